@@ -27,7 +27,7 @@ use crate::instance::Instance;
 use crate::seeded_bug::SeededBug;
 use crate::store::encryption::Encryption;
 use crate::store::salts::OpenSaltError;
-use crate::store::{self, OpenError, OpenedStore};
+use crate::store::{self, OpenError};
 use crate::tasks::issuer_keys::IssuerKeysReader;
 use crate::telemetry::logs::error_causes;
 use crate::telemetry::traces::export::{self, SpanExporter};
@@ -145,7 +145,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     let hangups = reload::listen_for_hangups().map_err(StartError::Machine)?;
     let config = Arc::new(config);
     let shares = file_descriptors::divide(&config.limits, config.store.max_connections, config.upstreams().len());
-    let OpenedStore { store, preparation } = store::open_unprepared(&(&*config).into())
+    let (store, preparation) = store::open_unprepared(&(&*config).into())
         .await
         .map_err(|error| StartError::Store(config.store.location.clone(), error))?;
     // After the store: the token's file may be in the store's folder.

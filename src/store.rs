@@ -5,11 +5,10 @@
 //! short transactions, each complete by itself, and a write that it acknowledges is durable. Only the store's clock decides. The store knows nothing
 //! of HTTP, and no transaction stays open while the upstream works.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
@@ -21,14 +20,14 @@ use crate::domain::probe::{Probe, ProbeFinding, SettledKeyPage};
 use crate::domain::record::Record;
 use crate::domain::service_report::{ReportResult, ReservedKey, ServiceReport};
 use admin::{AuditEntry, DecisionResults, InstanceEntry, KeyCounts, KeyPage};
-use breaker::{Breaker, CallKind, OpenPeriod, StoreHealth};
+use breaker::{Breaker, BreakerPeriod, CallKind, StoreHealth};
 use encryption::{Encryption, SealResponses};
 use metrics::{Op, StoreMetrics};
 
 pub use crate::config::StoreLocation;
 pub use error::{OpenError, RelocateError, StoreError};
 pub use migrate::Migration;
-pub use open::{OpenedStore, StorePreparation, distribution, migrate, open, open_unprepared, pending, schema};
+pub use open::{StorePreparation, distribution, migrate, open, open_unprepared, pending, schema};
 pub use params::{
     ApplyOperatorDecisionParams, ClaimProbesParams, CountInstancesBehindParams, CountLiveKeysParams, EnqueueParams,
     ExtendDeadlineParams, FindReservationParams, GiveUpParams, LeaseRenewal, ListAuditEntriesParams,
@@ -45,7 +44,6 @@ pub use sqlite::{InlineDatabase, open_inline};
 pub mod admin;
 mod batch;
 pub mod breaker;
-mod column_lists;
 mod columns;
 mod deliveries;
 pub mod encryption;
@@ -66,10 +64,10 @@ pub mod statement;
 
 /// The future of a store's answer. Boxed, so that the store can be chosen at start; the box costs nothing beside a
 /// commit.
-pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
 /// The future of [`Backend::relocate`].
-pub type RelocateFuture<'a> = Pin<Box<dyn Future<Output = Result<(), RelocateError>> + Send + 'a>>;
+pub type RelocateFuture<'a> = BoxFuture<'a, Result<(), RelocateError>>;
 
 /// The time limit of [`Store::count_live_keys`] and [`Store::move_live_keys`].
 const COUNT_TIME_MAX: Duration = Duration::from_millis(250);
@@ -257,7 +255,7 @@ pub trait Backend: Send + Sync + 'static {
     calls!(declare_calls);
 
     /// Looks at all servers of the store, to leave a former primary that still takes writes. Called at each heartbeat.
-    fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>> {
+    fn check_primaries(&self) -> BoxFuture<'_, PrimaryCheck> {
         Box::pin(std::future::ready(PrimaryCheck::default()))
     }
 
@@ -275,7 +273,7 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Waits until the store has failed for good: only a new process can open it again. For ever, for a store that can come
     /// back.
-    fn failed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    fn failed(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::pending())
     }
 }
@@ -325,19 +323,17 @@ impl Store {
         call: impl FnOnce(&'a dyn Backend, P) -> StoreFuture<'a, T> + Send + 'a,
     ) -> StoreFuture<'a, T> {
         Box::pin(async move {
-            let admitted = self.breaker.admit(kind)?;
+            let began = self.breaker.admit(kind)?;
             let started = Instant::now();
             params.seal(&self.encryption());
-            let mut answer = call(&*self.backend, params).await;
-            if let Ok(opened) = &mut answer
-                && let Err(corrupt) = opened.open(&self.encryption())
-            {
-                answer = Err(corrupt.into());
-            }
+            let answer = call(&*self.backend, params).await.and_then(|mut answer| {
+                answer.open(&self.encryption())?;
+                Ok(answer)
+            });
             if let Some(op) = kind.op() {
                 self.metrics.count(op, started, &answer);
             }
-            if let Some(period) = self.breaker.judge(admitted, &answer) {
+            if let Some(period) = self.breaker.judge(kind, began, &answer) {
                 self.runtime.spawn(ping_until_answered(self.me.clone(), period));
             }
             answer
@@ -365,9 +361,6 @@ impl Store {
 
     /// Waits at most `wait_max` until no living instance of the service caches a response purged by that count. Returns the
     /// number of instances that still may.
-    ///
-    /// # Errors
-    /// [`StoreError`], where the store cannot be read.
     pub async fn wait_until_forgotten(
         &self,
         service: Arc<str>,
@@ -397,9 +390,6 @@ impl Store {
     }
 
     /// See [`Backend::relocate`].
-    ///
-    /// # Errors
-    /// [`RelocateError`], and nothing has changed.
     pub async fn relocate(&self, location: &StoreLocation) -> Result<(), RelocateError> {
         self.backend.relocate(location).await
     }
@@ -411,7 +401,7 @@ impl Store {
 }
 
 /// Sends one ping after the other until the store has answered a call, or is dropped.
-async fn ping_until_answered(store: Weak<Store>, period: OpenPeriod) {
+async fn ping_until_answered(store: Weak<Store>, period: BreakerPeriod) {
     loop {
         let Some(pause) = store.upgrade().map(|store| store.breaker.next_pause()) else { return };
         sleep(pause).await;

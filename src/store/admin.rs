@@ -3,29 +3,25 @@
 //! A decision compares the record's token and state with those that the operator saw. Each decision is one commit together
 //! with its audit entry.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::domain::execution_risk::{ActionKind, ActionRisk};
-use crate::domain::ids::{RecordId, Token};
-use crate::domain::response::CorruptRow;
-use crate::domain::response::StoredResponse;
+use crate::domain::ids::{InstanceId, RecordId, Token};
+use crate::domain::response::{CorruptRow, StoredResponse};
 use crate::domain::state::StateKind;
-use crate::store::row::RowReader;
+use crate::store::row::{RowReader, from_row, since_1970_ms};
 
 pub use current_row::CurrentRow;
 pub use id_range::IdRange;
-pub use instance_entry::InstanceEntry;
+pub(super) use key_counts::RowCounts;
+pub use key_counts::{COUNTED_MAX, KeyCount, KeyCounts, KeysWithoutRoute};
 pub use key_entry::{EarlierAttempt, KeyEntry};
-pub use without_route::KeysWithoutRoute;
 
 mod current_row;
 mod id_range;
-mod instance_entry;
+mod key_counts;
 mod key_entry;
-mod row;
-mod without_route;
 
 /// The most rows that one statement reads: about ten milliseconds' work where the table is in memory.
 pub const SCAN_ROWS_MAX: u32 = 10_000;
@@ -83,20 +79,36 @@ pub struct Cursor {
     pub id: RecordId,
 }
 
-impl Cursor {
-    /// The smallest bytes that sort after the id.
-    pub fn next_id(&self) -> Vec<u8> {
-        self.id.as_bytes().iter().copied().chain([0]).collect()
-    }
-}
-
 /// One page of a listing.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct KeyPage {
     /// The keys that fit.
     pub entries: Vec<KeyEntry>,
     /// The position to continue from; `None` on the last page.
     pub next: Option<Cursor>,
+}
+
+impl KeyPage {
+    /// Adds a row of a listing. A full page continues after its last entry, a full scan after its end; an index search finds all
+    /// keys that fit, up to the limit.
+    pub(super) fn add(&mut self, row: &impl RowReader, order: ListOrder, limit: u32) -> Result<(), CorruptRow> {
+        if order == ListOrder::Id {
+            let (scanned, end): (u64, Option<RecordId>) = (row.read("scanned")?, row.read("last")?);
+            let end = end.filter(|_| scanned >= u64::from(SCAN_ROWS_MAX));
+            self.next = end.map(|id| Cursor { settled_ms: 0, id });
+            // A scan that finds nothing has a row for its end.
+            if row.read::<Option<RecordId>>("id")?.is_none() {
+                return Ok(());
+            }
+        }
+        let entry = KeyEntry::read(row)?;
+        if self.entries.len() + 1 >= limit as usize {
+            let settled_at = entry.settled_at.filter(|_| order == ListOrder::Age);
+            self.next = Some(Cursor { settled_ms: settled_at.map_or(0, since_1970_ms), id: entry.id });
+        }
+        self.entries.push(entry);
+        Ok(())
+    }
 }
 
 /// A decision of an operator, or of a program that acts like one.
@@ -258,130 +270,56 @@ pub enum DecisionResult {
     Unfit,
 }
 
-/// An entry of the audit log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AuditEntry {
-    /// The entry's number.
-    pub seq: i64,
-    /// The time, by the store's clock.
-    pub at: SystemTime,
-    /// The person or program that acted.
-    pub actor: String,
-    /// The action's name.
-    pub action: String,
-    /// The key's record.
-    pub id: RecordId,
-    /// The state before.
-    pub before: String,
-    /// The state after; `none` where the record was deleted.
-    pub after: String,
-    /// The reason.
-    pub note: Option<String>,
-}
+from_row! {
+    /// An entry of the audit log.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct AuditEntry {
+        /// The entry's number.
+        pub seq: i64,
+        /// The time, by the store's clock.
+        pub at: SystemTime,
+        /// The person or program that acted.
+        pub actor: String,
+        pub action: String,
+        /// The key's record.
+        pub id: RecordId,
+        /// The state before.
+        pub before: String,
+        /// The state after; `none` where the record was deleted.
+        pub after: String,
+        /// The reason.
+        pub note: Option<String>,
+    }
 
-/// The numbers of keys, by route and state.
-///
-/// Keys in flight, queued, unknown or dead are counted by their indexes, up to [`COUNTED_MAX`] rows of each state. For
-/// the other states the first [`SCAN_ROWS_MAX`] rows in the order of ids are counted: ids are hashes, so these rows are
-/// a fair sample, and the last id gives the sample's share of the table. A table with no more rows is counted exactly.
-#[derive(Clone, Debug)]
-pub struct KeyCounts {
-    /// One count for each route and state found.
-    pub counts: Vec<KeyCount>,
-    /// The number of rows in the sample, of all services.
-    pub sampled: u64,
-    /// The sample's share of the table, from 0 to 1; 1 where the sample is the whole table.
-    pub share: f64,
-}
-
-/// The number of keys of a route in a state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyCount {
-    /// The route's name.
-    pub route: String,
-    /// The state.
-    pub state: StateKind,
-    /// The number of keys.
-    pub keys: u64,
-    /// Whether the number was counted, and not estimated or cut off.
-    pub exact: bool,
-}
-
-/// The most unsettled keys of one state that are counted.
-pub const COUNTED_MAX: u32 = 100_000;
-
-/// The rows of a count as they are read.
-#[derive(Default)]
-pub(in crate::store) struct RowCounts {
-    unsettled: Vec<RowCount>,
-    settled: Vec<RowCount>,
-    /// The rows that were read for the settled ones, and the id of the last.
-    sampled: u64,
-    last: Option<RecordId>,
-}
-
-/// The number of rows of a route and state.
-struct RowCount {
-    route: String,
-    state: StateKind,
-    rows: u64,
-}
-
-impl RowCount {
-    fn read(row: &impl RowReader) -> Result<Self, CorruptRow> {
-        Ok(Self { route: row.read("route")?, state: row.read("state")?, rows: row.read("rows")? })
+    /// The lease of an instance. All times are the store's.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct InstanceEntry {
+        pub id: InstanceId,
+        /// When it took its lease.
+        pub started_at: SystemTime,
+        pub renewed_at: SystemTime,
+        pub lease_until: SystemTime,
+        /// The time of the reading.
+        pub now: SystemTime,
     }
 }
 
-impl RowCounts {
-    /// Adds a row of `count_unsettled_keys.sql`.
-    pub(in crate::store) fn add_unsettled(&mut self, row: &impl RowReader) -> Result<(), CorruptRow> {
-        self.unsettled.push(RowCount::read(row)?);
-        Ok(())
-    }
-
-    /// Adds a row of `count_settled_keys.sql`.
-    pub(in crate::store) fn add_settled(&mut self, row: &impl RowReader) -> Result<(), CorruptRow> {
-        (self.sampled, self.last) = (row.read("scanned")?, row.read("last")?);
-        // A sample without settled keys has a row for its end.
-        if row.read::<Option<String>>("route")?.is_some() {
-            self.settled.push(RowCount::read(row)?);
-        }
-        Ok(())
-    }
-}
-
-impl From<RowCounts> for KeyCounts {
-    fn from(RowCounts { unsettled, settled, sampled, last }: RowCounts) -> Self {
-        let is_complete = sampled < u64::from(SCAN_ROWS_MAX);
-        let share = match last {
-            Some(last) if !is_complete => {
-                let head = u64::from_be_bytes(last.as_bytes()[..8].try_into().unwrap_or([0xff; 8]));
-                (head as f64 + 1.0) / (u64::MAX as f64)
-            }
-            _ => 1.0,
-        };
-        let mut rows_of_state = BTreeMap::<StateKind, u64>::new();
-        unsettled.iter().for_each(|count| *rows_of_state.entry(count.state).or_default() += count.rows);
-        let counted = unsettled.into_iter().map(|RowCount { route, state, rows }| {
-            let exact = rows_of_state[&state] < u64::from(COUNTED_MAX);
-            KeyCount { route, state, keys: rows, exact }
-        });
-        let estimated = settled.into_iter().map(|RowCount { route, state, rows }| {
-            let keys = (rows as f64 / share).round() as u64;
-            KeyCount { route, state, keys, exact: is_complete }
-        });
-        let mut counts: Vec<_> = counted.chain(estimated).collect();
-        counts.sort_by(|one, other| (&one.route, one.state).cmp(&(&other.route, other.state)));
-        Self { counts, sampled, share }
+impl InstanceEntry {
+    /// Whether the lease has not ended.
+    pub fn is_leased(&self) -> bool {
+        self.now < self.lease_until
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
     use http::{HeaderMap, StatusCode};
 
     use super::*;
+    use crate::store::row::StoredValue;
+    use crate::store::row::tests::TestRow;
 
     fn decision(change: OperatorAction, accept_risk: bool) -> OperatorDecision {
         OperatorDecision { change, actor: "alice".into(), note: None, accept_risk }
@@ -435,61 +373,52 @@ mod tests {
     }
 
     #[test]
-    fn a_samples_last_id_gives_its_share_of_the_table() {
-        let last = |first: u8| {
-            let mut id = [0xff; 32];
-            id[0] = first;
-            RecordId::from_stored(&id)
+    fn a_scan_goes_on_after_its_end_where_it_was_full() {
+        let id = RecordId::from_stored(&[7; 32]);
+        let next = |scanned| {
+            let (mut page, last) = (KeyPage::default(), Some(StoredValue::Bytes(&[7; 32])));
+            let row = [("scanned", Some(StoredValue::Number(scanned))), ("last", last), ("id", None)];
+            page.add(&TestRow(row.into()), ListOrder::Id, 10).unwrap();
+            page.next.map(|cursor| cursor.id)
         };
-        let scanned = u64::from(SCAN_ROWS_MAX);
-        // The sample ends after a sixteenth of all hashes.
-        let counts = |sampled| {
-            let settled = vec![RowCount { route: "pay".into(), state: StateKind::Completed, rows: 5_000 }];
-            KeyCounts::from(RowCounts { unsettled: Vec::new(), settled, sampled, last: last(0x0f) })
-        };
-        let (counts, of_all) = (counts(scanned), counts(scanned - 1));
-        assert_eq!((counts.counts[0].keys, counts.counts[0].exact), (80_000, false));
-        assert_eq!((of_all.counts[0].keys, of_all.counts[0].exact, of_all.share as u64), (5_000, true, 1));
+        assert_eq!(next(i64::from(SCAN_ROWS_MAX)), id);
+        assert_eq!(next(i64::from(SCAN_ROWS_MAX) - 1), None);
+    }
+
+    #[test]
+    fn a_lease_has_ended_at_its_end() {
+        let [started_at, renewed_at, lease_until, before] =
+            [1, 2, 10, 9].map(|ms| UNIX_EPOCH + Duration::from_millis(ms));
+        let entry = |now| InstanceEntry { id: InstanceId::from_stored(1), started_at, renewed_at, lease_until, now };
+        assert_eq!([before, lease_until].map(|now| entry(now).is_leased()), [true, false]);
     }
 
     #[test]
     fn the_current_row_shows_why_a_decision_was_not_applied() {
-        let id = RecordId::from_stored(&[1; 32]).unwrap();
-        let (token, other) = (Token::from_random([1; 16]), Token::from_random([2; 16]));
-        let second = Duration::from_secs(1);
-        let target = Target { id, token, quiet_after: second, ..target() };
-        let found = |token, state| CurrentRow { id, current: Some((token, state)), deadline_in_ms: -400, last: None };
-        let gone = CurrentRow { id, current: None, deadline_in_ms: 0, last: None };
-        let plain = decision(OperatorAction::NotExecuted, false);
-        assert_eq!(gone.verdict(&target, &plain, false), DecisionResult::Gone);
-        assert_eq!(
-            found(other, StateKind::Unknown).verdict(&target, &plain, false),
-            DecisionResult::Changed(StateKind::Unknown)
-        );
-        assert_eq!(
-            found(token, StateKind::Completed).verdict(&target, &plain, true),
-            DecisionResult::Changed(StateKind::Completed)
-        );
-        let left = DecisionResult::NotQuiet(Duration::from_millis(600));
-        assert_eq!(found(token, StateKind::Unknown).verdict(&target, &plain, false), left);
-        let at_risk = decision(OperatorAction::NotExecuted, true);
-        assert_eq!(found(token, StateKind::Unknown).verdict(&target, &at_risk, false), DecisionResult::Held);
-
-        // The answer was lost, and the audit log shows that the decision was ours.
-        let last = Some(("alice".to_owned(), "resolve".to_owned(), "retryable".to_owned()));
-        let ours = CurrentRow { last: last.clone(), ..found(token, StateKind::Retryable) };
-        assert_eq!(ours.verdict(&target, &plain, true), DecisionResult::Done);
-        assert_eq!(ours.verdict(&target, &plain, false), DecisionResult::Changed(StateKind::Retryable));
-        let theirs = CurrentRow { last: last.map(|(_, b, c)| ("bob".to_owned(), b, c)), ..ours };
-        assert_eq!(theirs.verdict(&target, &plain, true), DecisionResult::Changed(StateKind::Retryable));
-
-        // A release has left another token there.
-        let (release, target) =
-            (decision(OperatorAction::Release, false), Target { state: StateKind::Completed, ..target });
-        let last = Some(("alice".to_owned(), "release".to_owned(), "retryable".to_owned()));
-        for (left, verdict) in [(other, DecisionResult::Done), (token, DecisionResult::Changed(StateKind::Retryable))] {
-            let ours = CurrentRow { last: last.clone(), ..found(left, StateKind::Retryable) };
-            assert_eq!(ours.verdict(&target, &release, true), verdict);
+        use DecisionResult::{Changed, Done, Gone, Held, NotQuiet};
+        use OperatorAction::{NotExecuted, Release};
+        use StateKind::{Completed, Retryable, Unknown};
+        let (token, other) = (target().token, Token::from_random([2; 16]));
+        let left = NotQuiet(Duration::from_millis(600));
+        for (change, accept_risk, current, last, in_doubt, verdict) in [
+            (NotExecuted, false, None, None, false, Gone),
+            (NotExecuted, false, Some((other, Unknown)), None, false, Changed(Unknown)),
+            (NotExecuted, false, Some((token, Completed)), None, true, Changed(Completed)),
+            (NotExecuted, false, Some((token, Unknown)), None, false, left),
+            (NotExecuted, true, Some((token, Unknown)), None, false, Held),
+            // The answer was lost, and the audit log shows that the decision was ours.
+            (NotExecuted, false, Some((token, Retryable)), Some(("alice", "resolve")), true, Done),
+            (NotExecuted, false, Some((token, Retryable)), Some(("alice", "resolve")), false, Changed(Retryable)),
+            (NotExecuted, false, Some((token, Retryable)), Some(("bob", "resolve")), true, Changed(Retryable)),
+            // A release has left another token there.
+            (Release, false, Some((other, Retryable)), Some(("alice", "release")), true, Done),
+            (Release, false, Some((token, Retryable)), Some(("alice", "release")), true, Changed(Retryable)),
+        ] {
+            let state = if matches!(change, Release) { Completed } else { Unknown };
+            let last = last.map(|(actor, action)| (actor.to_owned(), action.to_owned(), "retryable".to_owned()));
+            let row = CurrentRow { id: target().id, current, deadline_in_ms: -400, last };
+            let found = row.verdict(&Target { state, ..target() }, &decision(change, accept_risk), in_doubt);
+            assert_eq!(found, verdict, "{row:?}");
         }
     }
 

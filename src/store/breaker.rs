@@ -7,7 +7,6 @@
 //! [`Breaker::admit`] is asked before each call, and [`Breaker::judge`] gets its answer. The breaker makes no calls itself:
 //! while it is open, [`Store`](super::Store) pings.
 
-use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -57,8 +56,8 @@ pub struct Breaker(Mutex<BreakerState>);
 struct BreakerState {
     /// Failures in a row of calls that begin something.
     failures: u32,
-    /// Incremented whenever the breaker opens: a call that began before and fails after it is not counted.
-    period: u64,
+    /// A call that began in an earlier period and fails now is not counted.
+    period: BreakerPeriod,
     is_open: bool,
     /// The time of the first failure since the last answer; `None` if the last call was answered.
     silent_since: Option<Instant>,
@@ -77,33 +76,18 @@ pub struct StoreHealth {
 }
 
 /// The cause of a call that the breaker refused.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("it has failed repeatedly, and is not called until it answers a probe")]
 struct BreakerOpen;
-
-impl fmt::Display for BreakerOpen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("it has failed repeatedly, and is not called until it answers a probe")
-    }
-}
-
-impl std::error::Error for BreakerOpen {}
 
 /// Whether a call failed before it reached the store: then it has certainly not been executed.
 pub fn is_refused_by_breaker(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable(cause) if cause.is::<BreakerOpen>())
 }
 
-/// A call that the breaker has admitted.
-#[derive(Clone, Copy, Debug)]
-pub struct AdmittedCall {
-    kind: CallKind,
-    /// The period in which it began.
-    period: u64,
-}
-
-/// A period that the breaker is open: the store is to be pinged until [`Breaker::is_open_since`] denies it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenPeriod(u64);
+/// The number of times that the breaker has opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BreakerPeriod(u64);
 
 impl Breaker {
     /// Returns the store's health.
@@ -112,26 +96,29 @@ impl Breaker {
         StoreHealth { is_open: state.is_open, silent_for: state.silent_since.map(|since| since.elapsed()) }
     }
 
-    /// Admits a call, or refuses it because the breaker is open.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`], see [`is_refused_by_breaker`].
-    pub fn admit(&self, kind: CallKind) -> Result<AdmittedCall, StoreError> {
+    /// Admits a call, or refuses it because the breaker is open. Returns the period in which the call begins.
+    pub fn admit(&self, kind: CallKind) -> Result<BreakerPeriod, StoreError> {
         let state = self.lock();
         match kind {
             CallKind::Begins(_) | CallKind::Unjudged(_) if state.is_open => {
                 Err(StoreError::Unavailable(Box::new(BreakerOpen)))
             }
-            _ => Ok(AdmittedCall { kind, period: state.period }),
+            _ => Ok(state.period),
         }
     }
 
-    /// Judges the answer of a call. Returns the period that it opens the breaker for, if it does.
-    pub fn judge<T>(&self, call: AdmittedCall, answer: &Result<T, StoreError>) -> Option<OpenPeriod> {
-        match (call.kind, failure_of_store(answer)) {
+    /// Judges the answer of a call. Returns the period that begins if it opens the breaker: the store is to be pinged until
+    /// [`Self::is_open_since`] denies it.
+    pub fn judge<T>(
+        &self,
+        kind: CallKind,
+        began: BreakerPeriod,
+        answer: &Result<T, StoreError>,
+    ) -> Option<BreakerPeriod> {
+        match (kind, failure_of_store(answer)) {
             (CallKind::Direct | CallKind::Unjudged(_), _) => return None,
             (CallKind::Begins(_), None) => self.record_answer(0),
-            (CallKind::Begins(_), Some(error)) => return self.record_failure(error, Some(call.period)),
+            (CallKind::Begins(_), Some(error)) => return self.record_failure(error, Some(began)),
             // One answered call does not prove that all calls work: the next failure opens the breaker again.
             (CallKind::Always(_), None) if self.lock().is_open => self.record_answer(FAILURES_MAX - 1),
             (CallKind::Always(_), None) => self.lock().silent_since = None,
@@ -156,7 +143,7 @@ impl Breaker {
     }
 
     /// Records a failure. `period` is the period in which a counted call began.
-    fn record_failure(&self, error: &StoreError, period: Option<u64>) -> Option<OpenPeriod> {
+    fn record_failure(&self, error: &StoreError, period: Option<BreakerPeriod>) -> Option<BreakerPeriod> {
         let mut state = self.lock();
         state.silent_since.get_or_insert_with(Instant::now);
         if state.is_open || period != Some(state.period) {
@@ -167,8 +154,8 @@ impl Breaker {
             return None;
         }
         state.is_open = true;
-        state.period += 1;
-        let opened = OpenPeriod(state.period);
+        state.period.0 += 1;
+        let opened = state.period;
         drop(state);
         tracing::warn!(
             cause = error_causes(error),
@@ -178,9 +165,9 @@ impl Breaker {
     }
 
     /// Whether the breaker is still open since that period began.
-    pub fn is_open_since(&self, period: OpenPeriod) -> bool {
+    pub fn is_open_since(&self, period: BreakerPeriod) -> bool {
         let state = self.lock();
-        state.is_open && state.period == period.0
+        state.is_open && state.period == period
     }
 
     /// Returns the pause before the next ping, and lengthens it.
@@ -199,12 +186,7 @@ impl Breaker {
 
 /// Returns the failure if it concerns the store as a whole: a row that cannot be read is an answer.
 fn failure_of_store<T>(answer: &Result<T, StoreError>) -> Option<&StoreError> {
-    match answer {
-        Err(
-            error @ (StoreError::Failed(_) | StoreError::Taken(_) | StoreError::TimedOut | StoreError::Unavailable(_)),
-        ) => Some(error),
-        Ok(_) | Err(StoreError::Corrupt(_)) => None,
-    }
+    answer.as_ref().err().filter(|error| !matches!(error, StoreError::Corrupt(_)))
 }
 
 #[cfg(test)]

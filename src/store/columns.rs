@@ -1,6 +1,7 @@
 //! The values that calls send to a database, by the names of their columns: one list for both stores.
 
 use std::borrow::Cow;
+use std::error::Error;
 use std::time::SystemTime;
 
 use bytes::{Bytes, BytesMut};
@@ -8,7 +9,6 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
 use super::admin::{OperatorAction, SCAN_ROWS_MAX, Target};
-use super::column_lists::ATTEMPT;
 use super::probes::action;
 use super::row::{millis, since_1970_ms};
 use super::{ExpectedRecord, ListSettledKeysParams};
@@ -24,33 +24,77 @@ use crate::domain::space::SpaceHash;
 use crate::domain::state::StateKind;
 use crate::store::{ApplyOperatorDecisionParams, ListAuditEntriesParams, ListKeysParams};
 
-/// A value for a column, with the column's type.
-#[derive(Clone, Debug)]
-pub enum Value<'a> {
-    /// A boolean.
-    Bool(Option<bool>),
-    /// Bytes.
-    Bytes(Option<Cow<'a, [u8]>>),
-    /// An integer of 16 bits.
-    Int2(Option<i16>),
-    /// An integer of 32 bits.
-    Int4(Option<i32>),
-    /// An integer of 64 bits.
-    Int8(Option<i64>),
-    /// A text.
-    Text(Option<Cow<'a, str>>),
+/// Defines [`Value`]: the kinds of values, each with its type in PostgreSQL and the type of an array of them.
+macro_rules! values {
+    ($($kind:ident($type:ty): $postgres:ident, $array:ident;)+) => {
+        /// A value for a column, with the column's type.
+        #[derive(Clone, Debug)]
+        pub enum Value<'a> { $($kind(Option<$type>),)+ }
+
+        impl Value<'_> {
+            pub fn postgres_type(&self) -> Type {
+                match self { $(Self::$kind(_) => Type::$postgres,)+ }
+            }
+
+            pub fn postgres_array_type(&self) -> Type {
+                match self { $(Self::$kind(_) => Type::$array,)+ }
+            }
+        }
+
+        impl ToSql for Value<'_> {
+            fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Send + Sync>> {
+                match self { $(Self::$kind(value) => value.to_sql(kind, out),)+ }
+            }
+
+            fn accepts(kind: &Type) -> bool {
+                [$(Type::$postgres),+].contains(kind)
+            }
+
+            to_sql_checked!();
+        }
+    };
+}
+
+values! {
+    Bool(bool): BOOL, BOOL_ARRAY;
+    Bytes(Cow<'a, [u8]>): BYTEA, BYTEA_ARRAY;
+    Int2(i16): INT2, INT2_ARRAY;
+    Int4(i32): INT4, INT4_ARRAY;
+    Int8(i64): INT8, INT8_ARRAY;
+    Text(Cow<'a, str>): TEXT, TEXT_ARRAY;
 }
 
 /// The values of a row, each with the name of its column.
 pub type Columns<'a> = Vec<(&'static str, Value<'a>)>;
 
-/// Lists the columns of a call: `columns! { id: &request.id, limit: 10_i64 }`.
+/// Lists the columns of a call, and others after them: `columns! { id: &request.id, limit: 10_i64, ..seen(from) }`.
 macro_rules! columns {
     ($($name:ident: $value:expr),* $(,)?) => {
         vec![$((stringify!($name), $crate::store::columns::Value::from($value))),*]
     };
+    ($($name:ident: $value:expr,)* $(..$others:expr),+ $(,)?) => {{
+        let mut columns = $crate::store::columns::columns! { $($name: $value),* };
+        $(columns.extend($others);)+
+        columns
+    }};
 }
 pub(super) use columns;
+
+/// The columns that a reservation writes, with their types in PostgreSQL: those of [`reservation`]. They are the parameters of the
+/// functions that write them, so PostgreSQL refuses a call where the two differ.
+pub(super) const RESERVATION: &str = "id bytea, service text, scope bytea, space bytea, key bytea, path bytea, route text, \
+    recipe text, fingerprint bytea, instance bigint, token bytea, holder bytea";
+
+/// Those of them that the next attempt of the key writes anew.
+pub(super) const ATTEMPT: &str = "path bytea, route text, recipe text, fingerprint bytea, instance bigint, token bytea";
+
+/// The columns that an outcome writes besides the state and its times, likewise: those of [`outcome`].
+pub(super) const OUTCOME: &str = "remember_ms bigint, status smallint, fields bytea, body bytea, cause text";
+
+/// The columns of such a list, and their types.
+pub(super) fn listed(list: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    list.split(", ").filter_map(|column| column.split_once(' '))
+}
 
 /// The columns that a reservation writes.
 pub fn reservation(request: &ReserveRequest) -> Columns<'_> {
@@ -73,7 +117,7 @@ pub fn reservation(request: &ReserveRequest) -> Columns<'_> {
 /// The columns that the next attempt of a key writes anew, and the id.
 pub fn next_attempt(request: &ReserveRequest) -> Columns<'_> {
     let mut columns = reservation(request);
-    columns.retain(|(name, _)| *name == "id" || ATTEMPT.contains(name));
+    columns.retain(|(name, _)| *name == "id" || listed(ATTEMPT).any(|(written, _)| written == *name));
     columns
 }
 
@@ -95,29 +139,27 @@ pub fn outcome(outcome: &AttemptOutcome) -> Columns<'_> {
         AttemptOutcome::Retryable { ttl } => (StateKind::Retryable, Some(*ttl), None, None, None),
         AttemptOutcome::Unknown(cause) => (StateKind::Unknown, None, None, None, Some(cause.to_string())),
     };
-    let mut columns = columns! {
+    columns! {
         state: state,
         ttl_ms: ttl.map(millis),
         remember_ms: remember.map(millis),
         cause: cause,
-    };
-    columns.extend(self::response(response));
-    columns
+        ..self::response(response),
+    }
 }
 
 /// The columns of a whole record that is written anew: those of the reservation that was lost, and those of its outcome.
 pub fn restored<'a>(lost: &'a AttemptLease, settlement: &'a Settlement) -> Columns<'a> {
-    let mut columns = reservation(&lost.reserve_request);
-    columns.extend(outcome(&settlement.outcome));
-    columns.extend(columns! {
+    columns! {
         time_limit_ms: millis(lost.reserve_request.time_limit),
         due_ms: settlement.retry_in.map(millis),
         attempt: lost.attempt.cast_signed(),
         accepted_at: lost.delivery.map(|delivery| delivery.accepted_at),
         replaced_token: lost.taken_from.as_ref().map(|replaced| &replaced.token),
         replaced_was_completed: lost.taken_from.map(|replaced| replaced.was_completed),
-    });
-    columns
+        ..reservation(&lost.reserve_request),
+        ..outcome(&settlement.outcome),
+    }
 }
 
 /// The columns that a reconciler's verdict writes.
@@ -128,7 +170,7 @@ pub fn finding(finding: &ProbeFinding) -> Columns<'_> {
         ProbeVerdict::Open { absences } => (Some(absences.cast_signed()), None, None, None),
         ProbeVerdict::Retryable { ttl } => (None, Some(*ttl), None, None),
     };
-    let mut columns = columns! {
+    columns! {
         id: &finding.id,
         token: &finding.token,
         probe: finding.probe.cast_signed(),
@@ -138,9 +180,8 @@ pub fn finding(finding: &ProbeFinding) -> Columns<'_> {
         ttl_ms: ttl.map(millis),
         remember_ms: remember.map(millis),
         note: &*finding.note,
-    };
-    columns.extend(self::response(response));
-    columns
+        ..self::response(response),
+    }
 }
 
 /// The parameters of a page of settled keys.
@@ -158,7 +199,8 @@ pub fn key_list(params: &ListKeysParams) -> Columns<'_> {
     let ListKeysParams { service, filter, after, limit } = params;
     columns! {
         service: &**service,
-        from: after.map_or_else(Vec::new, |cursor| cursor.next_id()),
+        // The smallest bytes that sort after the id.
+        from: after.map_or_else(Vec::new, |cursor| [cursor.id.as_bytes(), &[0][..]].concat()),
         settled_at: after.map_or(0, |cursor| cursor.settled_ms),
         low: &filter.ids.low[..],
         high: &filter.ids.high[..],
@@ -202,14 +244,13 @@ pub fn decided<'a>(params: &'a ApplyOperatorDecisionParams, target: &'a Target) 
     let decision = &params.decision;
     let response = decision.response(target).map(|response| &**response);
     let forgets = !matches!(decision.change, OperatorAction::Requeue);
-    let mut columns = columns! {
+    columns! {
         state: decision.change.resulting_state_name(),
         ttl_ms: forgets.then(|| millis(target.ttl)),
         remember_ms: response.and(target.remember).map(millis),
         quiet_after_ms: decision.requires_quiet(target).then(|| millis(target.quiet_after)),
-    };
-    columns.extend(self::response(response));
-    columns
+        ..self::response(response),
+    }
 }
 
 /// The columns of a response, which are empty where there is none.
@@ -219,51 +260,6 @@ pub fn response(response: Option<&StoredResponse>) -> Columns<'_> {
         fields: response.map(StoredResponse::encode_fields),
         body: response.and_then(|response| response.body.as_deref()),
     }
-}
-
-impl Value<'_> {
-    /// The column's type in PostgreSQL.
-    pub fn postgres_type(&self) -> Type {
-        match self {
-            Self::Bool(_) => Type::BOOL,
-            Self::Bytes(_) => Type::BYTEA,
-            Self::Int2(_) => Type::INT2,
-            Self::Int4(_) => Type::INT4,
-            Self::Int8(_) => Type::INT8,
-            Self::Text(_) => Type::TEXT,
-        }
-    }
-
-    /// The type of an array of such values in PostgreSQL.
-    pub fn postgres_array_type(&self) -> Type {
-        match self {
-            Self::Bool(_) => Type::BOOL_ARRAY,
-            Self::Bytes(_) => Type::BYTEA_ARRAY,
-            Self::Int2(_) => Type::INT2_ARRAY,
-            Self::Int4(_) => Type::INT4_ARRAY,
-            Self::Int8(_) => Type::INT8_ARRAY,
-            Self::Text(_) => Type::TEXT_ARRAY,
-        }
-    }
-}
-
-impl ToSql for Value<'_> {
-    fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn std::error::Error + Send + Sync>> {
-        match self {
-            Self::Bool(value) => value.to_sql(kind, out),
-            Self::Bytes(value) => value.as_deref().to_sql(kind, out),
-            Self::Int2(value) => value.to_sql(kind, out),
-            Self::Int4(value) => value.to_sql(kind, out),
-            Self::Int8(value) => value.to_sql(kind, out),
-            Self::Text(value) => value.as_deref().to_sql(kind, out),
-        }
-    }
-
-    fn accepts(kind: &Type) -> bool {
-        [Type::BOOL, Type::BYTEA, Type::INT2, Type::INT4, Type::INT8, Type::TEXT].contains(kind)
-    }
-
-    to_sql_checked!();
 }
 
 impl rusqlite::ToSql for Value<'_> {
@@ -321,35 +317,4 @@ from! {
 
 fn bytes(bytes: &[u8]) -> Cow<'_, [u8]> {
     Cow::Borrowed(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::super::column_lists::{OUTCOME, RESERVATION};
-    use super::*;
-    use crate::domain::attempt::tests::reserve_request;
-
-    #[test]
-    fn the_lists_have_the_columns_that_calls_send_with_their_types() {
-        let of = |columns: Columns<'_>| {
-            columns.into_iter().map(|(name, value)| (name, value.postgres_type().name().to_owned())).collect::<Vec<_>>()
-        };
-        let kind = |kind| match kind {
-            "bigint" => "int8",
-            "smallint" => "int2",
-            kind => kind,
-        };
-        let listed = |list: &[(&'static str, &'static str)]| {
-            list.iter().map(|(name, is)| (*name, kind(is).to_owned())).collect::<Vec<_>>()
-        };
-        assert_eq!(of(reservation(&reserve_request())), listed(&RESERVATION));
-        let mut outcome = of(outcome(&AttemptOutcome::Retryable { ttl: Duration::ZERO }));
-        outcome.retain(|(name, _)| !["state", "ttl_ms"].contains(name));
-        let mut expected = listed(&OUTCOME);
-        expected.sort_unstable();
-        outcome.sort_unstable();
-        assert_eq!(outcome, expected);
-    }
 }

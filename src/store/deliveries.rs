@@ -25,9 +25,6 @@ pub fn quiet_after(policy: &DeliveryPolicy) -> Option<i64> {
 pub type AttemptTokens = (RecordId, Token, Token);
 
 /// Reads a delivery that was picked up by this request.
-///
-/// # Errors
-/// [`CorruptRow`] names the part that does not decode.
 pub fn read_job(
     row: &impl RowReader,
     (id, token, taken_from): AttemptTokens,

@@ -26,12 +26,22 @@ impl From<&config::Config> for Encryption {
 }
 
 impl Encryption {
-    /// The response as it is stored, where it is encrypted.
-    fn encrypt(&self, id: &RecordId, token: &Token, response: &StoredResponse) -> Option<Arc<StoredResponse>> {
-        let secret = self.secrets.current().filter(|_| self.encrypts)?;
-        let mut salt = [0; 32];
-        fill_random(&mut salt).expect("the operating system has random numbers");
-        Some(Arc::new(sealed_response::seal(secret, id, token, salt, response)))
+    /// The response as it is stored.
+    pub(super) fn encrypt(&self, id: &RecordId, token: &Token, response: &Arc<StoredResponse>) -> Arc<StoredResponse> {
+        match self.secrets.current().filter(|_| self.encrypts) {
+            Some(secret) => Arc::new(sealed_response::seal(secret, id, token, random(), response)),
+            None => Arc::clone(response),
+        }
+    }
+
+    /// Decrypts the record's response, if it is encrypted.
+    fn open(&self, record: &mut Record) -> Result<(), CorruptRow> {
+        if let KeyState::Completed(completed) = &mut record.state
+            && let Some(opened) = sealed_response::open(&self.secrets, &record.id, &record.token, &completed.response)?
+        {
+            completed.response = Arc::new(opened);
+        }
+        Ok(())
     }
 }
 
@@ -40,83 +50,29 @@ pub(super) trait SealResponses {
     /// Encrypts the responses, where the store's are.
     fn seal(&mut self, _encryption: &Encryption) {}
 
-    /// Decrypts the responses that are encrypted.
-    fn open(&mut self, _encryption: &Encryption) -> Result<(), CorruptRow> {
-        Ok(())
+    /// The record whose response may be encrypted.
+    fn record(&mut self) -> Option<&mut Record> {
+        None
+    }
+
+    /// Decrypts the response of the record.
+    fn open(&mut self, encryption: &Encryption) -> Result<(), CorruptRow> {
+        self.record().map_or(Ok(()), |record| encryption.open(record))
     }
 }
 
 impl SealResponses for Settlement {
     fn seal(&mut self, encryption: &Encryption) {
-        if let AttemptOutcome::Completed { response, .. } = &mut self.outcome
-            && let Some(sealed) = encryption.encrypt(&self.id, &self.token, response)
-        {
-            *response = sealed;
+        if let AttemptOutcome::Completed { response, .. } = &mut self.outcome {
+            *response = encryption.encrypt(&self.id, &self.token, response);
         }
     }
 }
 
 impl SealResponses for ProbeFinding {
     fn seal(&mut self, encryption: &Encryption) {
-        if let ProbeVerdict::Completed { response, .. } = &mut self.verdict
-            && let Some(sealed) = encryption.encrypt(&self.id, &self.token, response)
-        {
-            *response = sealed;
-        }
-    }
-}
-
-impl SealResponses for ApplyOperatorDecisionParams {
-    fn seal(&mut self, encryption: &Encryption) {
-        if let admin::OperatorAction::Complete(response) = &self.decision.change {
-            for target in &mut self.targets {
-                target.sealed_response = encryption.encrypt(&target.id, &target.token, response);
-            }
-        }
-    }
-}
-
-impl SealResponses for Record {
-    fn open(&mut self, encryption: &Encryption) -> Result<(), CorruptRow> {
-        if let KeyState::Completed(completed) = &mut self.state
-            && let Some(opened) =
-                sealed_response::open(&encryption.secrets, &self.id, &self.token, &completed.response)?
-        {
-            completed.response = Arc::new(opened);
-        }
-        Ok(())
-    }
-}
-
-impl SealResponses for Option<Record> {
-    fn open(&mut self, encryption: &Encryption) -> Result<(), CorruptRow> {
-        self.as_mut().map_or(Ok(()), |record| record.open(encryption))
-    }
-}
-
-impl SealResponses for ReserveResult {
-    fn open(&mut self, encryption: &Encryption) -> Result<(), CorruptRow> {
-        match self {
-            Self::Taken(record) => record.open(encryption),
-            Self::Fresh(_) => Ok(()),
-        }
-    }
-}
-
-impl SealResponses for SettleResult {
-    fn open(&mut self, encryption: &Encryption) -> Result<(), CorruptRow> {
-        match self {
-            Self::Fenced(record) => record.open(encryption),
-            Self::Done { .. } => Ok(()),
-        }
-    }
-}
-
-impl SealResponses for EnqueueResult {
-    fn open(&mut self, encryption: &Encryption) -> Result<(), CorruptRow> {
-        match self {
-            Self::Taken(record) => record.open(encryption),
-            Self::Accepted => Ok(()),
+        if let ProbeVerdict::Completed { response, .. } = &mut self.verdict {
+            *response = encryption.encrypt(&self.id, &self.token, response);
         }
     }
 }
@@ -128,34 +84,50 @@ impl<P: SealResponses> SealResponses for (P,) {
     }
 }
 
+/// Answers that hold a record in one of their variants.
+macro_rules! with_record {
+    ($($Answer:ty: $holds:pat => $record:expr;)+) => { $(
+        impl SealResponses for $Answer {
+            fn record(&mut self) -> Option<&mut Record> {
+                if let $holds = self { $record } else { None }
+            }
+        }
+    )+ };
+}
+
+with_record! {
+    Option<Record>: Some(record) => Some(record);
+    EnqueueResult: Self::Taken(record) => Some(record);
+    ReserveResult: Self::Taken(record) => Some(record);
+    SettleResult: Self::Fenced(record) => record.as_mut();
+}
+
 /// Types without responses that the store encrypts.
 macro_rules! without_responses {
     ($($type:ty),+ $(,)?) => { $(impl SealResponses for $type {})+ };
 }
 
-without_responses!(
-    ClaimProbesParams,
-    CountInstancesBehindParams,
-    CountLiveKeysParams,
-    EnqueueParams,
-    ExtendDeadlineParams,
-    FindReservationParams,
-    GiveUpParams,
-    ListAuditEntriesParams,
-    ListInFlightParams,
-    ListInstancesParams,
-    ListKeysParams,
-    ListSettledKeysParams,
-    MoveLiveKeysParams,
-    ReapParams,
-    RememberRouteIdentitiesParams,
-    ReplaceSaltParams,
-    StoreRouteRetentionParams,
-    SweepParams,
-    TakeOverParams,
-);
-without_responses!(ReserveRequest, LeaseRenewal, PickUpRequest, ServiceReport, InstanceId, RecordId, Arc<str>, u32, ());
+without_responses!(ReserveRequest, PickUpRequest, ServiceReport, InstanceId, RecordId, Arc<str>, u32, ());
 without_responses!(RenewResult, PickUpResult, ReapedRows, SettledKeyPage, ReportResult, KeyPage, DecisionResults);
 without_responses!(KeyCounts, Option<ReservedKey>, Option<Vec<u8>>, bool, u64);
 without_responses!(Vec<SweptKey>, Vec<ReservedAttempt>, Vec<Probe>, Vec<RouteIdentity>, Vec<RecordId>);
 without_responses!(Vec<AuditEntry>, Vec<InstanceEntry>);
+
+/// Draws a salt.
+pub(super) fn random() -> [u8; 32] {
+    let mut bytes = [0; 32];
+    fill_random(&mut bytes).expect("the operating system has random numbers");
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_salts_are_the_same() {
+        let (one, two) = (random(), random());
+        assert_ne!(one, two);
+        assert!([one, two].iter().all(|salt| salt.iter().any(|byte| *byte > 1)));
+    }
+}

@@ -81,31 +81,11 @@ pub(super) fn check_none_missing(pending: &[Migration]) -> Result<(), OpenError>
 mod tests {
     use super::*;
 
-    const KNOWN: [MigrationStep; 2] = [MigrationStep::new(1, "0001_a", "a"), MigrationStep::new(2, "0002_b", "b")];
-
-    fn applied(steps: &[MigrationStep]) -> Vec<AppliedMigration> {
-        let applied = |step: &MigrationStep| AppliedMigration {
-            version: step.version,
-            name: step.name.to_owned(),
-            sha256: step.sha256().to_vec(),
-        };
-        steps.iter().map(applied).collect()
-    }
-
     #[test]
-    fn applied_migrations_must_be_the_first_of_the_known_ones() {
-        let missing = |has: &[AppliedMigration]| {
-            missing_steps(&KNOWN, has).map(<[MigrationStep]>::len).map_err(|why| why.to_string())
-        };
-        assert_eq!(missing(&[]), Ok(2));
-        assert_eq!(missing(&applied(&KNOWN[..1])), Ok(1));
-        assert_eq!(missing(&applied(&KNOWN)), Ok(0));
-        for (has, why) in [
-            (applied(&[KNOWN[0], KNOWN[1], MigrationStep::new(3, "0003_c", "c")]), "is newer than"),
-            (applied(&KNOWN[1..]), "0002_b is in the place of 0001_a"),
-            (applied(&[MigrationStep { sql: "A", ..KNOWN[0] }]), "was changed after it was applied"),
-        ] {
-            assert!(missing(&has).unwrap_err().contains(why));
-        }
+    fn the_migrations_after_the_applied_ones_are_missing() {
+        let known = [MigrationStep::new(1, "0001_a", "a"), MigrationStep::new(2, "0002_b", "b")];
+        let applied = AppliedMigration { version: 1, name: "0001_a".to_owned(), sha256: known[0].sha256().to_vec() };
+        let names: Vec<_> = missing_steps(&known, &[applied]).unwrap().iter().map(|step| step.name).collect();
+        assert_eq!(names, ["0002_b"]);
     }
 }

@@ -4,22 +4,11 @@ use std::sync::Arc;
 
 use super::{Backend, Distribution, Migration, OpenError, Store, StoreLocation, StoreSettings, postgres, sqlite};
 
-/// Opens the store, and migrates its schema where the settings say so.
-///
-/// # Errors
-/// [`OpenError`]; nothing is left open then.
+/// Opens the store, and migrates its schema where the settings say so. After an error nothing is left open.
 pub async fn open(settings: &StoreSettings) -> Result<Arc<Store>, OpenError> {
-    let OpenedStore { store, preparation } = open_unprepared(settings).await?;
+    let (store, preparation) = open_unprepared(settings).await?;
     preparation.run().await?;
     Ok(store)
-}
-
-/// An opened store. Before its preparation only [`Store::ping`] may be called.
-pub struct OpenedStore {
-    /// The store.
-    pub store: Arc<Store>,
-    /// The rest of its opening.
-    pub preparation: StorePreparation,
 }
 
 /// The part of opening a store that needs its server.
@@ -30,10 +19,7 @@ pub struct StorePreparation {
 }
 
 impl StorePreparation {
-    /// Checks the server, and migrates the schema where the settings say so.
-    ///
-    /// # Errors
-    /// [`OpenError`]. After [`OpenError::Away`] it can be called again.
+    /// Checks the server, and migrates the schema where the settings say so. After [`OpenError::Away`] it can be called again.
     pub async fn run(&self) -> Result<(), OpenError> {
         match &self.server {
             Some(server) => postgres::prepare(server, &self.settings).await,
@@ -42,11 +28,9 @@ impl StorePreparation {
     }
 }
 
-/// Opens the store, and connects to no server yet.
-///
-/// # Errors
-/// [`OpenError`]; nothing is left open then.
-pub async fn open_unprepared(settings: &StoreSettings) -> Result<OpenedStore, OpenError> {
+/// Opens the store, and connects to no server yet. Before its preparation only [`Store::ping`] may be called. After an error nothing is
+/// left open.
+pub async fn open_unprepared(settings: &StoreSettings) -> Result<(Arc<Store>, StorePreparation), OpenError> {
     let (backend, server): (Arc<dyn Backend>, _) = match &settings.location {
         StoreLocation::Memory => (Arc::new(sqlite::open(None, settings).await?), None),
         StoreLocation::Postgres(url) => {
@@ -57,7 +41,7 @@ pub async fn open_unprepared(settings: &StoreSettings) -> Result<OpenedStore, Op
         StoreLocation::Sqlite(path) => (Arc::new(sqlite::open(Some(path), settings).await?), None),
     };
     let store = Store::new(backend, settings.encryption.clone());
-    Ok(OpenedStore { store, preparation: StorePreparation { settings: settings.clone(), server } })
+    Ok((store, StorePreparation { settings: settings.clone(), server }))
 }
 
 /// Returns the newest migration that this program knows; [`open`] makes sure that the store has it.
@@ -69,10 +53,7 @@ pub fn schema(location: &StoreLocation) -> &'static str {
 }
 
 /// Migrates the schema, whatever [`StoreSettings::migrate`] says. Returns the names of what was applied:
-/// migrations, `functions` and `distribution`.
-///
-/// # Errors
-/// [`OpenError`]; the migrations before the one that failed have been applied.
+/// migrations, `functions` and `distribution`. The migrations before one that fails have been applied.
 pub async fn migrate(settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
     match &settings.location {
         StoreLocation::Memory => Ok(Vec::new()),
@@ -82,9 +63,6 @@ pub async fn migrate(settings: &StoreSettings) -> Result<Vec<String>, OpenError>
 }
 
 /// Returns what the schema lacks, in its order: migrations, the functions, the distribution of the keys. Changes nothing, and creates no file.
-///
-/// # Errors
-/// [`OpenError`].
 pub async fn pending(settings: &StoreSettings) -> Result<Vec<Migration>, OpenError> {
     match &settings.location {
         StoreLocation::Memory => Ok(Vec::new()),
@@ -94,9 +72,6 @@ pub async fn pending(settings: &StoreSettings) -> Result<Vec<Migration>, OpenErr
 }
 
 /// Finds out whether the keys are distributed over the nodes of a cluster. Changes nothing.
-///
-/// # Errors
-/// [`OpenError`].
 pub async fn distribution(settings: &StoreSettings) -> Result<Distribution, OpenError> {
     match &settings.location {
         StoreLocation::Memory | StoreLocation::Sqlite(_) => Ok(Distribution::None),

@@ -14,18 +14,12 @@ pub fn action(verdict: &ProbeVerdict) -> &'static str {
 }
 
 /// Reads a probe that was claimed.
-///
-/// # Errors
-/// [`CorruptRow`] names the part that does not decode.
 pub fn probe(row: &impl RowReader) -> Result<Probe, CorruptRow> {
     Ok(Probe { subject: probe_subject(row)?, number: row.read("probes")?, absences: row.read("absences")? })
 }
 
 impl SettledKeyPage {
     /// Adds a row to the page, if the key fits. `read` is the number of rows so far, with it.
-    ///
-    /// # Errors
-    /// [`CorruptRow`] names the part that does not decode.
     pub(super) fn add(
         &mut self,
         row: &impl RowReader,

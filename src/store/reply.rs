@@ -16,9 +16,6 @@ thread_local! {
     static REPLY_QUEUE: OnceCell<mpsc::UnboundedSender<ReplyEnvelope>> = const { OnceCell::new() };
 }
 
-/// The receiving end of one reply.
-pub type ReplyReceiver<A> = oneshot::Receiver<A>;
-
 /// The sending end of one reply.
 pub struct ReplySender<A> {
     sender: oneshot::Sender<A>,
@@ -42,20 +39,18 @@ pub fn open_reply_queue() {
 }
 
 /// A channel to this thread for one reply.
-pub fn channel<A>() -> (ReplySender<A>, ReplyReceiver<A>) {
+pub fn channel<A>() -> (ReplySender<A>, oneshot::Receiver<A>) {
     let (sender, answer) = oneshot::channel();
     let queue = REPLY_QUEUE.with(|own| own.get().cloned());
     (ReplySender { sender, queue }, answer)
 }
 
-impl<A> ReplySender<A> {
+impl<A: Send + 'static> ReplySender<A> {
     /// Whether nobody waits for the reply any more.
     pub fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }
-}
 
-impl<A: Send + 'static> ReplySender<A> {
     /// Sends the reply; it is dropped where the receiver is gone.
     pub fn send(self, answer: A) {
         let Self { sender, queue } = self;

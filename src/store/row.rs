@@ -1,4 +1,4 @@
-//! Reading rows, of either database, into the domain's types.
+//! Reading rows, of either database, into the domain's types. A [`CorruptRow`] names what does not decode.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -33,15 +33,9 @@ pub enum StoredValue<'a> {
 /// A row of either database.
 pub trait RowReader {
     /// Returns the value of a column; `None` where it is null.
-    ///
-    /// # Errors
-    /// [`CorruptRow`] where there is no such column, or it has another type.
     fn value(&self, column: &'static str) -> Result<Option<StoredValue<'_>>, CorruptRow>;
 
     /// Reads a column.
-    ///
-    /// # Errors
-    /// [`CorruptRow`] names the column if it does not decode.
     fn read<T: FromStored>(&self, column: &'static str) -> Result<T, CorruptRow> {
         T::from_stored(self.value(column)?).ok_or(CorruptRow(column))
     }
@@ -61,6 +55,28 @@ impl<T: FromStored> FromStored for Option<T> {
         }
     }
 }
+
+/// Defines structs that are read from rows: a field from the column of its name or of another one, or by a function of the row.
+/// A field without a comment is what its name and type say.
+macro_rules! from_row {
+    ($($(#[$about:meta])* pub struct $name:ident {
+        $($(#[$field_about:meta])* pub $field:ident: $type:ty $(as $column:literal)? $(= $read:path)?,)+
+    })+) => {$(
+        $(#[$about])*
+        #[allow(missing_docs)]
+        pub struct $name { $($(#[$field_about])* pub $field: $type,)+ }
+
+        impl $name {
+            pub(in crate::store) fn read(row: &impl RowReader) -> Result<Self, CorruptRow> {
+                Ok(Self { $($field: from_row!(@ row $field $(as $column)? $(= $read)?)),+ })
+            }
+        }
+    )+};
+    (@ $row:ident $field:ident) => { $row.read(stringify!($field))? };
+    (@ $row:ident $field:ident as $column:literal) => { $row.read($column)? };
+    (@ $row:ident $field:ident = $read:path) => { $read($row)? };
+}
+pub(super) use from_row;
 
 /// Types and how they are read from one kind of value.
 macro_rules! from_stored {
@@ -110,22 +126,14 @@ pub struct FoundRecord {
     pub expires_at: Option<SystemTime>,
 }
 
-/// The part of a row that does not decode where a later version has made its fingerprint in a new way.
-pub const UNKNOWN_RECIPE: &str = "a recipe that this version does not know";
-
-/// Reads a recipe.
-///
-/// # Errors
-/// [`CorruptRow`] with [`UNKNOWN_RECIPE`].
+/// Reads a recipe. A later version may have made a fingerprint in a new way.
 pub fn recipe(row: &impl RowReader) -> Result<Recipe, CorruptRow> {
-    Recipe::from_stored(&row.read::<String>("recipe")?).ok_or(CorruptRow(UNKNOWN_RECIPE))
+    let unknown = CorruptRow("a recipe that this version does not know");
+    Recipe::from_stored(&row.read::<String>("recipe")?).ok_or(unknown)
 }
 
 impl FoundRecord {
     /// Reads a record, at the store's time `now`.
-    ///
-    /// # Errors
-    /// [`CorruptRow`] names the part that does not decode.
     pub fn read(row: &impl RowReader, now: i64) -> Result<Self, CorruptRow> {
         let (kind, expires_at) = (row.read::<StateKind>("state")?, row.read::<Option<SystemTime>>("expires_at")?);
         let expires_ms: Option<i64> = row.read("expires_at")?;
@@ -170,9 +178,6 @@ impl FoundRecord {
 }
 
 /// Reads the subject of a probe.
-///
-/// # Errors
-/// [`CorruptRow`] names the part that does not decode.
 pub fn probe_subject(row: &impl RowReader) -> Result<ProbeSubject, CorruptRow> {
     let path: Option<Bytes> = row.read("path")?;
     Ok(ProbeSubject {
@@ -186,17 +191,11 @@ pub fn probe_subject(row: &impl RowReader) -> Result<ProbeSubject, CorruptRow> {
 }
 
 /// Reads the cause of an unknown outcome. A cause of a later version counts as none.
-///
-/// # Errors
-/// [`CorruptRow`] where the column is no text.
 pub fn cause(row: &impl RowReader) -> Result<Option<UnknownCause>, CorruptRow> {
     Ok(row.read::<Option<String>>("cause")?.as_deref().and_then(UnknownCause::parse))
 }
 
 /// Decodes a time: milliseconds since 1970.
-///
-/// # Errors
-/// [`CorruptRow`] where the number is out of range.
 pub fn time(since_1970_ms: i64) -> Result<SystemTime, CorruptRow> {
     u64::try_from(since_1970_ms)
         .ok()
@@ -232,13 +231,13 @@ pub fn verdict_bytes(verdict: &ProbeVerdict) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::HashMap;
 
     use super::*;
 
     /// A row in memory.
-    struct TestRow(HashMap<&'static str, Option<StoredValue<'static>>>);
+    pub(in crate::store) struct TestRow(pub HashMap<&'static str, Option<StoredValue<'static>>>);
 
     impl RowReader for TestRow {
         fn value(&self, column: &'static str) -> Result<Option<StoredValue<'_>>, CorruptRow> {
@@ -286,7 +285,7 @@ mod tests {
             ("attempt", Some(Number(-1)), "attempt"),
             ("attempt", Some(Number(1 << 32)), "attempt"),
             ("token", Some(Bytes(&[])), "token"),
-            ("recipe", Some(Text("2")), UNKNOWN_RECIPE),
+            ("recipe", Some(Text("2")), "a recipe that this version does not know"),
             ("fingerprint", Some(Bytes(&[3; 33])), "fingerprint"),
             ("state", Some(Text("done")), "state"),
             ("state", Some(Number(1)), "state"),
@@ -316,12 +315,6 @@ mod tests {
             [6, 7, 9, 10].map(|now| read(Some(3), now)),
             [(false, false), (false, true), (false, true), (true, true)]
         );
-    }
-
-    #[test]
-    fn the_longest_duration_is_a_thousand_years() {
-        assert_eq!(millis(Duration::from_millis(1)), 1);
-        assert_eq!(millis(Duration::MAX), millis(Duration::from_secs(1000 * 365 * 24 * 60 * 60)));
     }
 
     #[test]

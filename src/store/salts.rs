@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::encryption::random;
 use super::{ReplaceSaltParams, Store, StoreError};
 use crate::domain::fingerprint::Secrets;
 use crate::domain::scope::Salt;
 use crate::domain::stored_salt::{SaltError, StoredSalt};
-use crate::machine::fill_random;
 use crate::seeded_bug::SeededBug;
 
 /// The number of tries to store a salt. Each that fails has met the start of another instance, which stores once or twice.
@@ -53,10 +53,8 @@ impl From<StoreError> for OpenSaltError {
 }
 
 /// Opens a service's salt, and stores it as these secrets demand. Draws one where the store has none and the process uses
-/// none yet: of instances that start together, all use the one that was stored first.
-///
-/// # Errors
-/// [`OpenSaltError`]; nothing was stored then, as far as is known.
+/// none yet: of instances that start together, all use the one that was stored first. After an error nothing was stored, as far as is
+/// known.
 pub async fn open(
     store: &Store,
     service: &Arc<str>,
@@ -89,9 +87,6 @@ pub async fn open(
 }
 
 /// Checks, by the salt, that the service's instances have used the current secret. A service without a salt has had no instance.
-///
-/// # Errors
-/// [`OpenSaltError`].
 pub async fn check_current(store: &Store, service: &Arc<str>, secrets: &Secrets) -> Result<(), OpenSaltError> {
     match store.find_salt(Arc::clone(service)).await? {
         Some(found) => Ok(StoredSalt::decode(&found)?.check_current(secrets)?),
@@ -114,9 +109,6 @@ pub enum SaltCheck {
 }
 
 /// Compares the salt in the store with the one that this process uses.
-///
-/// # Errors
-/// The store failed.
 pub async fn check(
     store: &Store,
     service: &Arc<str>,
@@ -135,9 +127,6 @@ pub async fn check(
 }
 
 /// Stores the salt that this process uses where the store has lost it, unless another process was first.
-///
-/// # Errors
-/// The store failed.
 pub async fn restore(
     store: &Store,
     service: &Arc<str>,
@@ -177,23 +166,5 @@ fn log_change(before: Option<&StoredSalt>, now: &StoredSalt) {
                 );
             }
         }
-    }
-}
-
-fn random() -> [u8; 32] {
-    let mut bytes = [0; 32];
-    fill_random(&mut bytes).expect("the operating system has random numbers");
-    bytes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_two_salts_are_the_same() {
-        let (one, two) = (random(), random());
-        assert_ne!(one, two);
-        assert!([one, two].iter().all(|salt| salt.iter().any(|byte| *byte > 1)));
     }
 }

@@ -8,9 +8,6 @@ use crate::domain::service_report::{ReportResult, ReservedKey};
 use crate::domain::state::StateKind;
 
 /// Reads the key of a reservation; `None` where it is another service's or another attempt's.
-///
-/// # Errors
-/// [`CorruptRow`] names the part that does not decode.
 pub(super) fn read_reserved_key(
     row: &impl RowReader,
     params: &FindReservationParams,

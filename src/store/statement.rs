@@ -2,8 +2,9 @@
 
 use std::sync::OnceLock;
 
-use super::column_lists::expand;
-use super::columns::{Columns, Value};
+use super::ListKeysParams;
+use super::admin::ListOrder;
+use super::columns::{ATTEMPT, Columns, OUTCOME, RESERVATION, Value, listed};
 
 /// The columns of a key that operators see.
 const KEY_COLUMNS: &str = include_str!("sql/key_columns.sql");
@@ -60,19 +61,24 @@ impl Statement {
         self.postgres.get_or_init(|| {
             let mut names: Vec<&'static str> = Vec::new();
             let mut sql = String::new();
-            for (at, part) in pieces(self.sql) {
-                match part {
-                    ":now" => sql.push_str(POSTGRES_NOW),
-                    _ if is_parameter(self.sql, at) => {
-                        let name = &part[1..];
+            // A part is what follows a colon. It begins with a name, unless it belongs to a cast (`::text`) or a comment.
+            let (mut is_first, mut is_cast) = (true, false);
+            for part in self.sql.split(':') {
+                let end = part.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(part.len());
+                match part.split_at(end) {
+                    _ if is_first => sql.push_str(part),
+                    ("", _) => sql.push_str(&format!(":{part}")),
+                    _ if is_cast => sql.push_str(&format!(":{part}")),
+                    ("now", rest) => sql.push_str(&format!("{POSTGRES_NOW}{rest}")),
+                    (name, rest) => {
                         let place = names.iter().position(|known| *known == name).unwrap_or_else(|| {
                             names.push(name);
                             names.len() - 1
                         });
-                        sql.push_str(&format!("${}", place + 1));
+                        sql.push_str(&format!("${}{rest}", place + 1));
                     }
-                    _ => sql.push_str(part),
                 }
+                (is_cast, is_first) = (!is_first && part.is_empty(), false);
             }
             let columns = KEY_COLUMNS.replace(":now", POSTGRES_NOW);
             (sql.replace("{key_columns}", &columns), names)
@@ -80,25 +86,31 @@ impl Statement {
     }
 }
 
-/// Splits a text before each `:` and after each name that follows one; each piece with its place.
-fn pieces(sql: &'static str) -> impl Iterator<Item = (usize, &'static str)> {
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        let rest = sql.get(at..).filter(|rest| !rest.is_empty())?;
-        let length = match rest.strip_prefix(':') {
-            Some(name) => 1 + name.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(name.len()),
-            None => rest.find(':').unwrap_or(rest.len()),
+/// Replaces the lists of columns: `{reservation names}`, `{attempt assignments}` and the like. `sign` stands before a parameter's
+/// name: `:` in a statement, `_` in a function of PostgreSQL.
+pub(super) fn expand(sql: &str, sign: char) -> String {
+    let mut expanded = sql.to_owned();
+    for (list, columns) in [("reservation", RESERVATION), ("attempt", ATTEMPT), ("outcome", OUTCOME)] {
+        let form = |column: &dyn Fn(&str, &str) -> String| {
+            listed(columns).map(|(name, kind)| column(name, kind)).collect::<Vec<_>>().join(", ")
         };
-        let piece = (at, &rest[..length]);
-        at += length;
-        Some(piece)
-    })
-}
-
-/// Whether a parameter begins here, and not a cast (`::text`).
-fn is_parameter(sql: &str, at: usize) -> bool {
-    let bytes = sql.as_bytes();
-    bytes[at] == b':' && bytes.get(at + 1).is_some_and(u8::is_ascii_lowercase) && (at == 0 || bytes[at - 1] != b':')
+        for (name, columns) in [
+            ("names", form(&|name, _| name.to_owned())),
+            ("values", form(&|name, _| format!("{sign}{name}"))),
+            ("parameters", form(&|name, kind| format!("_{name} {kind}"))),
+            ("arrays", form(&|name, kind| format!("_{name} {kind}[]"))),
+            ("of i", form(&|name, _| format!("_{name}[i]"))),
+            ("of a", form(&|name, _| format!("a.{name}"))),
+            ("assignments", form(&|name, _| format!("{name} = {sign}{name}"))),
+            ("from s", form(&|name, _| format!("{name} = s.{name}"))),
+            ("excluded", form(&|name, _| format!("{name} = excluded.{name}"))),
+        ] {
+            expanded = expanded.replace(&format!("{{{list} {name}}}"), &columns);
+        }
+    }
+    let resets = listed(OUTCOME).map(|(name, _)| name).chain(["expires_at", "probes", "absences", "probe_at"]);
+    let resets: Vec<String> = resets.map(|name| format!("{name} = null")).collect();
+    expanded.replace("{outcome resets}", &resets.join(", "))
 }
 
 /// Lists statements by the names of their files in a folder.
@@ -126,6 +138,17 @@ pub(super) mod shared {
         LIST_KEYS_IN_FLIGHT = "list_keys_in_flight";
         LIST_SETTLED_KEYS = "list_settled_keys";
         PURGE_COUNT = "purge_count";
+    }
+}
+
+impl ListKeysParams {
+    /// The statement that lists the keys.
+    pub(super) fn statement(&self) -> &'static Statement {
+        match self.filter.order() {
+            ListOrder::Age => &shared::LIST_KEYS_BY_AGE,
+            ListOrder::Id => &shared::LIST_KEYS,
+            ListOrder::Running => &shared::LIST_KEYS_IN_FLIGHT,
+        }
     }
 }
 

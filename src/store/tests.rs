@@ -14,7 +14,6 @@ struct FakeBackend {
     is_away: AtomicBool,
     /// Everything but pings fails.
     only_pings: AtomicBool,
-    has_changed_primary: AtomicBool,
     calls: Mutex<Vec<&'static str>>,
 }
 
@@ -47,10 +46,6 @@ macro_rules! fake_calls {
 
 impl Backend for FakeBackend {
     calls!(fake_calls);
-
-    fn has_changed_primary(&self) -> bool {
-        self.has_changed_primary.load(Ordering::SeqCst)
-    }
 }
 
 fn fake() -> (Arc<FakeBackend>, Arc<Store>) {
@@ -144,14 +139,4 @@ async fn a_store_that_nobody_has_any_more_lets_its_backend_go() {
     drop(store);
     sleep(TIMEOUT + Duration::from_secs(1)).await;
     assert_eq!(Arc::strong_count(&backend), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_open_breaker_tells_of_a_changed_primary() {
-    let (backend, store) = fake();
-    assert!(!store.has_changed_primary());
-    backend.is_away.store(true, Ordering::SeqCst);
-    fail(&store).await;
-    backend.has_changed_primary.store(true, Ordering::SeqCst);
-    assert!(store.has_changed_primary());
 }

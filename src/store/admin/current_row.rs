@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::{DecisionResult, OperatorAction, OperatorDecision, Target};
 use crate::domain::ids::{RecordId, Token};
+use crate::domain::response::CorruptRow;
 use crate::domain::state::StateKind;
-use crate::store::row::millis;
+use crate::store::row::{RowReader, millis};
 
 /// A key as it is found after a decision left it unchanged.
 #[derive(Clone, Debug)]
@@ -21,6 +22,18 @@ pub struct CurrentRow {
 }
 
 impl CurrentRow {
+    /// Reads the row of this key.
+    pub(in crate::store) fn read(row: &impl RowReader, id: RecordId) -> Result<Self, CorruptRow> {
+        let current = row.read::<Option<_>>("token")?.zip(row.read::<Option<_>>("state")?);
+        let deadline_in_ms = match row.read::<Option<i64>>("deadline")? {
+            Some(deadline) => deadline - row.read::<i64>("now")?,
+            None => 0,
+        };
+        let (actor, action) = (row.read::<Option<_>>("actor")?, row.read::<Option<_>>("action")?);
+        let last = actor.zip(action).zip(row.read::<Option<_>>("after")?);
+        Ok(Self { id, current, deadline_in_ms, last: last.map(|((actor, action), after)| (actor, action, after)) })
+    }
+
     /// Returns why the decision was not applied; or that it was, where an earlier try of this very call lost its
     /// answer.
     pub fn verdict(&self, target: &Target, decision: &OperatorDecision, in_doubt: bool) -> DecisionResult {

@@ -2,8 +2,6 @@
 
 use data_encoding::HEXLOWER_PERMISSIVE;
 
-use crate::domain::ids::RecordId;
-
 /// A range of 32-byte hashes, both ends included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdRange {
@@ -20,11 +18,6 @@ impl Default for IdRange {
 }
 
 impl IdRange {
-    /// The range of one id.
-    pub fn from_id(id: RecordId) -> Self {
-        Self { low: id.as_bytes().to_vec(), high: id.as_bytes().to_vec() }
-    }
-
     /// The range of hashes that begin with these 1 to 64 hexadecimal digits; `None` for anything else.
     pub fn from_hex_prefix(prefix: &str) -> Option<Self> {
         if prefix.is_empty() || prefix.len() > 64 {
@@ -45,7 +38,7 @@ mod tests {
         assert_eq!((&range.low[..3], range.low.len()), (&[0x0a, 0x10, 0][..], 32));
         assert_eq!((&range.high[..3], range.high.len()), (&[0x0a, 0x1f, 0xff][..], 32));
         let whole = IdRange::from_hex_prefix(&"ab".repeat(32)).unwrap();
-        assert_eq!(whole, IdRange::from_id(RecordId::from_stored(&[0xab; 32]).unwrap()));
+        assert_eq!(whole, IdRange { low: vec![0xab; 32], high: vec![0xab; 32] });
         for wrong in ["", "xyz", &"a".repeat(65), "ä", "+1"] {
             assert_eq!(IdRange::from_hex_prefix(wrong), None, "{wrong}");
         }

@@ -8,12 +8,12 @@ const BEGINS: CallKind = CallKind::Begins(Op::Find);
 const ALWAYS: CallKind = CallKind::Always(Op::RenewLease);
 const UNJUDGED: CallKind = CallKind::Unjudged(Op::CountLiveKeys);
 
-fn call(breaker: &Breaker, kind: CallKind, answer: Result<(), StoreError>) -> Option<OpenPeriod> {
-    breaker.judge(breaker.admit(kind).unwrap(), &answer)
+fn call(breaker: &Breaker, kind: CallKind, answer: Result<(), StoreError>) -> Option<BreakerPeriod> {
+    breaker.judge(kind, breaker.admit(kind).unwrap(), &answer)
 }
 
 /// A breaker that has just opened.
-fn open_breaker() -> (Breaker, OpenPeriod) {
+fn open_breaker() -> (Breaker, BreakerPeriod) {
     let breaker = Breaker::default();
     (1..FAILURES_MAX).for_each(|_| assert_eq!(call(&breaker, BEGINS, Err(StoreError::TimedOut)), None));
     let period = call(&breaker, BEGINS, Err(StoreError::TimedOut)).unwrap();
@@ -62,7 +62,7 @@ fn what_was_asked_before_it_opened_and_fails_after_tells_nothing_new() {
     let breaker = Breaker::default();
     let admit_some = || (0..FAILURES_MAX).map(|_| breaker.admit(BEGINS).unwrap()).collect::<Vec<_>>();
     let (first, late) = (admit_some(), admit_some());
-    let fail = |call: &AdmittedCall| breaker.judge(*call, &Err::<(), _>(StoreError::TimedOut));
+    let fail = |began: &BreakerPeriod| breaker.judge(BEGINS, *began, &Err::<(), _>(StoreError::TimedOut));
     assert_eq!(first.iter().filter_map(fail).count(), 1);
     // Closed by an answer while the late ones still wait.
     call(&breaker, ALWAYS, Ok(()));

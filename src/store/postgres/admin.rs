@@ -30,11 +30,9 @@ pub(super) async fn list_keys(
     deadline: Instant,
 ) -> Result<KeyPage, PgFailure> {
     let rows = bounded::run(pool, deadline, params.statement(), columns::key_list(&params)).await?;
-    let (mut page, mut end) = KeyPage::empty();
-    for row in &rows {
-        page.add(&mut end, row, &params)?;
-    }
-    Ok(page.finish(end, &params))
+    let mut page = KeyPage::default();
+    rows.iter().try_for_each(|row| page.add(row, params.filter.order(), params.limit))?;
+    Ok(page)
 }
 
 pub(super) async fn list_audit_entries(

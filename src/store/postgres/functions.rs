@@ -14,9 +14,9 @@ use sha2::{Digest, Sha256};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error};
 
-use crate::store::column_lists::expand;
 use crate::store::columns::Columns;
 use crate::store::migrate::Migration;
+use crate::store::statement::expand;
 
 const FUNCTIONS_THERE: &str = include_str!("sql/functions_there.sql");
 

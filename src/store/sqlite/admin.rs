@@ -19,9 +19,10 @@ use crate::store::{
 
 impl SqliteTransaction<'_> {
     pub fn list_keys(&self, params: ListKeysParams) -> SqliteResult<KeyPage> {
-        let (mut page, mut end) = KeyPage::empty();
-        self.query(params.statement(), &columns::key_list(&params), |row| page.add(&mut end, row, &params))?;
-        Ok(page.finish(end, &params))
+        let mut page = KeyPage::default();
+        let (order, limit) = (params.filter.order(), params.limit);
+        self.query(params.statement(), &columns::key_list(&params), |row| page.add(row, order, limit))?;
+        Ok(page)
     }
 
     pub fn apply_operator_decision(&self, params: ApplyOperatorDecisionParams) -> SqliteResult<DecisionResults> {

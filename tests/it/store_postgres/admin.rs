@@ -26,7 +26,8 @@ async fn unknown(world: &StoreFixture, key: &str) -> ReserveRequest {
 }
 
 async fn target(store: &Arc<Store>, reserve_request: &ReserveRequest) -> Target {
-    let filter = KeyFilter { ids: IdRange::from_id(reserve_request.id), ..KeyFilter::default() };
+    let filter =
+        KeyFilter { ids: IdRange::from_hex_prefix(&reserve_request.id.to_string()).unwrap(), ..KeyFilter::default() };
     let entry = store
         .list_keys(ListKeysParams { service: "shop".into(), filter, after: None, limit: 2 })
         .await

@@ -47,7 +47,7 @@ pub(super) async fn list(world: &StoreFixture, service: &str, filter: &KeyFilter
 }
 
 pub(super) async fn entry(world: &StoreFixture, id: RecordId) -> KeyEntry {
-    let ids = IdRange::from_id(id);
+    let ids = IdRange::from_hex_prefix(&id.to_string()).unwrap();
     list(world, SHOP, &KeyFilter { ids, ..KeyFilter::default() }, 2).await.pop().unwrap()
 }
 

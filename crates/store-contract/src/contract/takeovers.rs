@@ -153,7 +153,7 @@ pub async fn the_attempts_before_the_newest_are_kept_up_to_twenty(world: StoreFi
     world.reserve(&last).await;
     let (id, service) = (last.id, last.service.clone());
     let list = async || {
-        let filter = KeyFilter { ids: IdRange::from_id(id), ..KeyFilter::default() };
+        let filter = KeyFilter { ids: IdRange::from_hex_prefix(&id.to_string()).unwrap(), ..KeyFilter::default() };
         let page = world
             .store()
             .list_keys(ListKeysParams { service: service.clone(), filter, after: None, limit: 2 })
