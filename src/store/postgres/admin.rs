@@ -9,12 +9,13 @@ use super::connect::{PgConnection, PgPool};
 use super::failure::PgFailure;
 use super::lookups::await_durability;
 use super::rows::one;
+use super::upkeep::call_for;
 use super::{bounded, calls, functions};
 use crate::domain::ids::RecordId;
 use crate::domain::state::StateKind;
 use crate::store::admin::{
-    AuditEntry, COUNTED_MAX, CurrentRow, DecisionResult, DecisionResults, InstanceEntry, KeyCounts, KeyPage,
-    OperatorAction, RowCounts, SCAN_ROWS_MAX, Target,
+    AuditEntry, COUNTED_MAX, CurrentRow, DecisionResult, DecisionResults, InstanceEntry, KeyCounts, KeyPage, RowCounts,
+    SCAN_ROWS_MAX, Target,
 };
 use crate::store::columns::{self, Columns, columns};
 use crate::store::row::RowReader;
@@ -90,31 +91,22 @@ pub(super) async fn apply_operator_decision(
 ) -> Result<DecisionResults, PgFailure> {
     let ApplyOperatorDecisionParams { decision, targets, as_of, .. } = &*params;
     let allowed: Vec<&Target> = targets.iter().filter(|target| decision.is_allowed(target)).collect();
-    let is_purge = matches!(decision.change, OperatorAction::Purge);
-    let calls: Vec<Columns<'_>> = allowed
-        .iter()
-        .map(|target| {
-            let mut columns = columns::decision(&params, target);
-            if !is_purge {
-                columns.extend(columns::decided(&params, target));
-                columns.extend(columns! { as_of: *as_of });
-            }
-            columns
-        })
-        .collect();
-    let function = if is_purge { &functions::PURGE } else { &functions::DECIDE };
-    let rows = calls::call_each(pool, deadline, function, &calls).await?;
+    let decided = call_for(pool, deadline, &functions::DECIDE, &allowed, |target| {
+        let mut columns = columns::decision(&params, target);
+        columns.extend(columns::decided(&params, target));
+        columns.extend(columns! { as_of: *as_of });
+        columns
+    });
     let mut results = DecisionResults::default();
     let mut done: Vec<RecordId> = Vec::new();
-    for (target, row) in allowed.iter().zip(&rows) {
-        let Some(row) = row else { continue };
+    for (target, row) in decided.await? {
         done.push(target.id);
         results.purges = row.read::<Option<u64>>("purges")?.or(results.purges);
-        if !is_purge && row.read("queued")? {
+        if row.read("queued")? {
             results.queued.push(target.id);
         }
     }
-    let missed: Vec<&Target> = allowed.into_iter().filter(|target| !done.contains(&target.id)).collect();
+    let missed: Vec<RecordId> = allowed.iter().map(|target| target.id).filter(|id| !done.contains(id)).collect();
     let current_rows = find_current_rows(pool, &params, &missed, in_doubt, deadline).await?;
     let verdict = |target: &Target| match current_rows.iter().find(|row| row.id == target.id) {
         _ if !decision.is_allowed(target) => DecisionResult::Unfit,
@@ -139,23 +131,21 @@ pub(super) async fn apply_operator_decision(
 async fn find_current_rows(
     pool: &PgPool,
     params: &ApplyOperatorDecisionParams,
-    targets: &[&Target],
+    ids: &[RecordId],
     in_doubt: bool,
     deadline: Instant,
 ) -> Result<Vec<CurrentRow>, PgFailure> {
-    if targets.is_empty() {
+    if ids.is_empty() {
         return Ok(Vec::new());
     }
     let held = PgConnection::get(pool, deadline).await?;
     let read = held.finish(deadline, async |client| {
         let mut found: Vec<(RecordId, Vec<Row>)> = Vec::new();
-        for target in targets {
-            let columns = columns! { id: &target.id, service: &*params.service };
-            found.push((target.id, client.run(&shared::CURRENT_ROW, &columns).await?));
+        for id in ids {
+            found.push((*id, client.run(&shared::CURRENT_ROW, &columns! { id: id, service: &*params.service }).await?));
         }
         if in_doubt {
-            let ids: Vec<&[u8]> = targets.iter().map(|target| target.id.as_bytes().as_slice()).collect();
-            await_durability(client, &ids).await?;
+            await_durability(client, ids).await?;
         }
         Ok(found)
     });

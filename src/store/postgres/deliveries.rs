@@ -13,13 +13,14 @@ use super::connect::{PgConnection, PgPool};
 use super::failure::PgFailure;
 use super::functions;
 use super::rows::done;
+use super::upkeep::call_for;
 use crate::domain::delivery::{DeliveryPolicy, GivenUpKey, PickUpRequest, PickUpResult};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::response::CorruptRow;
 use crate::domain::response_policy::OnUnknown;
 use crate::domain::state::StateKind;
 use crate::store::GiveUpParams;
-use crate::store::columns::{Columns, columns};
+use crate::store::columns::columns;
 use crate::store::deliveries::{quiet_after, read_job};
 use crate::store::row::{RowReader, millis};
 use crate::store::statement::{Statement, statements};
@@ -48,10 +49,15 @@ pub(super) async fn pick_up(
     request: &PickUpRequest,
     deadline: Instant,
 ) -> Result<PickUpResult, PgFailure> {
-    let ended: Vec<Columns<'_>> = request.delivered.iter().map(|id| columns! { id: id }).collect();
-    calls::call_each(pool, deadline, &functions::END_DELIVERY, &ended).await?;
-    let unsent: Vec<Columns<'_>> = request.unsent.iter().map(|(id, token)| columns! { id: id, token: token }).collect();
-    calls::call_each(pool, deadline, &functions::DISCOUNT_ATTEMPT, &unsent).await?;
+    call_for(pool, deadline, &functions::END_DELIVERY, &request.delivered, |id| columns! { id: id }).await?;
+    call_for(
+        pool,
+        deadline,
+        &functions::DISCOUNT_ATTEMPT,
+        &request.unsent,
+        |(id, token)| columns! { id: id, token: token },
+    )
+    .await?;
 
     let held = PgConnection::get(pool, deadline).await?;
     let is_locked = !pool.is_distributed();

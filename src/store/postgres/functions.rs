@@ -5,7 +5,7 @@
 //! node would compute by itself. A function's name ends with the hash of its text. So several versions of this program can
 //! serve from one store, each with functions of its own, and a function never changes under a program that calls it.
 //!
-//! They run with the rights of whoever calls them, so everybody may execute them.
+//! They run with the rights of whoever calls them, so everybody may execute them. All are in PL/pgSQL; a file has what differs.
 
 use std::sync::{LazyLock, OnceLock};
 
@@ -39,7 +39,7 @@ macro_rules! functions {
         $(pub(super) static $function: Function = Function {
             name: $name,
             text: include_str!(concat!("functions/", $name, ".sql")),
-            installed: LazyLock::new(|| installed_name($name, include_str!(concat!("functions/", $name, ".sql")))),
+            installed: LazyLock::new(|| installed_name($name, $function.text)),
             call: OnceLock::new(),
             is_prepared: functions!(@ $($prepared)?),
         };)*
@@ -62,11 +62,9 @@ functions! {
     EXTEND_DEADLINE = "extend_deadline";
     GIVE_UP = "give_up";
     MARK_CRASHED = "mark_crashed";
-    PURGE = "purge";
     REAP = "reap";
     RENEW_LEASE = "renew_lease";
-    REPORT_NOT_EXECUTED = "report_not_executed";
-    REPORT_RECOVERY_POINT = "report_recovery_point";
+    REPORT = "report";
     #[prepared]
     RESERVE = "reserve";
     #[prepared]
@@ -89,13 +87,15 @@ fn installed_name(name: &str, text: &str) -> String {
     format!("{name}_{}", &HEXLOWER.encode(&Sha256::digest(expanded(text)))[..8])
 }
 
-/// The text with its lists of columns, and with the names of the functions that it calls.
+/// The text as the server takes it: with its lists of columns, the names of the functions that it calls, and the frame of a function.
 fn expanded(text: &str) -> String {
-    let text = expand(text, '_');
-    [&RESERVE, &SETTLE].iter().fold(text, |text, called| {
+    let text = [&GIVE_UP, &REPORT, &RESERVE, &SETTLE].iter().fold(expand(text, '_'), |text, called| {
         let place = format!("{{function {}}}", called.name);
         if text.contains(&place) { text.replace(&place, &called.installed) } else { text }
-    })
+    });
+    let code = text.find("\ndeclare\n").or_else(|| text.find("\nbegin\n")).unwrap_or(text.len());
+    let (head, code) = text.split_at(code);
+    format!("{head}\nlanguage plpgsql as $function$\n#variable_conflict use_column{}\n$function$;\n", code.trim_end())
 }
 
 impl Function {
@@ -119,27 +119,19 @@ impl Function {
     fn create(&self) -> String {
         let from = format!("create function oncegate.{}(", self.name);
         let to = format!("create or replace function oncegate.{}(", *self.installed);
-        format!("{};\n", expanded(self.text).trim_end().replacen(&from, &to, 1))
+        expanded(self.text).replacen(&from, &to, 1)
     }
 }
 
-/// The functions that a database lacks.
-pub(super) async fn missing(client: &Client) -> Result<Vec<&'static Function>, Error> {
+/// The script that makes the functions that a database lacks; `None` where it has all.
+pub(super) async fn missing(client: &Client) -> Result<Option<Migration>, Error> {
     let names: Vec<&str> = ALL.iter().map(|function| function.installed.as_str()).collect();
     let rows = client.query_typed(FUNCTIONS_THERE, &[(/* names */ &names, Type::TEXT_ARRAY)]).await?;
     let there = rows.iter().map(|row| row.try_get::<_, String>("name")).collect::<Result<Vec<_>, _>>()?;
-    Ok(ALL.iter().copied().filter(|function| !there.contains(&function.installed)).collect())
-}
-
-/// The statements that make these functions.
-pub(super) fn statements(functions: &[&Function]) -> String {
-    functions.iter().map(|function| function.create()).collect()
-}
-
-/// The script that makes these functions; `None` where there are none.
-pub(super) fn script(functions: &[&Function]) -> Option<Migration> {
-    let sql = format!("begin;\n\n{}\ncommit;\n", statements(functions));
-    (!functions.is_empty()).then(|| Migration { name: NAME.to_owned(), sql })
+    let missing = ALL.iter().filter(|function| !there.contains(&function.installed));
+    let create: String = missing.map(|function| function.create()).collect();
+    let sql = format!("begin;\n\n{create}\ncommit;\n");
+    Ok((!create.is_empty()).then(|| Migration { name: NAME.to_owned(), sql }))
 }
 
 /// The name of all functions together, among those of migrations.
@@ -148,16 +140,6 @@ pub(super) const NAME: &str = "functions";
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_function_is_made_and_called_by_the_hash_of_its_text() {
-        for function in ALL {
-            let name = installed_name(function.name, function.text);
-            let create = function.create();
-            assert!(create.contains(&format!("create or replace function oncegate.{name}(")), "{create}");
-            assert_eq!(*function.installed, name);
-        }
-    }
 
     #[test]
     fn another_text_has_another_name() {

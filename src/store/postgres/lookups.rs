@@ -6,31 +6,32 @@
 
 use std::collections::HashMap;
 
-use futures_util::future::join3;
+use futures_util::future::join;
 use tokio::time::Instant;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, Row};
 
 use super::batcher::{BatchStatement, Batcher, OVERHEAD_BYTES};
-use super::client::{Parameter, PgClient};
+use super::client::{Parameter, PgClient, in_transaction};
 use super::connect::PgPool;
 use super::failure::PgFailure;
 use super::rows::one;
+use super::upkeep::call_for;
 use super::{bounded, calls, functions};
 use crate::domain::ids::RecordId;
 use crate::domain::response::CorruptRow;
 use crate::store::batch::{BYTES_MAX, JOBS_MAX};
-use crate::store::columns::columns;
+use crate::store::columns::{Columns, columns};
 use crate::store::row::{FoundRecord, RowReader};
-use crate::store::statement::statements;
+use crate::store::statement::{Statement, statements};
 use crate::store::{CountLiveKeysParams, MoveLiveKeysParams};
 
 const FIND: &str = include_str!("sql/find.sql");
 pub(super) const MOMENT: &str = include_str!("sql/moment.sql");
-const AWAIT_DURABILITY: &str = include_str!("sql/await_durability.sql");
-const AWAIT_DURABILITY_OF: &str = include_str!("sql/await_durability_of.sql");
 
 statements! { "sql/":
+    AWAIT_DURABILITY = "await_durability";
+    AWAIT_DURABILITY_OF = "await_durability_of";
     HOLDER = "holder";
     HOLDER_KEYS = "holder_keys";
 }
@@ -41,7 +42,7 @@ const SMALL_RESPONSE_MAX: usize = BYTES_MAX / JOBS_MAX;
 /// The look-ups for one kind of caller.
 pub(super) struct Lookups {
     small: Batcher<FindStatement>,
-    large: Batcher<FindLargeStatement>,
+    large: Batcher<FindStatement>,
 }
 
 impl Lookups {
@@ -58,18 +59,18 @@ impl Lookups {
         in_doubt: bool,
         deadline: Instant,
     ) -> Result<Option<FoundRecord>, PgFailure> {
-        match self.small.call(FindStatement { id, in_doubt }, deadline).await?? {
+        let mut row = self.small.call(FindStatement { id, left_out: None, in_doubt }, deadline).await??;
+        if let Some(LookupRow::LeftOut { bytes }) = row {
+            row = self.large.call(FindStatement { id, left_out: Some(bytes), in_doubt }, deadline).await??;
+        }
+        match row {
             None => Ok(None),
             Some(LookupRow::Whole(found)) => Ok(Some(*found)),
-            Some(LookupRow::LeftOut { bytes }) => {
-                Ok(self.large.call(FindLargeStatement { id, bytes, in_doubt }, deadline).await??)
-            }
+            Some(LookupRow::LeftOut { .. }) => Err(CorruptRow("a response of impossible size").into()),
         }
     }
 }
 
-/// A row as the first statement returns it.
-#[derive(Clone)]
 enum LookupRow {
     Whole(Box<FoundRecord>),
     /// The response has so many bytes, and was left out.
@@ -78,9 +79,12 @@ enum LookupRow {
     },
 }
 
-/// Reads a record, unless its response is large.
+/// Reads a record.
 struct FindStatement {
     id: RecordId,
+    /// The size of the response where the first statement has left it out. A key that was deleted and completed again since may
+    /// have a larger one.
+    left_out: Option<usize>,
     in_doubt: bool,
 }
 
@@ -91,65 +95,41 @@ impl BatchStatement for FindStatement {
         self.id
     }
 
-    async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
-        let ids: Vec<RecordId> = requests.iter().map(|q| q.id).collect();
-        let found = read_rows(client, &ids, SMALL_RESPONSE_MAX, requests.iter().any(|q| q.in_doubt)).await?;
-        Ok(ids.iter().map(|id| found.get(&id.as_bytes()[..]).cloned().transpose()).collect())
-    }
-}
-
-/// Reads a record of which [`FindStatement`] has left out the response.
-struct FindLargeStatement {
-    id: RecordId,
-    /// The size of the response. A key that was deleted and completed again since may have a larger one.
-    bytes: usize,
-    in_doubt: bool,
-}
-
-impl BatchStatement for FindLargeStatement {
-    type Answer = Result<Option<FoundRecord>, CorruptRow>;
-
-    fn id(&self) -> RecordId {
-        self.id
-    }
-
     fn bytes(&self) -> usize {
-        OVERHEAD_BYTES + self.bytes
+        OVERHEAD_BYTES + self.left_out.unwrap_or(0)
     }
 
     async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
-        let ids: Vec<RecordId> = requests.iter().map(|q| q.id).collect();
-        let found = read_rows(client, &ids, usize::MAX, requests.iter().any(|q| q.in_doubt)).await?;
-        let whole = |row: LookupRow| match row {
-            LookupRow::Whole(found) => Ok(*found),
-            LookupRow::LeftOut { .. } => Err(CorruptRow("a response of impossible size")),
+        let is_first = requests.iter().all(|q| q.left_out.is_none());
+        let bytes_max = if is_first { SMALL_RESPONSE_MAX } else { usize::MAX };
+        let limit = i64::try_from(bytes_max).unwrap_or(i64::MAX);
+        let mut ids: Vec<RecordId> = requests.iter().map(|q| q.id).collect();
+        ids.dedup();
+        let (now, rows) = find_rows(client, FIND, &ids, &[(/* bytes_max */ &limit, Type::INT8)]).await?;
+        if requests.iter().any(|q| q.in_doubt) {
+            await_durability(client, &ids).await?;
+        }
+        let decode = |row: &Row| match usize::try_from(row.read::<u64>("bytes")?).unwrap_or(usize::MAX) {
+            bytes if bytes > bytes_max => Ok(LookupRow::LeftOut { bytes }),
+            _ => Ok(LookupRow::Whole(Box::new(FoundRecord::read(row, now)?))),
         };
-        let answer = |id: &RecordId| found.get(&id.as_bytes()[..]).cloned().map(|row| row.and_then(whole)).transpose();
-        Ok(ids.iter().map(answer).collect())
+        Ok(requests.iter().map(|q| rows.get(&q.id.as_bytes()[..]).map(decode).transpose()).collect())
     }
 }
 
-/// Reads the rows of these ids, which are sorted; leaves out responses of more than `bytes_max`.
-async fn read_rows(
-    client: &PgClient,
+/// Reads the rows of these ids, and the store's time.
+pub(super) async fn find_rows(
+    client: &Client,
+    sql: &str,
     ids: &[RecordId],
-    bytes_max: usize,
-    in_doubt: bool,
-) -> Result<HashMap<Vec<u8>, Result<LookupRow, CorruptRow>>, Error> {
-    let mut distinct: Vec<&[u8]> = ids.iter().map(|id| id.as_bytes().as_slice()).collect();
-    distinct.dedup();
-    let limit = i64::try_from(bytes_max).unwrap_or(i64::MAX);
-    let parameters: [Parameter<'_>; 2] =
-        [(/* id */ &distinct, Type::BYTEA_ARRAY), (/* bytes_max */ &limit, Type::INT8)];
-    let (moment, rows) = at_moment(client, FIND, &parameters).await?;
-    let mut found = HashMap::new();
-    for row in &rows {
-        found.insert(row.try_get::<_, Vec<u8>>("id")?, decode(row, moment, bytes_max));
-    }
-    if in_doubt {
-        await_durability(client, &distinct).await?;
-    }
-    Ok(found)
+    more: &[Parameter<'_>],
+) -> Result<(i64, HashMap<Vec<u8>, Row>), Error> {
+    let ids: Vec<&[u8]> = ids.iter().map(|id| id.as_bytes().as_slice()).collect();
+    let mut parameters: Vec<Parameter<'_>> = vec![(/* id */ &ids, Type::BYTEA_ARRAY)];
+    parameters.extend_from_slice(more);
+    let (now, rows) = at_moment(client, sql, &parameters).await?;
+    let rows = rows.into_iter().map(|row| Ok((row.try_get("id")?, row))).collect::<Result<_, Error>>()?;
+    Ok((now, rows))
 }
 
 /// Runs a statement that reads, with the store's time, on a server that takes writes.
@@ -160,39 +140,24 @@ pub(super) async fn at_moment(
 ) -> Result<(i64, Vec<Row>), Error> {
     // Sent together, so that they take one round trip. A statement of its own, because a cluster cannot send the clock and the lock
     // to the node that has the rows.
-    let (moment, rows) =
-        futures_util::future::join(client.query_typed_one(MOMENT, &[]), client.query_typed(sql, parameters)).await;
+    let (moment, rows) = join(client.query_typed_one(MOMENT, &[]), client.query_typed(sql, parameters)).await;
     Ok((moment?.try_get("now")?, rows?))
 }
 
 /// Waits until what is visible of these keys is as durable as a commit of our own.
-pub(super) async fn await_durability(client: &PgClient, ids: &[&[u8]]) -> Result<(), Error> {
+pub(super) async fn await_durability(client: &PgClient, ids: &[RecordId]) -> Result<(), Error> {
     if !client.is_distributed() {
-        return write(client, AWAIT_DURABILITY, &[]).await.map(drop);
+        return write(client, &AWAIT_DURABILITY, &Columns::new()).await.map(drop);
     }
     for id in ids {
-        client.query_typed(AWAIT_DURABILITY_OF, &[(/* id */ id, Type::BYTEA)]).await?;
+        client.run(&AWAIT_DURABILITY_OF, &columns! { id: id }).await?;
     }
     Ok(())
 }
 
 /// Runs a statement that writes and is no function, in a transaction that is durable.
-pub(super) async fn write(client: &Client, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
-    // Sent together, in this order. After an error the server rolls back at the commit.
-    let begin = client.batch_execute("begin; select oncegate.begin_write()");
-    let (begun, rows, ended) = join3(begin, client.query_typed(sql, parameters), client.batch_execute("commit")).await;
-    begun?;
-    let rows = rows?;
-    ended?;
-    Ok(rows)
-}
-
-fn decode(row: &Row, now: i64, bytes_max: usize) -> Result<LookupRow, CorruptRow> {
-    let bytes = usize::try_from(row.read::<u64>("bytes")?).unwrap_or(usize::MAX);
-    if bytes > bytes_max {
-        return Ok(LookupRow::LeftOut { bytes });
-    }
-    Ok(LookupRow::Whole(Box::new(FoundRecord::read(row, now)?)))
+pub(super) async fn write(client: &PgClient, statement: &Statement, columns: &Columns<'_>) -> Result<Vec<Row>, Error> {
+    in_transaction(client, "begin; select oncegate.begin_write()", client.run(statement, columns)).await
 }
 
 /// Counts a holder's live keys, up to a limit.
@@ -202,9 +167,8 @@ pub(super) async fn count_live_keys(
     deadline: Instant,
 ) -> Result<u32, PgFailure> {
     let columns = columns! { holder: &params.holder, limit: i64::from(params.limit) };
-    let counted: i64 =
-        one(&bounded::call(pool, deadline, &functions::COUNT_LIVE_KEYS, columns).await?)?.read("count")?;
-    Ok(u32::try_from(counted).unwrap_or(params.limit))
+    let rows = bounded::call(pool, deadline, &functions::COUNT_LIVE_KEYS, columns).await?;
+    Ok(u32::try_from(one(&rows)?.read::<i64>("count")?).unwrap_or(params.limit))
 }
 
 /// Lets a key, and its caller's other keys with the same holder, count for another holder.
@@ -223,10 +187,10 @@ pub(super) async fn move_live_keys(
     let columns = columns! { holder: &seen[..], scope: &params.scope };
     let rows = bounded::run(pool, deadline, &HOLDER_KEYS, columns).await?;
     let ids = rows.iter().map(calls::id).collect::<Result<Vec<_>, _>>()?;
-    let moves: Vec<_> =
-        ids.iter().map(|id| columns! { id: id, seen_holder: &seen[..], holder: &params.holder }).collect();
-    let moved = calls::call_each(pool, deadline, &functions::SET_HOLDER, &moves).await?;
-    Ok(u32::try_from(moved.iter().flatten().count()).unwrap_or(u32::MAX))
+    let moved = call_for(pool, deadline, &functions::SET_HOLDER, &ids, |id| {
+        columns! { id: id, seen_holder: &seen[..], holder: &params.holder }
+    });
+    Ok(u32::try_from(moved.await?.len()).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]
@@ -244,7 +208,7 @@ mod tests {
         let queue = BatchQueue::new();
         let id = RecordId::from_stored(&[0; 32]).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
-        let call = || batcher::call(&queue, FindLargeStatement { id, bytes: RESPONSE, in_doubt: false }, deadline);
+        let call = || batcher::call(&queue, FindStatement { id, left_out: Some(RESPONSE), in_doubt: false }, deadline);
         let calls = futures_util::future::join_all((0..JOBS_MAX).map(|_| call()));
         let sizes = async {
             let mut sizes = Vec::new();

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use tokio_postgres::Row;
 
 use super::connect::PgPool;
 use super::failure::PgFailure;
+use super::upkeep::call_for;
 use super::{bounded, calls, functions};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::probe::{Probe, ProbeFinding, SettledKeyPage};
@@ -39,21 +39,17 @@ pub(super) async fn claim_probes(
         }
     }
     due.truncate(params.limit as usize);
-    let claims: Vec<_> = due
-        .iter()
-        .map(|(schedule, id, token)| {
-            columns! {
-                id: id,
-                token: token,
-                as_of: params.as_of,
-                quiet_after_ms: millis(schedule.quiet_after),
-                pause_first_ms: millis(schedule.pause_first),
-                pause_cap_ms: millis(schedule.pause_cap),
-            }
-        })
-        .collect();
-    let claimed = calls::call_each(pool, deadline, &functions::CLAIM_PROBE, &claims).await?;
-    claimed.iter().flatten().map(|row: &Row| Ok(probe(row)?)).collect()
+    let claimed = call_for(pool, deadline, &functions::CLAIM_PROBE, &due, |(schedule, id, token)| {
+        columns! {
+            id: id,
+            token: token,
+            as_of: params.as_of,
+            quiet_after_ms: millis(schedule.quiet_after),
+            pause_first_ms: millis(schedule.pause_first),
+            pause_cap_ms: millis(schedule.pause_cap),
+        }
+    });
+    claimed.await?.iter().map(|(_, row)| Ok(probe(row)?)).collect()
 }
 
 pub(super) async fn apply_probe_finding(

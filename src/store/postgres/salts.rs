@@ -3,20 +3,20 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use tokio_postgres::types::Type;
 
 use super::calls::run;
-use super::client::Parameter;
 use super::connect::PgPool;
 use super::failure::PgFailure;
 use super::upkeep::write_on;
 use crate::store::ReplaceSaltParams;
 use crate::store::columns::columns;
 use crate::store::row::RowReader;
-use crate::store::statement::shared;
+use crate::store::statement::{shared, statements};
 
-const INSERT_SALT: &str = include_str!("sql/insert_salt.sql");
-const REPLACE_SALT: &str = include_str!("sql/replace_salt.sql");
+statements! { "sql/":
+    INSERT_SALT = "insert_salt";
+    REPLACE_SALT = "replace_salt";
+}
 
 pub(super) async fn find_salt(
     pool: &PgPool,
@@ -33,13 +33,7 @@ pub(super) async fn replace_salt(
     deadline: Instant,
 ) -> Result<bool, PgFailure> {
     let ReplaceSaltParams { service, from, to } = &*params;
-    let service: Parameter<'_> = (&&**service, Type::TEXT);
-    let written = match from {
-        None => write_on(pool, deadline, INSERT_SALT, &[service, (/* value */ to, Type::BYTEA)]).await?,
-        Some(from) => {
-            let parameters = [service, (/* from */ from, Type::BYTEA), (/* to */ to, Type::BYTEA)];
-            write_on(pool, deadline, REPLACE_SALT, &parameters).await?
-        }
-    };
-    Ok(!written.is_empty())
+    let statement = if from.is_none() { &INSERT_SALT } else { &REPLACE_SALT };
+    let columns = columns! { service: &**service, from: from.as_deref(), to: &to[..] };
+    Ok(!write_on(pool, deadline, statement, columns).await?.is_empty())
 }

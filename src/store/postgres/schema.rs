@@ -6,9 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::Type;
 
-use super::client::Parameter;
 use super::connect;
 use super::distribution::{self, Distribution};
 use super::failure::{migration_error, open_error};
@@ -90,13 +88,10 @@ pub(crate) async fn distribution(url: &PostgresUrl, settings: &StoreSettings) ->
 /// The migrations that the database lacks, then the functions, and then the distribution of the keys.
 async fn find_pending(client: &Client, settings: &StoreSettings) -> Result<Vec<Migration>, OpenError> {
     let has = applied(client).await?;
-    distribution::require(client, settings).await?;
+    let distribution = distribution::missing(client, settings, !has.is_empty()).await?;
     let mut pending: Vec<Migration> = missing_steps(STEPS, &has)?.iter().map(script).collect();
-    pending.extend(functions::script(&functions::missing(client).await.map_err(open_error)?));
-    match has.is_empty() {
-        true => pending.extend(settings.distribute.then(distribution::migration)),
-        false => pending.extend(distribution::find_missing(client, settings).await?),
-    }
+    pending.extend(functions::missing(client).await.map_err(open_error)?);
+    pending.extend(distribution);
     Ok(pending)
 }
 
@@ -143,115 +138,65 @@ async fn applied(client: &Client) -> Result<Vec<AppliedMigration>, OpenError> {
     rows.iter().map(step).collect::<Result<_, _>>().map_err(missing)
 }
 
-/// Applies the missing migrations one after the other, and makes the missing functions.
+/// Applies what the database lacks, one after the other. Tries again while a transaction holds the table of a migration, with
+/// pauses in which all others run.
 async fn apply(client: &mut Client, settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
-    let has = applied(client).await?;
-    distribution::require(client, settings).await?;
-    let mut done = Vec::new();
-    for step in missing_steps(STEPS, &has)? {
-        if apply_step(client, step).await? {
-            tracing::info!(migration = step.name, "applied a migration to the store");
-            done.push(step.name.to_owned());
-        }
-    }
-    if make_functions(client).await? {
-        done.push(functions::NAME.to_owned());
-    }
-    if distribute(client, settings).await? {
-        done.push(distribution::NAME.to_owned());
-    }
-    Ok(done)
-}
-
-/// Distributes the keys, where the settings want it and they are not. Returns whether it did.
-async fn distribute(client: &mut Client, settings: &StoreSettings) -> Result<bool, OpenError> {
-    let failed = |source| OpenError::Migration { name: distribution::NAME.to_owned(), source: migration_error(source) };
-    if distribution::find_missing(client, settings).await?.is_none() {
-        return Ok(false);
-    }
-    let transaction = client.transaction().await.map_err(failed)?;
-    transaction.batch_execute(LOCK_MIGRATIONS).await.map_err(failed)?;
-    // Again under the lock: another instance may have done it.
-    if distribution::find_missing(transaction.client(), settings).await?.is_none() {
-        return Ok(false);
-    }
-    transaction.batch_execute(distribution::DISTRIBUTE).await.map_err(failed)?;
-    transaction.commit().await.map_err(failed)?;
-    tracing::info!("distributed the keys over the nodes of the cluster");
-    Ok(true)
-}
-
-/// Makes the functions that are missing. Returns whether there were any.
-async fn make_functions(client: &mut Client) -> Result<bool, OpenError> {
-    let failed = |source| OpenError::Migration { name: functions::NAME.to_owned(), source: migration_error(source) };
-    if functions::missing(client).await.map_err(failed)?.is_empty() {
-        return Ok(false);
-    }
-    let transaction = client.transaction().await.map_err(failed)?;
-    transaction.batch_execute(LOCK_MIGRATIONS).await.map_err(failed)?;
-    // Again under the lock: another instance may have made them.
-    let missing = functions::missing(transaction.client()).await.map_err(failed)?;
-    transaction.batch_execute(&functions::statements(&missing)).await.map_err(failed)?;
-    transaction.commit().await.map_err(failed)?;
-    Ok(!missing.is_empty())
-}
-
-/// The result of one try to apply a migration.
-enum StepResult {
-    Applied,
-    /// Another instance has applied it meanwhile.
-    AppliedElsewhere,
-    /// A transaction holds its table's lock; nothing was changed.
-    Locked(tokio_postgres::Error),
-}
-
-/// Applies a migration, unless another instance has just done so; returns whether it was applied here. Tries again while
-/// a transaction holds the table, with pauses in which all others run.
-async fn apply_step(client: &mut Client, step: &MigrationStep) -> Result<bool, OpenError> {
-    let started = Instant::now();
-    loop {
-        match try_step(client, step).await? {
-            StepResult::Applied => return Ok(true),
-            StepResult::AppliedElsewhere => return Ok(false),
-            StepResult::Locked(source) if started.elapsed() >= LOCK_TRIES_MAX => {
-                return Err(OpenError::Migration { name: step.name.to_owned(), source: migration_error(source) });
+    let (mut done, mut started) = (Vec::new(), Instant::now());
+    while let Some(next) = find_pending(client, settings).await?.into_iter().next() {
+        let name = &*next.name;
+        match try_next(client, settings, &next).await? {
+            Ok(false) => {}
+            Ok(true) => {
+                match name {
+                    functions::NAME => {}
+                    distribution::NAME => tracing::info!("distributed the keys over the nodes of the cluster"),
+                    _ => tracing::info!(migration = name, "applied a migration to the store"),
+                }
+                done.push(next.name);
+                started = Instant::now();
             }
-            StepResult::Locked(_) => {
-                tracing::info!(migration = step.name, "an open transaction holds the migration's table; trying again");
+            Err(source) if started.elapsed() >= LOCK_TRIES_MAX => {
+                return Err(OpenError::Migration { name: next.name, source: migration_error(source) });
+            }
+            Err(_) => {
+                tracing::info!(migration = name, "an open transaction holds the migration's table; trying again");
                 sleep(jittered(LOCK_PAUSE)).await;
             }
         }
     }
+    Ok(done)
 }
 
-/// Tries to apply a migration in a transaction of its own.
-async fn try_step(client: &mut Client, step: &MigrationStep) -> Result<StepResult, OpenError> {
-    let failed = |source| OpenError::Migration { name: step.name.to_owned(), source: migration_error(source) };
+/// Tries to apply the next part in a transaction of its own. Returns whether it did, and no other instance meanwhile; the inner
+/// error says that a transaction holds its table's lock, and nothing was changed.
+async fn try_next(
+    client: &mut Client,
+    settings: &StoreSettings,
+    next: &Migration,
+) -> Result<Result<bool, tokio_postgres::Error>, OpenError> {
+    let failed = |source| OpenError::Migration { name: next.name.clone(), source: migration_error(source) };
     let transaction = client.transaction().await.map_err(failed)?;
     transaction.batch_execute(LOCK_MIGRATIONS).await.map_err(failed)?;
     // Checked under the lock, so that no other instance can apply it.
-    if applied(transaction.client()).await?.iter().any(|applied| applied.version == step.version) {
-        return Ok(StepResult::AppliedElsewhere);
+    if find_pending(transaction.client(), settings).await?.first() != Some(next) {
+        return Ok(Ok(false));
     }
-    transaction.batch_execute(LIMIT_LOCK_WAIT).await.map_err(failed)?;
-    let sql = match SeededBug::CommitNotDurable.is_active() {
-        true => step.sql.replace("('synchronous_commit', 'on', true)", "('synchronous_commit', 'off', true)").into(),
-        false => Cow::Borrowed(step.sql),
-    };
+    let is_step = STEPS.iter().any(|step| step.name == next.name);
+    if is_step {
+        transaction.batch_execute(LIMIT_LOCK_WAIT).await.map_err(failed)?;
+    }
+    // Without its own transaction.
+    let mut sql = Cow::Borrowed(next.sql.trim_start_matches("begin;\n").trim_end_matches("commit;\n"));
+    if SeededBug::CommitNotDurable.is_active() {
+        sql = sql.replace("('synchronous_commit', 'on', true)", "('synchronous_commit', 'off', true)").into();
+    }
     match transaction.batch_execute(&sql).await {
-        Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+        Err(error) if is_step && error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
             transaction.rollback().await.map_err(failed)?;
-            return Ok(StepResult::Locked(error));
+            return Ok(Err(error));
         }
         done => done.map_err(failed)?,
     }
-    let parameters: [Parameter<'_>; 3] = [
-        (/* version */ &step.version, Type::INT4),
-        (/* name */ &step.name, Type::TEXT),
-        (/* sha256 */ &step.sha256().to_vec(), Type::BYTEA),
-    ];
-    let record = "insert into oncegate.migrations (version, name, sha256) values ($1, $2, $3)";
-    transaction.query_typed(record, &parameters).await.map_err(failed)?;
     transaction.commit().await.map_err(failed)?;
-    Ok(StepResult::Applied)
+    Ok(Ok(true))
 }

@@ -1,28 +1,24 @@
 //! Services' reports about their attempts, in PostgreSQL. Reports in a service's own transaction go to the functions
 //! that the migrations create.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
+use http::HeaderName;
+use serde_json::{Value, json};
 use tokio::time::Instant;
-use tokio_postgres::types::Type;
 use tokio_postgres::{Error, Row};
 
 use super::batcher::{BatchStatement, Batcher};
 use super::calls::{self, BatchedCall, CallAnswer};
-use super::client::{Parameter, PgClient};
+use super::client::PgClient;
 use super::connect::PgPool;
 use super::failure::PgFailure;
 use super::functions::{self, Function};
-use super::lookups::at_moment;
-use super::upkeep::write_on;
+use super::lookups::find_rows;
+use super::upkeep::{call_for, write_on};
 use crate::domain::ids::{RecordId, Token};
-use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
-use crate::domain::service_report::{
-    ReportKind, ReportResult, ReservationHandle, ReservedKey, RouteRetention, ServiceReport,
-};
+use crate::domain::service_report::{ReportKind, ReportResult, ReservedKey, RouteRetention, ServiceReport};
 use crate::store::columns::{Columns, columns};
 use crate::store::row::{RowReader, millis};
 use crate::store::service_reports::{read_reserved_key, report_result};
@@ -30,28 +26,23 @@ use crate::store::statement::statements;
 use crate::store::{FindReservationParams, StoreRouteRetentionParams};
 
 const FIND_RESERVATION: &str = include_str!("sql/find_reservation.sql");
-const STORE_ROUTE_RETENTION: &str = include_str!("sql/store_route_retention.sql");
 
 statements! { "sql/":
     ENDED_REPORTS = "ended_reports";
+    STORE_ROUTE_RETENTION = "store_route_retention";
 }
 
-/// The batched statements of services' reports, on the connections of settlements. Each has one lane, so that the reports
-/// of one kind take one connection at most.
+/// The batched statements of services' reports, on the connections of settlements. Each has one lane, and so takes one connection
+/// at most.
 pub(super) struct ReportBatchers {
     reservations: Batcher<FindReservationStatement>,
-    recovery_points: Batcher<RecoveryPointCall>,
-    not_executed: Batcher<NotExecutedCall>,
+    reports: Batcher<ReportCall>,
 }
 
 impl ReportBatchers {
     /// Starts the lanes on the connections of settlements.
     pub fn open(settle: &PgPool) -> Self {
-        Self {
-            reservations: Batcher::open(settle, 1),
-            recovery_points: Batcher::open(settle, 1),
-            not_executed: Batcher::open(settle, 1),
-        }
+        Self { reservations: Batcher::open(settle, 1), reports: Batcher::open(settle, 1) }
     }
 }
 
@@ -70,22 +61,12 @@ pub(super) async fn record_report(
     report: Arc<ServiceReport>,
     deadline: Instant,
 ) -> Result<ReportResult, PgFailure> {
-    let ServiceReport { service, handle, kind } = &*report;
-    let (service, handle) = (Arc::clone(service), *handle);
-    let answer = match kind {
-        ReportKind::NotExecuted(ttl) => {
-            reports.not_executed.call(NotExecutedCall { service, handle, ttl: *ttl }, deadline).await
-        }
-        ReportKind::Reached(point) => {
-            reports.recovery_points.call(RecoveryPointCall { service, handle, point: point.clone() }, deadline).await
-        }
-    };
-    match answer {
+    let applies_at_once = matches!(report.kind, ReportKind::Reached(_));
+    match reports.reports.call(ReportCall(report), deadline).await {
         Err(PgFailure::Held(_)) => Ok(ReportResult::Held),
-        answer => Ok(match (answer??, kind) {
-            // A recovery point applies at once.
-            (ReportResult::Noted, ReportKind::Reached(_)) => ReportResult::Taken,
-            (result, _) => result,
+        answer => Ok(match answer?? {
+            ReportResult::Noted if applies_at_once => ReportResult::Taken,
+            result => result,
         }),
     }
 }
@@ -99,9 +80,10 @@ pub(super) async fn apply_deferred_reports(
     let rows = calls::run(pool, deadline, &ENDED_REPORTS, columns! { limit: i64::from(*limit) }).await?;
     let read = |row: &Row| Ok::<_, CorruptRow>((row.read::<RecordId>("id")?, row.read::<Token>("token")?));
     let ended = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    let reports: Vec<Columns<'_>> = ended.iter().map(|(id, token)| columns! { id: id, token: token }).collect();
-    let applied = calls::call_each(pool, deadline, &functions::APPLY_DEFERRED_REPORT, &reports).await?;
-    Ok(ended.iter().zip(applied).filter(|(_, row)| row.is_some()).map(|((id, _), _)| *id).collect())
+    let applied = call_for(pool, deadline, &functions::APPLY_DEFERRED_REPORT, &ended, |(id, token)| {
+        columns! { id: id, token: token }
+    });
+    Ok(applied.await?.into_iter().map(|((id, _), _)| *id).collect())
 }
 
 /// Finds the key of a reservation.
@@ -115,17 +97,12 @@ impl BatchStatement for FindReservationStatement {
     }
 
     async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
-        let mut ids: Vec<&[u8]> = requests.iter().map(|q| q.0.handle.id.as_bytes().as_slice()).collect();
+        let mut ids: Vec<RecordId> = requests.iter().map(|q| q.0.handle.id).collect();
         // Sorted, as all batches are.
         ids.dedup();
-        let parameters: [Parameter<'_>; 1] = [(/* id */ &ids, Type::BYTEA_ARRAY)];
-        let (_, rows) = at_moment(client, FIND_RESERVATION, &parameters).await?;
-        let mut found = HashMap::new();
-        for row in &rows {
-            found.insert(row.try_get::<_, &[u8]>("id")?, row);
-        }
-        let answer = |q: &&Self| match found.get(q.0.handle.id.as_bytes().as_slice()) {
-            Some(row) => read_reserved_key(*row, &q.0),
+        let (_, rows) = find_rows(client, FIND_RESERVATION, &ids, &[]).await?;
+        let answer = |q: &&Self| match rows.get(&q.0.handle.id.as_bytes()[..]) {
+            Some(row) => read_reserved_key(row, &q.0),
             None => Ok(None),
         };
         Ok(requests.iter().map(answer).collect())
@@ -139,55 +116,25 @@ impl CallAnswer for ReportResult {
     }
 }
 
-/// Sets the recovery point of an attempt.
-struct RecoveryPointCall {
-    service: Arc<str>,
-    handle: ReservationHandle,
-    point: RecoveryPoint,
-}
+/// Sets the recovery point of an attempt; or releases its key where it was not executed, or stores that report while it runs.
+struct ReportCall(Arc<ServiceReport>);
 
-impl BatchedCall for RecoveryPointCall {
+impl BatchedCall for ReportCall {
     type Answer = ReportResult;
 
-    const FUNCTION: &'static Function = &functions::REPORT_RECOVERY_POINT;
+    const FUNCTION: &'static Function = &functions::REPORT;
 
     fn id(&self) -> RecordId {
-        self.handle.id
+        self.0.handle.id
     }
 
     fn columns(&self) -> Columns<'_> {
-        columns! {
-            id: &self.handle.id,
-            token: &self.handle.token,
-            service: &*self.service,
-            recovery_point: self.point.as_str(),
-        }
-    }
-}
-
-/// Releases the key of an attempt that was not executed, or stores the report while the attempt runs.
-struct NotExecutedCall {
-    service: Arc<str>,
-    handle: ReservationHandle,
-    ttl: Duration,
-}
-
-impl BatchedCall for NotExecutedCall {
-    type Answer = ReportResult;
-
-    const FUNCTION: &'static Function = &functions::REPORT_NOT_EXECUTED;
-
-    fn id(&self) -> RecordId {
-        self.handle.id
-    }
-
-    fn columns(&self) -> Columns<'_> {
-        columns! {
-            id: &self.handle.id,
-            token: &self.handle.token,
-            service: &*self.service,
-            ttl_ms: millis(self.ttl),
-        }
+        let ServiceReport { service, handle, kind } = &*self.0;
+        let (ttl, point) = match kind {
+            ReportKind::NotExecuted(ttl) => (Some(millis(*ttl)), None),
+            ReportKind::Reached(point) => (None, Some(point.as_str())),
+        };
+        columns! { id: &handle.id, token: &handle.token, service: &**service, ttl_ms: ttl, recovery_point: point }
     }
 }
 
@@ -196,22 +143,19 @@ pub(super) async fn store_route_retention(
     params: Arc<StoreRouteRetentionParams>,
     deadline: Instant,
 ) -> Result<(), PgFailure> {
-    let StoreRouteRetentionParams { service, retention } = &*params;
-    let each = |of: fn(&RouteRetention) -> i64| retention.iter().map(of).collect::<Vec<_>>();
-    let routes: Vec<&str> = retention.iter().map(|kept| &*kept.route).collect();
-    let remember: Vec<Option<i64>> = retention.iter().map(|kept| kept.remember.map(millis)).collect();
-    let dropped =
-        |kept: &RouteRetention| kept.drop_headers.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(",");
-    let dropped: Vec<String> = retention.iter().map(dropped).collect();
-    let encrypted = retention.iter().any(|kept| kept.encrypted);
-    let parameters: [Parameter<'_>; 7] = [
-        (/* service */ &&**service, Type::TEXT),
-        (/* route */ &routes, Type::TEXT_ARRAY),
-        (/* ttl_ms */ &each(|kept| millis(kept.ttl)), Type::INT8_ARRAY),
-        (/* remember_ms */ &remember, Type::INT8_ARRAY),
-        (/* body_max */ &each(|kept| i64::try_from(kept.body_max).unwrap_or(i64::MAX)), Type::INT8_ARRAY),
-        (/* drop_headers */ &dropped, Type::TEXT_ARRAY),
-        (/* encrypted */ &encrypted, Type::BOOL),
-    ];
-    write_on(pool, deadline, STORE_ROUTE_RETENTION, &parameters).await.map(drop)
+    let route = |kept: &RouteRetention| {
+        json!({
+            "route": &*kept.route,
+            "ttl_ms": millis(kept.ttl),
+            "remember_ms": kept.remember.map(millis),
+            "body_max": i64::try_from(kept.body_max).unwrap_or(i64::MAX),
+            "drop_headers": kept.drop_headers.iter().map(HeaderName::as_str).collect::<Vec<_>>(),
+        })
+    };
+    let columns = columns! {
+        service: &*params.service,
+        routes: params.retention.iter().map(route).collect::<Value>().to_string(),
+        encrypted: params.retention.iter().any(|kept| kept.encrypted),
+    };
+    write_on(pool, deadline, &STORE_ROUTE_RETENTION, columns).await.map(drop)
 }

@@ -1,35 +1,37 @@
 //! Upkeep: leases, sweeping, reaping and the like. It selects ids without locks, and then acts on each by a function whose
 //! conditions repeat what made it eligible; the reaper acts on many at once.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde_json::json;
 use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
+use super::calls;
 use super::client::Parameter;
 use super::connect::{PgConnection, PgPool};
 use super::failure::PgFailure;
+use super::functions::{self, Function};
 use super::lookups::{MOMENT, at_moment, write};
 use super::rows::one;
-use super::{calls, functions};
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::seeded_bug::SeededBug;
-use crate::store::columns::columns;
+use crate::store::columns::{Columns, columns};
 use crate::store::row::{RowReader, millis, since_1970_ms};
-use crate::store::statement::{shared, statements};
+use crate::store::statement::{Statement, shared, statements};
 use crate::store::{
     LeaseRenewal, ListInFlightParams, ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult,
     ReservedAttempt, RouteIdentity, SweepParams, SweptKey,
 };
 
-const RELEASE_LEASE: &str = include_str!("sql/release_lease.sql");
-const REMEMBER_ROUTE_IDENTITIES: &str = include_str!("sql/remember_route_identities.sql");
-
 statements! { "sql/":
     CRASHED_KEYS = "crashed_keys";
     DELETE_OLD_INSTANCES = "delete_old_instances";
     EXPIRED_KEYS = "expired_keys";
+    RELEASE_LEASE = "release_lease";
+    REMEMBER_ROUTE_IDENTITIES = "remember_route_identities";
 }
 
 pub(super) async fn renew_lease(
@@ -58,7 +60,7 @@ pub(super) async fn release_lease(
     instance: Arc<InstanceId>,
     deadline: Instant,
 ) -> Result<(), PgFailure> {
-    write_on(pool, deadline, RELEASE_LEASE, &[(/* id */ &instance.get(), Type::INT8)]).await.map(drop)
+    write_on(pool, deadline, &RELEASE_LEASE, columns! { instance: *instance }).await.map(drop)
 }
 
 pub(super) async fn sweep(
@@ -81,15 +83,10 @@ pub(super) async fn sweep(
         Ok::<_, PgFailure>((token, key))
     };
     let crashed = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    let marks: Vec<_> = crashed
-        .iter()
-        .map(|(token, key)| {
-            columns! { id: &key.id, token: token, instance: key.instance, expiry_ms: expiry_ms, as_of: as_of }
-        })
-        .collect();
-    let marked = calls::call_each(pool, deadline, &functions::MARK_CRASHED, &marks).await?;
-    let marked = crashed.iter().zip(marked).filter(|(_, row)| row.is_some());
-    Ok(marked.map(|((_, key), _)| key.clone()).collect())
+    let marked = call_for(pool, deadline, &functions::MARK_CRASHED, &crashed, |(token, key)| {
+        columns! { id: &key.id, token: token, instance: key.instance, expiry_ms: expiry_ms, as_of: as_of }
+    });
+    Ok(marked.await?.into_iter().map(|((_, key), _)| key.clone()).collect())
 }
 
 pub(super) async fn list_in_flight(
@@ -110,7 +107,8 @@ pub(super) async fn list_in_flight(
 pub(super) async fn reap(pool: &PgPool, params: Arc<ReapParams>, deadline: Instant) -> Result<ReapedRows, PgFailure> {
     let ReapParams { limit, scope } = &*params;
     if SeededBug::TtlOnOpen.is_active() {
-        write_on(pool, deadline, "delete from oncegate.keys where state = 'unknown'", &[]).await?;
+        static DELETE_UNKNOWN: Statement = Statement::new("delete from oncegate.keys where state = 'unknown'");
+        write_on(pool, deadline, &DELETE_UNKNOWN, Columns::new()).await?;
     }
     calls::run(pool, deadline, &DELETE_OLD_INSTANCES, columns! { as_of: scope.as_of }).await?;
     let columns = columns! { as_of: scope.as_of, settled_since: scope.settled_since, limit: i64::from(*limit) };
@@ -161,24 +159,33 @@ pub(super) async fn remember_route_identities(
     params: Arc<RememberRouteIdentitiesParams>,
     deadline: Instant,
 ) -> Result<Vec<RouteIdentity>, PgFailure> {
-    let (routes, finds): (Vec<&str>, Vec<&str>) =
-        params.identities.iter().map(|identity| (&*identity.route, &*identity.finds)).unzip();
-    let parameters: [Parameter<'_>; 3] = [
-        (/* service */ &&*params.service, Type::TEXT),
-        (/* route */ &routes, Type::TEXT_ARRAY),
-        (/* finds */ &finds, Type::TEXT_ARRAY),
-    ];
+    let finds: BTreeMap<&str, &str> =
+        params.identities.iter().map(|identity| (&*identity.route, &*identity.finds)).collect();
+    let columns = columns! { service: &*params.service, identities: json!(finds).to_string() };
     let identity = |row: &Row| Ok(RouteIdentity { route: row.read("route")?, finds: row.read("finds")? });
-    write_on(pool, deadline, REMEMBER_ROUTE_IDENTITIES, &parameters).await?.iter().map(identity).collect()
+    write_on(pool, deadline, &REMEMBER_ROUTE_IDENTITIES, columns).await?.iter().map(identity).collect()
 }
 
 /// Runs a statement that writes and is no function, see [`write`].
 pub(super) async fn write_on(
     pool: &PgPool,
     deadline: Instant,
-    sql: &str,
-    parameters: &[Parameter<'_>],
+    statement: &Statement,
+    columns: Columns<'_>,
 ) -> Result<Vec<Row>, PgFailure> {
     let held = PgConnection::get(pool, deadline).await?;
-    held.finish(deadline, async |client| write(client, sql, parameters).await).await
+    held.finish(deadline, async |client| write(client, statement, &columns).await).await
+}
+
+/// Calls a function for each of these. Returns those for which it has changed something, with their rows.
+pub(super) async fn call_for<'i, T>(
+    pool: &PgPool,
+    deadline: Instant,
+    function: &Function,
+    items: &'i [T],
+    columns: impl Fn(&'i T) -> Columns<'i>,
+) -> Result<Vec<(&'i T, Row)>, PgFailure> {
+    let calls: Vec<Columns<'_>> = items.iter().map(columns).collect();
+    let rows = calls::call_each(pool, deadline, function, &calls).await?;
+    Ok(items.iter().zip(rows).filter_map(|(item, row)| Some((item, row?))).collect())
 }

@@ -58,6 +58,8 @@ fn value(name: &str, key: usize) -> String {
         "_fingerprint" => "sha256('f')".to_owned(),
         "_seen_state" => format!("'{}'", STATES[key % 1000]),
         "_fields" => "'\\x0d0a'".to_owned(),
+        // Without one it is a report that an attempt was not executed.
+        "_recovery_point" if key % 1000 < 2 => "null".to_owned(),
         "_space" | "_key" | "_secret" | "_sealed" | "_actor" | "_note" | "_recipe" | "_recovery_point" => {
             "'x'".to_owned()
         }

@@ -34,10 +34,11 @@ pub(super) fn statement(sql: String) -> Statement {
 /// The type of a parameter.
 fn parameter_type(name: &str) -> Type {
     match name {
-        "after" | "from" | "high" | "holder" | "id" | "key" | "low" | "scope" | "scope_high" | "scope_low" => {
+        "after" | "from" | "high" | "holder" | "id" | "key" | "low" | "scope" | "scope_high" | "scope_low" | "to" => {
             Type::BYTEA
         }
-        "route" | "service" | "state" => Type::TEXT,
+        "encrypted" => Type::BOOL,
+        "identities" | "route" | "routes" | "service" | "state" => Type::TEXT,
         _ => Type::INT8,
     }
 }
@@ -55,18 +56,7 @@ async fn every_sql_file_starts_with_its_name_and_prepares() {
             let statement = statement(sql);
             // What only a cluster knows, `make cluster` runs.
             if to_postgres && !["nodes", "nodes_not_durable"].contains(&&*name) {
-                let types = match &*name {
-                    "remember_route_identities" => vec![Type::TEXT, Type::TEXT_ARRAY, Type::TEXT_ARRAY],
-                    "store_route_retention" => vec![
-                        Type::TEXT,
-                        Type::TEXT_ARRAY,
-                        Type::INT8_ARRAY,
-                        Type::INT8_ARRAY,
-                        Type::INT8_ARRAY,
-                        Type::TEXT_ARRAY,
-                    ],
-                    _ => statement.parameter_names().iter().map(|name| parameter_type(name)).collect(),
-                };
+                let types: Vec<_> = statement.parameter_names().iter().map(|name| parameter_type(name)).collect();
                 let prepared = client.prepare_typed(statement.for_postgres(), &types).await;
                 prepared.map(drop).unwrap_or_else(|error| panic!("{folder}/{name}: {error:?}"));
             }

@@ -3,8 +3,6 @@ create function oncegate.apply_probe_finding(
   _id bytea, _token bytea, _probe integer, _state text, _action text, _absences integer, _ttl_ms bigint,
   _remember_ms bigint, _status smallint, _fields bytea, _body bytea, _note text
 ) returns boolean
-language plpgsql
-as $function$
 declare
   moment constant bigint := oncegate.begin_write('20ms');
   changed record;
@@ -37,4 +35,3 @@ begin
   end if;
   return true;
 end
-$function$

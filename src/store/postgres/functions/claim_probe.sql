@@ -4,9 +4,6 @@ create function oncegate.claim_probe(
   out done boolean, out id bytea, out token bytea, out scope bytea, out key bytea, out route text, out path bytea,
   out probes integer, out absences integer
 )
-language plpgsql
-as $function$
-#variable_conflict use_column
 declare
   moment constant bigint := oncegate.begin_write('20ms');
   -- The caller's estimate limits the store's time: a clock that was set forward ends nothing early.
@@ -28,4 +25,3 @@ begin
     into id, token, scope, key, route, path, probes, absences;
   done := found;
 end
-$function$

@@ -1,12 +1,9 @@
--- decide: applies an operator's decision to a key that is still as it was seen, with its audit entry.
+-- decide: applies an operator's decision to a key that is still as it was seen, with its audit entry. The state 'none' deletes it.
 create function oncegate.decide(
   _id bytea, _token bytea, _seen_state text, _service text, _state text, _ttl_ms bigint, _remember_ms bigint,
   _status smallint, _fields bytea, _body bytea, _quiet_after_ms bigint, _as_of bigint, _actor text, _action text,
   _note text, out done boolean, out queued boolean, out purges bigint
 )
-language plpgsql
-as $function$
-#variable_conflict use_column
 declare
   moment constant bigint := oncegate.begin_write('20ms');
   -- The caller's estimate limits the store's time. It has none where nobody has watched the clock.
@@ -28,28 +25,33 @@ begin
     done := false;
     return;
   end if;
-  update oncegate.keys as k
-     set state = next,
-         -- A withdrawn response had ended its attempt. A new token keeps that attempt from ending a second time.
-         token = case when _seen_state = 'completed' then new_token else k.token end,
-         settled_at = case when next = 'unknown' then k.settled_at else moment end,
-         expires_at = case when next <> 'queued' then moment + _ttl_ms end,
-         -- A release starts the operation from the beginning.
-         recovery_point = case when not is_release then k.recovery_point end,
-         accepted_at = case when not is_release then k.accepted_at end,
-         attempt = case when not is_release then k.attempt else greatest(k.attempt, 1) end,
-         due_at = case when next = 'queued' then moment end,
-         remember_ms = _remember_ms, status = _status, fields = _fields, body = _body,
-         -- A key that is to be probed again is probed from the first probe on.
-         probes = case when next not in ('queued', 'unknown') then k.probes end,
-         absences = case when next not in ('queued', 'unknown') then k.absences end,
-         probe_at = null
-   where k.id = _id
-     and k.service = _service
-     and k.token = _token
-     and k.state = _seen_state
-     and (_quiet_after_ms is null or k.deadline + _quiet_after_ms <= passed)
-  returning k.attempt into attempts;
+  if next = 'none' then
+    delete from oncegate.keys as k
+     where k.id = _id and k.service = _service and k.token = _token and k.state = _seen_state and k.state <> 'in_flight';
+  else
+    update oncegate.keys as k
+       set state = next,
+           -- A withdrawn response had ended its attempt. A new token keeps that attempt from ending a second time.
+           token = case when _seen_state = 'completed' then new_token else k.token end,
+           settled_at = case when next = 'unknown' then k.settled_at else moment end,
+           expires_at = case when next <> 'queued' then moment + _ttl_ms end,
+           -- A release starts the operation from the beginning.
+           recovery_point = case when not is_release then k.recovery_point end,
+           accepted_at = case when not is_release then k.accepted_at end,
+           attempt = case when not is_release then k.attempt else greatest(k.attempt, 1) end,
+           due_at = case when next = 'queued' then moment end,
+           remember_ms = _remember_ms, status = _status, fields = _fields, body = _body,
+           -- A key that is to be probed again is probed from the first probe on.
+           probes = case when next not in ('queued', 'unknown') then k.probes end,
+           absences = case when next not in ('queued', 'unknown') then k.absences end,
+           probe_at = null
+     where k.id = _id
+       and k.service = _service
+       and k.token = _token
+       and k.state = _seen_state
+       and (_quiet_after_ms is null or k.deadline + _quiet_after_ms <= passed)
+    returning k.attempt into attempts;
+  end if;
   done := found;
   if not done then
     return;
@@ -61,11 +63,10 @@ begin
   else
     delete from oncegate.outbox as o where o.id = _id;
   end if;
-  if _seen_state = 'completed' then
-    -- No instance may replay a withdrawn response, as after a purge.
+  if _seen_state = 'completed' or next = 'none' then
+    -- No instance may replay a withdrawn response.
     update oncegate.counters as c set value = c.value + 1 where c.name = 'purges' returning c.value into purges;
   end if;
   insert into oncegate.audit (at, service, actor, action, id, before, after, note)
   values (moment, _service, _actor, _action, _id, _seen_state, next, _note);
 end
-$function$

@@ -1,7 +1,5 @@
 -- discount_attempt: an attempt under which nothing was sent does not count, while it is the newest.
 create function oncegate.discount_attempt(_id bytea, _token bytea) returns boolean
-language plpgsql
-as $function$
 begin
   perform oncegate.begin_write('20ms');
   update oncegate.outbox as o
@@ -10,4 +8,3 @@ begin
      and o.attempts_before < (select k.attempt from oncegate.keys as k where k.id = _id and k.token = _token);
   return found;
 end
-$function$

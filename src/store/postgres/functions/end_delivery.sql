@@ -1,8 +1,6 @@
 -- end_delivery: deletes the request of a key that was delivered. Spares the request of a later life, if the key is accepted
 -- anew at this moment.
 create function oncegate.end_delivery(_id bytea) returns boolean
-language plpgsql
-as $function$
 begin
   perform oncegate.begin_write('20ms');
   -- Locked, so that the key is not accepted anew before its old request is gone.
@@ -13,4 +11,3 @@ begin
   delete from oncegate.outbox as o where o.id = _id;
   return found;
 end
-$function$

@@ -4,8 +4,6 @@ create function oncegate.enqueue(
   {reservation parameters}, _secret text, _sealed bytea,
   _seen_token bytea, _seen_state text, _past_ttl_at bigint
 ) returns boolean
-language plpgsql
-as $function$
 declare
   moment constant bigint := oncegate.begin_write('20ms');
   -- As of the time when it was seen: nobody has judged a TTL that was written since.
@@ -49,4 +47,3 @@ begin
          sealed = excluded.sealed;
   return true;
 end
-$function$

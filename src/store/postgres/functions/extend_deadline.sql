@@ -1,7 +1,5 @@
 -- extend_deadline: moves the deadline of an attempt in flight. It never comes earlier.
 create function oncegate.extend_deadline(_id bytea, _token bytea, _time_limit_ms bigint) returns boolean
-language plpgsql
-as $function$
 declare
   moment constant bigint := oncegate.begin_write('20ms');
 begin
@@ -10,4 +8,3 @@ begin
    where k.id = _id and k.token = _token and k.state = 'in_flight';
   return found;
 end
-$function$

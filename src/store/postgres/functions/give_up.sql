@@ -1,7 +1,5 @@
 -- give_up: marks an accepted key dead that is not tried again, with the reason in the audit log.
 create function oncegate.give_up(_id bytea, _token bytea, _states text, _note text) returns boolean
-language plpgsql
-as $function$
 declare
   moment constant bigint := oncegate.begin_write('20ms');
   seen record;
@@ -17,4 +15,3 @@ begin
   values (moment, seen.service, 'delivery', 'give_up', _id, seen.state, 'dead', _note);
   return true;
 end
-$function$

@@ -1,9 +1,5 @@
 -- mark_crashed: makes a key unknown whose attempt nobody can be running any more.
-create function oncegate.mark_crashed(
-  _id bytea, _token bytea, _instance bigint, _expiry_ms bigint, _as_of bigint
-) returns boolean
-language plpgsql
-as $function$
+create function oncegate.mark_crashed(_id bytea, _token bytea, _instance bigint, _expiry_ms bigint, _as_of bigint) returns boolean
 declare
   moment constant bigint := oncegate.begin_write('20ms');
   -- The caller's estimate limits the store's time: a clock that was set forward ends nothing early.
@@ -21,4 +17,3 @@ begin
      and (not is_leased or k.deadline <= passed - _expiry_ms);
   return found;
 end
-$function$

@@ -3,10 +3,8 @@
 create function oncegate.reap(
   _id bytea[], _as_of bigint, _settled_since bigint, out done boolean, out deleted bigint, out responses_dropped bigint
 )
-language plpgsql
 set enable_seqscan = off
 set jit = off
-as $function$
 declare
   -- The caller's estimate limits the store's time: a clock that was set forward ends nothing early.
   passed constant bigint := least(oncegate.begin_write('20ms'), _as_of);
@@ -26,4 +24,3 @@ begin
      and not exists (select from oncegate.keys as k where k.id = o.id and k.state <> 'expired');
   done := true;
 end
-$function$

@@ -4,9 +4,6 @@ create function oncegate.renew_lease(
   _id bigint, _service text, _expiry_ms bigint, _purges_seen bigint, _hold_ttls_until bigint,
   out done boolean, out now bigint, out purges bigint, out ttls_held_until bigint
 )
-language plpgsql
-as $function$
-#variable_conflict use_column
 begin
   now := oncegate.begin_write();
   if _hold_ttls_until is not null then
@@ -25,4 +22,3 @@ begin
          purges_seen = coalesce(_purges_seen, i.purges_seen);
   done := true;
 end
-$function$

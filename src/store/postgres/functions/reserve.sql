@@ -1,9 +1,5 @@
 -- reserve: reserves a key that has no record.
-create function oncegate.reserve(
-  {reservation parameters}, _time_limit_ms bigint
-) returns boolean
-language plpgsql
-as $function$
+create function oncegate.reserve({reservation parameters}, _time_limit_ms bigint) returns boolean
 declare
   moment constant bigint := oncegate.begin_write();
 begin
@@ -13,4 +9,3 @@ begin
       on conflict (id) do nothing;
   return found;
 end
-$function$

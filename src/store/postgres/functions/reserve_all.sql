@@ -2,17 +2,12 @@
 --
 -- The settings hold inside the function only. A plan that is kept was made for a table that may have been empty: it must be
 -- the one that is right for a large one, and that is always the primary key, row by row.
-create function oncegate.reserve_all(
-  {reservation arrays}, _time_limit_ms bigint[]
-) returns table (id bytea)
-language plpgsql
+create function oncegate.reserve_all({reservation arrays}, _time_limit_ms bigint[]) returns table (id bytea)
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set jit = off
-as $function$
-#variable_conflict use_column
 declare
   moment constant bigint := oncegate.begin_write();
 begin
@@ -25,4 +20,3 @@ begin
       on conflict (id) do nothing
   returning id;
 end
-$function$

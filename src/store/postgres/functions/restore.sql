@@ -3,9 +3,6 @@ create function oncegate.restore(
   {reservation parameters}, _time_limit_ms bigint, _state text, _ttl_ms bigint, {outcome parameters}, _due_ms bigint, _attempt integer, _accepted_at bigint, _replaced_token bytea, _replaced_was_completed boolean,
   out done boolean, out expires_at bigint
 )
-language plpgsql
-as $function$
-#variable_conflict use_column
 declare
   moment constant bigint := oncegate.begin_write('20ms');
 begin
@@ -37,4 +34,3 @@ begin
   returning k.expires_at into expires_at;
   done := found;
 end
-$function$

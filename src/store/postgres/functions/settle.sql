@@ -2,11 +2,8 @@
 create function oncegate.settle(
   _id bytea, _token bytea, _state text, _ttl_ms bigint, {outcome parameters}, _due_ms bigint, out done boolean, out expires_at bigint
 )
-language plpgsql
 -- A plan that is kept was made for a table that may have been empty: it must be the one that is right for a large one.
 set enable_seqscan = off
-as $function$
-#variable_conflict use_column
 declare
   moment constant bigint := oncegate.begin_write('20ms');
 begin
@@ -51,4 +48,3 @@ begin
   returning k.expires_at into expires_at;
   done := found;
 end
-$function$

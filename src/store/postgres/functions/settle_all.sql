@@ -2,15 +2,12 @@
 create function oncegate.settle_all(
   _id bytea[], _token bytea[], _state text[], _ttl_ms bigint[], {outcome arrays}, _due_ms bigint[]
 ) returns table (id bytea, expires_at bigint)
-language plpgsql
 -- As for reserve_all.
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set jit = off
-as $function$
-#variable_conflict use_column
 declare
   moment constant bigint := oncegate.begin_write('20ms');
 begin
@@ -53,4 +50,3 @@ begin
          end
   returning k.id, k.expires_at;
 end
-$function$

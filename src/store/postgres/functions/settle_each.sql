@@ -2,8 +2,6 @@
 create function oncegate.settle_each(
   _id bytea[], _token bytea[], _state text[], _ttl_ms bigint[], {outcome arrays}, _due_ms bigint[]
 ) returns table (id bytea, expires_at bigint)
-language plpgsql
-as $function$
 declare
   settled record;
 begin
@@ -16,4 +14,3 @@ begin
     end if;
   end loop;
 end
-$function$

@@ -7,17 +7,13 @@ create function oncegate.start_delivery(
   out fingerprint bytea, out attempt integer, out recovery_point text, out accepted_at bigint, out spent integer,
   out give_up_in_ms bigint, out secret text, out sealed bytea
 )
-language plpgsql
-as $function$
-#variable_conflict use_column
 declare
   moment constant bigint := oncegate.begin_write('20ms');
   -- The caller's estimate limits the store's time: a clock that was set forward ends nothing early.
   due constant bigint := least(moment, _as_of);
   seen record;
 begin
-  select k.service, k.attempt - o.attempts_before as spent,
-         o.since + _give_up_after_ms as give_up_at, o.secret, o.sealed
+  select k.attempt - o.attempts_before as spent, o.since + _give_up_after_ms as give_up_at, o.secret, o.sealed
     into seen
     from oncegate.keys as k
     left join oncegate.outbox as o on o.id = k.id
@@ -30,19 +26,8 @@ begin
             when seen.give_up_at <= due
               then format('not delivered in time, after %s attempts', seen.spent)
           end;
-  if note is not null then
-    update oncegate.keys as k
-       set state = 'dead', settled_at = moment, due_at = case when _seen_state = 'queued' then moment end
-     where k.id = _id and k.token = _seen_token and k.state = _seen_state and k.accepted_at is not null;
-    done := found;
-    if done then
-      insert into oncegate.audit (at, service, actor, action, id, before, after, note)
-      values (moment, seen.service, 'delivery', 'give_up', _id, _seen_state, 'dead', note);
-    end if;
-    return;
-  end if;
-  if _token is null then
-    done := false;
+  if note is not null or _token is null then
+    done := case when note is null then false else oncegate.{function give_up}(_id, _seen_token, _seen_state, note) end;
     return;
   end if;
   update oncegate.keys as k
@@ -58,8 +43,7 @@ begin
      and coalesce(k.due_at, k.settled_at) <= due
      -- The last attempt of an unknown key cannot be running any more, unless the route accepts that.
      and (_seen_state <> 'unknown' or _quiet_after_ms is null or k.deadline + _quiet_after_ms <= due)
-  returning k.scope, k.space, k.key, k.path, k.recipe, k.fingerprint, k.attempt, k.recovery_point,
-            k.accepted_at
+  returning k.scope, k.space, k.key, k.path, k.recipe, k.fingerprint, k.attempt, k.recovery_point, k.accepted_at
     into scope, space, key, path, recipe, fingerprint, attempt, recovery_point, accepted_at;
   done := found;
   spent := seen.spent;
@@ -67,4 +51,3 @@ begin
   secret := seen.secret;
   sealed := seen.sealed;
 end
-$function$

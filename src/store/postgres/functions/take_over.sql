@@ -3,9 +3,6 @@ create function oncegate.take_over(
   _id bytea, {attempt parameters}, _time_limit_ms bigint, _seen_token bytea, _seen_state text, _past_ttl_at bigint,
   out done boolean, out attempt integer, out recovery_point text
 )
-language plpgsql
-as $function$
-#variable_conflict use_column
 declare
   moment constant bigint := oncegate.begin_write('20ms');
   -- As of the time when it was seen: nobody has judged a TTL that was written since.
@@ -32,4 +29,3 @@ begin
   returning k.attempt, k.recovery_point into attempt, recovery_point;
   done := found;
 end
-$function$

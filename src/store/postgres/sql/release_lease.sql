@@ -1,2 +1,2 @@
 -- release_lease: gives an instance's lease back.
-delete from oncegate.instances as i where i.id = $1
+delete from oncegate.instances as i where i.id = :instance

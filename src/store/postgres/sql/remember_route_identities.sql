@@ -1,17 +1,20 @@
 -- remember_route_identities: stores how a service's routes find their keys, and forgets its other routes; returns
 -- the identities as they were before.
-with written as (
+with given as (
+  select g.key as route, g.value as finds from json_each_text(:identities::json) as g
+),
+written as (
   insert into oncegate.route_identities as r (service, route, finds)
-  select $1, g.route, g.finds
-    from unnest($2, $3) as g (route, finds)
+  select :service, g.route, g.finds
+    from given as g
    -- Instances that start together lock in one order.
    order by g.route
       on conflict (service, route) do update set finds = excluded.finds where r.finds <> excluded.finds
 ),
 forgotten as (
-  delete from oncegate.route_identities as r where r.service = $1 and r.route <> all ($2)
+  delete from oncegate.route_identities as r where r.service = :service and r.route not in (select g.route from given as g)
 )
 select before.route, before.finds
   from oncegate.route_identities as before
- where before.service = $1
+ where before.service = :service
  order by before.route

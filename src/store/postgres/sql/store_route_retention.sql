@@ -1,7 +1,8 @@
 -- store_route_retention: stores how long each route of a service keeps what, for the functions that services call.
 insert into oncegate.route_retention as t (service, route, ttl_ms, remember_ms, body_max, drop_headers, encrypted)
-select $1, n.route, n.ttl_ms, n.remember_ms, n.body_max, string_to_array(n.drop_headers, ','), $7
-  from unnest($2, $3, $4, $5, $6) as n (route, ttl_ms, remember_ms, body_max, drop_headers)
+select :service, n.route, n.ttl_ms, n.remember_ms, n.body_max, n.drop_headers, :encrypted
+  from json_to_recordset(:routes::json)
+       as n (route text, ttl_ms bigint, remember_ms bigint, body_max bigint, drop_headers text[])
  order by n.route -- proxies that start together must not deadlock
     on conflict (service, route) do update
        set ttl_ms = excluded.ttl_ms, remember_ms = excluded.remember_ms, body_max = excluded.body_max,

@@ -1,11 +1,8 @@
--- report_not_executed: a service reports that an attempt was not executed. While the attempt is in flight the report is only
--- stored: see apply_deferred_report. `state` is the key's state before.
-create function oncegate.report_not_executed(
-  _id bytea, _token bytea, _service text, _ttl_ms bigint, out done boolean, out state text
+-- report: a service reports the recovery point of an attempt, or without one that it was not executed. While the attempt is in
+-- flight the latter is only stored: see apply_deferred_report. `state` is the key's state before.
+create function oncegate.report(
+  _id bytea, _token bytea, _service text, _ttl_ms bigint, _recovery_point text, out done boolean, out state text
 )
-language plpgsql
-as $function$
-#variable_conflict use_column
 declare
   moment constant bigint := oncegate.begin_write('20ms');
   after text;
@@ -16,7 +13,11 @@ begin
    where k.id = _id and k.token = _token and k.service = _service
      for no key update;
   done := found;
-  if state = 'in_flight' then
+  if _recovery_point is not null then
+    update oncegate.keys as k
+       set recovery_point = _recovery_point
+     where k.id = _id and k.token = _token and k.service = _service and k.state not in ('completed', 'expired');
+  elsif state = 'in_flight' then
     insert into oncegate.deferred_reports as d (id, token, ttl_ms) values (_id, _token, _ttl_ms)
         on conflict (id) do update set token = excluded.token, ttl_ms = excluded.ttl_ms;
   elsif state in ('dead', 'unknown') then
@@ -31,4 +32,3 @@ begin
     values (moment, _service, 'service', 'not_executed', _id, state, after);
   end if;
 end
-$function$
