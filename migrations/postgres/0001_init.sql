@@ -63,8 +63,9 @@ create table oncegate.route_retention (
 comment on table oncegate.route_retention is
   'What each route says about what is kept, for the functions that services call. Its proxies write it at start and with each reload.';
 
--- PostgreSQL parses every check of a table anew for each statement that writes to it: a dozen of them took as long as the
--- rest of a small batch. As one function they are read once for each session.
+-- What a record can be. A state that is new to it needs another function, and another check. PostgreSQL parses every check of a
+-- table anew for each statement that writes to it: a dozen of them took as long as the rest of a small batch. As one function
+-- they are read once for each session.
 create function oncegate.is_possible(
   id bytea, token bytea, scope bytea, fingerprint bytea, attempt integer, state text, settled_at bigint,
   expires_at bigint, remember_ms bigint, status smallint, fields bytea, body bytea, probes integer, absences integer,
@@ -93,9 +94,6 @@ begin
          end;
 end
 $function$;
-
-comment on function oncegate.is_possible is
-  'What a record can be. A state that is new to it needs another function, and another check.';
 
 -- Fixed widths first: no padding between them.
 create table oncegate.keys (
@@ -131,8 +129,7 @@ create table oncegate.keys (
   fields          bytea,
   body            bytea,
 
-  -- The id is the SHA-256 of exactly (service, scope, space, key), so this is the uniqueness of the four. A second
-  -- unique index over them would say the same again, and cost a random page for every reservation.
+  -- The uniqueness of the four in it, too: a second unique index would cost a random page for every reservation.
   constraint keys_pkey primary key (id),
 
   constraint keys_are_possible check (
@@ -146,15 +143,10 @@ create table oncegate.keys (
   autovacuum_analyze_scale_factor = 0.02
 );
 
-comment on column oncegate.keys.id is
-  'SHA-256 over (service, scope, space, key), each length-prefixed: the primary key is the uniqueness of the four.';
-comment on column oncegate.keys.token is 'The newest attempt''s fencing token.';
-comment on column oncegate.keys.deadline is 'When the newest attempt''s own time limit ends.';
+comment on column oncegate.keys.id is 'SHA-256 over (service, scope, space, key), each length-prefixed.';
 comment on column oncegate.keys.expires_at is 'When the record is forgotten; null where it never lapses.';
 comment on column oncegate.keys.remember_ms is
   'How long past expires_at the key is remembered, to refuse late retries; null where it is forgotten.';
-comment on column oncegate.keys.probe_at is 'When the service is asked again what became of the newest attempt.';
-comment on column oncegate.keys.probes is 'How often the service was asked about the newest attempt; null where it was not.';
 comment on column oncegate.keys.absences is 'How many times in a row the service knew of no such request.';
 comment on column oncegate.keys.accepted_at is
   'When the key was accepted for asynchronous delivery; null where its client waits for the answer.';
@@ -240,7 +232,7 @@ create trigger audit_is_append_only before update or delete on oncegate.audit
 create trigger audit_is_not_truncated before truncate on oncegate.audit
   for each statement execute function oncegate.refuse_audit_change();
 
--- Each function that writes calls this first. Sessions behind a pooler are shared and cannot be configured, so each write sets
+-- Each function that writes calls this first, and judges everything by the moment that it returns. Sessions behind a pooler are shared and cannot be configured, so each write sets
 -- its own durability, and only ever raises it. A service's open transaction may have locked a row: nobody waits for it for
 -- longer than the limit.
 create function oncegate.begin_write(lock_limit text default null) returns bigint
@@ -257,10 +249,7 @@ begin
 end
 $function$;
 
-comment on function oncegate.begin_write is
-  'Makes the transaction durable, limits its waits for locks, and returns the moment by which everything in it is judged.';
-
--- Statements that start the next attempt of a key keep what they overwrite of the attempt before.
+-- Appends an attempt to the earlier ones of its key: statements that start the next one keep what they overwrite.
 create function oncegate.with_attempt(
   earlier text, attempt integer, instance bigint, reserved_at bigint, settled_at bigint, accepted_at bigint, state text,
   cause text
@@ -279,8 +268,6 @@ as $function$
          end
 $function$;
 
-comment on function oncegate.with_attempt is 'Appends an attempt to the earlier ones of its key.';
-
 -- What services call. The names stay: services have them in their code.
 
 -- A response's fields as the proxy keeps them: hop-by-hop fields, those of the moment and Oncegate's own are left out, and
@@ -290,20 +277,16 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+  given constant jsonb := coalesce(nullif(headers, 'null'), '[]');
   fields bytea;
-  count_max constant integer := 100;
-  bytes_max constant integer := 65536;
 begin
-  if headers is null or jsonb_typeof(headers) = 'null' then
-    return '\x0d0a';
-  end if;
-  if jsonb_typeof(headers) <> 'array' then
+  if jsonb_typeof(given) <> 'array' then
     raise exception 'headers are no array of [name, value]' using errcode = 'invalid_parameter_value';
   end if;
-  if jsonb_array_length(headers) > count_max then
-    raise exception 'there are more than % headers', count_max using errcode = 'invalid_parameter_value';
+  if jsonb_array_length(given) > 100 then
+    raise exception 'there are more than 100 headers' using errcode = 'invalid_parameter_value';
   end if;
-  perform from jsonb_array_elements(headers) as h (pair)
+  perform from jsonb_array_elements(given) as h (pair)
     where case when jsonb_typeof(h.pair) = 'array'
                then jsonb_array_length(h.pair) <> 2 or jsonb_typeof(h.pair -> 0) <> 'string' or jsonb_typeof(h.pair -> 1) <> 'string'
                     -- RFC 9110, sections 5.1 and 5.5: a token, and no control characters but tabs.
@@ -317,7 +300,7 @@ begin
   end if;
   with field as (
     select lower((h.pair ->> 0) collate "C") as name, btrim(h.pair ->> 1, E' \t') as value, h.place
-      from jsonb_array_elements(headers) with ordinality as h (pair, place)
+      from jsonb_array_elements(given) with ordinality as h (pair, place)
   ),
   nominated as (
     select btrim(n.name, E' \t') as name
@@ -341,8 +324,8 @@ begin
          || '\x0d0a'
     into fields
     from kept as k;
-  if octet_length(fields) > bytes_max then
-    raise exception 'the headers are over % bytes', bytes_max using errcode = 'invalid_parameter_value';
+  if octet_length(fields) > 65536 then
+    raise exception 'the headers are over 65536 bytes' using errcode = 'invalid_parameter_value';
   end if;
   return fields;
 end
@@ -350,33 +333,31 @@ $$;
 
 -- The row of a reservation, locked until the transaction ends: whoever else would begin the next attempt waits, or goes
 -- around it. SQLSTATE OG001 unless the token is the newest attempt's.
-create function oncegate.reserved(
-  reservation text, out id bytea, out service text, out route text, out state text, out status smallint, out fields bytea,
-  out body bytea
-)
+create function oncegate.reserved(reservation text) returns record
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-#variable_conflict use_column
+declare
+  its record;
 begin
   if reservation ~ '^[0-9a-fA-F]{96}$' then
-    select k.id, k.service, k.route, k.state, k.status, k.fields, k.body
-      into reserved.id, reserved.service, reserved.route, reserved.state, reserved.status, reserved.fields, reserved.body
+    select k.* into its
       from oncegate.keys as k
      where k.id = decode(left(reservation, 64), 'hex')
        and k.token = decode(right(reservation, 32), 'hex')
        and k.state <> 'expired'
        for no key update;
   end if;
-  if reserved.id is null then
+  if not found then
     raise exception 'this reservation is over: a later attempt has begun, or its key was forgotten'
       using errcode = 'OG001', hint = 'Roll back: this attempt must leave nothing behind.';
   end if;
   if exists (select from oncegate.route_retention as t
-              where t.service = reserved.service and t.route = reserved.route and t.encrypted) then
+              where t.service = its.service and t.route = its.route and t.encrypted) then
     raise exception 'the responses of this route are encrypted, and this function cannot encrypt'
       using errcode = 'OG003', hint = 'Report over HTTP instead, or set store.encrypt = false.';
   end if;
+  return its;
 end
 $$;
 
@@ -386,30 +367,29 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  its record;
+  its constant record := oncegate.reserved(complete.token);
+  moment constant bigint := oncegate.begin_write();
   route oncegate.route_retention;
-  moment bigint;
   kept_fields bytea;
   kept_body constant bytea := coalesce(complete.body, '');
+  wrong text;
 begin
-  select r.* into its from oncegate.reserved(complete.token) as r;
-  moment := oncegate.begin_write();
   select t.* into route from oncegate.route_retention as t where t.service = its.service and t.route = its.route;
-  if route.route is null then
+  if not found then
     -- No proxy that knows this table has had the route: what routes say where they say nothing.
     route.ttl_ms := 24 * 60 * 60 * 1000;
     route.body_max := 1024 * 1024;
     route.drop_headers := array['set-cookie'];
   end if;
-  if complete.status is null or complete.status not between 200 and 599 then
-    raise exception 'the status is none from 200 to 599' using errcode = 'invalid_parameter_value';
-  end if;
-  if complete.status in (204, 205, 304) and octet_length(kept_body) > 0 then
-    raise exception 'no response with the status % has a body', complete.status using errcode = 'invalid_parameter_value';
-  end if;
-  if octet_length(kept_body) > route.body_max then
-    raise exception 'the body is over %, the route''s max_response_body', route.body_max
-      using errcode = 'invalid_parameter_value';
+  wrong := case
+             when complete.status is null or complete.status not between 200 and 599 then 'the status is none from 200 to 599'
+             when complete.status in (204, 205, 304) and octet_length(kept_body) > 0
+               then format('no response with the status %s has a body', complete.status)
+             when octet_length(kept_body) > route.body_max
+               then format('the body is over %s, the route''s max_response_body', route.body_max)
+           end;
+  if wrong is not null then
+    raise exception '%', wrong using errcode = 'invalid_parameter_value';
   end if;
   kept_fields := oncegate.response_fields(complete.headers, route.drop_headers);
   if its.state = 'completed' then
@@ -427,7 +407,7 @@ begin
   delete from oncegate.outbox as o where o.id = its.id;
 end
 $$;
-comment on function oncegate.complete(text, integer, jsonb, bytea) is
+comment on function oncegate.complete is
   'Completes the key of an attempt with its response, exactly when the service''s own transaction commits. token: the '
   'Oncegate-Reservation field. headers: an array of [name, value]. OG001: the attempt is over; OG002: the key is completed '
   'with another response; 22023: the response is none.';
@@ -438,9 +418,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  its record;
+  its constant record := oncegate.reserved(recovery_point.token);
 begin
-  select r.* into its from oncegate.reserved(recovery_point.token) as r;
   perform oncegate.begin_write();
   if recovery_point.name is null or recovery_point.name !~ '^[A-Za-z0-9._:-]{1,128}$' then
     raise exception 'the name is not 1 to 128 letters, digits, `.`, `_`, `:` and `-`'
@@ -452,14 +431,11 @@ begin
   update oncegate.keys as k set recovery_point = recovery_point.name where k.id = its.id;
 end
 $$;
-comment on function oncegate.recovery_point(text, text) is
+comment on function oncegate.recovery_point is
   'Names what the attempt has put behind it for good; the next attempt is told, as Oncegate-Recovery-Point. OG001: the '
   'attempt is over; OG002: the key is completed; 22023: the name is none.';
 
-revoke all on function oncegate.response_fields(jsonb, text[]) from public;
-revoke all on function oncegate.reserved(text) from public;
-revoke all on function oncegate.complete(text, integer, jsonb, bytea) from public;
-revoke all on function oncegate.recovery_point(text, text) from public;
+revoke all on function oncegate.response_fields, oncegate.reserved, oncegate.complete, oncegate.recovery_point from public;
 
 -- A role is of the whole server. Another database's migration may have made it, and whoever migrates may not be allowed to.
 do $$
@@ -477,8 +453,7 @@ begin
   end if;
   if exists (select from pg_catalog.pg_roles where rolname = 'oncegate_app') then
     grant usage on schema oncegate to oncegate_app;
-    grant execute on function oncegate.complete(text, integer, jsonb, bytea) to oncegate_app;
-    grant execute on function oncegate.recovery_point(text, text) to oncegate_app;
+    grant execute on function oncegate.complete, oncegate.recovery_point to oncegate_app;
   end if;
 end
 $$;

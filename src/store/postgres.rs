@@ -68,7 +68,6 @@ mod probes;
 mod requests;
 mod retry;
 mod rows;
-mod salts;
 mod schema;
 mod server;
 mod service_reports;
@@ -144,9 +143,9 @@ impl Backend for Postgres {
         store_route_retention(StoreRouteRetentionParams) -> ():
             Always, pools.upkeep, service_reports::store_route_retention;
         // With the heartbeat, behind nothing else.
-        find_salt(Arc<str>) -> Option<Vec<u8>>: InDoubt, pools.lease, salts::find_salt;
+        find_salt(Arc<str>) -> Option<Vec<u8>>: InDoubt, pools.lease, upkeep::find_salt;
         // A second try after one that may have been executed stores nothing: the caller then finds the salt of the first.
-        replace_salt(ReplaceSaltParams) -> bool: InDoubt, pools.upkeep, salts::replace_salt;
+        replace_salt(ReplaceSaltParams) -> bool: InDoubt, pools.upkeep, upkeep::replace_salt;
         // A report is idempotent.
         find_reservation(FindReservationParams) -> Option<ReservedKey>:
             InDoubt, reports, service_reports::find_reservation;

@@ -1,5 +1,6 @@
 //! Asynchronous deliveries: the ones that are due become attempts.
 
+use std::collections::HashMap;
 use std::iter::repeat;
 use std::sync::Arc;
 
@@ -50,14 +51,10 @@ pub(super) async fn pick_up(
     deadline: Instant,
 ) -> Result<PickUpResult, PgFailure> {
     call_for(pool, deadline, &functions::END_DELIVERY, &request.delivered, |id| columns! { id: id }).await?;
-    call_for(
-        pool,
-        deadline,
-        &functions::DISCOUNT_ATTEMPT,
-        &request.unsent,
-        |(id, token)| columns! { id: id, token: token },
-    )
-    .await?;
+    let discounted = call_for(pool, deadline, &functions::DISCOUNT_ATTEMPT, &request.unsent, |(id, token)| {
+        columns! { id: id, token: token }
+    });
+    discounted.await?;
 
     let held = PgConnection::get(pool, deadline).await?;
     let is_locked = !pool.is_distributed();
@@ -69,18 +66,14 @@ pub(super) async fn pick_up(
     let mut picked = PickUpResult::default();
     for (due, token, row) in started.await? {
         let Some(row) = row? else { continue };
-        match row.read::<Option<String>>("note")? {
-            Some(note) => picked.given_up.push(GivenUpKey { id: due.id, route: (*due.policy.route).into(), note }),
+        match (row.read::<Option<String>>("note")?, token) {
+            (Some(note), _) => picked.given_up.push(GivenUpKey { id: due.id, route: (*due.policy.route).into(), note }),
+            (None, None) => {}
             // A row that cannot be read is not sent, and its attempt is released as an orphan; the others are delivered.
-            None => {
-                let Some(token) = token else { continue };
-                match read_job(&row, (due.id, token, due.seen_token), request, due.policy) {
-                    Ok(job) => picked.jobs.push(job),
-                    Err(corrupt) => {
-                        tracing::error!(%corrupt, "an accepted key's row cannot be read; it is not delivered");
-                    }
-                }
-            }
+            (None, Some(token)) => match read_job(&row, (due.id, token, due.seen_token), request, due.policy) {
+                Ok(job) => picked.jobs.push(job),
+                Err(corrupt) => tracing::error!(%corrupt, "an accepted key's row cannot be read; it is not delivered"),
+            },
         }
     }
     Ok(picked)
@@ -171,13 +164,8 @@ async fn select<'a>(
         for row in &rows {
             let read = || {
                 let (id, seen_token) = (row.read("id")?, row.read("token")?);
-                Ok::<_, CorruptRow>(SelectedDelivery {
-                    policy,
-                    id,
-                    seen_token,
-                    seen_state: row.read("state")?,
-                    since: row.read("since")?,
-                })
+                let (seen_state, since) = (row.read("state")?, row.read("since")?);
+                Ok::<_, CorruptRow>(SelectedDelivery { policy, id, seen_token, seen_state, since })
             };
             match read() {
                 // An attempt that ended on this instance and is not stored yet: a new token would fence its settlement.
@@ -189,14 +177,11 @@ async fn select<'a>(
     }
     // So that queued keys do not starve unknown ones.
     due.sort_by_key(|due| due.since);
-    let mut left: Vec<(&Arc<str>, usize)> =
-        request.policies.iter().map(|policy| (&policy.route, policy.slots)).collect();
-    due.retain(|due| match left.iter_mut().find(|(route, slots)| **route == due.policy.route && *slots > 0) {
-        Some((_, slots)) => {
-            *slots -= 1;
-            true
-        }
-        None => false,
+    let mut selected = HashMap::<&str, usize>::new();
+    due.retain(|due| {
+        let of_route = selected.entry(&due.policy.route).or_default();
+        *of_route += 1;
+        *of_route <= due.policy.slots
     });
     due.truncate(request.rows_max());
     Ok(due)

@@ -238,29 +238,27 @@ mod tests {
     #[test]
     fn the_size_of_a_call_counts_what_clients_and_services_send() {
         let reserve_request = Arc::new(ReserveRequest { path: Some("/payments".into()), ..reserve_request() });
-        let settlement = |body: &'static str| {
-            let reserve_request = Arc::clone(&reserve_request);
-            let lease =
-                AttemptLease { reserve_request, attempt: 1, taken_from: None, recovery_point: None, delivery: None };
-            let (headers, trailers) = (HeaderMap::new(), HeaderMap::new());
-            let body = Some(Bytes::from(body));
-            Arc::new(lease.complete(StoredResponse { status: StatusCode::OK, headers, body, trailers }, Duration::ZERO))
+        let lease = AttemptLease {
+            reserve_request: Arc::clone(&reserve_request),
+            attempt: 1,
+            taken_from: None,
+            recovery_point: None,
+            delivery: None,
         };
-        let state = StateKind::Retryable;
-        let expected = ExpectedRecord { token: reserve_request.token, state, past_ttl_at: None };
+        let (headers, trailers, body) = (HeaderMap::new(), HeaderMap::new(), Some(Bytes::from("abc")));
+        let response = StoredResponse { status: StatusCode::OK, headers, body, trailers };
+        let settlement = Arc::new(lease.complete(response, Duration::ZERO));
+        let expected = ExpectedRecord { token: reserve_request.token, state: StateKind::Retryable, past_ttl_at: None };
         let sealed = SealedBytes { secret: "2026".into(), bytes: Bytes::from("12345") };
         let order = EnqueueRequest { reserve_request: (*reserve_request).clone(), sealed };
-        // The key is one byte long, the path nine, the body three, the sealed request five.
-        assert_eq!(
+        let sizes = [
             ReserveCall { request: Arc::clone(&reserve_request), in_doubt: false }.bytes(),
-            OVERHEAD_BYTES + 1 + 9
-        );
-        assert_eq!(TakeOverCall(Arc::clone(&reserve_request), expected).bytes(), OVERHEAD_BYTES + 9);
-        assert_eq!(
-            SettleCall { settlement: settlement("abc"), held: false, in_doubt: false }.bytes(),
-            OVERHEAD_BYTES + 3
-        );
-        assert_eq!(RestoreCall(settlement("abc")).bytes(), OVERHEAD_BYTES + 1 + 3);
-        assert_eq!(EnqueueCall(Arc::new(order), None).bytes(), OVERHEAD_BYTES + 1 + 9 + 5);
+            TakeOverCall(reserve_request, expected).bytes(),
+            SettleCall { settlement: Arc::clone(&settlement), held: false, in_doubt: false }.bytes(),
+            RestoreCall(settlement).bytes(),
+            EnqueueCall(Arc::new(order), None).bytes(),
+        ];
+        // The key is one byte long, the path nine, the body three, the sealed request five.
+        assert_eq!(sizes.map(|bytes| bytes - OVERHEAD_BYTES), [1 + 9, 9, 3, 1 + 3, 1 + 9 + 5]);
     }
 }

@@ -29,10 +29,6 @@ pub(crate) fn newest_step() -> &'static str {
     STEPS.last().expect("there is a first step").name
 }
 
-/// The oldest supported server, as `server_version_num`. `ON CONFLICT` and the other features used are older; earlier
-/// servers get no fixes any more.
-const VERSION_MIN: i32 = 130_000;
-
 /// Admits one migration at a time. The lock ends with its transaction, so pooled sessions do no harm. The number is
 /// random and means nothing.
 const LOCK_MIGRATIONS: &str = "set local lock_timeout = '60s'; select pg_advisory_xact_lock(7308327820391471206)";
@@ -106,36 +102,18 @@ fn script(step: &MigrationStep) -> Migration {
 
 /// Returns the migrations that the database has. Refuses unsuitable servers.
 async fn applied(client: &Client) -> Result<Vec<AppliedMigration>, OpenError> {
-    let missing = open_error;
-    let server = client.query_typed_one(SERVER_PROPERTIES, &[]).await.map_err(missing)?;
-    let version: i32 = server.try_get("version").map_err(missing)?;
-    if version < VERSION_MIN {
-        return Err(OpenError::Missing("PostgreSQL 13 or newer is needed".into()));
+    let server = client.query_typed_one(SERVER_PROPERTIES, &[]).await.map_err(open_error)?;
+    if let Some(refusal) = server.try_get::<_, Option<String>>("refusal").map_err(open_error)? {
+        return Err(OpenError::Missing(refusal.into()));
     }
-    if server.try_get("standby").map_err(missing)? {
-        return Err(OpenError::Missing("the server is a standby, which may return old records".into()));
-    }
-    let isolation: String = server.try_get("isolation").map_err(missing)?;
-    if isolation != "read committed" {
-        return Err(OpenError::Missing(
-            format!("the role's default_transaction_isolation is {isolation}; it must be read committed").into(),
-        ));
-    }
-    if server.try_get::<_, &str>("notices").map_err(missing)? == "error" {
-        return Err(OpenError::Missing(
-            "the role's client_min_messages is error; it must be warning or lower, as only a warning says that a commit \
-             is not durable"
-                .into(),
-        ));
-    }
-    if !server.try_get::<_, bool>("migrated").map_err(missing)? {
+    if !server.try_get::<_, bool>("migrated").map_err(open_error)? {
         return Ok(Vec::new());
     }
-    let rows = client.query_typed(APPLIED_MIGRATIONS, &[]).await.map_err(missing)?;
+    let rows = client.query_typed(APPLIED_MIGRATIONS, &[]).await.map_err(open_error)?;
     let step = |row: &tokio_postgres::Row| {
         Ok(AppliedMigration { version: row.try_get(0)?, name: row.try_get(1)?, sha256: row.try_get(2)? })
     };
-    rows.iter().map(step).collect::<Result<_, _>>().map_err(missing)
+    rows.iter().map(step).collect::<Result<_, _>>().map_err(open_error)
 }
 
 /// Applies what the database lacks, one after the other. Tries again while a transaction holds the table of a migration, with
@@ -145,14 +123,15 @@ async fn apply(client: &mut Client, settings: &StoreSettings) -> Result<Vec<Stri
     while let Some(next) = find_pending(client, settings).await?.into_iter().next() {
         let name = &*next.name;
         match try_next(client, settings, &next).await? {
-            Ok(false) => {}
-            Ok(true) => {
-                match name {
-                    functions::NAME => {}
-                    distribution::NAME => tracing::info!("distributed the keys over the nodes of the cluster"),
-                    _ => tracing::info!(migration = name, "applied a migration to the store"),
+            Ok(is_applied_here) => {
+                if is_applied_here {
+                    match name {
+                        functions::NAME => {}
+                        distribution::NAME => tracing::info!("distributed the keys over the nodes of the cluster"),
+                        _ => tracing::info!(migration = name, "applied a migration to the store"),
+                    }
+                    done.push(next.name);
                 }
-                done.push(next.name);
                 started = Instant::now();
             }
             Err(source) if started.elapsed() >= LOCK_TRIES_MAX => {

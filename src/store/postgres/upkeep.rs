@@ -1,4 +1,4 @@
-//! Upkeep: leases, sweeping, reaping and the like. It selects ids without locks, and then acts on each by a function whose
+//! Upkeep: leases, salts, sweeping, reaping and the like. It selects ids without locks, and then acts on each by a function whose
 //! conditions repeat what made it eligible; the reaper acts on many at once.
 
 use std::collections::BTreeMap;
@@ -23,15 +23,17 @@ use crate::store::row::{RowReader, millis, since_1970_ms};
 use crate::store::statement::{Statement, shared, statements};
 use crate::store::{
     LeaseRenewal, ListInFlightParams, ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult,
-    ReservedAttempt, RouteIdentity, SweepParams, SweptKey,
+    ReplaceSaltParams, ReservedAttempt, RouteIdentity, SweepParams, SweptKey,
 };
 
 statements! { "sql/":
     CRASHED_KEYS = "crashed_keys";
     DELETE_OLD_INSTANCES = "delete_old_instances";
     EXPIRED_KEYS = "expired_keys";
+    INSERT_SALT = "insert_salt";
     RELEASE_LEASE = "release_lease";
     REMEMBER_ROUTE_IDENTITIES = "remember_route_identities";
+    REPLACE_SALT = "replace_salt";
 }
 
 pub(super) async fn renew_lease(
@@ -152,6 +154,26 @@ pub(super) async fn reap(pool: &PgPool, params: Arc<ReapParams>, deadline: Insta
 pub(super) async fn ping(pool: &PgPool, deadline: Instant) -> Result<(), PgFailure> {
     let held = PgConnection::get(pool, deadline).await?;
     held.finish(deadline, async |client| client.query_typed(MOMENT, &[]).await).await.map(drop)
+}
+
+pub(super) async fn find_salt(
+    pool: &PgPool,
+    service: Arc<Arc<str>>,
+    deadline: Instant,
+) -> Result<Option<Vec<u8>>, PgFailure> {
+    let rows = calls::run(pool, deadline, &shared::FIND_SALT, columns! { service: &**service }).await?;
+    Ok(rows.first().map(|row| row.read("value")).transpose()?)
+}
+
+pub(super) async fn replace_salt(
+    pool: &PgPool,
+    params: Arc<ReplaceSaltParams>,
+    deadline: Instant,
+) -> Result<bool, PgFailure> {
+    let ReplaceSaltParams { service, from, to } = &*params;
+    let statement = if from.is_none() { &INSERT_SALT } else { &REPLACE_SALT };
+    let columns = columns! { service: &**service, from: from.as_deref(), to: &to[..] };
+    Ok(!write_on(pool, deadline, statement, columns).await?.is_empty())
 }
 
 pub(super) async fn remember_route_identities(

@@ -6,7 +6,6 @@ create function oncegate.claim_probe(
 )
 declare
   moment constant bigint := oncegate.begin_write('20ms');
-  -- The caller's estimate limits the store's time: a clock that was set forward ends nothing early.
   due constant bigint := least(moment, _as_of);
   -- Up to a quarter longer, so that keys that became unknown together are probed apart.
   longer constant double precision := 1 + random() / 4;

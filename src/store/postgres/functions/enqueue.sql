@@ -6,7 +6,6 @@ create function oncegate.enqueue(
 ) returns boolean
 declare
   moment constant bigint := oncegate.begin_write('20ms');
-  -- As of the time when it was seen: nobody has judged a TTL that was written since.
   past_ttl_at constant bigint := least(moment, _past_ttl_at);
   begins_anew constant boolean := _past_ttl_at is not null;
   attempts_before integer := 0;
@@ -30,7 +29,7 @@ begin
      where k.id = _id
        and k.token = _seen_token
        and k.state = _seen_state
-       -- Nobody takes over a key that is running or queued, awaits an operator, or has a response within its TTL.
+       -- As in take_over.
        and k.state not in ('dead', 'in_flight', 'queued')
        and (k.state not in ('completed', 'expired') or begins_anew)
        and (not begins_anew or k.expires_at + coalesce(k.remember_ms, 0) <= past_ttl_at)

@@ -6,7 +6,6 @@ create function oncegate.reap(
 set enable_seqscan = off
 set jit = off
 declare
-  -- The caller's estimate limits the store's time: a clock that was set forward ends nothing early.
   passed constant bigint := least(oncegate.begin_write('20ms'), _as_of);
 begin
   delete from oncegate.keys as k

@@ -9,24 +9,23 @@ create function oncegate.start_delivery(
 )
 declare
   moment constant bigint := oncegate.begin_write('20ms');
-  -- The caller's estimate limits the store's time: a clock that was set forward ends nothing early.
   due constant bigint := least(moment, _as_of);
-  seen record;
+  give_up_at bigint;
 begin
-  select k.attempt - o.attempts_before as spent, o.since + _give_up_after_ms as give_up_at, o.secret, o.sealed
-    into seen
+  select k.attempt - o.attempts_before, o.since + _give_up_after_ms, o.secret, o.sealed
+    into spent, give_up_at, secret, sealed
     from oncegate.keys as k
     left join oncegate.outbox as o on o.id = k.id
    where k.id = _id
      -- On a cluster the caller has not locked it: an operator may be giving it all its attempts again.
      for no key update of k;
   note := case
-            when seen.sealed is null then 'its request is not in the store any more'
-            when seen.spent >= _max_attempts then format('tried %s times', seen.spent)
-            when seen.give_up_at <= due
-              then format('not delivered in time, after %s attempts', seen.spent)
+            when sealed is null then 'its request is not in the store any more'
+            when spent >= _max_attempts then format('tried %s times', spent)
+            when give_up_at <= due then format('not delivered in time, after %s attempts', spent)
           end;
   if note is not null or _token is null then
+    sealed := null;
     done := case when note is null then false else oncegate.{function give_up}(_id, _seen_token, _seen_state, note) end;
     return;
   end if;
@@ -46,8 +45,5 @@ begin
   returning k.scope, k.space, k.key, k.path, k.recipe, k.fingerprint, k.attempt, k.recovery_point, k.accepted_at
     into scope, space, key, path, recipe, fingerprint, attempt, recovery_point, accepted_at;
   done := found;
-  spent := seen.spent;
-  give_up_in_ms := seen.give_up_at - moment;
-  secret := seen.secret;
-  sealed := seen.sealed;
+  give_up_in_ms := give_up_at - moment;
 end
