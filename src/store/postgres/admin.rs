@@ -9,7 +9,6 @@ use super::connect::{PgConnection, PgPool};
 use super::failure::PgFailure;
 use super::lookups::await_durability;
 use super::rows::one;
-use super::upkeep::call_for;
 use super::{bounded, calls, functions};
 use crate::domain::ids::RecordId;
 use crate::domain::state::StateKind;
@@ -91,7 +90,7 @@ pub(super) async fn apply_operator_decision(
 ) -> Result<DecisionResults, PgFailure> {
     let ApplyOperatorDecisionParams { decision, targets, as_of, .. } = &*params;
     let allowed: Vec<&Target> = targets.iter().filter(|target| decision.is_allowed(target)).collect();
-    let decided = call_for(pool, deadline, &functions::DECIDE, &allowed, |target| {
+    let decided = calls::call_each(pool, deadline, &functions::DECIDE, &allowed, |target| {
         let mut columns = columns::decision(&params, target);
         columns.extend(columns::decided(&params, target));
         columns.extend(columns! { as_of: *as_of });

@@ -131,23 +131,25 @@ pub(super) async fn run(
     pool.run(deadline, async |client| client.run(statement, &columns).await).await
 }
 
-/// Calls a function for each of many rows. Returns the rows of those calls that have changed something, in their order; a row
-/// that another transaction has locked is left to it.
+/// Calls a function for each of many items. Returns those for which it has changed something, with their rows; a row that another
+/// transaction has locked is left to it.
 ///
 /// # Errors
 /// [`PgFailure`]; it is in doubt once some calls may have been committed.
-pub(super) async fn call_each(
+pub(super) async fn call_each<'i, T>(
     pool: &PgPool,
     deadline: Instant,
     function: &Function,
-    rows: &[Columns<'_>],
-) -> Result<Vec<Option<Row>>, PgFailure> {
+    items: &'i [T],
+    columns: impl Fn(&'i T) -> Columns<'i>,
+) -> Result<Vec<(&'i T, Row)>, PgFailure> {
+    let rows: Vec<Columns<'_>> = items.iter().map(columns).collect();
     let mut answers = Vec::new();
     for part in rows.chunks(ROWS_MAX) {
         let answered = call_part(pool, deadline, function, part).await;
         answers.extend(answered.map_err(|failure| if answers.is_empty() { failure } else { failure.after_commits() })?);
     }
-    Ok(answers)
+    Ok(items.iter().zip(answers).filter_map(|(item, row)| Some((item, row?))).collect())
 }
 
 async fn call_part(

@@ -14,7 +14,6 @@ use super::connect::{PgConnection, PgPool};
 use super::failure::PgFailure;
 use super::functions;
 use super::rows::done;
-use super::upkeep::call_for;
 use crate::domain::delivery::{DeliveryPolicy, GivenUpKey, PickUpRequest, PickUpResult};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::response::CorruptRow;
@@ -50,8 +49,8 @@ pub(super) async fn pick_up(
     request: &PickUpRequest,
     deadline: Instant,
 ) -> Result<PickUpResult, PgFailure> {
-    call_for(pool, deadline, &functions::END_DELIVERY, &request.delivered, |id| columns! { id: id }).await?;
-    let discounted = call_for(pool, deadline, &functions::DISCOUNT_ATTEMPT, &request.unsent, |(id, token)| {
+    calls::call_each(pool, deadline, &functions::END_DELIVERY, &request.delivered, |id| columns! { id: id }).await?;
+    let discounted = calls::call_each(pool, deadline, &functions::DISCOUNT_ATTEMPT, &request.unsent, |(id, token)| {
         columns! { id: id, token: token }
     });
     discounted.await?;

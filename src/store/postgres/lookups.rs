@@ -16,7 +16,6 @@ use super::client::{Parameter, PgClient, in_transaction};
 use super::connect::PgPool;
 use super::failure::PgFailure;
 use super::rows::one;
-use super::upkeep::call_for;
 use super::{bounded, calls, functions};
 use crate::domain::ids::RecordId;
 use crate::domain::response::CorruptRow;
@@ -187,7 +186,7 @@ pub(super) async fn move_live_keys(
     let columns = columns! { holder: &seen[..], scope: &params.scope };
     let rows = bounded::run(pool, deadline, &HOLDER_KEYS, columns).await?;
     let ids = rows.iter().map(calls::id).collect::<Result<Vec<_>, _>>()?;
-    let moved = call_for(pool, deadline, &functions::SET_HOLDER, &ids, |id| {
+    let moved = calls::call_each(pool, deadline, &functions::SET_HOLDER, &ids, |id| {
         columns! { id: id, seen_holder: &seen[..], holder: &params.holder }
     });
     Ok(u32::try_from(moved.await?.len()).unwrap_or(u32::MAX))

@@ -6,7 +6,6 @@ use tokio::time::Instant;
 
 use super::connect::PgPool;
 use super::failure::PgFailure;
-use super::upkeep::call_for;
 use super::{bounded, calls, functions};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::probe::{Probe, ProbeFinding, SettledKeyPage};
@@ -39,7 +38,7 @@ pub(super) async fn claim_probes(
         }
     }
     due.truncate(params.limit as usize);
-    let claimed = call_for(pool, deadline, &functions::CLAIM_PROBE, &due, |(schedule, id, token)| {
+    let claimed = calls::call_each(pool, deadline, &functions::CLAIM_PROBE, &due, |(schedule, id, token)| {
         columns! {
             id: id,
             token: token,

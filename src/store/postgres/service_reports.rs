@@ -15,7 +15,7 @@ use super::connect::PgPool;
 use super::failure::PgFailure;
 use super::functions::{self, Function};
 use super::lookups::find_rows;
-use super::upkeep::{call_for, write_on};
+use super::upkeep::write_on;
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::response::CorruptRow;
 use crate::domain::service_report::{ReportKind, ReportResult, ReservedKey, RouteRetention, ServiceReport};
@@ -80,7 +80,7 @@ pub(super) async fn apply_deferred_reports(
     let rows = calls::run(pool, deadline, &ENDED_REPORTS, columns! { limit: i64::from(*limit) }).await?;
     let read = |row: &Row| Ok::<_, CorruptRow>((row.read::<RecordId>("id")?, row.read::<Token>("token")?));
     let ended = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    let applied = call_for(pool, deadline, &functions::APPLY_DEFERRED_REPORT, &ended, |(id, token)| {
+    let applied = calls::call_each(pool, deadline, &functions::APPLY_DEFERRED_REPORT, &ended, |(id, token)| {
         columns! { id: id, token: token }
     });
     Ok(applied.await?.into_iter().map(|((id, _), _)| *id).collect())

@@ -9,13 +9,12 @@ use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::calls;
 use super::client::Parameter;
 use super::connect::{PgConnection, PgPool};
 use super::failure::PgFailure;
-use super::functions::{self, Function};
 use super::lookups::{MOMENT, at_moment, write};
 use super::rows::one;
+use super::{calls, functions};
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::seeded_bug::SeededBug;
 use crate::store::columns::{Columns, columns};
@@ -85,7 +84,7 @@ pub(super) async fn sweep(
         Ok::<_, PgFailure>((token, key))
     };
     let crashed = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    let marked = call_for(pool, deadline, &functions::MARK_CRASHED, &crashed, |(token, key)| {
+    let marked = calls::call_each(pool, deadline, &functions::MARK_CRASHED, &crashed, |(token, key)| {
         columns! { id: &key.id, token: token, instance: key.instance, expiry_ms: expiry_ms, as_of: as_of }
     });
     Ok(marked.await?.into_iter().map(|((_, key), _)| key.clone()).collect())
@@ -197,17 +196,4 @@ pub(super) async fn write_on(
 ) -> Result<Vec<Row>, PgFailure> {
     let held = PgConnection::get(pool, deadline).await?;
     held.finish(deadline, async |client| write(client, statement, &columns).await).await
-}
-
-/// Calls a function for each of these. Returns those for which it has changed something, with their rows.
-pub(super) async fn call_for<'i, T>(
-    pool: &PgPool,
-    deadline: Instant,
-    function: &Function,
-    items: &'i [T],
-    columns: impl Fn(&'i T) -> Columns<'i>,
-) -> Result<Vec<(&'i T, Row)>, PgFailure> {
-    let calls: Vec<Columns<'_>> = items.iter().map(columns).collect();
-    let rows = calls::call_each(pool, deadline, function, &calls).await?;
-    Ok(items.iter().zip(rows).filter_map(|(item, row)| Some((item, row?))).collect())
 }
