@@ -214,17 +214,6 @@ fn fill<J: Batchable>(batch: &mut Vec<J>, jobs_max: usize, from: &mut VecDeque<J
     bytes
 }
 
-/// The reason why a call got no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BatchCallError {
-    /// The queue is closed; the request was not queued.
-    Closed,
-    /// The job was dropped after a worker took it, as by a panic; it may be executed.
-    Dropped,
-    /// No answer by the deadline.
-    TimedOut,
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
