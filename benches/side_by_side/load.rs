@@ -222,6 +222,23 @@ pub fn seed_known_keys(target: SocketAddr) -> Result<(), String> {
     (0..KNOWN_KEYS).try_for_each(|_| exchange(&mut stream, &mut requests))
 }
 
+/// Lets one instance execute keys, and asks the other one for each at once. The latencies are those of the other one.
+pub fn run_young_replays(one: SocketAddr, other: SocketAddr, length: Duration) -> Result<Round, String> {
+    let round = next_round();
+    // Two neighbours send the same keys.
+    let [mut first, mut second] = [0, 1].map(|number| RequestSequence::new(Load::Contended, number, round));
+    let (mut to_one, mut to_other) = (connect(one)?, connect(other)?);
+    let (mut latencies, end) = (Vec::new(), Instant::now() + length);
+    while Instant::now() < end {
+        exchange(&mut to_one, &mut first)?;
+        let asked = Instant::now();
+        exchange(&mut to_other, &mut second)?;
+        latencies.push(asked.elapsed().as_secs_f64());
+    }
+    let answers = 2 * latencies.len() as u64;
+    Ok(Round::from_latencies(latencies, answers, length))
+}
+
 fn connect(target: SocketAddr) -> Result<std::net::TcpStream, String> {
     let connected = std::net::TcpStream::connect(target).and_then(|stream| {
         stream.set_nodelay(true)?;

@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 
 mod canonical;
+mod earlier;
 mod growth;
 mod http_client;
 mod instances;
@@ -77,6 +78,7 @@ async fn run_part(part: Part, testbed: &Testbed, report: &mut BenchmarkReport) -
         Part::Outbox => outbox::run(testbed, report).await,
         Part::Restate => restate::run(testbed, report).await,
         Part::Middleware => middleware::run(testbed, report).await,
+        Part::Earlier => earlier::run(testbed, report).await,
         Part::Instances => instances::run(testbed, report).await,
         Part::Canonical => {
             canonical::run(&testbed.options, report);

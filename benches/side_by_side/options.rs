@@ -49,6 +49,8 @@ pub enum Part {
     Restate,
     /// Middleware in the service with Redis, with --full or by its name
     Middleware,
+    /// This program in turn with an earlier one, by its name: ONCEGATE_BENCH_EARLIER has the earlier one's path
+    Earlier,
     /// Two instances on one PostgreSQL against one
     Instances,
     /// Canonical JSON and its hash
@@ -79,6 +81,7 @@ impl Options {
         match part {
             _ if !self.only.is_empty() => self.only.contains(&part),
             Part::Restate | Part::Middleware => self.full,
+            Part::Earlier => false,
             _ => true,
         }
     }

@@ -5,9 +5,12 @@ use std::path::Path;
 
 use crate::process::{Process, find};
 
+/// The environment variable with the path of an earlier program.
+pub const EARLIER: &str = "ONCEGATE_BENCH_EARLIER";
+
 /// Returns the path of Oncegate's binary: the release that `make` has built, otherwise cargo's own, which contains the parts
 /// of the runtime that tests need.
-fn program() -> String {
+pub fn this_program() -> String {
     let release = std::env::var("ONCEGATE_BENCH_BINARY").ok();
     release.unwrap_or_else(|| env!("CARGO_BIN_EXE_oncegate").to_owned())
 }
@@ -17,8 +20,29 @@ pub fn start_oncegate(upstream: SocketAddr, store: impl Fn(&Path) -> String) -> 
     Process::start(1, |home, addresses| {
         let (upstream, store) = (format!("http://{upstream}"), store(home));
         let flags = ["--upstream", &upstream, "--store", &store, "--listen", &addresses[0].to_string()];
-        let program = [&program(), "run", "--admin", "127.0.0.1:0"];
+        let program = [&this_program(), "run", "--admin", "127.0.0.1:0"];
         program.into_iter().chain(flags).map(str::to_owned).collect()
+    })
+}
+
+/// Starts a program of Oncegate with this store and no cache of its own, so that replays come from the store.
+pub fn start_uncached_oncegate(program: &str, upstream: SocketAddr, store: &str) -> Process {
+    Process::start(1, |home, addresses| {
+        let listen = addresses[0];
+        let configuration = format!(
+            "listen = \"{listen}\"
+upstream = \"http://{upstream}\"
+cache = {{ memory = \"0B\" }}
+[store]
+url = \"{store}\"
+[[routes]]
+name = \"guarded\"
+path = \"/{{*rest}}\"
+methods = [\"POST\"]
+"
+        );
+        let file = write_file(home, "oncegate.toml", &configuration);
+        [program, "run", "--admin", "127.0.0.1:0", "--config", &file].map(str::to_owned).to_vec()
     })
 }
 
@@ -46,7 +70,7 @@ delivery = \"async\"
             store = store(home)
         );
         let file = write_file(home, "oncegate.toml", &configuration);
-        [&program(), "run", "--config", &file].map(str::to_owned).to_vec()
+        [&this_program(), "run", "--config", &file].map(str::to_owned).to_vec()
     })
 }
 

@@ -1,0 +1,98 @@
+//! This program in turn with an earlier one (`ONCEGATE_BENCH_EARLIER`): whether a change costs speed, without a standby and with one.
+
+use std::time::Instant;
+
+use store_contract::postgres::{Cluster, settings};
+
+use crate::load;
+use crate::process::Process;
+use crate::programs::{EARLIER, start_uncached_oncegate, this_program};
+use crate::report::Target::{AtLeast, None};
+use crate::report::{BenchmarkReport, Column};
+use crate::request::Load;
+use crate::testbed::Testbed;
+
+/// The loads, each over so many connections.
+const LOADS: [(Load, usize); 4] = [(Load::First, 1), (Load::First, 64), (Load::First, 256), (Load::Replay, 64)];
+
+/// The aim for the median: single rounds of a machine whose disk others use differ by a fifth.
+const AIM: f64 = 0.97;
+
+/// One server, with a database for each program.
+struct Server {
+    /// What is said after the names of its rows.
+    suffix: &'static str,
+    earlier: Process,
+    now: [Process; 2],
+    /// After the programs, because fields are dropped in order.
+    _standby: Option<Cluster>,
+    _primary: Cluster,
+}
+
+impl Server {
+    async fn start(testbed: &Testbed, earlier: &str, has_standby: bool) -> Result<Self, String> {
+        let primary = Cluster::start("-c max_wal_size=16GB");
+        let standby = has_standby.then(|| primary.standby());
+        if standby.is_some() {
+            primary.configure("synchronous_standby_names = '*'").await;
+        }
+        let databases = [primary.empty_database().await, primary.empty_database().await];
+        oncegate::store::migrate(&settings(&databases[1].url)).await.map_err(|error| error.to_string())?;
+        let start = |program: &str, url: &str| start_uncached_oncegate(program, testbed.upstream, url);
+        let earlier = start(earlier, &databases[0].url);
+        let now = [(); 2].map(|()| start(&this_program(), &databases[1].url));
+        for process in [&earlier, &now[0]] {
+            load::seed_known_keys(process.addresses[0])?;
+        }
+        let suffix = if has_standby { ", synchronous standby" } else { "" };
+        Ok(Self { suffix, earlier, now, _standby: standby, _primary: primary })
+    }
+
+    fn name(&self, load: Load, is_earlier: bool) -> String {
+        let load = if load == Load::First { "first attempts" } else { "replays" };
+        format!("{load}{}{}", if is_earlier { ", earlier program" } else { ", this program" }, self.suffix)
+    }
+
+    /// Measures each load of both programs, the one right after the other, and the first of them in turn.
+    fn measure(&self, testbed: &Testbed, report: &mut BenchmarkReport, round: usize) -> Result<(), String> {
+        for (load, connections) in LOADS {
+            for is_earlier in [round.is_multiple_of(2), !round.is_multiple_of(2)] {
+                let process = if is_earlier { &self.earlier } else { &self.now[0] };
+                testbed.run_load(&[process.endpoint(0)], load, connections, report, &self.name(load, is_earlier))?;
+            }
+        }
+        let [one, other] = self.now.each_ref().map(|process| process.addresses[0]);
+        let name = format!("replays of what another instance has just stored{}", self.suffix);
+        report.add_round(&name, 1, &load::run_young_replays(one, other, testbed.options.length())?);
+        Ok(())
+    }
+
+    fn compare(&self, report: &mut BenchmarkReport) {
+        for (load, connections) in LOADS {
+            let (now, earlier) = (self.name(load, false), self.name(load, true));
+            let meaning = "Answers a second, beside the earlier program.";
+            report.compare((&now, &earlier), connections, Column::Rate, AtLeast(AIM), meaning);
+        }
+    }
+}
+
+pub async fn run(testbed: &Testbed, report: &mut BenchmarkReport) -> Result<(), String> {
+    let Ok(earlier) = std::env::var(EARLIER) else {
+        report.missing.push(format!("{EARLIER} names no earlier program, its rows"));
+        return Ok(());
+    };
+    let started = Instant::now();
+    let servers = [Server::start(testbed, &earlier, false).await?, Server::start(testbed, &earlier, true).await?];
+    for round in 0..testbed.options.rounds() {
+        eprintln!("earlier program: round {} of {}, {:?}", round + 1, testbed.options.rounds(), started.elapsed());
+        for server in &servers {
+            server.measure(testbed, report, round)?;
+        }
+    }
+    servers.iter().for_each(|server| server.compare(report));
+    let [plain, standby] =
+        ["", ", synchronous standby"].map(|suffix| format!("replays of what another instance has just stored{suffix}"));
+    let meaning = "The time of a replay whose record is young, in units of the same without a standby.";
+    report.compare((&standby, &plain), 1, Column::P50, None, meaning);
+    Ok(())
+}
