@@ -247,7 +247,8 @@ macro_rules! declare_calls {
 /// An implementation of the store.
 ///
 /// Each call ends within the store's `timeout`, with [`StoreError::TimedOut`] if need be. A write whose call failed may
-/// have happened all the same: a caller that needs to know reads again by the attempt's token.
+/// have happened all the same: a caller that needs to know reads again by the attempt's token. What a look-up returns is as
+/// durable as a write that was acknowledged, except for the record of a running attempt, which no answer rests on.
 ///
 /// The operators' calls are about one service each, and never see another service's keys in the same database. Each
 /// statement's work is bounded, whatever the table's size, so that operators do not slow requests down.

@@ -129,7 +129,6 @@ pub(super) mod shared {
         COUNT_SETTLED_KEYS = "count_settled_keys";
         COUNT_UNSETTLED_KEYS = "count_unsettled_keys";
         CURRENT_ROW = "current_row";
-        FIND_SALT = "find_salt";
         LIST_AUDIT_ENTRIES = "list_audit_entries";
         LIST_IN_FLIGHT = "list_in_flight";
         LIST_INSTANCES = "list_instances";

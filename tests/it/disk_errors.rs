@@ -3,7 +3,7 @@
 //! after a restart.
 
 use crate::harness::syscall_fault::{SyscallFault, Tracer};
-use crate::harness::{Answer, Proxy, Request, Response, Setup, Store, TEST_TIMEOUT, Upstream, World, eventually};
+use crate::harness::{Answer, Hold, Proxy, Request, Response, Setup, Store, TEST_TIMEOUT, Upstream, World, eventually};
 
 /// More calls of one kind than a first attempt makes.
 const CALLS_MAX: usize = 60;
@@ -146,6 +146,30 @@ async fn a_failed_sync_ends_the_process_before_anything_else_starts() {
         // second.
         assert_eq!(Disk::fails("fsync", Error::Broken).await, [ClientAnswer::Refused, ClientAnswer::Unstored]);
     }
+}
+
+#[tokio::test]
+async fn a_duplicate_is_replayed_nothing_that_is_not_on_the_disk() {
+    if !Tracer::is_permitted().await {
+        return;
+    }
+    let world = World::start(Store::sqlite()).await;
+    assert_eq!(world.pay("before").send().await.oncegate_status(), Some("executed"));
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(201).hold(&hold));
+    let first = world.pay("k-1").spawn();
+    world.upstream.wait_for_executed(2).await;
+    let fault = SyscallFault { call: "fsync", nth: 1, what: "error=EIO" };
+    let tracer = Tracer::attach(world.proxy.threads("oncegate-store"), fault).await;
+    let duplicate = world.pay("k-1").field("Prefer", "wait=5").spawn();
+    hold.release();
+    assert_eq!(first.await.unwrap().unwrap().oncegate_status(), Some("unstored"));
+    // The process may be gone before it has answered.
+    if let Ok(answer) = duplicate.await.unwrap() {
+        assert_ne!(answer.oncegate_status(), Some("replayed"), "{}", answer.text());
+    }
+    assert_eq!(world.proxy.ended().await, Some(74));
+    drop(tracer.detach().await);
 }
 
 #[tokio::test]

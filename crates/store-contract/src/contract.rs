@@ -81,6 +81,7 @@ macro_rules! sentences {
                 the_routes_of_the_last_start_are_remembered,
             }
             losses {
+                a_record_that_a_standby_may_lack_answers_no_look_up,
                 a_completion_with_a_lost_row_is_stored_as_a_new_row,
                 an_unknown_outcome_with_a_lost_row_stays_unknown,
                 a_retryable_outcome_with_a_lost_row_is_not_stored,

@@ -196,6 +196,28 @@ impl StoreFixture {
         }
     }
 
+    /// Lets each commit of a key wait for a standby that does not exist; with `false` for none again. Returns whether it did: not in
+    /// SQLite, where nothing is visible before it is on the disk, and not on a server that other tests use.
+    pub async fn commits_wait_for_a_standby(&self, wait: bool) -> bool {
+        let Home::Given(database, _) = &self.home else { return false };
+        let client = database.client().await;
+        let name = if wait { "nobody" } else { "" };
+        let set = format!("alter system set synchronous_standby_names = '{name}'");
+        match self.settings.distribute {
+            // On the nodes that have the keys.
+            true => {
+                for sql in [set.as_str(), "select pg_reload_conf()"] {
+                    client.query("select run_command_on_workers($1)", &[&sql]).await.unwrap();
+                }
+            }
+            false => {
+                client.batch_execute(&set).await.unwrap();
+                client.batch_execute("select pg_reload_conf()").await.unwrap();
+            }
+        }
+        true
+    }
+
     /// The audit entries, oldest first, a line each.
     pub async fn audit(&mut self) -> Vec<String> {
         let columns = ["service", "actor", "action", "id", "before", "after", "coalesce(note, '-')"];

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use futures_util::future::try_join_all;
 use tokio::time::Instant;
-use tokio_postgres::Row;
 
 use super::connect::{PgConnection, PgPool};
+use super::durability::read_durably;
 use super::failure::PgFailure;
-use super::lookups::await_durability;
 use super::rows::one;
 use super::{bounded, calls, functions};
 use crate::domain::ids::RecordId;
@@ -80,8 +80,7 @@ pub(super) async fn list_instances(
     rows.iter().map(|row| Ok(InstanceEntry::read(row)?)).collect()
 }
 
-/// `in_doubt`: whether an earlier try of this very decision may have been applied; then its result is returned only once it is
-/// durable.
+/// `in_doubt`: whether an earlier try of this very decision may have been applied.
 pub(super) async fn apply_operator_decision(
     pool: &PgPool,
     params: Arc<ApplyOperatorDecisionParams>,
@@ -106,7 +105,7 @@ pub(super) async fn apply_operator_decision(
         }
     }
     let missed: Vec<RecordId> = allowed.iter().map(|target| target.id).filter(|id| !done.contains(id)).collect();
-    let current_rows = find_current_rows(pool, &params, &missed, in_doubt, deadline).await?;
+    let current_rows = find_current_rows(pool, &params, &missed, deadline).await?;
     let verdict = |target: &Target| match current_rows.iter().find(|row| row.id == target.id) {
         _ if !decision.is_allowed(target) => DecisionResult::Unfit,
         _ if done.contains(&target.id) => DecisionResult::Done,
@@ -127,11 +126,11 @@ pub(super) async fn apply_operator_decision(
     Ok(results)
 }
 
+/// Reads what the rows are instead, and returns it once it is as durable as a decision.
 async fn find_current_rows(
     pool: &PgPool,
     params: &ApplyOperatorDecisionParams,
     ids: &[RecordId],
-    in_doubt: bool,
     deadline: Instant,
 ) -> Result<Vec<CurrentRow>, PgFailure> {
     if ids.is_empty() {
@@ -139,14 +138,10 @@ async fn find_current_rows(
     }
     let held = PgConnection::get(pool, deadline).await?;
     let read = held.finish(deadline, async |client| {
-        let mut found: Vec<(RecordId, Vec<Row>)> = Vec::new();
-        for id in ids {
-            found.push((*id, client.run(&shared::CURRENT_ROW, &columns! { id: id, service: &*params.service }).await?));
-        }
-        if in_doubt {
-            await_durability(client, ids).await?;
-        }
-        Ok(found)
+        let read = async |id: &RecordId| {
+            Ok((*id, client.run(&shared::CURRENT_ROW, &columns! { id: id, service: &*params.service }).await?))
+        };
+        read_durably(client, ids, try_join_all(ids.iter().map(read))).await
     });
     read.await?.iter().map(|(id, rows)| Ok(CurrentRow::read(one(rows)?, *id)?)).collect()
 }

@@ -20,6 +20,7 @@ use tokio_postgres::{Client, Error, Row};
 use super::backend;
 use super::failure::ends_the_session;
 use super::functions::Function;
+use super::horizons::Horizons;
 use super::server::{PgServer, Place};
 use crate::store::columns::{Columns, Value};
 use crate::store::statement::Statement;
@@ -31,6 +32,9 @@ pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 pub(super) fn parameters<'a>(values: impl IntoIterator<Item = &'a Value<'a>>) -> Vec<Parameter<'a>> {
     values.into_iter().map(|value| (value as &(dyn ToSql + Sync), value.postgres_type())).collect()
 }
+
+/// Begins a transaction that is durable.
+pub(super) const BEGIN_WRITE: &str = "begin; select oncegate.begin_write()";
 
 /// Begins a transaction like this, runs statements in it, and commits. All are sent together, in this order, so that they take one
 /// round trip. After an error the server rolls back at the commit.
@@ -59,6 +63,11 @@ impl PgClient {
     /// The client of a new connection, which `driver` drives.
     pub fn new(server: PgServer, client: Client, driver: JoinHandle<()>, place: Place) -> Self {
         Self { client: ClientWrapper::new(client, driver), server, place, prepares: OnceCell::new() }
+    }
+
+    /// What durable commits have proven.
+    pub fn horizons(&self) -> &Horizons {
+        self.server.horizons()
     }
 
     /// Whether the keys are distributed over a cluster.
@@ -131,6 +140,11 @@ impl Deref for PgClient {
     fn deref(&self) -> &Client {
         &self.client
     }
+}
+
+/// Runs a statement that writes and is no function, in a transaction that is durable.
+pub(super) async fn write(client: &PgClient, statement: &Statement, columns: &Columns<'_>) -> Result<Vec<Row>, Error> {
+    in_transaction(client, BEGIN_WRITE, client.run(statement, columns)).await
 }
 
 /// Whether the server refused a prepared call in a way in which it also does if the name is not known there, or is another

@@ -12,25 +12,26 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, Row};
 
 use super::batcher::{BatchStatement, Batcher, OVERHEAD_BYTES};
-use super::client::{Parameter, PgClient, in_transaction};
+use super::client::{Parameter, PgClient};
 use super::connect::PgPool;
+use super::durability::Durability;
 use super::failure::PgFailure;
+use super::horizons::Writer;
 use super::rows::one;
 use super::{bounded, calls, functions};
 use crate::domain::ids::RecordId;
 use crate::domain::response::CorruptRow;
+use crate::domain::state::KeyState;
 use crate::store::batch::{BYTES_MAX, JOBS_MAX};
-use crate::store::columns::{Columns, columns};
+use crate::store::columns::columns;
 use crate::store::row::{FoundRecord, RowReader};
-use crate::store::statement::{Statement, statements};
+use crate::store::statement::statements;
 use crate::store::{CountLiveKeysParams, MoveLiveKeysParams};
 
 const FIND: &str = include_str!("sql/find.sql");
 pub(super) const MOMENT: &str = include_str!("sql/moment.sql");
 
 statements! { "sql/":
-    AWAIT_DURABILITY = "await_durability";
-    AWAIT_DURABILITY_OF = "await_durability_of";
     HOLDER = "holder";
     HOLDER_KEYS = "holder_keys";
 }
@@ -42,36 +43,50 @@ const SMALL_RESPONSE_MAX: usize = BYTES_MAX / JOBS_MAX;
 pub(super) struct Lookups {
     small: Batcher<FindStatement>,
     large: Batcher<FindStatement>,
+    durability: Durability,
 }
 
 impl Lookups {
-    /// Starts the lanes: so many for records without large responses, and one for large responses.
+    /// Starts the lanes: so many for records without large responses, one for large responses, and one that waits until records
+    /// are durable.
     pub fn open(small: &PgPool, lanes: usize, large: &PgPool) -> Self {
-        Self { small: Batcher::open(small, lanes), large: Batcher::open(large, 1) }
+        Self { small: Batcher::open(small, lanes), large: Batcher::open(large, 1), durability: Durability::open(small) }
     }
 
-    /// Reads a record. `in_doubt`: whether an earlier try of the same call may have written it. Then it is returned only
-    /// once it is as durable as if that try had been answered.
+    /// Reads a record, and returns it once it is as durable as a commit of our own. Only the record of a running attempt needs no
+    /// wait: its duplicate is told to come again, and nothing rests on that. `in_doubt`: whether an earlier try of the same call may
+    /// have written it; then it may be this call's own attempt, and the wait is needed.
     pub async fn find(
         &self,
         id: RecordId,
         in_doubt: bool,
         deadline: Instant,
     ) -> Result<Option<FoundRecord>, PgFailure> {
-        let mut row = self.small.call(FindStatement { id, left_out: None, in_doubt }, deadline).await??;
-        if let Some(LookupRow::LeftOut { bytes }) = row {
-            row = self.large.call(FindStatement { id, left_out: Some(bytes), in_doubt }, deadline).await??;
-        }
-        match row {
-            None => Ok(None),
-            Some(LookupRow::Whole(found)) => Ok(Some(*found)),
-            Some(LookupRow::LeftOut { .. }) => Err(CorruptRow("a response of impossible size").into()),
+        loop {
+            let mut row = self.small.call(FindStatement { id, left_out: None }, deadline).await??;
+            if let Some(LookupRow::LeftOut { bytes }) = row {
+                let large = self.large.call(FindStatement { id, left_out: Some(bytes) }, deadline).await;
+                row = large.map_err(PgFailure::for_taken_key)??;
+            }
+            let (found, writer) = match row {
+                None => return Ok(None),
+                Some(LookupRow::Whole(found, writer)) => (*found, writer),
+                Some(LookupRow::LeftOut { .. }) => return Err(CorruptRow("a response of impossible size").into()),
+            };
+            let record = &found.record;
+            let is_told_to_come_again = record.accepted_at.is_none() && matches!(record.state, KeyState::InFlight);
+            // Whatever comes of the wait, somebody has the key: nobody may take it for one that the store does not know.
+            if (is_told_to_come_again && !in_doubt)
+                || self.durability.proves(id, writer, deadline).await.map_err(PgFailure::for_taken_key)?
+            {
+                return Ok(Some(found));
+            }
         }
     }
 }
 
 enum LookupRow {
-    Whole(Box<FoundRecord>),
+    Whole(Box<FoundRecord>, Option<Writer>),
     /// The response has so many bytes, and was left out.
     LeftOut {
         bytes: usize,
@@ -84,7 +99,6 @@ struct FindStatement {
     /// The size of the response where the first statement has left it out. A key that was deleted and completed again since may
     /// have a larger one.
     left_out: Option<usize>,
-    in_doubt: bool,
 }
 
 impl BatchStatement for FindStatement {
@@ -105,12 +119,9 @@ impl BatchStatement for FindStatement {
         let mut ids: Vec<RecordId> = requests.iter().map(|q| q.id).collect();
         ids.dedup();
         let (now, rows) = find_rows(client, FIND, &ids, &[(/* bytes_max */ &limit, Type::INT8)]).await?;
-        if requests.iter().any(|q| q.in_doubt) {
-            await_durability(client, &ids).await?;
-        }
         let decode = |row: &Row| match usize::try_from(row.read::<u64>("bytes")?).unwrap_or(usize::MAX) {
             bytes if bytes > bytes_max => Ok(LookupRow::LeftOut { bytes }),
-            _ => Ok(LookupRow::Whole(Box::new(FoundRecord::read(row, now)?))),
+            _ => Ok(LookupRow::Whole(Box::new(FoundRecord::read(row, now)?), Writer::read(row)?)),
         };
         Ok(requests.iter().map(|q| rows.get(&q.id.as_bytes()[..]).map(decode).transpose()).collect())
     }
@@ -141,22 +152,6 @@ pub(super) async fn at_moment(
     // to the node that has the rows.
     let (moment, rows) = join(client.query_typed_one(MOMENT, &[]), client.query_typed(sql, parameters)).await;
     Ok((moment?.try_get("now")?, rows?))
-}
-
-/// Waits until what is visible of these keys is as durable as a commit of our own.
-pub(super) async fn await_durability(client: &PgClient, ids: &[RecordId]) -> Result<(), Error> {
-    if !client.is_distributed() {
-        return write(client, &AWAIT_DURABILITY, &Columns::new()).await.map(drop);
-    }
-    for id in ids {
-        client.run(&AWAIT_DURABILITY_OF, &columns! { id: id }).await?;
-    }
-    Ok(())
-}
-
-/// Runs a statement that writes and is no function, in a transaction that is durable.
-pub(super) async fn write(client: &PgClient, statement: &Statement, columns: &Columns<'_>) -> Result<Vec<Row>, Error> {
-    in_transaction(client, "begin; select oncegate.begin_write()", client.run(statement, columns)).await
 }
 
 /// Counts a holder's live keys, up to a limit.
@@ -207,7 +202,7 @@ mod tests {
         let queue = BatchQueue::new();
         let id = RecordId::from_stored(&[0; 32]).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
-        let call = || batcher::call(&queue, FindStatement { id, left_out: Some(RESPONSE), in_doubt: false }, deadline);
+        let call = || batcher::call(&queue, FindStatement { id, left_out: Some(RESPONSE) }, deadline);
         let calls = futures_util::future::join_all((0..JOBS_MAX).map(|_| call()));
         let sizes = async {
             let mut sizes = Vec::new();

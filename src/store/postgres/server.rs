@@ -13,6 +13,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::Client;
 
+use super::horizons::Horizons;
 use super::hosts::HostList;
 use super::identity::StoreIdentity;
 use super::primaries::KnownPrimary;
@@ -39,6 +40,8 @@ struct ServerState {
     identity: OnceLock<StoreIdentity>,
     /// Whether the keys are distributed over a cluster.
     is_distributed: watch::Sender<bool>,
+    /// What durable commits have proven.
+    horizons: Horizons,
     /// Whether the connections lead to another server since the last look at the primaries.
     has_moved: AtomicBool,
     refresh: Mutex<RefreshState>,
@@ -124,6 +127,7 @@ impl PgServer {
             current: RwLock::new(Arc::new(PgSettings::new(source, timeout, None, Place(0)))),
             identity: OnceLock::new(),
             is_distributed: watch::Sender::new(false),
+            horizons: Horizons::default(),
             has_moved: AtomicBool::new(false),
             refresh: Mutex::new(RefreshState { read_at: Instant::now(), logged: None }),
         })))
@@ -156,6 +160,11 @@ impl PgServer {
     /// Remembers that the keys are distributed over a cluster.
     pub fn set_distributed(&self) {
         self.0.is_distributed.send_replace(true);
+    }
+
+    /// What durable commits have proven.
+    pub(super) fn horizons(&self) -> &Horizons {
+        &self.0.horizons
     }
 
     /// Whether the keys are distributed over a cluster, as far as that is known.

@@ -9,10 +9,12 @@ use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::client::Parameter;
+use super::client::{Parameter, write};
 use super::connect::{PgConnection, PgPool};
+use super::durability::wait_on;
 use super::failure::PgFailure;
-use super::lookups::{MOMENT, at_moment, write};
+use super::horizons::Writer;
+use super::lookups::{MOMENT, at_moment};
 use super::rows::one;
 use super::{calls, functions};
 use crate::domain::ids::{InstanceId, RecordId, Token};
@@ -29,6 +31,7 @@ statements! { "sql/":
     CRASHED_KEYS = "crashed_keys";
     DELETE_OLD_INSTANCES = "delete_old_instances";
     EXPIRED_KEYS = "expired_keys";
+    FIND_SALT = "find_salt";
     INSERT_SALT = "insert_salt";
     RELEASE_LEASE = "release_lease";
     REMEMBER_ROUTE_IDENTITIES = "remember_route_identities";
@@ -160,8 +163,19 @@ pub(super) async fn find_salt(
     service: Arc<Arc<str>>,
     deadline: Instant,
 ) -> Result<Option<Vec<u8>>, PgFailure> {
-    let rows = calls::run(pool, deadline, &shared::FIND_SALT, columns! { service: &**service }).await?;
-    Ok(rows.first().map(|row| row.read("value")).transpose()?)
+    let held = PgConnection::get(pool, deadline).await?;
+    let read = held.finish(deadline, async |client| {
+        loop {
+            let rows = client.run(&FIND_SALT, &columns! { service: &**service }).await?;
+            let writer = rows.first().map(Writer::read).transpose();
+            // All ids are made with it: with another one after a failover, each key would be executed again. A row that does not
+            // decode fails below.
+            if wait_on(client, writer.ok().flatten().flatten()).await? {
+                return Ok(rows);
+            }
+        }
+    });
+    Ok(read.await?.first().map(|row| row.read("value")).transpose()?)
 }
 
 pub(super) async fn replace_salt(

@@ -232,7 +232,7 @@ impl SqliteTransaction<'_> {
     }
 
     pub fn find_salt(&self, service: Arc<str>) -> SqliteResult<Option<Vec<u8>>> {
-        self.query_one(&shared::FIND_SALT, &columns! { service: &*service }, |row| row.read("value"))
+        self.query_one(sql!("find_salt"), &columns! { service: &*service }, |row| row.read("value"))
     }
 
     /// Overwrites the salt's earlier form in the file: no free space may show a salt that was in clear. The file itself

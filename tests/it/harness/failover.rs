@@ -14,6 +14,9 @@ const FREEZE_MIN: Duration = Duration::from_secs(20);
 /// The time for which a former primary stays cut off or frozen beside its successor.
 const OVERLAP: Duration = Duration::from_secs(3);
 
+/// The time for which waits are cancelled: twice as long as a call of the store tries.
+const CANCELLING: Duration = Duration::from_secs(4);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailoverEvent {
     /// A planned switchover by Patroni's API.
@@ -26,11 +29,20 @@ pub enum FailoverEvent {
     CutNode,
     /// `kill -9` of the primary's agent. The server goes on, also when its successor is promoted.
     KilledAgent,
+    /// The primary's log reaches no standby for some seconds, while each commit's wait for one is cancelled. Then agent and server are
+    /// killed.
+    CancelledWaits,
 }
 
 impl FailoverEvent {
-    pub const ALL: [Self; 5] =
-        [Self::Switchover, Self::KilledServer, Self::FrozenServer, Self::CutNode, Self::KilledAgent];
+    pub const ALL: [Self; 6] = [
+        Self::Switchover,
+        Self::KilledServer,
+        Self::FrozenServer,
+        Self::CutNode,
+        Self::KilledAgent,
+        Self::CancelledWaits,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -39,6 +51,7 @@ impl FailoverEvent {
             Self::FrozenServer => "frozen-server",
             Self::CutNode => "cut-node",
             Self::KilledAgent => "killed-agent",
+            Self::CancelledWaits => "cancelled-waits",
         }
     }
 
@@ -82,6 +95,14 @@ impl FailoverEvent {
             Self::KilledAgent => {
                 node.agent.kill9();
                 wait_for_successor(cluster, former, begun).await
+            }
+            Self::CancelledWaits => {
+                node.cut_replication();
+                node.cancel_waits(CANCELLING).await;
+                let lost = Instant::now();
+                node.agent.kill9();
+                kill_process(process, Signal::KILL).unwrap();
+                wait_for_successor(cluster, former, lost).await
             }
         }
     }

@@ -193,6 +193,17 @@ impl PatroniNode {
         timeout(Duration::from_secs(1), ask).await.ok()?.ok().map(|row| row.get(0))
     }
 
+    /// Cancels each commit's wait for a standby for so long.
+    pub async fn cancel_waits(&self, length: Duration) {
+        let client = self.connect().await.unwrap();
+        let until = Instant::now() + length;
+        while Instant::now() < until {
+            let cancel = "select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'";
+            client.batch_execute(cancel).await.unwrap();
+            sleep(Duration::from_millis(2)).await;
+        }
+    }
+
     /// Cuts the node off from etcd and its peers. Clients and HAProxy still reach it.
     pub fn cut(&self) {
         self.links.iter().for_each(Relay::silence);

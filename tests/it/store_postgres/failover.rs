@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use oncegate::store::{self, ListInFlightParams, OpenError, SettleResult, SweepParams};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::task::block_in_place;
 use tokio::time::Instant;
 
@@ -36,7 +37,7 @@ impl Pair {
     }
 
     /// With synchronous replication: a commit is acknowledged once the standby has it.
-    async fn synchronous() -> Self {
+    pub async fn synchronous() -> Self {
         let pair = Self::asynchronous().await;
         pair.primary.configure("synchronous_standby_names = '*'").await;
         let client = pair.primary.same(&pair.database).client().await;
@@ -62,7 +63,16 @@ impl Pair {
         eventually(TEST_TIMEOUT, async || (number(&client, receivers).await == 0).then_some(())).await;
     }
 
-    fn fail_over(&self) {
+    /// Stops the process that sends the log to the standby: commits wait for it from now on. Returns the process.
+    pub async fn replication_stands_still(&self) -> Pid {
+        let client = self.primary.same(&self.database).client().await;
+        let sender = number(&client, "select pid::bigint from pg_stat_replication").await;
+        let sender = Pid::from_raw(sender.try_into().unwrap()).unwrap();
+        kill_process(sender, Signal::STOP).unwrap();
+        sender
+    }
+
+    pub fn fail_over(&self) {
         block_in_place(|| {
             self.primary.kill9();
             self.standby.promote();

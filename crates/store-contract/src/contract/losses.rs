@@ -8,7 +8,7 @@ use oncegate::domain::attempt::{
 };
 use oncegate::domain::state::KeyState;
 use oncegate::domain::unknown_cause::UnknownCause;
-use oncegate::store::{ExpectedRecord, SettleResult};
+use oncegate::store::{self, ExpectedRecord, SettleResult, StoreSettings};
 
 use crate::store_fixture::{
     DAY, StoreFixture, UNKNOWN, completion, new_reserve_request, next_attempt_request, response, settlement,
@@ -17,6 +17,22 @@ use crate::store_fixture::{
 use crate::waiting::{TEST_TIMEOUT, eventually};
 
 const LOSE_IT: &str = "delete from keys";
+
+pub async fn a_record_that_a_standby_may_lack_answers_no_look_up(world: StoreFixture) {
+    let reserve_request = new_reserve_request("k");
+    world.reserve(&reserve_request).await;
+    world.settle(completion(&reserve_request, b"paid")).await;
+    let settings = StoreSettings { timeout: Duration::from_secs(1), ..world.settings.clone() };
+    if !world.commits_wait_for_a_standby(true).await {
+        return;
+    }
+    let other = store::open_unprepared(&settings).await.unwrap().0;
+    // The server's processes read the setting one after the other.
+    eventually(TEST_TIMEOUT, async || other.find(reserve_request.id).await.is_err().then_some(())).await;
+    assert!(world.commits_wait_for_a_standby(false).await);
+    let found = eventually(TEST_TIMEOUT, async || other.find(reserve_request.id).await.ok().flatten());
+    assert_eq!(found.await.state.name(), "completed");
+}
 
 pub async fn a_completion_with_a_lost_row_is_stored_as_a_new_row(mut world: StoreFixture) {
     for attempt in [1, 2] {

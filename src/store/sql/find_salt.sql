@@ -1,2 +1,0 @@
--- find_salt: a service's salt, whichever instance drew it.
-select s.value from oncegate.salts as s where s.service = :service
