@@ -24,7 +24,6 @@ use crate::downstream::balancer::ConnectionBalancer;
 use crate::downstream::connection_limits::ConnectionLimits;
 use crate::gate::Gate;
 use crate::instance::Instance;
-use crate::seeded_bug::SeededBug;
 use crate::store::encryption::Encryption;
 use crate::store::salts::OpenSaltError;
 use crate::store::{self, OpenError};
@@ -348,9 +347,6 @@ async fn drain(instance: &Arc<Instance>, stops: &ShutdownSignals, workers: Vec<t
     stops.tasks.cancel();
     stops.downstream.closing.cancel();
     instance.draining.cancel();
-    if SeededBug::DrainAbandons.is_active() {
-        return;
-    }
     let ended = tokio::task::spawn_blocking(move || workers.into_iter().for_each(|worker| drop(worker.join())));
     if tokio::time::timeout(instance.config.drain_timeout, ended).await.is_err() {
         tracing::warn!(

@@ -20,7 +20,6 @@ use crate::domain::ids::{RecordId, Token};
 use crate::domain::record::Record;
 use crate::domain::response::StoredResponse;
 use crate::domain::state::{CompletedResponse, KeyState};
-use crate::seeded_bug::SeededBug;
 
 pub mod shared;
 
@@ -68,8 +67,7 @@ impl Cache {
             return None;
         }
         let cached = self.records.get(id)?;
-        let record =
-            if now < cached.expires_at || SeededBug::CachePastTtl.is_active() { cached.to_record(*id) } else { None };
+        let record = if now < cached.expires_at { cached.to_record(*id) } else { None };
         if record.is_none() {
             self.records.remove(id);
         }
@@ -103,7 +101,7 @@ impl Cache {
     /// whether it has; the caller should then confirm it to the store at once.
     pub fn observe_purge_count(&self, count: u64) -> bool {
         let has_grown = self.purges.swap(count, Ordering::SeqCst) != count;
-        if has_grown && !SeededBug::PurgeLeavesCache.is_active() {
+        if has_grown {
             self.records.clear();
         }
         has_grown

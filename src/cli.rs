@@ -46,17 +46,11 @@ const IO_ERROR: u8 = 74;
 /// The exit code of a wrong configuration (EX_CONFIG of sysexits.h).
 const CONFIG: u8 = 78;
 
-/// The program's version, by which a build for tests of the tests is recognized.
-#[cfg(not(feature = "seeded-bugs"))]
-const VERSION: &str = env!("CARGO_PKG_VERSION");
-#[cfg(feature = "seeded-bugs")]
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " with seeded bugs: only for tests");
-
 /// A reverse proxy that makes an HTTP service's state-changing requests safe to retry.
 #[derive(Parser)]
 #[command(
     name = "oncegate",
-    version = VERSION,
+    version,
     max_term_width = 100,
     after_help = "Exit codes: 0 done, 1 failed while running, \
 2 usage, 69 a dependency is missing at start (no store, a schema not migrated, no server to probe), \

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each module may use the modules of later layers; modules of one layer do not use each other.
-const LAYERS: [&[&str]; 14] = [
+const LAYERS: [&[&str]; 13] = [
     &["main"],
     &["cli"],
     &["app"],
@@ -22,7 +22,6 @@ const LAYERS: [&[&str]; 14] = [
     &["jitter", "jwt", "lingering_stream", "tls", "write_coalesced"],
     &["machine"],
     &["domain"],
-    &["seeded_bug"],
 ];
 
 /// The maximum number of lines of a file, without its own tests: a longer file does two things, or has its reason in
@@ -296,25 +295,6 @@ fn every_crate_forbids_unsafe_code() {
     assert!(manifest("").contains("\n[workspace.lints.rust]\nunsafe_code = \"forbid\"\n"));
     for folder in ["", "crates/canonical-json", "crates/framing-guard", "crates/store-contract"] {
         assert!(manifest(folder).contains("\n[lints]\nworkspace = true\n"), "{folder}");
-    }
-}
-
-#[test]
-fn no_release_has_seeded_bugs() {
-    let read = |name: &Path| fs::read_to_string(root().join(name)).unwrap();
-    let manifest = read(Path::new("Cargo.toml"));
-    assert!(
-        manifest.contains("\nseeded-bugs = []\n") && !manifest.contains("\ndefault = "),
-        "it is no default feature"
-    );
-    let scripts = fs::read_dir(root().join("scripts")).unwrap().map(|entry| entry.unwrap().path());
-    let recipes = ["Dockerfile", "Makefile"].map(|name| root().join(name));
-    for file in scripts.chain(recipes) {
-        for line in read(&file).lines().filter(|line| line.contains("features") || line.contains("ONCEGATE_SEEDED_BUG"))
-        {
-            let is_its_own = line.contains("--test seeded_bugs") || line.starts_with("seeded-bugs: ##");
-            assert!(is_its_own, "{}: {line}", file.display());
-        }
     }
 }
 

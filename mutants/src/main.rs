@@ -48,38 +48,6 @@ struct Report {
     not_switchable: Vec<usize>,
 }
 
-/// The module that the switches ask. The variable is read once: a test program is started for each mutant. A test is in the name of its
-/// thread, so the file that `ONCEGATE_MUTANTS_REACHED` names tells which tests come to which mutants.
-const SWITCH: &str = r#"
-/// Whether the mutant with this number is active.
-#[doc(hidden)]
-pub mod mutant_switch {
-    use std::{cell::RefCell, collections::HashSet, env, fs::File, io::Write, sync::LazyLock, thread};
-
-    static ACTIVE: LazyLock<Option<u32>> = LazyLock::new(|| env::var("ONCEGATE_MUTANT").ok()?.parse().ok());
-    static REACHED: LazyLock<Option<File>> = LazyLock::new(|| {
-        let path = env::var_os("ONCEGATE_MUTANTS_REACHED")?;
-        Some(File::options().append(true).create(true).open(path).unwrap())
-    });
-
-    pub fn on(number: u32) -> bool {
-        if let Some(file) = &*REACHED {
-            note(number, file);
-        }
-        *ACTIVE == Some(number)
-    }
-
-    fn note(number: u32, mut file: &File) {
-        thread_local! { static NOTED: RefCell<HashSet<u32>> = RefCell::default(); }
-        if NOTED.try_with(|noted| noted.borrow_mut().insert(number)).unwrap_or(true) {
-            let line = format!("{number} {}\n", thread::current().name().unwrap_or("?"));
-            // A test may have forbidden its process to write.
-            let _ = file.write_all(line.as_bytes());
-        }
-    }
-}
-"#;
-
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<PathBuf> = env::args_os().skip(1).map(PathBuf::from).collect();
     let [tree, list, left_out] = &arguments[..] else { return Err("usage: mutant-switches TREE LIST LEFT_OUT".into()) };
@@ -108,9 +76,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         fs::write(&path, text)?;
         report.regions.insert(file.to_owned(), regions);
     }
-    let root = tree.join("src/lib.rs");
-    let text = fs::read_to_string(&root)?;
-    fs::write(&root, text + SWITCH)?;
     println!("{}", serde_json::to_string(&report)?);
     Ok(())
 }

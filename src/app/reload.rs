@@ -14,7 +14,6 @@ use crate::config::{self, AdminConfig, Config, ConfigProblems, Consumer, SourceF
 use crate::domain::fingerprint::Secrets;
 use crate::instance::Instance;
 use crate::instance::metrics::Metrics;
-use crate::seeded_bug::SeededBug;
 use crate::store::StoreError;
 use crate::store::salts::{self, OpenSaltError};
 
@@ -150,7 +149,7 @@ async fn apply_reload(
              running configuration stays. Restart to change it, or name a renamed route's earlier name in its `was`"
         );
     }
-    if !lookups.is_empty() && !SeededBug::ReloadChangesIdentity.is_active() {
+    if !lookups.is_empty() {
         return Err(ReloadProblems(lookups.iter().map(describe_lookup_change).collect()));
     }
     if let Some((queue, what)) = find_consumer_change(&running, &new) {

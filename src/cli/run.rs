@@ -28,8 +28,6 @@ pub(super) fn run(arguments: RunArguments) -> Result<(), CommandError> {
     let source = ConfigSource::new(path.clone(), move || config::load(path.as_deref(), &flags, &ProcessEnvironment));
     let config = load(&file, &overrides)?;
     telemetry::logs::start(&config.log).map_err(|error| CommandError::Other(error.into()))?;
-    #[cfg(feature = "seeded-bugs")]
-    warn_of_seeded_bug()?;
     // For the store's connections, the tasks and the operators' listener; requests have threads of their own. One thread is
     // enough for batched calls; with two, each batch woke the other thread to look for work.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -40,17 +38,4 @@ pub(super) fn run(arguments: RunArguments) -> Result<(), CommandError> {
     // Nor must a reader of the log that does not read.
     telemetry::logs::flush(LOG_FLUSH_MAX);
     result
-}
-
-/// Warns of an active bug. A name of no bug ends the process: a test with it would show nothing.
-#[cfg(feature = "seeded-bugs")]
-fn warn_of_seeded_bug() -> Result<(), CommandError> {
-    use crate::seeded_bug::{Choice, VARIABLE, choice};
-    match choice() {
-        Choice::Unset => {}
-        Choice::Active(bug) => tracing::warn!(?bug, "a seeded bug is active: this process breaks its promises"),
-        Choice::Nothing => tracing::warn!(bug = "Nothing", "a seeded bug is active: this process breaks its promises"),
-        Choice::Wrong(name) => return Err(CommandError::Usage(format!("{VARIABLE}={name} names no bug"))),
-    }
-    Ok(())
 }

@@ -18,7 +18,6 @@ use crate::config::Consumer;
 use crate::gate::Gate;
 use crate::gate::message::{MessageOutcome, OutcomeReason};
 use crate::jitter::jittered;
-use crate::seeded_bug::SeededBug;
 
 /// The values that all deliveries of a session share.
 pub(super) struct SessionContext {
@@ -39,9 +38,6 @@ pub(super) async fn handle(session: Arc<SessionContext>, mut delivery: Delivery,
     let body = Bytes::from(std::mem::take(&mut delivery.data));
     let message = decode::decode_message(&session.consumer, &delivery.properties, body.clone(), session.broker);
     let (started, mut tries) = (Instant::now(), 0);
-    if SeededBug::AcknowledgeEarly.is_active() {
-        session.acknowledge(&delivery).await;
-    }
     loop {
         if session.stop.is_cancelled() {
             let reason = OutcomeReason::new("draining", "This instance is stopping and starts nothing new.");

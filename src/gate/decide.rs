@@ -5,11 +5,10 @@ use std::time::Duration;
 use crate::domain::execution_risk::{RecordSummary, RetryRule};
 use crate::domain::record::Record;
 use crate::domain::response_policy::OnUnknown;
-use crate::domain::state::{CompletedResponse, KeyState, StateKind};
+use crate::domain::state::{CompletedResponse, KeyState};
 use crate::instance::metrics::ReservationResult;
 use crate::protocol::refusal::{KeyReuse, Refusal, RetryAfter};
 use crate::protocol::status::OncegateStatus;
-use crate::seeded_bug::SeededBug;
 use crate::store::ExpectedRecord;
 
 /// The next step of a request whose key has a record.
@@ -85,13 +84,7 @@ impl DecisionRules {
     /// Whether a further attempt of the key may start: the rule that operators' actions are judged by too.
     fn may_be_executed(&self, record: &RecordSummary) -> bool {
         let &Self { on_unknown, quiet_after, .. } = self;
-        let breaks_rule = match on_unknown {
-            OnUnknown::Hold => SeededBug::TakeOverUnknown.is_active(),
-            OnUnknown::Retry => false,
-            OnUnknown::RetryWhenQuiet => SeededBug::RetryBeforeQuiet.is_active(),
-        };
-        let is_broken = breaks_rule && record.state == StateKind::Unknown;
-        is_broken || record.may_be_executed(&RetryRule { on_unknown, quiet_after })
+        record.may_be_executed(&RetryRule { on_unknown, quiet_after })
     }
 }
 
@@ -110,10 +103,8 @@ pub fn decide(record: Record, comparison: RequestComparison, rules: &DecisionRul
         return Decision::Refuse(Refusal::KeyExpired);
     }
     // This comes before the state: a reused key is a client's bug in every state.
-    let joins = SeededBug::MismatchJoins.is_active() && matches!(record.state, KeyState::InFlight);
     match comparison {
         RequestComparison::Same => {}
-        RequestComparison::Different if joins => {}
         RequestComparison::Different => return Decision::Refuse(Refusal::KeyReused(KeyReuse::OtherRequest)),
         RequestComparison::DifferentWithoutBody => return Decision::Refuse(refuse_without_body(&record, rules)),
         // No client may get a response that may belong to another request, and none may be told to take a new key for what may

@@ -39,7 +39,6 @@ use crate::protocol::fields::{self, RequestOrigin};
 use crate::protocol::grpc::CallProtocol;
 use crate::protocol::refusal::{ReachedLimit, Refusal};
 use crate::protocol::{grpc, grpc_web, stored_response};
-use crate::seeded_bug::SeededBug;
 use crate::telemetry::logs::error_causes;
 use crate::upstream::{CallError, SendCheck, UpstreamClient};
 
@@ -94,10 +93,9 @@ impl Gate {
         let instance = Arc::clone(&self.instance);
         let may_send = move || {
             // The heartbeat suspends the lease after a change of the primary; until then the store itself says so.
-            SeededBug::NoLeaseCheck.is_active()
-                || instance.instance_lease.has_held_since(reserving_since)
-                    && !instance.store.has_changed_primary()
-                    && reserving_since.elapsed() <= instance.first_byte_within()
+            instance.instance_lease.has_held_since(reserving_since)
+                && !instance.store.has_changed_primary()
+                && reserving_since.elapsed() <= instance.first_byte_within()
         };
         self.send(guarded, lease, entry, context, &may_send).await
     }
@@ -179,10 +177,7 @@ impl Gate {
     ) -> Outcome {
         let (answer, judgement) = judge(answer, route).await;
         let ServiceAnswer { mut response, share, status, .. } = answer;
-        let ResponseJudgement { mut verdict, ttl, unknown_cause } = judgement;
-        if SeededBug::ServerErrorIsReleased.is_active() && response.status.is_server_error() {
-            verdict = ResponseVerdict::Release;
-        }
+        let ResponseJudgement { verdict, ttl, unknown_cause } = judgement;
         // Anything that may panic comes before the lease leaves the attempt's care.
         let storable = (verdict == ResponseVerdict::Store).then(|| stored_response::to_storable(&response, route));
         // The client's copy counts, and not the one that is stored and cached.
@@ -200,11 +195,6 @@ impl Gate {
                 deliver::unknown(lease, route, cause)
             }
         };
-        if SeededBug::AnswerBeforeStored.is_active() && verdict == ResponseVerdict::Store {
-            let instance = Arc::clone(&self.instance);
-            tokio::spawn(async move { persist(&instance, settlement, entry).await });
-            return Outcome::Executed { response, expires_at: None };
-        }
         let settled = context.timed(TraceStage::Settle, pin!(persist(&self.instance, settlement, entry))).await;
         if let Some(request) = accepted {
             Box::pin(accept_caller(&self.instance, route, &request, settled.is_stored())).await;
@@ -212,7 +202,6 @@ impl Gate {
         let expires_at = match settled {
             SettleOutcome::Done { expires_at } => expires_at,
             SettleOutcome::Bypassed => None,
-            SettleOutcome::Fenced(_) if SeededBug::LoserAnswersItsOwn.is_active() => None,
             SettleOutcome::Fenced(record) => {
                 return stored_outcome(record, reserve_request).unwrap_or(Outcome::Unstored { response, verdict });
             }
@@ -308,7 +297,6 @@ async fn call(
     // HTTP/1.1 to a gRPC service brings an error that says nothing to somebody who does not know HTTP/2.
     let needs_http2 = protocol == CallProtocol::Grpc && !upstream.shares_connections();
     let response = match timeout_at(deadline, upstream.call_while(request, may_send)).await {
-        Err(_) if SeededBug::TimeoutIsReleased.is_active() => return UpstreamOutcome::NeverSent(String::new()),
         Err(_) => return TIMED_OUT,
         Ok(Err(error)) => {
             if needs_http2 {
@@ -318,9 +306,6 @@ async fn call(
             tracing::warn!(route = %route.name, cause, "{error}");
             return match error {
                 CallError::NeverSent(_) | CallError::Unprocessed(_) => {
-                    UpstreamOutcome::NeverSent(error.unreachable_reason())
-                }
-                CallError::Broken(_) if SeededBug::BrokenIsReleased.is_active() => {
                     UpstreamOutcome::NeverSent(error.unreachable_reason())
                 }
                 CallError::Broken(_) | CallError::Garbage(_) => BROKEN,
@@ -344,7 +329,6 @@ async fn call(
         let frame = match timeout_at(deadline, body.frame()).await {
             Err(_) => return TIMED_OUT,
             Ok(None) => break,
-            Ok(Some(Err(_))) if SeededBug::PartialResponseStored.is_active() => break,
             // A response that breaks off must never pass for a whole one.
             Ok(Some(Err(_))) => return BROKEN,
             Ok(Some(Ok(frame))) => frame,

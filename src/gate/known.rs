@@ -7,7 +7,6 @@ use crate::domain::record::Record;
 use crate::domain::response_policy::OnUnknown;
 use crate::domain::state::KeyState;
 use crate::instance::boot_time::BootInstant;
-use crate::seeded_bug::SeededBug;
 use crate::store::StoreError;
 
 impl Gate {
@@ -72,7 +71,6 @@ impl Gate {
     fn may_be_superseded(&self, own: &Record, guarded: &GuardedRequest) -> bool {
         let is_settled = matches!(&own.state, KeyState::Completed(completed) if completed.expires_at.is_some());
         !is_settled
-            && !SeededBug::SupersededAnswered.is_active()
             && guarded.route().on_unknown != OnUnknown::Hold
             && !self.instance.instance_lease.has_held_since(BootInstant::ago(own.running_for))
     }

@@ -1,16 +1,14 @@
 //! Reserves the key of a request, or finds its record where the request may start no attempt.
 
 use std::pin::pin;
-use std::sync::Arc;
 
 use super::Gate;
 use super::admit::GuardedRequest;
 use super::bypass::ReserveFailure;
 use super::response_context::ResponseContext;
-use crate::domain::attempt::{AttemptLease, ReserveRequest, ReserveResult};
+use crate::domain::attempt::ReserveResult;
 use crate::instance::request_trace::TraceStage;
 use crate::protocol::refusal::{ReachedLimit, Refusal};
-use crate::seeded_bug::SeededBug;
 use crate::store::StoreError;
 
 /// The cause where the store was away from the start on.
@@ -51,11 +49,6 @@ impl Gate {
             return Err(ReserveFailure::Store(StoreError::Unavailable(NOT_JOINED.into())));
         }
         let store = &self.instance.store;
-        if SeededBug::SendBeforeReserved.is_active()
-            && let Ok(None) = store.find(guarded.reserve_request.id).await
-        {
-            return Ok(self.reserve_in_background(guarded.reserve_request.clone()));
-        }
         let failure = match may_start {
             Ok(()) => match guarded.use_new_key(&self.instance).await {
                 Ok(permit) => {
@@ -77,14 +70,5 @@ impl Gate {
             Ok(None) => Err(failure),
             Err(error) => Err(ReserveFailure::NoLease(Some(error))),
         }
-    }
-
-    /// The reservation of [`SeededBug::SendBeforeReserved`]: the attempt does not wait for it.
-    fn reserve_in_background(&self, request: ReserveRequest) -> ReserveResult {
-        let (store, reserve_request) = (Arc::clone(&self.instance.store), Arc::new(request.clone()));
-        tokio::spawn(async move { store.reserve(request).await });
-        let first =
-            AttemptLease { reserve_request, attempt: 1, taken_from: None, recovery_point: None, delivery: None };
-        ReserveResult::Fresh(first)
     }
 }

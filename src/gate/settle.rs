@@ -12,7 +12,6 @@ use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
 use crate::instance::metrics::LateCompletion;
-use crate::seeded_bug::SeededBug;
 use crate::store::{SettleResult, StoreError, TakeOverParams};
 use crate::telemetry::logs::error_causes;
 
@@ -46,19 +45,11 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Stores an attempt's outcome, before the client gets its response.
 pub(super) async fn persist(
     instance: &Arc<Instance>,
-    mut settlement: Settlement,
+    settlement: Settlement,
     mut entry: InFlightEntry,
 ) -> SettleOutcome {
     count_unknown(instance, &settlement);
-    if SeededBug::SettleWithoutToken.is_active()
-        && let Ok(Some(newest)) = instance.store.find(settlement.id).await
-    {
-        settlement.token = newest.token;
-    }
     if matches!(entry.reserve_status(), ReserveStatus::InDoubt | ReserveStatus::Unstorable) {
-        if SeededBug::BypassForgets.is_active() {
-            entry.withdraw();
-        }
         persist_in_background(instance, settlement, entry);
         return SettleOutcome::Bypassed;
     }
@@ -90,9 +81,7 @@ pub(super) async fn persist(
         Err(error) => {
             let cause = error_causes(&error);
             tracing::warn!(record = %settlement.id, cause, "{error}; the attempt's outcome is stored as soon as the store takes it");
-            if !SeededBug::ForgottenBeforeStored.is_active() {
-                persist_in_background(instance, settlement, entry);
-            }
+            persist_in_background(instance, settlement, entry);
             SettleOutcome::Unstored
         }
     }

@@ -15,7 +15,6 @@ use super::metrics::JumpDirection;
 use crate::domain::execution_risk::RecordSummary;
 use crate::domain::record::Record;
 use crate::domain::state::StateKind;
-use crate::seeded_bug::SeededBug;
 use crate::store::ReapScope;
 
 /// Two clocks differ by one millisecond more in each of these milliseconds: ntpd corrects a clock by at most 500 ppm, and the
@@ -222,11 +221,7 @@ impl StoreClock {
     pub fn certain_summary(&self, record: RecordSummary, time_limit: Duration) -> RecordSummary {
         let depends_on_clock =
             record.past_ttl || record.late || matches!(record.state, StateKind::Dead | StateKind::Unknown);
-        if depends_on_clock && !SeededBug::JumpsIgnored.is_active() {
-            self.view().certain(record, time_limit)
-        } else {
-            record
-        }
+        if depends_on_clock { self.view().certain(record, time_limit) } else { record }
     }
 
     /// The judgement at this moment.

@@ -7,7 +7,6 @@ use http::HeaderValue;
 use super::fields;
 use crate::config::Route;
 use crate::domain::response::StoredResponse;
-use crate::seeded_bug::SeededBug;
 
 /// Returns the response as it is stored: without fields about the moment of the answer, and without the route's
 /// `drop_headers`.
@@ -15,9 +14,6 @@ pub fn to_storable(response: &StoredResponse, route: &Route) -> StoredResponse {
     let mut kept = response.clone();
     for fields in [&mut kept.headers, &mut kept.trailers] {
         fields::remove(fields, |name| fields::is_momentary(name) || route.drop_headers.contains(name));
-    }
-    if SeededBug::RepeatedFieldsMerged.is_active() {
-        kept.headers = kept.headers.keys().map(|name| (name.clone(), kept.headers[name].clone())).collect();
     }
     kept
 }

@@ -8,7 +8,6 @@ use super::{ReplaceSaltParams, Store, StoreError};
 use crate::domain::fingerprint::Secrets;
 use crate::domain::scope::Salt;
 use crate::domain::stored_salt::{SaltError, StoredSalt};
-use crate::seeded_bug::SeededBug;
 
 /// The number of tries to store a salt. Each that fails has met the start of another instance, which stores once or twice.
 const ROUNDS_MAX: usize = 100;
@@ -116,9 +115,6 @@ pub async fn check(
     in_use: &Salt,
 ) -> Result<SaltCheck, StoreError> {
     let Some(found) = store.find_salt(Arc::clone(service)).await? else { return Ok(SaltCheck::Lost) };
-    if SeededBug::SaltNotCompared.is_active() {
-        return Ok(SaltCheck::Same);
-    }
     Ok(match StoredSalt::decode(&found).and_then(|stored| stored.open(service, secrets)) {
         Ok(salt) if salt == *in_use => SaltCheck::Same,
         Ok(_) => SaltCheck::Other,

@@ -10,7 +10,6 @@ use tokio_util::task::TaskTracker;
 
 use super::delivery_slots::{DeliverySlot, DeliverySlots};
 use crate::config::{Config, DeliveryMode, Route};
-use crate::domain::attempt::Settlement;
 use crate::domain::delivery::{DeliveryPolicy, PickUpRequest};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::response_policy::OnUnknown;
@@ -21,7 +20,6 @@ use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::store_clock::ClockView;
 use crate::machine::{fill_random, random_u32};
-use crate::seeded_bug::SeededBug;
 use crate::store::StoreError;
 use crate::store::breaker::is_refused_by_breaker;
 use crate::telemetry::logs::error_causes;
@@ -160,9 +158,6 @@ impl Deliverer {
         }
         for job in picked.jobs {
             let (id, token) = (job.lease.reserve_request.id, job.lease.reserve_request.token);
-            if SeededBug::DeliveryTwice.is_active() {
-                store.settle(Settlement::for_orphan(id, token, PERIOD)).await?;
-            }
             let Some(index) = entries.iter().position(|(entered, _)| *entered == token) else { continue };
             let (_, entry) = entries.swap_remove(index);
             let (gate, delivered) = (Arc::clone(&self.gate), Arc::clone(&self.delivered));

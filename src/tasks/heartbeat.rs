@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -12,7 +11,6 @@ use crate::domain::stored_salt::SaltError;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::store_clock::{ClockJump, ClockReading};
 use crate::instance::{Instance, clock_limits};
-use crate::seeded_bug::SeededBug;
 use crate::store::salts::{self, SaltCheck};
 use crate::store::{LeaseRenewal, StoreError};
 use crate::telemetry::metrics::Label;
@@ -78,7 +76,7 @@ impl Task for Heartbeat {
         let renewal = LeaseRenewal {
             instance: instance_lease.id(),
             service: Arc::clone(&config.service),
-            expiry: if SeededBug::LivingLeaseSwept.is_active() { Duration::ZERO } else { instance_lease.expiry() },
+            expiry: instance_lease.expiry(),
             purges_seen: Some(cache.purge_count()),
             hold_ttls_until: store_clock.hold_to_store(),
         };

@@ -12,7 +12,6 @@ use crate::domain::ids::Token;
 use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
-use crate::seeded_bug::SeededBug;
 use crate::store::{ListInFlightParams, ReservedAttempt, SettleResult, StoreError};
 
 /// The task that settles orphaned attempts. There are two causes:
@@ -77,9 +76,7 @@ impl Task for OrphanedAttempts {
         // had ended before is no longer in flight in the store. In the other order, an attempt that has just become unknown
         // would be taken for one that was never sent.
         let running = in_flight.registered_tokens();
-        let has_no_age = SeededBug::OrphansWithoutAge.is_active();
-        let age_min = if has_no_age { Duration::ZERO } else { config.store.timeout };
-        let params = ListInFlightParams { instance: instance_lease.id(), older_than: age_min };
+        let params = ListInFlightParams { instance: instance_lease.id(), older_than: config.store.timeout };
         let reserved = store.list_in_flight(params).await?;
         // Release only reservations that two passes in a row found. Such a reservation is older than this pass's look at the
         // registry, so if it is not registered, its attempt never started.
@@ -89,11 +86,10 @@ impl Task for OrphanedAttempts {
         let executed = in_flight.recently_executed(orphans.iter().map(|attempt| attempt.token));
         // Never started, or executed with a lost outcome. Others may still be about to be registered.
         let settlements = orphans.into_iter().filter_map(|ReservedAttempt { id, token, route }| {
-            match executed.contains(&token) && !SeededBug::LostSettlementIsOrphan.is_active() {
-                true => Some(self.settle(Settlement::for_lost_outcome(id, token), route)),
-                false => (found_before.contains(&token) || has_no_age)
-                    .then(|| self.settle(Settlement::for_orphan(id, token, TTL), route)),
+            if executed.contains(&token) {
+                return Some(self.settle(Settlement::for_lost_outcome(id, token), route));
             }
+            found_before.contains(&token).then(|| self.settle(Settlement::for_orphan(id, token, TTL), route))
         });
         // The store commits together what is settled at the same time. A row that another transaction has locked fails alone,
         // after the store's timeout; the others do not wait for it.

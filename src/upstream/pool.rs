@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::UPGRADE;
 use http::uri::{self, Authority, PathAndQuery, Scheme};
 use http::{Request, Response, StatusCode, Uri};
@@ -27,7 +26,6 @@ use super::http2::{self, SharedConnection};
 use super::{CallError, SendCheck, check_response, shape_for_http1};
 use crate::body::Body;
 use crate::body::pooled::{PooledBody, PooledConnection, ReturnToPool};
-use crate::seeded_bug::SeededBug;
 
 /// The read buffer of a connection, which it keeps while it is idle. hyper's own bound, some 400 KiB, is 160 MB for 400 connections that
 /// have brought large responses. A head of 64 KiB must fit.
@@ -147,7 +145,6 @@ impl UpstreamPool {
         let offer = if requests_upgrade { AlpnOffer::Http1 } else { AlpnOffer::Both };
         let upload = request.body_mut().track_end();
         let deadline = Instant::now() + self.connector.limit;
-        let mut copy = SeededBug::ResendBroken.is_active().then(|| copy_of(request));
         loop {
             let open = poll_fn(|cx| Poll::Ready(self.take_open(offer, cx))).await;
             let (connection, was_open) = match open {
@@ -199,10 +196,7 @@ impl UpstreamPool {
             match failed.take_message() {
                 Some(unsent) if was_open => *request = unsent,
                 Some(_) => return Err(CallError::NeverSent(failed.into_error().into())),
-                None => match copy.take() {
-                    Some(copy) => *request = copy,
-                    None => return Err(http2::classify_failure(failed.into_error())),
-                },
+                None => return Err(http2::classify_failure(failed.into_error())),
             }
         }
     }
@@ -394,19 +388,6 @@ async fn check_idle(pool: Weak<UpstreamPool>) {
             return;
         }
     }
-}
-
-/// The second request of [`SeededBug::ResendBroken`].
-fn copy_of(request: &Request<Body>) -> Request<Body> {
-    let body = match request.body() {
-        Body::Whole { data, .. } => data.clone(),
-        _ => Bytes::new(),
-    };
-    let mut copy = Request::new(Body::whole(body));
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.headers_mut() = request.headers().clone();
-    copy
 }
 
 #[cfg(test)]

@@ -13,7 +13,6 @@ use crate::domain::normal_path::key_path;
 use crate::domain::scope::{Salt, Scope};
 use crate::domain::space::SpaceHash;
 use crate::protocol::refusal::Refusal;
-use crate::seeded_bug::SeededBug;
 
 /// All that a request's identity depends on.
 #[derive(Clone, Copy)]
@@ -102,10 +101,7 @@ pub(super) fn find_key(input: &IdentityInput<'_>) -> Result<KeySearch, Refusal> 
 impl RequestIdentity {
     /// The id of the record.
     pub(super) fn record_id(&self) -> RecordId {
-        match Scope::from_stored(&[0; 32]).filter(|_| SeededBug::KeyWithoutScope.is_active()) {
-            Some(shared) => RecordId::derive(&self.service, &shared, &self.space, &self.key),
-            None => RecordId::derive(&self.service, &self.scope, &self.space, &self.key),
-        }
+        RecordId::derive(&self.service, &self.scope, &self.space, &self.key)
     }
 }
 
@@ -122,8 +118,7 @@ pub(super) fn key_space_text(route: &Route, method: &Method, path: &str) -> Stri
         // Another host's route may have the same path.
         KeySpace::Path => {
             let host = route.host.as_deref().unwrap_or_default();
-            let path = if SeededBug::SpellingsApart.is_active() { path.to_owned() } else { key_path(path) };
-            [method.as_str(), " ", host, &path].concat()
+            [method.as_str(), " ", host, &key_path(path)].concat()
         }
         KeySpace::Route => ["route ", route.space_name()].concat(),
         KeySpace::Service => "service".to_owned(),

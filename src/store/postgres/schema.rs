@@ -1,6 +1,5 @@
 //! The schema in PostgreSQL: its migrations, and applying them.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -14,7 +13,6 @@ use super::functions;
 use super::server::PgServer;
 use crate::config::PostgresUrl;
 use crate::jitter::jittered;
-use crate::seeded_bug::SeededBug;
 use crate::store::migrate::{AppliedMigration, Migration, MigrationStep, check_none_missing, missing_steps};
 use crate::store::{OpenError, StoreSettings};
 
@@ -165,11 +163,8 @@ async fn try_next(
         transaction.batch_execute(LIMIT_LOCK_WAIT).await.map_err(failed)?;
     }
     // Without its own transaction.
-    let mut sql = Cow::Borrowed(next.sql.trim_start_matches("begin;\n").trim_end_matches("commit;\n"));
-    if SeededBug::CommitNotDurable.is_active() {
-        sql = sql.replace("('synchronous_commit', 'on', true)", "('synchronous_commit', 'off', true)").into();
-    }
-    match transaction.batch_execute(&sql).await {
+    let sql = next.sql.trim_start_matches("begin;\n").trim_end_matches("commit;\n");
+    match transaction.batch_execute(sql).await {
         Err(error) if is_step && error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
             transaction.rollback().await.map_err(failed)?;
             return Ok(Err(error));

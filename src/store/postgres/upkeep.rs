@@ -18,7 +18,6 @@ use super::lookups::{MOMENT, at_moment};
 use super::rows::one;
 use super::{calls, functions};
 use crate::domain::ids::{InstanceId, RecordId, Token};
-use crate::seeded_bug::SeededBug;
 use crate::store::columns::{Columns, columns};
 use crate::store::row::{RowReader, millis, since_1970_ms};
 use crate::store::statement::{Statement, shared, statements};
@@ -110,10 +109,6 @@ pub(super) async fn list_in_flight(
 
 pub(super) async fn reap(pool: &PgPool, params: Arc<ReapParams>, deadline: Instant) -> Result<ReapedRows, PgFailure> {
     let ReapParams { limit, scope } = &*params;
-    if SeededBug::TtlOnOpen.is_active() {
-        static DELETE_UNKNOWN: Statement = Statement::new("delete from oncegate.keys where state = 'unknown'");
-        write_on(pool, deadline, &DELETE_UNKNOWN, Columns::new()).await?;
-    }
     calls::run(pool, deadline, &DELETE_OLD_INSTANCES, columns! { as_of: scope.as_of }).await?;
     let columns = columns! { as_of: scope.as_of, settled_since: scope.settled_since, limit: i64::from(*limit) };
     let rows = calls::run(pool, deadline, &EXPIRED_KEYS, columns).await?;

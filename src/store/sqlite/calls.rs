@@ -13,7 +13,6 @@ use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
 use crate::domain::state::StateKind;
 use crate::machine::random_u32;
-use crate::seeded_bug::SeededBug;
 use crate::store::columns::{self, columns};
 use crate::store::probes::probe;
 use crate::store::row::{self, FoundRecord, RowReader, millis};
@@ -153,9 +152,6 @@ impl SqliteTransaction<'_> {
             as_of: self.no_later_than(scope.as_of),
             settled_since: scope.settled_since,
         };
-        if SeededBug::TtlOnOpen.is_active() {
-            self.db.execute("delete from keys where state = 'unknown'", [])?;
-        }
         self.execute(sql!("delete_expired_requests"), &columns)?;
         Ok(ReapedRows {
             responses_dropped: self.execute(sql!("expire_responses"), &columns)? as u64,

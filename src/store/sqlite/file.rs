@@ -11,7 +11,6 @@ use rusqlite::{Connection, OpenFlags};
 use super::file_watch::{FileWatch, LOG_BYTES_KEPT, log_path, write_stamp};
 use super::run_blocking;
 use super::schema::{self, open_error, unusable};
-use crate::seeded_bug::SeededBug;
 use crate::store::{Migration, OpenError};
 
 /// `application_id` of our files, see the first migration.
@@ -129,7 +128,7 @@ fn connect(path: &Path) -> Result<Connection, OpenError> {
 
 fn configure(db: &Connection) -> rusqlite::Result<()> {
     // An answer means that the data is on the disk.
-    db.pragma_update(None, "synchronous", if SeededBug::CommitNotDurable.is_active() { "off" } else { "full" })?;
+    db.pragma_update(None, "synchronous", "full")?;
     db.query_row(&format!("pragma journal_size_limit = {LOG_BYTES_KEPT}"), [], |_| Ok(()))?;
     // Detect damage when it is read, instead of returning it.
     db.pragma_update(None, "cell_size_check", "on")?;
