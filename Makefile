@@ -54,7 +54,7 @@ test: ## All tests, on real services that they start themselves; installs what i
 fuzz: ## Searches for inputs that break a property of fuzz/, a minute for each target; FUZZ_SECONDS, FUZZ=framing; needs nightly
 	FUZZ="$(FUZZ)" scripts/fuzz
 
-FILES ?= src/gate/decide.rs
+FILES ?= src/domain/decision.rs
 mutants: ## Runs the mutants of FILES against the unit tests and TESTS, words of names in tests/it, one after another; needs cargo-mutants
 	@# cargo-mutants reads the patterns, and not the shell.
 	set -f && mutants/run $(FILES) -- $(TESTS)

@@ -6,6 +6,7 @@
 
 pub mod attempt;
 pub mod auth_scheme;
+pub mod decision;
 pub mod delivery;
 pub mod execution_risk;
 pub mod fingerprint;

@@ -1,9 +1,14 @@
 //! The journey of a request, from its arrival to its response.
 //!
 //! Read [`Gate::handle`], `Gate::journey`, `Gate::execute` and `Gate::reserve_and_forward` in this order: they show every
-//! way in which a request can end. The folder has the steps: `admit` (route, key, scope, fingerprint), `decide` (the meaning
-//! of the key's record), `forward` and `enqueue` (the two ways to execute), `settle` (stores the outcome), `outcome` (the
-//! result of a request) and `render` (the outcome as an HTTP response). Whether a response is stored is decided by
+//! way in which a request can end. The folder has the steps:
+//!
+//! - `admit` finds the route, the key, the scope and the fingerprint.
+//! - `claim` takes the key, or finds the answer of its record by [`decide`](crate::domain::decision::decide).
+//! - `forward` and `enqueue` are the two ways to execute, and `settle` stores the outcome of an attempt.
+//! - `outcome` is the result of a request, and `render` makes an HTTP response of it.
+//!
+//! Whether a response is stored is decided by
 //! [`ServiceDirectives::apply`](crate::protocol::directives::ServiceDirectives::apply) with the route's status table.
 
 use std::pin::pin;
@@ -19,11 +24,9 @@ use crate::body::client_body::{ResponseWatch, UNWATCHED_MAX};
 use crate::body::request_body::RequestBody;
 use crate::body::{Body, ConnectionGuards};
 use crate::config::{Config, KeySource};
-use crate::domain::attempt::{AttemptLease, ReserveResult};
+use crate::domain::decision::{self, Decision, KeyAnswer};
 use crate::instance::Instance;
-use crate::instance::boot_time::BootInstant;
-use crate::instance::in_flight::InFlightEntry;
-use crate::instance::metrics::{MethodLabel, ReservationResult};
+use crate::instance::metrics::MethodLabel;
 use crate::instance::observability::UnguardedKey;
 use crate::instance::request_trace::TraceStage;
 use crate::instance::token_verifier::TokenVerifier;
@@ -32,25 +35,25 @@ use crate::protocol::problem_pages;
 use crate::protocol::refusal::{ReachedLimit, Refusal, RetryAfter};
 use crate::protocol::status::OncegateStatus;
 use crate::protocol::via;
+use crate::store::StoreError;
 use crate::store::breaker::is_refused_by_breaker;
-use crate::store::{StoreError, TakeOverParams};
 use crate::telemetry::logs::error_causes;
 use crate::upstream::UpstreamClient;
 use admit::fingerprinting::Fingerprinting;
 use admit::{Admission, GuardedRequest};
+use claim::Claim;
 use client::ClientConnection;
-use decide::Decision;
 use outcome::Outcome;
-use reserve::StartHindrance;
 use response_context::ResponseContext;
 use routing::Router;
+use start::AttemptTaker;
 use wait::{AwaitedEnd, WorkResult};
 
 pub mod admit;
 mod authorize;
 mod bypass;
+mod claim;
 pub mod client;
-pub mod decide;
 pub mod deliver;
 mod enqueue;
 mod first_sent;
@@ -67,10 +70,10 @@ mod oversize;
 pub mod pass;
 mod render;
 pub mod renewed_scope;
-mod reserve;
 mod response_context;
 pub mod routing;
 pub mod settle;
+mod start;
 pub mod wait;
 
 /// One worker's gate: the state that all workers share, and upstream connections of its own.
@@ -133,9 +136,6 @@ fn key_fields(config: &Config) -> Vec<HeaderName> {
     }
     names
 }
-
-/// The number of tries of one request to take over a key whose record keeps changing.
-const TAKE_OVERS_MAX: usize = 3;
 
 impl Gate {
     /// A gate with connection pools of its own. Create it on the runtime that will use it.
@@ -306,8 +306,9 @@ impl Gate {
         // another instance has shared it.
         let result = match self.decide_by_known(&guarded).await {
             // Only the store can decide.
-            Some(Decision::TakeOver(_)) | None => self.work(guarded, context).await,
-            Some(decision) => self.answer(guarded, decision),
+            Ok(Some(Decision::TakeOver(_)) | None) => self.work(guarded, context).await,
+            Ok(Some(Decision::Answer(answer))) => self.answer(guarded, answer),
+            Err(refusal) => WorkResult::refused(refusal),
         };
         match result {
             WorkResult::Ended(outcome) => outcome,
@@ -339,7 +340,7 @@ impl Gate {
         }));
         work.await.unwrap_or_else(|panic| {
             tracing::error!(%panic, "a guarded request panicked; its key is settled by what is known of the attempt");
-            WorkResult::refused(Refusal::OutcomeUnknown(RetryAfter::new(decide::DEFAULT_RETRY_AFTER)))
+            WorkResult::refused(Refusal::OutcomeUnknown(RetryAfter::new(decision::DEFAULT_RETRY_AFTER)))
         })
     }
 
@@ -352,111 +353,36 @@ impl Gate {
             // Not logged for each request: the start has said it.
             return WorkResult::refused(Refusal::StoreUnavailable);
         }
-        let Instance { store, instance_lease, in_flight, cache, .. } = &*self.instance;
-        let epoch = cache.current_epoch();
-        let mut entry = in_flight.register(guarded.reserve_request.token);
-        let mut reserving_since = BootInstant::now();
-        let may_start = if let Some(refusal) = &guarded.broken_rule {
-            Err(StartHindrance::RuleBroken(refusal.clone()))
-        } else if !instance_lease.may_start() || self.instance.drain_expired.is_cancelled() {
-            Err(StartHindrance::NoLease)
-        } else if self.instance.bodies.is_full()
-            || self.instance.response_bodies.is_full()
-            || in_flight.is_full_of_unstored_outcomes()
-        {
-            Err(StartHindrance::Overloaded)
-        } else {
-            Ok(())
-        };
-        let mut result = match self.reserve(&guarded, may_start.clone(), context).await {
-            Ok(result) => result,
+        let mut taker = AttemptTaker::new(&self.instance, &guarded, context);
+        let may_start = self.may_start(&guarded);
+        let claim = self.claim(&mut taker, &mut guarded, may_start).await;
+        let AttemptTaker { mut entry, reserving_since, .. } = taker;
+        let lease = match claim {
+            Ok(Claim::Mine(lease)) => lease,
+            Ok(Claim::Answered(answer)) => return self.answer(guarded, answer),
             Err(failure) => return Box::pin(self.without_reservation(guarded, failure, entry, context)).await,
         };
-        for round in 0..=TAKE_OVERS_MAX {
-            let record = match result {
-                ReserveResult::Fresh(lease) => match self.start_attempt(&guarded, &lease, &mut entry).await {
-                    Ok(()) => {
-                        let first = lease.attempt == 1;
-                        guarded.count(
-                            if first { ReservationResult::Created } else { ReservationResult::FailedRetry },
-                            &self.instance,
-                        );
-                        return WorkResult::Ended(self.forward(guarded, lease, entry, reserving_since, context).await);
-                    }
-                    // Another attempt has started on this instance, and the store does not have it yet.
-                    Err(decision) => {
-                        settle::persist(&self.instance, lease.release(guarded.route().ttl), entry).await;
-                        return self.answer(guarded, decision);
-                    }
-                },
-                ReserveResult::Taken(record) => record,
-            };
-            self.instance.remember(&record, epoch);
-            match self.decide(&guarded, record).await {
-                Decision::TakeOver(_) if let Err(hindrance) = &may_start => {
-                    return WorkResult::refused(hindrance.clone().into_refusal());
-                }
-                // A take-over that nobody looks at would leave the key in flight.
-                Decision::TakeOver(_) if round == TAKE_OVERS_MAX => break,
-                Decision::TakeOver(found) => {
-                    if found.token == guarded.reserve_request.token {
-                        // The record is this request's own reservation. The store's answer was lost, and the sweeper has made
-                        // the key unknown since. A token belongs to one attempt, so the next attempt needs another one.
-                        guarded.reserve_request.token = admit::fresh_token();
-                        entry = in_flight.register(guarded.reserve_request.token);
-                    }
-                    reserving_since = BootInstant::now();
-                    let taking_over =
-                        store.take_over(TakeOverParams { request: guarded.reserve_request.clone(), from: found });
-                    result = match context.timed(TraceStage::Reserve, pin!(taking_over)).await {
-                        Ok(result) => result,
-                        Err(error) => return WorkResult::refused(log_and_refuse(error)),
-                    };
-                }
-                decision => return self.answer(guarded, decision),
+        match self.start_attempt(&guarded, &lease, &mut entry).await {
+            Ok(()) => {
+                guarded.count_start(lease.attempt == 1, &self.instance);
+                WorkResult::Ended(self.forward(guarded, lease, entry, reserving_since, context).await)
+            }
+            // Another attempt has started on this instance, and the store does not have it yet.
+            Err(answer) => {
+                settle::persist(&self.instance, lease.release(guarded.route().ttl), entry).await;
+                self.answer(guarded, answer)
             }
         }
-        // Other requests keep taking the key over first, so one of them is running.
-        guarded.count(ReservationResult::InFlight, &self.instance);
-        WorkResult::refused(Refusal::InFlight(RetryAfter::new(guarded.rules().average_latency)))
     }
 
-    /// Starts the attempt on this instance.
-    ///
-    /// # Errors
-    /// The decision that follows from another attempt of the key that has started on this instance and prevents this one.
-    async fn start_attempt(
-        &self,
-        guarded: &GuardedRequest,
-        lease: &AttemptLease,
-        entry: &mut InFlightEntry,
-    ) -> Result<(), Decision> {
-        let mut replaces = None;
-        while entry.start(lease, replaces).is_err() {
-            let newest = self.instance.in_flight.find(&lease.reserve_request.id);
-            replaces = newest.as_ref().map(|record| record.token);
-            let Some(record) = newest else { continue };
-            match self.decide(guarded, record).await {
-                Decision::TakeOver(_) => {}
-                decision => return Err(decision),
-            }
-        }
-        Ok(())
-    }
-
-    /// The result of a request that starts no attempt, because its key's record has decided.
-    fn answer(&self, guarded: Box<GuardedRequest>, decision: Decision) -> WorkResult {
-        if let Some(result) = decision.counted_as() {
-            guarded.count(result, &self.instance);
-        }
-        match decision {
-            Decision::Accepted(progress) => WorkResult::Waits(guarded, AwaitedEnd::Delivery(progress)),
-            Decision::Join(retry_after) => WorkResult::Waits(guarded, AwaitedEnd::Attempt(retry_after)),
-            Decision::Refuse(refusal) => WorkResult::refused(refusal),
-            Decision::Replay(completed) => WorkResult::Ended(Outcome::Replayed(completed)),
-            Decision::TakeOver(_) => {
-                WorkResult::refused(Refusal::InFlight(RetryAfter::new(guarded.rules().average_latency)))
-            }
+    /// The result of a request that starts no attempt, because its key's record has answered it.
+    fn answer(&self, guarded: Box<GuardedRequest>, answer: KeyAnswer) -> WorkResult {
+        guarded.count((&answer).into(), &self.instance);
+        match answer {
+            KeyAnswer::Accepted(progress) => WorkResult::Waits(guarded, AwaitedEnd::Delivery(progress)),
+            KeyAnswer::Join(retry_after) => WorkResult::Waits(guarded, AwaitedEnd::Attempt(retry_after)),
+            KeyAnswer::Refuse(refusal) => WorkResult::refused(refusal.into()),
+            KeyAnswer::Replay(completed) => WorkResult::Ended(Outcome::Replayed(completed)),
         }
     }
 }

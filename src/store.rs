@@ -25,6 +25,7 @@ use encryption::{Encryption, SealResponses};
 use metrics::{Op, StoreMetrics};
 
 pub use crate::config::StoreLocation;
+pub use crate::domain::record::ExpectedRecord;
 pub use error::{OpenError, RelocateError, StoreError};
 pub use migrate::Migration;
 pub use open::{StorePreparation, distribution, migrate, open, open_unprepared, pending, schema};
@@ -36,9 +37,7 @@ pub use params::{
     TakeOverParams,
 };
 pub use postgres::Distribution;
-pub use results::{
-    ExpectedRecord, PrimaryCheck, ReapedRows, RenewResult, ReservedAttempt, RouteIdentity, SettleResult, SweptKey,
-};
+pub use results::{PrimaryCheck, ReapedRows, RenewResult, ReservedAttempt, RouteIdentity, SettleResult, SweptKey};
 pub use sqlite::{InlineDatabase, open_inline};
 
 pub mod admin;

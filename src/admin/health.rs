@@ -130,7 +130,7 @@ impl AdminListener {
             false => match timeout(PING_MAX, store.ping()).await {
                 Ok(Ok(())) if !is_joined => (Some("this process has not used it since its start".to_owned()), false),
                 Ok(Ok(())) => (None, false),
-                // Requests are not forwarded then, see `ReserveFailure::outage`.
+                // Requests are not forwarded then, see `ClaimFailure::outage`.
                 Ok(Err(error)) => (Some(error.to_string()), matches!(error, StoreError::Failed(_))),
                 Err(_) => (Some("the store did not answer in time".to_owned()), false),
             },

@@ -9,7 +9,7 @@ use super::fingerprint::{Fingerprint, Recipe};
 use super::ids::{InstanceId, RecordId, Token};
 use super::key::Key;
 use super::key_holder::KeyHolder;
-use super::record::Record;
+use super::record::{ExpectedRecord, Record};
 use super::recovery::RecoveryPoint;
 use super::response::StoredResponse;
 use super::retry::DeliveryAttempt;
@@ -75,6 +75,13 @@ pub struct ReplacedRecord {
     pub token: Token,
     /// Whether it was completed. A new life of the key began then, after the record's TTL.
     pub was_completed: bool,
+}
+
+impl From<&ExpectedRecord> for ReplacedRecord {
+    fn from(expected: &ExpectedRecord) -> Self {
+        let was_completed = matches!(expected.state, StateKind::Completed | StateKind::Expired);
+        Self { token: expected.token, was_completed }
+    }
 }
 
 /// The right to run one attempt. Not `Clone`, and ending the attempt consumes it: an attempt cannot be settled in two

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use super::fingerprint::{Fingerprint, Recipe};
 use super::ids::{RecordId, Token};
 use super::recovery::RecoveryPoint;
-use super::state::{CompletedResponse, KeyState};
+use super::state::{CompletedResponse, KeyState, StateKind};
 
 /// A key's record, as a request finds it.
 #[derive(Clone, Debug)]
@@ -36,6 +36,24 @@ pub struct Record {
     pub state: KeyState,
     /// The store's times of this reading; `None` for what this process knows without the store.
     pub reading: Option<RecordReading>,
+}
+
+/// A record as a caller has read it. A takeover compares it with what the store has, so that one of several callers wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpectedRecord {
+    /// The newest attempt's token.
+    pub token: Token,
+    /// The state.
+    pub state: StateKind,
+    /// The time at which it was past its TTL, so that it counts as a new key; `None` if it was not.
+    pub past_ttl_at: Option<SystemTime>,
+}
+
+impl From<&Record> for ExpectedRecord {
+    fn from(record: &Record) -> Self {
+        let past_ttl_at = record.reading.filter(|_| record.past_ttl).map(|reading| reading.at);
+        Self { token: record.token, state: record.state.kind(), past_ttl_at }
+    }
 }
 
 impl Record {

@@ -93,7 +93,7 @@ impl Gate {
     /// Reads as much of a request as its reservation needs. Nothing is reserved before the whole body is in: the fingerprint
     /// needs it, and a client that goes away before that has requested nothing.
     pub(super) async fn admit(
-        &self,
+        self: &Arc<Self>,
         request: Request<RequestBody>,
         client: &ClientConnection,
         live: &LiveConfig,

@@ -3,55 +3,33 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::Gate;
 use super::admit::GuardedRequest;
-use super::decide::Decision;
+use super::claim::ClaimFailure;
 use super::outcome::Outcome;
 use super::response_context::ResponseContext;
 use super::wait::WorkResult;
-use super::{Gate, log_and_refuse};
 use crate::config::StoreDownPolicy;
 use crate::domain::attempt::AttemptLease;
+use crate::domain::decision::{Decision, KeyAnswer, KeyRefusal};
 use crate::domain::execution_risk::RecordSummary;
+use crate::domain::record::Record;
 use crate::domain::state::KeyState;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
-use crate::protocol::refusal::{ReachedLimit, Refusal, RetryAfter};
+use crate::protocol::refusal::Refusal;
 use crate::store::StoreError;
 use crate::telemetry::logs::error_causes;
 
-/// The reason why there is no reservation.
-pub(super) enum ReserveFailure {
-    /// This instance has no valid lease, and asked the store for the record instead. The store failed, or has none.
-    NoLease(Option<StoreError>),
-    /// Bodies fill their memory, and the store has no record of the key.
-    Overloaded,
-    /// The request breaks a rule of its route, and the store has no record of the key.
-    RuleBroken(Refusal),
-    /// The store failed, or could not be asked.
-    Store(StoreError),
-    /// The caller may use no new key for so long, and the store has no record of this one.
-    TooManyKeys(RetryAfter),
-}
-
-impl ReserveFailure {
-    /// The error of a store that is away; `None` if the store has answered, be it that another request has the key or that
-    /// this instance may start nothing, or if this process ends because the store has failed.
+impl ClaimFailure {
+    /// The error of a store that is away. `None` if the store has answered, because then its answer counts. `None` too if the store has
+    /// failed for good, because then this process ends.
     fn outage(&self) -> Option<&StoreError> {
         match self {
-            Self::NoLease(Some(error)) | Self::Store(error) => match error {
+            Self::Reserving(error) => match error {
                 StoreError::Corrupt(_) | StoreError::Failed(_) | StoreError::Taken(_) => None,
                 StoreError::TimedOut | StoreError::Unavailable(_) => Some(error),
             },
-            Self::NoLease(None) | Self::Overloaded | Self::RuleBroken(_) | Self::TooManyKeys(_) => None,
-        }
-    }
-
-    fn into_refusal(self, guarded: &GuardedRequest) -> Refusal {
-        match self {
-            Self::NoLease(Some(error)) | Self::Store(error) => log_and_refuse(error),
-            Self::NoLease(None) => Refusal::StoreUnavailable,
-            Self::Overloaded => Refusal::Overloaded(ReachedLimit::HeldBodies),
-            Self::RuleBroken(refusal) => refusal,
-            Self::TooManyKeys(wait) => guarded.refuse_new_key(wait),
+            Self::Refused(_) | Self::TakingOver(_) => None,
         }
     }
 }
@@ -65,8 +43,8 @@ impl GuardedRequest {
 }
 
 impl Gate {
-    /// Decides by the record that this instance has last seen, if that forbids an attempt and no attempt of the key has run here since.
-    async fn decide_by_last_seen(&self, guarded: &GuardedRequest) -> Option<Decision> {
+    /// The answer of the record that this instance has last seen, if that forbids an attempt and no attempt of the key has run here since.
+    async fn answer_by_last_seen(&self, guarded: &GuardedRequest) -> Option<Result<KeyAnswer, Refusal>> {
         let id = &guarded.reserve_request.id;
         let mut record = self.instance.last_seen.find(id).filter(|_| self.instance.in_flight.find(id).is_none())?;
         let until_quiet = RecordSummary::from(&record).until_quiet(guarded.rules().quiet_after);
@@ -77,28 +55,31 @@ impl Gate {
         match self.decide(guarded, record).await {
             Decision::TakeOver(_) => None,
             // The store has the response.
-            Decision::Refuse(Refusal::ResponseNotKept) => Some(Decision::Refuse(Refusal::StoreUnavailable)),
-            decision => Some(decision),
+            Decision::Answer(KeyAnswer::Refuse(KeyRefusal::ResponseNotKept)) => Some(Err(Refusal::StoreUnavailable)),
+            Decision::Answer(answer) => Some(Ok(answer)),
         }
     }
 
-    /// Refuses the request, or forwards it unguarded unless this instance knows its key as running or executed, or has last seen
-    /// it in a state that forbids an attempt, or holds too many outcomes for the store already: forgetting one would let a retry execute again.
+    /// Forwards the request unguarded, or refuses it. Three things forbid the request to be forwarded:
     ///
-    /// A reservation that failed may have been committed, so its token stays registered: otherwise the pass over orphans
-    /// could release it. The attempt's outcome is published in the in-flight registry, and stored under its token when the
-    /// store is back, unless another request has the key by then. A retry is therefore not executed again by this instance.
+    /// - This instance runs or has executed an attempt of the key.
+    /// - This instance has last seen the key in a state that forbids an attempt.
+    /// - This process holds as many outcomes for the store as it may. It would have to forget one, and a retry would be executed again.
+    ///
+    /// The store may have committed a reservation although its call failed. Therefore the token stays registered: otherwise the pass
+    /// over orphans could release that reservation. The in-flight registry has the attempt's outcome, so this instance does not execute
+    /// a retry again. When the store is back, it takes the outcome under the token, unless another request has the key by then.
     pub(super) async fn without_reservation(
         &self,
         guarded: Box<GuardedRequest>,
-        failure: ReserveFailure,
+        failure: ClaimFailure,
         mut entry: InFlightEntry,
         context: &ResponseContext,
     ) -> WorkResult {
         // A draining instance starts nothing. Another instance may have a store.
         let is_draining = self.instance.draining.is_cancelled();
         let Some(outage) = failure.outage().filter(|_| guarded.may_bypass() && !is_draining) else {
-            return WorkResult::refused(failure.into_refusal(&guarded));
+            return WorkResult::refused(failure.into_refusal());
         };
         if self.instance.in_flight.is_full_of_unstored_outcomes() {
             tracing::warn!(route = %guarded.route().name,
@@ -114,23 +95,25 @@ impl Gate {
             None => Box::pin(self.instance.possibly_purged_shared_record(&lease.reserve_request.id)).await,
             known => known,
         };
-        let decided = match known {
-            Some(record) => Some(self.decide(&guarded, record).await),
-            None => self.decide_by_last_seen(&guarded).await,
+        let answered = match known {
+            Some(record) => Some(Ok(self.answer_by(&guarded, record).await)),
+            None => self.answer_by_last_seen(&guarded).await,
         };
-        let decision = match decided {
-            Some(decision) => Err(decision),
+        let answered = match answered {
+            Some(answered) => Some(answered),
             None => match self.start_attempt(&guarded, &lease, &mut entry).await {
                 // Another attempt may have ended meanwhile: its record is in memory before it leaves the registry.
                 Ok(()) => match self.instance.possibly_purged_record(&lease.reserve_request.id) {
-                    Some(ended) => Err(self.decide(&guarded, ended).await),
-                    None => Ok(()),
+                    Some(ended) => Some(Ok(self.answer_by(&guarded, ended).await)),
+                    None => None,
                 },
-                Err(decision) => Err(decision),
+                Err(answer) => Some(Ok(answer)),
             },
         };
-        if let Err(decision) = decision {
-            return self.answer(guarded, decision);
+        match answered {
+            Some(Ok(answer)) => return self.answer(guarded, answer),
+            Some(Err(refusal)) => return WorkResult::refused(refusal),
+            None => {}
         }
         self.instance.bypassed.fetch_add(1, Ordering::Relaxed);
         // One line for each request: after the outage an operator needs all of them, as a retry elsewhere executes again.
@@ -143,5 +126,10 @@ impl Gate {
         // Without a reservation there is nothing that could lapse.
         let outcome = self.send(guarded, lease, entry, context, &|| true).await;
         WorkResult::Ended(Outcome::Bypassed(Box::new(outcome)))
+    }
+
+    /// The answer of a record that this process has. A record that allows the next attempt does not start one here.
+    async fn answer_by(&self, guarded: &GuardedRequest, record: Record) -> KeyAnswer {
+        self.decide(guarded, record).await.answer_without_take_over(&guarded.rules())
     }
 }

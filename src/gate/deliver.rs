@@ -24,7 +24,6 @@ use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::in_flight::InFlightEntry;
-use crate::instance::metrics::ReservationResult;
 use crate::jitter::random_fraction;
 use crate::protocol::refusal::Refusal;
 use crate::protocol::retry_after::requested_pause;
@@ -113,7 +112,7 @@ impl Gate {
             return DeliveryProgress::Open;
         }
         if delivery.number > 1 {
-            guarded.count(ReservationResult::FailedRetry, &self.instance);
+            guarded.count_start(false, &self.instance);
         }
         let context = guarded.context_without_client(&self.instance.observability);
         let outcome = self.forward(guarded, lease, entry, reserving_since, &context).await;

@@ -1,28 +1,29 @@
 //! Decides by the record that this instance has of a key, and asks the store where another instance may have a later one.
 
 use super::admit::GuardedRequest;
-use super::decide::{Decision, RequestComparison, decide};
 use super::{Gate, log_and_refuse};
+use crate::domain::decision::{Decision, RequestComparison, decide};
 use crate::domain::record::Record;
 use crate::domain::response_policy::OnUnknown;
 use crate::domain::state::KeyState;
 use crate::instance::boot_time::BootInstant;
+use crate::protocol::refusal::Refusal;
 use crate::store::StoreError;
 
 impl Gate {
     /// Decides by the key's record, if this instance or the shared cache knows it.
-    pub(super) async fn decide_by_known(&self, guarded: &GuardedRequest) -> Option<Decision> {
+    ///
+    /// # Errors
+    /// As for [`Self::decide_by_newest`].
+    pub(super) async fn decide_by_known(&self, guarded: &GuardedRequest) -> Result<Option<Decision>, Refusal> {
         let (instance, id) = (&self.instance, &guarded.reserve_request.id);
         match instance.known_record(id) {
-            Some(own) => Some(self.decide_by_newest(own, guarded).await),
-            None if instance.shared_cache.get().is_some() => {
-                let shared = Box::pin(instance.shared_record(id)).await;
-                match shared {
-                    Some(record) => Some(self.decide(guarded, record).await),
-                    None => None,
-                }
-            }
-            None => None,
+            Some(own) => self.decide_by_newest(own, guarded).await.map(Some),
+            None if instance.shared_cache.get().is_some() => match Box::pin(instance.shared_record(id)).await {
+                Some(record) => Ok(Some(self.decide(guarded, record).await)),
+                None => Ok(None),
+            },
+            None => Ok(None),
         }
     }
 
@@ -30,7 +31,7 @@ impl Gate {
     pub(super) async fn decide(&self, guarded: &GuardedRequest, record: Record) -> Decision {
         let request = &guarded.reserve_request;
         let comparison = self.fingerprinting.compare(request, guarded.fingerprint_source(), &record).await;
-        if comparison == RequestComparison::Impossible {
+        if comparison == RequestComparison::Impossible && !guarded.is_observed() {
             self.instance.observability.log_incomparable(&record.recipe);
         }
         decide(guarded.store_clock.certain(record, request.time_limit), comparison, &guarded.rules())
@@ -39,13 +40,16 @@ impl Gate {
     /// Decides by a record that this instance has, or by the store's if another instance has made a later attempt. Only where that
     /// may be so is the store asked. While it is away no response of the own attempt is given, unless the route prefers any answer
     /// to none.
-    pub(super) async fn decide_by_newest(&self, own: Record, guarded: &GuardedRequest) -> Decision {
+    ///
+    /// # Errors
+    /// The refusal of a request whose newest attempt only the store knows, and the store has failed.
+    pub(super) async fn decide_by_newest(&self, own: Record, guarded: &GuardedRequest) -> Result<Decision, Refusal> {
         if guarded.is_provisional || !self.may_be_superseded(&own, guarded) {
-            return self.decide(guarded, own).await;
+            return Ok(self.decide(guarded, own).await);
         }
         // A bypass prefers any answer to none, and an attempt without a response gives nobody a wrong one.
         let own_suffices = guarded.may_bypass() || !matches!(own.state, KeyState::Completed(_));
-        match self.instance.store.find(guarded.reserve_request.id).await {
+        let newest = match self.instance.store.find(guarded.reserve_request.id).await {
             Ok(Some(stored)) => {
                 if !matches!(stored.state, KeyState::Completed(_)) {
                     self.instance.last_seen.note(&stored);
@@ -58,12 +62,13 @@ impl Gate {
                     // After a failover it may be from before the own attempt.
                     _ => false,
                 };
-                self.decide(guarded, if is_later { stored } else { own }).await
+                if is_later { stored } else { own }
             }
-            Ok(None) => self.decide(guarded, own).await,
-            Err(StoreError::TimedOut | StoreError::Unavailable(_)) if own_suffices => self.decide(guarded, own).await,
-            Err(error) => Decision::Refuse(log_and_refuse(error)),
-        }
+            Ok(None) => own,
+            Err(StoreError::TimedOut | StoreError::Unavailable(_)) if own_suffices => own,
+            Err(error) => return Err(log_and_refuse(error)),
+        };
+        Ok(self.decide(guarded, newest).await)
     }
 
     /// Whether another instance may have started a later attempt than the one that runs here or has its outcome still to store:

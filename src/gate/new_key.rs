@@ -1,7 +1,5 @@
 //! The limits of a route on the new keys of its callers.
 
-use std::net::IpAddr;
-
 use super::admit::GuardedRequest;
 use crate::config::Route;
 use crate::domain::attempt::ReserveRequest;
@@ -45,35 +43,16 @@ impl GuardedRequest {
     /// # Errors
     /// The time after which the caller may use a new key.
     pub(super) async fn use_new_key(&self, instance: &Instance) -> Result<NewKeyPermit, RetryAfter> {
-        let (route, reserve_request, client_address) = (self.route(), &self.reserve_request, self.client_address);
-        NewKey { route, reserve_request, client_address }.use_limits(instance).await
-    }
-}
-
-/// A key that may be new.
-pub(super) struct NewKey<'a> {
-    pub(super) route: &'a Route,
-    pub(super) reserve_request: &'a ReserveRequest,
-    /// The address that the request comes from, where the route limits new keys.
-    pub(super) client_address: Option<IpAddr>,
-}
-
-impl NewKey<'_> {
-    /// Takes its part of the route's limits.
-    ///
-    /// # Errors
-    /// The time after which the caller may use a new key.
-    pub(super) async fn use_limits(&self, instance: &Instance) -> Result<NewKeyPermit, RetryAfter> {
         let mut permit = NewKeyPermit::default();
-        if !self.route.limits_new_keys() {
+        if !self.route().limits_new_keys() {
             return Ok(permit);
         }
-        if let Some(rate) = self.route.key_rate {
+        if let Some(rate) = self.route().key_rate {
             let (route, scope) = (&self.reserve_request.route, &self.reserve_request.scope);
             let used = instance.key_limits.try_use(route, rate, scope, self.client_address);
             permit.rate = Some(used.map_err(RetryAfter::new)?);
         }
-        if let Some(limit) = self.route.live_keys {
+        if let Some(limit) = self.route().live_keys {
             // Boxed because it is rare: the futures of all requests would have to hold room for it.
             match Box::pin(self.take_room(instance, limit)).await {
                 Some((holder, room)) => (permit.holder, permit.room) = (Some(holder), Some(room)),
@@ -89,7 +68,7 @@ impl NewKey<'_> {
 
     /// Takes room for a live key of the caller, or of its address while no service has accepted the caller.
     async fn take_room(&self, instance: &Instance, limit: u32) -> Option<(KeyHolder, LiveKeyAllowance)> {
-        let (salt, space_name) = (instance.salt.current().salt, self.route.space_name());
+        let (salt, space_name) = (instance.salt.current().salt, self.route().space_name());
         let (service, scope) = (&self.reserve_request.service, &self.reserve_request.scope);
         let caller = KeyHolder::of_caller(salt, service, space_name, scope);
         let holder = match self.client_address {

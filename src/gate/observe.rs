@@ -3,36 +3,34 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Request, Response, StatusCode, request};
 use tokio::sync::oneshot;
 
-use super::admit::ObservedRequest;
-use super::admit::fingerprinting::{FingerprintSource, Fingerprinting};
 use super::admit::observed::{ForetoldResult, ObservedHead, RequestClues};
 use super::admit::origin::client_address;
-use super::decide::{Decision, DecisionRules, decide};
-use super::new_key::{NewKey, accept_caller};
+use super::admit::{GuardedRequest, ObservedRequest};
+use super::claim::{Claim, ClaimFailure};
+use super::new_key::accept_caller;
 use super::pass::{self, PassThroughRequest};
+use super::response_context::ResponseContext;
 use super::routing::ActiveRoute;
-use super::{Gate, LiveConfig, TAKE_OVERS_MAX, deliver, enqueue, settle};
+use super::start::AttemptTaker;
+use super::{Gate, LiveConfig, deliver, settle};
 use crate::body::{Body, CopyResult};
 use crate::config::{Config, InFlightPolicy, Route, StoreDownPolicy};
-use crate::domain::attempt::{AttemptLease, ReserveRequest, ReserveResult, Settlement};
+use crate::domain::attempt::{AttemptLease, Settlement};
+use crate::domain::decision::{KeyAnswer, KeyRefusal};
 use crate::domain::key::Key;
 use crate::domain::response::StoredResponse;
 use crate::domain::response_policy::{ResponseVerdict, ServiceStatus};
 use crate::domain::unknown_cause::UnknownCause;
-use crate::instance::Instance;
-use crate::instance::metrics::{ReservationResult, RouteMetrics};
-use crate::instance::token_verifier::TokenVerifier;
 use crate::protocol::directives::ServiceDirectives;
 use crate::protocol::fields::RequestOrigin;
 use crate::protocol::grpc::CallProtocol;
 use crate::protocol::refusal::{Refusal, RetryAfter};
 use crate::protocol::status::OncegateStatus;
 use crate::protocol::{fields, grpc};
-use crate::store::{StoreError, TakeOverParams};
+use crate::store::StoreError;
 
 /// The meaning of a response for its attempt: the verdict, the TTL and the status.
 type ObservedVerdict = (ResponseVerdict, Duration, ServiceStatus);
@@ -41,7 +39,7 @@ impl Gate {
     /// Streams the request to the service, and compares a copy of it in the background.
     pub(super) async fn observe(self: &Arc<Self>, observed: ObservedRequest) -> Result<Response<Body>, Refusal> {
         let ObservedRequest { head, mut body, origin, active, config, tie, is_foretold } = observed;
-        let ActiveRoute { route, upstream, token_verifier, metrics, renewable, .. } = active;
+        let ActiveRoute { route, upstream, renewable, .. } = active.clone();
         let sent = renewable.as_deref().and_then(|parts| parts.keep(&head.uri, &head.headers));
         let mut headers = head.headers.clone();
         pass::prepare_streaming(&mut headers, &mut body, &origin, Some(&route));
@@ -55,22 +53,11 @@ impl Gate {
         *request.uri_mut() = head.uri.clone();
         *request.headers_mut() = headers;
         *request.extensions_mut() = head.extensions.clone();
-        let (instance, policy) = (Arc::clone(&self.instance), Arc::clone(&route));
-        let fingerprinting = self.fingerprinting.clone();
+        let policy = Arc::clone(&route);
         if !is_foretold {
+            let observation = Observation { gate: Arc::clone(self), head, origin, active, config };
             // Not tracked: a drain does not wait for a comparison.
-            tokio::spawn(async move {
-                let observation = Observation {
-                    instance: &instance,
-                    fingerprinting: &fingerprinting,
-                    head,
-                    origin,
-                    route: &route,
-                    config: &config,
-                    metrics: &metrics,
-                };
-                observation.log_comparison(token_verifier.as_deref(), copy, verdict).await;
-            });
+            tokio::spawn(observation.log_comparison(copy, verdict));
         }
         let mut verdict_sender = Some(verdict_sender);
         let mut send_verdict = |verdict: ObservedVerdict| verdict_sender.take().map(|sender| sender.send(verdict));
@@ -102,76 +89,127 @@ impl Gate {
     /// Logs the refusal of a request that would not come as far as a route that observes, because of its path or the method that it
     /// names.
     pub(super) fn foretell_refusal(
-        &self,
+        self: &Arc<Self>,
         head: &request::Parts,
         origin: &RequestOrigin,
         observing: &ActiveRoute,
         live: &LiveConfig,
         refusal: Refusal,
     ) {
-        let (instance, config, active) = (Arc::clone(&self.instance), Arc::clone(&live.config), observing.clone());
-        let (head, origin, fingerprinting) = (head.clone(), origin.clone(), self.fingerprinting.clone());
+        let (head, origin, active, config) =
+            (head.clone(), origin.clone(), observing.clone(), Arc::clone(&live.config));
+        let observation = Observation { gate: Arc::clone(self), head, origin, active, config };
         // The token that names the caller may take time to verify.
         tokio::spawn(async move {
-            let ActiveRoute { route, token_verifier, metrics, .. } = &active;
-            let (instance, config) = (&instance, &config);
-            let observation =
-                Observation { instance, fingerprinting: &fingerprinting, head, origin, route, config, metrics };
-            observation.log_refusal(token_verifier.as_deref(), refusal).await;
+            let service = observation.observed_service();
+            let clues = observation.gate.instance.find_clues(&observation.observed_head(&service)).await;
+            observation.log(&refusal.into(), &clues);
         });
+    }
+
+    /// Does with a copy of the request what `mode = "enforce"` would do, but for sending it.
+    async fn compare(
+        &self,
+        guarded: &mut GuardedRequest,
+        verdict: oneshot::Receiver<ObservedVerdict>,
+    ) -> ForetoldResult {
+        let instance = &self.instance;
+        if !instance.instance_lease.may_start() {
+            return without_store(guarded.route());
+        }
+        let is_for_later = guarded.is_for_later();
+        let context = ResponseContext::default();
+        let mut taker = AttemptTaker::new(instance, guarded, &context);
+        let lease = match self.claim(&mut taker, guarded, Ok(())).await {
+            Ok(Claim::Mine(lease)) => lease,
+            Ok(Claim::Answered(answer)) => {
+                guarded.count((&answer).into(), instance);
+                return foretell(answer, guarded.route().in_flight, is_for_later);
+            }
+            Err(ClaimFailure::Refused(refusal)) => return refusal.into(),
+            Err(ClaimFailure::Reserving(StoreError::Corrupt(_)) | ClaimFailure::TakingOver(StoreError::Corrupt(_))) => {
+                return Refusal::ResponseCorrupt.into();
+            }
+            Err(ClaimFailure::Reserving(error) | ClaimFailure::TakingOver(error)) => {
+                let route = guarded.route();
+                tracing::debug!(route = %route.name, %error, "the key of an observed request could not be reserved");
+                return without_store(route);
+            }
+        };
+        guarded.count_start(lease.attempt == 1, instance);
+        let route = guarded.route();
+        let verdict = verdict.await.ok();
+        let is_success = verdict.is_some_and(|(_, _, status)| status.is_success());
+        let accepted = (route.limits_new_keys() && is_success).then(|| Arc::clone(&lease.reserve_request));
+        let settled = settle::persist(instance, settlement(lease, verdict, route), taker.entry).await;
+        if let Some(request) = accepted {
+            accept_caller(instance, route, &request, settled.is_stored()).await;
+        }
+        ForetoldResult::Status(if is_for_later { OncegateStatus::Queued } else { OncegateStatus::Executed })
     }
 }
 
 /// An observed request that passes on its way, and all that its comparison needs.
-struct Observation<'a> {
-    instance: &'a Arc<Instance>,
-    fingerprinting: &'a Fingerprinting,
+struct Observation {
+    gate: Arc<Gate>,
     head: request::Parts,
     origin: RequestOrigin,
-    route: &'a Route,
-    config: &'a Config,
-    metrics: &'a RouteMetrics,
+    active: ActiveRoute,
+    config: Arc<Config>,
 }
 
-impl Observation<'_> {
+impl Observation {
     /// Compares the request, and logs the result that it would have got.
-    async fn log_comparison(
-        &self,
-        verifier: Option<&TokenVerifier>,
-        copy: oneshot::Receiver<CopyResult>,
-        verdict: oneshot::Receiver<ObservedVerdict>,
-    ) {
+    async fn log_comparison(self, copy: oneshot::Receiver<CopyResult>, verdict: oneshot::Receiver<ObservedVerdict>) {
         let service = self.observed_service();
-        let observed = self.observed_head(verifier, &service);
         // Before the admission: what it finds by a provisional salt must not be reserved.
-        let is_joined = self.instance.salt.stored().is_some();
-        match self.instance.admit_observed(&observed, copy).await {
-            Ok((request, body, _share)) => {
-                let clues = RequestClues::from(&request);
-                if !is_joined {
-                    return self.log(&self.without_store(), &clues);
-                }
-                let foretold = self.compare(request, &body, verdict).await;
-                self.log(&foretold, &clues);
+        let is_provisional = self.gate.instance.salt.stored().is_none();
+        let observed = self.observed_head(&service);
+        let (reserve_request, body, share) = match self.gate.instance.admit_observed(&observed, copy).await {
+            Ok(admitted) => admitted,
+            Err(foretold) => {
+                let clues = self.gate.instance.find_clues(&observed).await;
+                return self.log(&foretold, &clues);
             }
-            Err(foretold) => self.log(&foretold, &self.instance.find_clues(&observed).await),
-        }
-    }
-
-    async fn log_refusal(&self, verifier: Option<&TokenVerifier>, refusal: Refusal) {
-        let service = self.observed_service();
-        let clues = self.instance.find_clues(&self.observed_head(verifier, &service)).await;
-        self.log(&refusal.into(), &clues);
+        };
+        let clues = RequestClues::from(&reserve_request);
+        let Self { gate, head, origin, active, config } = self;
+        let client_address = active.route.limits_new_keys().then(|| client_address(&head, &origin, &config));
+        let mut guarded = GuardedRequest {
+            reserve_request,
+            head,
+            body,
+            share,
+            origin,
+            client_address,
+            active,
+            secrets: config.secrets.clone(),
+            can_wait_for_store: false,
+            broken_rule: None,
+            is_provisional,
+            store_clock: Arc::clone(&gate.instance.store_clock),
+        };
+        let foretold = gate.compare(&mut guarded, verdict).await;
+        let GuardedRequest { head, origin, active, .. } = guarded;
+        Self { gate, head, origin, active, config }.log(&foretold, &clues);
     }
 
     /// Observed keys have records of their own: a route that is enforced later starts with none.
     fn observed_service(&self) -> Arc<str> {
-        format!("{} (observed)", self.instance.config.service).into()
+        format!("{} (observed)", self.gate.instance.config.service).into()
     }
 
-    fn observed_head<'a>(&'a self, verifier: Option<&'a TokenVerifier>, service: &'a Arc<str>) -> ObservedHead<'a> {
-        let Self { head, origin, route, config, fingerprinting, .. } = self;
-        ObservedHead { head, origin, route, verifier, service, secrets: &config.secrets, fingerprinting }
+    fn observed_head<'a>(&'a self, service: &'a Arc<str>) -> ObservedHead<'a> {
+        let Self { gate, head, origin, active, config } = self;
+        ObservedHead {
+            head,
+            origin,
+            route: &active.route,
+            verifier: active.token_verifier.as_deref(),
+            service,
+            secrets: &config.secrets,
+            fingerprinting: &gate.fingerprinting,
+        }
     }
 
     fn log(&self, foretold: &ForetoldResult, clues: &RequestClues) {
@@ -183,9 +221,9 @@ impl Observation<'_> {
         };
         let RequestClues { key, record, scope } = clues;
         // Needed to find a client that has to change; the others are not to be found.
-        let client = refusal.map(|_| client_address(&self.head, &self.origin, self.config));
+        let client = refusal.map(|_| client_address(&self.head, &self.origin, &self.config));
         tracing::info!(
-            route = %self.route.name,
+            route = %self.active.route.name,
             would,
             refusal,
             key = key.as_ref().map(Key::prefix).map(display),
@@ -195,120 +233,34 @@ impl Observation<'_> {
             "observed"
         );
     }
+}
 
-    /// Does with a copy of the request what `mode = "enforce"` would do, but for sending it.
-    async fn compare(
-        &self,
-        request: ReserveRequest,
-        body: &Bytes,
-        verdict: oneshot::Receiver<ObservedVerdict>,
-    ) -> ForetoldResult {
-        if !self.instance.instance_lease.may_start() {
-            return self.without_store();
-        }
-        self.reserve(request, body, verdict).await.unwrap_or_else(|error| match error {
-            StoreError::Corrupt(_) => Refusal::ResponseCorrupt.into(),
-            StoreError::Failed(_) | StoreError::Taken(_) | StoreError::TimedOut | StoreError::Unavailable(_) => {
-                tracing::debug!(route = %self.route.name, %error, "the key of an observed request could not be reserved");
-                self.without_store()
-            }
-        })
-    }
-
-    /// The result where the store reserves no key.
-    fn without_store(&self) -> ForetoldResult {
-        match self.route.store_down {
-            StoreDownPolicy::Bypass => ForetoldResult::Status(OncegateStatus::Bypassed),
-            StoreDownPolicy::Reject => Refusal::StoreUnavailable.into(),
-        }
-    }
-
-    async fn reserve(
-        &self,
-        request: ReserveRequest,
-        body: &Bytes,
-        verdict: oneshot::Receiver<ObservedVerdict>,
-    ) -> Result<ForetoldResult, StoreError> {
-        let Self { instance, fingerprinting, head, origin, route, config, metrics } = self;
-        let source = FingerprintSource { head, body, secrets: &config.secrets };
-        let rules = DecisionRules {
-            on_unknown: route.on_unknown,
-            quiet_after: route.quiet_after,
-            average_latency: Duration::default(),
-        };
-        let is_for_later = enqueue::is_for_later(route, &head.headers);
-        let entry = instance.in_flight.register(request.token);
-        let client_address = route.limits_new_keys().then(|| client_address(head, origin, config));
-        let new_key = NewKey { route, reserve_request: &request, client_address };
-        let mut result = match new_key.use_limits(instance).await {
-            Ok(permit) => {
-                let reserved = instance.store.reserve(permit.mark(&request)).await?;
-                if let ReserveResult::Taken(_) = &reserved {
-                    permit.give_back();
-                }
-                reserved
-            }
-            Err(wait) => match instance.store.find(request.id).await? {
-                Some(record) => ReserveResult::Taken(record),
-                None => {
-                    metrics.rate_limited.inc();
-                    return Ok(Refusal::TooManyKeys(wait).into());
-                }
-            },
-        };
-        for round in 0..=TAKE_OVERS_MAX {
-            let record = match result {
-                ReserveResult::Fresh(lease) => {
-                    let is_first = lease.attempt == 1;
-                    let result = if is_first { ReservationResult::Created } else { ReservationResult::FailedRetry };
-                    instance.observability.count_reservation(metrics, &request.scope, result);
-                    let verdict = verdict.await.ok();
-                    let is_success = verdict.is_some_and(|(_, _, status)| status.is_success());
-                    let accepted = (route.limits_new_keys() && is_success).then(|| Arc::clone(&lease.reserve_request));
-                    let settled = settle::persist(instance, settlement(lease, verdict, route), entry).await;
-                    if let Some(request) = accepted {
-                        accept_caller(instance, route, &request, settled.is_stored()).await;
-                    }
-                    let status = if is_for_later { OncegateStatus::Queued } else { OncegateStatus::Executed };
-                    return Ok(ForetoldResult::Status(status));
-                }
-                ReserveResult::Taken(record) => record,
-            };
-            let comparison = fingerprinting.compare(&request, source, &record).await;
-            let record = instance.store_clock.certain(record, request.time_limit);
-            let decision = decide(record, comparison, &rules);
-            if let Some(result) = decision.counted_as() {
-                instance.observability.count_reservation(metrics, &request.scope, result);
-            }
-            match decision {
-                Decision::TakeOver(_) if round == TAKE_OVERS_MAX => break,
-                Decision::TakeOver(from) => {
-                    result = instance.store.take_over(TakeOverParams { request: request.clone(), from }).await?;
-                }
-                decision => return Ok(foretell(decision, route.in_flight, is_for_later)),
-            }
-        }
-        Ok(Refusal::InFlight(RetryAfter::new(Duration::ZERO)).into())
+/// The result where the store reserves no key.
+fn without_store(route: &Route) -> ForetoldResult {
+    match route.store_down {
+        StoreDownPolicy::Bypass => ForetoldResult::Status(OncegateStatus::Bypassed),
+        StoreDownPolicy::Reject => Refusal::StoreUnavailable.into(),
     }
 }
 
-/// The result that follows from a decision. Enforcement would have accepted a request that is for later, and an accepted key answers
-/// 202 until it is completed.
-fn foretell(decision: Decision, in_flight: InFlightPolicy, is_for_later: bool) -> ForetoldResult {
-    match decision {
-        Decision::Accepted(progress) => ForetoldResult::Status(progress.oncegate_status()),
-        Decision::Join(_) if is_for_later => ForetoldResult::Status(OncegateStatus::Queued),
-        Decision::Join(retry_after) => match in_flight {
+/// The result that follows from the answer of a key's record. Enforcement would have accepted a request that is for later, and an
+/// accepted key answers 202 until it is completed.
+fn foretell(answer: KeyAnswer, in_flight: InFlightPolicy, is_for_later: bool) -> ForetoldResult {
+    match answer {
+        KeyAnswer::Accepted(progress) => ForetoldResult::Status(progress.into()),
+        KeyAnswer::Join(_) if is_for_later => ForetoldResult::Status(OncegateStatus::Queued),
+        KeyAnswer::Join(retry_after) => match in_flight {
             InFlightPolicy::Accepted | InFlightPolicy::Wait => ForetoldResult::Status(OncegateStatus::InFlight),
-            InFlightPolicy::Conflict => Refusal::InFlight(retry_after).into(),
+            InFlightPolicy::Conflict => Refusal::InFlight(RetryAfter::new(retry_after)).into(),
         },
         // Of the response only the status is stored.
-        Decision::Refuse(Refusal::ResponseNotKept) | Decision::Replay(_) => {
+        KeyAnswer::Refuse(KeyRefusal::ResponseNotKept) | KeyAnswer::Replay(_) => {
             ForetoldResult::Status(OncegateStatus::Replayed)
         }
-        Decision::Refuse(Refusal::OutcomeUnknown(_)) if is_for_later => ForetoldResult::Status(OncegateStatus::Unknown),
-        Decision::Refuse(refusal) => refusal.into(),
-        Decision::TakeOver(_) => ForetoldResult::Status(OncegateStatus::Executed),
+        KeyAnswer::Refuse(KeyRefusal::OutcomeUnknown(_)) if is_for_later => {
+            ForetoldResult::Status(OncegateStatus::Unknown)
+        }
+        KeyAnswer::Refuse(refusal) => Refusal::from(refusal).into(),
     }
 }
 

@@ -7,8 +7,8 @@ use http::header::HeaderValue;
 use http::{StatusCode, response};
 use tokio::sync::mpsc;
 
-use super::decide::AcceptedProgress;
 use crate::body::BodyPiece;
+use crate::domain::decision::AcceptedProgress;
 use crate::domain::operation::OperationId;
 use crate::domain::response::StoredResponse;
 use crate::domain::response_policy::ResponseVerdict;
@@ -92,7 +92,7 @@ impl Outcome {
     /// The value of `Oncegate-Status`.
     pub fn oncegate_status(&self) -> OncegateStatus {
         match self {
-            Self::Accepted { progress, .. } => progress.oncegate_status(),
+            Self::Accepted { progress, .. } => (*progress).into(),
             Self::Bypassed(_) => OncegateStatus::Bypassed,
             // A response that is not stored yet is not durable: it is lost if this instance stops now.
             Self::ExecutedElsewhere(completed) | Self::Replayed(completed) if completed.expires_at.is_none() => {

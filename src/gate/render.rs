@@ -5,11 +5,11 @@ use std::sync::Arc;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderValue, LOCATION, RETRY_AFTER, TRAILER};
 use http::{Response, StatusCode};
 
-use super::decide::{AcceptedProgress, DEFAULT_RETRY_AFTER};
 use super::operations;
 use super::outcome::{Outcome, StreamedResponse};
 use super::response_context::ResponseContext;
 use crate::body::Body;
+use crate::domain::decision::{AcceptedProgress, DEFAULT_RETRY_AFTER};
 use crate::domain::operation::OperationId;
 use crate::domain::response::StoredResponse;
 use crate::domain::state::CompletedResponse;
@@ -37,17 +37,18 @@ impl Outcome {
             // Whatever the attempt came to: it was unguarded, and no more is promised than that it was forwarded.
             Self::Bypassed(outcome) => return outcome.render_as(status, context, problem_base),
             // A gRPC client has no other way to ask again than the same call.
-            Self::Accepted { progress: AcceptedProgress::Pending(retry_after), .. } | Self::InFlight(retry_after)
-                if context.is_call =>
-            {
-                grpc::refusal_response(&Refusal::InFlight(retry_after))
-            }
+            Self::InFlight(retry_after) if context.is_call => grpc::refusal_response(&Refusal::InFlight(retry_after)),
             Self::Accepted { progress, .. } if context.is_call => {
-                let wait = progress.retry_after().unwrap_or_else(|| RetryAfter::new(DEFAULT_RETRY_AFTER));
-                grpc::refusal_response(&Refusal::OutcomeUnknown(wait))
+                let wait = RetryAfter::new(progress.retry_after().unwrap_or(DEFAULT_RETRY_AFTER));
+                grpc::refusal_response(&match progress {
+                    AcceptedProgress::Pending(_) => Refusal::InFlight(wait),
+                    AcceptedProgress::Unknown(_) | AcceptedProgress::Dead => Refusal::OutcomeUnknown(wait),
+                })
             }
             Self::Refused(refusal) if context.is_call => grpc::refusal_response(&refusal),
-            Self::Accepted { operation, progress } => accepted(operation, progress.retry_after(), context),
+            Self::Accepted { operation, progress } => {
+                accepted(operation, progress.retry_after().map(RetryAfter::new), context)
+            }
             Self::ExecutedElsewhere(completed) => stored(completed, context),
             Self::Executed { response, expires_at } => {
                 let mut response = live(response, context);

@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use super::Gate;
 use super::admit::GuardedRequest;
-use super::decide::{AcceptedProgress, Decision};
 use super::outcome::Outcome;
 use super::response_context::ResponseContext;
 use crate::config::{InFlightPolicy, Route};
+use crate::domain::decision::{AcceptedProgress, Decision, KeyAnswer};
 use crate::protocol::prefer;
 use crate::protocol::refusal::{Refusal, RetryAfter};
 use crate::protocol::status::OncegateStatus;
@@ -37,11 +37,11 @@ impl WorkResult {
 #[derive(Clone, Copy)]
 pub(super) enum AwaitedEnd {
     /// The end of the key's attempt, which another request has started.
-    Attempt(RetryAfter),
+    Attempt(Duration),
     /// The end of the delivery of an earlier request with the key.
     Delivery(AcceptedProgress),
     /// The end of the delivery of this request.
-    OwnDelivery(RetryAfter),
+    OwnDelivery(Duration),
 }
 
 /// One duplicate's wait.
@@ -64,7 +64,8 @@ impl WaitPolicy {
     }
 
     /// The outcome while the attempt is still running: 202 where the route says so, else a refusal.
-    pub fn still_running(&self, retry_after: RetryAfter) -> Outcome {
+    pub fn still_running(&self, retry_after: Duration) -> Outcome {
+        let retry_after = RetryAfter::new(retry_after);
         match self.answers_accepted {
             true => Outcome::InFlight(retry_after),
             false => Outcome::Refused(Refusal::InFlight(retry_after)),
@@ -82,7 +83,7 @@ impl Gate {
                 self.join(guarded, retry_after).await
             }
             AwaitedEnd::Delivery(progress) => {
-                context.note_status(progress.oncegate_status());
+                context.note_status(progress.into());
                 self.accepted(guarded, progress).await
             }
             AwaitedEnd::OwnDelivery(retry_after) => {
@@ -98,28 +99,39 @@ impl Gate {
 
     /// Waits for the attempt that is running. A waiting request never becomes an attempt: if the first attempt is released,
     /// or the wait is over, the client has to send the request again.
-    async fn join(&self, guarded: &GuardedRequest, retry_after: RetryAfter) -> Outcome {
+    async fn join(&self, guarded: &GuardedRequest, retry_after: Duration) -> Outcome {
         let policy = WaitPolicy::new(guarded.route(), &guarded.head.headers);
-        match self.decide_by_end(guarded, policy.deadline).await {
-            Some(Decision::Replay(completed)) => Outcome::Replayed(completed),
-            Some(Decision::Refuse(refusal)) => Outcome::Refused(refusal),
-            Some(Decision::Accepted(progress)) => self.accepted(guarded, progress).await,
-            Some(Decision::Join(retry_after)) => policy.still_running(retry_after),
-            Some(Decision::TakeOver(_)) => {
-                Outcome::Refused(Refusal::InFlight(RetryAfter::new(guarded.rules().average_latency)))
-            }
-            None => policy.still_running(retry_after),
+        let decision = match self.decide_by_end(guarded, policy.deadline).await {
+            Ok(Some(decision)) => decision,
+            Ok(None) => return policy.still_running(retry_after),
+            Err(refusal) => return Outcome::Refused(refusal),
+        };
+        match decision.answer_without_take_over(&guarded.rules()) {
+            KeyAnswer::Replay(completed) => Outcome::Replayed(completed),
+            KeyAnswer::Refuse(refusal) => Outcome::Refused(refusal.into()),
+            KeyAnswer::Accepted(progress) => self.accepted(guarded, progress).await,
+            KeyAnswer::Join(retry_after) => policy.still_running(retry_after),
         }
     }
 
     /// Waits until the key's attempt is settled, and decides by what became of it. `None` if it is still running at the deadline, if
     /// a drain has begun, or if the record is gone.
-    pub(super) async fn decide_by_end(&self, guarded: &GuardedRequest, deadline: Instant) -> Option<Decision> {
+    ///
+    /// # Errors
+    /// As for [`Self::decide_by_newest`].
+    pub(super) async fn decide_by_end(
+        &self,
+        guarded: &GuardedRequest,
+        deadline: Instant,
+    ) -> Result<Option<Decision>, Refusal> {
         let settled = tokio::select! {
             biased;
             settled = self.instance.wait_groups.wait(&self.instance, guarded.reserve_request.id, deadline) => settled,
             () = self.instance.draining.cancelled() => None,
         };
-        Some(self.decide_by_newest(settled?, guarded).await)
+        match settled {
+            Some(settled) => self.decide_by_newest(settled, guarded).await.map(Some),
+            None => Ok(None),
+        }
     }
 }

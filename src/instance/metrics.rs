@@ -13,6 +13,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 
 use super::recent_outcomes::{RecentOutcomes, RouteOutcomes};
 use crate::cache::shared::SharedCacheMetrics;
+use crate::domain::decision::{AcceptedProgress, KeyAnswer, KeyRefusal};
 use crate::domain::state::StateKind;
 use crate::jwt::TokenFault;
 use crate::protocol::refusal::ReachedLimit;
@@ -280,6 +281,24 @@ label!(
     }
 );
 
+impl From<&KeyAnswer> for ReservationResult {
+    fn from(answer: &KeyAnswer) -> Self {
+        match answer {
+            // An accepted request runs on its own, and its duplicates join it.
+            KeyAnswer::Accepted(AcceptedProgress::Pending(_)) | KeyAnswer::Join(_) => Self::InFlight,
+            KeyAnswer::Accepted(AcceptedProgress::Dead | AcceptedProgress::Unknown(_)) => Self::Unknown,
+            KeyAnswer::Replay(_) => Self::Replay,
+            KeyAnswer::Refuse(refusal) => match refusal {
+                KeyRefusal::Expired => Self::Expired,
+                KeyRefusal::InFlight(_) => Self::InFlight,
+                KeyRefusal::OtherRequest | KeyRefusal::WithoutBody => Self::KeyMisuse,
+                KeyRefusal::OutcomeUnknown(_) => Self::Unknown,
+                KeyRefusal::ResponseNotKept => Self::Replay,
+            },
+        }
+    }
+}
+
 label!(
     /// The direction of a jump of the store's clock.
     JumpDirection, "direction", {
@@ -383,6 +402,31 @@ impl Label for MethodLabel {
             Self::Post => "POST",
             Self::Put => "PUT",
             Self::Trace => "TRACE",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answers_of_a_record_are_counted_by_what_became_of_its_attempt() {
+        let wait = std::time::Duration::from_secs(1);
+        let accepted = |progress| KeyAnswer::Accepted(progress);
+        for (answer, counted) in [
+            (accepted(AcceptedProgress::Pending(wait)), ReservationResult::InFlight),
+            (accepted(AcceptedProgress::Unknown(wait)), ReservationResult::Unknown),
+            (accepted(AcceptedProgress::Dead), ReservationResult::Unknown),
+            (KeyAnswer::Join(wait), ReservationResult::InFlight),
+            (KeyAnswer::Refuse(KeyRefusal::Expired), ReservationResult::Expired),
+            (KeyAnswer::Refuse(KeyRefusal::InFlight(wait)), ReservationResult::InFlight),
+            (KeyAnswer::Refuse(KeyRefusal::OtherRequest), ReservationResult::KeyMisuse),
+            (KeyAnswer::Refuse(KeyRefusal::OutcomeUnknown(wait)), ReservationResult::Unknown),
+            (KeyAnswer::Refuse(KeyRefusal::ResponseNotKept), ReservationResult::Replay),
+            (KeyAnswer::Refuse(KeyRefusal::WithoutBody), ReservationResult::KeyMisuse),
+        ] {
+            assert_eq!(ReservationResult::from(&answer), counted, "{answer:?}");
         }
     }
 }

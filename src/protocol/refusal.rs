@@ -10,6 +10,7 @@ use http::header::{CACHE_CONTROL, CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::status::OncegateStatus;
+use crate::domain::decision::KeyRefusal;
 use crate::domain::key::KeyError;
 use crate::jwt::TokenFault;
 
@@ -125,6 +126,19 @@ impl RetryAfter {
     /// Returns the seconds.
     pub fn seconds(self) -> u64 {
         self.0
+    }
+}
+
+impl From<KeyRefusal> for Refusal {
+    fn from(refusal: KeyRefusal) -> Self {
+        match refusal {
+            KeyRefusal::Expired => Self::KeyExpired,
+            KeyRefusal::InFlight(wait) => Self::InFlight(RetryAfter::new(wait)),
+            KeyRefusal::OtherRequest => Self::KeyReused(KeyReuse::OtherRequest),
+            KeyRefusal::OutcomeUnknown(wait) => Self::OutcomeUnknown(RetryAfter::new(wait)),
+            KeyRefusal::ResponseNotKept => Self::ResponseNotKept,
+            KeyRefusal::WithoutBody => Self::KeyReused(KeyReuse::WithoutBody),
+        }
     }
 }
 
@@ -404,6 +418,22 @@ mod tests {
             Refusal::UpstreamUnreachable(_) => 26,
         };
         assert!(Refusal::ALL.into_iter().map(index).eq(0..Refusal::ALL.len()));
+    }
+
+    #[test]
+    fn a_request_without_a_body_is_never_advised_to_take_a_new_key() {
+        let wait = Duration::from_secs(1);
+        for (refusal, slug, advice) in [
+            (KeyRefusal::Expired, "key-expired", "new_key"),
+            (KeyRefusal::InFlight(wait), "in-flight", "same_key"),
+            (KeyRefusal::OtherRequest, "key-reused", "new_key"),
+            (KeyRefusal::OutcomeUnknown(wait), "outcome-unknown", "reconcile"),
+            (KeyRefusal::ResponseNotKept, "response-not-kept", "reconcile"),
+            (KeyRefusal::WithoutBody, "key-reused", "fix"),
+        ] {
+            let refusal = Refusal::from(refusal);
+            assert_eq!((refusal.slug(), refusal.client_action()), (slug, advice));
+        }
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use http::HeaderValue;
 
+use crate::domain::decision::AcceptedProgress;
+
 /// The values of `Oncegate-Status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OncegateStatus {
@@ -27,6 +29,15 @@ pub enum OncegateStatus {
     Unknown,
     /// This is the service's response, and it could not be stored yet.
     Unstored,
+}
+
+impl From<AcceptedProgress> for OncegateStatus {
+    fn from(progress: AcceptedProgress) -> Self {
+        match progress {
+            AcceptedProgress::Pending(_) => Self::Queued,
+            AcceptedProgress::Unknown(_) | AcceptedProgress::Dead => Self::Unknown,
+        }
+    }
 }
 
 impl OncegateStatus {

@@ -5,12 +5,13 @@ use std::time::{Duration, SystemTime};
 
 use super::admin::{Cursor, KeyFilter, OperatorAction, OperatorDecision, Target};
 use super::encryption::{Encryption, SealResponses};
-use super::results::{ExpectedRecord, RouteIdentity};
+use super::results::RouteIdentity;
 use crate::domain::attempt::ReserveRequest;
 use crate::domain::delivery::EnqueueRequest;
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::key_holder::KeyHolder;
 use crate::domain::probe::ProbeSchedule;
+use crate::domain::record::ExpectedRecord;
 use crate::domain::scope::Scope;
 use crate::domain::service_report::{ReservationHandle, RouteRetention};
 use crate::domain::state::StateKind;

@@ -167,7 +167,7 @@ impl Backend for Postgres {
 
     fn take_over(&self, TakeOverParams { request, from }: TakeOverParams) -> StoreFuture<'_, ReserveResult> {
         self.retry(InDoubt, request, move |request, in_doubt, deadline| async move {
-            Ok(self.take_over_once(request, from, in_doubt, deadline).await?.taken_over_from(from.replaced()))
+            Ok(self.take_over_once(request, from, in_doubt, deadline).await?.taken_over_from((&from).into()))
         })
     }
 

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::domain::attempt::ReplacedRecord;
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::record::Record;
-use crate::domain::state::StateKind;
 
 /// The result of a lease renewal.
 #[derive(Clone, Copy, Debug)]
@@ -27,32 +25,6 @@ pub struct PrimaryCheck {
     /// Whether a server that this instance used is refused since the last look: another one takes writes now, on a newer
     /// timeline, or none can be preferred. Then the store may have lost what this instance has reserved, and its lease.
     pub has_changed: bool,
-}
-
-/// A record as a caller has read it. [`Store::take_over`](super::Store::take_over) compares it, so that one of several callers wins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExpectedRecord {
-    /// The newest attempt's token.
-    pub token: Token,
-    /// The state.
-    pub state: StateKind,
-    /// The time at which it was past its TTL, so that it counts as a new key; `None` if it was not.
-    pub past_ttl_at: Option<SystemTime>,
-}
-
-impl ExpectedRecord {
-    /// The record, once it is taken over.
-    pub(super) fn replaced(&self) -> ReplacedRecord {
-        let was_completed = matches!(self.state, StateKind::Completed | StateKind::Expired);
-        ReplacedRecord { token: self.token, was_completed }
-    }
-}
-
-impl From<&Record> for ExpectedRecord {
-    fn from(record: &Record) -> Self {
-        let past_ttl_at = record.reading.filter(|_| record.past_ttl).map(|reading| reading.at);
-        Self { token: record.token, state: record.state.kind(), past_ttl_at }
-    }
 }
 
 /// The store's answer to a [settlement](super::Store::settle).

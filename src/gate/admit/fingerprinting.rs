@@ -12,9 +12,9 @@ use tokio::task::spawn_blocking;
 use super::origin::named_host;
 use crate::config::Route;
 use crate::domain::attempt::ReserveRequest;
+use crate::domain::decision::RequestComparison;
 use crate::domain::fingerprint::{Fingerprint, FingerprintInput, Recipe, Secrets};
 use crate::domain::record::Record;
-use crate::gate::decide::RequestComparison;
 
 /// The size from which a body is large, by what it may have decoded. At the 300 MB/s that BENCHMARKS.md aims at, 64 KiB of JSON
 /// take 0.22 ms.

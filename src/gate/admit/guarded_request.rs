@@ -7,13 +7,13 @@ use bytes::Bytes;
 use http::request;
 
 use super::super::authorize::{Authorizer, ReplayQuestion};
-use super::super::decide::DecisionRules;
 use super::super::response_context::ResponseContext;
 use super::super::routing::ActiveRoute;
 use super::fingerprinting::FingerprintSource;
 use crate::body::body_budget::BudgetShare;
-use crate::config::Route;
+use crate::config::{Route, RouteMode};
 use crate::domain::attempt::ReserveRequest;
+use crate::domain::decision::DecisionRules;
 use crate::domain::fingerprint::Secrets;
 use crate::instance::Instance;
 use crate::instance::metrics::ReservationResult;
@@ -74,6 +74,16 @@ impl GuardedRequest {
     pub(in crate::gate) fn refuse_new_key(&self, wait: RetryAfter) -> Refusal {
         self.active.metrics.rate_limited.inc();
         Refusal::TooManyKeys(wait)
+    }
+
+    /// Whether this is the copy of a request on a route that only observes.
+    pub(in crate::gate) fn is_observed(&self) -> bool {
+        self.route().mode == RouteMode::Observe
+    }
+
+    /// Counts the start of an attempt of this request, or its acceptance for delivery.
+    pub(in crate::gate) fn count_start(&self, is_first: bool, instance: &Instance) {
+        self.count(if is_first { ReservationResult::Created } else { ReservationResult::FailedRetry }, instance);
     }
 
     /// Counts the result of this request's reservation.

@@ -48,7 +48,7 @@ impl SqliteTransaction<'_> {
                 None => self.reserve(request)?,
             },
         };
-        Ok(result.taken_over_from(from.replaced()))
+        Ok(result.taken_over_from((&from).into()))
     }
 
     pub fn settle(&self, settlement: Settlement) -> SqliteResult<SettleResult> {

@@ -221,7 +221,7 @@ impl Oncegate {
         }
     }
 
-    /// `gate::decide`. A duplicate that waits is modeled as one that comes later; one that waits in vain gets 409 like
+    /// `domain::decision::decide`. A duplicate that waits is modeled as one that comes later; one that waits in vain gets 409 like
     /// the rest.
     fn decide(&self, world: &mut World, token: Token, record: &Record) {
         let lapsed = world.has_lapsed(record);
