@@ -11,7 +11,7 @@ use super::first_sent;
 use super::pass::{self, PassThroughRequest};
 use super::response_context::ResponseContext;
 use super::routing::ActiveRoute;
-use super::{Gate, LiveConfig};
+use super::worker::{Gate, LiveConfig};
 use crate::body::request_body::RequestBody;
 use crate::body::{Body, ConnectionGuard};
 use crate::config::{BODY_BYTES_MAX, Config, Route, RouteMode};

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::Gate;
 use super::admit::GuardedRequest;
 use super::claim::ClaimFailure;
 use super::outcome::Outcome;
 use super::response_context::ResponseContext;
-use super::wait::WorkResult;
+use super::work::WorkResult;
+use super::worker::Gate;
 use crate::config::StoreDownPolicy;
 use crate::domain::attempt::AttemptLease;
 use crate::domain::decision::{Decision, KeyAnswer, KeyRefusal};

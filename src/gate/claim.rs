@@ -9,7 +9,7 @@ use std::pin::pin;
 use super::admit::GuardedRequest;
 use super::new_key::NewKeyPermit;
 use super::response_context::ResponseContext;
-use super::{Gate, log_and_refuse};
+use super::worker::{Gate, log_and_refuse};
 use crate::domain::decision::{Decision, KeyAnswer};
 use crate::domain::record::{ExpectedRecord, Record};
 use crate::instance::request_trace::TraceStage;

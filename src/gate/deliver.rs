@@ -1,18 +1,19 @@
-//! Delivers an accepted request: one attempt, forwarded like any other, and the decision about the next one.
+//! Delivers an accepted request: one attempt, forwarded like any other, and the end of the delivery if no other attempt follows.
+//!
+//! The time of the next attempt is part of the settlement, which `attempt_end` makes. The task `deliverer` picks requests up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
-use http::header::RETRY_AFTER;
 
-use super::Gate;
 use super::admit::GuardedRequest;
+use super::attempt_end::{is_final, not_sent};
 use super::outcome::Outcome;
 use super::settle::persist;
+use super::worker::Gate;
 use crate::config::Route;
-use crate::domain::attempt::{AttemptLease, Settlement};
 use crate::domain::delivery::DeliveryJob;
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::quantity::quantity;
@@ -20,13 +21,9 @@ use crate::domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus};
 use crate::domain::retry::{DeliveryAttempt, RetryPolicy};
 use crate::domain::sealed::UnsealError;
 use crate::domain::state::StateKind;
-use crate::domain::unknown_cause::UnknownCause;
-use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::in_flight::InFlightEntry;
-use crate::jitter::random_fraction;
 use crate::protocol::refusal::Refusal;
-use crate::protocol::retry_after::requested_pause;
 use crate::protocol::{grpc, request_codec};
 use crate::store::GiveUpParams;
 use crate::telemetry::logs::error_causes;
@@ -206,48 +203,6 @@ async fn delivery_result(outcome: Outcome, route: &Route) -> Option<DeliveryResu
     }
 }
 
-/// Whether the same request would get the same response. If the route's status table does not release the status, the
-/// service itself has said that the request was not executed.
-fn is_final(route: &Route, status: ServiceStatus, headers: &HeaderMap) -> bool {
-    let retry_after = headers.contains_key(RETRY_AFTER);
-    !status.may_pass() && !retry_after && route.statuses.verdict_on(status, retry_after) == ResponseVerdict::Release
-}
-
-/// The time in which the instance of the last attempt gives the key up itself, with the result. If it dies before, the next
-/// pick-up does it.
-const GIVE_UP_WITHIN: Duration = Duration::from_secs(60);
-
-/// Releases the attempt: it was not executed, or counts as such. A delivery is due again after a pause.
-pub(super) fn release(
-    lease: AttemptLease,
-    route: &Route,
-    ttl: Duration,
-    response: Option<(ServiceStatus, &HeaderMap)>,
-) -> Settlement {
-    let is_final = response.is_some_and(|(status, headers)| is_final(route, status, headers));
-    let retry_after = response.and_then(|(_, headers)| requested_pause(headers));
-    let pause = lease.delivery.map(|delivery| pause(route, &delivery, is_final, retry_after));
-    let ttl = response.map_or(ttl, |(status, _)| released_ttl(status, ttl, &lease));
-    lease.release(ttl).with_retry_in(pause)
-}
-
-/// The time for which a key is remembered that a response with this status has released. A key whose first attempt the service
-/// has refused to the caller is forgotten at once: otherwise anybody without credentials could fill the store with keys. Earlier
-/// attempts are remembered: one of them may have executed.
-pub(super) fn released_ttl(status: ServiceStatus, ttl: Duration, lease: &AttemptLease) -> Duration {
-    if status.refuses_caller() && lease.attempt == 1 { Duration::ZERO } else { ttl }
-}
-
-/// Releases an attempt of which nothing was sent. For a delivery it does not count as a try, and the delivery is due again
-/// after a pause, which grows with the attempts: other instances may be able to deliver it.
-pub(super) fn not_sent(instance: &Instance, lease: AttemptLease, retry: &RetryPolicy, ttl: Duration) -> Settlement {
-    let Some(delivery) = lease.delivery else { return lease.release(ttl) };
-    instance.note_unsent_delivery(lease.reserve_request.id, lease.reserve_request.token);
-    let attempts = DeliveryAttempt { number: lease.attempt.saturating_add(1), ..delivery };
-    let pause = retry.pause(&attempts, random_fraction(), None);
-    lease.release(ttl).with_retry_in(Some(pause))
-}
-
 /// The pauses of a delivery whose route this instance does not have.
 const NO_ROUTE: RetryPolicy = RetryPolicy {
     max_attempts: u32::MAX,
@@ -264,18 +219,4 @@ fn may_log_missing_secret() -> bool {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let now = BootInstant::now().millis();
     NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| (now >= next).then_some(now + 60_000)).is_ok()
-}
-
-/// Makes the attempt unknown. A delivery is due again if the route's `on_unknown` retries.
-pub(super) fn unknown(lease: AttemptLease, route: &Route, cause: UnknownCause) -> Settlement {
-    let retries = route.on_unknown != OnUnknown::Hold;
-    let pause = lease.delivery.filter(|_| retries).map(|delivery| pause(route, &delivery, false, None));
-    lease.unknown(cause).with_retry_in(pause)
-}
-
-fn pause(route: &Route, delivery: &DeliveryAttempt, is_final: bool, retry_after: Option<Duration>) -> Duration {
-    match is_final || route.retry.is_last(delivery) {
-        true => GIVE_UP_WITHIN,
-        false => route.retry.pause(delivery, random_fraction(), retry_after),
-    }
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 use http::HeaderMap;
 use tokio::time::Instant;
 
-use super::Gate;
 use super::admit::GuardedRequest;
 use super::claim::{Claim, KeyTaker, TakeResult};
 use super::new_key::NewKeyPermit;
 use super::outcome::Outcome;
 use super::response_context::ResponseContext;
-use super::wait::{AwaitedEnd, WorkResult};
+use super::work::{AwaitedEnd, WorkResult};
+use super::worker::Gate;
 use crate::config::{DeliveryMode, Route};
 use crate::domain::decision::{AcceptedProgress, Decision, KeyAnswer};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult};

@@ -19,7 +19,8 @@ use super::oversize::OversizeResponse;
 use super::response_context::ResponseContext;
 use super::routing::ActiveRoute;
 use super::settle::{RunningAttempt, SettleOutcome, persist};
-use super::{Gate, deliver, forwarded_key, oversize};
+use super::worker::Gate;
+use super::{attempt_end, forwarded_key, oversize};
 use crate::body::Body;
 use crate::body::body_budget::{BodyBudget, BudgetShare};
 use crate::body::client_body::UNWATCHED_MAX;
@@ -146,7 +147,7 @@ impl Gate {
             }
             UpstreamOutcome::NeverSent(reason) => {
                 let (lease, entry) = attempt.into_parts();
-                let settlement = deliver::release(lease, &route, route.ttl, None);
+                let settlement = attempt_end::release(lease, &route, route.ttl, None);
                 (Refusal::UpstreamUnreachable(reason.into()), settlement, entry)
             }
             UpstreamOutcome::NotSent(refusal) => {
@@ -154,13 +155,13 @@ impl Gate {
                     self.count_overload(limit);
                 }
                 let (lease, entry) = attempt.into_parts();
-                (refusal, deliver::not_sent(&self.instance, lease, &route.retry, route.ttl), entry)
+                (refusal, attempt_end::not_sent(&self.instance, lease, &route.retry, route.ttl), entry)
             }
             UpstreamOutcome::NoResponse(refusal, cause) => {
                 context.with_trace(|trace| trace.note_unknown(cause));
                 tracing::warn!(%record, route = %route.name, attempt = number, %cause, "the outcome is unknown");
                 let (lease, entry) = attempt.into_parts();
-                (refusal, deliver::unknown(lease, &route, cause), entry)
+                (refusal, attempt_end::unknown(lease, &route, cause), entry)
             }
         };
         self.settle_without_response(settlement, entry, &reserve_request, context, refusal).await
@@ -185,14 +186,14 @@ impl Gate {
         let (lease, entry) = attempt.into_parts();
         let accepted = (route.limits_new_keys() && status.is_success()).then(|| Arc::clone(&lease.reserve_request));
         let settlement = match (verdict, storable) {
-            (ResponseVerdict::Store, Some(storable)) => lease.complete(storable, ttl).with_remember(route.remember),
-            (ResponseVerdict::Release, _) => deliver::release(lease, route, ttl, Some((status, &response.headers))),
+            (ResponseVerdict::Store, Some(storable)) => attempt_end::complete(lease, route, ttl, storable),
+            (ResponseVerdict::Release, _) => attempt_end::release(lease, route, ttl, Some((status, &response.headers))),
             (ResponseVerdict::Unknown | ResponseVerdict::Store, _) => {
                 let cause = unknown_cause;
                 context.with_trace(|trace| trace.note_unknown(cause));
                 tracing::warn!(record = %reserve_request.id, route = %route.name, attempt = lease.attempt, %cause,
                     "the service's response leaves the outcome unknown");
-                deliver::unknown(lease, route, cause)
+                attempt_end::unknown(lease, route, cause)
             }
         };
         let settled = context.timed(TraceStage::Settle, pin!(persist(&self.instance, settlement, entry))).await;

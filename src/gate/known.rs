@@ -1,7 +1,7 @@
 //! Decides by the record that this instance has of a key, and asks the store where another instance may have a later one.
 
 use super::admit::GuardedRequest;
-use super::{Gate, log_and_refuse};
+use super::worker::{Gate, log_and_refuse};
 use crate::domain::decision::{Decision, RequestComparison, decide};
 use crate::domain::record::Record;
 use crate::domain::response_policy::OnUnknown;

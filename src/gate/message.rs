@@ -8,9 +8,9 @@ use http::{HeaderMap, StatusCode};
 
 pub use super::admit::Message;
 
-use super::Gate;
 use super::admit::AdmitError;
 use super::outcome::Outcome;
+use super::worker::Gate;
 use crate::domain::ids::RecordId;
 use crate::domain::response_policy::{ResponseVerdict, ServiceStatus};
 use crate::domain::state::KeyState;

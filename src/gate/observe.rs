@@ -15,7 +15,8 @@ use super::pass::{self, PassThroughRequest};
 use super::response_context::ResponseContext;
 use super::routing::ActiveRoute;
 use super::start::AttemptTaker;
-use super::{Gate, LiveConfig, deliver, settle};
+use super::worker::{Gate, LiveConfig};
+use super::{attempt_end, settle};
 use crate::body::{Body, CopyResult};
 use crate::config::{Config, InFlightPolicy, Route, StoreDownPolicy};
 use crate::domain::attempt::{AttemptLease, Settlement};
@@ -268,7 +269,7 @@ fn foretell(answer: KeyAnswer, in_flight: InFlightPolicy, is_for_later: bool) ->
 fn settlement(lease: AttemptLease, verdict: Option<ObservedVerdict>, route: &Route) -> Settlement {
     match verdict {
         Some((ResponseVerdict::Release, ttl, status)) => {
-            let ttl = deliver::released_ttl(status, ttl, &lease);
+            let ttl = attempt_end::released_ttl(status, ttl, &lease);
             lease.release(ttl)
         }
         Some((ResponseVerdict::Store, ttl, status)) => {
@@ -278,7 +279,7 @@ fn settlement(lease: AttemptLease, verdict: Option<ObservedVerdict>, route: &Rou
             };
             let (headers, trailers) = Default::default();
             let response = StoredResponse { status, headers, body: None, trailers };
-            lease.complete(response, ttl).with_remember(route.remember)
+            attempt_end::complete(lease, route, ttl, response)
         }
         Some((ResponseVerdict::Unknown, _, status)) => lease.unknown(status.into()),
         None => lease.unknown(UnknownCause::Broken),

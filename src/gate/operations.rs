@@ -15,7 +15,7 @@ use super::admit::scope::{self, CallerProofs};
 use super::admit::token::{CallerToken, verify_token};
 use super::authorize::ReplayQuestion;
 use super::client::ClientConnection;
-use super::{Gate, LiveConfig, log_and_refuse};
+use super::worker::{Gate, LiveConfig, log_and_refuse};
 use crate::body::Body;
 use crate::body::request_body::RequestBody;
 use crate::config::{DeliveryMode, Route};

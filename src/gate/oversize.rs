@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::deliver;
+use super::attempt_end;
 use super::outcome::StreamedResponse;
 use super::settle::{RunningAttempt, SettleOutcome, persist};
 use crate::body::BodyPiece;
@@ -116,13 +116,13 @@ async fn hand_on(
     if let Some(cause) = broken_by {
         tracing::warn!(route = %route.name, %cause, "the service broke off within a large response; the outcome is unknown");
         // The channel closes without an end, so the client's connection is cut.
-        persist(instance, deliver::unknown(lease, route, cause), entry).await;
+        persist(instance, attempt_end::unknown(lease, route, cause), entry).await;
         return;
     }
     let settlement = match verdict {
-        ResponseVerdict::Release => deliver::release(lease, route, ttl, Some((status, &response.headers))),
-        ResponseVerdict::Store => lease.complete(storable, ttl).with_remember(route.remember),
-        ResponseVerdict::Unknown => deliver::unknown(lease, route, unknown_cause),
+        ResponseVerdict::Release => attempt_end::release(lease, route, ttl, Some((status, &response.headers))),
+        ResponseVerdict::Store => attempt_end::complete(lease, route, ttl, storable),
+        ResponseVerdict::Unknown => attempt_end::unknown(lease, route, unknown_cause),
     };
     let own = settlement.clone();
     // The response's head says that it is stored. A cut response is not taken for a whole one, and a retry gets the state of

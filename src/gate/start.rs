@@ -5,11 +5,11 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use super::Gate;
 use super::admit::{GuardedRequest, fresh_token};
 use super::claim::{KeyTaker, TakeResult};
 use super::new_key::NewKeyPermit;
 use super::response_context::ResponseContext;
+use super::worker::Gate;
 use crate::domain::attempt::{AttemptLease, ReserveResult};
 use crate::domain::decision::{Decision, KeyAnswer};
 use crate::domain::record::ExpectedRecord;

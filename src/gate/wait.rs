@@ -8,41 +8,16 @@ use std::time::Duration;
 use http::HeaderMap;
 use tokio::time::Instant;
 
-use super::Gate;
 use super::admit::GuardedRequest;
 use super::outcome::Outcome;
 use super::response_context::ResponseContext;
+use super::work::AwaitedEnd;
+use super::worker::Gate;
 use crate::config::{InFlightPolicy, Route};
 use crate::domain::decision::{AcceptedProgress, Decision, KeyAnswer};
 use crate::protocol::prefer;
 use crate::protocol::refusal::{Refusal, RetryAfter};
 use crate::protocol::status::OncegateStatus;
-
-/// The end of a request's own work.
-pub(super) enum WorkResult {
-    /// The request has its outcome.
-    Ended(Outcome),
-    /// The request has nothing to do but to wait.
-    Waits(Box<GuardedRequest>, AwaitedEnd),
-}
-
-impl WorkResult {
-    /// The end of a request that is refused.
-    pub(super) fn refused(refusal: Refusal) -> Self {
-        Self::Ended(Outcome::Refused(refusal))
-    }
-}
-
-/// The end that a request waits for, with what its client is told meanwhile: when to ask again, or how far a delivery is.
-#[derive(Clone, Copy)]
-pub(super) enum AwaitedEnd {
-    /// The end of the key's attempt, which another request has started.
-    Attempt(Duration),
-    /// The end of the delivery of an earlier request with the key.
-    Delivery(AcceptedProgress),
-    /// The end of the delivery of this request.
-    OwnDelivery(Duration),
-}
 
 /// One duplicate's wait.
 pub struct WaitPolicy {

@@ -14,7 +14,8 @@ use super::{GuardedRequest, RequestView, check_path, scope};
 use crate::config::{Consumer, Route, RouteMode};
 use crate::domain::key::{Key, KeyLimits};
 use crate::domain::route_table::RouteMatch;
-use crate::gate::{Gate, LiveConfig, first_sent};
+use crate::gate::first_sent;
+use crate::gate::worker::{Gate, LiveConfig};
 use crate::protocol::fields::RequestOrigin;
 use crate::protocol::refusal::Refusal;
 

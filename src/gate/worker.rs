@@ -1,0 +1,123 @@
+//! The state of one worker's gate: what all workers share, the configuration, and upstream connections of its own.
+//!
+//! The methods that handle requests are in the other files of this folder, and the journey itself in `gate.rs`.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use http::{HeaderMap, HeaderName};
+use rustls::ServerConfig;
+use tokio_util::sync::CancellationToken;
+
+use super::admit::fingerprinting::Fingerprinting;
+use super::routing::Router;
+use crate::config::{Config, KeySource};
+use crate::instance::Instance;
+use crate::instance::token_verifier::TokenVerifier;
+use crate::protocol::fields;
+use crate::protocol::refusal::Refusal;
+use crate::store::StoreError;
+use crate::store::breaker::is_refused_by_breaker;
+use crate::telemetry::logs::error_causes;
+use crate::upstream::UpstreamClient;
+
+/// One worker's gate: the state that all workers share, and upstream connections of its own.
+pub struct Gate {
+    pub(super) instance: Arc<Instance>,
+    /// A child of [`Instance::draining`], one for each worker, so that workers do not contend for its lock.
+    pub(super) draining: CancellationToken,
+    live: RwLock<Arc<LiveConfig>>,
+    pub(super) fingerprinting: Fingerprinting,
+}
+
+/// The part of a gate that a reload replaces as a whole. A request keeps the one that was current at its arrival.
+pub struct LiveConfig {
+    pub(super) config: Arc<Config>,
+    pub(super) router: Router,
+    /// Also where no scope reads a token, so that it keeps its keys over reloads.
+    pub(super) token_verifier: Option<Arc<TokenVerifier>>,
+    pub(super) pass_through: UpstreamClient,
+    /// The fields that clients send keys in: those of all routes, and the two common ones.
+    key_fields: Vec<HeaderName>,
+}
+
+impl LiveConfig {
+    fn new(config: Arc<Config>, instance: &Instance) -> Self {
+        let slots = &instance.upstream_slots;
+        let token_verifier = config.jwt.as_ref().map(|jwt| instance.token_verifiers.for_config(jwt));
+        let router = Router::new(
+            &config,
+            &instance.latencies,
+            &instance.observability.metrics,
+            slots,
+            &instance.replay_permissions,
+            token_verifier.as_ref(),
+        );
+        let top = &config.pass;
+        let pass_through =
+            UpstreamClient::new(&top.upstream, top.connect_timeout, top.upstream_idle_timeout, &top.tls, slots);
+        let key_fields = key_fields(&config);
+        Self { config, router, token_verifier, pass_through, key_fields }
+    }
+
+    /// The field that would be one for keys if it had `-` for `_`, if the request has one with a value.
+    pub(super) fn misspelled_key_field<'a>(&self, headers: &'a HeaderMap) -> Option<&'a HeaderName> {
+        fields::find_misspelled(headers, |name| self.key_fields.iter().any(|field| field == name))
+    }
+
+    /// The field in which an unguarded request carries a key, if it does.
+    pub(super) fn key_field(&self, headers: &HeaderMap) -> Option<&HeaderName> {
+        self.key_fields.iter().find(|name| headers.get(*name).is_some_and(|value| !value.is_empty()))
+    }
+}
+
+fn key_fields(config: &Config) -> Vec<HeaderName> {
+    let mut names = vec![HeaderName::from_static("idempotency-key"), HeaderName::from_static("x-idempotency-key")];
+    for source in config.routes.iter().flat_map(|route| &route.key.sources) {
+        match source {
+            KeySource::Header(name) if !names.contains(name) => names.push(name.clone()),
+            KeySource::Body(_) | KeySource::Form(_) | KeySource::Header(_) | KeySource::Query(_) => {}
+        }
+    }
+    names
+}
+
+impl Gate {
+    /// A gate with connection pools of its own. Create it on the runtime that will use it.
+    pub fn new(instance: Arc<Instance>) -> Self {
+        let live = LiveConfig::new(Arc::clone(&instance.config), &instance);
+        let draining = instance.draining.child_token();
+        Self { instance, draining, live: RwLock::new(Arc::new(live)), fingerprinting: Fingerprinting::default() }
+    }
+
+    /// Uses another configuration for all requests from now on.
+    pub fn reload(&self, config: Arc<Config>) {
+        let live = LiveConfig::new(config, &self.instance);
+        *self.live.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(live);
+    }
+
+    pub(super) fn live(&self) -> Arc<LiveConfig> {
+        Arc::clone(&self.live.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The TLS configuration for new client connections; `None` for cleartext.
+    pub fn tls(&self) -> Option<Arc<ServerConfig>> {
+        self.live().config.tls.as_ref().map(|tls| Arc::clone(&tls.server))
+    }
+}
+
+/// Turns a store's error into a refusal. The error and its causes are logged here, once: nobody reads them after this.
+pub(super) fn log_and_refuse(error: StoreError) -> Refusal {
+    let cause = error_causes(&error);
+    match error {
+        StoreError::Corrupt(_) => {
+            tracing::error!(cause, "{error}; requests with its key are refused until an operator mends it");
+            Refusal::ResponseCorrupt
+        }
+        // The breaker has logged the outage once for all requests.
+        error if is_refused_by_breaker(&error) => Refusal::StoreUnavailable,
+        StoreError::Failed(_) | StoreError::Taken(_) | StoreError::TimedOut | StoreError::Unavailable(_) => {
+            tracing::warn!(cause, "{error}; the request is refused");
+            Refusal::StoreUnavailable
+        }
+    }
+}
