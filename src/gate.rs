@@ -22,6 +22,7 @@ use crate::body::client_body::{ResponseWatch, UNWATCHED_MAX};
 use crate::body::request_body::RequestBody;
 use crate::body::{Body, ConnectionGuards};
 use crate::domain::decision::{self, Decision};
+use crate::domain::normal_path::normal_form;
 use crate::instance::metrics::MethodLabel;
 use crate::instance::observability::UnguardedKey;
 use crate::instance::request_trace::TraceStage;
@@ -121,12 +122,13 @@ impl Gate {
         if via::has_been_here(request.headers()) {
             return Err(Refusal::LoopDetected);
         }
-        if let Some(name) = operations::requested_operation(&request) {
+        let path = normal_form(request.uri().path());
+        if let Some(name) = operations::requested_operation(&path) {
             let mut response = Box::pin(self.show_operation(&name, request, client, live)).await?;
             context.add_cors_fields(response.headers_mut());
             return Ok(response);
         }
-        if let Some(page) = problem_pages::answer_request(&request, &live.config.problem_base) {
+        if let Some(page) = problem_pages::answer_request(request.method(), &path, &live.config.problem_base) {
             return Ok(page);
         }
         match self.admit(request, client, live, context).await? {

@@ -278,6 +278,21 @@ fn files_use_each_other_in_one_direction() {
     }
 }
 
+/// `gate.rs` has the journey, which uses the files of the folder. None of them uses an item of the journey.
+#[test]
+fn no_file_of_the_gate_uses_an_item_of_gate_rs() {
+    let modules = Modules::read(&root().join("src"));
+    let is_item = |path: &ModulePath| path.len() > 1 && path.last().is_some_and(|name| !name.is_empty());
+    let mut files = 0;
+    for (file, used) in modules.used.iter().filter(|(file, _)| file.len() > 1 && file[0] == "gate") {
+        files += 1;
+        for path in used.iter().filter(|path| is_item(path)) {
+            assert_ne!(modules.module_of(path), Some(vec!["gate".to_owned()]), "{file:?} uses {path:?}");
+        }
+    }
+    assert!(files > 20, "the files of the gate are elsewhere");
+}
+
 #[test]
 fn files_stay_below_the_line_limit() {
     let large: BTreeMap<_, _> = LARGE.into_iter().collect();

@@ -16,16 +16,13 @@ use crate::body::request_body::RequestBody;
 use crate::body::{Body, ConnectionGuard};
 use crate::config::{BODY_BYTES_MAX, Config, Route, RouteMode};
 use crate::domain::attempt::ReserveRequest;
-use crate::domain::fingerprint::{Fingerprint, Secrets};
+use crate::domain::fingerprint::Fingerprint;
 use crate::domain::ids::Token;
 use crate::domain::kept_path;
 use crate::domain::key::{Key, KeyLimits};
 use crate::domain::normal_path::has_unsafe_character;
-use crate::domain::route_table::RouteMatch;
-use crate::domain::scope::Salt;
 use crate::instance::Instance;
 use crate::instance::metrics::MethodLabel;
-use crate::instance::token_verifier::TokenVerifier;
 use crate::machine::fill_random;
 use crate::protocol::early_hints;
 use crate::protocol::fields::{self, RequestOrigin};
@@ -33,13 +30,12 @@ use crate::protocol::refusal::Refusal;
 use crate::upstream::UpstreamClient;
 
 use fingerprinting::FingerprintSource;
-use identity::{IdentityInput, IdentitySearch, KeySearch, RequestIdentity};
+use identity::{Incoming, KeySearch, RequestIdentity};
 use key_location::check_without_key;
 use origin::{client_address, request_origin};
 use read_body::BodyReader;
 use read_only::{may_only_read, only_reads};
-use scope::CallerProofs;
-use token::{CallerToken, verify_token};
+use route_search::{RouteSearch, find_route};
 
 pub use guarded_request::GuardedRequest;
 pub(super) use message::AdmitError;
@@ -48,7 +44,7 @@ pub use message::Message;
 pub mod explain;
 pub(super) mod fingerprinting;
 mod guarded_request;
-mod identity;
+pub(super) mod identity;
 mod key_location;
 mod message;
 mod method_override;
@@ -56,6 +52,7 @@ pub(super) mod observed;
 pub(super) mod origin;
 pub(super) mod read_body;
 mod read_only;
+mod route_search;
 pub(super) mod scope;
 mod single_field;
 mod stored_key;
@@ -101,42 +98,27 @@ impl Gate {
     ) -> Result<Admission, Refusal> {
         let (head, body) = request.into_parts();
         let origin = request_origin(&head, client, &live.config);
-        let mut foretold = None;
-        if let Some(evaded) = method_override::find_evaded_route(&head, origin.host_name(), &live.router) {
-            if evaded.route.mode == RouteMode::Enforce {
-                self.note_evaded_route(&head, evaded, context);
-                return Err(OVERRIDDEN_METHOD);
-            }
-            foretold = Some((evaded, OVERRIDDEN_METHOD));
-        }
-        let mut found = live.router.foretell(&head.method, origin.host_name(), head.uri.path());
-        if let RouteMatch::Ambiguous(active) = found
-            && active.route.mode == RouteMode::Observe
-        {
-            foretold.get_or_insert_with(|| (active, path_ambiguous(&active.route)));
-            found = live.router.find(&head.method, origin.host_name(), head.uri.path());
-        }
+        let unguarded = |head, body, upstream: &UpstreamClient, route: Option<&Arc<Route>>| {
+            unguarded(head, body, &origin, upstream, client, live, route)
+        };
+        let RouteSearch { found, foretold } = find_route(&head, origin.host_name(), &live.router);
         let is_foretold = foretold.is_some();
         if let Some((observing, refusal)) = foretold {
             context.observe(&self.instance.observability, &head, &observing.metrics);
             self.foretell_refusal(&head, &origin, observing, live, refusal);
         }
         let active = match found {
-            RouteMatch::Route(active) => active,
-            RouteMatch::Ambiguous(active) => {
-                self.note_evaded_route(&head, active, context);
-                return Err(path_ambiguous(&active.route));
+            Ok(Some(active)) => active,
+            Err((evaded, refusal)) => {
+                self.note_evaded_route(&head, evaded, context);
+                return Err(refusal);
             }
-            RouteMatch::NoRoute if fields::connection_lists_any(&head.headers, &[]) => return Err(NOMINATED_FIELD),
-            RouteMatch::NoRoute
-                if live.config.refuse_unguarded && MethodLabel::from_method(&head.method).changes_state() =>
-            {
+            Ok(None) if fields::connection_lists_any(&head.headers, &[]) => return Err(NOMINATED_FIELD),
+            Ok(None) if live.config.refuse_unguarded && MethodLabel::from_method(&head.method).changes_state() => {
                 return Err(Refusal::Unguarded);
             }
-            RouteMatch::NoRoute => {
-                return Ok(
-                    unguarded(head, Body::Streaming(body), &origin, &live.pass_through, client, live, None).into()
-                );
+            Ok(None) => {
+                return Ok(unguarded(head, Body::Streaming(body), &live.pass_through, None).into());
             }
         };
         let route = &active.route;
@@ -145,16 +127,7 @@ impl Gate {
             // The service needs the fields that name the caller, as on a path without a route.
             RouteMode::Off if fields::connection_lists_any(&head.headers, &[]) => return Err(NOMINATED_FIELD),
             RouteMode::Off => {
-                return Ok(unguarded(
-                    head,
-                    Body::Streaming(body),
-                    &origin,
-                    &active.upstream,
-                    client,
-                    live,
-                    Some(route),
-                )
-                .into());
+                return Ok(unguarded(head, Body::Streaming(body), &active.upstream, Some(route)).into());
             }
             RouteMode::Observe => {
                 context.observe(&self.instance.observability, &head, &active.metrics);
@@ -174,31 +147,42 @@ impl Gate {
                 check_nominated(&head.headers, route)?;
                 context.unguard();
                 let body = Body::whole(whole).counted_in(share);
-                let passing = unguarded(head, body, &origin, &active.upstream, client, live, Some(route));
+                let passing = unguarded(head, body, &active.upstream, Some(route));
                 return Ok(PassThroughRequest { only_reads: true, ..passing }.into());
             }
             reader.put_back(whole);
         }
         let salt = self.instance.salt.current();
+        let incoming = Incoming {
+            head: &head,
+            origin: &origin,
+            route,
+            verifier: active.token_verifier.as_deref(),
+            // A key that was stored under other limits is still found.
+            key_limits: KeyLimits::WIDEST,
+            service: &self.instance.config.service,
+            salt: salt.salt,
+            secrets: &live.config.secrets,
+        };
         let identified = match check_nominated(&head.headers, route) {
-            Ok(()) => self.identify(&head, None, &origin, active, salt.salt).await,
+            Ok(()) => incoming.identify(None).await,
             Err(refusal) => Err(refusal),
         };
         let mut search = identified.inspect_err(|_| echo_valid_key(&head, route, context))?;
-        if search != IdentitySearch::NoKey && self.draining.is_cancelled() {
+        if search != KeySearch::NoKey && self.draining.is_cancelled() {
             return Err(Refusal::Draining);
         }
         // Checked before the body is read: a client that waits for `100 Continue` then sends no body in vain.
-        let mut broken_rule = self.check_head(&search, &head, route, salt.is_provisional, context).await?;
+        let mut broken_rule = self.check_head(&search, &incoming, salt.is_provisional, context).await?;
         let body = match &search {
             // Read without a key only where one is required.
-            IdentitySearch::NoKey if reader.has_begun() => {
+            KeySearch::NoKey if reader.has_begun() => {
                 return Err(key_location::missing(&route.key, &head.headers));
             }
-            IdentitySearch::NoKey => Body::Streaming(reader.into_unread()),
-            IdentitySearch::Found(_) | IdentitySearch::InBody => {
+            KeySearch::NoKey => Body::Streaming(reader.into_unread()),
+            KeySearch::Found(_) | KeySearch::InBody => {
                 let data = match (reader.read(route.max_request_body, &mut share).await?, &search) {
-                    (None, IdentitySearch::Found(identity)) => {
+                    (None, KeySearch::Found(identity)) => {
                         let refusal = Refusal::RequestTooLarge(route.max_request_body);
                         broken_rule = Some(self.check_stored(identity, refusal, route, salt.is_provisional).await?);
                         reader.read(BODY_BYTES_MAX, &mut share).await?
@@ -209,20 +193,20 @@ impl Gate {
                 Body::whole(data.ok_or(Refusal::RequestTooLarge(route.max_request_body))?)
             }
         };
-        if let (IdentitySearch::InBody, Body::Whole { data, .. }) = (&search, &body) {
-            search = self.identify(&head, Some(data), &origin, active, salt.salt).await?;
-            broken_rule = self.check_head(&search, &head, route, salt.is_provisional, context).await?;
+        if let (KeySearch::InBody, Body::Whole { data, .. }) = (&search, &body) {
+            search = incoming.identify(Some(data)).await?;
+            broken_rule = self.check_head(&search, &incoming, salt.is_provisional, context).await?;
         }
         // A drain may have begun while the body came in.
-        if matches!(search, IdentitySearch::Found(_)) && self.draining.is_cancelled() {
+        if matches!(search, KeySearch::Found(_)) && self.draining.is_cancelled() {
             return Err(Refusal::Draining);
         }
         match (search, body) {
-            (IdentitySearch::Found(identity), Body::Whole { data: body, .. }) => {
+            (KeySearch::Found(identity), Body::Whole { data: body, .. }) => {
                 let secrets = live.config.secrets.clone();
-                let view = RequestView { head: &head, body: &body, route, secrets: &secrets };
-                let fingerprint = self.fingerprinting.route_fingerprint(route, view.fingerprint_source()).await;
-                let reserve_request = self.instance.reserve_request(&view, identity, fingerprint);
+                let source = FingerprintSource { head: &head, body: &body, secrets: &secrets };
+                let fingerprint = self.fingerprinting.route_fingerprint(route, source).await;
+                let reserve_request = self.instance.reserve_request(&head, route, identity, fingerprint);
                 if !salt.is_provisional {
                     context.with_trace(|trace| trace.note_record(reserve_request.id));
                 }
@@ -247,26 +231,10 @@ impl Gate {
             (_, body) if !route.key.required => {
                 context.unguard();
                 let body = body.counted_in(share);
-                Ok(unguarded(head, body, &origin, &active.upstream, client, live, Some(route)).into())
+                Ok(unguarded(head, body, &active.upstream, Some(route)).into())
             }
             (_, _) => Err(key_location::missing(&route.key, &head.headers)),
         }
-    }
-
-    async fn identify(
-        &self,
-        head: &request::Parts,
-        body: Option<&[u8]>,
-        origin: &RequestOrigin,
-        active: &ActiveRoute,
-        salt: &Salt,
-    ) -> Result<IdentitySearch, Refusal> {
-        let service = &self.instance.config.service;
-        let proofs = CallerProofs::new(origin, &CallerToken::Unread);
-        // A key that was stored under other limits is still found.
-        let key_limits = KeyLimits::WIDEST;
-        let input = IdentityInput { head, body, proofs, route: &active.route, key_limits, service, salt };
-        identify(input, active.token_verifier.as_deref()).await
     }
 
     /// Checks the head of a request by what is known of its key, and notes the key. Returns the refusal of a new request that breaks
@@ -276,16 +244,16 @@ impl Gate {
     /// The refusal of a request without such a record.
     async fn check_head(
         &self,
-        search: &IdentitySearch,
-        head: &request::Parts,
-        route: &Route,
+        search: &KeySearch<RequestIdentity>,
+        incoming: &Incoming<'_>,
         is_provisional: bool,
         context: &mut ResponseContext,
     ) -> Result<Option<Refusal>, Refusal> {
+        let Incoming { head, route, .. } = *incoming;
         let identity = match search {
-            IdentitySearch::Found(identity) => identity,
-            IdentitySearch::InBody => return Ok(None),
-            IdentitySearch::NoKey => return check_without_key(&head.headers, route).map(|()| None),
+            KeySearch::Found(identity) => identity,
+            KeySearch::InBody => return Ok(None),
+            KeySearch::NoKey => return check_without_key(&head.headers, route).map(|()| None),
         };
         context.with_trace(|trace| trace.note_key(&identity.key));
         let now = || self.instance.store_clock.now();
@@ -315,11 +283,11 @@ impl Instance {
     /// The reservation of a keyed request.
     fn reserve_request(
         &self,
-        view: &RequestView<'_>,
+        head: &request::Parts,
+        route: &Route,
         identity: RequestIdentity,
         fingerprint: Fingerprint,
     ) -> ReserveRequest {
-        let RequestView { head, route, .. } = *view;
         let id = identity.record_id();
         let RequestIdentity { service, scope, space, key } = identity;
         ReserveRequest {
@@ -353,34 +321,6 @@ fn echo_valid_key(head: &request::Parts, route: &Route, context: &mut ResponseCo
         && Key::parse(&key, route.key.syntax, route.key.limits).is_ok()
     {
         echo_key(head, route, context);
-    }
-}
-
-/// Finds the identity of a request. If its route's scope reads the caller's token, and the request has a key, the token is
-/// verified first.
-async fn identify(input: IdentityInput<'_>, verifier: Option<&TokenVerifier>) -> Result<IdentitySearch, Refusal> {
-    match verifier {
-        Some(verifier) if matches!(identity::find_key(&input)?, KeySearch::Found(_)) => {
-            let token = Box::pin(verify_token(verifier, &input.head.headers)).await?;
-            let proofs = CallerProofs { token: &token, ..input.proofs };
-            identity::identify(&IdentityInput { proofs, ..input })
-        }
-        Some(_) | None => identity::identify(&input),
-    }
-}
-
-/// A request with its body and all that its reservation depends on.
-#[derive(Clone, Copy)]
-pub(super) struct RequestView<'a> {
-    pub(super) head: &'a request::Parts,
-    pub(super) body: &'a Bytes,
-    pub(super) route: &'a Route,
-    pub(super) secrets: &'a Secrets,
-}
-
-impl<'a> RequestView<'a> {
-    pub(super) fn fingerprint_source(&self) -> FingerprintSource<'a> {
-        FingerprintSource { head: self.head, body: self.body, secrets: self.secrets }
     }
 }
 
@@ -419,22 +359,6 @@ fn unguarded(
     let (upstream, tie) = (upstream.clone(), client.ties.attach());
     PassThroughRequest { request, trailers, upgrade, only_reads: false, misspelled_key, upstream, tie }
 }
-
-/// The refusal of a path that a lenient service may take for one of the route's.
-fn path_ambiguous(route: &Route) -> Refusal {
-    let detail = format!(
-        "The service may take this path for `{}`, which is guarded, and it is spelled otherwise: a doubled or encoded slash, one \
-         at the end, a parameter, dots, or another case. Send it as the service documents it. This request was not executed.",
-        route.path
-    );
-    Refusal::PathAmbiguous(detail.into())
-}
-
-const OVERRIDDEN_METHOD: Refusal = Refusal::BadRequest(
-    StatusCode::BAD_REQUEST,
-    "The request asks the service to take another method than its own, and a route guards that method at this path. Send the \
-     method itself.",
-);
 
 const NOMINATED_FIELD: Refusal = Refusal::BadRequest(
     StatusCode::BAD_REQUEST,

@@ -1,4 +1,6 @@
 //! Forwards a request although the store cannot reserve its key, where the route says so. Nothing guards such a request.
+//!
+//! `claim` finds out that the store is away, and `forward` sends the request.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,6 @@
 //! Accepts a request for asynchronous delivery. A client that gets 202 has its key and its request durable in the store.
+//!
+//! `claim` decides whether the key may be accepted, and `deliver` sends the request later.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,4 +1,6 @@
-//! Sends a request to the service under a lease. The attempt continues if the client disconnects.
+//! Sends a request to the service under a lease, and judges the response. The attempt continues if the client disconnects.
+//!
+//! `attempt_end` makes the settlement, `settle` stores it, and `oversize` hands on a response that is too large to store.
 
 use std::panic;
 use std::pin::pin;

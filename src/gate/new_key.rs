@@ -1,4 +1,4 @@
-//! The limits of a route on the new keys of its callers.
+//! The limits of a route on the new keys of its callers. `claim` asks them before it takes a key that may be new.
 
 use super::admit::GuardedRequest;
 use crate::config::Route;

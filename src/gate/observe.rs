@@ -1,4 +1,6 @@
 //! Observes a request: neither refuses nor delays it because of its key, and counts what `mode = "enforce"` would have done.
+//!
+//! `admit/observed` admits the copy of the request. The copy claims its key and is settled as any other request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +8,8 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode, request};
 use tokio::sync::oneshot;
 
-use super::admit::observed::{ForetoldResult, ObservedHead, RequestClues};
+use super::admit::identity::Incoming;
+use super::admit::observed::{ForetoldResult, RequestClues};
 use super::admit::origin::client_address;
 use super::admit::{GuardedRequest, ObservedRequest};
 use super::claim::{Claim, ClaimFailure};
@@ -103,7 +106,7 @@ impl Gate {
         // The token that names the caller may take time to verify.
         tokio::spawn(async move {
             let service = observation.observed_service();
-            let clues = observation.gate.instance.find_clues(&observation.observed_head(&service)).await;
+            let clues = observation.incoming(&service).find_clues().await;
             observation.log(&refusal.into(), &clues);
         });
     }
@@ -165,11 +168,11 @@ impl Observation {
         let service = self.observed_service();
         // Before the admission: what it finds by a provisional salt must not be reserved.
         let is_provisional = self.gate.instance.salt.stored().is_none();
-        let observed = self.observed_head(&service);
-        let (reserve_request, body, share) = match self.gate.instance.admit_observed(&observed, copy).await {
+        let incoming = self.incoming(&service);
+        let (reserve_request, body, share) = match self.gate.admit_observed(&incoming, copy).await {
             Ok(admitted) => admitted,
             Err(foretold) => {
-                let clues = self.gate.instance.find_clues(&observed).await;
+                let clues = incoming.find_clues().await;
                 return self.log(&foretold, &clues);
             }
         };
@@ -200,16 +203,17 @@ impl Observation {
         format!("{} (observed)", self.gate.instance.config.service).into()
     }
 
-    fn observed_head<'a>(&'a self, service: &'a Arc<str>) -> ObservedHead<'a> {
+    fn incoming<'a>(&'a self, service: &'a Arc<str>) -> Incoming<'a> {
         let Self { gate, head, origin, active, config } = self;
-        ObservedHead {
+        Incoming {
             head,
             origin,
             route: &active.route,
             verifier: active.token_verifier.as_deref(),
+            key_limits: active.route.key.limits,
             service,
+            salt: gate.instance.salt.current().salt,
             secrets: &config.secrets,
-            fingerprinting: &gate.fingerprinting,
         }
     }
 

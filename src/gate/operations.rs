@@ -20,7 +20,6 @@ use crate::body::Body;
 use crate::body::request_body::RequestBody;
 use crate::config::{DeliveryMode, Route};
 use crate::domain::decision::DEFAULT_RETRY_AFTER;
-use crate::domain::normal_path::normal_form;
 use crate::domain::operation::OperationId;
 use crate::domain::record::Record;
 use crate::domain::response::StoredResponse;
@@ -37,9 +36,8 @@ pub const PATH_PREFIX: &str = "/.oncegate/operations/";
 /// The `Retry-After` of an operation that waits or runs.
 const RETRY_SOON: Duration = Duration::from_secs(1);
 
-/// The operation's name, which follows [`PATH_PREFIX`]; `None` if the path is another one.
-pub fn requested_operation<B>(request: &Request<B>) -> Option<String> {
-    let path = normal_form(request.uri().path());
+/// The operation's name, which follows [`PATH_PREFIX`] in a path in its normal form; `None` if the path is another one.
+pub fn requested_operation(path: &str) -> Option<String> {
     path.strip_prefix(PATH_PREFIX).map(str::to_owned)
 }
 

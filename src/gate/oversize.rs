@@ -1,4 +1,5 @@
-//! Streams a response that is too large to store to the first client, and stores that it was executed.
+//! Streams a response that is too large to store to the first client, and stores that it was executed. `forward` handles all other
+//! responses.
 
 use std::sync::Arc;
 use std::time::Duration;

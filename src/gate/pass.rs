@@ -1,4 +1,4 @@
-//! Passes an unguarded request through: both bodies stream, unbuffered.
+//! Passes an unguarded or observed request through: both bodies stream, unbuffered. `forward` sends guarded requests.
 
 use std::error::Error as _;
 use std::io;

@@ -1,4 +1,6 @@
-//! Stores the outcome of an attempt.
+//! Stores the outcome of an attempt, and tries again in the background while the store is away.
+//!
+//! `attempt_end` makes the settlement. The store decides whether the settlement counts.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -113,8 +115,11 @@ fn remember_outcome(
     instance.remember(&Record { state, running_for, deadline_in_ms, ..record.clone() }, epoch);
 }
 
-/// Tries until the store takes the settlement or the drain's time is over. An outage may last longer than the TTL, which begins
-/// when the outcome is stored. The task owns the entry: until the outcome is durable the attempt stays registered, and the registry answers with its outcome.
+/// Stores an outcome in the background. The task tries until the store takes the settlement, or until the time of the drain is over. It
+/// has no other limit: an outage may last longer than the TTL, because the TTL begins when the outcome is stored.
+///
+/// The task owns the entry of the attempt. The attempt stays registered until its outcome is durable, and the registry answers
+/// requests with the outcome meanwhile.
 fn persist_in_background(instance: &Arc<Instance>, settlement: Settlement, mut entry: InFlightEntry) {
     entry.note_settlement(&settlement);
     entry.publish_outcome(&settlement.outcome);

@@ -1,6 +1,8 @@
 //! Explains how the gate would treat a request: `oncegate explain`.
 
 use std::borrow::Cow;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use data_encoding::HEXLOWER;
@@ -8,15 +10,16 @@ use http::request;
 use sha2::{Digest, Sha256};
 
 use super::fingerprinting::fingerprint_input;
-use super::identity::{self, IdentityInput, IdentitySearch, KeySearch};
+use super::identity::{self, Incoming, KeySearch};
+use super::origin::request_origin;
 use super::read_only::only_reads_at_once;
+use super::route_search::{EvadedRoute, RouteSearch, find_route};
 use super::scope::CallerProofs;
 use super::token::CallerToken;
-use super::{check_nominated, key_location, method_override, scope};
+use super::{check_nominated, key_location, scope};
 use crate::config::{Config, Route, RouteMode};
 use crate::domain::fingerprint::{Fingerprint, IncludedBody};
 use crate::domain::key::Key;
-use crate::domain::route_table::RouteMatch;
 use crate::domain::scope::Salt;
 use crate::gate::client::ClientConnection;
 use crate::gate::first_sent;
@@ -24,6 +27,7 @@ use crate::gate::routing::Router;
 use crate::instance::latency::RouteLatencies;
 use crate::instance::metrics::{MethodLabel, Metrics};
 use crate::protocol::answer_shape::AnswerShape;
+use crate::protocol::fields::RequestOrigin;
 use crate::protocol::refusal::Refusal;
 use crate::store::metrics::StoreMetrics;
 use crate::tls::CertificateName;
@@ -96,24 +100,17 @@ pub fn explain(
         &Default::default(),
         None,
     );
-    let origin = super::origin::request_origin(
-        head,
-        &ClientConnection::new(std::net::Ipv4Addr::LOCALHOST.into(), false),
-        config,
-    );
+    let client = ClientConnection::new(Ipv4Addr::LOCALHOST.into(), false);
+    let certificate = caller.certificate.map(Arc::new);
+    let origin = RequestOrigin { trusted: true, certificate, ..request_origin(head, &client, config) };
     super::check_path(head.uri.path())?;
-    if let Some(evaded) = method_override::find_evaded_route(head, origin.host_name(), &router) {
-        return Err(ExplainedRefusal::of_route(super::OVERRIDDEN_METHOD, &evaded.route));
-    }
+    let refused = |(evaded, refusal): EvadedRoute<'_>| ExplainedRefusal::of_route(refusal, &evaded.route);
+    let RouteSearch { found, foretold } = find_route(head, origin.host_name(), &router);
     // Explained as if an observed route enforced.
-    let active = match router.foretell(&head.method, origin.host_name(), head.uri.path()) {
-        RouteMatch::Route(active) => Some(active),
-        RouteMatch::Ambiguous(active) => {
-            return Err(ExplainedRefusal::of_route(super::path_ambiguous(&active.route), &active.route));
-        }
-        RouteMatch::NoRoute => None,
-    };
-    let Some(active) = active else {
+    if let Some(foretold) = foretold {
+        return Err(refused(foretold));
+    }
+    let Some(active) = found.map_err(refused)? else {
         if config.refuse_unguarded && MethodLabel::from_method(&head.method).changes_state() {
             return Err(Refusal::Unguarded.into());
         }
@@ -134,7 +131,7 @@ pub fn explain(
         RouteMode::Off => (None, Vec::new()),
         // A query of GraphQL passes like a request without a key.
         _ if only_reads_at_once(head, body, route) => (None, Vec::new()),
-        RouteMode::Enforce | RouteMode::Observe => caller_and_key(config, route, head, body, caller)
+        RouteMode::Enforce | RouteMode::Observe => caller_and_key(config, route, (head, &origin), body, caller.token)
             .map_err(|refusal| ExplainedRefusal::of_route(refusal, route))?,
     };
     let input = fingerprint_input(head, body);
@@ -158,25 +155,30 @@ pub fn explain(
 fn caller_and_key<'a>(
     config: &Config,
     route: &'a Route,
-    head: &request::Parts,
+    (head, origin): (&request::Parts, &RequestOrigin),
     body: &[u8],
-    caller: ExplainedCaller,
+    token: Result<CallerToken, Refusal>,
 ) -> Result<(Option<Key>, scope::ScopeParts<'a>), Refusal> {
     check_nominated(&head.headers, route)?;
-    // The parts are shown, and not the scope that would come of the store's salt.
-    let (service, salt) = (&config.service, &Salt::new([0; 32]));
-    let input = |body, token| {
-        let proofs = CallerProofs { untrusted_peer: None, token, certificate: caller.certificate.as_ref() };
-        IdentityInput { head, body, proofs, route, key_limits: route.key.limits, service, salt }
+    let incoming = Incoming {
+        head,
+        origin,
+        route,
+        verifier: None,
+        key_limits: route.key.limits,
+        service: &config.service,
+        // The parts are shown, and not the scope that would come of the store's salt.
+        salt: &Salt::new([0; 32]),
+        secrets: &config.secrets,
     };
-    let in_head = identity::find_key(&input(None, &CallerToken::Unread))?;
-    let has_key = !matches!(identity::find_key(&input(Some(body), &CallerToken::Unread))?, KeySearch::NoKey);
+    let in_head = incoming.find_key(None)?;
+    let has_key = !matches!(incoming.find_key(Some(body))?, KeySearch::NoKey);
     // As in the proxy: only a request with a key has its token verified.
-    let token = if has_key && route.scope.reads_token() { caller.token? } else { CallerToken::Unread };
+    let token = if has_key && route.scope.reads_token() { token? } else { CallerToken::Unread };
     if !matches!(in_head, KeySearch::NoKey) && body.len() > route.max_request_body {
         return Err(Refusal::RequestTooLarge(route.max_request_body));
     }
-    let IdentitySearch::Found(identity) = identity::identify(&input(Some(body), &token))? else {
+    let KeySearch::Found(identity) = incoming.identify_with(Some(body), &token)? else {
         super::check_without_key(&head.headers, route)?;
         return if route.key.required {
             Err(key_location::missing(&route.key, &head.headers))
@@ -185,7 +187,7 @@ fn caller_and_key<'a>(
         };
     };
     first_sent::check(&head.headers, route, SystemTime::now)?;
-    Ok((Some(identity.key), scope::identify_caller(&route.scope, head, input(None, &token).proofs)?))
+    Ok((Some(identity.key), scope::identify_caller(&route.scope, head, CallerProofs::new(origin, &token))?))
 }
 
 fn hash_prefix(value: &[u8]) -> String {

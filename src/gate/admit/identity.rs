@@ -1,31 +1,39 @@
-//! The identity of a request: the four values by which its record is found.
+//! A request on its route, and its identity: the four values by which its record is found.
+//!
+//! The key itself is found by `key_location`, and the parts of the scope by `scope`.
 
 use std::sync::Arc;
 
 use http::{Method, request};
 
 use super::scope::CallerProofs;
+use super::token::{CallerToken, verify_token};
 use super::{key_location, scope};
 use crate::config::{KeySpace, Route};
+use crate::domain::fingerprint::Secrets;
 use crate::domain::ids::RecordId;
 use crate::domain::key::{Key, KeyLimits};
 use crate::domain::normal_path::key_path;
 use crate::domain::scope::{Salt, Scope};
 use crate::domain::space::SpaceHash;
+use crate::instance::token_verifier::TokenVerifier;
+use crate::protocol::fields::RequestOrigin;
 use crate::protocol::refusal::Refusal;
 
-/// All that a request's identity depends on.
+/// A request on its route, with all that its identity depends on but its body.
 #[derive(Clone, Copy)]
-pub(super) struct IdentityInput<'a> {
-    pub(super) head: &'a request::Parts,
-    /// The body; `None` while it has not been read.
-    pub(super) body: Option<&'a [u8]>,
-    pub(super) proofs: CallerProofs<'a>,
-    pub(super) route: &'a Route,
+pub(in crate::gate) struct Incoming<'a> {
+    pub(in crate::gate) head: &'a request::Parts,
+    pub(in crate::gate) origin: &'a RequestOrigin,
+    pub(in crate::gate) route: &'a Route,
+    /// The verifier of the caller's token, where the route's scope reads it.
+    pub(in crate::gate) verifier: Option<&'a TokenVerifier>,
     /// The lengths of keys: the route's own, or wider ones where a key outside of those may be stored.
-    pub(super) key_limits: KeyLimits,
-    pub(super) service: &'a Arc<str>,
-    pub(super) salt: &'a Salt,
+    pub(in crate::gate) key_limits: KeyLimits,
+    /// The service whose keys the request's key is one of.
+    pub(in crate::gate) service: &'a Arc<str>,
+    pub(in crate::gate) salt: &'a Salt,
+    pub(in crate::gate) secrets: &'a Secrets,
 }
 
 /// The identity of a keyed request.
@@ -37,65 +45,74 @@ pub(super) struct RequestIdentity {
     pub(super) key: Key,
 }
 
-/// The result of looking for a request's identity.
+/// The result of looking for a request's key, or for the identity that the key is a part of.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum IdentitySearch {
+pub(super) enum KeySearch<T> {
     /// The request has a key.
-    Found(RequestIdentity),
+    Found(T),
     /// The head has no key, and the body may have one.
     InBody,
     /// The request has no key.
     NoKey,
 }
 
-/// Finds the identity of a request.
-///
-/// # Errors
-/// The refusal of a request whose key cannot be used, or whose caller cannot be identified.
-pub(super) fn identify(input: &IdentityInput<'_>) -> Result<IdentitySearch, Refusal> {
-    let IdentityInput { head, proofs, route, service, salt, .. } = *input;
-    let key = match find_key(input)? {
-        KeySearch::Found(key) => key,
-        KeySearch::InBody => return Ok(IdentitySearch::InBody),
-        KeySearch::NoKey => return Ok(IdentitySearch::NoKey),
-    };
-    let space = key_space(route, &head.method, head.uri.path());
-    Ok(IdentitySearch::Found(RequestIdentity {
-        service: Arc::clone(service),
-        scope: scope::compute_scope(salt, &route.scope, head, proofs)
-            .map_err(|refusal| scope::with_challenge(refusal, route, &head.headers))?,
-        space,
-        key,
-    }))
-}
+impl Incoming<'_> {
+    /// Finds the identity of a request. `body` is `None` while it has not been read. If the route's scope reads the caller's token, and
+    /// the request has a key, the token is verified first.
+    ///
+    /// # Errors
+    /// The refusal of a request whose key cannot be used, or whose caller cannot be identified.
+    pub(super) async fn identify(&self, body: Option<&[u8]>) -> Result<KeySearch<RequestIdentity>, Refusal> {
+        let token = match self.verifier {
+            Some(verifier) if matches!(self.find_key(body)?, KeySearch::Found(_)) => {
+                Box::pin(verify_token(verifier, &self.head.headers)).await?
+            }
+            Some(_) | None => CallerToken::Unread,
+        };
+        self.identify_with(body, &token)
+    }
 
-/// The result of looking for a request's key.
-pub(super) enum KeySearch {
-    /// The request has this key.
-    Found(Key),
-    /// The head has no key, and the body may have one.
-    InBody,
-    /// The request has no key.
-    NoKey,
-}
+    /// Finds the identity of a request with this token.
+    ///
+    /// # Errors
+    /// As for [`Self::identify`].
+    pub(super) fn identify_with(
+        &self,
+        body: Option<&[u8]>,
+        token: &CallerToken,
+    ) -> Result<KeySearch<RequestIdentity>, Refusal> {
+        let Self { head, origin, route, service, salt, .. } = *self;
+        let key = match self.find_key(body)? {
+            KeySearch::Found(key) => key,
+            KeySearch::InBody => return Ok(KeySearch::InBody),
+            KeySearch::NoKey => return Ok(KeySearch::NoKey),
+        };
+        Ok(KeySearch::Found(RequestIdentity {
+            service: Arc::clone(service),
+            scope: scope::compute_scope(salt, &route.scope, head, CallerProofs::new(origin, token))
+                .map_err(|refusal| scope::with_challenge(refusal, route, &head.headers))?,
+            space: key_space(route, &head.method, head.uri.path()),
+            key,
+        }))
+    }
 
-/// Finds the key of a request.
-///
-/// # Errors
-/// The refusal of a request whose key cannot be used.
-pub(super) fn find_key(input: &IdentityInput<'_>) -> Result<KeySearch, Refusal> {
-    let IdentityInput { head, body, route, key_limits, .. } = *input;
-    let in_head = key_location::in_head(head, &route.key)?;
-    let found = match (in_head, body) {
-        (Some(key), _) => Some(key),
-        (None, None) if key_location::may_be_in_body(&route.key) => return Ok(KeySearch::InBody),
-        (None, None) => None,
-        (None, Some(body)) => key_location::in_body(&head.headers, body, &route.key)?,
-    };
-    let Some(key) = found else { return Ok(KeySearch::NoKey) };
-    let key = Key::parse(&key, route.key.syntax, key_limits)?;
-    key_location::check_other_fields(head, &route.key, key_limits, &key)?;
-    Ok(KeySearch::Found(key))
+    /// Finds the key of a request.
+    ///
+    /// # Errors
+    /// The refusal of a request whose key cannot be used.
+    pub(super) fn find_key(&self, body: Option<&[u8]>) -> Result<KeySearch<Key>, Refusal> {
+        let Self { head, route, key_limits, .. } = *self;
+        let found = match (key_location::in_head(head, &route.key)?, body) {
+            (Some(key), _) => Some(key),
+            (None, None) if key_location::may_be_in_body(&route.key) => return Ok(KeySearch::InBody),
+            (None, None) => None,
+            (None, Some(body)) => key_location::in_body(&head.headers, body, &route.key)?,
+        };
+        let Some(key) = found else { return Ok(KeySearch::NoKey) };
+        let key = Key::parse(&key, route.key.syntax, key_limits)?;
+        key_location::check_other_fields(head, &route.key, key_limits, &key)?;
+        Ok(KeySearch::Found(key))
+    }
 }
 
 impl RequestIdentity {

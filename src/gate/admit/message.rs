@@ -7,10 +7,11 @@ use bytes::Bytes;
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
+use super::fingerprinting::FingerprintSource;
 use super::identity::{self, RequestIdentity};
 use super::scope::CallerProofs;
 use super::token::CallerToken;
-use super::{GuardedRequest, RequestView, check_path, scope};
+use super::{GuardedRequest, check_path, scope};
 use crate::config::{Consumer, Route, RouteMode};
 use crate::domain::key::{Key, KeyLimits};
 use crate::domain::route_table::RouteMatch;
@@ -119,7 +120,6 @@ impl Gate {
             None => drop(head.headers.remove(HOST)),
         }
         let secrets = live.config.secrets.clone();
-        let view = RequestView { head: &head, body: &body, route, secrets: &secrets };
         let salt = self.instance.salt.current();
         let identity = RequestIdentity {
             service: Arc::clone(&self.instance.config.service),
@@ -127,8 +127,9 @@ impl Gate {
             space: identity::key_space(route, &Method::POST, head.uri.path()),
             key: key_parsed,
         };
-        let fingerprint = self.fingerprinting.route_fingerprint(route, view.fingerprint_source()).await;
-        let reserve_request = self.instance.reserve_request(&view, identity, fingerprint);
+        let source = FingerprintSource { head: &head, body: &body, secrets: &secrets };
+        let fingerprint = self.fingerprinting.route_fingerprint(route, source).await;
+        let reserve_request = self.instance.reserve_request(&head, route, identity, fingerprint);
         // The broker holds back more messages than `prefetch`, so that their bodies are bounded.
         let share = self.instance.bodies.share_of(body.len());
         let store_clock = Arc::clone(&self.instance.store_clock);

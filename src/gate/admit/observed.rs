@@ -1,29 +1,24 @@
 //! Admits the copy of an observed request as `mode = "enforce"` would admit the request.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::request;
 use tokio::sync::oneshot;
 
-use super::fingerprinting::Fingerprinting;
-use super::identity::{IdentityInput, IdentitySearch, RequestIdentity};
+use super::fingerprinting::FingerprintSource;
+use super::identity::{Incoming, KeySearch, RequestIdentity};
 use super::read_only::{may_only_read, only_reads};
 use super::scope::{self, CallerProofs};
 use super::token::{CallerToken, verify_token};
-use super::{RequestView, check_nominated, check_without_key, first_sent, identify, key_location};
+use super::{check_nominated, check_without_key, first_sent, key_location};
 use crate::body::body_budget::BudgetShare;
 use crate::body::{CopyFailure, CopyResult};
 use crate::config::Route;
 use crate::domain::attempt::ReserveRequest;
-use crate::domain::fingerprint::Secrets;
 use crate::domain::ids::RecordId;
 use crate::domain::key::Key;
 use crate::domain::scope::Scope;
-use crate::instance::Instance;
-use crate::instance::token_verifier::TokenVerifier;
-use crate::protocol::fields::RequestOrigin;
+use crate::gate::worker::Gate;
 use crate::protocol::refusal::Refusal;
 use crate::protocol::status::OncegateStatus;
 
@@ -46,18 +41,6 @@ impl From<Refusal> for ForetoldResult {
     }
 }
 
-/// An observed request without its body.
-pub(in crate::gate) struct ObservedHead<'a> {
-    pub(in crate::gate) head: &'a request::Parts,
-    pub(in crate::gate) origin: &'a RequestOrigin,
-    pub(in crate::gate) route: &'a Route,
-    pub(in crate::gate) verifier: Option<&'a TokenVerifier>,
-    /// The service whose keys the request's key would be one of.
-    pub(in crate::gate) service: &'a Arc<str>,
-    pub(in crate::gate) secrets: &'a Secrets,
-    pub(in crate::gate) fingerprinting: &'a Fingerprinting,
-}
-
 /// The parts by which an operator finds an observed request's client, as far as the request has them.
 #[derive(Debug, Default)]
 pub(in crate::gate) struct RequestClues {
@@ -76,7 +59,7 @@ impl From<&ReserveRequest> for RequestClues {
 /// An observed request with the copy of its body, and the memory that the copy counts in.
 pub(in crate::gate) type ObservedReservation = (ReserveRequest, Bytes, BudgetShare);
 
-impl Instance {
+impl Gate {
     /// Admits an observed request, with the checks of [`Gate::admit`](crate::gate::Gate) in the same order, but for those of the
     /// instance's own state. Waits for the copy of the body only where the head is good.
     ///
@@ -84,78 +67,52 @@ impl Instance {
     /// The result of a request that would not come as far as its reservation.
     pub(in crate::gate) async fn admit_observed(
         &self,
-        observed: &ObservedHead<'_>,
+        incoming: &Incoming<'_>,
         copy: oneshot::Receiver<CopyResult>,
     ) -> Result<ObservedReservation, ForetoldResult> {
-        let ObservedHead { head, route, secrets, fingerprinting, .. } = *observed;
+        let Incoming { head, route, secrets, .. } = *incoming;
         check_nominated(&head.headers, route)?;
         let copy = match may_only_read(head, route) {
             true => {
                 let (body, share) = copied_body(head, route, copy).await?;
-                if only_reads(head, &body, route, fingerprinting).await {
+                if only_reads(head, &body, route, &self.fingerprinting).await {
                     return Err(ForetoldResult::Unguarded);
                 }
                 Copied::Whole(body, share)
             }
             false => Copied::Arriving(copy),
         };
-        let in_head = self.identify_observed(observed, None).await?;
-        self.check_observed(&in_head, observed)?;
+        let in_head = incoming.identify(None).await?;
+        self.check_observed(&in_head, incoming)?;
         let (body, share) = match copy {
             Copied::Whole(body, share) => (body, share),
             Copied::Arriving(copy) => copied_body(head, route, copy).await?,
         };
         let found = match in_head {
-            IdentitySearch::InBody => self.identify_observed(observed, Some(&body)).await?,
+            KeySearch::InBody => incoming.identify(Some(&body)).await?,
             found => found,
         };
-        self.check_observed(&found, observed)?;
-        let IdentitySearch::Found(identity) = found else {
+        self.check_observed(&found, incoming)?;
+        let KeySearch::Found(identity) = found else {
             return Err(key_location::missing(&route.key, &head.headers).into());
         };
-        let view = RequestView { head, body: &body, route, secrets };
-        let fingerprint = fingerprinting.route_fingerprint(route, view.fingerprint_source()).await;
-        let reserve_request = self.reserve_request(&view, identity, fingerprint);
+        let source = FingerprintSource { head, body: &body, secrets };
+        let fingerprint = self.fingerprinting.route_fingerprint(route, source).await;
+        let reserve_request = self.instance.reserve_request(head, route, identity, fingerprint);
         Ok((reserve_request, body, share))
     }
 
-    /// The parts of a request that would not come as far as its reservation.
-    pub(in crate::gate) async fn find_clues(&self, observed: &ObservedHead<'_>) -> RequestClues {
-        let ObservedHead { head, origin, route, verifier, .. } = *observed;
-        if let Ok(IdentitySearch::Found(identity)) = self.identify_observed(observed, None).await {
-            let record = Some(identity.record_id());
-            let RequestIdentity { scope, key, .. } = identity;
-            return RequestClues { key: Some(key), record, scope: Some(scope) };
-        }
-        let token = match verifier {
-            Some(verifier) => Box::pin(verify_token(verifier, &head.headers)).await.unwrap_or(CallerToken::Unread),
-            None => CallerToken::Unread,
-        };
-        let scope =
-            scope::compute_scope(self.salt.current().salt, &route.scope, head, CallerProofs::new(origin, &token)).ok();
-        let sent = key_location::in_head(head, &route.key).ok().flatten();
-        let key = sent.and_then(|key| Key::parse(&key, route.key.syntax, route.key.limits).ok());
-        RequestClues { key, record: None, scope }
-    }
-
-    async fn identify_observed(
-        &self,
-        observed: &ObservedHead<'_>,
-        body: Option<&[u8]>,
-    ) -> Result<IdentitySearch, Refusal> {
-        let ObservedHead { head, origin, route, verifier, service, .. } = *observed;
-        let (proofs, salt) = (CallerProofs::new(origin, &CallerToken::Unread), self.salt.current().salt);
-        let key_limits = route.key.limits;
-        identify(IdentityInput { head, body, proofs, route, key_limits, service, salt }, verifier).await
-    }
-
     /// Checks an observed request by what is known of its key.
-    fn check_observed(&self, search: &IdentitySearch, observed: &ObservedHead<'_>) -> Result<(), ForetoldResult> {
-        let (headers, route) = (&observed.head.headers, observed.route);
+    fn check_observed(
+        &self,
+        search: &KeySearch<RequestIdentity>,
+        incoming: &Incoming<'_>,
+    ) -> Result<(), ForetoldResult> {
+        let (headers, route) = (&incoming.head.headers, incoming.route);
         match search {
-            IdentitySearch::Found(_) => first_sent::check(headers, route, || self.store_clock.now())?,
-            IdentitySearch::InBody => {}
-            IdentitySearch::NoKey => {
+            KeySearch::Found(_) => first_sent::check(headers, route, || self.instance.store_clock.now())?,
+            KeySearch::InBody => {}
+            KeySearch::NoKey => {
                 check_without_key(headers, route)?;
                 return Err(match route.key.required {
                     true => key_location::missing(&route.key, headers).into(),
@@ -164,6 +121,26 @@ impl Instance {
             }
         }
         Ok(())
+    }
+}
+
+impl Incoming<'_> {
+    /// The parts of a request that would not come as far as its reservation.
+    pub(in crate::gate) async fn find_clues(&self) -> RequestClues {
+        let Self { head, origin, route, salt, .. } = *self;
+        if let Ok(KeySearch::Found(identity)) = self.identify(None).await {
+            let record = Some(identity.record_id());
+            let RequestIdentity { scope, key, .. } = identity;
+            return RequestClues { key: Some(key), record, scope: Some(scope) };
+        }
+        let token = match self.verifier {
+            Some(verifier) => Box::pin(verify_token(verifier, &head.headers)).await.unwrap_or(CallerToken::Unread),
+            None => CallerToken::Unread,
+        };
+        let scope = scope::compute_scope(salt, &route.scope, head, CallerProofs::new(origin, &token)).ok();
+        let sent = key_location::in_head(head, &route.key).ok().flatten();
+        let key = sent.and_then(|key| Key::parse(&key, route.key.syntax, route.key.limits).ok());
+        RequestClues { key, record: None, scope }
     }
 }
 

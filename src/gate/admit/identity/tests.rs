@@ -2,11 +2,10 @@
 
 use std::net::Ipv4Addr;
 
-use http::Request;
+use http::{Request, Version};
 
 use super::*;
 use crate::config::{self, Config, Overrides, ProcessEnvironment};
-use crate::gate::admit::token::CallerToken;
 
 /// A caller that every route with the default scope identifies.
 const CALLER: (&str, &str) = ("authorization", "Bearer t");
@@ -34,30 +33,36 @@ fn with<'a>(fields: &[(&'a str, &'a str)]) -> Sample<'a> {
     Sample { target: "/v1/pay", fields: fields.to_vec(), body: b"", untrusted_peer: false }
 }
 
-fn search(config: &Config, sample: &Sample<'_>) -> Result<IdentitySearch, Refusal> {
+fn search(config: &Config, sample: &Sample<'_>) -> Result<KeySearch<RequestIdentity>, Refusal> {
     let mut request = Request::post(sample.target);
     for (name, value) in &sample.fields {
         request = request.header(*name, *value);
     }
     let (head, ()) = request.body(()).unwrap().into_parts();
-    identify(&IdentityInput {
+    let origin = RequestOrigin {
+        peer: Ipv4Addr::new(10, 1, 2, 3).into(),
+        trusted: !sample.untrusted_peer,
+        host: None,
+        version: Version::HTTP_11,
+        secure: false,
+        certificate: None,
+    };
+    let incoming = Incoming {
         head: &head,
-        body: Some(sample.body),
-        proofs: CallerProofs {
-            untrusted_peer: sample.untrusted_peer.then_some(Ipv4Addr::new(10, 1, 2, 3).into()),
-            token: &CallerToken::Absent,
-            certificate: None,
-        },
+        origin: &origin,
         route: &config.routes[0],
+        verifier: None,
         key_limits: config.routes[0].key.limits,
         service: &"default".into(),
         salt: &Salt::new([7; 32]),
-    })
+        secrets: &config.secrets,
+    };
+    incoming.identify_with(Some(sample.body), &CallerToken::Absent)
 }
 
 fn found(config: &Config, sample: &Sample<'_>) -> RequestIdentity {
     match search(config, sample) {
-        Ok(IdentitySearch::Found(identity)) => identity,
+        Ok(KeySearch::Found(identity)) => identity,
         other => panic!("{:?} {:?}: {other:?}", sample.target, sample.fields),
     }
 }
@@ -257,6 +262,6 @@ fn a_body_without_the_keys_member_has_no_key() {
     {
         let config = config(&format!("key = {{ {place} }}"));
         let sample = Sample { body, ..with(&[CALLER]) };
-        assert_eq!(search(&config, &sample), Ok(IdentitySearch::NoKey), "{place}");
+        assert_eq!(search(&config, &sample), Ok(KeySearch::NoKey), "{place}");
     }
 }
