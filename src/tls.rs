@@ -4,7 +4,6 @@
 //! opens a socket.
 
 use std::collections::BTreeSet;
-use std::error::Error;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -310,14 +309,9 @@ impl ResolvesClientCert for CertificateRequests {
 }
 
 /// A failed handshake. No byte of the request was sent.
-#[derive(Debug)]
-pub struct HandshakeError(io::Error);
-
-impl From<io::Error> for HandshakeError {
-    fn from(error: io::Error) -> Self {
-        Self(error)
-    }
-}
+#[derive(Debug, thiserror::Error)]
+#[error("the TLS handshake failed{}", self.cause())]
+pub struct HandshakeError(#[from] io::Error);
 
 impl HandshakeError {
     /// The cause in a few words that follow "the TLS handshake failed". It names no certificate, file or host.
@@ -364,17 +358,5 @@ impl HandshakeError {
             },
             _ => "",
         }
-    }
-}
-
-impl fmt::Display for HandshakeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the TLS handshake failed{}", self.cause())
-    }
-}
-
-impl Error for HandshakeError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&self.0)
     }
 }

@@ -1,6 +1,5 @@
 //! The client towards the service. It sorts every failure of a call: the request was never sent, or may have been.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,49 +41,33 @@ const KEEPALIVE_PROBES: u32 = 4;
 pub struct UpstreamClient(Arc<UpstreamPool>);
 
 /// A call that brought no usable response.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// Not one byte of the request left this process: trying again is safe.
-    NeverSent(ConnectionFailure),
+    #[error("the upstream cannot be reached")]
+    NeverSent(#[source] ConnectionFailure),
     /// The service has said, over HTTP/2, that it has processed nothing of the request: trying again is safe.
-    Unprocessed(ConnectionFailure),
+    #[error("the upstream refused the request before it processed anything of it")]
+    Unprocessed(#[source] ConnectionFailure),
     /// Bytes may have left. An upstream that read the request, acted and died looks the same from here as one that never
     /// saw it: both are `IncompleteMessage` to hyper.
-    Broken(ConnectionFailure),
+    #[error("the upstream closed the connection after the request was sent")]
+    Broken(#[source] ConnectionFailure),
     /// Not one byte of the request left this process: all connections to the upstream are in use, or all streams of the one over
     /// HTTP/2.
+    #[error("all connections or streams to the upstream are in use")]
     Overloaded,
     /// The upstream answered with something that is no valid response to this request.
+    #[error("the upstream's response is invalid: {0}")]
     Garbage(&'static str),
     /// Not one byte of the request left this process: the caller's [`SendCheck`] forbade it once a connection was there.
+    #[error("the attempt's lease or its time to connect is over; nothing is sent")]
     TooLate,
 }
 
 /// Whether the request may still be sent. It is asked right before each try to send the first byte: DNS, TCP and TLS may have
 /// taken long, or the process was stopped meanwhile.
 pub type SendCheck<'a> = &'a (dyn Fn() -> bool + Send + Sync);
-
-impl fmt::Display for CallError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NeverSent(_) => f.write_str("the upstream cannot be reached"),
-            Self::Unprocessed(_) => f.write_str("the upstream refused the request before it processed anything of it"),
-            Self::Broken(_) => f.write_str("the upstream closed the connection after the request was sent"),
-            Self::Overloaded => f.write_str("all connections or streams to the upstream are in use"),
-            Self::Garbage(reason) => write!(f, "the upstream's response is invalid: {reason}"),
-            Self::TooLate => f.write_str("the attempt's lease or its time to connect is over; nothing is sent"),
-        }
-    }
-}
-
-impl std::error::Error for CallError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::NeverSent(source) | Self::Unprocessed(source) | Self::Broken(source) => Some(&**source),
-            Self::Garbage(_) | Self::Overloaded | Self::TooLate => None,
-        }
-    }
-}
 
 impl CallError {
     /// The reason, as a client may know it, for which the service did not get the request. It names no host.

@@ -4,7 +4,6 @@
 //! wants no more of the other direction (RFC 9113 section 8.1); about its own body it says nothing. A body that was broken off
 //! so would be a shorter one: another amount for the service, another answer for the client.
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -21,30 +20,14 @@ pub struct CheckedBody {
 }
 
 /// The reason why a body has no more bytes, although it is not whole.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum CheckedBodyError {
     /// hyper's error.
-    Hyper(hyper::Error),
+    #[error("{0}")]
+    Hyper(#[source] hyper::Error),
     /// Its HTTP/2 stream was reset with NO_ERROR.
+    #[error("the stream was reset before the end of the body")]
     Cut,
-}
-
-impl fmt::Display for CheckedBodyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Hyper(error) => error.fmt(f),
-            Self::Cut => f.write_str("the stream was reset before the end of the body"),
-        }
-    }
-}
-
-impl std::error::Error for CheckedBodyError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Hyper(error) => Some(error),
-            Self::Cut => None,
-        }
-    }
 }
 
 impl CheckedBody {

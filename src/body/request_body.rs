@@ -56,30 +56,14 @@ struct BodyWait {
 }
 
 /// The reason why a request's body has no more bytes.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum RequestBodyError {
     /// It broke off or is not framed as it says.
-    Broken(CheckedBodyError),
+    #[error("{0}")]
+    Broken(#[source] CheckedBodyError),
     /// It arrives more slowly than allowed.
+    #[error("the request's body arrives more slowly than `limits.body_rate`")]
     TooSlow,
-}
-
-impl fmt::Display for RequestBodyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Broken(error) => error.fmt(f),
-            Self::TooSlow => f.write_str("the request's body arrives more slowly than `limits.body_rate`"),
-        }
-    }
-}
-
-impl std::error::Error for RequestBodyError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Broken(error) => Some(error),
-            Self::TooSlow => None,
-        }
-    }
 }
 
 impl BodyWait {

@@ -158,22 +158,6 @@ pub enum KeyError {
     TooShort,
 }
 
-impl fmt::Display for KeyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::BadCharacter => "it has a character that the route's syntax does not allow",
-            Self::BadString => "it is not a structured-field String in quotes (RFC 9651, section 3.3.3)",
-            Self::Empty => "it is empty",
-            Self::NotUuid => "it is not a UUID",
-            Self::Several => "it was sent more than once",
-            Self::TooLong => "it is longer than this route allows",
-            Self::TooShort => "it is shorter than this route allows",
-        })
-    }
-}
-
-impl std::error::Error for KeyError {}
-
 fn sf_string(value: &[u8]) -> Result<String, KeyError> {
     let item: sfv::Item = sfv::Parser::new(value).parse().map_err(|_| KeyError::BadString)?;
     match item.bare_item {

@@ -21,16 +21,9 @@ pub struct StoredResponse {
 }
 
 /// A row that does not decode. It is an error, and never taken for a free key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the stored record does not decode: {0}")]
 pub struct CorruptRow(pub &'static str);
-
-impl std::fmt::Display for CorruptRow {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the stored record does not decode: {}", self.0)
-    }
-}
-
-impl std::error::Error for CorruptRow {}
 
 impl StoredResponse {
     /// Fields and trailers as one block: a line `name: value\r\n` for each field, an empty line, then the trailers

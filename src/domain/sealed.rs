@@ -23,21 +23,14 @@ pub struct SealedBytes {
 }
 
 /// Why sealed bytes do not open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnsealError {
     /// They were changed or cut, or are of another record.
+    #[error("it has been changed, or is of another key")]
     Broken,
     /// The secret that they were sealed with is not configured.
+    #[error("the secret that it was sealed with is not configured any more")]
     SecretGone,
-}
-
-impl fmt::Display for UnsealError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Broken => "it has been changed, or is of another key",
-            Self::SecretGone => "the secret that it was sealed with is not configured any more",
-        })
-    }
 }
 
 const SALT_BYTES: usize = 32;

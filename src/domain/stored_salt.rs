@@ -4,8 +4,6 @@
 //! it is sealed, so that a reader of the store cannot try credentials against the scopes. It is sealed once for each
 //! secret, so that the secret can be changed while instances with the old one and with the new one run.
 
-use std::fmt;
-
 use bytes::Bytes;
 
 use super::fingerprint::Secrets;
@@ -22,13 +20,25 @@ pub enum StoredSalt {
 }
 
 /// The reason for which a stored salt cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SaltError {
     /// The stored bytes were changed, or are another service's.
+    #[error(
+        "the salt of this service's scopes has been changed in the store, or is another service's; restore the table \
+         `salts` from a backup"
+    )]
     Broken,
     /// The store has another salt than the one that this process has used so far.
+    #[error("the store has another salt of this service's scopes than this process uses")]
     Changed,
     /// It is sealed under the secrets of these names, and none of them is configured.
+    #[error(
+        "the salt of this service's scopes is encrypted under the secret {}, and {}. Configure that secret, as `secret` or \
+         in `previous_secrets`: `oncegate check` shows the names of secrets. Without the salt no key would be found, and \
+         retries would be executed again",
+        names.join(" or "),
+        if *has_secret { "neither `secret` nor `previous_secrets` has it" } else { "`secret` is empty" }
+    )]
     Locked {
         /// The secrets' names, the latest last.
         names: Vec<String>,
@@ -36,44 +46,16 @@ pub enum SaltError {
         has_secret: bool,
     },
     /// It is not sealed under the current secret, so no instance has used that one.
+    #[error(
+        "the instances of this service do not use the `secret` of this file but {}, and could not replay a response that \
+         is encrypted under it. Configure theirs: `oncegate check` shows the names of secrets",
+        if names.is_empty() { "none".to_owned() } else { names.join(" or ") }
+    )]
     OtherSecret {
         /// The names of the secrets that the instances have used, the latest last.
         names: Vec<String>,
     },
 }
-
-impl fmt::Display for SaltError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Broken => f.write_str(
-                "the salt of this service's scopes has been changed in the store, or is another service's; restore the \
-                 table `salts` from a backup",
-            ),
-            Self::Changed => f.write_str("the store has another salt of this service's scopes than this process uses"),
-            Self::Locked { names, has_secret } => {
-                let found =
-                    if *has_secret { "neither `secret` nor `previous_secrets` has it" } else { "`secret` is empty" };
-                write!(
-                    f,
-                    "the salt of this service's scopes is encrypted under the secret {}, and {found}. Configure that secret, \
-                     as `secret` or in `previous_secrets`: `oncegate check` shows the names of secrets. Without the salt no \
-                     key would be found, and retries would be executed again",
-                    names.join(" or ")
-                )
-            }
-            Self::OtherSecret { names } => {
-                let used = if names.is_empty() { "none".to_owned() } else { names.join(" or ") };
-                write!(
-                    f,
-                    "the instances of this service do not use the `secret` of this file but {used}, and could not replay a \
-                     response that is encrypted under it. Configure theirs: `oncegate check` shows the names of secrets"
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for SaltError {}
 
 /// The length of a secret's name.
 const NAME_BYTES: usize = 8;

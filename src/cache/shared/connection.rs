@@ -1,7 +1,5 @@
 //! Connections to the Redis server. TLS and the trust store are our own; the driver would bring others.
 
-use std::error::Error;
-use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,43 +25,21 @@ pub(super) struct RedisConnector {
 pub(super) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The reason why the server cannot be used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum RedisFailure {
-    /// An open connection broke, or a command on it was not answered in time.
+    #[error("its connection broke, or it has not answered a command in time")]
     Broken,
-    /// The name of the URL is none that a certificate can have.
+    #[error("its host name is none that a certificate can have")]
     Name,
-    /// The connection could not be made.
-    Connect(io::Error),
-    /// The TLS handshake failed.
-    Handshake(HandshakeError),
+    #[error("it cannot be connected to")]
+    Connect(#[source] io::Error),
+    #[error("the TLS handshake failed")]
+    Handshake(#[source] HandshakeError),
     /// The server has refused the session, or speaks another protocol.
+    #[error("it refuses the session: {0}")]
     Session(RedisError),
-    /// The server has not answered in time.
+    #[error("it does not answer")]
     Silent,
-}
-
-impl fmt::Display for RedisFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Broken => f.write_str("its connection broke, or it has not answered a command in time"),
-            Self::Name => f.write_str("its host name is none that a certificate can have"),
-            Self::Connect(_) => f.write_str("it cannot be connected to"),
-            Self::Handshake(_) => f.write_str("the TLS handshake failed"),
-            Self::Session(error) => write!(f, "it refuses the session: {error}"),
-            Self::Silent => f.write_str("it does not answer"),
-        }
-    }
-}
-
-impl Error for RedisFailure {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Connect(error) => Some(error),
-            Self::Handshake(error) => Some(error),
-            Self::Broken | Self::Name | Self::Session(_) | Self::Silent => None,
-        }
-    }
 }
 
 impl RedisConnector {
