@@ -1,9 +1,10 @@
 //! The state of this process that all its requests and tasks share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -194,7 +195,7 @@ impl Instance {
 
     /// Notes that a delivery's attempt was not sent. The store learns it before the next pick-up.
     pub fn note_unsent_delivery(&self, id: RecordId, token: Token) {
-        self.unsent_deliveries.lock().unwrap_or_else(PoisonError::into_inner).push((id, token));
+        self.unsent_deliveries.lock().push((id, token));
     }
 }
 

@@ -6,12 +6,13 @@
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
+use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::body_budget::BodyBudget;
@@ -101,7 +102,7 @@ impl ResponseWatch {
             let (asked_at, waits_for_service) = (Mutex::new(Instant::now()), AtomicBool::new(false));
             let pieces = AtomicUsize::new(0);
             let pending = Arc::new(PendingResponse { is_held: body.is_held(), asked_at, waits_for_service, pieces });
-            lock(&self.pending).push(Arc::downgrade(&pending));
+            self.pending.lock().push(Arc::downgrade(&pending));
             pending
         });
         ClientBody { body, rest: Bytes::new(), pending }
@@ -138,7 +139,7 @@ impl ResponseWatch {
     /// responses fill their memory, when one of them has not. So a client that reads one response after the other keeps its
     /// connection, and so does one that waits for an event.
     fn next_stall(&self) -> NextStall {
-        let mut responses = lock(&self.pending);
+        let mut responses = self.pending.lock();
         if responses.is_empty() {
             return NextStall::Never;
         }
@@ -182,12 +183,12 @@ impl PendingResponse {
 
     fn stalls_after(&self, stall_max: Duration) -> Option<Instant> {
         let has_all = self.waits_for_service.load(Ordering::Relaxed) && self.pieces.load(Ordering::Relaxed) == 0;
-        (!has_all).then(|| *lock(&self.asked_at) + stall_max)
+        (!has_all).then(|| *self.asked_at.lock() + stall_max)
     }
 
     /// Notes that hyper has asked, and got something.
     fn note_given(&self) {
-        *lock(&self.asked_at) = Instant::now();
+        *self.asked_at.lock() = Instant::now();
         self.waits_for_service.store(false, Ordering::Relaxed);
     }
 
@@ -195,11 +196,6 @@ impl PendingResponse {
     fn note_waiting_for_service(&self) {
         self.waits_for_service.store(true, Ordering::Relaxed);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each value is consistent between any two statements.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl http_body::Body for ClientBody {

@@ -7,11 +7,12 @@
 //!   after the purge, and no instance has to delete anything;
 //! - the TTL that it holds itself has not ended. Redis's own expiry only frees the memory.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use parking_lot::RwLock;
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -155,10 +156,10 @@ impl SharedCache {
     /// Uses other secrets from now on, and another server, user, password or authority from the next connection on. Another
     /// server is connected to at once: it may lack entries, and has none that must not count.
     pub fn reload(&self, secrets: Secrets, server: Option<&RedisServer>, trust: &Trust) {
-        *self.secrets.write().unwrap_or_else(PoisonError::into_inner) = secrets;
+        *self.secrets.write() = secrets;
         let Some(server) = server else { return };
         let next = Arc::new(RedisConnector::new(server.clone(), trust));
-        let before = std::mem::replace(&mut *self.connector.write().unwrap_or_else(PoisonError::into_inner), next);
+        let before = std::mem::replace(&mut *self.connector.write(), next);
         if !before.is_same_place(server)
             && let Some(session) = self.link.session()
         {
@@ -167,7 +168,7 @@ impl SharedCache {
     }
 
     fn connector(&self) -> Arc<RedisConnector> {
-        Arc::clone(&self.connector.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.connector.read())
     }
 
     /// Returns the key's record if there is one that counts, and puts it into the cache in memory. `now` returns the store's
@@ -220,7 +221,7 @@ impl SharedCache {
     }
 
     fn secrets(&self) -> Secrets {
-        self.secrets.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.secrets.read().clone()
     }
 
     async fn read(&self, name: &str) -> Result<Option<Bytes>, SharedRead> {
@@ -299,15 +300,15 @@ struct RedisSession {
 
 impl RedisLink {
     fn session(&self) -> Option<Arc<RedisSession>> {
-        self.session.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.session.read().clone()
     }
 
     fn is_up(&self) -> bool {
-        self.session.read().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.session.read().is_some()
     }
 
     fn set(&self, session: Option<Arc<RedisSession>>) {
-        *self.session.write().unwrap_or_else(PoisonError::into_inner) = session;
+        *self.session.write() = session;
     }
 
     /// Returns the value of an answer. A server that fails or does not answer in time is not asked again on this session; one
@@ -334,7 +335,7 @@ impl RedisLink {
 
     /// Ends a session, unless another one has followed it.
     fn lose(&self, failed: &Arc<RedisSession>) {
-        let mut session = self.session.write().unwrap_or_else(PoisonError::into_inner);
+        let mut session = self.session.write();
         session.take_if(|current| Arc::ptr_eq(current, failed));
         failed.lost.cancel();
     }

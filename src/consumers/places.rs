@@ -6,9 +6,10 @@
 //! unacknowledged, and the session registers a new consumer with a prefetch count of its own, called a window here. The
 //! messages of the earlier window remain with the channel.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::disposition::reconnect_pause;
@@ -105,7 +106,7 @@ impl MessagePlaces {
 
     /// Counts a message that has arrived in the current window.
     pub(super) fn take(self: &Arc<Self>, bytes: usize) -> MessagePlace {
-        let mut counts = self.lock();
+        let mut counts = self.counts.lock();
         counts.taken += 1;
         counts.others += 1;
         MessagePlace { places: Arc::clone(self), window: counts.window, bytes, is_set_aside: false }
@@ -121,15 +122,16 @@ impl MessagePlaces {
         loop {
             // Created before the counts are read, so that no change is missed.
             let changed = self.changed.notified();
-            let pause =
-                Some(*self.lock()).filter(|counts| counts.is_crowded(self.prefetch)).map(|counts| counts.pause());
+            let pause = Some(*self.counts.lock())
+                .filter(|counts| counts.is_crowded(self.prefetch))
+                .map(|counts| counts.pause());
             let Some(pause) = pause else {
                 changed.await;
                 continue;
             };
             tokio::time::sleep(pause).await;
             // Some may have been settled meanwhile.
-            if self.lock().is_crowded(self.prefetch) {
+            if self.counts.lock().is_crowded(self.prefetch) {
                 return;
             }
         }
@@ -137,18 +139,13 @@ impl MessagePlaces {
 
     /// Begins a new window. Returns its prefetch count, and the number of messages that are set aside.
     pub(super) fn begin_window(&self) -> (u16, usize) {
-        let mut counts = self.lock();
+        let mut counts = self.counts.lock();
         (counts.begin_window(self.prefetch), counts.set_aside)
     }
 
     /// Notes how a message ended, as a sign of how the service does.
     pub(super) fn note_outcome(&self, outcome: &MessageOutcome) {
-        self.lock().note_outcome(outcome);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PlaceCounts> {
-        // Consistent between any two statements, so a poisoned lock is usable.
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counts.lock().note_outcome(outcome);
     }
 }
 
@@ -167,7 +164,7 @@ impl MessagePlace {
             return false;
         }
         self.is_set_aside = true;
-        let mut counts = self.places.lock();
+        let mut counts = self.places.counts.lock();
         counts.others -= 1;
         counts.set_aside += 1;
         counts.set_aside_bytes += self.bytes;
@@ -181,7 +178,7 @@ impl MessagePlace {
 
 impl Drop for MessagePlace {
     fn drop(&mut self) {
-        let mut counts = self.places.lock();
+        let mut counts = self.places.counts.lock();
         if self.is_set_aside {
             counts.set_aside -= 1;
             counts.set_aside_bytes -= self.bytes;
@@ -204,7 +201,7 @@ mod tests {
     use crate::gate::message::OutcomeReason;
 
     fn counts(places: &MessagePlaces) -> PlaceCounts {
-        *places.lock()
+        *places.counts.lock()
     }
 
     fn reason() -> OutcomeReason {

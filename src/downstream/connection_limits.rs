@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::domain::peer_network::peer_network;
 use crate::protocol::refusal::ReachedLimit;
@@ -44,7 +46,7 @@ impl ConnectionLimits {
             return Err(ReachedLimit::Connections);
         }
         if self.per_peer_max > 0 {
-            let mut by_peer = self.by_peer();
+            let mut by_peer = self.by_peer.lock();
             let open = by_peer.entry(peer).or_default();
             if *open >= self.per_peer_max {
                 self.open.dec();
@@ -54,18 +56,13 @@ impl ConnectionLimits {
         }
         Ok(ConnectionPermit { limits: Arc::clone(self), peer })
     }
-
-    fn by_peer(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-        // Consistent between any two statements, so a poisoned lock is usable.
-        self.by_peer.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.limits.open.dec();
         if self.limits.per_peer_max > 0 {
-            let mut by_peer = self.limits.by_peer();
+            let mut by_peer = self.limits.by_peer.lock();
             match by_peer.get_mut(&self.peer) {
                 Some(open) if *open > 1 => *open -= 1,
                 _ => drop(by_peer.remove(&self.peer)),
@@ -93,6 +90,6 @@ mod tests {
         drop(kept);
         assert!(limits.admit(a).is_ok() && limits.admit(b).is_ok());
         drop(last);
-        assert_eq!((limits.open.get(), limits.by_peer().len()), (0, 0));
+        assert_eq!((limits.open.get(), limits.by_peer.lock().len()), (0, 0));
     }
 }

@@ -3,10 +3,11 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -63,19 +64,19 @@ impl SharedSocket {
 
     /// Begins a request over HTTP/1: hyper has encoded all responses before it, and may still hold bytes of them.
     pub fn begin_request(&self) {
-        self.lock().flushed = false;
+        self.0.lock().flushed = false;
     }
 
     /// Whether the client has been sent whole messages. hyper flushes its socket only when it has no bytes left to write, and
     /// encodes nothing of the current request's response while its service runs, but for `100 Continue`.
     pub fn is_between_messages(&self) -> bool {
-        self.lock().flushed
+        self.0.lock().flushed
     }
 
     /// Writes interim responses to the current request before anything else, when hyper next writes or flushes. Discards them
     /// where they could come into the middle of another response. Call it while the request's service runs.
     pub fn write_between_messages(&self, responses: &[u8]) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if state.flushed {
             state.inserted.extend_from_slice(responses);
         }
@@ -87,7 +88,7 @@ impl SharedSocket {
     /// While unread bytes wait, the answer is not known and no wake-up is registered: call it again whenever the task
     /// runs.
     pub fn poll_client_closed(&self, context: &mut Context<'_>) -> Poll<()> {
-        match &mut self.lock().socket {
+        match &mut self.0.lock().socket {
             Socket::Plain(stream) => {
                 let mut byte = [0];
                 match stream.poll_peek(context, &mut ReadBuf::new(&mut byte)) {
@@ -102,17 +103,13 @@ impl SharedSocket {
     /// Lets the end of the connection be a reset. A response over HTTP/1.0 without a length ends with its connection, so that a client
     /// would take the beginning of one that broke off for the whole.
     pub fn reset_at_end(&self) {
-        let state = self.lock();
+        let state = self.0.lock();
         let stream = match &state.socket {
             Socket::Plain(stream) => stream,
             Socket::Tls(stream) => stream.get_ref().0,
         };
         // Without it the client sees an ordinary end, which is all that can be done.
         let _ = sockopt::set_socket_linger(stream, Some(Duration::ZERO));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, SocketState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -185,13 +182,13 @@ impl SocketState {
 
 impl AsyncRead for SharedSocket {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        on_socket!(&mut self.lock().socket, stream => Pin::new(stream).poll_read(context, buffer))
+        on_socket!(&mut self.0.lock().socket, stream => Pin::new(stream).poll_read(context, buffer))
     }
 }
 
 impl AsyncWrite for SharedSocket {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         ready!(state.poll_before_write(context))?;
         on_socket!(&mut state.socket, stream => Pin::new(stream).poll_write(context, bytes))
     }
@@ -201,24 +198,24 @@ impl AsyncWrite for SharedSocket {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         ready!(state.poll_before_write(context))?;
         on_socket!(&mut state.socket, stream => write_coalesced::poll_write(Pin::new(stream), context, slices))
     }
 
     fn is_write_vectored(&self) -> bool {
-        on_socket!(&self.lock().socket, stream => stream.is_write_vectored())
+        on_socket!(&self.0.lock().socket, stream => stream.is_write_vectored())
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.flushed = true;
         ready!(state.poll_inserted(context))?;
         on_socket!(&mut state.socket, stream => Pin::new(stream).poll_flush(context))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_socket!(&mut self.lock().socket, stream => Pin::new(stream).poll_shutdown(context))
+        on_socket!(&mut self.0.lock().socket, stream => Pin::new(stream).poll_shutdown(context))
     }
 }
 

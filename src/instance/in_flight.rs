@@ -5,8 +5,10 @@
 //! of attempts that may have executed lately.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::boot_time::BootInstant;
 use crate::domain::attempt::{AttemptLease, AttemptOutcome, Settlement};
@@ -43,7 +45,7 @@ impl InFlightRegistry {
     /// Registers an attempt that is about to be reserved. Call it before the reservation is sent: otherwise the pass over
     /// orphans could take the row of a living request for an orphan.
     pub fn register(self: &Arc<Self>, token: Token) -> InFlightEntry {
-        self.lock().registered.insert(token);
+        self.0.lock().registered.insert(token);
         InFlightEntry {
             registry: Arc::clone(self),
             token,
@@ -57,17 +59,17 @@ impl InFlightRegistry {
 
     /// Whether as many outcomes wait for the store as this process may hold.
     pub fn is_full_of_unstored_outcomes(&self) -> bool {
-        self.lock().waiting.is_full()
+        self.0.lock().waiting.is_full()
     }
 
     /// The tokens of all registered attempts.
     pub fn registered_tokens(&self) -> HashSet<Token> {
-        self.lock().registered.clone()
+        self.0.lock().registered.clone()
     }
 
     /// The number of registered attempts.
     pub fn count(&self) -> usize {
-        self.lock().registered.len()
+        self.0.lock().registered.len()
     }
 
     /// The subset of `tokens` whose attempts have ended and may have executed. Scans the whole table under the lock.
@@ -77,19 +79,19 @@ impl InFlightRegistry {
             return HashSet::new();
         }
         let wanted: Vec<Token> = tokens.collect();
-        self.lock().executed.find(wanted)
+        self.0.lock().executed.find(wanted)
     }
 
     /// Forgets the executed attempts that had ended more than `age` before `time`.
     pub fn forget_executed(&self, time: BootInstant, age: Duration) {
-        self.lock().executed.forget(time, age);
+        self.0.lock().executed.forget(time, age);
     }
 
     /// The key's record, if its newest attempt of this process is running, or has ended and its outcome is not stored yet.
     /// The store may not know of either, and the key must not be executed again meanwhile. Where the route allows it,
     /// another instance may have started a later attempt; this is still the attempt of this process.
     pub fn find(&self, id: &RecordId) -> Option<Record> {
-        let tables = self.lock();
+        let tables = self.0.lock();
         let StartedAttempt { record, started_at } = tables.newest.get(id).or_else(|| tables.unstored.get(id))?.clone();
         drop(tables);
         let running_for = started_at.elapsed();
@@ -99,14 +101,9 @@ impl InFlightRegistry {
 
     /// The keys of deliveries that run here or whose outcome is not stored yet. None of them may be picked up.
     pub fn running_deliveries(&self) -> Vec<RecordId> {
-        let tables = self.lock();
+        let tables = self.0.lock();
         let attempts = tables.newest.iter().chain(tables.unstored.iter());
         attempts.filter(|attempt| attempt.record.accepted_at.is_some()).map(|attempt| attempt.record.id).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, InFlightTables> {
-        // The tables are consistent between any two statements, so a panic elsewhere is no reason to stop guarding.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -179,7 +176,7 @@ impl InFlightEntry {
         });
         let started = StartedAttempt::new(Arc::clone(&record));
         {
-            let mut tables = self.registry.lock();
+            let mut tables = self.registry.0.lock();
             let newest = tables.newest.get(&request.id).or_else(|| tables.unstored.get(&request.id));
             if newest.map(|newest| newest.record.token) != replaces {
                 return Err(OtherAttemptStarted);
@@ -212,7 +209,7 @@ impl InFlightEntry {
             AttemptOutcome::Retryable { .. } => KeyState::Retryable,
             AttemptOutcome::Unknown(_) => KeyState::Unknown,
         };
-        let mut tables = self.registry.lock();
+        let mut tables = self.registry.0.lock();
         if self.waiting_bytes.is_none() {
             let bytes = outcome.response_bytes();
             tables.waiting.add(bytes);
@@ -227,7 +224,7 @@ impl InFlightEntry {
     /// Withdraws the attempt from [`InFlightRegistry::find`]: from now on the store answers for the key.
     pub fn withdraw(&mut self) {
         let Some(record) = self.record.take() else { return };
-        let mut tables = self.registry.lock();
+        let mut tables = self.registry.0.lock();
         tables.newest.remove(&record.id, self.token);
         tables.unstored.remove_attempt(&record.id, self.token);
         if let Some(bytes) = self.waiting_bytes.take() {
@@ -246,7 +243,7 @@ impl InFlightEntry {
 impl Drop for InFlightEntry {
     fn drop(&mut self) {
         self.withdraw();
-        let mut tables = self.registry.lock();
+        let mut tables = self.registry.0.lock();
         tables.registered.remove(&self.token);
         if self.may_have_executed {
             tables.executed.push(self.token, BootInstant::now());

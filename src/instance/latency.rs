@@ -1,9 +1,11 @@
 //! The recent latency of each route's attempts.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 /// An exponentially weighted moving average (EWMA). Each new attempt counts one eighth, so some ten attempts after a change
 /// of latency the old value is gone.
@@ -33,7 +35,7 @@ pub struct RouteLatencies(Mutex<HashMap<Arc<str>, Arc<LatencyEwma>>>);
 impl RouteLatencies {
     /// The latency of one route.
     pub fn route(&self, route: &Arc<str>) -> Arc<LatencyEwma> {
-        let mut latencies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latencies = self.0.lock();
         Arc::clone(latencies.entry(Arc::clone(route)).or_default())
     }
 }

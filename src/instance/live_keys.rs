@@ -4,9 +4,10 @@
 //! since, and asks the store again when these have taken a part of the room that was left, or after some seconds.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use quick_cache::sync::Cache as Table;
 
 use super::boot_time::BootInstant;
@@ -136,7 +137,7 @@ impl LiveKeyLimits {
     pub fn try_take(&self, holder: KeyHolder, limit: u32) -> KeyRoom {
         let held = self.0.get_or_insert_with(&holder, || Ok::<_, Infallible>(Arc::default()));
         let held = held.unwrap_or_else(|never| match never {});
-        let mut keys = lock(&held);
+        let mut keys = held.lock();
         let (taken, begun) = (keys.try_take(limit, now()), keys.begin_count());
         drop(keys);
         match taken {
@@ -149,7 +150,7 @@ impl LiveKeyLimits {
     /// Notes that keys of another holder count for this one now.
     pub fn note_moved(&self, holder: KeyHolder, keys: u32) {
         if let Some(held) = self.0.get(&holder) {
-            lock(&held).note_moved(keys);
+            held.lock().note_moved(keys);
         }
     }
 }
@@ -157,7 +158,7 @@ impl LiveKeyLimits {
 impl CountRequest {
     /// Notes the store's count. Returns whether there is room, which the key has then taken.
     pub fn note_count(self, counted: u32) -> Option<LiveKeyAllowance> {
-        let mut keys = lock(&self.held);
+        let mut keys = self.held.lock();
         let now = now();
         keys.note_count(self.begun, counted, now);
         let has_room = keys.try_take(self.limit, now) == Some(true);
@@ -168,7 +169,7 @@ impl CountRequest {
 
     /// Notes that the store gave no count, and allows the key: its reservation will show whether the store works.
     pub fn note_failure(self) -> LiveKeyAllowance {
-        let mut keys = lock(&self.held);
+        let mut keys = self.held.lock();
         keys.unasked_until = now() + FAILURE_PAUSE.as_millis() as u64;
         keys.take();
         drop(keys);
@@ -179,24 +180,19 @@ impl CountRequest {
 impl LiveKeyAllowance {
     /// Gives the room back: the key was not new.
     pub fn give_back(self) {
-        let mut keys = lock(&self.held);
+        let mut keys = self.held.lock();
         keys.since = keys.since.saturating_sub(1);
     }
 }
 
 impl Drop for LiveKeyAllowance {
     fn drop(&mut self) {
-        lock(&self.held).pending -= 1;
+        self.held.lock().pending -= 1;
     }
 }
 
 fn now() -> u64 {
     BootInstant::now().millis()
-}
-
-fn lock(held: &Mutex<HeldKeys>) -> MutexGuard<'_, HeldKeys> {
-    // Consistent between any two statements, so a poisoned lock is usable.
-    held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -300,7 +296,7 @@ mod tests {
     #[test]
     fn a_key_that_is_refused_or_was_not_new_takes_no_room() {
         let (limits, holder) = (LiveKeyLimits::default(), KeyHolder::from_bytes([1; 16]));
-        let pending = || lock(&limits.0.get(&holder).unwrap()).pending;
+        let pending = || limits.0.get(&holder).unwrap().lock().pending;
         let KeyRoom::Unknown(look) = limits.try_take(holder, LIMIT) else { panic!("nothing is known yet") };
         assert!(look.note_count(LIMIT).is_none());
         assert!(matches!(limits.try_take(holder, LIMIT), KeyRoom::Full));

@@ -1,8 +1,10 @@
 //! The outcomes of the last hour, minute by minute.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::boot_time::BootInstant;
 use crate::protocol::status::OncegateStatus;
@@ -75,7 +77,7 @@ pub struct RouteOutcomes(Mutex<HashMap<Arc<str>, Arc<RecentOutcomes>>>);
 impl RouteOutcomes {
     /// The outcomes of one route, for the code that counts to hold.
     pub fn route(&self, route: &Arc<str>) -> Arc<RecentOutcomes> {
-        let mut outcomes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outcomes = self.0.lock();
         Arc::clone(outcomes.entry(Arc::clone(route)).or_default())
     }
 }

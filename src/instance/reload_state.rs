@@ -1,7 +1,9 @@
 //! The last reload of the configuration, as operators see it.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::SystemTime;
+
+use parking_lot::RwLock;
 
 /// The problems of a refused reload that are kept: more than anybody corrects before the next try.
 const PROBLEMS_MAX: usize = 50;
@@ -43,11 +45,11 @@ impl ReloadState {
 
     /// The refusal of the last reload; `None` if it succeeded, or there was none.
     pub fn refusal(&self) -> Option<Arc<RefusedReload>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.read().clone()
     }
 
     fn set(&self, refusal: Option<Arc<RefusedReload>>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = refusal;
+        *self.0.write() = refusal;
     }
 }
 

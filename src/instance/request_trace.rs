@@ -3,10 +3,11 @@
 //! The trace goes with the request, and with its work if that outlives the client. The drop of its last reference reports:
 //! each request is reported once, whatever became of it and of its client.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, StatusCode, request};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::boot_time::BootInstant;
@@ -97,49 +98,49 @@ impl RequestTrace {
 
     /// Notes the route that guards the request, or that none does.
     pub fn note_route(&self, route: Option<&Arc<RouteMetrics>>) {
-        self.lock().route = route.map(Arc::clone);
+        self.state.lock().route = route.map(Arc::clone);
     }
 
     /// Notes the value of `Oncegate-Status`.
     pub fn note_oncegate_status(&self, oncegate_status: OncegateStatus) {
-        self.lock().oncegate_status = Some(oncegate_status);
+        self.state.lock().oncegate_status = Some(oncegate_status);
     }
 
     /// Notes the attempt's number.
     pub fn note_attempt(&self, number: u32) {
-        self.lock().attempt = Some(number);
+        self.state.lock().attempt = Some(number);
     }
 
     /// Notes that no client waits for a response.
     pub fn note_no_client(&self) {
-        self.lock().has_no_client = true;
+        self.state.lock().has_no_client = true;
     }
 
     /// Notes the record of the request's key.
     pub fn note_record(&self, id: RecordId) {
-        self.lock().record = Some(id);
+        self.state.lock().record = Some(id);
     }
 
     /// Notes that the outcome of the request's attempt is unknown.
     pub fn note_unknown(&self, cause: UnknownCause) {
-        self.lock().cause = Some(cause);
+        self.state.lock().cause = Some(cause);
     }
 
     /// Notes the beginning of the key.
     pub fn note_key(&self, key: &Key) {
-        self.lock().key = key.prefix();
+        self.state.lock().key = key.prefix();
     }
 
     /// Notes that a stage took this long.
     pub fn note_stage(&self, stage: TraceStage, began: Instant, took: Duration) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let before = state.stages[stage as usize].get_or_insert((began, Duration::ZERO));
         before.1 += took;
     }
 
     /// Notes the status of the response.
     pub fn note_response(&self, status: StatusCode) {
-        self.lock().answered = Some((status, self.began.elapsed()));
+        self.state.lock().answered = Some((status, self.began.elapsed()));
     }
 
     /// Sets `traceparent` for the request to the service.
@@ -148,16 +149,11 @@ impl RequestTrace {
             headers.insert(TRACEPARENT, context.traceparent());
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, TraceState> {
-        // Consistent between any two statements.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for RequestTrace {
     fn drop(&mut self) {
-        let state = std::mem::take(self.state.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let state = std::mem::take(self.state.get_mut());
         let total = state.answered.map_or_else(|| self.began.elapsed(), |(_, total)| total);
         if let (Some(route), Some(oncegate_status)) = (&state.route, state.oncegate_status) {
             route.requests.count(oncegate_status);

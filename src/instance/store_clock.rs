@@ -7,8 +7,9 @@
 //! without a jump for as long as an attempt may take.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
 
 use super::boot_time::BootInstant;
 use super::metrics::JumpDirection;
@@ -157,14 +158,14 @@ impl StoreClock {
 
     /// Begins anew with the first reading of the store: what came before was another clock.
     pub fn restart(&self, first: &ClockReading) {
-        let mut watch = self.lock();
+        let mut watch = self.watch.lock();
         *watch = ClockWatch::new(watch.limits, first);
         self.latest_offset.store(watch.offset.high, Ordering::Release);
     }
 
     /// Judges by other limits: a reload may have changed the routes.
     pub fn set_limits(&self, limits: ClockLimits) {
-        self.lock().limits = limits;
+        self.watch.lock().limits = limits;
     }
 
     /// Compares a reading with the earlier ones. Returns the jump, if there was one.
@@ -172,7 +173,7 @@ impl StoreClock {
     /// Jumps of at most the tolerance, and the drift since the last reading, are followed without notice.
     pub fn observe(&self, reading: &ClockReading) -> Option<ClockJump> {
         let new = OffsetRange::from_reading(reading);
-        let mut watch = self.lock();
+        let mut watch = self.watch.lock();
         let drift = signed_millis(reading.ended.since(watch.measured_at)) / DRIFT_PERIOD_MS;
         let known = watch.offset.widened(drift);
         let jump = (known.gap_to(new) > signed_millis(watch.limits.tolerance)).then(|| known.jump_to(new));
@@ -195,14 +196,14 @@ impl StoreClock {
 
     /// Notes the time until which the store has the ends of TTLs held, for all instances.
     pub fn note_stored_hold(&self, until: SystemTime) {
-        let mut watch = self.lock();
+        let mut watch = self.watch.lock();
         watch.stored_hold = until;
         watch.ttls_held_until = watch.ttls_held_until.max(until);
     }
 
     /// The time until which the store is to hold the ends of TTLs; `None` where it does.
     pub fn hold_to_store(&self) -> Option<SystemTime> {
-        let watch = self.lock();
+        let watch = self.watch.lock();
         (watch.ttls_held_until > watch.stored_hold).then_some(watch.ttls_held_until)
     }
 
@@ -226,13 +227,8 @@ impl StoreClock {
 
     /// The judgement at this moment.
     pub fn view(&self) -> ClockView {
-        let (watch, now) = (*self.lock(), BootInstant::now());
+        let (watch, now) = (*self.watch.lock(), BootInstant::now());
         ClockView { as_of: store_time(now, watch.offset.high), watched_for: now.since(watch.watched_since), watch }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ClockWatch> {
-        // Consistent between any two statements.
-        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,8 +1,9 @@
 //! Verifies callers' tokens with the keys of their issuer, for all workers.
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
+use parking_lot::{Mutex, RwLock};
 use quick_cache::sync::Cache as Table;
 use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, watch};
@@ -131,12 +132,12 @@ impl TokenVerifier {
     }
 
     fn keys(&self) -> Result<Arc<KeysInUse>, TokenError> {
-        self.keys.read().unwrap_or_else(PoisonError::into_inner).clone().ok_or(TokenError::NoKeys)
+        self.keys.read().clone().ok_or(TokenError::NoKeys)
     }
 
     /// Requests a read of the keys, unless one was requested lately. Returns whether a requested read is to be waited for.
     fn request_read(&self) -> bool {
-        let mut last = self.last_request.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last_request.lock();
         let reads = *self.reads.borrow();
         match *last {
             Some(request) if request.reads == reads => true,
@@ -175,7 +176,7 @@ impl TokenVerifier {
             return Ok(());
         }
         let keys = KeysInUse::new(text, &self.config)?;
-        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Some(keys);
+        *self.keys.write() = Some(keys);
         Ok(())
     }
 }
@@ -187,7 +188,7 @@ pub struct TokenVerifiers(Mutex<Vec<Weak<TokenVerifier>>>);
 impl TokenVerifiers {
     /// The verifier under a configuration. A new one takes the keys over from another one that reads the same URL.
     pub fn for_config(&self, config: &Arc<JwtConfig>) -> Arc<TokenVerifier> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         known.retain(|verifier| verifier.strong_count() > 0);
         let living: Vec<_> = known.iter().filter_map(Weak::upgrade).collect();
         if let Some(same) = living.iter().find(|verifier| verifier.config == *config) {

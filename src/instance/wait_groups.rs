@@ -1,9 +1,10 @@
 //! Duplicates that wait until the attempt of their key is settled: all duplicates of a key share one wait group.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, SetOnce};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -54,7 +55,7 @@ impl WaitGroups {
 
     /// Wakes the key's group: this instance, or the service through it, has settled the attempt.
     pub fn wake(&self, id: RecordId) {
-        if let Some(group) = self.lock().get(&id).and_then(Weak::upgrade) {
+        if let Some(group) = self.groups.lock().get(&id).and_then(Weak::upgrade) {
             group.wake_up.notify_one();
         }
     }
@@ -67,7 +68,7 @@ impl WaitGroups {
     }
 
     fn join(&self, instance: &Arc<Instance>, id: RecordId) -> Arc<WaitGroup> {
-        let mut groups = self.lock();
+        let mut groups = self.groups.lock();
         if let Some(group) = groups.get(&id).and_then(Weak::upgrade) {
             return group;
         }
@@ -79,15 +80,10 @@ impl WaitGroups {
 
     /// Removes a group, but not another one that the key has by now.
     fn remove(&self, id: RecordId, group: &Weak<WaitGroup>) {
-        let mut groups = self.lock();
+        let mut groups = self.groups.lock();
         if groups.get(&id).is_some_and(|current| current.ptr_eq(group)) {
             groups.remove(&id);
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<RecordId, Weak<WaitGroup>>> {
-        // The map is consistent between any two statements.
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -145,10 +141,10 @@ mod tests {
         let new_group = || Arc::new(WaitGroup { settled: SetOnce::new(), wake_up: Notify::new() });
         let earlier = Arc::downgrade(&new_group());
         let later = new_group();
-        groups.lock().insert(id, Arc::downgrade(&later));
+        groups.groups.lock().insert(id, Arc::downgrade(&later));
         groups.remove(id, &earlier);
-        assert!(groups.lock().contains_key(&id), "its duplicates would not be woken");
+        assert!(groups.groups.lock().contains_key(&id), "its duplicates would not be woken");
         groups.remove(id, &Arc::downgrade(&later));
-        assert!(!groups.lock().contains_key(&id));
+        assert!(!groups.groups.lock().contains_key(&id));
     }
 }

@@ -1,13 +1,14 @@
 //! 103 Early Hints (RFC 8297) of a service, on their way to the client of an HTTP/1.1 connection.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::header::{
     CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY_REPORT_ONLY, HeaderName, HeaderValue, LINK, REFERRER_POLICY,
     USER_AGENT,
 };
 use http::{HeaderMap, Request, StatusCode};
+use parking_lot::Mutex;
 
 use super::fields;
 
@@ -49,7 +50,7 @@ struct PendingHints {
 impl EarlyHints {
     /// Collects the 103 responses to a request from here on; what an earlier request has left is discarded.
     pub fn collect<B>(self: &Arc<Self>, request: &mut Request<B>) {
-        *self.lock() = PendingHints::default();
+        *self.pending.lock() = PendingHints::default();
         self.any.store(false, Ordering::Relaxed);
         let hints = Arc::clone(self);
         hyper::ext::on_informational(request, move |response| {
@@ -67,11 +68,11 @@ impl EarlyHints {
     /// Takes the bytes that wait: complete responses.
     pub fn take(&self) -> Vec<u8> {
         self.any.store(false, Ordering::Relaxed);
-        std::mem::take(&mut self.lock().waiting)
+        std::mem::take(&mut self.pending.lock().waiting)
     }
 
     fn push(&self, headers: &HeaderMap) {
-        let mut pending = self.lock();
+        let mut pending = self.pending.lock();
         let Some(response) = encode(headers) else { return };
         if pending.responses == RESPONSES_MAX || pending.bytes + response.len() > BYTES_MAX {
             return;
@@ -80,11 +81,6 @@ impl EarlyHints {
         pending.bytes += response.len();
         pending.waiting.extend_from_slice(&response);
         self.any.store(true, Ordering::Relaxed);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PendingHints> {
-        // Consistent between any two statements.
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

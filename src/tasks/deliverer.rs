@@ -1,8 +1,9 @@
 //! Delivers accepted requests when they are due.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -128,10 +129,10 @@ impl Deliverer {
     /// Picks up under policies that follow from this judgement of the store's clock.
     async fn pick_up(&self, policies: Vec<DeliveryPolicy>, clock: &ClockView) -> Result<usize, StoreError> {
         let Instance { store, instance_lease, in_flight, config, tracker, .. } = &*self.instance;
-        let delivered = std::mem::take(&mut *self.lock());
+        let delivered = std::mem::take(&mut *self.delivered.lock());
         let idle = delivered.is_empty() && policies.is_empty();
         if !instance_lease.may_start() || in_flight.is_full_of_unstored_outcomes() || idle {
-            self.lock().extend(delivered);
+            self.delivered.lock().extend(delivered);
             return Ok(0);
         }
         let slots = policies.iter().map(|policy| policy.slots).sum::<usize>().min(BATCH);
@@ -149,7 +150,7 @@ impl Deliverer {
             unsent: Vec::new(),
             as_of: clock.as_of,
         };
-        let picked = store.pick_up(request).await.inspect_err(|_| self.lock().extend(delivered))?;
+        let picked = store.pick_up(request).await.inspect_err(|_| self.delivered.lock().extend(delivered))?;
         let found = picked.jobs.len() + picked.given_up.len();
         for dead in picked.given_up {
             tracing::warn!(record = %dead.id, route = %dead.route, reason = dead.note,
@@ -164,7 +165,7 @@ impl Deliverer {
             let slot = DeliverySlot::take(&self.instance, &self.slots, &job.lease.reserve_request.route);
             tracker.spawn(self.running.track_future(async move {
                 if gate.deliver(job, entry, started).await == DeliveryProgress::Completed {
-                    delivered.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+                    delivered.lock().push(id);
                 }
                 drop(slot);
             }));
@@ -176,8 +177,7 @@ impl Deliverer {
     /// due. Reports each at most once: a second report of one that the store has taken would leave a real try uncounted. If the
     /// answer is lost, the attempt may count although it was not sent.
     async fn report_unsent(&self) -> Result<(), StoreError> {
-        let lock = || self.instance.unsent_deliveries.lock().unwrap_or_else(PoisonError::into_inner);
-        let uncounted = std::mem::take(&mut *lock());
+        let uncounted = std::mem::take(&mut *self.instance.unsent_deliveries.lock());
         if uncounted.is_empty() {
             return Ok(());
         }
@@ -194,7 +194,7 @@ impl Deliverer {
         self.instance.store.pick_up(request).await.map(drop).inspect_err(|error| {
             // The breaker's refusal proves that the store got nothing.
             if is_refused_by_breaker(error) {
-                lock().extend(uncounted);
+                self.instance.unsent_deliveries.lock().extend(uncounted);
             }
         })
     }
@@ -237,11 +237,6 @@ impl Deliverer {
     fn period(&self) -> Duration {
         let any = self.live.borrow().routes.iter().any(|route| is_asynchronous(route));
         if any { PERIOD } else { SYNCHRONOUS_ROUTES_PERIOD }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<RecordId>> {
-        // Consistent between any two statements, so a poisoned lock is usable.
-        self.delivered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

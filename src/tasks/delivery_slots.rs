@@ -1,7 +1,9 @@
 //! Slots for running deliveries, shared fairly by the routes.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::domain::delivery::DeliveryPolicy;
 use crate::instance::Instance;
@@ -42,14 +44,9 @@ impl SlotCounts {
 }
 
 impl DeliverySlots {
-    fn lock(&self) -> MutexGuard<'_, SlotCounts> {
-        // Consistent between any two statements, so a poisoned lock is usable.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sets how many deliveries each route may begin, and removes the routes that may begin none.
     pub fn limit(&self, policies: &mut Vec<DeliveryPolicy>) {
-        let mut counts = self.lock();
+        let mut counts = self.0.lock();
         let routes: Vec<_> = policies.iter().map(|policy| &*policy.route).collect();
         let free = counts.free(&routes);
         policies.iter_mut().zip(free).for_each(|(policy, free)| policy.slots = free);
@@ -69,14 +66,14 @@ pub struct DeliverySlot {
 impl DeliverySlot {
     /// Takes a slot that [`DeliverySlots::limit`] has offered.
     pub fn take(instance: &Arc<Instance>, slots: &Arc<DeliverySlots>, route: &Arc<str>) -> Self {
-        *slots.lock().running.entry(Arc::clone(route)).or_default() += 1;
+        *slots.0.lock().running.entry(Arc::clone(route)).or_default() += 1;
         Self { instance: Arc::clone(instance), slots: Arc::clone(slots), route: Arc::clone(route) }
     }
 }
 
 impl Drop for DeliverySlot {
     fn drop(&mut self) {
-        let mut counts = self.slots.lock();
+        let mut counts = self.slots.0.lock();
         let Some(count) = counts.running.get_mut(&self.route) else { return };
         *count -= 1;
         if *count == 0 {

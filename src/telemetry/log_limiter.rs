@@ -1,9 +1,9 @@
 //! Limits a repeated log line to one in a period for each subject, in bounded memory.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Decides which occurrences are logged. An occurrence that is not logged is in the count of the subject's next line.
@@ -33,7 +33,7 @@ impl LogLimiter {
     pub fn count(&self, subject: &str) -> Option<u64> {
         let now = Instant::now();
         let is_over = |subject: &Subject| now.duration_since(subject.logged_at) >= self.period;
-        let mut subjects = self.subjects.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut subjects = self.subjects.lock();
         if let Some(known) = subjects.get_mut(subject) {
             known.pending += 1;
             if !is_over(known) {
@@ -72,8 +72,8 @@ mod tests {
     async fn more_subjects_than_places_have_no_line_until_a_period_is_over() {
         let limiter = LogLimiter::new(2, PERIOD);
         assert_eq!((limiter.count("a"), limiter.count("b"), limiter.count("c")), (Some(1), Some(1), None));
-        assert_eq!(limiter.subjects.lock().unwrap().len(), 2);
+        assert_eq!(limiter.subjects.lock().len(), 2);
         tokio::time::advance(PERIOD).await;
-        assert_eq!((limiter.count("c"), limiter.subjects.lock().unwrap().len()), (Some(1), 1));
+        assert_eq!((limiter.count("c"), limiter.subjects.lock().len()), (Some(1), 1));
     }
 }

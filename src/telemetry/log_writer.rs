@@ -6,10 +6,11 @@
 //! counted: a request never waits for its own log.
 
 use std::io::{self, Write};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -62,7 +63,7 @@ impl LogQueue {
     /// Adds a line unless the buffer is full. An urgent line may fill twice the buffer, and is written without delay: it may be
     /// the last before the process is killed.
     fn push(&self, line: &[u8], is_urgent: bool) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let bytes_max = if is_urgent { 2 * self.bytes_max } else { self.bytes_max };
         if state.waiting.len() + line.len() > bytes_max {
             state.dropped += 1;
@@ -90,11 +91,11 @@ impl LogQueue {
         let mut lines = Vec::new();
         loop {
             {
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 while state.waiting.is_empty() {
                     state.writer = WriterState::Idle;
                     state.is_due = false;
-                    state = self.due.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    self.due.wait(&mut state);
                 }
                 std::mem::swap(&mut state.waiting, &mut lines);
                 state.writer = WriterState::Writing;
@@ -105,7 +106,7 @@ impl LogQueue {
             lines.clear();
             lines.shrink_to(BYTES_MAX);
             let dropped = {
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 let all = state.dropped;
                 all - std::mem::replace(&mut state.reported, all)
             };
@@ -113,24 +114,18 @@ impl LogQueue {
                 report_dropped(dropped);
             }
             // Only now, so that a flush waits for the report too.
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.writer = WriterState::Gathering;
             self.written.notify_all();
-            let gathered = self.due.wait_timeout_while(state, gather_time, |state| !state.is_due);
-            drop(gathered.unwrap_or_else(PoisonError::into_inner));
+            self.due.wait_while_for(&mut state, |state| !state.is_due, gather_time);
         }
     }
 
     /// Waits until all lines are written, for at most `timeout`.
     fn flush(&self, timeout: Duration) {
-        self.make_due(self.lock());
+        self.make_due(self.state.lock());
         let is_behind = |state: &mut LogQueueState| state.writer == WriterState::Writing || !state.waiting.is_empty();
-        drop(self.written.wait_timeout_while(self.lock(), timeout, is_behind));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, LogQueueState> {
-        // Consistent between any two statements, so a poisoned lock is usable.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.written.wait_while_for(&mut self.state.lock(), is_behind, timeout);
     }
 }
 
@@ -181,7 +176,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
 
 /// Returns the number of dropped lines.
 pub(super) fn dropped() -> u64 {
-    QUEUE.get().map_or(0, |queue| queue.lock().dropped)
+    QUEUE.get().map_or(0, |queue| queue.state.lock().dropped)
 }
 
 /// Waits until all lines are written, for at most `timeout`. For the end of the process.
@@ -242,21 +237,21 @@ mod tests {
         let (allow, written) = start_writer(&queue, GATHER_TIME, move |dropped| report.send(dropped).unwrap());
         queue.push(b"first\n", false);
         // Until the writer has taken the line, and is stuck.
-        while queue.lock().writer != WriterState::Writing {
+        while queue.state.lock().writer != WriterState::Writing {
             thread::yield_now();
         }
         for line in ["1234\n", "5678\n", "lost\n", "lost\n"] {
             queue.push(line.as_bytes(), false);
         }
         queue.push(b"urgent\n", true);
-        assert_eq!(queue.lock().dropped, 2);
+        assert_eq!(queue.state.lock().dropped, 2);
         allow.send(()).unwrap();
         assert_eq!(written.recv().unwrap(), b"first\n");
         assert_eq!(reports.recv().unwrap(), 2);
         allow.send(()).unwrap();
         assert_eq!(written.recv().unwrap(), b"1234\n5678\nurgent\n");
         queue.flush(Duration::from_secs(60));
-        assert!(queue.lock().waiting.is_empty() && queue.lock().writer != WriterState::Writing);
+        assert!(queue.state.lock().waiting.is_empty() && queue.state.lock().writer != WriterState::Writing);
     }
 
     #[test]

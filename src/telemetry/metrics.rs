@@ -7,10 +7,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
@@ -130,7 +131,7 @@ impl<L: Label> Gauges<L> {
     /// Sets all values; `None` if they are no longer known.
     pub fn set(&self, values: Option<impl Fn(L) -> u64>) {
         let values = values.map(|value| L::ALL.iter().map(|label| value(*label)).collect());
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = values;
+        *self.0.write() = values;
     }
 }
 
@@ -141,7 +142,7 @@ impl<L: Label> Gauges<L> {
     }
 
     fn get(&self, label: L) -> Option<u64> {
-        let values = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let values = self.0.read();
         values.as_ref()?.get(label.index()?).copied()
     }
 }
@@ -166,7 +167,7 @@ impl<L: Label> EncodeMetric for OneGauge<L> {
 
 impl<L: Label> EncodeMetric for Gauges<L> {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        let values = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let values = self.0.read();
         for (label, value) in L::ALL.iter().zip(values.iter().flatten()) {
             encoder.encode_family(&[(L::NAME, label.name())])?.encode_gauge(value)?;
         }
@@ -178,7 +179,7 @@ impl<L: Label> EncodeMetric for Gauges<L> {
     }
 
     fn is_empty(&self) -> bool {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.0.read().is_none()
     }
 }
 
@@ -196,14 +197,14 @@ impl<L> Default for ByRoute<L> {
 impl<L: Label> ByRoute<L> {
     /// Returns the counters of a route, for the code that counts to hold.
     pub fn of(&self, route: &Arc<str>) -> Counters<L> {
-        let mut routes = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut routes = self.0.write();
         routes.entry(Arc::clone(route)).or_default().clone()
     }
 }
 
 impl<L: Label> EncodeMetric for ByRoute<L> {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for (route, counters) in self.0.read().unwrap_or_else(PoisonError::into_inner).iter() {
+        for (route, counters) in self.0.read().iter() {
             for (label, value) in counters.0.iter() {
                 let labels = [("route", &**route), (L::NAME, label.name())];
                 encoder.encode_family(&labels)?.encode_counter(&value, NO_EXEMPLAR)?;
@@ -224,14 +225,14 @@ pub struct RouteCounters(Arc<RwLock<BTreeMap<Arc<str>, Counter>>>);
 impl RouteCounters {
     /// Returns the counter of a route, for the code that counts to hold.
     pub fn of(&self, route: &Arc<str>) -> Counter {
-        let mut routes = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut routes = self.0.write();
         routes.entry(Arc::clone(route)).or_default().clone()
     }
 }
 
 impl EncodeMetric for RouteCounters {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for (route, counter) in self.0.read().unwrap_or_else(PoisonError::into_inner).iter() {
+        for (route, counter) in self.0.read().iter() {
             encoder.encode_family(&[("route", &**route)])?.encode_counter(&counter.get(), NO_EXEMPLAR)?;
         }
         Ok(())

@@ -5,9 +5,9 @@ use std::borrow::Borrow;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 /// The number of tables. Threads with different tables do not wait for one another: eight is more than most machines have
@@ -124,7 +124,7 @@ impl<K: Clone + Eq + Hash + Ord, const KINDS: usize> TopK<K, KINDS> {
     }
 
     fn table(&self, number: usize) -> MutexGuard<'_, TopKTable<K, KINDS>> {
-        let mut table = self.tables[number].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.tables[number].lock();
         self.halve_counts(&mut table);
         table
     }

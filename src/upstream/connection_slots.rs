@@ -3,10 +3,11 @@
 //! A service has so many workers. Clients that never end their requests must not take all of them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -60,7 +61,7 @@ impl UpstreamSlots {
 
     /// The slots of one upstream.
     pub fn of(&self, target: &Arc<UpstreamTarget>) -> Arc<ConnectionSlots> {
-        let mut targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut targets = self.targets.lock();
         let slots = targets.entry(Arc::clone(target)).or_insert_with(|| {
             let all = self.connections_max.min(Semaphore::MAX_PERMITS);
             let unguarded = Arc::new(Semaphore::new(all - all / GUARDED_SHARE));

@@ -7,7 +7,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use http::{Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -292,7 +293,7 @@ impl UpstreamPool {
     async fn share(self: &Arc<Self>, stream: UpstreamStream) -> Result<SharedConnection, ConnectionFailure> {
         let connection = SharedConnection::new(stream).await?;
         self.picks_http1.store(false, Ordering::Relaxed);
-        let mut idle = self.lock();
+        let mut idle = self.idle.lock();
         idle.shared = Some((connection.clone(), Instant::now()));
         self.check_later(&mut idle);
         Ok(connection)
@@ -301,7 +302,7 @@ impl UpstreamPool {
     /// Takes an open connection that looks usable and has one of the offered protocols.
     fn take_open(&self, offer: AlpnOffer, cx: &mut Context<'_>) -> Option<ChosenConnection> {
         if offer == AlpnOffer::Both || self.protocol == PoolProtocol::Http2 {
-            let mut idle = self.lock();
+            let mut idle = self.idle.lock();
             if let Some((connection, since)) = &mut idle.shared
                 && connection.is_usable()
                 && since.elapsed() < self.idle_max
@@ -313,10 +314,10 @@ impl UpstreamPool {
             idle.shared = None;
         }
         loop {
-            let (mut connection, since) = self.lock().connections.pop()?;
+            let (mut connection, since) = self.idle.lock().connections.pop()?;
             if since.elapsed() >= self.idle_max {
                 // All below it have been idle for longer.
-                self.lock().connections.clear();
+                self.idle.lock().connections.clear();
                 return None;
             }
             if connection.is_free(cx) {
@@ -347,11 +348,6 @@ impl UpstreamPool {
         response.map(|incoming| PooledBody::new(incoming, connection, pool))
     }
 
-    fn lock(&self) -> MutexGuard<'_, IdleConnections> {
-        // Consistent between any two statements, so a poisoned lock is usable.
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Starts the task that looks at the idle connections, if it is not running.
     fn check_later(self: &Arc<Self>, idle: &mut IdleConnections) {
         if !std::mem::replace(&mut idle.is_checked, true) {
@@ -362,7 +358,7 @@ impl UpstreamPool {
 
 impl ReturnToPool for UpstreamPool {
     fn return_connection(self: Arc<Self>, connection: Box<PooledConnection>) {
-        let mut idle = self.lock();
+        let mut idle = self.idle.lock();
         idle.connections.push((connection, Instant::now()));
         self.returned.notify_one();
         self.check_later(&mut idle);
@@ -374,7 +370,7 @@ async fn check_idle(pool: Weak<UpstreamPool>) {
     loop {
         sleep(CHECK_EVERY).await;
         let Some(pool) = pool.upgrade() else { return };
-        let mut idle = pool.lock();
+        let mut idle = pool.idle.lock();
         // No wake-up is needed: a connection is polled again when it is taken.
         let mut no_wake = Context::from_waker(Waker::noop());
         // Requests of another worker may wait for a slot. Those of this one would have taken an idle connection.

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
@@ -30,13 +31,13 @@ pub struct RenewedPart {
 impl ScopeRenewals {
     /// The counter of a part, for the code that counts to hold.
     pub fn of(&self, route: &Arc<str>, part: &str) -> Counter {
-        let mut parts = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = self.0.write();
         parts.entry((Arc::clone(route), part.into())).or_default().clone()
     }
 
     /// The parts that were renewed.
     pub fn list(&self) -> Vec<RenewedPart> {
-        let parts = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let parts = self.0.read();
         let renewed = |((route, part), counter): (&(Arc<str>, Box<str>), &Counter)| RenewedPart {
             route: Arc::clone(route),
             part: part.clone(),
@@ -48,7 +49,7 @@ impl ScopeRenewals {
 
 impl EncodeMetric for ScopeRenewals {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for ((route, part), counter) in self.0.read().unwrap_or_else(PoisonError::into_inner).iter() {
+        for ((route, part), counter) in self.0.read().iter() {
             let labels = [("route", &**route), ("part", &**part)];
             encoder.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&counter.get(), None)?;
         }

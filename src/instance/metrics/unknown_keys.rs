@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
@@ -19,14 +20,14 @@ type CountsByCause = BTreeMap<(Arc<str>, UnknownCause), u64>;
 impl UnknownKeys {
     /// Counts a key.
     pub fn count(&self, route: &str, cause: UnknownCause) {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.0.lock();
         *counts.entry((route.into(), cause)).or_default() += 1;
     }
 }
 
 impl EncodeMetric for UnknownKeys {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for ((route, cause), count) in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for ((route, cause), count) in self.0.lock().iter() {
             let labels = [("route", &**route), ("cause", &*cause.to_string())];
             encoder.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(count, None)?;
         }
