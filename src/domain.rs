@@ -19,6 +19,7 @@ pub mod key;
 pub mod key_holder;
 pub mod key_rate;
 pub mod message_path;
+pub(crate) mod macros;
 pub mod normal_path;
 pub mod operation;
 pub mod outcome_rules;

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Validation, decode, decode_header};
 
+use crate::domain::macros::named;
 pub use claims::ClaimReading;
 use claims::UniqueClaims;
 pub use jsonwebtoken::Algorithm;
@@ -35,58 +36,31 @@ pub struct TokenRules {
     pub claims: BTreeSet<Box<str>>,
 }
 
-/// The reason why a token is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenFault {
-    /// Its algorithm is not allowed, or its key is for another one.
-    Algorithm,
-    /// It is for another audience.
-    Audience,
-    /// A claim that the scope reads names nobody.
-    Claim,
-    /// It has expired, or has no time of expiry.
-    Expired,
-    /// It is from another issuer.
-    Issuer,
-    /// It is no signed token.
-    Malformed,
-    /// It is not valid yet.
-    NotYetValid,
-    /// Its signature is not by a key of the issuer.
-    Signature,
-    /// The issuer has published no key of its `kid`.
-    UnknownKey,
+named! {
+    /// The reason why a token is refused.
+    pub enum TokenFault {
+        /// Its algorithm is not allowed, or its key is for another one.
+        Algorithm => "algorithm",
+        /// It is for another audience.
+        Audience => "audience",
+        /// A claim that the scope reads names nobody.
+        Claim => "claim",
+        /// It has expired, or has no time of expiry.
+        Expired => "expired",
+        /// It is from another issuer.
+        Issuer => "issuer",
+        /// It is no signed token.
+        Malformed => "malformed",
+        /// It is not valid yet.
+        NotYetValid => "not_yet_valid",
+        /// Its signature is not by a key of the issuer.
+        Signature => "signature",
+        /// The issuer has published no key of its `kid`.
+        UnknownKey => "unknown_key",
+    }
 }
 
 impl TokenFault {
-    /// All faults, each once.
-    pub const ALL: [Self; 9] = [
-        Self::Algorithm,
-        Self::Audience,
-        Self::Claim,
-        Self::Expired,
-        Self::Issuer,
-        Self::Malformed,
-        Self::NotYetValid,
-        Self::Signature,
-        Self::UnknownKey,
-    ];
-
-    /// The name in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Algorithm => "algorithm",
-            Self::Audience => "audience",
-            Self::Claim => "claim",
-            Self::Expired => "expired",
-            Self::Issuer => "issuer",
-            Self::Malformed => "malformed",
-            Self::NotYetValid => "not_yet_valid",
-            Self::Signature => "signature",
-            Self::UnknownKey => "unknown_key",
-        }
-    }
-
     /// The fault in a sentence for the caller.
     pub fn detail(self) -> &'static str {
         match self {

@@ -1,50 +1,33 @@
 //! The status codes of gRPC (`doc/statuscodes.md` in the repository of gRPC).
 
-/// The status of a gRPC call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(missing_docs, reason = "the names are the specification's")]
-pub enum GrpcStatus {
-    Ok,
-    Cancelled,
-    Unknown,
-    InvalidArgument,
-    DeadlineExceeded,
-    NotFound,
-    AlreadyExists,
-    PermissionDenied,
-    ResourceExhausted,
-    FailedPrecondition,
-    Aborted,
-    OutOfRange,
-    Unimplemented,
-    Internal,
-    Unavailable,
-    DataLoss,
-    Unauthenticated,
+use super::macros::named;
+
+named! {
+    /// The status of a gRPC call. Each value is at the place of its code.
+    #[derive(PartialOrd, Ord, Hash)]
+    #[expect(missing_docs, reason = "the names are the specification's")]
+    pub enum GrpcStatus {
+        Ok => "OK",
+        Cancelled => "CANCELLED",
+        Unknown => "UNKNOWN",
+        InvalidArgument => "INVALID_ARGUMENT",
+        DeadlineExceeded => "DEADLINE_EXCEEDED",
+        NotFound => "NOT_FOUND",
+        AlreadyExists => "ALREADY_EXISTS",
+        PermissionDenied => "PERMISSION_DENIED",
+        ResourceExhausted => "RESOURCE_EXHAUSTED",
+        FailedPrecondition => "FAILED_PRECONDITION",
+        Aborted => "ABORTED",
+        OutOfRange => "OUT_OF_RANGE",
+        Unimplemented => "UNIMPLEMENTED",
+        Internal => "INTERNAL",
+        Unavailable => "UNAVAILABLE",
+        DataLoss => "DATA_LOSS",
+        Unauthenticated => "UNAUTHENTICATED",
+    }
 }
 
 impl GrpcStatus {
-    /// All statuses, each at the place of its code.
-    pub const ALL: [Self; 17] = [
-        Self::Ok,
-        Self::Cancelled,
-        Self::Unknown,
-        Self::InvalidArgument,
-        Self::DeadlineExceeded,
-        Self::NotFound,
-        Self::AlreadyExists,
-        Self::PermissionDenied,
-        Self::ResourceExhausted,
-        Self::FailedPrecondition,
-        Self::Aborted,
-        Self::OutOfRange,
-        Self::Unimplemented,
-        Self::Internal,
-        Self::Unavailable,
-        Self::DataLoss,
-        Self::Unauthenticated,
-    ];
-
     /// Returns the code, the value of `grpc-status`.
     pub fn code(self) -> u8 {
         self as u8
@@ -59,34 +42,6 @@ impl GrpcStatus {
         }
         let known = digits.parse().ok().and_then(|code: usize| Self::ALL.get(code));
         Some(known.copied().unwrap_or(Self::Unknown))
-    }
-
-    /// Returns the specification's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "OK",
-            Self::Cancelled => "CANCELLED",
-            Self::Unknown => "UNKNOWN",
-            Self::InvalidArgument => "INVALID_ARGUMENT",
-            Self::DeadlineExceeded => "DEADLINE_EXCEEDED",
-            Self::NotFound => "NOT_FOUND",
-            Self::AlreadyExists => "ALREADY_EXISTS",
-            Self::PermissionDenied => "PERMISSION_DENIED",
-            Self::ResourceExhausted => "RESOURCE_EXHAUSTED",
-            Self::FailedPrecondition => "FAILED_PRECONDITION",
-            Self::Aborted => "ABORTED",
-            Self::OutOfRange => "OUT_OF_RANGE",
-            Self::Unimplemented => "UNIMPLEMENTED",
-            Self::Internal => "INTERNAL",
-            Self::Unavailable => "UNAVAILABLE",
-            Self::DataLoss => "DATA_LOSS",
-            Self::Unauthenticated => "UNAUTHENTICATED",
-        }
-    }
-
-    /// Reads a name; `None` if no status has it.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.name() == name)
     }
 }
 
@@ -106,9 +61,9 @@ mod tests {
         for (code, status) in (0..).zip(GrpcStatus::ALL) {
             assert_eq!(status.code(), code);
             assert_eq!(GrpcStatus::from_code(code.to_string().as_bytes()), Some(status));
-            assert_eq!(GrpcStatus::from_name(status.name()), Some(status));
+            assert_eq!(GrpcStatus::parse(status.name()), Some(status));
         }
-        assert_eq!(GrpcStatus::from_name("unavailable"), None);
+        assert_eq!(GrpcStatus::parse("unavailable"), None);
     }
 
     #[test]

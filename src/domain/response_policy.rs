@@ -135,7 +135,7 @@ impl StatusEntry {
     /// Parses `201`, `2xx` or `grpc:UNAVAILABLE`; only final HTTP statuses, 200 to 599, can be listed.
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(name) = text.strip_prefix("grpc:") {
-            return GrpcStatus::from_name(name).map(Self::Grpc);
+            return GrpcStatus::parse(name).map(Self::Grpc);
         }
         if let Some(class) = text.strip_suffix("xx") {
             return class.parse().ok().filter(|class| (2..=5).contains(class)).map(Self::Class);

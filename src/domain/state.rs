@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use super::macros::named;
 use super::response::StoredResponse;
 
 /// The state of a key, with the response where there is one: the known outcome of the newest attempt.
@@ -54,46 +55,24 @@ pub struct CompletedResponse {
     pub expires_at: Option<SystemTime>,
 }
 
-/// The name of a key's state: the form in which stores, lists and filters have it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum StateKind {
-    /// See [`KeyState::Completed`].
-    Completed,
-    /// See [`KeyState::Dead`].
-    Dead,
-    /// See [`KeyState::Expired`].
-    Expired,
-    /// See [`KeyState::InFlight`].
-    InFlight,
-    /// See [`KeyState::Queued`].
-    Queued,
-    /// See [`KeyState::Retryable`].
-    Retryable,
-    /// See [`KeyState::Unknown`].
-    Unknown,
-}
-
-impl StateKind {
-    /// All states, in the order of their names.
-    pub const ALL: [Self; 7] =
-        [Self::Completed, Self::Dead, Self::Expired, Self::InFlight, Self::Queued, Self::Retryable, Self::Unknown];
-
-    /// The name in the store and in the API.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Completed => "completed",
-            Self::Dead => "dead",
-            Self::Expired => "expired",
-            Self::InFlight => "in_flight",
-            Self::Queued => "queued",
-            Self::Retryable => "retryable",
-            Self::Unknown => "unknown",
-        }
-    }
-
-    /// Reads a name; `None` if no state has it.
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.name() == name)
+named! {
+    /// The name of a key's state: the form in which stores, lists and filters have it.
+    #[derive(Hash, PartialOrd, Ord)]
+    pub enum StateKind {
+        /// See [`KeyState::Completed`].
+        Completed => "completed",
+        /// See [`KeyState::Dead`].
+        Dead => "dead",
+        /// See [`KeyState::Expired`].
+        Expired => "expired",
+        /// See [`KeyState::InFlight`].
+        InFlight => "in_flight",
+        /// See [`KeyState::Queued`].
+        Queued => "queued",
+        /// See [`KeyState::Retryable`].
+        Retryable => "retryable",
+        /// See [`KeyState::Unknown`].
+        Unknown => "unknown",
     }
 }
 

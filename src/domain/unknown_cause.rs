@@ -39,7 +39,7 @@ impl UnknownCause {
             "store" => Some(Self::Store),
             "timeout" => Some(Self::Timeout),
             _ => match name.strip_prefix("grpc:") {
-                Some(status) => GrpcStatus::from_name(status).map(Self::Grpc),
+                Some(status) => GrpcStatus::parse(status).map(Self::Grpc),
                 None => name.strip_prefix("status:")?.parse().ok().map(Self::Status),
             },
         }

@@ -225,24 +225,6 @@ impl Collector for TelemetryCollector {
     }
 }
 
-impl Label for OncegateStatus {
-    const NAME: &'static str = "status";
-    const ALL: &'static [Self] = &OncegateStatus::ALL;
-
-    fn name(self) -> &'static str {
-        self.name()
-    }
-}
-
-impl Label for ReachedLimit {
-    const NAME: &'static str = "limit";
-    const ALL: &'static [Self] = &ReachedLimit::ALL;
-
-    fn name(self) -> &'static str {
-        self.name()
-    }
-}
-
 impl Label for TokenFault {
     const NAME: &'static str = "reason";
     const ALL: &'static [Self] = &TokenFault::ALL;

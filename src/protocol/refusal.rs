@@ -12,7 +12,9 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use super::status::OncegateStatus;
 use crate::domain::decision::KeyRefusal;
 use crate::domain::key::KeyError;
+use crate::domain::macros::named;
 use crate::jwt::TokenFault;
+use crate::telemetry::metrics::label;
 
 /// An error answer of Oncegate itself. It is never stored as the response of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,34 +86,19 @@ pub enum KeyReuse {
     WithoutBody,
 }
 
-/// A limit of an instance that was reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReachedLimit {
-    /// `limits.connections`, or the file descriptors.
-    Connections,
-    /// `limits.connections_per_peer`.
-    ConnectionsPerPeer,
-    /// `limits.held_bodies`.
-    HeldBodies,
-    /// `limits.upstream_connections`.
-    UpstreamConnections,
-}
-
-impl ReachedLimit {
-    /// All limits, each once.
-    pub const ALL: [Self; 4] =
-        [Self::Connections, Self::ConnectionsPerPeer, Self::HeldBodies, Self::UpstreamConnections];
-
-    /// The limit's name in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Connections => "connections",
-            Self::ConnectionsPerPeer => "connections_per_peer",
-            Self::HeldBodies => "held_bodies",
-            Self::UpstreamConnections => "upstream_connections",
-        }
+label!(
+    /// A limit of an instance that was reached.
+    ReachedLimit, "limit", {
+        /// `limits.connections`, or the file descriptors.
+        Connections => "connections",
+        /// `limits.connections_per_peer`.
+        ConnectionsPerPeer => "connections_per_peer",
+        /// `limits.held_bodies`.
+        HeldBodies => "held_bodies",
+        /// `limits.upstream_connections`.
+        UpstreamConnections => "upstream_connections",
     }
-}
+);
 
 /// The value of `Retry-After`: whole seconds, from 1 to 86 400 (RFC 9110 section 10.2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,27 +129,17 @@ impl From<KeyRefusal> for Refusal {
     }
 }
 
-/// The client's next step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ClientAction {
-    /// Correct the request: it can never succeed unchanged.
-    Fix,
-    /// This key is taken: a new operation needs a new one.
-    NewKey,
-    /// Find out what happened before doing anything else.
-    Reconcile,
-    /// Send the same request with the same key again.
-    SameKey,
-}
-
-impl ClientAction {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Fix => "fix",
-            Self::NewKey => "new_key",
-            Self::Reconcile => "reconcile",
-            Self::SameKey => "same_key",
-        }
+named! {
+    /// The client's next step.
+    enum ClientAction {
+        /// Correct the request: it can never succeed unchanged.
+        Fix => "fix",
+        /// This key is taken: a new operation needs a new one.
+        NewKey => "new_key",
+        /// Find out what happened before doing anything else.
+        Reconcile => "reconcile",
+        /// Send the same request with the same key again.
+        SameKey => "same_key",
     }
 }
 

@@ -13,7 +13,6 @@ use crate::instance::store_clock::{ClockJump, ClockReading};
 use crate::instance::{Instance, clock_limits};
 use crate::store::salts::{self, SaltCheck};
 use crate::store::{LeaseRenewal, StoreError};
-use crate::telemetry::metrics::Label;
 
 /// Renews the lease. All attempts of this instance depend on its one row: the cost does not grow with their number.
 pub struct Heartbeat {

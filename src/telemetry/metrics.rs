@@ -42,16 +42,17 @@ pub trait Label: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
 /// Defines an enum whose variants are the values of a label.
 macro_rules! label {
     ($(#[$about:meta])* $type:ident, $label:literal, { $($(#[$doc:meta])* $variant:ident => $name:literal),+ $(,)? }) => {
-        $(#[$about])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $type { $($(#[$doc])* $variant),+ }
+        $crate::domain::macros::named! {
+            $(#[$about])*
+            pub enum $type { $($(#[$doc])* $variant => $name),+ }
+        }
 
         impl $crate::telemetry::metrics::Label for $type {
             const NAME: &'static str = $label;
-            const ALL: &'static [Self] = &[$(Self::$variant),+];
+            const ALL: &'static [Self] = &Self::ALL;
 
             fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name),+ }
+                self.name()
             }
         }
     };
