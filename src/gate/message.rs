@@ -15,7 +15,7 @@ use crate::domain::ids::RecordId;
 use crate::domain::response_policy::{ResponseVerdict, ServiceStatus};
 use crate::domain::state::KeyState;
 use crate::protocol::grpc;
-use crate::protocol::refusal::Refusal;
+use crate::protocol::refusal::{ClientAction, Refusal};
 use crate::protocol::retry_after::requested_pause;
 
 /// The outcome of a message. It decides how the broker is answered.
@@ -166,33 +166,12 @@ fn unstored(status: StatusCode, headers: &HeaderMap) -> MessageOutcome {
 impl From<Refusal> for MessageOutcome {
     fn from(refusal: Refusal) -> Self {
         let reason = OutcomeReason::new(refusal.slug(), refusal.detail().into_owned());
-        match refusal {
-            Refusal::AuthorizeUnavailable
-            | Refusal::Draining
-            | Refusal::InFlight(_)
-            | Refusal::IssuerUnavailable
-            | Refusal::Overloaded(_)
-            | Refusal::ResponseNotKept
-            | Refusal::StoreUnavailable
-            | Refusal::TooManyKeys(_)
-            | Refusal::UpstreamUnreachable(_) => Self::Again(reason),
-            Refusal::OutcomeUnknown(_) => Self::StillUnknown(reason),
-            Refusal::UpstreamBroken | Refusal::UpstreamTimeout => Self::Unknown(reason),
-            Refusal::BadRequest(..)
-            | Refusal::KeyExpired
-            | Refusal::KeyInvalid(_)
-            | Refusal::KeyMissing(_)
-            | Refusal::KeyReused(_)
-            | Refusal::LoopDetected
-            | Refusal::PathAmbiguous(_)
-            | Refusal::RequestFromFuture
-            | Refusal::RequestTimeout
-            | Refusal::RequestTooLarge(_)
-            | Refusal::RequestTooOld
-            | Refusal::ResponseCorrupt
-            | Refusal::ScopeMissing(..)
-            | Refusal::TokenInvalid(_)
-            | Refusal::Unguarded => Self::Refused(reason),
+        match (&refusal, refusal.row().action) {
+            (Refusal::OutcomeUnknown(_), _) => Self::StillUnknown(reason),
+            // The store has the status of its response, which decides once it can be read.
+            (Refusal::ResponseNotKept, _) | (_, ClientAction::SameKey) => Self::Again(reason),
+            (_, ClientAction::Reconcile) => Self::Unknown(reason),
+            (_, ClientAction::Fix | ClientAction::NewKey) => Self::Refused(reason),
         }
     }
 }

@@ -170,7 +170,7 @@ impl AnswerShape {
         let problem = |status, error: Option<&DialectError>| {
             to_json(&ProblemDocument {
                 kind: &format!("{problem_base}{}", refusal.slug()),
-                title: refusal.title(),
+                title: refusal.row().title,
                 status,
                 detail: &detail,
                 code: refusal.slug(),

@@ -113,7 +113,7 @@ pub fn refusal_response(refusal: &Refusal) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(STATUS, HeaderValue::from(u16::from(status_of_refusal(refusal).code())));
+    headers.insert(STATUS, HeaderValue::from(u16::from(refusal.row().grpc.code())));
     headers.insert(MESSAGE, encode_message(&format!("{}: {}", refusal.slug(), refusal.detail())));
     refusal.add_fields(headers);
     if let Some(pushback) = retry_pushback(refusal) {
@@ -122,44 +122,12 @@ pub fn refusal_response(refusal: &Refusal) -> Response<Body> {
     response
 }
 
-/// The status of a refusal. Retry policies name `UNAVAILABLE`, so it is the status of refusals that invite a retry with the same
-/// key, and of no other.
-pub fn status_of_refusal(refusal: &Refusal) -> GrpcStatus {
-    match refusal {
-        Refusal::AuthorizeUnavailable
-        | Refusal::Draining
-        | Refusal::InFlight(_)
-        | Refusal::IssuerUnavailable
-        | Refusal::Overloaded(_)
-        | Refusal::StoreUnavailable
-        | Refusal::UpstreamUnreachable(_) => GrpcStatus::Unavailable,
-        Refusal::TooManyKeys(_) | Refusal::RequestTooLarge(_) => GrpcStatus::ResourceExhausted,
-        Refusal::OutcomeUnknown(_) | Refusal::UpstreamBroken => GrpcStatus::Unknown,
-        Refusal::RequestTimeout | Refusal::UpstreamTimeout => GrpcStatus::DeadlineExceeded,
-        // Not ALREADY_EXISTS: a client may take that for the success of an earlier attempt.
-        Refusal::KeyExpired | Refusal::KeyReused(_) => GrpcStatus::FailedPrecondition,
-        // Here it is the success of an earlier attempt.
-        Refusal::ResponseNotKept => GrpcStatus::AlreadyExists,
-        Refusal::ResponseCorrupt => GrpcStatus::DataLoss,
-        Refusal::TokenInvalid(_) => GrpcStatus::Unauthenticated,
-        Refusal::Unguarded => GrpcStatus::PermissionDenied,
-        Refusal::LoopDetected => GrpcStatus::Internal,
-        Refusal::BadRequest(..)
-        | Refusal::KeyInvalid(_)
-        | Refusal::KeyMissing(_)
-        | Refusal::PathAmbiguous(_)
-        | Refusal::RequestFromFuture
-        | Refusal::RequestTooOld
-        | Refusal::ScopeMissing(..) => GrpcStatus::InvalidArgument,
-    }
-}
-
 /// The pause before a retry, or `-1` where the same call must not be sent again. Without it, the client's policy has the pause.
 fn retry_pushback(refusal: &Refusal) -> Option<HeaderValue> {
     if !refusal.invites_retry() {
         return Some(HeaderValue::from_static("-1"));
     }
-    refusal.retry_after().map(|wait| HeaderValue::from(wait.seconds() * 1_000))
+    refusal.row().retry_after.map(|wait| HeaderValue::from(wait.seconds() * 1_000))
 }
 
 fn encode_message(message: &str) -> HeaderValue {
@@ -232,7 +200,7 @@ mod tests {
                 Some(value) if value == "-1" => "-1",
                 Some(_) => "`Retry-After` in ms",
             };
-            let row = format!("\n| `{}` | `{}` | {pushback} |", refusal.slug(), status_of_refusal(&refusal).name());
+            let row = format!("\n| `{}` | `{}` | {pushback} |", refusal.slug(), refusal.row().grpc.name());
             assert_eq!(page.matches(&row).count(), 1, "{row}");
         }
     }
@@ -240,7 +208,7 @@ mod tests {
     #[test]
     fn only_a_refusal_that_invites_a_retry_is_unavailable() {
         for refusal in Refusal::ALL {
-            let is_unavailable = status_of_refusal(&refusal) == GrpcStatus::Unavailable;
+            let is_unavailable = refusal.row().grpc == GrpcStatus::Unavailable;
             let is_limit = matches!(refusal, Refusal::TooManyKeys(_));
             assert_eq!(is_unavailable || is_limit, refusal.invites_retry(), "{}", refusal.slug());
         }

@@ -10,10 +10,8 @@ use http::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, 
 use http::{Method, Response, StatusCode};
 
 use super::refusal::Refusal;
+use super::refusal::rows::RefusalRow;
 use crate::body::Body;
-use texts::ProblemPage;
-
-mod texts;
 
 /// The default of `problem_base`.
 const HOME: &str = "/.oncegate/problems/";
@@ -72,7 +70,7 @@ fn list_page() -> String {
                     None of them comes from the service, and none is ever stored.</p>\n<ul>\n"
         .to_owned();
     for refusal in Refusal::ALL {
-        let (slug, title, status) = (refusal.slug(), to_html(refusal.title()), refusal.status().as_u16());
+        let (slug, title, status) = (refusal.slug(), to_html(refusal.row().title), refusal.status().as_u16());
         let item = format!("<li><a href=\"{HOME}{slug}\"><code>{slug}</code></a> {status} <span>{title}</span></li>\n");
         text.push_str(&item);
     }
@@ -81,11 +79,9 @@ fn list_page() -> String {
 }
 
 fn problem_page(refusal: Refusal) -> String {
-    let slug = refusal.slug();
-    let ProblemPage { means, executed, client, operator, .. } =
-        texts::PAGES.iter().find(|page| page.slug == slug).expect("each slug has a page, as a test holds");
-    let mut text = format!("<h1>{}</h1>\n", to_html(refusal.title()));
-    let (status, retry) = (refusal.status().as_u16(), refusal.client_action());
+    let RefusalRow { slug, status, title, means, executed, client, operator, .. } = refusal.row();
+    let mut text = format!("<h1>{}</h1>\n", to_html(title));
+    let retry = refusal.client_action();
     writeln!(text, "<p><code>{slug}</code> · status {status} · <code>\"retry\": \"{retry}\"</code></p>")
         .expect("writing to a string cannot fail");
     for (heading, paragraph) in [
@@ -153,12 +149,11 @@ mod tests {
     }
 
     #[test]
-    fn each_slug_has_a_page_and_each_page_a_slug() {
-        let slugs: BTreeSet<_> = Refusal::ALL.iter().map(|refusal| refusal.slug()).collect();
-        let pages: BTreeSet<_> = texts::PAGES.iter().map(|page| page.slug).collect();
-        assert_eq!(slugs, pages);
-        assert_eq!(texts::PAGES.len(), pages.len());
-        for ProblemPage { slug, means, executed, client, operator } in &texts::PAGES {
+    fn each_slug_is_of_one_refusal_and_each_page_has_whole_sentences() {
+        let slugs: BTreeSet<_> = Refusal::ALL.iter().map(Refusal::slug).collect();
+        assert_eq!(slugs.len(), Refusal::ALL.len());
+        for refusal in &Refusal::ALL {
+            let RefusalRow { slug, means, executed, client, operator, .. } = refusal.row();
             for text in [means, executed, client, operator] {
                 assert!(text.ends_with('.') && text.matches('`').count() % 2 == 0, "{slug}: {text}");
             }
@@ -174,7 +169,7 @@ mod tests {
             let response = ask(Method::GET, &path).unwrap();
             assert_eq!(response.status(), StatusCode::OK);
             let page = text(response).await;
-            for value in [refusal.title(), refusal.slug(), refusal.client_action(), refusal.status().as_str()] {
+            for value in [refusal.row().title, refusal.slug(), refusal.client_action(), refusal.status().as_str()] {
                 assert!(page.contains(value), "{path}: {value}");
             }
             assert!(!page.contains("<script") && !page.contains('`'), "{path}");

@@ -16,6 +16,8 @@ use crate::domain::macros::named;
 use crate::jwt::TokenFault;
 use crate::telemetry::metrics::label;
 
+pub mod rows;
+
 /// An error answer of Oncegate itself. It is never stored as the response of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -130,8 +132,8 @@ impl From<KeyRefusal> for Refusal {
 }
 
 named! {
-    /// The client's next step.
-    enum ClientAction {
+    /// The client's next step after a refusal.
+    pub enum ClientAction {
         /// Correct the request: it can never succeed unchanged.
         Fix => "fix",
         /// This key is taken: a new operation needs a new one.
@@ -141,15 +143,6 @@ named! {
         /// Send the same request with the same key again.
         SameKey => "same_key",
     }
-}
-
-struct RefusalRow<'a> {
-    status: u16,
-    slug: &'static str,
-    title: &'static str,
-    detail: Cow<'a, str>,
-    action: ClientAction,
-    oncegate_status: OncegateStatus,
 }
 
 impl Refusal {
@@ -184,79 +177,9 @@ impl Refusal {
         Self::UpstreamUnreachable(Cow::Borrowed("")),
     ];
 
-    /// The whole error contract in one table.
-    #[rustfmt::skip]
-    fn row(&self) -> RefusalRow<'_> {
-        use ClientAction::{Fix, NewKey, Reconcile, SameKey};
-        let (status, slug, action, oncegate_status, title, detail): (_, _, _, _, _, Cow<'_, str>) = match self {
-            Self::AuthorizeUnavailable => (503, "authorize-unavailable", SameKey, OncegateStatus::Rejected,
-                "The response cannot be replayed at the moment", "Whether you may read the stored response could not be checked. This request was not executed; an earlier one with this key was. Send the same request with the same key again after Retry-After.".into()),
-            Self::BadRequest(status, detail) => (status.as_u16(), "bad-request", Fix, OncegateStatus::Rejected,
-                "The request cannot be forwarded", (*detail).into()),
-            Self::Draining => (503, "draining", SameKey, OncegateStatus::Rejected,
-                "This instance is stopping", "This request was not executed; an earlier one with this key may have been. Send the same request with the same key again; another instance will handle it.".into()),
-            Self::InFlight(_) => (409, "in-flight", SameKey, OncegateStatus::InFlight,
-                "The first attempt is still running", "A request with this key is being executed. Send the same request with the same key again after Retry-After.".into()),
-            Self::IssuerUnavailable => (503, "issuer-unavailable", SameKey, OncegateStatus::Rejected,
-                "The token cannot be verified at the moment", "The keys of the token\'s issuer have not been read yet. This request was not executed; an earlier one with this key may have been. Send the same request with the same key again after Retry-After.".into()),
-            Self::KeyExpired => (410, "key-expired", NewKey, OncegateStatus::Rejected,
-                "The key has expired", "An earlier request with this key may have been executed. Oncegate no longer has its outcome: the TTL of the key has ended, or an operator has removed it. This request was not executed. A new operation needs a new key.".into()),
-            Self::KeyInvalid(detail) => (400, "key-invalid", Fix, OncegateStatus::Rejected,
-                "The idempotency key cannot be used", (*detail).into()),
-            Self::KeyMissing(detail) => (400, "key-missing", Fix, OncegateStatus::Rejected,
-                "An idempotency key is required", (&**detail).into()),
-            Self::KeyReused(KeyReuse::OtherRequest) => (422, "key-reused", NewKey, OncegateStatus::KeyReused,
-                "The key was used for another request", "This key belongs to a request that differs from this one. A new operation needs a new key; a retry must repeat the first request unchanged.".into()),
-            Self::KeyReused(KeyReuse::WithoutBody) => (422, "key-reused", Fix, OncegateStatus::KeyReused,
-                "The key was used for another request", "This request has no body, and the request that the key belongs to is another one, which may have been executed. If this is a retry of it, send it as it was sent first, with its body and the same key: some clients send no body until they are asked for credentials.".into()),
-            Self::LoopDetected => (508, "loop-detected", Fix, OncegateStatus::Rejected,
-                "The request has come back", "The request has been through this instance before: its upstream leads back to it. It was not forwarded again.".into()),
-            Self::OutcomeUnknown(_) => (409, "outcome-unknown", Reconcile, OncegateStatus::Unknown,
-                "The outcome of the first attempt is unknown", "The request may have been executed. While that is unknown, it is not executed again unless the route allows it. Ask the service what happened before you do anything else.".into()),
-            Self::Overloaded(_) => (503, "overloaded", SameKey, OncegateStatus::Rejected,
-                "This instance has too much work", "This request was not executed; an earlier one with this key may have been. Send the same request with the same key again after Retry-After.".into()),
-            Self::PathAmbiguous(detail) => (400, "path-ambiguous", Fix, OncegateStatus::Rejected,
-                "The path is not spelled in the one way that is guarded", (&**detail).into()),
-            Self::RequestFromFuture => (412, "request-from-future", Fix, OncegateStatus::Rejected,
-                "The request says that it comes from the future", "The time at which the request was first sent lies ahead of this instance's clock. This request was not executed. Correct the clock of the client.".into()),
-            Self::RequestTimeout => (408, "request-timeout", Fix, OncegateStatus::Rejected,
-                "The request did not arrive in time", "The request stopped arriving, and the service did not get all of it.".into()),
-            Self::RequestTooOld => (400, "request-too-old", Fix, OncegateStatus::Rejected,
-                "The request is too old", "The request says that it was first sent longer ago than this route allows. This request was not executed; an earlier one with this key may have been.".into()),
-            Self::RequestTooLarge(bytes) => (413, "request-too-large", Fix, OncegateStatus::Rejected,
-                "The request is too large", format!("The request\'s body is larger than the {bytes} bytes that this route allows. This request was not executed.").into()),
-            Self::ResponseCorrupt => (500, "response-corrupt", Fix, OncegateStatus::Rejected,
-                "The record of the key cannot be read", "An earlier request with this key may have been executed, and the record of it cannot be read. It is not executed again. Ask the service what happened before you do anything else; an operator must look at the record.".into()),
-            Self::ResponseNotKept => (409, "response-not-kept", Reconcile, OncegateStatus::Replayed,
-                "Executed, but the response was not stored", "The operation was executed. Its response was too large to store and went to the first caller only. Ask the service for the result.".into()),
-            Self::ScopeMissing(detail, challenge) => (if challenge.is_some() { 401 } else { 400 }, "scope-missing", Fix, OncegateStatus::Rejected,
-                "The caller cannot be identified", (&**detail).into()),
-            Self::StoreUnavailable => (503, "store-unavailable", SameKey, OncegateStatus::Rejected,
-                "The key cannot be reserved at the moment", "This request was not forwarded; an earlier one with this key may have been executed. A route that delivers later may have accepted this one. Send the same request with the same key again after Retry-After.".into()),
-            Self::TokenInvalid(fault) => (401, "token-invalid", Fix, OncegateStatus::Rejected,
-                "The token is not valid", format!("{} This request was not executed; an earlier one with this key may have been. Get a new token, and send the same request with the same key again.", fault.detail()).into()),
-            Self::TooManyKeys(_) => (429, "too-many-keys", SameKey, OncegateStatus::Rejected,
-                "Too many new keys", "This caller, or the address it comes from, uses or holds more keys than this route allows. The store has no record of this key, and this request was not executed. Send the same request with the same key again after Retry-After.".into()),
-            Self::Unguarded => (403, "unguarded", Fix, OncegateStatus::Rejected,
-                "This operation is not guarded", "The operation may change state, and no route makes it safe to retry. This request was not executed.".into()),
-            Self::UpstreamBroken => (502, "upstream-broken", Reconcile, OncegateStatus::Unknown,
-                "The connection to the service failed", "The request may have been executed: the service closed the connection after it was sent. Ask the service what happened before you do anything else.".into()),
-            Self::UpstreamTimeout => (504, "upstream-timeout", Reconcile, OncegateStatus::Unknown,
-                "The service did not answer in time", "The request may have been executed: no complete response came in time. Ask the service what happened before you do anything else.".into()),
-            Self::UpstreamUnreachable(reason) => (502, "upstream-unreachable", SameKey, OncegateStatus::Released,
-                "The service cannot be reached", format!("{reason} Send it again, with the same key if it has one.").into()),
-        };
-        RefusalRow { status, slug, title, detail, action, oncegate_status }
-    }
-
     /// Returns the name for the problem's type, its label in metrics and its page.
     pub fn slug(&self) -> &'static str {
         self.row().slug
-    }
-
-    /// Returns the problem's title.
-    pub fn title(&self) -> &'static str {
-        self.row().title
     }
 
     /// Returns the answer's status.
@@ -285,37 +208,6 @@ impl Refusal {
         self.row().action == ClientAction::SameKey
     }
 
-    /// Returns the time after which the client may ask again; `None` where the answer names none.
-    pub fn retry_after(&self) -> Option<RetryAfter> {
-        match self {
-            Self::InFlight(wait) | Self::OutcomeUnknown(wait) | Self::TooManyKeys(wait) => Some(*wait),
-            Self::AuthorizeUnavailable
-            | Self::Draining
-            | Self::IssuerUnavailable
-            | Self::Overloaded(_)
-            | Self::StoreUnavailable => Some(RetryAfter(1)),
-            Self::BadRequest(..)
-            | Self::KeyExpired
-            | Self::KeyInvalid(_)
-            | Self::KeyMissing(_)
-            | Self::KeyReused(_)
-            | Self::LoopDetected
-            | Self::PathAmbiguous(_)
-            | Self::RequestFromFuture
-            | Self::RequestTimeout
-            | Self::RequestTooLarge(_)
-            | Self::RequestTooOld
-            | Self::ResponseCorrupt
-            | Self::ResponseNotKept
-            | Self::ScopeMissing(..)
-            | Self::TokenInvalid(_)
-            | Self::Unguarded
-            | Self::UpstreamBroken
-            | Self::UpstreamTimeout
-            | Self::UpstreamUnreachable(_) => None,
-        }
-    }
-
     /// Whether the connection closes after this answer: the client should leave, or its bytes have stopped.
     fn closes(&self) -> bool {
         matches!(self, Self::Draining | Self::RequestTimeout)
@@ -324,7 +216,7 @@ impl Refusal {
     /// Adds the fields that the answer has, whatever the form of its document.
     pub fn add_fields(&self, headers: &mut HeaderMap) {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if let Some(wait) = self.retry_after() {
+        if let Some(wait) = self.row().retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(wait.seconds()));
         }
         if matches!(self, Self::TokenInvalid(_)) {
