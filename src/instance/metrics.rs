@@ -33,64 +33,84 @@ pub use unknown_keys::UnknownKeys;
 mod scope_renewals;
 mod unknown_keys;
 
-/// All metrics of this process. Each field is a metric, and is counted where the event happens.
-pub struct Metrics {
-    registry: Registry,
-    requests: ByRoute<OncegateStatus>,
-    /// The same of the last hour, which no scrape has.
-    recent: RouteOutcomes,
-    reservations: ByRoute<ReservationResult>,
-    rate_limited: RouteCounters,
-    /// The time from a guarded request's head to the head of its response.
-    pub request_duration: Histogram,
-    /// The time that services took for attempts.
-    pub upstream_duration: Histogram,
-    /// State-changing requests that were forwarded unguarded.
-    pub unguarded: Counters<MethodLabel>,
-    /// Those of them that carried a key.
-    pub unguarded_keys: Counters<MethodLabel>,
-    /// Responses that have given parts of scopes another value.
-    pub scope_renewals: ScopeRenewals,
-    /// Records that were found without the store.
-    pub cache_hits: Counters<CacheTier>,
-    /// The shared cache.
-    pub shared_cache: SharedCacheMetrics,
-    /// Requests and connections that were refused because a limit was reached.
-    pub overloaded: Counters<ReachedLimit>,
-    /// Tokens of callers that were refused.
-    pub tokens_refused: Counters<TokenFault>,
-    /// Requests that the admin listener denied.
-    pub admin_denied: Counter,
-    /// Keys that this instance made unknown, by cause.
-    pub unknown: UnknownKeys,
-    /// Keys that this instance's sweeper made unknown.
-    pub zombies: Counter,
-    /// Keys that this instance's reaper deleted.
-    pub reaped: Counter,
-    /// Jumps of the store's clock that this instance has seen.
-    pub clock_jumps: Counters<JumpDirection>,
-    /// Probes of services about unknown outcomes.
-    pub reconcile: Counters<ReconcileResult>,
-    /// Outcomes that came late.
-    pub late_completions: Counters<LateCompletion>,
-    /// Attempts that are registered here.
-    pub in_flight: Gauge,
-    /// Open connections of clients.
-    pub connections: Gauge,
-    /// Bytes of bodies in memory.
-    pub held_body_bytes: Gauge,
-    /// 1 while the breaker is open.
-    pub breaker_open: Gauge,
-    /// Keys in the store, by state.
-    pub keys: Gauges<StateKind>,
-    /// 1 if the newest configuration is in use.
-    pub reload_successful: Gauge,
-    /// The time of the last successful reload, in seconds since 1970.
-    pub reloaded_at: Gauge,
-    /// Configurations that were refused.
-    pub reload_failures: Counter,
-    /// Spans that were exported and dropped.
-    pub spans: Arc<traces::SpanCounts>,
+/// Defines [`Metrics`]: each metric with its name in a scrape and its help, which documents its field as well.
+macro_rules! metrics {
+    ($($vis:vis $field:ident: $Type:ty => $name:literal, $help:literal;)+) => {
+        /// All metrics of this process. Each field is a metric, and is counted where the event happens.
+        #[derive(Default)]
+        pub struct Metrics {
+            registry: Registry,
+            /// The requests of the last hour, which no scrape has.
+            recent: RouteOutcomes,
+            /// The shared cache.
+            pub shared_cache: SharedCacheMetrics,
+            /// Spans that were exported and dropped.
+            pub spans: Arc<traces::SpanCounts>,
+            $(#[doc = $help] $vis $field: $Type,)+
+        }
+
+        impl Metrics {
+            /// Registers the metrics of the table. The encoder appends `_total` to the names of counters.
+            fn register(&mut self) {
+                $(self.registry.register(concat!("oncegate_", $name), $help, self.$field.clone());)+
+            }
+        }
+    };
+}
+
+metrics! {
+    requests: ByRoute<OncegateStatus> => "requests",
+        "Responses to guarded requests, by Oncegate-Status";
+    reservations: ByRoute<ReservationResult> => "reservations",
+        "Results of reservations of keyed requests";
+    rate_limited: RouteCounters => "rate_limited",
+        "Requests that were refused because of their route's limits on new keys";
+    pub request_duration: Histogram => "request_duration_seconds",
+        "Time from a guarded request's head to the head of its response";
+    pub upstream_duration: Histogram => "upstream_duration_seconds",
+        "Time that services took for attempts";
+    pub breaker_open: Gauge => "store_breaker_open",
+        "1 while the store is not called because it failed repeatedly";
+    pub clock_jumps: Counters<JumpDirection> => "store_clock_jumps",
+        "Jumps of the store's clock against this machine's, which the tasks wait after";
+    pub in_flight: Gauge => "in_flight",
+        "Attempts that this instance runs, or whose outcome it has still to store";
+    pub unknown: UnknownKeys => "unknown",
+        "Keys that this instance made unknown, by cause";
+    pub zombies: Counter => "zombie_keys",
+        "Keys that this instance made unknown because their attempt's lease ran out";
+    pub reaped: Counter => "keys_reaped",
+        "Keys past their TTL that this instance deleted";
+    pub keys: Gauges<StateKind> => "keys",
+        "Keys of this service in the store; settled keys are estimated from a sample";
+    pub reconcile: Counters<ReconcileResult> => "reconcile",
+        "Probes of services about unknown outcomes";
+    pub late_completions: Counters<LateCompletion> => "late_completions",
+        "Outcomes that came after the lease, or that the store could not take at once";
+    pub cache_hits: Counters<CacheTier> => "cache_hits",
+        "Records that were found without the store";
+    pub unguarded: Counters<MethodLabel> => "unguarded",
+        "State-changing requests that were forwarded unguarded";
+    pub unguarded_keys: Counters<MethodLabel> => "unguarded_keys",
+        "State-changing requests with a key that were forwarded unguarded";
+    pub scope_renewals: ScopeRenewals => "scope_renewals",
+        "Responses that have given a part of a route's scope another value than their request had";
+    pub connections: Gauge => "connections",
+        "Open connections of clients";
+    pub held_body_bytes: Gauge => "held_body_bytes",
+        "Bytes of request and response bodies in memory";
+    pub overloaded: Counters<ReachedLimit> => "overloaded",
+        "Requests and connections that were refused because a limit was reached";
+    pub tokens_refused: Counters<TokenFault> => "tokens_refused",
+        "Callers' tokens that did not verify";
+    pub admin_denied: Counter => "admin_denied",
+        "Requests that the admin listener denied";
+    pub reload_successful: Gauge => "config_last_reload_successful",
+        "1 if the newest configuration is in use";
+    pub reloaded_at: Gauge => "config_last_reload_success_timestamp_seconds",
+        "Time of the last successful reload";
+    pub reload_failures: Counter => "config_reload_failures",
+        "Configurations that were refused";
 }
 
 /// The counters of one route.
@@ -111,85 +131,42 @@ pub struct RouteMetrics {
 }
 
 impl Metrics {
-    /// All metrics at zero. The store has counters of its own.
+    /// All metrics at zero. The store and the shared cache have counters of their own.
     pub fn new(store: &StoreMetrics) -> Self {
-        let mut metrics = Self {
-            registry: Registry::default(),
-            requests: ByRoute::default(),
-            recent: RouteOutcomes::default(),
-            reservations: ByRoute::default(),
-            rate_limited: RouteCounters::default(),
-            request_duration: Histogram::default(),
-            upstream_duration: Histogram::default(),
-            unguarded: Counters::default(),
-            unguarded_keys: Counters::default(),
-            scope_renewals: ScopeRenewals::default(),
-            cache_hits: Counters::default(),
-            shared_cache: SharedCacheMetrics::default(),
-            overloaded: Counters::default(),
-            tokens_refused: Counters::default(),
-            admin_denied: Counter::default(),
-            unknown: UnknownKeys::default(),
-            zombies: Counter::default(),
-            reaped: Counter::default(),
-            clock_jumps: Counters::default(),
-            reconcile: Counters::default(),
-            late_completions: Counters::default(),
-            in_flight: Gauge::default(),
-            connections: Gauge::default(),
-            held_body_bytes: Gauge::default(),
-            breaker_open: Gauge::default(),
-            keys: Gauges::default(),
-            reload_successful: Gauge::default(),
-            reloaded_at: Gauge::default(),
-            reload_failures: Counter::default(),
-            spans: Arc::default(),
-        };
-        metrics.register(store);
-        metrics
-    }
-
-    /// Registers each metric. The encoder appends `_total` to the names of counters.
-    #[rustfmt::skip]
-    fn register(&mut self, store: &StoreMetrics) {
-        let m = &mut self.registry;
-        let name = |name: &str| format!("oncegate_{name}");
-        m.register(name("requests"), "Responses to guarded requests, by Oncegate-Status", self.requests.clone());
-        m.register(name("reservations"), "Results of reservations of keyed requests", self.reservations.clone());
-        m.register(name("rate_limited"), "Requests that were refused because of their route's limits on new keys", self.rate_limited.clone());
-        m.register(name("request_duration_seconds"), "Time from a guarded request's head to the head of its response", self.request_duration.clone());
-        m.register(name("upstream_duration_seconds"), "Time that services took for attempts", self.upstream_duration.clone());
-        m.register(name("store_duration_seconds"), "Time that calls of the store took", store.durations.clone());
-        m.register(name("store_errors"), "Calls of the store that failed", store.errors.clone());
-        m.register(name("store_breaker_open"), "1 while the store is not called because it failed repeatedly", self.breaker_open.clone());
-        m.register(name("store_primaries"), "Servers of store.url that take writes; 0 where it names one host", store.primaries.clone());
-        m.register(name("store_clock_jumps"), "Jumps of the store's clock against this machine's, which the tasks wait after", self.clock_jumps.clone());
-        m.register(name("in_flight"), "Attempts that this instance runs, or whose outcome it has still to store", self.in_flight.clone());
-        m.register(name("unknown"), "Keys that this instance made unknown, by cause", self.unknown.clone());
-        m.register(name("zombie_keys"), "Keys that this instance made unknown because their attempt's lease ran out", self.zombies.clone());
-        m.register(name("keys_reaped"), "Keys past their TTL that this instance deleted", self.reaped.clone());
-        m.register(name("keys"), "Keys of this service in the store; settled keys are estimated from a sample", self.keys.clone());
-        m.register(name("jobs_dead"), "Keys that were given up and need an operator", self.keys.of(StateKind::Dead));
-        m.register(name("reconcile"), "Probes of services about unknown outcomes", self.reconcile.clone());
-        m.register(name("late_completions"), "Outcomes that came after the lease, or that the store could not take at once", self.late_completions.clone());
-        m.register(name("cache_hits"), "Records that were found without the store", self.cache_hits.clone());
-        m.register(name("shared_cache_reads"), "Reads of the shared cache, by result", self.shared_cache.reads.clone());
-        m.register(name("shared_cache_writes"), "Completed records for the shared cache, by result", self.shared_cache.writes.clone());
-        m.register(name("shared_cache_connected"), "1 while the server of the shared cache is connected", self.shared_cache.connected.clone());
-        m.register(name("unguarded"), "State-changing requests that were forwarded unguarded", self.unguarded.clone());
-        m.register(name("unguarded_keys"), "State-changing requests with a key that were forwarded unguarded", self.unguarded_keys.clone());
-        m.register(name("scope_renewals"), "Responses that have given a part of a route's scope another value than their request had", self.scope_renewals.clone());
-        m.register(name("connections"), "Open connections of clients", self.connections.clone());
-        m.register(name("held_body_bytes"), "Bytes of request and response bodies in memory", self.held_body_bytes.clone());
-        m.register(name("overloaded"), "Requests and connections that were refused because a limit was reached", self.overloaded.clone());
-        m.register(name("tokens_refused"), "Callers' tokens that did not verify", self.tokens_refused.clone());
-        m.register(name("admin_denied"), "Requests that the admin listener denied", self.admin_denied.clone());
-        m.register(name("config_last_reload_successful"), "1 if the newest configuration is in use", self.reload_successful.clone());
-        m.register(name("config_last_reload_success_timestamp_seconds"), "Time of the last successful reload", self.reloaded_at.clone());
-        m.register(name("config_reload_failures"), "Configurations that were refused", self.reload_failures.clone());
-        m.register(name("build_info"), "1, with the version of this program", BuildInfo);
-        m.register_collector(Box::new(TelemetryCollector(Arc::clone(&self.spans))));
+        let mut metrics = Self::default();
+        metrics.register();
+        let m = &mut metrics.registry;
+        m.register("oncegate_store_duration_seconds", "Time that calls of the store took", store.durations.clone());
+        m.register("oncegate_store_errors", "Calls of the store that failed", store.errors.clone());
+        m.register(
+            "oncegate_store_primaries",
+            "Servers of store.url that take writes; 0 where it names one host",
+            store.primaries.clone(),
+        );
+        m.register(
+            "oncegate_jobs_dead",
+            "Keys that were given up and need an operator",
+            metrics.keys.of(StateKind::Dead),
+        );
+        m.register(
+            "oncegate_shared_cache_reads",
+            "Reads of the shared cache, by result",
+            metrics.shared_cache.reads.clone(),
+        );
+        m.register(
+            "oncegate_shared_cache_writes",
+            "Completed records for the shared cache, by result",
+            metrics.shared_cache.writes.clone(),
+        );
+        m.register(
+            "oncegate_shared_cache_connected",
+            "1 while the server of the shared cache is connected",
+            metrics.shared_cache.connected.clone(),
+        );
+        m.register("oncegate_build_info", "1, with the version of this program", BuildInfo);
+        m.register_collector(Box::new(TelemetryCollector(Arc::clone(&metrics.spans))));
         m.register_collector(Box::new(ProcessCollector));
+        metrics
     }
 
     /// The counters of a route. The same name has the same counters after a reload.
