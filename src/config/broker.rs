@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::server_url::{HostAndPort, ServerUrl, ServerUrlForm, decode_part};
+use crate::domain::macros::debug_as_display;
 
 /// A RabbitMQ broker: its address, the user, and the virtual host.
 #[derive(Clone, PartialEq, Eq)]
@@ -58,11 +59,7 @@ impl fmt::Display for Broker {
     }
 }
 
-impl fmt::Debug for Broker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+debug_as_display!(Broker);
 
 #[cfg(test)]
 mod tests {

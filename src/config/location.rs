@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::postgres_url::PostgresUrl;
+use crate::domain::macros::debug_as_display;
 
 /// The kind and the address of the store.
 #[derive(Clone, PartialEq, Eq)]
@@ -71,11 +72,7 @@ impl fmt::Display for StoreLocation {
     }
 }
 
-impl fmt::Debug for StoreLocation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+debug_as_display!(StoreLocation);
 
 /// The problem of a text that begins with no known scheme: URLs as other programs write them have advice.
 fn explain_scheme(scheme: &str) -> String {

@@ -16,6 +16,7 @@ use super::interpolate::{files_of, interpolate};
 use super::postgres_parameters::PostgresParameters;
 use super::postgres_tls::{PostgresTls, SslMode};
 use super::server_url::{HostAndPort, UNESCAPED, check_percents, decode_part, is_local, parse_port};
+use crate::domain::macros::debug_as_display;
 
 /// The port of PostgreSQL where the URL names none.
 const DEFAULT_PORT: u16 = 5432;
@@ -183,11 +184,7 @@ impl fmt::Display for PostgresUrl {
     }
 }
 
-impl fmt::Debug for PostgresUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+debug_as_display!(PostgresUrl);
 
 /// Splits `host:port`. An empty port is none.
 fn split_port(text: &str) -> Result<(&str, Option<u16>), &'static str> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::uri::PathAndQuery;
 
 use super::upstream::{HAS_CREDENTIALS, UpstreamTarget};
+use crate::domain::macros::debug_as_display;
 use crate::domain::percent::encode_value;
 use crate::domain::placeholders::{TemplatePiece, split_placeholders};
 use crate::domain::probe::ProbeSubject;
@@ -183,11 +184,7 @@ impl fmt::Display for ReconcileUrl {
     }
 }
 
-impl fmt::Debug for ReconcileUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+debug_as_display!(ReconcileUrl);
 
 impl fmt::Display for UrlPiece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::server_url::{HostAndPort, ServerUrl, ServerUrlForm, is_local};
+use crate::domain::macros::debug_as_display;
 
 /// A Redis or Valkey server: its address, the user, and the database.
 #[derive(Clone, PartialEq, Eq)]
@@ -63,11 +64,7 @@ impl fmt::Display for RedisServer {
     }
 }
 
-impl fmt::Debug for RedisServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+debug_as_display!(RedisServer);
 
 #[cfg(test)]
 mod tests {

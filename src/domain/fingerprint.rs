@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use data_encoding::HEXLOWER;
 use hmac::{Hmac, Mac};
 use http::header::{CONTENT_TYPE, COOKIE, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 
+use super::macros::hex_bytes;
 use canonical_json::{Pointer, Selection, canonicalize_selected};
 pub use path_form::PathForm;
 use secret::KeyId;
@@ -31,24 +31,9 @@ impl Fingerprint {
     pub fn from_stored(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
-
-    /// The bytes as they are stored.
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
 }
 
-impl fmt::Display for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", HEXLOWER.encode_display(&self.0))
-    }
-}
-
-impl fmt::Debug for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+hex_bytes!(Fingerprint);
 
 /// The parts of a request that a fingerprint may include.
 #[derive(Clone, Copy, Debug)]

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
 use super::key::Key;
+use super::macros::{debug_as_display, hex_bytes};
 use super::scope::Scope;
 use super::space::SpaceHash;
 
@@ -38,11 +38,7 @@ impl fmt::Display for InstanceId {
     }
 }
 
-impl fmt::Debug for InstanceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+debug_as_display!(InstanceId);
 
 /// The fencing token of one attempt: 128 random bits.
 ///
@@ -102,22 +98,6 @@ impl RecordId {
     pub fn from_stored(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
-
-    /// The bytes as they are stored.
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
 }
 
-impl fmt::Display for RecordId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut digits = [0; 64];
-        f.write_str(HEXLOWER.encode_mut_str(&self.0, &mut digits))
-    }
-}
-
-impl fmt::Debug for RecordId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+hex_bytes!(RecordId);

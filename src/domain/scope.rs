@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use data_encoding::HEXLOWER;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
+
+use super::macros::hex_bytes;
 
 /// The caller of a request, as a hash: the same key in two scopes is two records.
 ///
@@ -32,24 +33,9 @@ impl Scope {
     pub fn from_stored(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
-
-    /// The bytes as they are stored.
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
 }
 
-impl fmt::Display for Scope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", HEXLOWER.encode_display(&self.0))
-    }
-}
-
-impl fmt::Debug for Scope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+hex_bytes!(Scope);
 
 /// 256 random bits, drawn at a service's first start in a store and kept there for ever, sealed where there is a secret
 /// ([`StoredSalt`](super::stored_salt::StoredSalt)): without them, nobody can find a weak credential by its scope.

@@ -1,9 +1,8 @@
 //! The space: the set of requests in which a key is unique, as a hash.
 
-use std::fmt;
-
-use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
+
+use super::macros::hex_bytes;
 
 /// SHA-256 of the set of requests in which a key is unique: method and path, route, or the whole service.
 ///
@@ -21,21 +20,6 @@ impl SpaceHash {
     pub fn from_stored(bytes: &[u8]) -> Self {
         Self(bytes.try_into().unwrap_or_else(|_| Sha256::digest(bytes).into()))
     }
-
-    /// The bytes as they are stored.
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
 }
 
-impl fmt::Display for SpaceHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", HEXLOWER.encode_display(&self.0))
-    }
-}
-
-impl fmt::Debug for SpaceHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+hex_bytes!(SpaceHash);
