@@ -5,7 +5,8 @@ use std::fmt;
 use http::uri::PathAndQuery;
 
 use super::reader::Section;
-use super::upstream::{HAS_CREDENTIALS, UpstreamTarget};
+use super::service_url::parse_service;
+use super::upstream::UpstreamTarget;
 
 /// An OpenTelemetry collector.
 #[derive(Clone, PartialEq, Eq)]
@@ -30,21 +31,10 @@ impl OtlpCollector {
     /// The problem, beginning with a verb; never has the text itself.
     pub fn parse(text: &str) -> Result<Self, String> {
         let right = "write `http://collector:4317` (gRPC) or `http://collector:4318/v1/traces` (HTTP)";
-        let begins = text.find("://").map(|at| at + 3);
-        let Some(path_at) = begins.map(|at| text[at..].find('/').map_or(text.len(), |path| at + path)) else {
-            return Err(format!("has no scheme: {right}"));
-        };
-        if text.contains('@') {
-            return Err(HAS_CREDENTIALS.into());
-        }
-        let (place, path) = text.split_at(path_at);
-        let upstream = match UpstreamTarget::parse(place) {
-            Ok(upstream @ (UpstreamTarget::Http(_) | UpstreamTarget::Https(..))) => upstream,
-            Ok(_) | Err(_) => return Err(format!("is no collector's address: {right}")),
-        };
+        let (upstream, path) = parse_service(text, right)?;
         let path = match path {
             "" | "/" => None,
-            path if path.contains(['?', '#']) => return Err(format!("has a query: {right}")),
+            path if path.contains('?') => return Err(format!("has a query: {right}")),
             path => Some(path.parse().map_err(|_| format!("has a path that cannot be read: {right}"))?),
         };
         Ok(Self { upstream, path })

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use http::uri::PathAndQuery;
 
-use super::upstream::{HAS_CREDENTIALS, UpstreamTarget};
+use super::service_url::{parse_service, split};
+use super::upstream::UpstreamTarget;
 use crate::domain::macros::debug_as_display;
 use crate::domain::percent::encode_value;
 use crate::domain::placeholders::{TemplatePiece, split_placeholders};
@@ -55,29 +56,15 @@ impl ReconcileUrl {
     /// # Errors
     /// The problem, beginning with a verb. Never has the text itself, which may hold a password.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let Some((scheme, rest)) = text.split_once("://") else {
-            return Err(format!("is no URL: {EXAMPLE}"));
-        };
-        if rest.contains('@') {
-            return Err(HAS_CREDENTIALS.into());
-        }
-        let (host, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-        if [scheme, host].iter().any(|part| part.contains(['{', '}'])) {
+        let before_path = split(text).map_or("", |(_, _, rest)| &text[..text.len() - rest.len()]);
+        if before_path.contains(['{', '}']) {
             return Err("has a placeholder before its path: the host is for the file alone to name".into());
         }
-        let scheme = match scheme.to_ascii_lowercase().as_str() {
-            "http" => "http",
-            "https" => "https",
-            _ => return Err(format!("has an unknown scheme: {EXAMPLE}")),
-        };
-        let upstream = Arc::new(UpstreamTarget::parse(&format!("{scheme}://{host}"))?);
-        if rest.contains('#') {
-            return Err("has a fragment, which is never sent: leave `#` out".into());
-        }
+        let (upstream, rest) = parse_service(text, EXAMPLE)?;
         let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
         let path = parse_pieces(if path.is_empty() { "/" } else { path })?;
         let query = query.map(parse_pieces).transpose()?.unwrap_or_default();
-        let url = Self { upstream, path, query };
+        let url = Self { upstream: Arc::new(upstream), path, query };
         if ![UrlParameter::Id, UrlParameter::Key, UrlParameter::Path].iter().any(|parameter| url.has(*parameter)) {
             return Err(format!(
                 "names neither `{{id}}` nor `{{key}}` nor `{{path}}`: the answer would be the same for all keys; {EXAMPLE}"

@@ -59,25 +59,37 @@ impl<'a> ServerUrl<'a> {
         }
         let (user, host) = authority.split_once('@').unwrap_or(("", authority));
         let (user, password) = user.split_once(':').unwrap_or((user, ""));
-        let authority: Authority = host.parse().map_err(|_| format!("has no host that can be parsed: {example}"))?;
-        let after_host = host.rsplit_once(']').map_or(host, |(_, after)| after);
-        let port = match authority.port_u16() {
-            None if !after_host.contains(':') => default_port,
-            Some(port) if port > 0 => port,
-            // Without an `@`, it may be a user and the beginning of a password.
-            _ => return Err(format!("has a port that is not a number from 1 to 65535{UNESCAPED}")),
-        };
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-        if host.is_empty() {
-            return Err(format!("has no host: {example}"));
-        }
-        Ok(Self { tls, host: host.into(), port, user: decode_part(user)?, password: decode_part(password)?, path })
+        // Without an `@`, a port that is no number may be a user and the beginning of a password.
+        let authority = parse_authority(host, example, UNESCAPED)?;
+        let (host, port) = (bare_host(&authority).into(), authority.port_u16().unwrap_or(default_port));
+        Ok(Self { tls, host, port, user: decode_part(user)?, password: decode_part(password)?, path })
     }
 }
 
 /// The end of a problem that an unescaped character in a password may be the cause of.
 pub(super) const UNESCAPED: &str = ": if the password has `@`, `/`, `?`, `#`, `:` or `%` in it, write `%40`, `%2F`, `%3F`, \
                                     `%23`, `%3A` or `%25`";
+
+/// Parses `host` or `host:port`. `example` ends the text of a problem of the host, and `hint` of one of the port.
+pub(super) fn parse_authority(text: &str, example: &str, hint: &str) -> Result<Authority, String> {
+    let authority: Authority = text.parse().map_err(|_| format!("has no host that can be parsed: {example}"))?;
+    // The parser takes `host:`, `host:http` and `host:99999` for hosts without a port.
+    let after_host = text.rsplit_once(']').map_or(text, |(_, after)| after);
+    match authority.port_u16() {
+        None if !after_host.contains(':') => {}
+        Some(port) if port > 0 => {}
+        _ => return Err(format!("has a port that is not a number from 1 to 65535{hint}")),
+    }
+    match bare_host(&authority).is_empty() {
+        true => Err(format!("has no host: {example}")),
+        false => Ok(authority),
+    }
+}
+
+/// The host, an IPv6 address without the brackets that it has in a URL alone.
+pub(super) fn bare_host(authority: &Authority) -> &str {
+    authority.host().trim_start_matches('[').trim_end_matches(']')
+}
 
 /// Checks that two hexadecimal digits follow each `%`.
 pub(super) fn check_percents(text: &str) -> Result<(), String> {

@@ -4,25 +4,40 @@ use http::uri::PathAndQuery;
 
 use super::upstream::{HAS_CREDENTIALS, UpstreamTarget};
 
-/// Parses `http://` or `https://`, a host, and a path with or without a query. `example` ends the problem's text.
+/// Splits a URL into its scheme, its host and what follows. `None` without a scheme.
+pub(super) fn split(text: &str) -> Option<(&str, &str, &str)> {
+    let (scheme, rest) = text.split_once("://")?;
+    let (host, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    Some((scheme, host, rest))
+}
+
+/// Parses `http://` or `https://` and a host, and returns with them what follows: a path, a query, both or nothing.
+/// `example` ends the problem's text.
 ///
 /// # Errors
 /// The problem, beginning with a verb. It never has the text, which may hold a password.
-pub fn parse(text: &str, example: &str) -> Result<(UpstreamTarget, PathAndQuery), String> {
-    let Some((scheme, rest)) = text.split_once("://") else {
+pub(super) fn parse_service<'a>(text: &'a str, example: &str) -> Result<(UpstreamTarget, &'a str), String> {
+    let Some((scheme, host, rest)) = split(text) else {
         return Err(format!("is no URL: {example}"));
     };
     if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
         return Err(format!("has an unknown scheme: {example}"));
     }
-    let (host, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     if rest.contains('@') {
         return Err(HAS_CREDENTIALS.into());
     }
-    if path.contains('#') {
+    if rest.contains('#') {
         return Err("has a fragment, which is never sent: leave `#` out".into());
     }
-    let upstream = UpstreamTarget::parse(&format!("{scheme}://{host}"))?;
+    Ok((UpstreamTarget::from_parts(scheme, host, example)?, rest))
+}
+
+/// Parses `http://` or `https://`, a host, and a path with or without a query. `example` ends the problem's text.
+///
+/// # Errors
+/// The problem, beginning with a verb. It never has the text, which may hold a password.
+pub fn parse(text: &str, example: &str) -> Result<(UpstreamTarget, PathAndQuery), String> {
+    let (upstream, path) = parse_service(text, example)?;
     let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
     let target = path.parse().map_err(|_| "has characters that no URL may have: percent-encode them")?;
     Ok((upstream, target))

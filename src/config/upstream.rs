@@ -8,6 +8,8 @@ use std::sync::Arc;
 use http::uri::Authority;
 use rustls::pki_types::ServerName;
 
+use super::server_url::{bare_host, is_local, parse_authority};
+
 /// The address and the protocol of a service behind the proxy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum UpstreamTarget {
@@ -44,16 +46,32 @@ impl UpstreamTarget {
         let Some((scheme, rest)) = text.split_once("://") else {
             return Err(format!("has no scheme: {EXAMPLES}"));
         };
-        match scheme.to_ascii_lowercase().as_str() {
-            "http" => parse_authority(rest).map(Self::Http),
-            "h2c" => parse_authority(rest).map(Self::H2c),
-            "https" => parse_https(rest),
-            _ => Err(format!("has an unknown scheme: {EXAMPLES}")),
+        Self::from_parts(scheme, rest.strip_suffix('/').unwrap_or(rest), EXAMPLES)
+    }
+
+    /// Reads a scheme and `host:port`. `example` ends the text of a problem.
+    pub(super) fn from_parts(scheme: &str, host: &str, example: &str) -> Result<Self, String> {
+        let authority = || match host {
+            host if host.contains('@') => Err(HAS_CREDENTIALS.into()),
+            host if host.contains(['/', '?', '#']) => {
+                Err(format!("has a path or a query; the request's own is kept, so {example}"))
+            }
+            host => parse_authority(host, example, ""),
+        };
+        match &*scheme.to_ascii_lowercase() {
+            "http" => authority().map(Self::Http),
+            "h2c" => authority().map(Self::H2c),
+            "https" => {
+                let authority = authority()?;
+                let name = ServerName::try_from(bare_host(&authority).to_owned());
+                let name =
+                    name.map_err(|_| "has a host that no certificate can name: write a DNS name or an address")?;
+                Ok(Self::Https(authority, name))
+            }
+            _ => Err(format!("has an unknown scheme: {example}")),
         }
     }
-}
 
-impl UpstreamTarget {
     /// The value of `Host` for this service.
     pub fn host(&self) -> &str {
         match self {
@@ -65,11 +83,7 @@ impl UpstreamTarget {
     /// Whether the service is on this machine, by its address.
     pub(super) fn is_loopback(&self) -> bool {
         match self {
-            Self::H2c(authority) | Self::Http(authority) | Self::Https(authority, _) => {
-                let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-                host.eq_ignore_ascii_case("localhost")
-                    || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
-            }
+            Self::H2c(authority) | Self::Http(authority) | Self::Https(authority, _) => is_local(bare_host(authority)),
             Self::Unix(_) => true,
         }
     }
@@ -82,7 +96,7 @@ impl UpstreamTarget {
             Self::Https(authority, _) => (authority, 443),
             Self::Unix(_) => return false,
         };
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        let host = bare_host(authority);
         let address: Option<IpAddr> = match host.parse() {
             Ok(address) => Some(address),
             Err(_) if host.eq_ignore_ascii_case("localhost") => Some(Ipv4Addr::LOCALHOST.into()),
@@ -93,37 +107,6 @@ impl UpstreamTarget {
             address == listener.ip() || is_own && (listener.ip().is_loopback() || listener.ip().is_unspecified())
         });
         is_same_host && listener.port() != 0 && authority.port_u16().unwrap_or(default_port) == listener.port()
-    }
-}
-
-fn parse_https(text: &str) -> Result<UpstreamTarget, String> {
-    let authority = parse_authority(text)?;
-    // An IPv6 address has brackets in a URL, and none in a certificate.
-    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-    let name = ServerName::try_from(host.to_owned());
-    let name = name.map_err(|_| "has a host that no certificate can name: write a DNS name or an address")?;
-    Ok(UpstreamTarget::Https(authority, name))
-}
-
-fn parse_authority(text: &str) -> Result<Authority, String> {
-    let text = text.strip_suffix('/').unwrap_or(text);
-    if text.contains('@') {
-        return Err(HAS_CREDENTIALS.into());
-    }
-    if text.contains(['/', '?', '#']) {
-        return Err(format!("has a path or a query; the request's own is kept, so {EXAMPLES}"));
-    }
-    let authority: Authority = text.parse().map_err(|_| format!("has no host that can be parsed: {EXAMPLES}"))?;
-    // The parser takes `host:`, `host:http` and `host:99999` for hosts without a port.
-    let after_host = text.rsplit_once(']').map_or(text, |(_, after)| after);
-    match authority.port_u16() {
-        None if !after_host.contains(':') => {}
-        Some(port) if port > 0 => {}
-        _ => return Err("has a port that is not a number from 1 to 65535".into()),
-    }
-    match authority.host().is_empty() {
-        true => Err(format!("has no host: {EXAMPLES}")),
-        false => Ok(authority),
     }
 }
 
