@@ -5,7 +5,6 @@ use std::sync::Arc;
 use http::Method;
 
 use crate::config::{KeySource, KeySpace, Route, RouteMode, ScopePart, ScopeSource};
-use crate::domain::key::KeySyntax;
 use crate::domain::path_pattern::PathPattern;
 
 /// A route as far as it decides which record a request has.
@@ -61,13 +60,7 @@ impl From<&Route> for KeyLookup {
             KeySpace::Route => format!("route {}", route.space_name()),
             KeySpace::Service => "service".into(),
         };
-        let syntax = match route.key.syntax {
-            KeySyntax::Ietf => "ietf",
-            KeySyntax::Opaque => "opaque",
-            KeySyntax::SfString => "sf-string",
-            KeySyntax::Uuid => "uuid",
-        };
-        Self { scope: scope.join(" "), space, place: sources.join(" "), syntax: syntax.into() }
+        Self { scope: scope.join(" "), space, place: sources.join(" "), syntax: route.key.syntax.name().into() }
     }
 }
 

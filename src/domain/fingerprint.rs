@@ -9,7 +9,7 @@ use http::header::{CONTENT_TYPE, COOKIE, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 
-use super::macros::hex_bytes;
+use super::macros::{hex_bytes, named};
 use canonical_json::{Pointer, Selection, canonicalize_selected};
 pub use path_form::PathForm;
 use secret::KeyId;
@@ -96,22 +96,23 @@ impl Default for FingerprintRules {
     }
 }
 
-/// The form in which the body is included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BodyRule {
-    /// By the media type: JSON by its canonical form, forms by their pairs, multipart bodies by their parts, anything
-    /// else by its bytes.
-    Auto,
-    /// As a form's pairs, whatever the media type.
-    Form,
-    /// JSON as a GraphQL request, its document by its hash; anything else as by [`Self::Auto`].
-    Graphql,
-    /// As JSON, whatever the media type; a body that does not parse, by its bytes.
-    Json,
-    /// Not at all: two requests with different bodies are the same.
-    None,
-    /// By its bytes as sent, encoded or not.
-    Raw,
+named! {
+    /// The form in which the body is included.
+    pub enum BodyRule {
+        /// By the media type: JSON by its canonical form, forms by their pairs, multipart bodies by their parts, anything
+        /// else by its bytes.
+        Auto => "auto",
+        /// As a form's pairs, whatever the media type.
+        Form => "form",
+        /// JSON as a GraphQL request, its document by its hash; anything else as by [`Self::Auto`].
+        Graphql => "graphql",
+        /// As JSON, whatever the media type; a body that does not parse, by its bytes.
+        Json => "json",
+        /// Not at all: two requests with different bodies are the same.
+        None => "none",
+        /// By its bytes as sent, encoded or not.
+        Raw => "raw",
+    }
 }
 
 /// A body in the form in which a fingerprint includes it.
@@ -141,11 +142,7 @@ impl Recipe {
         let (mut rules, mut key_id) = (FingerprintRules::default(), None);
         for word in words {
             match word.split_once('=')? {
-                ("body", "form") => rules.body = BodyRule::Form,
-                ("body", "graphql") => rules.body = BodyRule::Graphql,
-                ("body", "json") => rules.body = BodyRule::Json,
-                ("body", "none") => rules.body = BodyRule::None,
-                ("body", "raw") => rules.body = BodyRule::Raw,
+                ("body", rule) => rules.body = BodyRule::parse(rule).filter(|rule| *rule != BodyRule::Auto)?,
                 ("exclude", list) => rules.selection.exclude = parse_pointers(list)?,
                 ("headers", list) => {
                     rules.headers = list.split(',').map(|name| name.parse().ok()).collect::<Option<_>>()?
@@ -320,14 +317,9 @@ impl fmt::Display for Recipe {
 
 fn to_words(rules: &FingerprintRules, key_id: Option<KeyId>) -> String {
     let mut words = String::from("1");
-    words.push_str(match rules.body {
-        BodyRule::Auto => "",
-        BodyRule::Form => " body=form",
-        BodyRule::Graphql => " body=graphql",
-        BodyRule::Json => " body=json",
-        BodyRule::None => " body=none",
-        BodyRule::Raw => " body=raw",
-    });
+    if rules.body != BodyRule::Auto {
+        words.push_str(&format!(" body={}", rules.body.name()));
+    }
     if let Some(form) = rules.path.word() {
         words.push_str(&format!(" path={form}"));
     }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::macros::named;
+
 /// A checked idempotency key. A value of this type is the proof that the key is well-formed and within its limits.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(Box<str>);
@@ -99,18 +101,19 @@ pub fn shorten_middle(key: &str, chars_max: usize) -> String {
     format!("{head}…{tail}")
 }
 
-/// The syntax of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeySyntax {
-    /// A value that starts with `"` is a strict structured-field String (RFC 9651, section 4.2.5, parameters ignored),
-    /// as in the IETF draft; any other value is bare, as most clients send it: 0x21-0x7E without comma.
-    Ietf,
-    /// The value as it is, quotes kept and counted: 0x20-0x7E without comma, because a comma joins two field lines.
-    Opaque,
-    /// A structured-field String.
-    SfString,
-    /// A UUID (RFC 9562, section 4), bare or as a structured-field String; its letters' case makes no difference.
-    Uuid,
+named! {
+    /// The syntax of a key.
+    pub enum KeySyntax {
+        /// A value that starts with `"` is a strict structured-field String (RFC 9651, section 4.2.5, parameters ignored),
+        /// as in the IETF draft; any other value is bare, as most clients send it: 0x21-0x7E without comma.
+        Ietf => "ietf",
+        /// The value as it is, quotes kept and counted: 0x20-0x7E without comma, because a comma joins two field lines.
+        Opaque => "opaque",
+        /// A structured-field String.
+        SfString => "sf-string",
+        /// A UUID (RFC 9562, section 4), bare or as a structured-field String; its letters' case makes no difference.
+        Uuid => "uuid",
+    }
 }
 
 /// The lengths of a key, in characters (all are ASCII) and after unquoting.
