@@ -24,44 +24,31 @@ pub(super) enum ProbeCheck {
     Policy,
 }
 
+/// The words for a check.
+pub(super) struct CheckText {
+    /// The stable name in JSON.
+    pub(super) name: &'static str,
+    /// The words in the table.
+    pub(super) title: &'static str,
+    /// The draft's expectation, with the strength that the draft gives it.
+    pub(super) expected: &'static str,
+}
+
 impl ProbeCheck {
-    /// Returns the check's stable name in JSON.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::First => "first",
-            Self::OtherKey => "other-key",
-            Self::Retry => "retry",
-            Self::Duplicates => "duplicates",
-            Self::OtherBody => "other-body",
-            Self::NoKey => "no-key",
-            Self::Policy => "policy",
-        }
-    }
-
-    /// Returns the words for the check in the table.
-    pub(super) fn title(self) -> &'static str {
-        match self {
-            Self::First => "first request, fresh key",
-            Self::OtherKey => "same body, another fresh key",
-            Self::Retry => "first request again",
-            Self::Duplicates => "duplicates at once, fresh key",
-            Self::OtherBody => "first key, another body",
-            Self::NoKey => "no key",
-            Self::Policy => "documentation",
-        }
-    }
-
-    /// Returns the draft's expectation, with the strength that the draft gives it.
-    pub(super) fn expected(self) -> &'static str {
-        match self {
-            Self::First => "executed (SHOULD)",
-            Self::OtherKey => "executed anew (SHOULD)",
-            Self::Retry => "the first result (SHOULD)",
-            Self::Duplicates => "executed once; 409 while it runs (MUST)",
-            Self::OtherBody => "422 (SHOULD)",
-            Self::NoKey => "400 where a key is required (SHOULD)",
-            Self::Policy => "published (MUST)",
-        }
+    /// Returns the words for the check.
+    pub(super) fn text(self) -> CheckText {
+        let (name, title, expected) = match self {
+            Self::First => ("first", "first request, fresh key", "executed (SHOULD)"),
+            Self::OtherKey => ("other-key", "same body, another fresh key", "executed anew (SHOULD)"),
+            Self::Retry => ("retry", "first request again", "the first result (SHOULD)"),
+            Self::Duplicates => {
+                ("duplicates", "duplicates at once, fresh key", "executed once; 409 while it runs (MUST)")
+            }
+            Self::OtherBody => ("other-body", "first key, another body", "422 (SHOULD)"),
+            Self::NoKey => ("no-key", "no key", "400 where a key is required (SHOULD)"),
+            Self::Policy => ("policy", "documentation", "published (MUST)"),
+        };
+        CheckText { name, title, expected }
     }
 }
 
@@ -162,68 +149,37 @@ pub(super) enum Finding {
 }
 
 impl Finding {
-    /// Returns the finding's meaning.
-    pub(super) fn conclusion(&self) -> ProbeConclusion {
+    /// Returns the finding's meaning, and its stable name in JSON.
+    pub(super) fn meaning(&self) -> (ProbeConclusion, &'static str) {
+        use ProbeConclusion::{Broken, CannotTell, Holds, Info};
         match self {
-            Self::Executed
-            | Self::ExecutedAnew(_)
-            | Self::ExecutedAnewUnmarked
-            | Self::Replayed
-            | Self::ExecutedOnce
-            | Self::ReuseRefused => ProbeConclusion::Holds,
-            Self::ReplayedForOtherKey
-            | Self::ExecutedAgain(_)
-            | Self::RetryRefused
-            | Self::ExecutedManyTimes(_)
-            | Self::NeverExecuted
-            | Self::ReuseReplayed
-            | Self::ReuseAccepted(_) => ProbeConclusion::Broken,
-            Self::NotExecuted
-            | Self::LooksTheSame
-            | Self::RefusedForOtherKey
-            | Self::ReplayedOrExecuted
-            | Self::Changed(_)
-            | Self::ExecutedOnceOrMore
-            | Self::BodyRefused
-            | Self::NoOtherBody
-            | Self::Unclear
-            | Self::NoResponse(_) => ProbeConclusion::CannotTell,
-            Self::NoBody | Self::KeyRequired | Self::KeyOptional | Self::Documented(_) | Self::Undocumented => {
-                ProbeConclusion::Info
-            }
-        }
-    }
-
-    /// Returns the finding's stable name in JSON.
-    pub(super) fn name(&self) -> &'static str {
-        match self {
-            Self::Executed => "executed",
-            Self::NotExecuted => "not-executed",
-            Self::ExecutedAnew(_) | Self::ExecutedAnewUnmarked => "executed-anew",
-            Self::ReplayedForOtherKey => "replayed-for-other-key",
-            Self::LooksTheSame => "looks-the-same",
-            Self::RefusedForOtherKey => "refused-for-other-key",
-            Self::Replayed => "replayed",
-            Self::ReplayedOrExecuted => "replayed-or-executed",
-            Self::Changed(_) => "changed",
-            Self::ExecutedAgain(_) => "executed-again",
-            Self::RetryRefused => "retry-refused",
-            Self::ExecutedOnce => "executed-once",
-            Self::ExecutedManyTimes(_) => "executed-many-times",
-            Self::ExecutedOnceOrMore => "executed-once-or-more",
-            Self::NeverExecuted => "never-executed",
-            Self::ReuseRefused => "reuse-refused",
-            Self::BodyRefused => "body-refused",
-            Self::ReuseReplayed => "reuse-replayed",
-            Self::ReuseAccepted(_) => "reuse-accepted",
-            Self::NoOtherBody => "no-other-body",
-            Self::NoBody => "no-body",
-            Self::KeyRequired => "key-required",
-            Self::KeyOptional => "key-optional",
-            Self::Documented(_) => "documented",
-            Self::Undocumented => "undocumented",
-            Self::Unclear => "unclear",
-            Self::NoResponse(_) => "no-response",
+            Self::Executed => (Holds, "executed"),
+            Self::NotExecuted => (CannotTell, "not-executed"),
+            Self::ExecutedAnew(_) | Self::ExecutedAnewUnmarked => (Holds, "executed-anew"),
+            Self::ReplayedForOtherKey => (Broken, "replayed-for-other-key"),
+            Self::LooksTheSame => (CannotTell, "looks-the-same"),
+            Self::RefusedForOtherKey => (CannotTell, "refused-for-other-key"),
+            Self::Replayed => (Holds, "replayed"),
+            Self::ReplayedOrExecuted => (CannotTell, "replayed-or-executed"),
+            Self::Changed(_) => (CannotTell, "changed"),
+            Self::ExecutedAgain(_) => (Broken, "executed-again"),
+            Self::RetryRefused => (Broken, "retry-refused"),
+            Self::ExecutedOnce => (Holds, "executed-once"),
+            Self::ExecutedManyTimes(_) => (Broken, "executed-many-times"),
+            Self::ExecutedOnceOrMore => (CannotTell, "executed-once-or-more"),
+            Self::NeverExecuted => (Broken, "never-executed"),
+            Self::ReuseRefused => (Holds, "reuse-refused"),
+            Self::BodyRefused => (CannotTell, "body-refused"),
+            Self::ReuseReplayed => (Broken, "reuse-replayed"),
+            Self::ReuseAccepted(_) => (Broken, "reuse-accepted"),
+            Self::NoOtherBody => (CannotTell, "no-other-body"),
+            Self::NoBody => (Info, "no-body"),
+            Self::KeyRequired => (Info, "key-required"),
+            Self::KeyOptional => (Info, "key-optional"),
+            Self::Documented(_) => (Info, "documented"),
+            Self::Undocumented => (Info, "undocumented"),
+            Self::Unclear => (CannotTell, "unclear"),
+            Self::NoResponse(_) => (CannotTell, "no-response"),
         }
     }
 

@@ -7,7 +7,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::super::escape_invisible;
-use super::finding::{Finding, ProbeCheck, ProbeConclusion};
+use super::finding::{CheckText, Finding, ProbeCheck, ProbeConclusion};
 use super::judge::note_status;
 use crate::domain::rfc3339;
 
@@ -52,7 +52,7 @@ impl CheckedExpectation {
         match self.check {
             // The draft leaves it to the server whether it requires a key.
             ProbeCheck::NoKey | ProbeCheck::Policy => ProbeConclusion::Info,
-            _ => self.finding.conclusion(),
+            _ => self.finding.meaning().0,
         }
     }
 
@@ -90,10 +90,10 @@ impl CheckedExpectation {
     fn to_json(&self) -> Value {
         let statuses: Vec<_> = self.statuses.iter().map(StatusCode::as_u16).collect();
         json!({
-            "check": self.check.name(),
+            "check": self.check.text().name,
             "verdict": self.conclusion().name(),
-            "finding": self.finding.name(),
-            "expected": self.check.expected(),
+            "finding": self.finding.meaning().1,
+            "expected": self.check.text().expected,
             "detail": self.observation(),
             "statuses": statuses,
             "differences": self.finding.differences(),
@@ -124,9 +124,9 @@ impl ProbeReport {
         let Self { url, method, key_place, requests, .. } = self;
         let mut rows = vec![["check", "verdict", "the draft expects", "came back"].map(str::to_owned)];
         rows.extend(self.checks.iter().map(|check| {
-            let (title, verdict) = (check.check.title(), check.conclusion().name().replace('-', " "));
-            [title.to_owned(), verdict, check.check.expected().to_owned(), check.observation()]
-                .map(|cell| to_cell(&cell))
+            let CheckText { title, expected, .. } = check.check.text();
+            let verdict = check.conclusion().name().replace('-', " ");
+            [title.to_owned(), verdict, expected.to_owned(), check.observation()].map(|cell| to_cell(&cell))
         }));
         let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         // The last column is as long as its sentence: padding would wrap each row in a terminal.
@@ -170,7 +170,7 @@ impl ProbeReport {
     fn titles_by_key(&self) -> Vec<(&str, Vec<&str>)> {
         let uses = self.checks.iter().flat_map(|check| {
             let own = check.own_key.as_deref().map(|key| (key, "another body, its own key"));
-            check.key.as_deref().map(|key| (key, check.check.title())).into_iter().chain(own)
+            check.key.as_deref().map(|key| (key, check.check.text().title)).into_iter().chain(own)
         });
         let mut keys: Vec<(&str, Vec<&str>)> = Vec::new();
         for (key, title) in uses {
