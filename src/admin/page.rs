@@ -26,6 +26,7 @@ use crate::body::Body;
 use crate::body::request_body::RequestBody;
 use crate::domain::execution_risk::ActionKind;
 use crate::domain::fingerprint::form;
+use format::{Shown, ShownTime};
 use frame::Frame;
 use runbooks::Runbook;
 use sessions::Visitor;
@@ -33,6 +34,7 @@ use sessions::Visitor;
 pub use sessions::Sessions;
 
 mod action_pages;
+mod format;
 mod frame;
 mod instance_pages;
 mod list_pages;
@@ -42,7 +44,6 @@ mod runbooks;
 mod sessions;
 mod sign_in_pages;
 mod text;
-mod view_models;
 
 /// The length of a form, at most: a byte may be encoded as `%XX`.
 const FORM_BYTES_MAX: usize = 3 * BODY_BYTES_MAX;

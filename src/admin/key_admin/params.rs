@@ -1,5 +1,7 @@
 //! Reads requests: query strings and JSON bodies become typed requests, or a problem that names the wrong field.
 
+use std::fmt;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
@@ -222,12 +224,13 @@ fn parse_cursor(text: &str, order: ListOrder) -> Option<Cursor> {
     Some(Cursor { settled_ms, id: parse_whole_id(id)? })
 }
 
-/// Returns the text of a listing's cursor.
-pub fn cursor_text(next: NextPage) -> String {
-    let NextPage { cursor, order } = next;
-    match order {
-        ListOrder::Age => format!("{:x}-{}", cursor.settled_ms, cursor.id),
-        ListOrder::Id | ListOrder::Running => cursor.id.to_string(),
+/// The text of a listing's cursor.
+impl fmt::Display for NextPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.order {
+            ListOrder::Age => write!(f, "{:x}-{}", self.cursor.settled_ms, self.cursor.id),
+            ListOrder::Id | ListOrder::Running => self.cursor.id.fmt(f),
+        }
     }
 }
 
@@ -462,9 +465,9 @@ mod tests {
         let id = RecordId::from_stored(&[0xab; 32]).unwrap();
         for order in [ListOrder::Age, ListOrder::Id, ListOrder::Running] {
             let cursor = Cursor { settled_ms: if order == ListOrder::Age { 77 } else { 0 }, id };
-            assert_eq!(parse_cursor(&cursor_text(NextPage { cursor, order }), order), Some(cursor));
+            assert_eq!(parse_cursor(&NextPage { cursor, order }.to_string(), order), Some(cursor));
         }
-        let by_age = cursor_text(NextPage { cursor: Cursor { settled_ms: 77, id }, order: ListOrder::Age });
+        let by_age = NextPage { cursor: Cursor { settled_ms: 77, id }, order: ListOrder::Age }.to_string();
         for wrong in [
             (&*by_age, ListOrder::Id),
             ("ab", ListOrder::Id),

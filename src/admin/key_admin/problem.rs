@@ -14,7 +14,7 @@ use crate::store::admin::{DecisionResult, OperatorDecision, Target};
 use crate::telemetry::logs::error_causes;
 
 /// The name of a problem, for programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProblemCode {
     AlreadyCompleted,
     BadRequest,

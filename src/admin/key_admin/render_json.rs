@@ -9,7 +9,6 @@ use serde_json::{Map, Value, json};
 use super::dto::{
     AdminResponse, AuditLog, BulkChange, InstanceStats, KeyChange, KeyDetails, KeyList, KeyStats, ResponseSummary,
 };
-use super::params;
 use super::problem::{ApiProblem, ProblemMember};
 use super::timeline::{TimelineEvent, timeline};
 use crate::domain::rfc3339;
@@ -57,7 +56,7 @@ pub fn render_problem(problem: &ApiProblem) -> Value {
 fn render_list(list: &KeyList) -> Value {
     json!({
         "keys": list.keys.iter().map(render_entry).collect::<Vec<_>>(),
-        "next_cursor": list.next.map(params::cursor_text),
+        "next_cursor": list.next.map(|next| next.to_string()),
     })
 }
 

@@ -1,16 +1,16 @@
 //! Pages for decisions: first the meaning and the consequences with a form, then the change, then a redirect.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use askama::Template;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
+use super::format::{Shown, ShownTime};
 use super::list_pages::FilterForm;
 use super::text::{self, DOUBTFUL_RESPONSE_RISK, SHARED_RESPONSE_RISK};
-use super::view_models::{KeyDetailsView, KeyView};
 use super::{FormParams, Frame, Visit, redirect_to, render_page};
-use crate::admin::key_admin::dto::BulkChange;
+use crate::admin::key_admin::dto::{BulkChange, KeyDetails};
 use crate::admin::key_admin::params::{BulkRequest, KeySelection, build_typed_response, check_note};
 use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
 use crate::admin::key_admin::typed_response::find_doubt;
@@ -18,53 +18,21 @@ use crate::admin::key_admin::{self, BODY_BYTES_MAX};
 use crate::body::Body;
 use crate::domain::execution_risk::{ActionKind, ActionRisk};
 use crate::domain::quantity::quantity;
-use crate::domain::state::StateKind;
-use crate::store::admin::{KeyFilter, OperatorAction, OperatorDecision};
+use crate::store::admin::{KeyEntry, KeyFilter, OperatorAction, OperatorDecision};
 
-/// The number of keys that a change is for, and of those that were changed.
-#[derive(Debug)]
-struct BulkChangeView {
-    count: u64,
-    by_state: BTreeMap<StateKind, u64>,
-    risks: BTreeSet<ActionRisk>,
-    changed: u64,
-    refused_count: u64,
-    /// The reasons why keys were not changed, each once.
-    refusal_codes: Vec<ProblemCode>,
-    instances_behind: u64,
-}
-
-impl From<BulkChange> for BulkChangeView {
-    fn from(change: BulkChange) -> Self {
-        let mut refusal_codes: Vec<_> = change.refused.iter().map(|refused| refused.problem.code).collect();
-        refusal_codes.sort_unstable_by_key(|code| code.name());
-        refusal_codes.dedup();
-        Self {
-            count: change.count,
-            by_state: change.by_state,
-            risks: change.risks,
-            changed: change.changed.unwrap_or(0),
-            refused_count: change.refused_count,
-            refusal_codes,
-            instances_behind: change.instances_behind.unwrap_or(0),
-        }
-    }
-}
-
-impl BulkChangeView {
+impl BulkChange {
     /// The number of keys that are changed.
     fn keys(&self) -> String {
         quantity(self.count, "key", "keys")
     }
 
-    /// The codes of the reasons, for an address.
-    fn refusal_codes(&self) -> String {
-        self.refusal_codes.iter().map(|code| code.name()).collect::<Vec<_>>().join(".")
+    /// The reasons why keys were not changed, each once.
+    fn refusal_codes(&self) -> BTreeSet<ProblemCode> {
+        self.refused.iter().map(|refused| refused.problem.code).collect()
     }
 
     fn refusals(&self) -> String {
-        let explained: Vec<_> = self.refusal_codes.iter().map(|code| text::explain_refusal(*code)).collect();
-        explained.join("; or ")
+        self.refusal_codes().into_iter().map(text::explain_refusal).collect::<Vec<_>>().join("; or ")
     }
 }
 
@@ -145,11 +113,11 @@ impl Draft {
 
 #[derive(Template)]
 #[template(path = "change.html")]
-struct ChangePage {
+struct ChangePage<'a> {
     frame: Frame,
     action: ActionKind,
-    key: KeyView,
-    details: KeyDetailsView,
+    key: &'a KeyEntry,
+    details: &'a KeyDetails,
     draft: Draft,
     /// The risk that the checkbox accepts; `None` where there is no risk.
     risk: Option<&'static str>,
@@ -165,7 +133,7 @@ struct BulkChangePage {
     action: ActionKind,
     filter: FilterForm,
     draft: Draft,
-    counted: BulkChangeView,
+    counted: BulkChange,
     risk: Option<String>,
     trouble: Option<String>,
 }
@@ -173,8 +141,8 @@ struct BulkChangePage {
 impl Visit<'_> {
     /// Shows the meaning and the consequences of a decision about one key, and the form for it.
     pub(super) async fn show_change(&self, id: &str, action: ActionKind) -> Result<Response<Body>, ApiProblem> {
-        let (key, details) = self.find_key(id).await?;
-        Ok(self.render_change(StatusCode::OK, action, key, details, Draft::empty(&self.visitor.name), None).await)
+        let details = self.key_admin().show_key(id).await?;
+        Ok(self.render_change(StatusCode::OK, action, &details, Draft::empty(&self.visitor.name), None).await)
     }
 
     /// Carries a decision about one key out, if the key is still as the form was about.
@@ -184,14 +152,15 @@ impl Visit<'_> {
         action: ActionKind,
         form: &FormParams,
     ) -> Result<Response<Body>, ApiProblem> {
-        let (key, details) = self.find_key(id).await?;
+        let details = self.key_admin().show_key(id).await?;
+        let key = &details.entry;
         let draft = Draft::from_form(form);
         if form.get("seen") != key.version() {
             let trouble = format!(
                 "The key has changed since you looked: it is {} now, after attempt {}. Nothing was done. Look again.",
                 key.state, key.attempts
             );
-            return Ok(self.render_change(StatusCode::CONFLICT, action, key, details, draft, Some(trouble)).await);
+            return Ok(self.render_change(StatusCode::CONFLICT, action, &details, draft, Some(trouble)).await);
         }
         let changed = match draft.to_decision(action, self.actor(&draft.name)) {
             Ok(decision) => self.key_admin().change_key(&key.id.to_string(), decision).await,
@@ -200,11 +169,11 @@ impl Visit<'_> {
         match changed {
             Ok(change) => {
                 let behind = change.instances_behind.unwrap_or(0);
-                Ok(redirect_to(&format!("/keys/{}?done={}&behind={behind}", key.id, action.name())))
+                Ok(redirect_to(&format!("/keys/{}?done={}&behind={behind}", key.id, action.text().name)))
             }
             Err(problem) => {
                 let trouble = Some(explain_problem(&problem));
-                Ok(self.render_change(problem.status(), action, key, details, draft, trouble).await)
+                Ok(self.render_change(problem.status(), action, &details, draft, trouble).await)
             }
         }
     }
@@ -213,8 +182,7 @@ impl Visit<'_> {
         &self,
         status: StatusCode,
         action: ActionKind,
-        key: KeyView,
-        details: KeyDetailsView,
+        details: &KeyDetails,
         draft: Draft,
         trouble: Option<String>,
     ) -> Response<Body> {
@@ -223,7 +191,7 @@ impl Visit<'_> {
         // The attempt may be quiet by the time the form comes back.
         let needs_risk = is_doubtful || risk.is_some_and(|risk| risk != ActionRisk::AttemptRunning);
         let risk = risk.map(ActionRisk::acceptance).or(is_doubtful.then_some(DOUBTFUL_RESPONSE_RISK));
-        let frame = self.build_frame().await;
+        let (frame, key) = (self.build_frame().await, &details.entry);
         render_page(status, &ChangePage { frame, action, key, details, draft, risk, needs_risk, trouble })
     }
 
@@ -245,11 +213,11 @@ impl Visit<'_> {
         match changed {
             Ok(change) => Ok(redirect_to(&format!(
                 "/?done={}&changed={}&refused={}&why={}&behind={}",
-                action.name(),
-                change.changed,
+                action.text().name,
+                change.changed.unwrap_or(0),
                 change.refused_count,
-                change.refusal_codes(),
-                change.instances_behind,
+                change.refusal_codes().iter().map(|code| code.name()).collect::<Vec<_>>().join("."),
+                change.instances_behind.unwrap_or(0),
             ))),
             Err(problem) => {
                 let trouble = Some(explain_problem(&problem));
@@ -296,15 +264,14 @@ impl Visit<'_> {
         filter: &FilterForm,
         decision: OperatorDecision,
         expect: Option<u64>,
-    ) -> Result<BulkChangeView, ApiProblem> {
+    ) -> Result<BulkChange, ApiProblem> {
         let filter = filter.to_key_filter()?;
         // A change of all keys at once needs the command line: a link without a filter is more likely a mistake.
         if filter == KeyFilter::default() {
             return Err(ApiProblem::bad("filter", "is empty: say which keys"));
         }
         let keys = KeySelection::ByFilter(Box::new(filter));
-        let change = self.key_admin().change_keys(BulkRequest { keys, decision, expect }).await?;
-        Ok(change.into())
+        self.key_admin().change_keys(BulkRequest { keys, decision, expect }).await
     }
 
     fn actor(&self, name: &str) -> String {

@@ -1,8 +1,9 @@
 //! The part that all pages have in common: names, readiness, a refused reload, a notice.
 
-use super::Visit;
-use super::text;
-use super::view_models::{TimeView, make_visible};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::{Visit, text};
 use crate::admin::key_admin::problem::ProblemCode;
 use crate::domain::execution_risk::ActionKind;
 use crate::domain::quantity::quantity;
@@ -13,30 +14,14 @@ pub struct Frame {
     pub service: String,
     pub instance: String,
     pub reasons: Vec<String>,
-    pub refused_reload: Option<RefusedReloadView>,
+    pub refused_reload: Option<Arc<RefusedReload>>,
     /// The secret that its forms bring back.
     pub form: String,
     pub name: String,
     pub is_signed_in: bool,
-    pub now: TimeView,
+    pub now: SystemTime,
     pub version: &'static str,
     pub notice: Option<String>,
-}
-
-/// A refused reload of the configuration.
-#[derive(Debug)]
-pub struct RefusedReloadView {
-    pub at: TimeView,
-    pub problems: Vec<String>,
-    /// The number of problems that are not listed.
-    pub more: usize,
-}
-
-impl From<&RefusedReload> for RefusedReloadView {
-    fn from(refusal: &RefusedReload) -> Self {
-        let problems = refusal.problems.iter().map(|problem| make_visible(problem)).collect();
-        Self { at: TimeView::at(refusal.at), problems, more: refusal.more }
-    }
 }
 
 impl Visit<'_> {
@@ -47,11 +32,11 @@ impl Visit<'_> {
             service: instance.config.service.to_string(),
             instance: instance.instance_lease.id().to_string(),
             reasons: self.admin.readiness().await.reasons,
-            refused_reload: instance.reload_state.refusal().map(|refusal| RefusedReloadView::from(&*refusal)),
+            refused_reload: instance.reload_state.refusal(),
             form: self.visitor.form.reveal().to_owned(),
             name: self.visitor.name.clone(),
             is_signed_in: self.visitor.is_signed_in,
-            now: TimeView::now(),
+            now: SystemTime::now(),
             version: env!("CARGO_PKG_VERSION"),
             notice: self.build_notice(),
         }
@@ -62,8 +47,8 @@ impl Visit<'_> {
         let action = ActionKind::parse(self.query.get("done"))?;
         let number = |name: &str| self.query.get(name).parse::<u64>().ok();
         let mut notice = match number("changed") {
-            None => format!("Done. The key is {}.", action.done()),
-            Some(changed) => format!("Done. {} {}.", quantity(changed, "key is", "keys are"), action.done()),
+            None => format!("Done. The key is {}.", action.text().done),
+            Some(changed) => format!("Done. {} {}.", quantity(changed, "key is", "keys are"), action.text().done),
         };
         if let Some(refused @ 1..) = number("refused") {
             let explain = |name| ProblemCode::parse(name).map_or("for another reason", text::explain_refusal);

@@ -6,19 +6,18 @@ use askama::Template;
 use http::{Response, StatusCode};
 use tokio::time::Instant;
 
+use super::format::{Shown, ShownTime};
 use super::text::explain_state;
-use super::view_models::{
-    AuditEntryView, AuditLogView, EventView, KeyDetailsView, KeyListView, KeyView, ResponseView, StatsView, shorten_key,
-};
 use super::{FormParams, Frame, Visit, redirect_to, render_page};
+use crate::admin::key_admin::dto::{AuditLog, InstanceStats, KeyDetails, KeyList, KeyStats, ResponseSummary};
 use crate::admin::key_admin::params::{AuditQuery, ListQuery, parse_filter};
 use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
+use crate::admin::key_admin::timeline::{TimelineEvent, timeline};
 use crate::body::Body;
 use crate::domain::execution_risk::ActionKind;
 use crate::domain::fingerprint::form::escape;
 use crate::domain::state::StateKind;
-use crate::instance::metrics::RenewedPart;
-use crate::store::admin::KeyFilter;
+use crate::store::admin::{AuditEntry, KeyEntry, KeyFilter};
 
 /// The number of dead keys that the overview shows, at most; the same for unknown keys.
 const WAITING_SHOWN: u32 = 10;
@@ -83,9 +82,8 @@ struct WaitingKeys {
     state: StateKind,
     title: &'static str,
     explanation: &'static str,
-    keys: Vec<KeyView>,
     count: u64,
-    more: bool,
+    list: KeyList,
 }
 
 #[derive(Template)]
@@ -94,10 +92,9 @@ struct OverviewPage {
     frame: Frame,
     trouble: Option<String>,
     waiting: Vec<WaitingKeys>,
-    stats: Option<StatsView>,
-    /// Parts of scopes that services have renewed.
-    renewed: Vec<RenewedPart>,
-    log: Option<AuditLogView>,
+    stats: Option<KeyStats>,
+    seen: InstanceStats,
+    log: Option<AuditLog>,
 }
 
 #[derive(Template)]
@@ -108,17 +105,16 @@ struct KeyListPage {
     found: Option<String>,
     states: [&'static str; StateKind::ALL.len()],
     filter: FilterForm,
-    keys: Vec<KeyView>,
-    /// The place where the list goes on.
-    cursor: Option<String>,
+    list: KeyList,
 }
 
 #[derive(Template)]
 #[template(path = "key.html")]
-struct KeyPageView {
+struct KeyPageView<'a> {
     frame: Frame,
-    key: KeyView,
-    details: KeyDetailsView,
+    key: &'a KeyEntry,
+    details: &'a KeyDetails,
+    timeline: Vec<TimelineEvent>,
 }
 
 /// A key that is gone, with its entries of the audit log.
@@ -127,14 +123,14 @@ struct KeyPageView {
 struct KeyGonePage {
     frame: Frame,
     detail: String,
-    audit: Vec<AuditEntryView>,
+    audit: Vec<AuditEntry>,
 }
 
 #[derive(Template)]
 #[template(path = "audit.html")]
 struct AuditPage {
     frame: Frame,
-    log: AuditLogView,
+    log: AuditLog,
 }
 
 impl Visit<'_> {
@@ -153,23 +149,17 @@ impl Visit<'_> {
         );
         let problems = [dead.as_ref().err(), unknown.as_ref().err(), stats.as_ref().err(), log.as_ref().err()];
         let trouble = problems.into_iter().flatten().next().map(|problem| problem.detail.clone());
-        let mut seen = self.admin.instance_stats();
-        let renewed = std::mem::take(&mut seen.renewed);
-        let stats = stats.ok().map(|mut stats| {
-            stats.instance = Some(seen);
-            StatsView::from(stats)
-        });
+        let (stats, log) = (stats.ok(), log.ok());
         let lists = [(StateKind::Dead, "Dead", dead), (StateKind::Unknown, "Unknown outcome", unknown)];
         let waiting = lists.into_iter().filter_map(|(state, title, list)| {
-            let KeyListView { keys, next_cursor } = list.ok()?.into();
-            let counted = stats.as_ref().map_or(0, |stats| stats.count(state));
-            let count = counted.max(keys.len() as u64);
-            let explanation = explain_state(state, false);
-            Some(WaitingKeys { state, title, explanation, keys, count, more: next_cursor.is_some() })
+            let list = list.ok()?;
+            let counted = stats.as_ref().map_or(0, |stats| stats.counts.count_of(state));
+            let count = counted.max(list.keys.len() as u64);
+            Some(WaitingKeys { state, title, explanation: explain_state(state, false), count, list })
         });
-        let (waiting, log) = (waiting.collect(), log.ok().map(AuditLogView::from));
-        let frame = self.build_frame().await;
-        render_page(StatusCode::OK, &OverviewPage { frame, trouble, waiting, stats, renewed, log })
+        let waiting = waiting.collect();
+        let (frame, seen) = (self.build_frame().await, self.admin.instance_stats());
+        render_page(StatusCode::OK, &OverviewPage { frame, trouble, waiting, stats, seen, log })
     }
 
     /// Shows the keys that fit a filter, or leads to the one with an id.
@@ -181,8 +171,8 @@ impl Visit<'_> {
         }
         let filter = FilterForm::from_params(&self.query);
         let query = ListQuery::new(filter.to_key_filter()?, self.query.get("cursor"), PAGE)?;
-        let KeyListView { keys, next_cursor } = self.key_admin().list_keys(query).await?.into();
-        Ok(self.render_keys(None, filter, keys, next_cursor).await)
+        let list = self.key_admin().list_keys(query).await?;
+        Ok(self.render_keys(None, filter, list).await)
     }
 
     /// Finds the keys with exactly this name. A form sends it: an address stays in histories, and a key belongs to its
@@ -195,60 +185,43 @@ impl Visit<'_> {
         let begun = Instant::now();
         let filter = KeyFilter { key: Some(key.as_bytes().to_owned()), ..KeyFilter::default() };
         let mut query = ListQuery::new(filter, form.get("cursor"), PAGE)?;
-        let (mut found, mut cursor) = (Vec::new(), None);
-        while begun.elapsed() < FIND_MAX && found.len() < PAGE as usize {
+        let mut found = KeyList { keys: Vec::new(), next: None };
+        while begun.elapsed() < FIND_MAX && found.keys.len() < PAGE as usize {
             let list = self.key_admin().list_keys(query.clone()).await?;
+            found.keys.extend(list.keys);
+            found.next = list.next;
             query.after = list.next.map(|next| next.cursor);
-            let KeyListView { keys, next_cursor } = list.into();
-            found.extend(keys);
-            cursor = next_cursor;
-            if cursor.is_none() {
+            if query.after.is_none() {
                 break;
             }
         }
-        match (&*found, &cursor) {
+        match (&*found.keys, found.next) {
             ([one], None) => Ok(redirect_to(&format!("/keys/{}", one.id))),
-            _ => {
-                let name = shorten_key(key);
-                Ok(self.render_keys(Some(name), FilterForm::default(), found, cursor).await)
-            }
+            _ => Ok(self.render_keys(Some(key.short_key()), FilterForm::default(), found).await),
         }
     }
 
-    async fn render_keys(
-        &self,
-        found: Option<String>,
-        filter: FilterForm,
-        keys: Vec<KeyView>,
-        cursor: Option<String>,
-    ) -> Response<Body> {
-        let states = StateKind::ALL.map(StateKind::name);
-        render_page(
-            StatusCode::OK,
-            &KeyListPage { frame: self.build_frame().await, found, states, filter, keys, cursor },
-        )
-    }
-
-    /// Returns the key with this id, or with an id that begins so.
-    pub(super) async fn find_key(&self, id: &str) -> Result<(KeyView, KeyDetailsView), ApiProblem> {
-        let details = self.key_admin().show_key(id).await?;
-        Ok((KeyView::from(&details.entry), details.into()))
+    async fn render_keys(&self, found: Option<String>, filter: FilterForm, list: KeyList) -> Response<Body> {
+        let (frame, states) = (self.build_frame().await, StateKind::ALL.map(StateKind::name));
+        render_page(StatusCode::OK, &KeyListPage { frame, found, states, filter, list })
     }
 
     /// Shows all about one key; where it is gone, its entries of the audit log.
     pub(super) async fn show_key(&self, id: &str) -> Result<Response<Body>, ApiProblem> {
-        match self.find_key(id).await {
-            Ok((key, details)) => {
-                Ok(render_page(StatusCode::OK, &KeyPageView { frame: self.build_frame().await, key, details }))
+        match self.key_admin().show_key(id).await {
+            Ok(details) => {
+                let (frame, key) = (self.build_frame().await, &details.entry);
+                let timeline = timeline(key, &details.audit);
+                Ok(render_page(StatusCode::OK, &KeyPageView { frame, key, details: &details, timeline }))
             }
             Err(problem) if problem.code == ProblemCode::NoSuchKey => {
                 // The log is found by whole ids alone, and may be out of reach: then nothing of it is shown.
                 let log = match AuditQuery::new(id, "", PAGE) {
-                    Ok(query) => self.key_admin().list_audit(query).await.map(AuditLogView::from),
+                    Ok(query) => self.key_admin().list_audit(query).await,
                     Err(problem) => Err(problem),
                 };
-                let AuditLogView { entries, .. } = log.unwrap_or_default();
-                let page = KeyGonePage { frame: self.build_frame().await, detail: problem.detail, audit: entries };
+                let audit = log.map(|log| log.entries).unwrap_or_default();
+                let page = KeyGonePage { frame: self.build_frame().await, detail: problem.detail, audit };
                 Ok(render_page(StatusCode::NOT_FOUND, &page))
             }
             Err(problem) => Err(problem),
@@ -258,18 +231,19 @@ impl Visit<'_> {
     /// Shows the audit log, the latest first.
     pub(super) async fn show_audit(&self) -> Result<Response<Body>, ApiProblem> {
         let query = AuditQuery::new("", self.query.get("cursor"), PAGE)?;
-        let log = self.key_admin().list_audit(query).await?.into();
+        let log = self.key_admin().list_audit(query).await?;
         Ok(render_page(StatusCode::OK, &AuditPage { frame: self.build_frame().await, log }))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
-    use crate::admin::key_admin::dto::{InstanceStats, KeyStats};
-    use crate::admin::page::view_models::TimeView;
     use crate::domain::ids::InstanceId;
     use crate::domain::scope::Scope;
+    use crate::instance::metrics::RenewedPart;
     use crate::instance::observability::{RepeatingCaller, UnguardedPath};
     use crate::store::admin::KeyCounts;
 
@@ -286,7 +260,7 @@ mod tests {
             form: "secret".into(),
             name: String::new(),
             is_signed_in: false,
-            now: TimeView::now(),
+            now: SystemTime::now(),
             version: "0",
             notice: None,
         };
@@ -294,14 +268,10 @@ mod tests {
             service: "shop".into(),
             counts: KeyCounts { counts: Vec::new(), sampled: 0, share: 1.0 },
             without_route: Vec::new(),
-            instance: Some(InstanceStats {
-                instance: InstanceId::from_random(1),
-                callers,
-                unguarded,
-                renewed: Vec::new(),
-            }),
+            instance: None,
         };
-        OverviewPage { frame, trouble: None, waiting: Vec::new(), stats: Some(stats.into()), renewed, log: None }
+        let seen = InstanceStats { instance: InstanceId::from_random(1), callers, unguarded, renewed };
+        OverviewPage { frame, trouble: None, waiting: Vec::new(), stats: Some(stats), seen, log: None }
             .render()
             .unwrap()
     }

@@ -35,26 +35,15 @@ impl OutcomeGroup {
         }
     }
 
-    /// The class of its colour in `page.css`.
-    fn class(self) -> &'static str {
+    /// The class of its colour in `page.css`, and its label.
+    fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::Executed => "executed",
-            Self::Replayed => "replayed",
-            Self::Pending => "pending",
-            Self::Refused => "refused",
-            Self::Unknown => "unknown",
-            Self::Unguarded => "unguarded",
-        }
-    }
-
-    fn label(self) -> &'static str {
-        match self {
-            Self::Executed => "executed",
-            Self::Replayed => "replayed",
-            Self::Pending => "in flight or queued",
-            Self::Refused => "refused or released",
-            Self::Unknown => "unknown or unstored",
-            Self::Unguarded => "bypassed or observed",
+            Self::Executed => ("executed", "executed"),
+            Self::Replayed => ("replayed", "replayed"),
+            Self::Pending => ("pending", "in flight or queued"),
+            Self::Refused => ("refused", "refused or released"),
+            Self::Unknown => ("unknown", "unknown or unstored"),
+            Self::Unguarded => ("unguarded", "bypassed or observed"),
         }
     }
 }
@@ -92,8 +81,8 @@ impl OutcomeChart {
         let busiest = grouped.iter().map(|groups| groups.iter().sum()).max().filter(|requests| *requests > 0)?;
         let bars = grouped.iter().enumerate().flat_map(|(minute, groups)| stack(minute, groups, busiest)).collect();
         let legend = OutcomeGroup::ALL.into_iter().enumerate().filter_map(|(index, group)| {
-            let requests = grouped.iter().map(|groups| groups[index]).sum();
-            (requests > 0).then_some(LegendEntry { class: group.class(), label: group.label(), requests })
+            let (requests, (class, label)) = (grouped.iter().map(|groups| groups[index]).sum(), group.words());
+            (requests > 0).then_some(LegendEntry { class, label, requests })
         });
         Some(Self { bars, legend: legend.collect(), busiest })
     }
@@ -135,7 +124,7 @@ fn stack(minute: usize, groups: &[u64], busiest: u64) -> Vec<BarPart> {
         if *requests > 0 {
             let (y, height) = (HEIGHT as f64 - scale(below), scale(*requests));
             let x = minute * MINUTE_WIDTH + (MINUTE_WIDTH - BAR_WIDTH) / 2;
-            parts.push(BarPart { class: group.class(), x, y: format!("{y:.2}"), height: format!("{height:.2}") });
+            parts.push(BarPart { class: group.words().0, x, y: format!("{y:.2}"), height: format!("{height:.2}") });
         }
     }
     parts

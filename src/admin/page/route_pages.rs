@@ -5,8 +5,8 @@ use std::sync::Arc;
 use askama::Template;
 use http::{Response, StatusCode};
 
+use super::format::{Shown, ShownTime, format_duration};
 use super::outcome_chart::OutcomeChart;
-use super::view_models::{format_duration, make_visible};
 use super::{Frame, Visit, render_page};
 use crate::body::Body;
 use crate::config::{Route, RouteSetting};
@@ -17,31 +17,23 @@ use crate::protocol::status::OncegateStatus;
 
 #[derive(Template)]
 #[template(path = "routes.html")]
-struct RoutesPage {
+struct RoutesPage<'a> {
     frame: Frame,
-    warnings: Vec<String>,
-    routes: Vec<RouteView>,
+    warnings: &'a [String],
+    routes: Vec<RouteView<'a>>,
 }
 
 /// A route.
 #[derive(Debug)]
-struct RouteView {
+struct RouteView<'a> {
     name: String,
-    settings: Vec<SettingView>,
+    settings: Vec<RouteSetting<'a>>,
     counts: Vec<OutcomeCount>,
     chart: Option<OutcomeChart>,
     /// The average latency of its attempts; `None` before the first.
     average_latency: Option<String>,
     /// The seconds that a duplicate is told to wait if its first attempt begins now.
     retry_after: u64,
-}
-
-/// A setting, with the place that its value comes from.
-#[derive(Debug)]
-struct SettingView {
-    label: &'static str,
-    value: String,
-    origin: String,
 }
 
 /// The number of responses with an `Oncegate-Status`.
@@ -52,19 +44,19 @@ struct OutcomeCount {
     since_start: u64,
 }
 
-impl From<&RouteSetting<'_>> for SettingView {
-    fn from(setting: &RouteSetting<'_>) -> Self {
-        let origins = setting.origins.iter().map(|(origin, keys)| match &**keys {
+impl RouteSetting<'_> {
+    /// The place that its value comes from.
+    fn origin(&self) -> String {
+        let origins = self.origins.iter().map(|(origin, keys)| match &**keys {
             [] => origin.name().to_owned(),
             keys => format!("{}: {}", origin.name(), keys.join(", ")),
         });
-        let origin = origins.collect::<Vec<_>>().join("; ");
-        Self { label: setting.label, value: make_visible(&setting.value), origin }
+        origins.collect::<Vec<_>>().join("; ")
     }
 }
 
-impl RouteView {
-    fn new(route: &Route, instance: &Instance) -> Self {
+impl<'a> RouteView<'a> {
+    fn new(route: &'a Route, instance: &Instance) -> Self {
         let metrics = instance.observability.metrics.route_metrics(&route.name, route.path.to_string().into());
         let minutes = metrics.recent.counts(BootInstant::now());
         let counts = OncegateStatus::ALL.into_iter().enumerate().filter_map(|(index, status)| {
@@ -74,8 +66,8 @@ impl RouteView {
         });
         let average = instance.latencies.route(&route.name).average();
         Self {
-            name: make_visible(&route.name),
-            settings: route.settings().iter().map(SettingView::from).collect(),
+            name: route.name.visible(),
+            settings: route.settings(),
             counts: counts.collect(),
             chart: OutcomeChart::new(&minutes),
             average_latency: (!average.is_zero()).then(|| format_duration(average)),
@@ -90,7 +82,6 @@ impl Visit<'_> {
         let frame = self.build_frame().await;
         let config = Arc::clone(&self.admin.config.borrow());
         let routes = config.routes.iter().map(|route| RouteView::new(route, &self.admin.instance)).collect();
-        let warnings = config.warnings.iter().map(|warning| make_visible(warning)).collect();
-        render_page(StatusCode::OK, &RoutesPage { frame, warnings, routes })
+        render_page(StatusCode::OK, &RoutesPage { frame, warnings: &config.warnings, routes })
     }
 }

@@ -3,6 +3,7 @@
 use askama::Template;
 use http::{Response, StatusCode};
 
+use super::format::{Shown, ShownTime};
 use super::{Frame, Visit, render_page};
 use crate::body::Body;
 

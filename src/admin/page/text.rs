@@ -12,105 +12,78 @@ pub const DOUBTFUL_RESPONSE_RISK: &str = "I have looked again: every retry is to
 pub const SHARED_RESPONSE_RISK: &str =
     "I accept that the retries of all these keys get this one response, whoever their callers are.";
 
-impl ActionKind {
+/// The texts about a decision.
+pub struct ActionText {
     /// The name in addresses and forms.
-    pub fn name(self) -> &'static str {
+    pub name: &'static str,
+    /// The text of the link to its page.
+    pub label: &'static str,
+    /// The command of `oncegate keys` that does the same.
+    pub command: &'static str,
+    /// The text of its button.
+    pub button: &'static str,
+    /// The statement that the operator makes by it.
+    pub meaning: &'static str,
+    pub consequences: &'static str,
+    /// The key's new situation, for the notice afterwards.
+    pub done: &'static str,
+}
+
+impl ActionKind {
+    /// Its texts.
+    pub fn text(self) -> &'static ActionText {
         match self {
-            Self::Completed => "completed",
-            Self::NotExecuted => "not-executed",
-            Self::Purge => "purge",
-            Self::Release => "release",
-            Self::Requeue => "requeue",
+            Self::Completed => &ActionText {
+                name: "completed",
+                label: "It was executed",
+                command: "resolve --completed",
+                button: "Store this response",
+                meaning: "You know from the service's own records, not by guessing, that it carried the operation out, and what it answered.",
+                consequences: "Every retry gets the response that you write below, from now until the route's TTL has passed. Nothing is executed. A late answer of the service no longer counts.",
+                done: "completed by hand: retries get the response that was written",
+            },
+            Self::NotExecuted => &ActionText {
+                name: "not-executed",
+                label: "It was not executed",
+                command: "resolve --not-executed",
+                button: "Let the next retry execute it",
+                meaning: "You know that the service did no part of the operation: you have looked in its own records, and there is nothing.",
+                consequences: "The next retry with this key is sent to the service; a request that was accepted for later delivery is delivered at once. If the operation was carried out after all, it is then carried out twice. Until that retry comes, a late answer of the service still counts.",
+                done: "retryable: the next retry or delivery is executed",
+            },
+            Self::Purge => &ActionText {
+                name: "purge",
+                label: "Forget it",
+                command: "purge",
+                button: "Forget it",
+                meaning: "Oncegate is to forget the key, as if it had never been seen.",
+                consequences: "The next request with this key is a first one, and is executed. When this is done, every running instance has forgotten the key. It cannot be undone.",
+                done: "forgotten",
+            },
+            Self::Release => &ActionText {
+                name: "release",
+                label: "Drop its response",
+                command: "release",
+                button: "Drop the stored response",
+                meaning: "The stored response should not have been kept, and the operation is to be executed once more.",
+                consequences: "The stored response is gone, and the next retry with this key is executed: a second time, if the first one did anything. It cannot be undone.",
+                done: "retryable: the stored response is gone, and the next retry is executed",
+            },
+            Self::Requeue => &ActionText {
+                name: "requeue",
+                label: "Requeue it",
+                command: "requeue",
+                button: "Requeue it",
+                meaning: "It was given up too early: the service was away while Oncegate asked it, or tried to deliver to it.",
+                consequences: "A request that was accepted for later delivery, and is known not to have executed, is delivered again. Any other key is unknown again, and if its route has a reconcile.url, Oncegate asks the service how it ended: that executes nothing, and retries still get 409.",
+                done: "requeued",
+            },
         }
     }
 
     /// The decision of that name.
     pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|action| action.name() == name)
-    }
-
-    /// The text of the link to its page.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Completed => "It was executed",
-            Self::NotExecuted => "It was not executed",
-            Self::Purge => "Forget it",
-            Self::Release => "Drop its response",
-            Self::Requeue => "Requeue it",
-        }
-    }
-
-    /// The command of `oncegate keys` that does the same.
-    pub fn command(self) -> &'static str {
-        match self {
-            Self::Completed => "resolve --completed",
-            Self::NotExecuted => "resolve --not-executed",
-            Self::Purge => "purge",
-            Self::Release => "release",
-            Self::Requeue => "requeue",
-        }
-    }
-
-    /// The text of its button.
-    pub fn button(self) -> &'static str {
-        match self {
-            Self::Completed => "Store this response",
-            Self::NotExecuted => "Let the next retry execute it",
-            Self::Purge => "Forget it",
-            Self::Release => "Drop the stored response",
-            Self::Requeue => "Requeue it",
-        }
-    }
-
-    /// The statement that the operator makes by it.
-    pub fn meaning(self) -> &'static str {
-        match self {
-            Self::Completed => {
-                "You know from the service's own records, not by guessing, that it carried the operation out, and what it answered."
-            }
-            Self::NotExecuted => {
-                "You know that the service did no part of the operation: you have looked in its own records, and there is nothing."
-            }
-            Self::Purge => "Oncegate is to forget the key, as if it had never been seen.",
-            Self::Release => {
-                "The stored response should not have been kept, and the operation is to be executed once more."
-            }
-            Self::Requeue => {
-                "It was given up too early: the service was away while Oncegate asked it, or tried to deliver to it."
-            }
-        }
-    }
-
-    /// The consequences.
-    pub fn consequences(self) -> &'static str {
-        match self {
-            Self::Completed => {
-                "Every retry gets the response that you write below, from now until the route's TTL has passed. Nothing is executed. A late answer of the service no longer counts."
-            }
-            Self::NotExecuted => {
-                "The next retry with this key is sent to the service; a request that was accepted for later delivery is delivered at once. If the operation was carried out after all, it is then carried out twice. Until that retry comes, a late answer of the service still counts."
-            }
-            Self::Purge => {
-                "The next request with this key is a first one, and is executed. When this is done, every running instance has forgotten the key. It cannot be undone."
-            }
-            Self::Release => {
-                "The stored response is gone, and the next retry with this key is executed: a second time, if the first one did anything. It cannot be undone."
-            }
-            Self::Requeue => {
-                "A request that was accepted for later delivery, and is known not to have executed, is delivered again. Any other key is unknown again, and if its route has a reconcile.url, Oncegate asks the service how it ended: that executes nothing, and retries still get 409."
-            }
-        }
-    }
-
-    /// The key's new situation, for the notice afterwards.
-    pub fn done(self) -> &'static str {
-        match self {
-            Self::Completed => "completed by hand: retries get the response that was written",
-            Self::NotExecuted => "retryable: the next retry or delivery is executed",
-            Self::Purge => "forgotten",
-            Self::Release => "retryable: the stored response is gone, and the next retry is executed",
-            Self::Requeue => "requeued",
-        }
+        Self::ALL.into_iter().find(|action| action.text().name == name)
     }
 
     /// The decisions for a key in that state, those that need the risk accepted among them.
@@ -177,23 +150,28 @@ pub fn explain_state(state: StateKind, accepted: bool) -> &'static str {
     }
 }
 
-/// Explains the cause of an unknown outcome.
-pub fn explain_cause(cause: UnknownCause) -> String {
-    match cause {
-        UnknownCause::Body => {
-            "a rule of the route's `outcome` takes the response's body for unknown, or cannot read it".into()
+impl UnknownCause {
+    /// Explains it.
+    pub fn explanation(self) -> String {
+        match self {
+            Self::Body => {
+                "a rule of the route's `outcome` takes the response's body for unknown, or cannot read it".into()
+            }
+            Self::Broken => "the connection to the service broke after the request may have reached it".into(),
+            Self::Crashed => "its instance stopped, or lost its lease, while the attempt ran".into(),
+            Self::Grpc(status) => {
+                format!(
+                    "the service answered the call with {}, and the route takes this status for unknown",
+                    status.name()
+                )
+            }
+            Self::Service => "the service said so by Oncegate-Decision, or sent one that cannot be read".into(),
+            Self::Status(status) => {
+                format!("the service answered {}, and the route takes this status for unknown", status.as_u16())
+            }
+            Self::Store => "the store lost the stored outcome in a failover".into(),
+            Self::Timeout => "the service did not answer within the route's upstream_timeout".into(),
         }
-        UnknownCause::Broken => "the connection to the service broke after the request may have reached it".into(),
-        UnknownCause::Crashed => "its instance stopped, or lost its lease, while the attempt ran".into(),
-        UnknownCause::Grpc(status) => {
-            format!("the service answered the call with {}, and the route takes this status for unknown", status.name())
-        }
-        UnknownCause::Service => "the service said so by Oncegate-Decision, or sent one that cannot be read".into(),
-        UnknownCause::Status(status) => {
-            format!("the service answered {}, and the route takes this status for unknown", status.as_u16())
-        }
-        UnknownCause::Store => "the store lost the stored outcome in a failover".into(),
-        UnknownCause::Timeout => "the service did not answer within the route's upstream_timeout".into(),
     }
 }
 
@@ -248,7 +226,7 @@ mod tests {
     #[test]
     fn an_action_is_found_by_its_name() {
         for action in ActionKind::ALL {
-            assert_eq!(ActionKind::parse(action.name()), Some(action));
+            assert_eq!(ActionKind::parse(action.text().name), Some(action));
         }
         assert_eq!(ActionKind::parse("resolve"), None);
     }
