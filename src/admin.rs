@@ -32,7 +32,7 @@ use auth::{Access, AccessDenied};
 use guesses::TokenGuesses;
 use key_admin::dto::AdminResponse;
 use key_admin::problem::{ApiProblem, ProblemCode};
-use key_admin::{AdminMethod, AdminRequest, BODY_BYTES_MAX, KeyAdmin, render_json};
+use key_admin::{AdminMethod, AdminRequest, BODY_BYTES_MAX, KeyAdmin};
 use metrics::KeyCountCache;
 use services::{ServiceApi, ServiceMethod};
 use tokens::AdminTokens;
@@ -176,7 +176,7 @@ impl AdminListener {
             Endpoint::DrainState => self.drain_state(),
             Endpoint::Keys(method) => {
                 return match self.answer_about_keys(method, request, peer).await {
-                    Ok(response) => respond(StatusCode::OK, &render_json::render_response(&response)),
+                    Ok(response) => respond(StatusCode::OK, &json!(response)),
                     Err(problem) => refuse(&problem),
                 };
             }
@@ -286,7 +286,7 @@ fn is_path_of(path: &str, pattern: &str) -> bool {
 }
 
 fn refuse(problem: &ApiProblem) -> Response<Body> {
-    let mut response = respond(problem.status(), &render_json::render_problem(problem));
+    let mut response = respond(problem.status(), &json!(problem));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     response
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde::{Serialize, Serializer};
+
 /// The last millisecond of the year 9999: RFC 3339 section 5.6 has years of four digits.
 const MAX: Duration = Duration::from_millis(253_402_300_799_999);
 
@@ -10,6 +12,17 @@ const MAX: Duration = Duration::from_millis(253_402_300_799_999);
 /// year 9999 is written as the end of that year.
 pub fn format(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(within_bounds(time)).to_string()
+}
+
+/// Serializes a time, or none, as [`format()`] does.
+///
+/// # Errors
+/// Those of the serializer.
+pub fn serialize<S: Serializer>(
+    time: &(impl Copy + Into<Option<SystemTime>>),
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    (*time).into().map(format).serialize(serializer)
 }
 
 /// Formats a time like [`format()`], to the microsecond, without an allocation of its own.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use http::HeaderName;
+use serde::Serialize;
 
 use super::metrics::{MethodLabel, Metrics, ReservationResult, RouteMetrics};
 use crate::domain::fingerprint::Recipe;
@@ -55,7 +56,7 @@ pub struct Observability {
 }
 
 /// A caller with many duplicates or mismatches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RepeatingCaller {
     /// The caller's scope, as the caller's keys have it.
     pub scope: Scope,
@@ -75,7 +76,7 @@ pub enum UnguardedKey<'a> {
 }
 
 /// State-changing requests that were forwarded with nothing to guard them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UnguardedPath {
     /// The method; `other` for an unusual one.
     pub method: String,

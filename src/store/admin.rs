@@ -6,16 +6,19 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use serde::Serialize;
+
 use crate::domain::execution_risk::{ActionKind, ActionRisk};
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::response::{CorruptRow, StoredResponse};
+use crate::domain::rfc3339;
 use crate::domain::state::StateKind;
 use crate::store::row::{RowReader, from_row, since_1970_ms};
 
 pub use current_row::CurrentRow;
 pub use id_range::IdRange;
 pub(super) use key_counts::RowCounts;
-pub use key_counts::{COUNTED_MAX, KeyCount, KeyCounts, KeysWithoutRoute};
+pub use key_counts::{COUNTED_MAX, CountSample, KeyCount, KeyCounts, KeysWithoutRoute};
 pub use key_entry::{EarlierAttempt, KeyEntry};
 
 mod current_row;
@@ -272,11 +275,13 @@ pub enum DecisionResult {
 
 from_row! {
     /// An entry of the audit log.
-    #[derive(Clone, Debug, PartialEq, Eq)]
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
     pub struct AuditEntry {
         /// The entry's number.
+        #[serde(skip)]
         pub seq: i64,
         /// The time, by the store's clock.
+        #[serde(serialize_with = "rfc3339::serialize")]
         pub at: SystemTime,
         /// The person or program that acted.
         pub actor: String,

@@ -130,7 +130,8 @@ impl KeyAdminSnapshot<'_> {
         }
         let is_queued = !decided.queued.is_empty();
         let after = if is_queued { Some(StateKind::Queued) } else { decision.change.resulting_state() };
-        log_change(&decision, 1, after.map_or("none", StateKind::name));
+        let after = after.map_or("none", StateKind::name);
+        log_change(&decision, 1, after);
         Ok(KeyChange {
             id: entry.id,
             action: decision.change.action(),
@@ -173,7 +174,8 @@ impl KeyAdminSnapshot<'_> {
         };
         let RefusedTargets { keys: refused, count: refused_count } = refused;
         let action = decision.change.action();
-        Ok(BulkChange { action, count, by_state, risks, changed, instances_behind, refused, refused_count })
+        let (dry_run, changed) = (changed.is_none(), changed.unwrap_or(0));
+        Ok(BulkChange { action, count, by_state, risks, changed, dry_run, instances_behind, refused, refused_count })
     }
 
     /// Changes keys in batches, each a commit of its own: keys that were changed before the store fails stay changed, and

@@ -1,10 +1,11 @@
-//! The typed results of requests about keys. `render_json` writes them for the API, `page` for people.
+//! The typed results of requests about keys: `page` writes them for people, and as JSON they are what the API answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::StatusCode;
+use serde::Serialize;
 
 use super::problem::ApiProblem;
 use crate::domain::execution_risk::{ActionKind, ActionRisk};
@@ -17,7 +18,8 @@ use crate::instance::observability::{RepeatingCaller, UnguardedPath};
 use crate::store::admin::{AuditEntry, Cursor, KeyCounts, KeyEntry, KeysWithoutRoute, ListOrder};
 
 /// The result of a request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
 pub enum AdminResponse {
     Audit(AuditLog),
     BulkChange(BulkChange),
@@ -28,10 +30,11 @@ pub enum AdminResponse {
 }
 
 /// Some of the keys that fit a filter.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct KeyList {
     pub keys: Vec<KeyEntry>,
     /// The place where the listing goes on; `None` at its end. A list may be empty and not the last.
+    #[serde(rename = "next_cursor")]
     pub next: Option<NextPage>,
 }
 
@@ -63,7 +66,7 @@ pub struct KeyDetails {
 
 /// The beginning of a fingerprint. It tells two requests apart, and does not reveal a body to somebody who cannot guess
 /// all of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FingerprintSummary {
     pub hash: String,
     /// The version of the rules that the fingerprint was made by.
@@ -87,26 +90,29 @@ pub enum ResponseSummary {
 }
 
 /// Some of the audit log, the latest first.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct AuditLog {
     pub entries: Vec<AuditEntry>,
     /// The place where the log goes on; `None` at its end.
-    pub next: Option<i64>,
+    #[serde(rename = "next_cursor")]
+    pub next: Option<String>,
 }
 
 /// The numbers of keys, and the traffic that one instance has seen.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct KeyStats {
     pub service: Arc<str>,
+    #[serde(flatten)]
     pub counts: KeyCounts,
     /// The unsettled keys of routes that are not configured.
     pub without_route: Vec<KeysWithoutRoute>,
     /// `None` where no instance answers.
+    #[serde(flatten)]
     pub instance: Option<InstanceStats>,
 }
 
 /// The traffic that one instance has seen.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct InstanceStats {
     pub instance: InstanceId,
     /// The callers with most duplicates and mismatches of late, the worst first.
@@ -114,24 +120,26 @@ pub struct InstanceStats {
     /// State-changing requests that no route guards, the most frequent first.
     pub unguarded: Vec<UnguardedPath>,
     /// The parts of scopes that services have renewed.
+    #[serde(rename = "renewed_scope_parts")]
     pub renewed: Vec<RenewedPart>,
 }
 
 /// A change of one key that was carried out.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct KeyChange {
     pub id: RecordId,
     /// `resolve`, `release`, `requeue` or `purge`.
     pub action: &'static str,
     pub before: StateKind,
-    /// `None` where the key was forgotten.
-    pub after: Option<StateKind>,
+    /// The state; `none` where the key was forgotten.
+    pub after: &'static str,
     /// The number of living instances that may still remember the key; `None` where the change takes nothing back.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub instances_behind: Option<u64>,
 }
 
 /// A change of several keys: counted, or carried out.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct BulkChange {
     /// `resolve`, `release`, `requeue` or `purge`.
     pub action: &'static str,
@@ -140,10 +148,14 @@ pub struct BulkChange {
     /// The same by state.
     pub by_state: BTreeMap<StateKind, u64>,
     /// The risks of the change, each once.
+    #[serde(skip)]
     pub risks: BTreeSet<ActionRisk>,
-    /// The number of changed keys; `None` where they were only counted.
-    pub changed: Option<u64>,
+    /// The number of changed keys.
+    pub changed: u64,
+    /// Whether keys were only counted.
+    pub dry_run: bool,
     /// As in [`KeyChange`].
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub instances_behind: Option<u64>,
     /// The first keys that were not changed, each with the reason.
     pub refused: Vec<RefusedKey>,
@@ -152,9 +164,10 @@ pub struct BulkChange {
 }
 
 /// A key that was not changed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct RefusedKey {
+    #[serde(flatten)]
+    pub problem: ApiProblem,
     /// The key's id; as it was written where no key has it.
     pub id: String,
-    pub problem: ApiProblem,
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use http::StatusCode;
+use serde::Serialize;
 
 use crate::domain::execution_risk::ActionRisk;
 use crate::domain::ids::RecordId;
@@ -13,110 +14,57 @@ use crate::store::StoreError;
 use crate::store::admin::{DecisionResult, OperatorDecision, Target};
 use crate::telemetry::logs::error_causes;
 
-/// The name of a problem, for programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ProblemCode {
-    AlreadyCompleted,
-    BadRequest,
-    DoubtfulResponse,
-    KeyChanged,
-    KeyHeld,
-    MoreThanExpected,
-    NoSuchKey,
-    NoSuchReservation,
-    NotQuiet,
-    OtherService,
-    RequestTimeout,
-    RequestTooLarge,
-    ReservationOver,
-    RouteUnknown,
-    RowCorrupt,
-    SharedResponse,
-    StillRunning,
-    StoreUnavailable,
-    WrongState,
+macro_rules! define_codes {
+    ($($code:ident $name:literal $status:ident,)+) => {
+        /// The name of a problem, for programs.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[allow(missing_docs)]
+        pub enum ProblemCode { $($code),+ }
+
+        impl ProblemCode {
+            /// The name in the API.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$code => $name),+ }
+            }
+
+            /// The code of that name.
+            pub fn parse(name: &str) -> Option<Self> {
+                match name { $($name => Some(Self::$code),)+ _ => None }
+            }
+
+            /// The HTTP status of a response with this problem.
+            pub fn status(self) -> StatusCode {
+                match self { $(Self::$code => StatusCode::$status),+ }
+            }
+        }
+    };
 }
 
-impl ProblemCode {
-    const ALL: [Self; 19] = [
-        Self::AlreadyCompleted,
-        Self::BadRequest,
-        Self::DoubtfulResponse,
-        Self::KeyChanged,
-        Self::KeyHeld,
-        Self::MoreThanExpected,
-        Self::NoSuchKey,
-        Self::NoSuchReservation,
-        Self::NotQuiet,
-        Self::OtherService,
-        Self::RequestTimeout,
-        Self::RequestTooLarge,
-        Self::ReservationOver,
-        Self::RouteUnknown,
-        Self::RowCorrupt,
-        Self::SharedResponse,
-        Self::StillRunning,
-        Self::StoreUnavailable,
-        Self::WrongState,
-    ];
-
-    /// The name in the API.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::AlreadyCompleted => "already-completed",
-            Self::BadRequest => "bad-request",
-            Self::DoubtfulResponse => "doubtful-response",
-            Self::KeyChanged => "key-changed",
-            Self::KeyHeld => "key-held",
-            Self::MoreThanExpected => "more-than-expected",
-            Self::NoSuchKey => "no-such-key",
-            Self::NoSuchReservation => "no-such-reservation",
-            Self::NotQuiet => "not-quiet",
-            Self::OtherService => "other-service",
-            Self::RequestTimeout => "request-timeout",
-            Self::RequestTooLarge => "request-too-large",
-            Self::ReservationOver => "reservation-over",
-            Self::RouteUnknown => "route-unknown",
-            Self::RowCorrupt => "row-corrupt",
-            Self::SharedResponse => "shared-response",
-            Self::StillRunning => "still-running",
-            Self::StoreUnavailable => "store-unavailable",
-            Self::WrongState => "wrong-state",
-        }
-    }
-
-    /// The code of that name.
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|code| code.name() == name)
-    }
-
-    /// The HTTP status of a response with this problem.
-    pub fn status(self) -> StatusCode {
-        match self {
-            Self::BadRequest => StatusCode::BAD_REQUEST,
-            Self::NoSuchKey | Self::NoSuchReservation => StatusCode::NOT_FOUND,
-            Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::RequestTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::ReservationOver => StatusCode::GONE,
-            Self::RowCorrupt => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Self::AlreadyCompleted
-            | Self::DoubtfulResponse
-            | Self::KeyChanged
-            | Self::KeyHeld
-            | Self::MoreThanExpected
-            | Self::NotQuiet
-            | Self::OtherService
-            | Self::RouteUnknown
-            | Self::SharedResponse
-            | Self::StillRunning
-            | Self::WrongState => StatusCode::CONFLICT,
-        }
-    }
+define_codes! {
+    AlreadyCompleted "already-completed" CONFLICT,
+    BadRequest "bad-request" BAD_REQUEST,
+    DoubtfulResponse "doubtful-response" CONFLICT,
+    KeyChanged "key-changed" CONFLICT,
+    KeyHeld "key-held" CONFLICT,
+    MoreThanExpected "more-than-expected" CONFLICT,
+    NoSuchKey "no-such-key" NOT_FOUND,
+    NoSuchReservation "no-such-reservation" NOT_FOUND,
+    NotQuiet "not-quiet" CONFLICT,
+    OtherService "other-service" CONFLICT,
+    RequestTimeout "request-timeout" REQUEST_TIMEOUT,
+    RequestTooLarge "request-too-large" PAYLOAD_TOO_LARGE,
+    ReservationOver "reservation-over" GONE,
+    RouteUnknown "route-unknown" CONFLICT,
+    RowCorrupt "row-corrupt" INTERNAL_SERVER_ERROR,
+    SharedResponse "shared-response" CONFLICT,
+    StillRunning "still-running" CONFLICT,
+    StoreUnavailable "store-unavailable" SERVICE_UNAVAILABLE,
+    WrongState "wrong-state" CONFLICT,
 }
 
 /// A refused or failed request. The API writes it as a problem document (RFC 9457), the page as text.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{detail}")]
 pub struct ApiProblem {
     /// The problem's name, for programs.
     pub code: ProblemCode,
@@ -127,7 +75,8 @@ pub struct ApiProblem {
 }
 
 /// An extension member of a problem document (RFC 9457 section 3.2).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ProblemMember {
     /// The number of keys that were changed before the store failed.
     Changed(u64),
@@ -138,13 +87,19 @@ pub enum ProblemMember {
     /// The key's id; as it was written where no key has it.
     Id(String),
     /// The time until "not executed" is believed.
-    QuietIn(Duration),
+    QuietInMs(u64),
     /// The key's route.
     Route(String),
     /// The service of this instance.
     Service(String),
     /// The key's state.
     State(StateKind),
+}
+
+impl ProblemMember {
+    fn quiet_in(left: Duration) -> Self {
+        Self::QuietInMs(u64::try_from(left.as_millis()).unwrap_or(u64::MAX))
+    }
 }
 
 impl ApiProblem {
@@ -234,7 +189,7 @@ impl ApiProblem {
              attempt began; try again in {} s, or use accept_risk",
             left.as_millis().div_ceil(1000)
         );
-        Self::new(ProblemCode::NotQuiet, detail).with(ProblemMember::QuietIn(left))
+        Self::new(ProblemCode::NotQuiet, detail).with(ProblemMember::quiet_in(left))
     }
 
     /// The action is not possible in the key's state.
@@ -295,7 +250,7 @@ impl ApiProblem {
                     "its last attempt may still be running: try again in {} s, or use accept_risk",
                     left.as_millis().div_ceil(1000)
                 );
-                Self::new(ProblemCode::NotQuiet, detail).with(ProblemMember::QuietIn(left))
+                Self::new(ProblemCode::NotQuiet, detail).with(ProblemMember::quiet_in(left))
             }
             DecisionResult::Unfit => {
                 let (action, state) = (decision.change.action(), target.state);
@@ -307,14 +262,6 @@ impl ApiProblem {
         })
     }
 }
-
-impl fmt::Display for ApiProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.detail)
-    }
-}
-
-impl std::error::Error for ApiProblem {}
 
 impl From<StoreError> for ApiProblem {
     fn from(error: StoreError) -> Self {

@@ -116,7 +116,7 @@ impl KeyAdminSnapshot<'_> {
         let params = ListAuditEntriesParams { service: self.service(), id, before, limit };
         let entries = self.store.list_audit_entries(params).await?;
         let is_full = entries.len() >= limit as usize;
-        let next = entries.last().filter(|_| is_full).map(|entry| entry.seq);
+        let next = entries.last().filter(|_| is_full).map(|entry| entry.seq.to_string());
         Ok(AuditLog { entries, next })
     }
 }

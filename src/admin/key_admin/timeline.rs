@@ -1,14 +1,18 @@
 //! The history of a key: its attempts and the decisions about it, in the order of time.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
+
+use serde::Serialize;
 
 use crate::domain::ids::InstanceId;
+use crate::domain::rfc3339;
 use crate::domain::state::StateKind;
 use crate::domain::unknown_cause::UnknownCause;
 use crate::store::admin::{AuditEntry, KeyEntry};
 
 /// An event in the history of a key.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
 pub enum TimelineEvent {
     /// An attempt began.
     Attempt(TimelineAttempt),
@@ -17,27 +21,25 @@ pub enum TimelineEvent {
 }
 
 /// An attempt in the history of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct TimelineAttempt {
     /// The attempt's number.
+    #[serde(rename = "attempt")]
     pub number: u32,
     /// The instance that ran it.
     pub instance: InstanceId,
     /// When it was reserved.
+    #[serde(rename = "at", serialize_with = "rfc3339::serialize")]
     pub began_at: SystemTime,
     /// When its outcome was stored; `None` if it is running, or if a decision has changed the key since.
+    #[serde(serialize_with = "rfc3339::serialize")]
     pub ended_at: Option<SystemTime>,
+    /// The time from its reservation until then, in milliseconds.
+    pub duration_ms: Option<u64>,
     /// The key's state after it; `None` if a decision has changed the key since.
     pub state: Option<StateKind>,
     /// The cause for which its outcome is or was unknown.
     pub cause: Option<UnknownCause>,
-}
-
-impl TimelineAttempt {
-    /// The time from its reservation until its outcome was stored.
-    pub fn duration(&self) -> Option<Duration> {
-        self.ended_at?.duration_since(self.began_at).ok()
-    }
 }
 
 impl TimelineEvent {
@@ -56,9 +58,11 @@ pub fn timeline(entry: &KeyEntry, audit: &[AuditEntry]) -> Vec<TimelineEvent> {
     // The store notes the last change of a key. It is the end of an attempt unless somebody decided after the attempt began.
     let attempt = |number, instance, began_at, changed_at: Option<SystemTime>, state, cause| {
         let decided = audit.iter().any(|decision| decision.at >= began_at && Some(decision.at) <= changed_at);
-        let end = changed_at.filter(|_| !decided);
+        let ended_at = changed_at.filter(|_| !decided);
+        let took = ended_at.and_then(|end| end.duration_since(began_at).ok());
+        let duration_ms = took.map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
         let state = (!decided).then_some(state);
-        TimelineEvent::Attempt(TimelineAttempt { number, instance, began_at, ended_at: end, state, cause })
+        TimelineEvent::Attempt(TimelineAttempt { number, instance, began_at, ended_at, duration_ms, state, cause })
     };
     let earlier = entry.earlier.iter().map(|earlier| {
         let (began_at, changed_at) = (earlier.reserved_at, earlier.settled_at);

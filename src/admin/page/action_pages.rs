@@ -214,7 +214,7 @@ impl Visit<'_> {
             Ok(change) => Ok(redirect_to(&format!(
                 "/?done={}&changed={}&refused={}&why={}&behind={}",
                 action.text().name,
-                change.changed.unwrap_or(0),
+                change.changed,
                 change.refused_count,
                 change.refusal_codes().iter().map(|code| code.name()).collect::<Vec<_>>().join("."),
                 change.instances_behind.unwrap_or(0),

@@ -129,8 +129,8 @@ impl KeyEntry {
 impl TimelineAttempt {
     /// Its end; empty where it is not known.
     pub fn end(&self) -> String {
-        match (self.state, self.duration()) {
-            (Some(state), Some(took)) => format!("{state} after {}", format_duration(took)),
+        match (self.state, self.duration_ms) {
+            (Some(state), Some(took)) => format!("{state} after {}", format_duration(Duration::from_millis(took))),
             (Some(state), None) => state.to_string(),
             (None, _) => String::new(),
         }
@@ -180,6 +180,7 @@ impl KeyCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::admin::CountSample;
 
     #[test]
     fn times_are_shown_by_their_age_and_in_utc() {
@@ -211,7 +212,7 @@ mod tests {
             count("refund", StateKind::Unknown, 1, true),
             count("refund", StateKind::Dead, 1, true),
         ];
-        let counts = KeyCounts { counts, sampled: 0, share: 1.0 };
+        let counts = KeyCounts { counts, sample: CountSample { rows: 0, share: 1.0 } };
         let totals = counts.totals();
         let shown: Vec<_> = totals.iter().map(|(state, total)| (state.name(), total.keys, total.is_exact)).collect();
         assert_eq!(shown, [("dead", 1, true), ("unknown", 3, true), ("completed", 7, false)]);

@@ -245,7 +245,7 @@ mod tests {
     use crate::domain::scope::Scope;
     use crate::instance::metrics::RenewedPart;
     use crate::instance::observability::{RepeatingCaller, UnguardedPath};
-    use crate::store::admin::KeyCounts;
+    use crate::store::admin::{CountSample, KeyCounts};
 
     fn render_overview(
         callers: Vec<RepeatingCaller>,
@@ -266,7 +266,7 @@ mod tests {
         };
         let stats = KeyStats {
             service: "shop".into(),
-            counts: KeyCounts { counts: Vec::new(), sampled: 0, share: 1.0 },
+            counts: KeyCounts { counts: Vec::new(), sample: CountSample { rows: 0, share: 1.0 } },
             without_route: Vec::new(),
             instance: None,
         };

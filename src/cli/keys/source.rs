@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::super::client::{InstanceArguments, RequestError};
 use super::super::{load_without_service, require_file};
 use crate::admin::key_admin::problem::ApiProblem;
-use crate::admin::key_admin::{self, AdminMethod, AdminRequest, KeyAdmin, render_json};
+use crate::admin::key_admin::{self, AdminMethod, AdminRequest, KeyAdmin};
 use crate::app::StartError;
 use crate::cli::CommandError;
 use crate::cli::client::{ConnectError, Connected};
@@ -97,8 +97,8 @@ impl KeyAdminSource {
                     false => Err(ApiProblem::body_too_large(key_admin::BODY_BYTES_MAX)),
                 };
                 match answer {
-                    Ok(response) => (StatusCode::OK, render_json::render_response(&response)),
-                    Err(problem) => (problem.status(), render_json::render_problem(&problem)),
+                    Ok(response) => (StatusCode::OK, json!(response)),
+                    Err(problem) => (problem.status(), json!(problem)),
                 }
             }
             Self::Instance(instance) => {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
+use serde::Serialize;
 
 use crate::telemetry::metrics::Counter;
 
@@ -18,7 +19,7 @@ pub struct ScopeRenewals(Arc<RwLock<CountersByPart>>);
 type CountersByPart = BTreeMap<(Arc<str>, Box<str>), Counter>;
 
 /// A part of a route's scope that the service has renewed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RenewedPart {
     /// The route.
     pub route: Arc<str>,

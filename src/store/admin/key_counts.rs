@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
+
 use super::SCAN_ROWS_MAX;
 use crate::domain::ids::RecordId;
 use crate::domain::response::CorruptRow;
@@ -13,18 +15,25 @@ use crate::store::row::RowReader;
 /// Keys in flight, queued, unknown or dead are counted by their indexes, up to [`COUNTED_MAX`] rows of each state. For
 /// the other states the first [`SCAN_ROWS_MAX`] rows in the order of ids are counted: ids are hashes, so these rows are
 /// a fair sample, and the last id gives the sample's share of the table. A table with no more rows is counted exactly.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct KeyCounts {
     /// One count for each route and state found.
     pub counts: Vec<KeyCount>,
-    /// The number of rows in the sample, of all services.
-    pub sampled: u64,
-    /// The sample's share of the table, from 0 to 1; 1 where the sample is the whole table.
+    /// The sample of the settled keys.
+    pub sample: CountSample,
+}
+
+/// A sample of the table.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct CountSample {
+    /// The number of rows in it, of all services.
+    pub rows: u64,
+    /// Its share of the table, from 0 to 1; 1 where it is the whole table.
     pub share: f64,
 }
 
 /// The number of keys of a route in a state.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KeyCount {
     /// The route's name.
     pub route: String,
@@ -90,12 +99,12 @@ impl From<RowCounts> for KeyCounts {
         });
         let mut counts: Vec<_> = unsettled.into_iter().chain(estimated).collect();
         counts.sort_by(|one, other| (&one.route, one.state).cmp(&(&other.route, other.state)));
-        Self { counts, sampled, share }
+        Self { counts, sample: CountSample { rows: sampled, share } }
     }
 }
 
 /// Keys that wait for something, of a route that is not configured any more.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KeysWithoutRoute {
     /// The route's name.
     pub route: String,
@@ -143,7 +152,7 @@ mod tests {
         };
         let (counts, of_all) = (counts(scanned), counts(scanned - 1));
         assert_eq!((counts.counts[0].keys, counts.counts[0].exact), (80_000, false));
-        assert_eq!((of_all.counts[0].keys, of_all.counts[0].exact, of_all.share as u64), (5_000, true, 1));
+        assert_eq!((of_all.counts[0].keys, of_all.counts[0].exact, of_all.sample.share as u64), (5_000, true, 1));
     }
 
     #[test]
@@ -155,7 +164,7 @@ mod tests {
             count("here", StateKind::Dead, 1),
             count("settled", StateKind::Retryable, 1),
         ];
-        let counts = KeyCounts { counts, sampled: 0, share: 1.0 };
+        let counts = KeyCounts { counts, sample: CountSample { rows: 0, share: 1.0 } };
         let found = counts.list_without_route(|route| route == "here");
         let keys = BTreeMap::from([(StateKind::Queued, 2), (StateKind::Unknown, 1)]);
         assert_eq!(found, [KeysWithoutRoute { route: "gone".into(), keys }]);

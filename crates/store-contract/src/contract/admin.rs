@@ -129,7 +129,7 @@ pub async fn keys_are_counted_by_route_and_state(world: StoreFixture) {
         ("refund", StateKind::Completed, 3, true),
     ];
     assert_eq!(counts, expected);
-    assert_eq!((counts_of_keys.sampled, counts_of_keys.share), (7, 1.0));
+    assert_eq!((counts_of_keys.sample.rows, counts_of_keys.sample.share), (7, 1.0));
 }
 
 pub async fn the_audit_log_lists_the_latest_first(world: StoreFixture) {
