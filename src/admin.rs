@@ -100,8 +100,15 @@ const TABLE: [(&str, Method, Access, Endpoint); 17] = [
     ),
 ];
 
+/// The method and path of a request about keys.
+pub fn endpoint_of(method: AdminMethod, id: &str) -> (Method, String) {
+    let mut endpoints = TABLE.iter().filter(|(.., endpoint)| *endpoint == Endpoint::Keys(method));
+    let (path, method, ..) = endpoints.next().expect("each method has an endpoint");
+    (method.clone(), path.replace("{id}", id))
+}
+
 /// The request header with the operator's name, for the audit log: claimed, and written down as that.
-const ACTOR: &str = "x-oncegate-actor";
+pub const ACTOR: &str = "x-oncegate-actor";
 
 /// The request header with the service that the client means: an address alone does not say.
 pub const SERVICE: &str = "x-oncegate-service";

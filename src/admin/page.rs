@@ -25,7 +25,7 @@ use super::{AdminListener, BODY_MAX, NOT_JOINED};
 use crate::body::Body;
 use crate::body::request_body::RequestBody;
 use crate::domain::execution_risk::ActionKind;
-use crate::domain::fingerprint::form;
+use crate::domain::fingerprint::{form, is_form};
 use format::{Shown, ShownTime};
 use frame::Frame;
 use runbooks::Runbook;
@@ -295,11 +295,7 @@ impl Visit<'_> {
 /// Reads a form, whole.
 async fn read_form(request: &Parts, body: RequestBody) -> Result<FormParams, Response<Body>> {
     let kind = request.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-    if !kind
-        .split(|byte| *byte == b';')
-        .next()
-        .is_some_and(|kind| kind.trim_ascii().eq_ignore_ascii_case(b"application/x-www-form-urlencoded"))
-    {
+    if !is_form(kind) {
         return Err(render_message(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Wrong content type", "This page takes forms."));
     }
     match tokio::time::timeout(BODY_MAX, Limited::new(body, FORM_BYTES_MAX).collect()).await {

@@ -366,6 +366,11 @@ pub fn is_json(content_type: &[u8]) -> bool {
     matches!(essence(content_type), Essence::Json)
 }
 
+/// Whether a `Content-Type` names the media type of forms.
+pub fn is_form(content_type: &[u8]) -> bool {
+    matches!(essence(content_type), Essence::Form)
+}
+
 /// The media type of a `Content-Type`, without its parameters.
 fn essence(content_type: &[u8]) -> Essence {
     let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();

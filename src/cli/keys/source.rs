@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, StatusCode};
+use http::{Request, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::super::client::{InstanceArguments, RequestError};
 use super::super::{load_without_service, require_file};
+use crate::admin;
 use crate::admin::key_admin::problem::ApiProblem;
 use crate::admin::key_admin::{self, AdminMethod, AdminRequest, KeyAdmin};
 use crate::app::StartError;
@@ -105,31 +106,16 @@ impl KeyAdminSource {
                 if !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
                     return Err(CommandError::Usage(format!("`ID` {id:?} is not an id: ids are hexadecimal digits")));
                 }
-                let (method, path) = endpoint(method, id);
+                let (method, path) = admin::endpoint_of(method, id);
                 let mut request = Request::builder().method(method).uri(format!("{path}?{query}"));
                 if let Ok(user) = http::HeaderValue::from_bytes(user) {
-                    request = request.header("x-oncegate-actor", user);
+                    request = request.header(admin::ACTOR, user);
                 }
                 let response = instance.request(request, Bytes::from(body), RESPONSE_MAX).await;
                 response.map_err(|error| CommandError::Other(format!("{}: {error}", instance.address).into()))?
             }
         };
         if status.is_success() { Ok(body) } else { Err(to_error(&body, status)) }
-    }
-}
-
-/// Returns the endpoint of the admin listener for a request.
-fn endpoint(method: AdminMethod, id: &str) -> (Method, String) {
-    match method {
-        AdminMethod::BulkChange => (Method::POST, "/api/v1/keys/actions".into()),
-        AdminMethod::Audit => (Method::GET, "/api/v1/audit".into()),
-        AdminMethod::List => (Method::GET, "/api/v1/keys".into()),
-        AdminMethod::Purge => (Method::DELETE, format!("/api/v1/keys/{id}")),
-        AdminMethod::Release => (Method::POST, format!("/api/v1/keys/{id}/release")),
-        AdminMethod::Requeue => (Method::POST, format!("/api/v1/keys/{id}/requeue")),
-        AdminMethod::Resolve => (Method::POST, format!("/api/v1/keys/{id}/resolve")),
-        AdminMethod::Show => (Method::GET, format!("/api/v1/keys/{id}")),
-        AdminMethod::Stats => (Method::GET, "/api/v1/stats".into()),
     }
 }
 
@@ -147,24 +133,15 @@ fn to_error(body: &Value, status: StatusCode) -> CommandError {
 /// Names the flags of the command line in a refusal, in place of the API's fields.
 fn name_flags(detail: &str, field: Option<&str>) -> String {
     let flag = match field {
-        Some("id" | "ids") => Some("ID"),
-        Some("status") => Some("--completed"),
-        Some("headers") => Some("--header"),
-        Some("body_base64") => Some("--body"),
-        Some("older_than") => Some("--older-than"),
-        Some("body") => Some("--body"),
-        Some("key") => Some("--key"),
-        Some("limit") => Some("--limit"),
-        Some("note") => Some("--note"),
-        Some("route") => Some("--route"),
-        Some("scope") => Some("--scope"),
-        Some("state") => Some("--state"),
-        _ => None,
+        Some("id" | "ids") => "ID",
+        Some("status") => "--completed",
+        Some("headers") => "--header",
+        Some("body" | "body_base64") => "--body",
+        Some("older_than") => "--older-than",
+        Some(name @ ("key" | "limit" | "note" | "route" | "scope" | "state")) => &format!("--{name}"),
+        _ => return detail.replace("use accept_risk", "use --accept-risk"),
     };
-    let detail = match (field, flag) {
-        (Some(field), Some(flag)) => detail.replacen(&format!("`{field}`"), &format!("`{flag}`"), 1),
-        _ => detail.to_owned(),
-    };
+    let detail = detail.replacen(&format!("`{}`", field.unwrap_or_default()), &format!("`{flag}`"), 1);
     detail.replace("use accept_risk", "use --accept-risk")
 }
 

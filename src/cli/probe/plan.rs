@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::endpoint::ProbedEndpoint;
 use super::finding::ProbeCheck;
 use super::response::member_pointer;
+use crate::domain::fingerprint::is_form;
 
 /// The operation that is probed.
 pub(super) struct ProbePlan {
@@ -172,8 +173,7 @@ impl OtherBody {
             ProbeKeyPlace::Body(pointer) => Some(pointer.as_str()),
             ProbeKeyPlace::Bare(_) | ProbeKeyPlace::Quoted(_) => None,
         };
-        let is_form =
-            fields.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/x-www-form"));
+        let is_form = fields.get(CONTENT_TYPE).is_some_and(|kind| is_form(kind.as_bytes()));
         let changed = match serde_json::from_slice(body) {
             Ok(value) => change_json(value, key),
             Err(_) if is_form => change_form(body),

@@ -4,7 +4,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, request};
 
 use crate::config::{KeyRule, KeySource, Route};
-use crate::domain::fingerprint::form;
+use crate::domain::fingerprint::{form, is_form};
 use crate::domain::key::{Key, KeyError, KeyLimits};
 use crate::gate::first_sent;
 use crate::protocol::fields;
@@ -106,7 +106,7 @@ pub(super) fn in_body(headers: &HeaderMap, body: &[u8], rule: &KeyRule) -> Found
         ));
     }
     let label = headers.get(CONTENT_TYPE);
-    let is_labelled_form = label.is_some_and(is_form);
+    let is_labelled_form = label.is_some_and(|label| is_form(label.as_bytes()));
     if documents.is_empty() && label.is_some() && !is_labelled_form {
         return Err(Refusal::KeyInvalid(
             "The key is in a form field, and the body is not application/x-www-form-urlencoded.",
@@ -164,11 +164,6 @@ fn is_in_body(source: &KeySource) -> bool {
 fn is_identity(coding: &HeaderValue) -> bool {
     let coding = coding.as_bytes().trim_ascii();
     coding.is_empty() || coding.eq_ignore_ascii_case(b"identity")
-}
-
-fn is_form(content_type: &HeaderValue) -> bool {
-    let essence = content_type.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
-    essence.trim_ascii().eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
 }
 
 fn named(pairs: &[u8], name: &str) -> impl Iterator<Item = Vec<u8>> {

@@ -1,9 +1,13 @@
 //! JSON bodies.
 
+use std::collections::BTreeMap;
+
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use http::HeaderMap;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::{
@@ -14,6 +18,14 @@ use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
 use crate::domain::response::StoredResponse;
 use crate::protocol::fields;
 use crate::store::admin::{KeyFilter, OperatorAction, OperatorDecision};
+
+/// `{"name": "value"}`, or `[["name", "value"], …]` where a name comes more than once.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum HeaderFields {
+    ByName(BTreeMap<String, String>),
+    Pairs(Vec<(String, String)>),
+}
 
 /// The fields of a JSON object.
 pub struct JsonFields(Map<String, Value>);
@@ -37,35 +49,32 @@ impl JsonFields {
         }
     }
 
+    /// Takes a value; `None` where it is missing or null. `why` completes the sentence about a value of another type.
+    fn take<T: DeserializeOwned>(&mut self, name: &str, why: &str) -> Result<Option<T>, ApiProblem> {
+        let value = self.0.remove(name).unwrap_or_default();
+        serde_json::from_value(value).map_err(|_| ApiProblem::bad(name, why))
+    }
+
     /// Takes a text; `None` where it is missing or null.
     ///
     /// # Errors
     /// [`ApiProblem`], where it is something else.
     pub fn take_text(&mut self, name: &str) -> Result<Option<String>, ApiProblem> {
-        match self.0.remove(name) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(ApiProblem::bad(name, "is not text")),
-        }
+        self.take(name, "is not text")
     }
 
     pub(super) fn take_number(&mut self, name: &str) -> Result<Option<u64>, ApiProblem> {
-        match self.0.remove(name) {
-            None | Some(Value::Null) => Ok(None),
-            Some(value) => value.as_u64().map(Some).ok_or_else(|| ApiProblem::bad(name, "is not a whole number")),
-        }
+        self.take(name, "is not a whole number")
     }
 
     fn take_flag(&mut self, name: &str) -> Result<bool, ApiProblem> {
-        match self.0.remove(name) {
-            None | Some(Value::Null) => Ok(false),
-            Some(value) => value.as_bool().ok_or_else(|| ApiProblem::bad(name, "is neither `true` nor `false`")),
-        }
+        Ok(self.take(name, "is neither `true` nor `false`")?.unwrap_or_default())
     }
 
     /// Takes `ids` or `filter`. All keys need `"all": true`: an empty filter is more likely a mistake.
     pub(super) fn take_selection(&mut self) -> Result<KeySelection, ApiProblem> {
-        let (ids, filter, all) = (self.take_texts("ids")?, self.take_filter()?, self.take_flag("all")?);
+        let ids = self.take("ids", "is not a list of texts")?;
+        let (filter, all) = (self.take_filter()?, self.take_flag("all")?);
         let is_empty = filter.as_ref().is_none_or(|filter| *filter == KeyFilter::default());
         match (ids, filter) {
             (Some(_), Some(_)) => Err(ApiProblem::bad("filter", "cannot be combined with `ids`")),
@@ -78,26 +87,8 @@ impl JsonFields {
         }
     }
 
-    fn take_texts(&mut self, name: &str) -> Result<Option<Vec<String>>, ApiProblem> {
-        match self.0.remove(name) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::Array(list)) => {
-                let text = |value: Value| match value {
-                    Value::String(text) => Ok(text),
-                    _ => Err(ApiProblem::bad(name, "is not a list of texts")),
-                };
-                list.into_iter().map(text).collect::<Result<_, _>>().map(Some)
-            }
-            Some(_) => Err(ApiProblem::bad(name, "is not a list of texts")),
-        }
-    }
-
     fn take_filter(&mut self) -> Result<Option<KeyFilter>, ApiProblem> {
-        let conditions = match self.0.remove("filter") {
-            None | Some(Value::Null) => return Ok(None),
-            Some(Value::Object(conditions)) => conditions,
-            Some(_) => return Err(ApiProblem::bad("filter", "is not an object")),
-        };
+        let Some(conditions) = self.take::<Map<_, _>>("filter", "is not an object")? else { return Ok(None) };
         let mut filter = KeyFilter::default();
         for (name, value) in conditions {
             let Value::String(text) = value else { return Err(ApiProblem::bad(&name, "is not text")) };
@@ -166,22 +157,13 @@ impl JsonFields {
         build_response(status, headers, body)
     }
 
-    /// Takes `{"name": "value"}`, or `[["name", "value"], …]` where a name comes more than once.
     fn take_headers(&mut self) -> Result<Vec<(String, String)>, ApiProblem> {
-        let wrong = || ApiProblem::bad("headers", "is neither an object of texts nor a list of [name, value]");
-        let pair = |name: String, value: &Value| Ok((name, value.as_str().ok_or_else(wrong)?.to_owned()));
-        match self.0.remove("headers") {
-            None | Some(Value::Null) => Ok(Vec::new()),
-            Some(Value::Object(fields)) => fields.into_iter().map(|(name, value)| pair(name, &value)).collect(),
-            Some(Value::Array(list)) => {
-                let of_two = |two: &Value| match two.as_array().map(Vec::as_slice) {
-                    Some([Value::String(name), value]) => pair(name.clone(), value),
-                    _ => Err(wrong()),
-                };
-                list.iter().map(of_two).collect()
-            }
-            Some(_) => Err(wrong()),
-        }
+        let fields = self.take("headers", "is neither an object of texts nor a list of [name, value]")?;
+        Ok(match fields {
+            None => Vec::new(),
+            Some(HeaderFields::ByName(fields)) => fields.into_iter().collect(),
+            Some(HeaderFields::Pairs(pairs)) => pairs,
+        })
     }
 
     /// Refuses fields that nothing has taken.
