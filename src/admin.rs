@@ -190,7 +190,7 @@ impl AdminListener {
             Endpoint::Metrics => return self.metrics(request.headers()).await,
             Endpoint::Readiness => {
                 let readiness = self.readiness().await;
-                (readiness.status(), readiness.to_json())
+                (readiness.status, readiness.document)
             }
             Endpoint::Service(method) => {
                 return match self.service_api.answer(method, request).await {

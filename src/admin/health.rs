@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::StatusCode;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -12,39 +13,30 @@ use super::AdminListener;
 use crate::config::{Config, Route, RouteMode};
 use crate::domain::rfc3339;
 use crate::instance::Instance;
-use crate::instance::reload_state::RefusedReload;
-use crate::instance::store_clock::ClockView;
 use crate::store::{self, StoreError};
 
 /// The time for the store to answer. Probes give an instance a second, and should learn why it is not ready rather than
 /// time out.
 const PING_MAX: Duration = Duration::from_millis(800);
 
-/// Whether this instance should get new requests, and the state behind that.
+/// Whether this instance should get new requests.
 pub(super) struct Readiness {
     /// The reasons why it is not ready, or is ready for some routes alone; empty if it is ready for all.
     pub(super) reasons: Vec<String>,
-    /// The routes' ways while the store is away; `None` where it is there.
-    without_store: Option<RoutesWithoutStore>,
-    /// The time since the store last answered; `None` where it answers.
-    store_silent_for: Option<Duration>,
-    schema: &'static str,
-    clock: ClockView,
-    is_breaker_open: bool,
-    is_lease_held: bool,
-    may_start_attempts: bool,
-    is_draining: bool,
-    bypassed: u64,
-    refused_reload: Option<Arc<RefusedReload>>,
+    pub(super) status: StatusCode,
+    /// The state behind that, for programs.
+    pub(super) document: Value,
 }
 
 /// The routes that guard, while the store is away.
+#[derive(Serialize)]
 struct RoutesWithoutStore {
     /// Those that forward requests unguarded.
     bypassing: Vec<String>,
     /// Those that refuse requests.
     refusing: Vec<String>,
     /// Whether this instance forwards nothing unguarded at the moment.
+    #[serde(skip)]
     is_closed: bool,
 }
 
@@ -60,62 +52,6 @@ impl RoutesWithoutStore {
 
     fn bypasses(&self) -> bool {
         !self.is_closed && !self.bypassing.is_empty()
-    }
-}
-
-impl Readiness {
-    pub(super) fn is_ready(&self) -> bool {
-        self.reasons.is_empty() || self.is_bypassing()
-    }
-
-    /// Whether it should get requests although it cannot guard them.
-    fn is_bypassing(&self) -> bool {
-        !self.is_draining && self.without_store.as_ref().is_some_and(RoutesWithoutStore::bypasses)
-    }
-
-    fn status_name(&self) -> &'static str {
-        match (self.is_bypassing(), self.reasons.is_empty()) {
-            (true, _) => "bypassing",
-            (false, true) => "ready",
-            (false, false) => "not ready",
-        }
-    }
-
-    pub(super) fn status(&self) -> StatusCode {
-        if self.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
-    }
-
-    pub(super) fn to_json(&self) -> Value {
-        let silent_ms = self.store_silent_for.map(|silent| silent.as_millis() as u64);
-        json!({
-            "ready": self.is_ready(),
-            "status": self.status_name(),
-            "reasons": self.reasons,
-            "without_store": self.without_store.as_ref().map(|routes| json!({
-                "bypassing": routes.bypassing,
-                "refusing": routes.refusing,
-            })),
-            "store": {
-                "reachable": silent_ms.is_none(),
-                "unreachable_for_ms": silent_ms,
-                "schema": self.schema,
-                "clock": {
-                    "watched_for_ms": self.clock.watched_for().as_millis() as u64,
-                    "last_jump_ms": self.clock.last_jump().map(|jump| jump.signed_millis()),
-                    "tasks_suspended": self.clock.has_jumped_lately(),
-                },
-            },
-            "breaker": { "open": self.is_breaker_open },
-            "lease": { "held": self.is_lease_held, "starts_attempts": self.may_start_attempts },
-            "draining": self.is_draining,
-            "bypassed": self.bypassed,
-            // The problems themselves need a token: they name files and settings.
-            "reload": {
-                "refused": self.refused_reload.is_some(),
-                "refused_at": self.refused_reload.as_ref().map(|refusal| rfc3339::format(refusal.at)),
-                "problems": self.refused_reload.as_ref().map_or(0, |refusal| refusal.count()),
-            },
-        })
     }
 }
 
@@ -157,18 +93,44 @@ impl AdminListener {
                 "memory: as many outcomes wait for the store as it holds; nothing is forwarded unguarded".to_owned(),
             );
         }
-        Readiness {
-            reasons,
-            without_store,
-            store_silent_for,
-            schema: store::schema(&config.store.location),
-            clock: store_clock.view(),
-            is_breaker_open: health.is_open,
-            is_lease_held,
-            may_start_attempts: is_lease_held && !self.instance.draining.is_cancelled(),
-            is_draining,
-            bypassed: bypassed.load(Ordering::Relaxed),
-            refused_reload: self.instance.reload_state.refusal(),
-        }
+        // It should get requests although it cannot guard them.
+        let is_bypassing = !is_draining && without_store.as_ref().is_some_and(RoutesWithoutStore::bypasses);
+        let (status, name) = match (is_bypassing, reasons.is_empty()) {
+            (true, _) => (StatusCode::OK, "bypassing"),
+            (false, true) => (StatusCode::OK, "ready"),
+            (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "not ready"),
+        };
+        let (clock, refused_reload) = (store_clock.view(), self.instance.reload_state.refusal());
+        let silent_ms = store_silent_for.map(|silent| silent.as_millis() as u64);
+        let document = json!({
+            "ready": status == StatusCode::OK,
+            "status": name,
+            "reasons": reasons,
+            "without_store": without_store,
+            "store": {
+                "reachable": silent_ms.is_none(),
+                "unreachable_for_ms": silent_ms,
+                "schema": store::schema(&config.store.location),
+                "clock": {
+                    "watched_for_ms": clock.watched_for().as_millis() as u64,
+                    "last_jump_ms": clock.last_jump().map(|jump| jump.signed_millis()),
+                    "tasks_suspended": clock.has_jumped_lately(),
+                },
+            },
+            "breaker": { "open": health.is_open },
+            "lease": {
+                "held": is_lease_held,
+                "starts_attempts": is_lease_held && !self.instance.draining.is_cancelled(),
+            },
+            "draining": is_draining,
+            "bypassed": bypassed.load(Ordering::Relaxed),
+            // The problems themselves need a token: they name files and settings.
+            "reload": {
+                "refused": refused_reload.is_some(),
+                "refused_at": refused_reload.as_ref().map(|refusal| rfc3339::format(refusal.at)),
+                "problems": refused_reload.as_ref().map_or(0, |refusal| refusal.count()),
+            },
+        });
+        Readiness { reasons, status, document }
     }
 }

@@ -194,7 +194,7 @@ impl ServiceApi {
             ReportResult::Noted => Ok((StatusCode::ACCEPTED, json!({ "state": "in_flight" }))),
             ReportResult::Completed => Err(completed_already()),
             ReportResult::Gone => Err(over()),
-            ReportResult::Held => Err(held()),
+            ReportResult::Held => Err(ApiProblem::held()),
         }
     }
 }
@@ -252,9 +252,4 @@ fn still_running() -> ApiProblem {
     let detail = "this attempt is still running here, although its lease ran out: answer its request, or report again once it \
                   has ended";
     ApiProblem::new(ProblemCode::StillRunning, detail)
-}
-
-fn held() -> ApiProblem {
-    let detail = "an open transaction in the database holds the key; try again";
-    ApiProblem::new(ProblemCode::KeyHeld, detail)
 }

@@ -140,6 +140,11 @@ impl ApiProblem {
         Self::new(ProblemCode::NoSuchKey, "there is no key with this id; it may have been forgotten")
     }
 
+    /// Another transaction holds the key's row.
+    pub fn held() -> Self {
+        Self::new(ProblemCode::KeyHeld, "an open transaction in the database holds the key; try again")
+    }
+
     /// More keys fit than the request expects.
     pub fn more_than_expected(count: u64, expected: u64) -> Self {
         let detail = format!(
@@ -242,9 +247,7 @@ impl ApiProblem {
                 let detail = format!("the key has changed since it was looked at: it is {now} now; look again");
                 Self::new(ProblemCode::KeyChanged, detail).with(ProblemMember::State(now))
             }
-            DecisionResult::Held => {
-                Self::new(ProblemCode::KeyHeld, "an open transaction in the database holds the key; try again")
-            }
+            DecisionResult::Held => Self::held(),
             DecisionResult::NotQuiet(left) => {
                 let detail = format!(
                     "its last attempt may still be running: try again in {} s, or use accept_risk",

@@ -37,6 +37,7 @@ impl BulkChange {
 }
 
 /// The text that an operator has typed in, to be shown again where it is refused.
+#[derive(Default)]
 struct Draft {
     name: String,
     note: String,
@@ -48,14 +49,7 @@ struct Draft {
 
 impl Draft {
     fn empty(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            note: String::new(),
-            status: String::new(),
-            headers: String::new(),
-            body: String::new(),
-            accept_risk: false,
-        }
+        Self { name: name.to_owned(), ..Self::default() }
     }
 
     fn from_form(form: &FormParams) -> Self {
