@@ -1,7 +1,7 @@
 //! The configuration: the file, read and checked.
 //!
-//! [`load`] finds every problem of a file in one go and reports each with file, line, column, key and a remedy. The
-//! result is checked as a whole: its users check no field again, and all defaults are in [`key_docs`]. Nothing here
+//! [`load()`] finds every problem of a file in one go and reports each with file, line, column, key and a remedy. The
+//! result is checked as a whole: its users check no field again. Each option is declared once, by `options!`. Nothing here
 //! opens a socket or a database: whether the store and the upstream are reachable is checked elsewhere.
 
 use std::collections::HashSet;
@@ -25,7 +25,10 @@ pub use describe::describe;
 pub use dialect::{Dialect, FIRST_SENT};
 pub use environment::{Environment, ProcessEnvironment};
 pub use exposure::{StartExposure, start_exposure};
+pub use file_options::TOP;
 pub use jwt::{IssuerKeys, JwtConfig};
+pub use key_doc::{KeyDoc, ValueKind};
+pub use load::{admin_listen, admin_token, load, service_name};
 pub use location::StoreLocation;
 pub use otlp::OtlpCollector;
 pub use postgres_client_tls::postgres_client_tls;
@@ -37,12 +40,13 @@ pub use reconcile::ReconcileConfig;
 pub use reconcile_url::ReconcileUrl;
 pub use redis_server::RedisServer;
 pub use route::{ForwardKey, InFlightPolicy, KeyRule, KeySource, KeySpace, Route, RouteMode, StoreDownPolicy};
+pub use route_options::{BODY_BYTES_MAX, parse_ttl};
 pub use route_settings::RouteSetting;
-pub use routes::{BODY_BYTES_MAX, parse_ttl};
 pub use schema::schema;
 pub use scope::{ScopePart, ScopeRule, ScopeSource};
 pub use service_url::parse as parse_service_url;
 pub use source_files::SourceFiles;
+pub use telemetry::LogFormat;
 pub use tls::TlsConfig;
 pub use units::parse_duration;
 pub use upstream::UpstreamTarget;
@@ -62,15 +66,18 @@ mod dialect;
 mod environment;
 mod exposure;
 mod file_access;
+mod file_options;
 mod fingerprint;
 mod interpolate;
 mod jwt;
 mod key;
-pub mod key_docs;
+mod key_doc;
 mod limits;
 mod load;
 mod location;
+mod methods;
 mod nearest;
+mod options;
 mod otlp;
 mod outcome;
 mod postgres_client_tls;
@@ -84,15 +91,19 @@ mod reconcile_url;
 mod redis_server;
 mod route;
 mod route_context;
+mod route_options;
 mod route_settings;
 mod routes;
 mod scalar;
 mod schema;
 mod scope;
+mod secrets;
 mod server_url;
 mod service_url;
 mod source_files;
 mod statuses;
+mod store;
+mod telemetry;
 mod tls;
 mod units;
 mod upstream;
@@ -101,6 +112,7 @@ mod value_origins;
 mod value_parsers;
 mod warnings;
 mod wording;
+mod words;
 
 /// The values of command-line flags.
 #[derive(Clone, Debug, Default)]
@@ -117,55 +129,12 @@ pub struct Overrides {
     pub scope: Option<String>,
 }
 
-/// Reads and checks a configuration. A flag overrides an environment variable, a variable overrides the file, and the
-/// file overrides a default; an empty variable counts as none. Without a file, the values come from flags, variables
-/// and defaults.
-///
-/// # Errors
-/// All problems.
-pub fn load(
-    file: Option<&Path>,
-    overrides: &Overrides,
-    environment: &dyn Environment,
-) -> Result<Config, ConfigProblems> {
-    load::load(file, overrides, environment)
-}
-
 /// The name of the configuration where no file was read.
 pub const NO_FILE: &str = "no file: defaults";
 
 /// Returns the whole path of a file, whatever the working directory is.
 pub fn show_whole_path(path: &Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
-}
-
-/// Reads the address of the operators' listener alone, from the same places as [`load`]. The rest of the file need only
-/// be TOML: a client of a running instance need not have its secrets or its upstream.
-///
-/// # Errors
-/// The problems of the address, or of the file.
-pub fn admin_listen(
-    file: Option<&Path>,
-    overrides: &Overrides,
-    environment: &dyn Environment,
-) -> Result<SocketAddr, ConfigProblems> {
-    load::admin_listen(file, overrides, environment)
-}
-
-/// Reads the operators' token alone, in the same way.
-///
-/// # Errors
-/// The problems of the token, or of the file.
-pub fn admin_token(file: Option<&Path>, environment: &dyn Environment) -> Result<Option<AdminToken>, ConfigProblems> {
-    load::admin_token(file, environment)
-}
-
-/// Reads the name of the service alone, in the same way.
-///
-/// # Errors
-/// The problems of the name, or of the file.
-pub fn service_name(file: &Path, environment: &dyn Environment) -> Result<Arc<str>, ConfigProblems> {
-    load::service_name(file, environment)
 }
 
 /// A checked configuration.
@@ -325,17 +294,6 @@ pub struct LogConfig {
     pub filter: String,
     /// The format of each line.
     pub format: LogFormat,
-}
-
-/// The format of log lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    /// Text on a terminal, else JSON.
-    Auto,
-    /// One JSON object for each line.
-    Json,
-    /// Text for people.
-    Text,
 }
 
 #[cfg(test)]

@@ -4,9 +4,26 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::environment::Environment;
+use super::options::options;
 use super::reader::{Located, Section};
 use super::value_parsers::socket_address;
 use super::{AdminConfig, AdminToken, StoreLocation, admin_token};
+
+options! {
+    /// The options of `[admin]`.
+    pub(super) struct AdminOptions {
+        /// address and port for operators and probes
+        listen: Text = "127.0.0.1:8081" => SocketAddr, parsed(socket_address);
+        /// the token that operators present; needed unless the listener is loopback
+        token: Text = "" => Option<AdminToken>, optional_concealed(AdminToken::parse);
+        /// a token that may look and not change
+        read_token: Text = "" => Option<AdminToken>, optional_concealed(AdminToken::parse);
+        /// the file for a token that the first start draws, if there is no `token`
+        token_file: Text = "" => String, string();
+        /// ask for no token: everybody on this machine is an operator
+        open: Boolean = false => bool, boolean();
+    }
+}
 
 /// Reads the whole table. `store` is where the store is, if that is known.
 pub(super) fn read(
@@ -15,7 +32,8 @@ pub(super) fn read(
     store: Option<&StoreLocation>,
     environment: &dyn Environment,
 ) -> Option<AdminConfig> {
-    let found = read_address(section)?;
+    let AdminOptions { listen: found, token, read_token, token_file, open } = AdminOptions::read(section);
+    let found = found?;
     if let Some(listen) = listen
         && listen.value == found.value
         && listen.value.port() != 0
@@ -24,9 +42,8 @@ pub(super) fn read(
             .reader()
             .problem((&listen.position).max(&found.position), "`listen` and `admin.listen` are the same address");
     }
-    let (token, read_token) = (read_token(section, "token"), read_token(section, "read_token"));
-    let (file, open) = (read_file(section, store, environment), section.boolean("open"));
-    let (token, read_token, token_file, open) = (token?, read_token?, file?, open?);
+    let (token, read_token, token_file, open) = (token?.value, read_token?.value, token_file?.value, open?);
+    let token_file = find_file(&token_file, store, environment);
     if token.is_none() && !found.value.ip().is_loopback() {
         let message = format!(
             "`{}` is no loopback address, and there is no `admin.token`: anybody who reaches this listener could do \
@@ -61,35 +78,17 @@ pub(super) fn read_client_token(
     store: Option<&StoreLocation>,
     environment: &dyn Environment,
 ) -> Option<Option<AdminToken>> {
-    let (token, file, open) =
-        (read_token(section, "token")?, read_file(section, store, environment)?, section.boolean("open")?);
+    let token = section.optional_concealed("token", AdminToken::parse)?;
+    let (file, open) = (section.string("token_file")?.value, section.boolean("open")?);
+    let file = find_file(&file, store, environment);
     let from_file = || AdminToken::parse(environment.read(file.as_deref()?).ok()?.trim_end()).ok();
-    Some(token.or_else(|| if open.value { None } else { from_file() }))
+    Some(token.value.or_else(|| if open.value { None } else { from_file() }))
 }
 
-/// Reads a token; `Some(None)` where there is none: an unset variable leaves an empty text. Problems never show it.
-fn read_token(section: &Section<'_>, name: &str) -> Option<Option<AdminToken>> {
-    let text = section.text(name)?;
-    if text.value.is_empty() {
-        return Some(None);
+/// The file of the token that the first start draws: the written one, or the default.
+fn find_file(written: &str, store: Option<&StoreLocation>, environment: &dyn Environment) -> Option<PathBuf> {
+    match written {
+        "" => store.and_then(|store| admin_token::default_file(store, environment)),
+        written => Some(written.into()),
     }
-    match AdminToken::parse(&text.value) {
-        Ok(token) => Some(Some(token)),
-        Err(problem) => {
-            section.reader().problem(&text.position, problem);
-            None
-        }
-    }
-}
-
-fn read_file(
-    section: &Section<'_>,
-    store: Option<&StoreLocation>,
-    environment: &dyn Environment,
-) -> Option<Option<PathBuf>> {
-    let written = section.text("token_file")?.value;
-    Some(match written.is_empty() {
-        true => store.and_then(|store| admin_token::default_file(store, environment)),
-        false => Some(PathBuf::from(&*written)),
-    })
 }

@@ -1,14 +1,17 @@
-//! Reads and checks a route's `replay.authorize`: the URL that is asked before each replay.
+//! Reads and checks a route's `replay`: what is kept for replays, and the URL that is asked before each.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderName;
 use http::uri::PathAndQuery;
 
-use super::reader::Section;
+use super::options::options;
+use super::reader::ConfigReader;
 use super::service_url;
 use super::upstream::UpstreamTarget;
+use super::value_parsers::header_name;
 
 const EXAMPLE: &str = "write it like `http://auth:9000/check`";
 
@@ -30,23 +33,29 @@ impl fmt::Debug for AuthorizeConfig {
     }
 }
 
-/// Reads `authorize` and `authorize_cache`. `Some(None)` where nobody is asked.
-pub(super) fn read(section: &Section<'_>) -> Option<Option<Arc<AuthorizeConfig>>> {
-    let (url, cache) = (section.text("authorize")?, section.duration("authorize_cache")?);
-    if url.value.is_empty() {
-        if !cache.value.is_zero() {
-            section.reader().problem(&cache.position, "needs `authorize`");
+options! {
+    /// The options of a route's `replay`.
+    pub(super) struct ReplayOptions {
+        /// response fields that are not kept for replays
+        drop_headers: Texts = ["set-cookie"] as "not replayed" => Vec<HeaderName>, values(header_name);
+        /// a URL that is asked before each replay whether the caller may read it
+        authorize: Text = "" as "authorized by"
+            => Option<(UpstreamTarget, PathAndQuery)>, optional_concealed(|text| service_url::parse(text, EXAMPLE));
+        /// for how long its permission counts
+        authorize_cache: Duration = "0s" as "authorized by" => Duration, duration();
+    }
+}
+
+impl ReplayOptions {
+    /// The service that is asked. `Some(None)` where none is.
+    pub(super) fn authorize(&mut self, reader: &ConfigReader<'_>) -> Option<Option<Arc<AuthorizeConfig>>> {
+        let (url, cache) = (self.authorize.take()?.value, self.authorize_cache.take()?);
+        if url.is_none() && !cache.value.is_zero() {
+            reader.problem(&cache.position, "needs `authorize`");
             return None;
         }
-        return Some(None);
-    }
-    match service_url::parse(&url.value, EXAMPLE) {
-        Ok((upstream, target)) => {
-            Some(Some(Arc::new(AuthorizeConfig { upstream: Arc::new(upstream), target, cache: cache.value })))
-        }
-        Err(problem) => {
-            section.reader().problem(&url.position, problem);
-            None
-        }
+        Some(url.map(|(upstream, target)| {
+            Arc::new(AuthorizeConfig { upstream: Arc::new(upstream), target, cache: cache.value })
+        }))
     }
 }

@@ -20,16 +20,11 @@ struct AuthChallenge<'a> {
 
 /// Reads `challenge`. `Some(None)` where the route has none.
 pub(super) fn read(section: &Section<'_>, scope: Option<&ScopeRule>) -> Option<Option<Arc<HeaderValue>>> {
-    let text = section.text("challenge")?;
-    if text.value.is_empty() {
-        return Some(None);
-    }
-    match check(&text.value, scope?) {
-        Ok(value) => Some(Some(Arc::new(value))),
-        Err(problem) => {
-            section.reader().problem(&text.position, problem);
-            None
-        }
+    let check = |text: &str| scope.map(|scope| check(text, scope)).transpose();
+    match section.optional_concealed("challenge", check)?.value {
+        None => Some(None),
+        // Without a scope, which has a problem, it cannot be checked.
+        Some(checked) => checked.map(|value| Some(Arc::new(value))),
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::{HeaderName, Method};
 
 use super::broker::{Broker, NAME_BYTES_MAX};
+use super::options::options;
 use super::reader::{Located, Section, SourcePosition};
 use super::route::{Route, RouteMode};
 use super::scope::{self, ScopeRule, ScopeSource};
@@ -72,6 +73,29 @@ impl MessageKey {
     }
 }
 
+options! {
+    /// The options of `[[consumers]]`.
+    pub(super) struct ConsumerOptions {
+        /// the broker, as `amqp://user:password@host:5672/vhost`, or `amqps://` for TLS
+        amqp: Text => Broker, concealed(Broker::parse);
+        /// the queue whose messages are requests; it must exist
+        queue: Text => Box<str>, parsed(parse_queue);
+        /// the name of the route whose policy the messages have; they are posted to its path
+        route: Text;
+        /// the place of a message's key: `header:NAME` or `message-id`
+        key: Text = "header:x-idempotency-key" => MessageKey, parsed(parse_key);
+        /// how many messages are unacknowledged at once, beside those of unknown outcome
+        prefetch: Integer = 64
+            => u16, integer(1..=u16::MAX.into(), "the broker has 16 bits for it, and takes 0 for no limit");
+        /// for a route with `{name}` segments: `/orders/{x-order-id}`, by message headers
+        path: Text = "" => Option<MessagePathTemplate>, optional(MessagePathTemplate::parse);
+        /// the headers that tell callers apart: header:NAME of the message, or none
+        scope: Texts = ["header:x-tenant?"];
+        /// the exchange for messages that will never succeed; empty: they are rejected
+        dead_letter_exchange: Text = "" => Option<Box<str>>, parsed(parse_name);
+    }
+}
+
 /// Reads all consumers but those that have problems. `routes` are those without problems; `all_known` tells whether
 /// that is all of them.
 pub(super) fn read(top: &Section<'_>, routes: &[Route], all_known: bool) -> Vec<Consumer> {
@@ -90,23 +114,8 @@ pub(super) fn read(top: &Section<'_>, routes: &[Route], all_known: bool) -> Vec<
 
 fn read_consumer(section: &Section<'_>, routes: &[Route], all_known: bool) -> Option<(Consumer, SourcePosition)> {
     let reader = section.reader();
-    let broker = section.text("amqp").and_then(|text| match Broker::parse(&text.value) {
-        Ok(broker) => Some(broker),
-        // The problem does not show the text, which may hold a password.
-        Err(message) => {
-            reader.problem(&text.position, message);
-            None
-        }
-    });
-    let queue = section.parsed("queue", |text| match parse_name(text)? {
-        Some(queue) => Ok(queue),
-        None => Err("is no name of a queue: write the name of the queue that has the messages".into()),
-    });
-    let key = section.parsed("key", parse_key);
-    let why = "the broker has 16 bits for it, and takes 0 for no limit";
-    let prefetch = section.integer("prefetch", 1..=usize::from(u16::MAX), why);
+    let options = ConsumerOptions::read(section);
     let scope = read_scope(section);
-    let dead_letter_exchange = section.parsed("dead_letter_exchange", parse_name);
     let route = section.text("route").and_then(|text| {
         let found = routes.iter().find(|route| *route.name == *text.value);
         if found.is_none() && all_known {
@@ -114,27 +123,22 @@ fn read_consumer(section: &Section<'_>, routes: &[Route], all_known: bool) -> Op
         }
         Some((found?, text.position))
     });
-    // Parsed whether there is such a route or not.
-    let path = section.parsed("path", |text| match text {
-        "" => Ok(None),
-        text => MessagePathTemplate::parse(text).map(Some),
-    });
     let (route, position) = route?;
     if let Some(message) = refusal_of_route(route) {
         reader.problem(&position, message);
         return None;
     }
-    let path = resolve_path(section, route, path?)?;
-    let queue = queue?;
+    let path = resolve_path(section, route, options.path?)?;
+    let queue = options.queue?;
     let consumer = Consumer {
-        broker: broker?,
+        broker: options.amqp?.value,
         queue: queue.value,
         route: Arc::clone(&route.name),
-        key: key?.value,
-        prefetch: u16::try_from(prefetch?.value).expect("its bound is that"),
+        key: options.key?.value,
+        prefetch: options.prefetch?.value,
         path,
         scope: scope?,
-        dead_letter_exchange: dead_letter_exchange?.value,
+        dead_letter_exchange: options.dead_letter_exchange?.value,
     };
     Some((consumer, queue.position))
 }
@@ -187,6 +191,10 @@ fn parse_name(text: &str) -> Result<Option<Box<str>>, String> {
         1..=NAME_BYTES_MAX => Ok(Some(text.into())),
         _ => Err("is longer than any name that a broker has: 255 bytes".into()),
     }
+}
+
+fn parse_queue(text: &str) -> Result<Box<str>, String> {
+    parse_name(text)?.ok_or_else(|| "is no name of a queue: write the name of the queue that has the messages".into())
 }
 
 fn parse_key(text: &str) -> Result<MessageKey, String> {

@@ -4,7 +4,8 @@ use std::fmt;
 
 use http::uri::Authority;
 
-use super::reader::Section;
+use super::options::options;
+use super::reader::{Located, Section};
 
 /// The origins whose pages may read Oncegate's own answers and its replays.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,9 +45,18 @@ impl fmt::Display for CorsPolicy {
     }
 }
 
+options! {
+    /// The options of `cors`, at the top and of a route.
+    pub(super) struct CorsOptions {
+        /// origins as `https://shop.example`, or `*` for any
+        origins: Texts = [] => Vec<Located<Box<str>>>, list(parse_origin);
+        /// whether pages of these origins may send cookies
+        credentials: Boolean = false => bool, boolean();
+    }
+}
+
 pub(super) fn read(section: &Section<'_>) -> Option<CorsPolicy> {
-    let origins = section.list("origins", parse_origin);
-    let credentials = section.boolean("credentials");
+    let CorsOptions { origins, credentials } = CorsOptions::read(section);
     let (origins, credentials) = (origins?, credentials?);
     let mut policy = CorsPolicy { credentials: credentials.value, ..CorsPolicy::default() };
     for origin in origins.value {

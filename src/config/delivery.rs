@@ -1,39 +1,53 @@
 //! Reads and checks a route's `delivery` and `retry`.
 
-use super::reader::Section;
+use std::time::Duration;
+
+use super::options::options;
+use super::reader::{Located, Section};
 use super::route_context::RouteContext;
+use super::words::words;
 use crate::domain::retry::RetryPolicy;
 
-/// When a request is sent to the service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeliveryMode {
-    /// Later, for all requests.
-    Async,
-    /// Later, where the client says that it prefers that (`Prefer: respond-async`, RFC 7240 section 4.1).
-    Prefer,
-    /// At once.
-    Sync,
+words! {
+    /// When a request is sent to the service.
+    pub enum DeliveryMode {
+        /// At once.
+        Sync = "sync",
+        /// Later, for all requests.
+        Async = "async",
+        /// Later, where the client says that it prefers that (`Prefer: respond-async`, RFC 7240 section 4.1).
+        Prefer = "prefer",
+    }
 }
 
 /// With the default `cap` of 10 minutes, this is about ten weeks.
 const ATTEMPTS_MAX: usize = 10_000;
 
-pub(super) fn read(section: &Section<'_>, context: &RouteContext) -> Option<(DeliveryMode, RetryPolicy)> {
-    let delivery = section.choice("delivery", |word| match word {
-        "async" => Some(DeliveryMode::Async),
-        "prefer" => Some(DeliveryMode::Prefer),
-        "sync" => Some(DeliveryMode::Sync),
-        _ => None,
-    });
-    let table = section.table("retry");
-    let max_attempts = table.integer("max_attempts", 1..=ATTEMPTS_MAX, "it counts attempts");
-    let base = table.duration_above_zero("base");
-    let cap = table.duration_above_zero("cap");
-    let give_up_after = table.duration_above_zero("give_up_after");
+options! {
+    /// The options of a route's `retry`.
+    pub(super) struct RetryOptions {
+        /// the number of attempts after which the key is dead: an operator must decide
+        max_attempts: Integer = 10 => u32, integer(1..=ATTEMPTS_MAX, "it counts attempts");
+        /// the pause after the first attempt; doubled after each
+        base: Duration = "1s" => Duration, duration_above_zero();
+        /// the longest pause
+        cap: Duration = "10m" => Duration, duration_above_zero();
+        /// how long after its acceptance a request is tried
+        give_up_after: Duration = "24h" => Duration, duration_above_zero();
+    }
+}
+
+/// Reads `retry`, and checks it with `delivery`.
+pub(super) fn read(
+    section: &Section<'_>,
+    delivery: Option<Located<DeliveryMode>>,
+    context: &RouteContext,
+) -> Option<(DeliveryMode, RetryPolicy)> {
+    let RetryOptions { max_attempts, base, cap, give_up_after } = RetryOptions::read(&section.table("retry"));
     let (delivery, base, cap) = (delivery?, base?, cap?);
     if base.value > cap.value {
         let message = "`base` must not be over `cap`: the first pause would be longer than the longest";
-        table.reader().problem((&base.position).max(&cap.position), message);
+        section.reader().problem((&base.position).max(&cap.position), message);
         return None;
     }
     if delivery.value != DeliveryMode::Sync && context.secrets.as_ref()?.current().is_none() {
@@ -41,7 +55,6 @@ pub(super) fn read(section: &Section<'_>, context: &RouteContext) -> Option<(Del
         section.reader().problem(&delivery.position, message);
         return None;
     }
-    let max_attempts = u32::try_from(max_attempts?.value).expect("its bound is far below");
-    let give_up_after = give_up_after?.value;
+    let (max_attempts, give_up_after) = (max_attempts?.value, give_up_after?.value);
     Some((delivery.value, RetryPolicy { max_attempts, base: base.value, cap: cap.value, give_up_after }))
 }

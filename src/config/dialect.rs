@@ -11,40 +11,28 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use super::reader::Section;
+use super::words::{Word, words};
 
 /// The time at which the client first sent the request, as the client says (OASIS Repeatable Requests 1.0).
 pub const FIRST_SENT: HeaderName = HeaderName::from_static("repeatability-first-sent");
 
-/// The convention by which a route's clients send keys and read answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dialect {
-    /// The Agentic Commerce Protocol, version 2026-04-17.
-    Acp,
-    /// GraphQL over HTTP: its queries are not guarded.
-    Graphql,
-    /// The IETF's draft, and problem documents.
-    Ietf,
-    /// OASIS Repeatable Requests 1.0.
-    Repeatability,
-    /// Stripe's API and its SDKs.
-    Stripe,
+words! {
+    /// The convention by which a route's clients send keys and read answers.
+    pub enum Dialect {
+        /// The IETF's draft, and problem documents.
+        Ietf = "ietf",
+        /// Stripe's API and its SDKs.
+        Stripe = "stripe",
+        /// OASIS Repeatable Requests 1.0.
+        Repeatability = "repeatability",
+        /// The Agentic Commerce Protocol, version 2026-04-17.
+        Acp = "acp",
+        /// GraphQL over HTTP: its queries are not guarded.
+        Graphql = "graphql",
+    }
 }
 
 impl Dialect {
-    /// All dialects, each once.
-    pub const ALL: [Self; 5] = [Self::Acp, Self::Graphql, Self::Ietf, Self::Repeatability, Self::Stripe];
-
-    /// The name in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Acp => "acp",
-            Self::Graphql => "graphql",
-            Self::Ietf => "ietf",
-            Self::Repeatability => "repeatability",
-            Self::Stripe => "stripe",
-        }
-    }
-
     /// The preset, as the table of a route would have it.
     pub fn preset(self) -> &'static str {
         match self {
@@ -92,23 +80,19 @@ impl Dialect {
     }
 
     fn preset_table(self) -> &'static DeTable<'static> {
-        static TABLES: LazyLock<[Spanned<DeTable<'static>>; 5]> =
-            LazyLock::new(|| Dialect::ALL.map(|dialect| DeTable::parse(dialect.preset()).expect("a preset is TOML")));
-        let index = Self::ALL.iter().position(|dialect| *dialect == self).expect("all are listed");
+        static TABLES: LazyLock<Vec<Spanned<DeTable<'static>>>> = LazyLock::new(|| {
+            let presets = Dialect::VALUES.iter().map(|dialect| dialect.preset());
+            presets.map(|preset| DeTable::parse(preset).expect("a preset is TOML")).collect()
+        });
+        let index = Self::VALUES.iter().position(|dialect| *dialect == self).expect("all are listed");
         TABLES[index].get_ref()
     }
 }
 
-/// Reads `dialect`.
-pub(super) fn read(section: &Section<'_>) -> Option<Dialect> {
-    let named = section.choice("dialect", |word| Dialect::ALL.into_iter().find(|dialect| dialect.name() == word));
-    named.map(|named| named.value)
-}
-
 /// Puts the preset of a route's dialect behind the table that names it.
 pub(super) fn with_preset(section: Section<'_>) -> Section<'_> {
-    match read(&section) {
-        Some(dialect) => section.with_preset("dialect", dialect.preset_table()),
+    match section.choice::<Dialect>("dialect") {
+        Some(dialect) => section.with_preset("dialect", dialect.value.preset_table()),
         None => section,
     }
 }

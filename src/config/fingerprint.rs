@@ -1,9 +1,11 @@
 //! Reads and checks a route's `fingerprint`.
 
 use super::dialect::{Dialect, FIRST_SENT};
-use super::reader::{Located, Section};
+use super::options::options;
+use super::reader::Section;
 use super::route_context::RouteContext;
 use super::value_parsers::{header_name, json_pointer};
+use super::words::Word;
 use crate::domain::fingerprint::{BodyRule, FingerprintRules, PathForm, Recipe};
 use canonical_json::{Pointer, Selection};
 use http::HeaderName;
@@ -21,6 +23,22 @@ const OF_THE_CONNECTION: [&str; 10] = [
     "transfer-encoding",
     "upgrade",
 ];
+
+options! {
+    /// The options of a route's `fingerprint`.
+    pub(super) struct FingerprintOptions {
+        /// how the body takes part
+        body: Choice(BodyRule::WORDS) = "auto" => BodyRule, choice();
+        /// whether the query takes part
+        query: Boolean = true => bool, boolean();
+        /// request fields that take part
+        headers: Texts = [] => Vec<HeaderName>, values(comparable_field);
+        /// JSON Pointers to the values of a JSON body that take part; empty for all; `*` for any
+        include: Texts = [] => Vec<Pointer>, values(json_pointer);
+        /// JSON Pointers to the values that do not take part
+        exclude: Texts = [] => Vec<Pointer>, values(json_pointer);
+    }
+}
 
 /// Parses the name of a field in which a retry can be expected to be equal.
 fn comparable_field(text: &str) -> Result<HeaderName, String> {
@@ -40,19 +58,7 @@ pub(super) fn read(
     path: PathForm,
     context: &RouteContext,
 ) -> Option<Recipe> {
-    let body = section.choice("body", |word| match word {
-        "auto" => Some(BodyRule::Auto),
-        "form" => Some(BodyRule::Form),
-        "graphql" => Some(BodyRule::Graphql),
-        "json" => Some(BodyRule::Json),
-        "none" => Some(BodyRule::None),
-        "raw" => Some(BodyRule::Raw),
-        _ => None,
-    });
-    let query = section.boolean("query");
-    let headers = section.list("headers", comparable_field);
-    let include = section.list("include", json_pointer);
-    let exclude = section.list("exclude", json_pointer);
+    let FingerprintOptions { body, query, headers, include, exclude } = FingerprintOptions::read(section);
     let (body, include, exclude) = (body?, include?, exclude?);
     let selects = !include.value.is_empty() || !exclude.value.is_empty();
     if selects && !matches!(body.value, BodyRule::Auto | BodyRule::Graphql | BodyRule::Json) {
@@ -60,18 +66,12 @@ pub(super) fn read(
         section.reader().problem(position, "selects values of a JSON body, and by `body` it is not read as JSON");
         return None;
     }
-    let mut headers: Vec<_> = headers?.value.into_iter().map(|name| name.value).collect();
+    let mut headers = headers?.value;
     // The specification has it equal on every retry, whatever the route's own list says.
     if dialect == Some(Dialect::Repeatability) && !headers.contains(&FIRST_SENT) {
         headers.push(FIRST_SENT);
     }
-    let pointers = |list: Vec<Located<Pointer>>| list.into_iter().map(|found| found.value).collect();
-    let rules = FingerprintRules {
-        body: body.value,
-        path,
-        query: query?.value,
-        headers,
-        selection: Selection { include: pointers(include.value), exclude: pointers(exclude.value) },
-    };
+    let selection = Selection { include: include.value, exclude: exclude.value };
+    let rules = FingerprintRules { body: body.value, path, query: query?.value, headers, selection };
     Some(Recipe::new(rules, context.secrets.as_ref()?.current()))
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 
-use super::reader::{Section, Text};
+use super::options::options;
+use super::reader::{Located, Section};
 use super::scope::ScopeSource;
 use super::service_url;
 use super::upstream::UpstreamTarget;
@@ -87,19 +88,27 @@ impl JwtConfig {
     }
 }
 
+options! {
+    /// The options of `[jwt]`.
+    pub(super) struct JwtOptions {
+        /// the `iss` of the tokens; part of the scope
+        issuer: Text = "" => String, string();
+        /// the `aud` of the tokens: one of these
+        audience: TextOrTexts = [] => Vec<Box<str>>, values(parse_audience);
+        /// the issuer's keys (RFC 7517): a file, or a URL that is read every 5 minutes
+        jwks: Text = "" => String, string();
+        /// the `alg` that tokens may have
+        algorithms: Texts = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"]
+            => Vec<Algorithm>, values(parse_algorithm);
+        /// how far the issuer's clock may be from this machine's
+        leeway: Duration = "30s" => Duration, parsed(parse_leeway);
+    }
+}
+
 /// Reads the table. `Some(None)` where it is absent.
 pub(super) fn read(section: &Section<'_>) -> Option<Option<JwtConfig>> {
-    let (issuer, keys) = (section.text("issuer"), section.text("jwks"));
-    let audience = section.list("audience", |text| match text {
-        "" => Err("is empty: write the `aud` of the tokens for this service".into()),
-        text => Ok(Box::<str>::from(text)),
-    });
-    let algorithms = section.list("algorithms", parse_algorithm);
-    let leeway = section.parsed("leeway", |text| match super::parse_duration(text)? {
-        leeway if leeway > LEEWAY_MAX => Err("is too long: clocks do not differ by more than 5m".into()),
-        leeway => Ok(leeway),
-    });
-    let (issuer, audience, keys) = (issuer?, audience?, keys?);
+    let JwtOptions { issuer, audience, jwks, algorithms, leeway } = JwtOptions::read(section);
+    let (issuer, audience, keys) = (issuer?, audience?, jwks?);
     let missing =
         [("issuer", issuer.value.is_empty()), ("audience", audience.value.is_empty()), ("jwks", keys.value.is_empty())];
     let missing: Vec<_> = missing.iter().filter(|(_, is_missing)| *is_missing).map(|(name, _)| *name).collect();
@@ -116,19 +125,32 @@ pub(super) fn read(section: &Section<'_>) -> Option<Option<JwtConfig>> {
         section.reader().problem(&algorithms.position, "is empty: no token would do");
         return None;
     }
-    let algorithms: Vec<_> = algorithms.value.into_iter().map(|found| found.value).collect();
     if !missing.is_empty() {
         return None;
     }
-    let keys = read_keys(section, &keys, &algorithms)?;
+    let keys = read_keys(section, &keys, &algorithms.value)?;
     let rules = TokenRules {
         issuer: issuer.value.into(),
-        audience: audience.value.into_iter().map(|found| found.value).collect(),
-        algorithms,
+        audience: audience.value,
+        algorithms: algorithms.value,
         leeway: leeway.value,
         claims: BTreeSet::new(),
     };
     Some(Some(JwtConfig { rules, keys }))
+}
+
+fn parse_audience(text: &str) -> Result<Box<str>, String> {
+    match text {
+        "" => Err("is empty: write the `aud` of the tokens for this service".into()),
+        text => Ok(text.into()),
+    }
+}
+
+fn parse_leeway(text: &str) -> Result<Duration, String> {
+    match super::parse_duration(text)? {
+        leeway if leeway > LEEWAY_MAX => Err("is too long: clocks do not differ by more than 5m".into()),
+        leeway => Ok(leeway),
+    }
 }
 
 fn parse_algorithm(text: &str) -> Result<Algorithm, String> {
@@ -138,7 +160,7 @@ fn parse_algorithm(text: &str) -> Result<Algorithm, String> {
     })
 }
 
-fn read_keys(section: &Section<'_>, text: &Text, algorithms: &[Algorithm]) -> Option<IssuerKeys> {
+fn read_keys(section: &Section<'_>, text: &Located<String>, algorithms: &[Algorithm]) -> Option<IssuerKeys> {
     let problem = |message: String| {
         section.reader().problem(&text.position, message);
         None

@@ -2,11 +2,12 @@
 
 use http::HeaderName;
 
+use super::options::options;
 use super::reader::{Located, Section};
 use super::route::{ForwardKey, KeyRule, KeySource};
 use super::value_parsers::{header_name, json_pointer};
+use super::words::Word;
 use crate::domain::key::{KeyLimits, KeySyntax};
-use canonical_json::Pointer;
 
 /// The store has an index of keys, and index entries have an upper bound: 1024 leaves room for the other columns.
 const KEY_LENGTH_MAX: usize = KeyLimits::WIDEST.length_max;
@@ -31,54 +32,48 @@ const UNUSABLE_FIELDS: [&str; 13] = [
 /// The longest step of `derive:STEP`: it is appended to every key of its route.
 const STEP_LENGTH_MAX: usize = 64;
 
+/// The reason for the bounds of a key's length.
+const LENGTH_WHY: &str = "an empty key names nothing, and the store has an index of keys";
+
+options! {
+    /// The options of a route's `key`.
+    pub(super) struct KeyOptions {
+        /// the request field that carries the key; of several, the first that is present
+        header: TextOrTexts = "Idempotency-Key" => Vec<HeaderName>, distinct_values(parse_key_field);
+        /// the query parameter that carries the key
+        query: Text = "" => Option<KeySource>, optional(|name| Ok(KeySource::Query(name.into())));
+        /// the field of a form body that carries the key
+        form: Text = "" => Option<KeySource>, optional(|name| Ok(KeySource::Form(name.into())));
+        /// the JSON Pointer to the key in a JSON body
+        body: Text = "" => Option<KeySource>, optional(parse_key_pointer);
+        /// refuse a request without a key, rather than pass it unguarded
+        required: Boolean = false => bool, boolean();
+        /// the shortest key, in characters
+        min_length: Integer = 1 => usize, integer(1..=KEY_LENGTH_MAX, LENGTH_WHY);
+        /// the longest key, in characters
+        max_length: Integer = 255 => usize, integer(1..=KEY_LENGTH_MAX, LENGTH_WHY);
+        /// the syntax of a key: quoted or bare, quoted, any text, or a UUID
+        syntax: Choice(KeySyntax::WORDS) = "ietf" => KeySyntax, choice();
+    }
+}
+
 pub(super) fn read(section: &Section<'_>) -> Option<KeyRule> {
-    let headers = read_headers(section);
-    let query = section.parsed("query", |text| Ok::<_, String>(parse_optional_name(text).map(KeySource::Query)));
-    let form = section.parsed("form", |text| Ok::<_, String>(parse_optional_name(text).map(KeySource::Form)));
-    let body = section.parsed("body", |text| match text {
-        "" => Ok(None),
-        text => parse_key_pointer(text).map(|pointer| Some(KeySource::Body(pointer))),
-    });
-    let required = section.boolean("required");
-    let why = "an empty key names nothing, and the store has an index of keys";
-    let min = section.integer("min_length", 1..=KEY_LENGTH_MAX, why);
-    let max = section.integer("max_length", 1..=KEY_LENGTH_MAX, why);
-    if let (Some(min), Some(max)) = (&min, &max)
+    let KeyOptions { header, query, form, body, required, min_length, max_length, syntax } = KeyOptions::read(section);
+    if let (Some(min), Some(max)) = (&min_length, &max_length)
         && min.value > max.value
     {
         let message =
             format!("`min_length` ({}) must not be over `max_length` ({}): no key would do", min.value, max.value);
         section.reader().problem((&min.position).max(&max.position), message);
     }
-    let syntax = section.choice("syntax", |word| match word {
-        "ietf" => Some(KeySyntax::Ietf),
-        "opaque" => Some(KeySyntax::Opaque),
-        "sf-string" => Some(KeySyntax::SfString),
-        "uuid" => Some(KeySyntax::Uuid),
-        _ => None,
-    });
-    let limits = KeyLimits { length_min: min?.value, length_max: max?.value };
-    let sources = collect_sources(headers?, [query?.value, form?.value, body?.value]);
-    Some(KeyRule { sources, required: required?.value, syntax: syntax?.value, limits })
-}
-
-/// Reads the fields that may carry the key; each once, at least one.
-fn read_headers(section: &Section<'_>) -> Option<Located<Vec<HeaderName>>> {
-    let Located { value: names, position } = section.list("header", |text| match header_name(text)? {
-        name if UNUSABLE_FIELDS.contains(&name.as_str()) => Err("carries something else and cannot carry a key".into()),
-        name => Ok(name),
-    })?;
-    if names.is_empty() {
-        section.reader().problem(&position, "is empty: name a field, or another place of the key alone");
+    let header = header?;
+    if header.value.is_empty() {
+        section.reader().problem(&header.position, "is empty: name a field, or another place of the key alone");
         return None;
     }
-    for (index, name) in names.iter().enumerate() {
-        if names[..index].iter().any(|other| other.value == name.value) {
-            section.reader().problem(&name.position, "is listed a second time");
-            return None;
-        }
-    }
-    Some(Located { value: names.into_iter().map(|name| name.value).collect(), position })
+    let limits = KeyLimits { length_min: min_length?.value, length_max: max_length?.value };
+    let sources = collect_sources(header, [query?.value, form?.value, body?.value]);
+    Some(KeyRule { sources, required: required?.value, syntax: syntax?.value, limits })
 }
 
 /// Default headers give way to another source that is written.
@@ -89,16 +84,19 @@ fn collect_sources(headers: Located<Vec<HeaderName>>, others: [Option<KeySource>
     headers.chain(others).collect()
 }
 
-fn parse_optional_name(text: &str) -> Option<Box<str>> {
-    (!text.is_empty()).then(|| text.into())
+fn parse_key_field(text: &str) -> Result<HeaderName, String> {
+    match header_name(text)? {
+        name if UNUSABLE_FIELDS.contains(&name.as_str()) => Err("carries something else and cannot carry a key".into()),
+        name => Ok(name),
+    }
 }
 
-fn parse_key_pointer(text: &str) -> Result<Pointer, String> {
+fn parse_key_pointer(text: &str) -> Result<KeySource, String> {
     let pointer = json_pointer(text)?;
     if pointer.is_pattern() {
         return Err("has a `*`: a key is one value, in one place".into());
     }
-    Ok(pointer)
+    Ok(KeySource::Body(pointer))
 }
 
 /// Parses `same`, `none` or `derive:STEP`.

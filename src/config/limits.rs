@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::LimitsConfig;
+use super::options::options;
 use super::reader::Section;
 use super::units;
 use crate::domain::key_rate::KeyRate;
@@ -22,45 +23,71 @@ const BURST_MAX: usize = 100_000;
 /// The count of more keys takes the store longer than a request can wait for it.
 const LIVE_KEYS_MAX: usize = 100_000;
 
+options! {
+    /// The options of `[limits]`.
+    pub(super) struct LimitsOptions {
+        /// connections of clients; fewer where file descriptors are short
+        connections: Integer = 8192 => usize, integer(1..=CONNECTIONS_MAX, "without a connection nobody is served");
+        /// connections of one peer address; 0 for no limit
+        connections_per_peer: Integer = 0 => usize, integer(0..=CONNECTIONS_MAX, "0 is no limit");
+        /// bodies in memory, and as much again for responses that clients have not read; beyond it, requests get 503
+        /// overloaded
+        held_bodies: Size = "96MiB" => u64, parsed(parse_held_bodies);
+        /// a second, over any 10 s; a slower request body is refused
+        body_rate: Size = "512B" => u64, parsed(parse_body_rate);
+        /// connections to one upstream; beyond, requests wait
+        upstream_connections: Integer = 512 => usize, integer(1..=CONNECTIONS_MAX, "without one nothing is forwarded");
+    }
+}
+
+options! {
+    /// The options of a route's `limits`.
+    pub(super) struct KeyLimitOptions {
+        /// new keys of one caller; 0 for no limit
+        new_keys_per_second: Integer = 0 as "new keys"
+            => u32, integer(0..=KeyRate::PER_SECOND_MAX as usize, "0 is no limit, and 1000 the highest");
+        /// new keys of one caller at once; 0 for those of one second
+        burst: Integer = 0 as "new keys" => u32, integer(0..=BURST_MAX, "0 is as many as a second");
+        /// live keys of one caller; 0 for no limit
+        live_keys: Integer = 0 as "live keys" => u32, integer(0..=LIVE_KEYS_MAX, "0 is no limit");
+    }
+}
+
 /// Reads the whole table.
 pub(super) fn read(section: &Section<'_>) -> Option<LimitsConfig> {
-    let connections = section.integer("connections", 1..=CONNECTIONS_MAX, "without a connection nobody is served");
-    let per_peer = section.integer("connections_per_peer", 0..=CONNECTIONS_MAX, "0 is no limit");
-    let held_bodies = section.parsed("held_bodies", |text| match units::parse_size(text)? {
-        bytes if bytes < HELD_BODIES_MIN => Err("must be at least 4MiB".into()),
-        bytes => Ok(bytes),
-    });
-    let body_rate = section.parsed("body_rate", |text| match units::parse_size(text)? {
-        bytes if !BODY_RATE.contains(&bytes) => Err("must be from 1B to 64KiB a second".into()),
-        bytes => Ok(bytes),
-    });
-    let upstream = section.integer("upstream_connections", 1..=CONNECTIONS_MAX, "without one nothing is forwarded");
+    let options = LimitsOptions::read(section);
     Some(LimitsConfig {
-        connections: connections?.value,
-        connections_per_peer: per_peer?.value,
-        held_bodies: held_bodies?.value,
-        body_rate: body_rate?.value,
-        upstream_connections: upstream?.value,
+        connections: options.connections?.value,
+        connections_per_peer: options.connections_per_peer?.value,
+        held_bodies: options.held_bodies?.value,
+        body_rate: options.body_rate?.value,
+        upstream_connections: options.upstream_connections?.value,
     })
 }
 
-/// Reads a route's `limits`. `Some(None)` for a route without a limit.
-pub(super) fn read_key_rate(section: &Section<'_>) -> Option<Option<KeyRate>> {
-    let max = KeyRate::PER_SECOND_MAX as usize;
-    let per_second = section.integer("new_keys_per_second", 0..=max, "0 is no limit, and 1000 the highest");
-    let burst = section.integer("burst", 0..=BURST_MAX, "0 is as many as a second");
-    let (per_second, burst) = (per_second?, burst?);
+fn parse_held_bodies(text: &str) -> Result<u64, String> {
+    match units::parse_size(text)? {
+        bytes if bytes < HELD_BODIES_MIN => Err("must be at least 4MiB".into()),
+        bytes => Ok(bytes),
+    }
+}
+
+fn parse_body_rate(text: &str) -> Result<u64, String> {
+    match units::parse_size(text)? {
+        bytes if !BODY_RATE.contains(&bytes) => Err("must be from 1B to 64KiB a second".into()),
+        bytes => Ok(bytes),
+    }
+}
+
+/// Reads a route's `limits`: the rate of new keys, and the most live keys; each `None` for no limit.
+pub(super) fn read_key_limits(section: &Section<'_>) -> Option<(Option<KeyRate>, Option<u32>)> {
+    let KeyLimitOptions { new_keys_per_second, burst, live_keys } = KeyLimitOptions::read(section);
+    let (per_second, burst) = (new_keys_per_second?, burst?);
     if per_second.value == 0 && burst.value > 0 {
         section.reader().problem(&burst.position, "needs `new_keys_per_second`");
         return None;
     }
     let burst = if burst.value == 0 { per_second.value } else { burst.value };
-    let small = |number: usize| u32::try_from(number).expect("its bound is far below");
-    Some((per_second.value > 0).then(|| KeyRate::new(small(per_second.value), small(burst))))
-}
-
-/// Reads the most live keys of a route's callers. `Some(None)` for a route without a limit.
-pub(super) fn read_live_keys(section: &Section<'_>) -> Option<Option<u32>> {
-    let live_keys = section.integer("live_keys", 0..=LIVE_KEYS_MAX, "0 is no limit")?;
-    Some(u32::try_from(live_keys.value).ok().filter(|limit| *limit > 0))
+    let key_rate = (per_second.value > 0).then(|| KeyRate::new(per_second.value, burst));
+    Some((key_rate, Some(live_keys?.value).filter(|limit| *limit > 0)))
 }

@@ -1,40 +1,35 @@
 //! Reads and checks the file, and all of its tables but the routes and the consumers.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use ipnet::IpNet;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
 
 use super::environment::Environment;
+use super::file_options::{CacheOptions, TABLES, TopOptions, UnguardedPolicy, parse_service};
 use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
-use super::reader::{ConfigReader, ExternalValue, Section, Text};
+use super::reader::{ConfigReader, ExternalValue, Section};
 use super::route_context::RouteContext;
 use super::routes;
 use super::scope::ProofSources;
-use super::units;
 use super::upstream_tls::SystemAuthorities;
-use super::value_parsers::{socket_address, upstream_target};
+use super::value_parsers::upstream_target;
 use super::wording::syntax_hint;
 use super::{
-    AdminToken, Config, LogConfig, LogFormat, Overrides, RedisServer, STORE_CONNECTIONS_MIN, StoreConfig,
-    StoreLocation, UpstreamTarget, admin, consumers, cors, file_access, jwt, limits, otlp, postgres_client_tls, tls,
-    warnings,
+    AdminToken, Config, Overrides, StoreLocation, UpstreamTarget, admin, consumers, cors, file_access, jwt, limits,
+    otlp, secrets, store, telemetry, tls, warnings,
 };
-use crate::domain::fingerprint::{Secret, Secrets};
 use crate::tls::{Authorities, Trust};
 
-/// 128 bits, if they are random. With a shorter secret, somebody could find a short body by trying all secrets.
-const SECRET_BYTES_MIN: usize = 16;
-
-/// A PostgreSQL server allows 100 by default; no instance needs more than this.
-const CONNECTIONS_MAX: usize = 1000;
-
-pub(super) fn load(
+/// Reads and checks a configuration. A flag overrides an environment variable, a variable overrides the file, and the
+/// file overrides a default; an empty variable counts as none. Without a file, the values come from flags, variables
+/// and defaults.
+///
+/// # Errors
+/// All problems.
+pub fn load(
     file: Option<&Path>,
     overrides: &Overrides,
     environment: &dyn Environment,
@@ -43,7 +38,7 @@ pub(super) fn load(
     let text = read_text(file, &name, environment)?;
     let table = parse_toml(&text, &name)?;
     let built_in = DeTable::parse(routes::BUILT_IN).expect("the built-in route is TOML");
-    let reader = ConfigReader::new(name.as_deref(), &text, environment);
+    let reader = ConfigReader::new(name.as_deref(), &text, TABLES, environment);
     let flags = flag_defaults(overrides);
     let external_values = ExternalValues { overrides, environment };
     let config = read_config(&reader, table.get_ref(), built_in.get_ref(), &flags, &external_values);
@@ -57,7 +52,12 @@ pub(super) fn load(
     }
 }
 
-pub(super) fn admin_listen(
+/// Reads the address of the operators' listener alone, from the same places as [`load()`]. The rest of the file need only
+/// be TOML: a client of a running instance need not have its secrets or its upstream.
+///
+/// # Errors
+/// The problems of the address, or of the file.
+pub fn admin_listen(
     file: Option<&Path>,
     overrides: &Overrides,
     environment: &dyn Environment,
@@ -70,10 +70,11 @@ pub(super) fn admin_listen(
     })
 }
 
-pub(super) fn admin_token(
-    file: Option<&Path>,
-    environment: &dyn Environment,
-) -> Result<Option<AdminToken>, ConfigProblems> {
+/// Reads the operators' token alone, in the same way.
+///
+/// # Errors
+/// The problems of the token, or of the file.
+pub fn admin_token(file: Option<&Path>, environment: &dyn Environment) -> Result<Option<AdminToken>, ConfigProblems> {
     read_part(file, environment, |top| {
         let external_values = ExternalValues { overrides: &Overrides::default(), environment };
         let section = top.table("admin").with_external(external_values.variable("token", "ONCEGATE_ADMIN_TOKEN"));
@@ -83,7 +84,11 @@ pub(super) fn admin_token(
     })
 }
 
-pub(super) fn service_name(file: &Path, environment: &dyn Environment) -> Result<Arc<str>, ConfigProblems> {
+/// Reads the name of the service alone, in the same way.
+///
+/// # Errors
+/// The problems of the name, or of the file.
+pub fn service_name(file: &Path, environment: &dyn Environment) -> Result<Arc<str>, ConfigProblems> {
     read_part(Some(file), environment, |top| top.parsed("service", parse_service).map(|found| found.value))
 }
 
@@ -96,7 +101,7 @@ fn read_part<T>(
     let name = file.map(|file| file.display().to_string());
     let text = read_text(file, &name, environment)?;
     let table = parse_toml(&text, &name)?;
-    let reader = ConfigReader::new(name.as_deref(), &text, environment);
+    let reader = ConfigReader::new(name.as_deref(), &text, TABLES, environment);
     match read(reader.top(table.get_ref())) {
         Some(found) => Ok(found),
         None => Err(reader.into_problems().expect("a missing value has its problem")),
@@ -178,7 +183,8 @@ fn read_config<'a>(
     let mut external = external_values.flag("listen", "--listen", &flags.listen, "ONCEGATE_LISTEN");
     external.extend(external_values.flag("upstream", "--upstream", &flags.upstream, "ONCEGATE_UPSTREAM"));
     let top = reader.top(table).with_external(external);
-    let listen = top.parsed("listen", socket_address);
+    let options = TopOptions::read(&top);
+    let listen = options.listen;
     let mut external = external_values.flag("listen", "--admin", &flags.admin, "ONCEGATE_ADMIN_LISTEN");
     external.extend(external_values.variable("token", "ONCEGATE_ADMIN_TOKEN"));
     let admin_section = top.table("admin").with_external(external);
@@ -192,35 +198,17 @@ fn read_config<'a>(
     ];
     let listeners: Vec<_> = addresses.into_iter().filter_map(|(key, address)| Some((key, address?))).collect();
     let upstream = top.text("upstream").and_then(|text| upstream_target(&top, text, &listeners));
-    let service = top.parsed("service", parse_service);
-    let secrets = read_secrets(&top);
-    let trusted_proxies = top.list("trusted_proxies", parse_network);
-    let refuse_unguarded = top.choice("unguarded", |word| match word {
-        "pass" => Some(false),
-        "refuse" => Some(true),
-        _ => None,
-    });
-    let drain_delay = top.duration("drain_delay");
-    let drain_timeout = top.duration_above_zero("drain_timeout");
+    let secrets = secrets::read(&top);
     let cors = cors::read(&top.table("cors"));
-    let problem_base = top.parsed("problem_base", parse_problem_base);
     let tls = tls::read(&top.table("tls"));
     let jwt = jwt::read(&top.table("jwt"));
     let limits = limits::read(&top.table("limits"));
     let system_authorities = SystemAuthorities::new(external_values.environment);
-    let store = read_store(&store_section, &secrets, &system_authorities);
-    let cache = top.table("cache");
-    let cache_memory = cache.parsed("memory", units::parse_size);
-    let cache_redis = cache.text("redis").and_then(|url| match RedisServer::parse(&url.value) {
-        Ok(server) => Some(server),
-        // The problem does not show the text, which may hold a password.
-        Err(message) => {
-            reader.problem(&url.position, message);
-            None
-        }
-    });
-    let telemetry = top.table("telemetry").with_external(external_values.variable("log", "ONCEGATE_LOG"));
-    let (log, otlp) = (read_log(&telemetry), otlp::read(&telemetry));
+    let store = store::read(&store_section, &secrets, &system_authorities);
+    let cache = CacheOptions::read(&top.table("cache"));
+    let cache_redis = cache.redis.map(|server| server.value);
+    let telemetry_section = top.table("telemetry").with_external(external_values.variable("log", "ONCEGATE_LOG"));
+    let (log, otlp) = (telemetry::read_log(&telemetry_section), otlp::read(&telemetry_section));
     let lease_expiry = store.as_ref().map(|store| store.expiry);
     // A table with a problem of its own is there: the scopes that need it have none.
     let issuer = match &jwt {
@@ -244,14 +232,14 @@ fn read_config<'a>(
     let mut config = Config {
         listen: listen?.value,
         pass: pass?,
-        service: service?.value,
+        service: options.service?.value,
         secrets: context.secrets?,
-        trusted_proxies: trusted_proxies?.value.into_iter().map(|network| network.value).collect(),
-        refuse_unguarded: refuse_unguarded?.value,
-        drain_delay: drain_delay?.value,
-        drain_timeout: drain_timeout?.value,
+        trusted_proxies: options.trusted_proxies?.value,
+        refuse_unguarded: options.unguarded?.value == UnguardedPolicy::Refuse,
+        drain_delay: options.drain_delay?.value,
+        drain_timeout: options.drain_timeout?.value,
         cors: Arc::new(cors?),
-        problem_base: problem_base?.value,
+        problem_base: options.problem_base?.value,
         tls: tls?,
         files: reader.files(),
         trust,
@@ -259,7 +247,7 @@ fn read_config<'a>(
         limits: limits?,
         admin: admin?,
         store: store?,
-        cache_memory: cache_memory?.value,
+        cache_memory: cache.memory?.value,
         cache_redis: cache_redis?,
         log: log?,
         otlp: otlp?,
@@ -281,154 +269,4 @@ fn warn_of_no_authorities(authorities: &Authorities) -> Option<String> {
              ca-certificates, or name a file in SSL_CERT_FILE"
         )
     })
-}
-
-fn read_store(
-    section: &Section<'_>,
-    secrets: &Option<Secrets>,
-    system_authorities: &SystemAuthorities<'_>,
-) -> Option<StoreConfig> {
-    let url = section.text("url").and_then(|text| match read_location(section, &text, system_authorities) {
-        Ok(location) => Some(location),
-        // The problem does not show the text, which may hold a password.
-        Err(message) => {
-            section.reader().problem(&text.position, message);
-            None
-        }
-    });
-    let why = "each kind of work needs its own, and a database has few";
-    let max_connections = section.integer("max_connections", STORE_CONNECTIONS_MIN..=CONNECTIONS_MAX, why);
-    let timeout = section.duration_above_zero("timeout");
-    let migrate = section.boolean("migrate");
-    let distribute = section.boolean("distribute");
-    if let (Some(distribute), Some(StoreLocation::Memory | StoreLocation::Sqlite(_))) = (&distribute, &url)
-        && distribute.value
-    {
-        section.reader().problem(&distribute.position, "needs a `url` of PostgreSQL: no other store has several nodes");
-    }
-    let encrypt = section.boolean("encrypt");
-    if let (Some(encrypt), Some(secrets)) = (&encrypt, secrets)
-        && encrypt.value
-        && secrets.current().is_none()
-    {
-        section.reader().problem(&encrypt.position, "needs a `secret` to encrypt with");
-    }
-    let lease = section.table("lease");
-    let heartbeat = lease.duration_above_zero("heartbeat");
-    let expiry = lease.duration_above_zero("expiry");
-    if let (Some(heartbeat), Some(expiry)) = (&heartbeat, &expiry)
-        && heartbeat.value * 2 > expiry.value
-    {
-        let message = "`expiry` must be twice `heartbeat` at least: a lease must outlive one lost heartbeat";
-        section.reader().problem((&heartbeat.position).max(&expiry.position), message);
-    }
-    let sweep_every = section.duration_above_zero("sweep_every");
-    let reap_every = section.duration_above_zero("reap_every");
-    Some(StoreConfig {
-        location: url?,
-        max_connections: max_connections?.value,
-        timeout: timeout?.value,
-        migrate: migrate?.value,
-        distribute: distribute?.value,
-        encrypt: encrypt?.value,
-        heartbeat: heartbeat?.value,
-        expiry: expiry?.value,
-        sweep_every: sweep_every?.value,
-        reap_every: reap_every?.value,
-    })
-}
-
-/// Reads the store's URL as far as the start does before it connects, its files included.
-fn read_location(
-    section: &Section<'_>,
-    text: &Text,
-    system_authorities: &SystemAuthorities<'_>,
-) -> Result<StoreLocation, String> {
-    let url = match StoreLocation::parse(&text.value)? {
-        StoreLocation::Postgres(url) => url,
-        other => return Ok(other),
-    };
-    let system = match url.tls().needs_system_authorities() {
-        true => Arc::clone(&system_authorities.get().roots),
-        false => Arc::clone(&Authorities::empty().roots),
-    };
-    let mut read = |path: &Path| section.reader().read_file(path).map(String::into_bytes);
-    postgres_client_tls(&url, &system, &mut read)?;
-    // A flag or a variable is not interpolated.
-    let written = if text.is_interpolated { &text.shown } else { "" };
-    Ok(StoreLocation::Postgres(Box::new(url.with_written(written))))
-}
-
-fn read_log(section: &Section<'_>) -> Option<LogConfig> {
-    // Any other word would be a target, also a level with a blank before it, and everything else would be silent.
-    let is_level = |word: &str| word.is_empty() || word.contains(['=', '[']) || word.parse::<LevelFilter>().is_ok();
-    let filter = section.parsed("log", |text| match EnvFilter::try_new(text) {
-        Ok(_) if text.split(',').all(is_level) => Ok(text.to_owned()),
-        Ok(_) | Err(_) => {
-            Err("is no filter: write `error`, `warn`, `info`, `debug` or `trace`, or `info,oncegate=debug`".into())
-        }
-    });
-    let format = section.choice("format", |word| match word {
-        "auto" => Some(LogFormat::Auto),
-        "json" => Some(LogFormat::Json),
-        "text" => Some(LogFormat::Text),
-        _ => None,
-    });
-    Some(LogConfig { filter: filter?.value, format: format?.value })
-}
-
-fn read_secrets(section: &Section<'_>) -> Option<Secrets> {
-    let current = section.text("secret").and_then(|text| read_secret(section, text));
-    let previous = section.texts("previous_secrets");
-    let position = previous.as_ref().map(|previous| previous.position.clone());
-    let previous: Option<Vec<_>> =
-        previous.and_then(|previous| previous.value.into_iter().map(|text| read_secret(section, text?)).collect());
-    let (current, previous) = (current?, previous?);
-    let previous: Vec<_> = previous.into_iter().flatten().collect();
-    if let (None, false, Some(position)) = (&current, previous.is_empty(), position) {
-        // The first of the secrets is the current one: without it, an earlier one would be used as the current one.
-        section.reader().problem(&position, "needs a `secret` that comes after these");
-    }
-    Some(Secrets::new(current.into_iter().chain(previous)))
-}
-
-/// Reads a secret; `Some(None)` for an empty text, which an unset variable leaves. Problems never show the text.
-fn read_secret(section: &Section<'_>, text: Text) -> Option<Option<Secret>> {
-    match text.value.len() {
-        0 => Some(None),
-        SECRET_BYTES_MIN.. => Some(Some(Secret::new(&text.value))),
-        _ => {
-            let message = "is too short to be secret: 16 bytes at least, such as `openssl rand -base64 32` prints";
-            section.reader().problem(&text.position, message);
-            None
-        }
-    }
-}
-
-fn parse_service(text: &str) -> Result<Arc<str>, String> {
-    let word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_.-".contains(&byte);
-    if (1..=63).contains(&text.len()) && text.bytes().all(word) {
-        return Ok(text.into());
-    }
-    Err("is no name of a service: write 1 to 63 small letters, digits, `_`, `.` and `-`".into())
-}
-
-fn parse_network(text: &str) -> Result<IpNet, String> {
-    let network: IpNet = match text.parse::<IpAddr>() {
-        Ok(address) => address.into(),
-        Err(_) => text.parse().map_err(|_| "is no network: write `10.0.0.0/8` or an address like `::1`".to_owned())?,
-    };
-    if network.trunc() != network {
-        return Err("has bits set beyond its prefix: write the network's first address".into());
-    }
-    Ok(network)
-}
-
-/// Parses the beginning of a URI reference, which a slug completes: RFC 9457 wants a URI reference as the `type`.
-fn parse_problem_base(text: &str) -> Result<Box<str>, String> {
-    let begins = ["/", "http://", "https://", "urn:", "tag:"].iter().any(|start| text.starts_with(start));
-    if begins && text.bytes().all(|byte| matches!(byte, 0x21..=0x7e) && !b"\"<>\\^`{|}".contains(&byte)) {
-        return Ok(text.into());
-    }
-    Err("is no beginning of a URI: write `/.oncegate/problems/` or `https://docs.example.com/errors#`".into())
 }

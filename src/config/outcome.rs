@@ -2,10 +2,27 @@
 
 use serde_json::Value;
 
+use super::options::options;
 use super::reader::Section;
 use super::value_parsers::json_pointer;
+use super::words::Word;
 use crate::domain::outcome_rules::{OutcomeRule, OutcomeRules};
 use crate::domain::response_policy::ResponseVerdict;
+use canonical_json::Pointer;
+
+options! {
+    /// The options of a rule in a route's `outcome`.
+    pub(super) struct OutcomeOptions {
+        /// the JSON Pointer that must lead to a value other than null; `*` for any name
+        pointer: Text => Pointer, parsed(parse_part);
+        /// the text, number or boolean that must be there; empty for any value
+        equals: Scalar = "" => Value, scalar();
+        /// a JSON Pointer that must lead to nothing, not even null; empty for none
+        without: Text = "" => Option<Pointer>, optional(json_pointer);
+        /// what the response then means for the attempt
+        is: Choice(ResponseVerdict::WORDS) => ResponseVerdict, choice();
+    }
+}
 
 /// Reads `outcome`.
 pub(super) fn read(section: &Section<'_>) -> Option<OutcomeRules> {
@@ -14,25 +31,18 @@ pub(super) fn read(section: &Section<'_>) -> Option<OutcomeRules> {
 }
 
 fn read_rule(section: &Section<'_>) -> Option<OutcomeRule> {
-    let pointer = section.parsed("pointer", |text| match text {
-        "" => Err("is the whole body: write a JSON Pointer like `/errors/0`".to_owned()),
-        text => json_pointer(text),
-    });
-    let equals = section.scalar("equals");
-    let without = section.parsed("without", |text| match text {
-        "" => Ok(None),
-        text => json_pointer(text).map(Some),
-    });
-    let verdict = section.choice("is", |word| match word {
-        "store" => Some(ResponseVerdict::Store),
-        "release" => Some(ResponseVerdict::Release),
-        "unknown" => Some(ResponseVerdict::Unknown),
-        _ => None,
-    });
+    let OutcomeOptions { pointer, equals, without, is } = OutcomeOptions::read(section);
     Some(OutcomeRule {
         pointer: pointer?.value,
         equals: Some(equals?.value).filter(|value| *value != Value::String(String::new())),
         without: without?.value,
-        verdict: verdict?.value,
+        verdict: is?.value,
     })
+}
+
+fn parse_part(text: &str) -> Result<Pointer, String> {
+    match text {
+        "" => Err("is the whole body: write a JSON Pointer like `/errors/0`".into()),
+        text => json_pointer(text),
+    }
 }

@@ -1,7 +1,7 @@
 //! Reads a parsed file key by key, and collects every problem with its position.
 //!
 //! A [`Section`] is a table with its fallbacks. A key is looked up in this order: flags and variables, the file's own
-//! table, the file's defaults for it, the default of [`super::key_docs`]. The preset of a dialect comes behind the table that
+//! table, the file's defaults for it, the default of its declaration. The preset of a dialect comes behind the table that
 //! names the dialect. All values are parsed by the same code, so a default is checked like a written value. A getter that
 //! returns `None` has noted the problem already: its caller goes on to the next key, and gives up only when everything has
 //! been read.
@@ -10,32 +10,35 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
-use std::ops::RangeInclusive;
 use std::path::Path;
-use std::time::Duration;
 
-use serde_json::Value;
 use toml::de::{DeTable, DeValue};
 
 use super::environment::Environment;
 use super::interpolate::{find_unfilled_placeholder, interpolate};
-use super::key_docs::{self, KeyDoc, ValueKind};
-use super::nearest::nearest;
+use super::key_doc::{KeyDoc, ValueKind};
 use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
 use super::source_files::SourceFiles;
 use super::value_origins::{ValueOrigin, ValueOrigins};
-use super::{scalar, units, wording};
+use super::wording;
+
+mod values;
 
 /// The reader of one file.
 pub(super) struct ConfigReader<'a> {
     /// The file's name; `None` where the values come from flags and variables alone.
     file: Option<&'a str>,
     text: &'a str,
+    /// The tables of a file, each with its place in words; the top is the first.
+    tables: &'static [DeclaredTable],
     environment: &'a dyn Environment,
     /// A set: every route reads a wrong value in `[defaults]`, and the problem is reported once.
     problems: RefCell<BTreeSet<ConfigProblem>>,
     files: RefCell<SourceFiles>,
 }
+
+/// The place of a table in words, and its options.
+pub(super) type DeclaredTable = (&'static str, &'static [KeyDoc]);
 
 /// The position of a value. Where two values contradict each other, the problem is reported at the greater position:
 /// the more specific one, or else the later one.
@@ -118,16 +121,22 @@ enum Raw<'a> {
 }
 
 impl<'a> ConfigReader<'a> {
-    pub(super) fn new(file: Option<&'a str>, text: &'a str, environment: &'a dyn Environment) -> Self {
-        Self { file, text, environment, problems: RefCell::default(), files: RefCell::default() }
+    pub(super) fn new(
+        file: Option<&'a str>,
+        text: &'a str,
+        tables: &'static [DeclaredTable],
+        environment: &'a dyn Environment,
+    ) -> Self {
+        Self { file, text, tables, environment, problems: RefCell::default(), files: RefCell::default() }
     }
 
     /// The file's top table. Checks that all keys, at any depth, are known.
     pub(super) fn top(&'a self, table: &'a DeTable<'a>) -> Section<'a> {
-        self.check_names("", table, key_docs::TOP);
+        let (_, keys) = self.tables[0];
+        self.check_names("", table, keys);
         let position = SourcePosition { rank: Rank::Own, offset: 0, path: String::new() };
         let layers = vec![Layer { rank: Rank::Own, path: String::new(), table }];
-        Section { reader: self, keys: key_docs::TOP, position, external: Vec::new(), layers }
+        Section { reader: self, keys, position, external: Vec::new(), layers }
     }
 
     pub(super) fn environment(&self) -> &'a dyn Environment {
@@ -146,7 +155,7 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// Reads a file of certificates, or of a key.
-    pub(super) fn tls_file(&self, path: &Text) -> Option<String> {
+    pub(super) fn tls_file(&self, path: &Located<String>) -> Option<String> {
         let read = self.read_file(Path::new(&path.value));
         read.map_err(|error| self.problem(&path.position, format!("`{}` cannot be read: {error}", path.value))).ok()
     }
@@ -174,6 +183,21 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
+    /// Parses a text that may hold a password: the problem never shows it.
+    pub(super) fn parse_concealed<T, E: Into<String>>(
+        &self,
+        text: Text,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Option<Located<T>> {
+        match parse(&text.value) {
+            Ok(value) => Some(Located { value, position: text.position }),
+            Err(message) => {
+                self.problem(&text.position, message);
+                None
+            }
+        }
+    }
+
     /// All problems; `None` if there are none.
     pub(super) fn into_problems(self) -> Option<ConfigProblems> {
         let problems = self.problems.into_inner();
@@ -187,7 +211,7 @@ impl<'a> ConfigReader<'a> {
             match (keys.iter().find(|known| known.name == name).map(|known| known.kind), value.get_ref()) {
                 (None, _) => {
                     let position = SourcePosition { rank: Rank::Own, offset: key.span().start, path };
-                    self.problem(&position, wording::unknown_key(name, keys));
+                    self.problem(&position, wording::unknown_key(name, keys, self.tables));
                 }
                 (Some(ValueKind::Table(keys)), DeValue::Table(table)) => self.check_names(&path, table, keys),
                 (Some(ValueKind::Tables(keys)), DeValue::Array(tables)) => {
@@ -354,138 +378,6 @@ impl<'a> Section<'a> {
         let mut layers = vec![Layer { rank: Rank::BuiltIn, path: path.into(), table }];
         layers.extend(self.layers.iter().cloned());
         Section { reader: self.reader, keys, position, external: Vec::new(), layers }
-    }
-
-    pub(super) fn boolean(&self, name: &str) -> Option<Located<bool>> {
-        match self.find(name)? {
-            (position, Raw::Toml(DeValue::Boolean(value))) => Some(Located { value, position }),
-            (position, Raw::Toml(other)) => self.reader.wrong_kind(&position, ValueKind::Boolean, &other),
-            (position, Raw::External(_)) => unreachable!("flags and variables give only texts, not {position:?}"),
-        }
-    }
-
-    /// A whole number in a range; `why` is the reason for the range's bounds.
-    pub(super) fn integer(&self, name: &str, range: RangeInclusive<usize>, why: &str) -> Option<Located<usize>> {
-        let (position, number) = match self.find(name)? {
-            (position, Raw::Toml(DeValue::Integer(number))) => (position, number),
-            (position, Raw::Toml(other)) => return self.reader.wrong_kind(&position, ValueKind::Integer, &other),
-            (position, Raw::External(_)) => unreachable!("flags and variables give only texts, not {position:?}"),
-        };
-        let value = usize::from_str_radix(number.as_str(), number.radix()).ok();
-        if let Some(value) = value.filter(|value| range.contains(value)) {
-            return Some(Located { value, position });
-        }
-        self.reader.problem(&position, format!("must be {} to {}: {why}", range.start(), range.end()));
-        None
-    }
-
-    /// A text, a number or a boolean.
-    pub(super) fn scalar(&self, name: &str) -> Option<Located<Value>> {
-        let (position, raw) = self.find(name)?;
-        if let Raw::Toml(value) = &raw
-            && let Some(value) = scalar::to_json(value)
-        {
-            return Some(Located { value, position });
-        }
-        let Text { value, position, .. } = self.reader.text(position, raw, ValueKind::Scalar)?;
-        Some(Located { value: value.into(), position })
-    }
-
-    /// A duration, which may be zero.
-    pub(super) fn duration(&self, name: &str) -> Option<Located<Duration>> {
-        self.parsed(name, units::parse_duration)
-    }
-
-    /// A duration that must not be zero.
-    pub(super) fn duration_above_zero(&self, name: &str) -> Option<Located<Duration>> {
-        self.parsed(name, |text| match units::parse_duration(text)? {
-            Duration::ZERO => Err("is too short: this must take more than no time".into()),
-            duration => Ok(duration),
-        })
-    }
-
-    pub(super) fn text(&self, name: &str) -> Option<Text> {
-        let (position, raw) = self.find(name)?;
-        self.reader.text(position, raw, self.doc(name).kind)
-    }
-
-    /// A text, parsed; the error is the problem, beginning with a verb.
-    pub(super) fn parsed<T>(&self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<Located<T>> {
-        self.reader.parse(self.text(name)?, parse)
-    }
-
-    /// One of the words that the key is declared with.
-    pub(super) fn choice<T>(&self, name: &str, meaning: impl FnOnce(&str) -> Option<T>) -> Option<Located<T>> {
-        let ValueKind::Choice(words) = self.doc(name).kind else { unreachable!("`{name}` is declared as a choice") };
-        let text = self.text(name)?;
-        let hint = if text.shown == text.value { nearest(&text.value, words.iter().copied()) } else { None };
-        self.reader.parse(text, |text| {
-            let hint = hint.map_or(String::new(), |near| format!("; did you mean `{near}`?"));
-            meaning(text).ok_or_else(|| format!("is not known: write {}{hint}", wording::one_of(words)))
-        })
-    }
-
-    /// A list of texts, each parsed.
-    pub(super) fn list<T>(
-        &self,
-        name: &str,
-        mut parse: impl FnMut(&str) -> Result<T, String>,
-    ) -> Option<Located<Vec<Located<T>>>> {
-        let texts = self.texts(name)?;
-        let expected = texts.value.len();
-        let values: Vec<_> = texts.value.into_iter().filter_map(|text| self.reader.parse(text?, &mut parse)).collect();
-        (values.len() == expected).then_some(Located { value: values, position: texts.position })
-    }
-
-    /// A list of texts; `None` for each that could not be interpolated.
-    pub(super) fn texts(&self, name: &str) -> Option<Located<Vec<Option<Text>>>> {
-        let (position, list) = match self.find(name)? {
-            (position, Raw::Toml(DeValue::Array(list))) => (position, list),
-            (position, raw @ Raw::Toml(DeValue::String(_)))
-                if matches!(self.doc(name).kind, ValueKind::TextOrTexts) =>
-            {
-                let text = self.reader.text(position.clone(), raw, ValueKind::TextOrTexts);
-                return Some(Located { value: vec![text], position });
-            }
-            (position, Raw::Toml(other)) => return self.reader.wrong_kind(&position, self.doc(name).kind, &other),
-            (position, Raw::External(_)) => unreachable!("flags and variables give no list: {position:?}"),
-        };
-        let mut texts = Vec::new();
-        for (index, item) in list.into_iter().enumerate() {
-            let offset = if position.is_written() { item.span().start } else { 0 };
-            let position = SourcePosition { rank: position.rank, offset, path: format!("{}[{index}]", position.path) };
-            texts.push(self.reader.text(position, Raw::Toml(item.into_inner()), ValueKind::Text));
-        }
-        Some(Located { value: texts, position })
-    }
-
-    fn find(&self, name: &str) -> Option<(SourcePosition, Raw<'a>)> {
-        let doc = self.doc(name);
-        if let Some(external) = self.external.iter().find(|external| external.key == name) {
-            let position = SourcePosition { rank: Rank::External, offset: 0, path: external.from.into() };
-            return Some((position, Raw::External(external.value.clone())));
-        }
-        for layer in &self.layers {
-            if let Some(value) = layer.table.get(name) {
-                let path = join(&layer.path, name);
-                let position = SourcePosition { rank: layer.rank, offset: value.span().start, path };
-                return Some((position, Raw::Toml(value.get_ref().clone())));
-            }
-        }
-        let path = join(&self.position.path, name);
-        let Some(default) = doc.default else {
-            let position = SourcePosition { path, ..self.position.clone() };
-            let no_file = if self.reader.file.is_none() { wording::NO_DEFAULT_FILE } else { "" };
-            self.reader.problem(&position, format!("is missing: {}{no_file}", doc.about));
-            return None;
-        };
-        let default = DeValue::parse(default).expect("defaults are TOML: a test parses each");
-        Some((SourcePosition { rank: Rank::BuiltIn, offset: 0, path }, Raw::Toml(default.into_inner())))
-    }
-
-    fn doc(&self, name: &str) -> &'static KeyDoc {
-        let doc = self.keys.iter().find(|key| key.name == name);
-        doc.unwrap_or_else(|| unreachable!("`{name}` is read and not declared"))
     }
 }
 

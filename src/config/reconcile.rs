@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::options::options;
 use super::reader::Section;
 use super::reconcile_url::ReconcileUrl;
 
@@ -22,14 +23,38 @@ pub struct ReconcileConfig {
 /// With pauses of up to an hour, this is more than a year.
 const ATTEMPTS_MAX: usize = 10_000;
 
+options! {
+    /// The options of a route's `reconcile`.
+    pub(super) struct ReconcileOptions {
+        /// the service's URL for the outcome of a key, with `{id}`, `{key}`, `{scope}`, `{route}`, `{path}`; empty for
+        /// none
+        url: Text = "" as "reconciled" => Option<ReconcileUrl>, optional_concealed(ReconcileUrl::parse);
+        /// the time past a lease after which an attempt counts as over
+        after: Duration = "1m" as "on unknown" => Duration, duration();
+        /// the pause between the first two questions; doubled after each, up to an hour
+        every: Duration = "30s" as "reconciled" => Duration, duration_above_zero();
+        /// questions without a verdict before the key is given up
+        max_attempts: Integer = 10 as "reconciled" => u32, integer(1..=ATTEMPTS_MAX, "it counts questions");
+        /// how often in a row the service must answer 404 to be believed
+        confirmations: Integer = 2 as "reconciled" => u32, integer(1..=ATTEMPTS_MAX, "it counts answers");
+    }
+}
+
 /// Reads how long past a lease an attempt counts as over, and how the service is asked about it, where it is. `bypasses` is
 /// whether the route forwards requests without a reservation.
 pub(super) fn read(section: &Section<'_>, bypasses: bool) -> Option<(Duration, Option<ReconcileConfig>)> {
-    let lookup = read_url(section, bypasses);
-    let after = section.duration("after");
-    let every = section.duration_above_zero("every");
-    let max_attempts = section.integer("max_attempts", 1..=ATTEMPTS_MAX, "it counts questions");
-    let confirmations = section.integer("confirmations", 1..=ATTEMPTS_MAX, "it counts answers");
+    let ReconcileOptions { url, after, every, max_attempts, confirmations } = ReconcileOptions::read(section);
+    // A bypassed request has no `Oncegate-Reservation`, so the service would answer 404 for a request that it has
+    // executed.
+    let url = url.filter(|url| {
+        let asks_in_vain = bypasses && url.value.as_ref().is_some_and(ReconcileUrl::needs_id);
+        if asks_in_vain {
+            let message = "asks by `{id}` alone, which the service does not have of a request that `store_down = \"bypass\"` \
+                           forwards: add `{key}`, or write `store_down = \"reject\"`";
+            section.reader().problem(&url.position, message);
+        }
+        !asks_in_vain
+    });
     let (max_attempts, confirmations) = (max_attempts?, confirmations?);
     if confirmations.value > max_attempts.value {
         let message = format!(
@@ -39,36 +64,8 @@ pub(super) fn read(section: &Section<'_>, bypasses: bool) -> Option<(Duration, O
         section.reader().problem((&confirmations.position).max(&max_attempts.position), message);
         return None;
     }
-    let count = |value: usize| u32::try_from(value).expect("its bound is far below");
-    let (every, max_attempts, confirmations) = (every?.value, count(max_attempts.value), count(confirmations.value));
-    let reconcile = lookup?.map(|lookup| ReconcileConfig { lookup, every, max_attempts, confirmations });
+    let (every, max_attempts, confirmations) = (every?.value, max_attempts.value, confirmations.value);
+    let lookup = url?.value.map(Arc::new);
+    let reconcile = lookup.map(|lookup| ReconcileConfig { lookup, every, max_attempts, confirmations });
     Some((after?.value, reconcile))
-}
-
-/// Reads the URL. Problems never show the text, which may hold a password.
-fn read_url(section: &Section<'_>, bypasses: bool) -> Option<Option<Arc<ReconcileUrl>>> {
-    let text = section.text("url")?;
-    if text.value.is_empty() {
-        return Some(None);
-    }
-    match ReconcileUrl::parse(&text.value).and_then(|lookup| check_bypass(lookup, bypasses)) {
-        Ok(lookup) => Some(Some(Arc::new(lookup))),
-        Err(message) => {
-            section.reader().problem(&text.position, message);
-            None
-        }
-    }
-}
-
-/// Refuses a lookup by the id alone for a route that bypasses. A bypassed request has no `Oncegate-Reservation`, so the
-/// service would answer 404 for a request that it has executed.
-fn check_bypass(lookup: ReconcileUrl, bypasses: bool) -> Result<ReconcileUrl, String> {
-    if bypasses && lookup.needs_id() {
-        return Err(
-            "asks by `{id}` alone, which the service does not have of a request that `store_down = \"bypass\"` \
-                    forwards: add `{key}`, or write `store_down = \"reject\"`"
-                .into(),
-        );
-    }
-    Ok(lookup)
 }

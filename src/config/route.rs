@@ -14,6 +14,7 @@ use super::scope::ScopeRule;
 use super::upstream::UpstreamTarget;
 use super::upstream_tls::UpstreamTlsConfig;
 use super::value_origins::ValueOrigins;
+use super::words::{Word, words};
 use crate::domain::fingerprint::Recipe;
 use crate::domain::key::{KeyLimits, KeySyntax};
 use crate::domain::key_rate::KeyRate;
@@ -195,15 +196,16 @@ pub struct KeyRule {
     pub limits: KeyLimits,
 }
 
-/// The space in which a key is unique.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeySpace {
-    /// The method and the path, however it is spelled, without the query.
-    Path,
-    /// The route.
-    Route,
-    /// The whole service.
-    Service,
+words! {
+    /// The space in which a key is unique.
+    pub enum KeySpace {
+        /// The method and the path, however it is spelled, without the query.
+        Path = "path",
+        /// The route.
+        Route = "route",
+        /// The whole service.
+        Service = "service",
+    }
 }
 
 /// A place where a key may be.
@@ -229,37 +231,35 @@ impl KeyRule {
     }
 }
 
-/// Whether a route guards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RouteMode {
-    /// It guards.
-    Enforce,
-    /// It forwards, and counts what guarding would have done.
-    Observe,
-    /// It forwards its requests as streams.
-    Off,
+words! {
+    /// Whether a route guards.
+    pub enum RouteMode {
+        /// It guards.
+        Enforce = "enforce",
+        /// It forwards, and counts what guarding would have done.
+        Observe = "observe",
+        /// It forwards its requests as streams.
+        Off = "off",
+    }
 }
 
 impl RouteMode {
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Enforce => "enforce",
-            Self::Observe => "observe",
-            Self::Off => "off",
-        }
+        self.word()
     }
 }
 
-/// The response to a duplicate while the first attempt runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InFlightPolicy {
-    /// 202.
-    Accepted,
-    /// 409.
-    Conflict,
-    /// The first attempt's answer, if it comes in time.
-    Wait,
+words! {
+    /// The response to a duplicate while the first attempt runs.
+    pub enum InFlightPolicy {
+        /// 409.
+        Conflict = "conflict",
+        /// The first attempt's answer, if it comes in time.
+        Wait = "wait",
+        /// 202.
+        Accepted = "accepted",
+    }
 }
 
 /// The key as the service sees it.
@@ -273,11 +273,22 @@ pub enum ForwardKey {
     Same,
 }
 
-/// The handling of a request whose key the store cannot reserve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreDownPolicy {
-    /// It is forwarded unguarded.
-    Bypass,
-    /// 503.
-    Reject,
+words! {
+    /// The handling of a request whose key the store cannot reserve.
+    pub enum StoreDownPolicy {
+        /// 503.
+        Reject = "reject",
+        /// It is forwarded unguarded.
+        Bypass = "bypass",
+    }
+}
+
+words! {
+    /// The response to a retry past the TTL.
+    pub enum AfterTtl {
+        /// Another execution.
+        Forget = "forget",
+        /// 410.
+        Refuse = "refuse",
+    }
 }

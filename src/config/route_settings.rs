@@ -2,8 +2,11 @@
 
 use http::StatusCode;
 
+use super::key_doc::{KeyDoc, ValueKind};
+use super::route_options::RouteOptions;
 use super::units::{show_duration, show_size};
 use super::value_origins::ValueOrigin;
+use super::words::Word;
 use super::{
     DeliveryMode, ForwardKey, InFlightPolicy, KeyRule, KeySource, ReconcileConfig, Route, ScopePart, ScopeRule,
     StoreDownPolicy, UpstreamTlsConfig,
@@ -15,38 +18,45 @@ use crate::domain::quantity::quantity;
 use crate::domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus, StatusTable, default_verdict};
 use crate::domain::retry::RetryPolicy;
 
-/// The labels of the settings, in order, each with the keys that its value is made of. A table's name stands for all its keys.
-const KEYS: [(&str, &[&str]); 30] = [
-    ("was", &["was"]),
-    ("matches", &["methods", "host", "path"]),
-    ("spelling", &["spelling"]),
-    ("mode", &["mode"]),
-    ("upstream", &["upstream"]),
-    ("upstream tls", &["upstream_tls"]),
-    ("dialect", &["dialect"]),
-    ("key", &["key"]),
-    ("forwarded as", &["forward_key"]),
-    ("scope", &["scope"]),
-    ("challenge", &["challenge"]),
-    ("space", &["space"]),
-    ("fingerprint", &["fingerprint"]),
-    ("ttl", &["ttl", "after_ttl", "remember", "max_age"]),
-    ("in flight", &["in_flight", "wait_timeout"]),
-    ("timeouts", &["connect_timeout", "upstream_timeout", "upstream_idle_timeout"]),
-    ("stored", &["store_statuses"]),
-    ("released", &["release_statuses"]),
-    ("unknown", &["unknown_statuses"]),
-    ("outcome", &["outcome"]),
-    ("store down", &["store_down"]),
-    ("on unknown", &["on_unknown", "reconcile.after"]),
-    ("delivered", &["delivery", "retry"]),
-    ("reconciled", &["reconcile.url", "reconcile.every", "reconcile.max_attempts", "reconcile.confirmations"]),
-    ("bodies", &["max_request_body", "max_response_body"]),
-    ("cors", &["cors"]),
-    ("new keys", &["limits.new_keys_per_second", "limits.burst"]),
-    ("live keys", &["limits.live_keys"]),
-    ("authorized by", &["replay.authorize", "replay.authorize_cache"]),
-    ("not replayed", &["replay.drop_headers"]),
+/// A setting's label, and its value; `None` where it is off.
+type LabelledSetting = (&'static str, fn(&Route) -> Option<String>);
+
+/// The settings in order. The options that are part of one are declared with its label.
+const SETTINGS: [LabelledSetting; 30] = [
+    ("was", |route| (!route.was.is_empty()).then(|| route.was.join(", "))),
+    ("matches", |route| Some(matches(route))),
+    ("spelling", |route| Some(route.spelling.word().into())),
+    ("mode", |route| Some(route.mode.name().into())),
+    ("upstream", |route| Some(route.upstream.to_string())),
+    ("upstream tls", |route| upstream_tls(&route.upstream_tls)),
+    ("dialect", |route| Some(route.dialect.word().into())),
+    ("key", |route| Some(key(&route.key))),
+    ("forwarded as", |route| Some(forwarded(&route.forward_key))),
+    ("scope", |route| Some(scope(&route.scope))),
+    ("challenge", |route| Some(format!("401 with {}", route.challenge.as_ref()?.to_str().unwrap_or_default()))),
+    ("space", |route| Some(route.space.word().into())),
+    ("fingerprint", |route| Some(format!("recipe {}", route.recipe))),
+    ("ttl", |route| Some(ttl(route))),
+    ("in flight", |route| Some(in_flight(route))),
+    ("timeouts", |route| Some(timeouts(route))),
+    ("stored", |route| Some(statuses(&route.statuses, ResponseVerdict::Store))),
+    ("released", |route| Some(statuses(&route.statuses, ResponseVerdict::Release))),
+    ("unknown", |route| Some(statuses(&route.statuses, ResponseVerdict::Unknown))),
+    ("outcome", |route| {
+        (!route.outcome.is_empty()).then(|| route.outcome.iter().map(rule).collect::<Vec<_>>().join("; "))
+    }),
+    ("store down", |route| (route.store_down == StoreDownPolicy::Bypass).then(|| "forwarded unguarded".into())),
+    ("on unknown", |route| Some(on_unknown(route))),
+    ("delivered", delivered),
+    ("reconciled", |route| route.reconcile.as_ref().map(reconciled)),
+    ("bodies", |route| Some(bodies(route))),
+    ("cors", |route| (!route.cors.is_empty()).then(|| route.cors.to_string())),
+    ("new keys", |route| {
+        route.key_rate.map(|rate| format!("{} a second for each caller, {} at once", rate.per_second(), rate.burst()))
+    }),
+    ("live keys", |route| Some(format!("{} of each caller", route.live_keys?))),
+    ("authorized by", |route| route.authorize.as_ref().map(|service| format!("{}/…", service.upstream))),
+    ("not replayed", |route| Some(not_replayed(route))),
 ];
 
 /// A setting of a route: what its keys amount to.
@@ -61,65 +71,42 @@ pub struct RouteSetting<'a> {
 }
 
 impl Route {
-    /// Its settings, in the order of `KEYS`; without those that are off.
+    /// Its settings, in order; without those that are off.
     pub fn settings(&self) -> Vec<RouteSetting<'_>> {
-        let setting = |(label, keys): &(&'static str, &[&str])| {
-            let value = describe(self, label)?;
-            Some(RouteSetting { label, value, origins: self.origins.find(keys) })
+        let setting = |(label, describe): &LabelledSetting| {
+            let keys = keys_of(label);
+            let keys: Vec<_> = keys.iter().map(|key| &**key).collect();
+            Some(RouteSetting { label, value: describe(self)?, origins: self.origins.find(&keys) })
         };
-        KEYS.iter().filter_map(setting).collect()
+        SETTINGS.iter().filter_map(setting).collect()
     }
 }
 
-/// The value of a setting; `None` where it is off.
-fn describe(route: &Route, label: &str) -> Option<String> {
-    Some(match label {
-        "was" if route.was.is_empty() => return None,
-        "was" => route.was.join(", "),
-        "matches" => {
-            let methods: Vec<_> = route.methods.iter().map(|method| method.as_str()).collect();
-            format!("{} {}{}", methods.join(" "), route.host.as_deref().unwrap_or_default(), route.path)
+/// The keys that a setting's value is made of. A table's name stands for all its keys.
+fn keys_of(label: &str) -> Vec<String> {
+    let is_part = |key: &&KeyDoc| key.label == Some(label);
+    let keys = RouteOptions::KEYS.iter().flat_map(|key| match key.kind {
+        ValueKind::Table(keys) if key.label.is_none() => {
+            keys.iter().filter(is_part).map(|part| format!("{}.{}", key.name, part.name)).collect()
         }
-        "spelling" => format!("{:?}", route.spelling).to_lowercase(),
-        "mode" => route.mode.name().to_owned(),
-        "upstream" => route.upstream.to_string(),
-        "upstream tls" => upstream_tls(&route.upstream_tls)?,
-        "dialect" => route.dialect.name().to_owned(),
-        "key" => key(&route.key),
-        "forwarded as" => forwarded(&route.forward_key),
-        "scope" => scope(&route.scope),
-        "challenge" => format!("401 with {}", route.challenge.as_ref()?.to_str().unwrap_or_default()),
-        "space" => format!("{:?}", route.space).to_lowercase(),
-        "fingerprint" => format!("recipe {}", route.recipe),
-        "ttl" => ttl(route),
-        "in flight" => in_flight(route),
-        "timeouts" => timeouts(route),
-        "stored" => statuses(&route.statuses, ResponseVerdict::Store),
-        "released" => statuses(&route.statuses, ResponseVerdict::Release),
-        "unknown" => statuses(&route.statuses, ResponseVerdict::Unknown),
-        "outcome" if route.outcome.is_empty() => return None,
-        "outcome" => route.outcome.iter().map(rule).collect::<Vec<_>>().join("; "),
-        "store down" if route.store_down == StoreDownPolicy::Reject => return None,
-        "store down" => "forwarded unguarded".into(),
-        "on unknown" => on_unknown(route),
-        "delivered" => delivered(route)?,
-        "reconciled" => reconciled(route.reconcile.as_ref()?),
-        "bodies" => {
-            let bodies = [route.max_request_body, route.max_response_body].map(|bytes| show_size(bytes as u64));
-            format!("request {}, response {}", bodies[0], bodies[1])
-        }
-        "cors" if route.cors.is_empty() => return None,
-        "cors" => route.cors.to_string(),
-        "new keys" => {
-            let rate = route.key_rate?;
-            format!("{} a second for each caller, {} at once", rate.per_second(), rate.burst())
-        }
-        "live keys" => format!("{} of each caller", route.live_keys?),
-        "authorized by" => route.authorize.as_ref().map(|service| format!("{}/…", service.upstream))?,
-        "not replayed" if route.drop_headers.is_empty() => "-".into(),
-        "not replayed" => route.drop_headers.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", "),
-        label => unreachable!("`{label}` is listed and not described"),
-    })
+        _ => Some(key).filter(is_part).map(|key| vec![key.name.to_owned()]).unwrap_or_default(),
+    });
+    keys.collect()
+}
+
+fn matches(route: &Route) -> String {
+    let methods: Vec<_> = route.methods.iter().map(|method| method.as_str()).collect();
+    format!("{} {}{}", methods.join(" "), route.host.as_deref().unwrap_or_default(), route.path)
+}
+
+fn bodies(route: &Route) -> String {
+    let bodies = [route.max_request_body, route.max_response_body].map(|bytes| show_size(bytes as u64));
+    format!("request {}, response {}", bodies[0], bodies[1])
+}
+
+fn not_replayed(route: &Route) -> String {
+    let names: Vec<_> = route.drop_headers.iter().map(|name| name.as_str()).collect();
+    if names.is_empty() { "-".into() } else { names.join(", ") }
 }
 
 fn key(rule: &KeyRule) -> String {
@@ -263,22 +250,21 @@ fn statuses(table: &StatusTable, verdict: ResponseVerdict) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::key_docs::{self, ValueKind};
     use super::*;
 
     #[test]
     fn each_key_of_a_route_is_part_of_a_setting() {
-        let listed: Vec<_> = KEYS.iter().flat_map(|(_, keys)| *keys).copied().collect();
-        for key in key_docs::ROUTE.iter().filter(|key| key.name != "name") {
-            let whole = listed.contains(&key.name);
+        for (label, _) in SETTINGS {
+            assert!(!keys_of(label).is_empty(), "{label}");
+        }
+        let check = |key: &KeyDoc| {
+            let label = key.label.unwrap_or_else(|| panic!("{} has no label", key.name));
+            assert!(SETTINGS.iter().any(|(known, _)| *known == label), "{label}");
+        };
+        for key in RouteOptions::KEYS.iter().filter(|key| key.name != "name") {
             match key.kind {
-                ValueKind::Table(keys) if !whole => {
-                    for part in keys {
-                        let path = format!("{}.{}", key.name, part.name);
-                        assert!(listed.contains(&&*path), "{path}");
-                    }
-                }
-                _ => assert!(whole, "{}", key.name),
+                ValueKind::Table(keys) if key.label.is_none() => keys.iter().for_each(check),
+                _ => check(key),
             }
         }
     }

@@ -1,43 +1,31 @@
 //! Reads and checks `[[routes]]` and `[defaults]`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::Method;
-use http::uri::Authority;
 use toml::de::DeTable;
 
-use super::key_docs;
-use super::nearest::nearest;
+use super::authorize::ReplayOptions;
 use super::reader::{Located, Section};
-use super::route::{InFlightPolicy, KeySpace, Route, RouteMode, StoreDownPolicy};
+use super::route::{AfterTtl, Route, StoreDownPolicy};
 use super::route_context::RouteContext;
+use super::route_options::{RouteOptions, parse_host, parse_name};
 use super::upstream::UpstreamTarget;
 use super::value_origins::{ValueOrigin, ValueOrigins};
-use super::value_parsers::{header_name, upstream_target};
+use super::value_parsers::upstream_target;
 use super::{
-    PassThroughConfig, authorize, challenge, cors, delivery, dialect, fingerprint, key, limits, outcome, reconcile,
+    PassThroughConfig, challenge, cors, delivery, dialect, fingerprint, key, limits, methods, outcome, reconcile,
     scope, statuses, units, upstream_tls,
 };
 use crate::domain::fingerprint::PathForm;
 use crate::domain::path_pattern::PathPattern;
-use crate::domain::response_policy::OnUnknown;
 use crate::domain::route_table::Spelling;
 
 /// The route of a file without routes, as TOML.
 pub(super) const BUILT_IN: &str = "name = 'default'\npath = '/{*rest}'";
 
-/// Many bodies are in memory at once, and each is written to a database.
-pub const BODY_BYTES_MAX: usize = 64 << 20;
-
 /// The keys at the top that routes fall back to; `limits` there is another table than a route's.
 const TOP_FALLBACKS: [&str; 3] = ["cors", "upstream", "upstream_tls"];
-
-/// With a shorter one, a retry would find its key forgotten.
-const TTL_MIN: Duration = Duration::from_secs(1);
-
-/// A year and its leap day: a longer one only makes the store larger.
-const TTL_MAX: Duration = Duration::from_secs(366 * 86_400);
 
 /// Reads the settings of unguarded requests, and all routes but those that have problems. `built_in` is [`BUILT_IN`],
 /// parsed, and `flags` are the defaults of the command line.
@@ -63,7 +51,7 @@ pub(super) fn read<'a>(
         });
     let mut sections = top.tables("routes", &defaults);
     if sections.is_empty() {
-        sections.push(defaults.with_built_in(key_docs::ROUTE, "routes[0]", built_in));
+        sections.push(defaults.with_built_in(RouteOptions::KEYS, "routes[0]", built_in));
     }
     let sections: Vec<_> = sections.into_iter().map(dialect::with_preset).collect();
     let mut top_origins = ValueOrigins::default();
@@ -110,11 +98,11 @@ struct RouteSignature {
 fn read_signature(section: &Section<'_>) -> RouteSignature {
     RouteSignature {
         // It is read again with the other fields: its problem is reported once.
-        host: section.parsed("host", parse_host).and_then(|host| host.value),
+        host: section.optional("host", parse_host).and_then(|host| host.value),
         name: section.parsed("name", parse_name),
         was: section.list("was", parse_name).map(|list| list.value),
         path: section.parsed("path", PathPattern::parse),
-        methods: read_methods(section),
+        methods: methods::read(section),
     }
 }
 
@@ -175,62 +163,19 @@ fn read_fields<'a>(
     tops: &TopTables<'a>,
     context: &RouteContext<'_>,
 ) -> Option<Route> {
+    let options = RouteOptions::read(section);
     let upstream = read_upstream(section, context);
-    let dialect = dialect::read(section);
+    let dialect = options.dialect.map(|dialect| dialect.value);
     let key = key::read(&section.table("key"));
     let scope = scope::read(section, Some(&context.proofs));
     let challenge = challenge::read(section, scope.as_ref());
-    let space = section.choice("space", |word| match word {
-        "path" => Some(KeySpace::Path),
-        "route" => Some(KeySpace::Route),
-        "service" => Some(KeySpace::Service),
-        _ => None,
-    });
-    let host = section.parsed("host", parse_host);
-    let spelling = section.choice("spelling", |word| match word {
-        "pass" => Some(Spelling::Pass),
-        "refuse" => Some(Spelling::Refuse),
-        "same" => Some(Spelling::Same),
-        _ => None,
-    });
-    let path_form = match (&spelling, path) {
+    let path_form = match (&options.spelling, path) {
         (Some(spelling), Some(path)) if spelling.value == Spelling::Same => PathForm::lenient(&path.value),
         _ => PathForm::Normal,
     };
     let recipe = fingerprint::read(&section.table("fingerprint"), dialect, path_form, context);
-    let mode = section.choice("mode", |word| match word {
-        "enforce" => Some(RouteMode::Enforce),
-        "observe" => Some(RouteMode::Observe),
-        "off" => Some(RouteMode::Off),
-        _ => None,
-    });
-    let in_flight = section.choice("in_flight", |word| match word {
-        "accepted" => Some(InFlightPolicy::Accepted),
-        "conflict" => Some(InFlightPolicy::Conflict),
-        "wait" => Some(InFlightPolicy::Wait),
-        _ => None,
-    });
-    let wait_timeout = section.duration_above_zero("wait_timeout");
-    let after_ttl = section.choice("after_ttl", |word| match word {
-        "forget" => Some(false),
-        "refuse" => Some(true),
-        _ => None,
-    });
-    let remember = section.duration_above_zero("remember");
-    let store_down = section.choice("store_down", |word| match word {
-        "bypass" => Some(StoreDownPolicy::Bypass),
-        "reject" => Some(StoreDownPolicy::Reject),
-        _ => None,
-    });
-    let max_age = section.parsed("max_age", |text| match text {
-        "" => Ok(None),
-        text => units::parse_duration(text).map(Some),
-    });
-    let forward_key = section.parsed("forward_key", key::parse_forward_key);
-    let connect_timeout = section.duration_above_zero("connect_timeout");
-    let upstream_timeout = section.duration_above_zero("upstream_timeout");
-    let upstream_idle_timeout = section.duration_above_zero("upstream_idle_timeout");
-    if let (Some(connect), Some(whole)) = (&connect_timeout, &upstream_timeout)
+    let (connect_timeout, upstream_timeout) = (&options.connect_timeout, &options.upstream_timeout);
+    if let (Some(connect), Some(whole)) = (connect_timeout, upstream_timeout)
         && connect.value >= whole.value
         && connect.position.is_written()
     {
@@ -243,23 +188,13 @@ fn read_fields<'a>(
     }
     let statuses = statuses::read(section);
     let outcome = outcome::read(section);
-    let on_unknown = section.choice("on_unknown", |word| match word {
-        "hold" => Some(OnUnknown::Hold),
-        "retry" => Some(OnUnknown::Retry),
-        "retry-when-quiet" => Some(OnUnknown::RetryWhenQuiet),
-        _ => None,
-    });
-    let ttl = section.parsed("ttl", parse_ttl);
-    let key_rate = limits::read_key_rate(&section.table("limits"));
-    let live_keys = limits::read_live_keys(&section.table("limits"));
-    let max_request_body = section.parsed("max_request_body", parse_body_size);
-    let max_response_body = section.parsed("max_response_body", parse_body_size);
+    let key_limits = limits::read_key_limits(&section.table("limits"));
     let cors = cors::read(&section.table("cors").with_fallback(&tops.cors));
-    let authorize = authorize::read(&section.table("replay"));
-    let drop_headers = section.table("replay").list("drop_headers", header_name);
-    let bypasses = store_down.as_ref().is_some_and(|policy| policy.value == StoreDownPolicy::Bypass);
+    let mut replay = ReplayOptions::read(&section.table("replay"));
+    let authorize = replay.authorize(section.reader());
+    let bypasses = options.store_down.as_ref().is_some_and(|policy| policy.value == StoreDownPolicy::Bypass);
     let reconcile = reconcile::read(&section.table("reconcile"), bypasses);
-    let delivery = delivery::read(section, context);
+    let delivery = delivery::read(section, options.delivery, context);
     let called = [
         upstream.as_ref(),
         reconcile.as_ref().and_then(|(_, reconcile)| Some(&reconcile.as_ref()?.lookup.upstream)),
@@ -270,163 +205,52 @@ fn read_fields<'a>(
     let upstream_tls = upstream_tls::read(&upstream_tls, context.system_authorities, needs_tls);
     let (quiet_after, reconcile) = reconcile?;
     let (delivery, retry) = delivery?;
+    let (key_rate, live_keys) = key_limits?;
+    let (after_ttl, remember) = (options.after_ttl?.value, options.remember?.value);
+    let upstream_timeout = options.upstream_timeout?.value;
     Some(Route {
         name: "".into(),
         was: Vec::new(),
         path: PathPattern::default(),
         methods: Vec::new(),
-        spelling: spelling?.value,
-        host: host?.value,
-        mode: mode?.value,
+        spelling: options.spelling?.value,
+        host: options.host?.value,
+        mode: options.mode?.value,
         upstream: upstream?,
         upstream_tls: upstream_tls?,
         dialect: dialect?,
         key: key?,
         scope: scope?,
         challenge: challenge?,
-        space: space?.value,
+        space: options.space?.value,
         recipe: recipe?,
-        in_flight: in_flight?.value,
-        wait_timeout: wait_timeout?.value,
+        in_flight: options.in_flight?.value,
+        wait_timeout: options.wait_timeout?.value,
         // A default gives way to a written value.
-        connect_timeout: connect_timeout?.value.min(upstream_timeout.as_ref()?.value.mul_f64(0.9)),
-        upstream_timeout: upstream_timeout?.value,
-        upstream_idle_timeout: upstream_idle_timeout?.value,
+        connect_timeout: options.connect_timeout?.value.min(upstream_timeout.mul_f64(0.9)),
+        upstream_timeout,
+        upstream_idle_timeout: options.upstream_idle_timeout?.value,
         statuses: statuses?,
         outcome: Arc::new(outcome?),
-        on_unknown: on_unknown?.value,
+        on_unknown: options.on_unknown?.value,
         quiet_after: context.lease_expiry? + quiet_after,
         reconcile,
-        ttl: ttl?.value,
-        remember: remember.filter(|_| after_ttl.as_ref().is_some_and(|refuse| refuse.value)).map(|time| time.value),
-        store_down: store_down?.value,
-        max_age: max_age?.value,
+        ttl: options.ttl?.value,
+        remember: (after_ttl == AfterTtl::Refuse).then_some(remember),
+        store_down: options.store_down?.value,
+        max_age: options.max_age?.value,
         delivery,
         retry,
-        forward_key: forward_key?.value,
-        key_rate: key_rate?,
-        live_keys: live_keys?,
-        max_request_body: max_request_body?.value,
-        max_response_body: max_response_body?.value,
+        forward_key: options.forward_key?.value,
+        key_rate,
+        live_keys,
+        max_request_body: options.max_request_body?.value,
+        max_response_body: options.max_response_body?.value,
         cors: Arc::new(cors?),
         authorize: authorize?,
-        drop_headers: drop_headers?.value.into_iter().map(|name| name.value).collect(),
+        drop_headers: replay.drop_headers?.value,
         origins: ValueOrigins::default(),
     })
-}
-
-/// Parses how long a key is remembered: from a second to a year.
-///
-/// # Errors
-/// The problem, beginning with a verb.
-pub fn parse_ttl(text: &str) -> Result<Duration, String> {
-    match units::parse_duration(text)? {
-        ttl if ttl < TTL_MIN => Err("is too short: a retry would find its key forgotten; write `1s` at least".into()),
-        ttl if ttl > TTL_MAX => Err("is too long: write `366d` at most".into()),
-        ttl => Ok(ttl),
-    }
-}
-
-/// Parses a host, in lower case and without a dot at its end. Requests are matched without their port.
-fn parse_host(text: &str) -> Result<Option<Box<str>>, String> {
-    if text.is_empty() {
-        return Ok(None);
-    }
-    let name = text.strip_suffix('.').unwrap_or(text);
-    match text.parse::<Authority>() {
-        Ok(authority) if authority.host() == text && !name.is_empty() => Ok(Some(name.to_ascii_lowercase().into())),
-        _ => Err("is no host: write `api.example.com`, without a port".into()),
-    }
-}
-
-fn parse_name(text: &str) -> Result<Arc<str>, String> {
-    let word = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-    if (1..=64).contains(&text.len()) && text.bytes().all(word) {
-        return Ok(text.into());
-    }
-    Err("is no name: write 1 to 64 letters, digits, `_`, `.` and `-`, as in `create-payment`".into())
-}
-
-/// The methods of IANA's registry (<https://www.iana.org/assignments/http-methods>).
-const REGISTERED_METHODS: [&str; 39] = [
-    "ACL",
-    "BASELINE-CONTROL",
-    "BIND",
-    "CHECKIN",
-    "CHECKOUT",
-    "CONNECT",
-    "COPY",
-    "DELETE",
-    "GET",
-    "HEAD",
-    "LABEL",
-    "LINK",
-    "LOCK",
-    "MERGE",
-    "MKACTIVITY",
-    "MKCALENDAR",
-    "MKCOL",
-    "MKREDIRECTREF",
-    "MKWORKSPACE",
-    "MOVE",
-    "OPTIONS",
-    "ORDERPATCH",
-    "PATCH",
-    "POST",
-    "PROPFIND",
-    "PROPPATCH",
-    "PUT",
-    "QUERY",
-    "REBIND",
-    "REPORT",
-    "SEARCH",
-    "TRACE",
-    "UNBIND",
-    "UNCHECKOUT",
-    "UNLINK",
-    "UNLOCK",
-    "UPDATE",
-    "UPDATEREDIRECTREF",
-    "VERSION-CONTROL",
-];
-
-fn read_methods(section: &Section<'_>) -> Option<Vec<Method>> {
-    let methods = section.list("methods", |text| {
-        if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
-            return Err("is not in capitals: methods are case-sensitive".into());
-        }
-        if matches!(text, "*" | "ALL" | "ANY") {
-            return Err("is no method, and would match no request: list the methods, \
-                        as in `[\"POST\", \"PATCH\", \"PUT\", \"DELETE\"]`"
-                .into());
-        }
-        match text.parse() {
-            Ok(Method::CONNECT | Method::HEAD | Method::OPTIONS | Method::TRACE) => {
-                Err("changes nothing that a retry could do twice; write methods like `POST`, `PATCH`, `PUT`, `DELETE`"
-                    .into())
-            }
-            Ok(method) if REGISTERED_METHODS.contains(&text) => Ok(method),
-            // Services have methods of their own, but a slip would leave the route's requests unguarded.
-            Ok(method) => match nearest(text, REGISTERED_METHODS) {
-                Some(meant) => Err(format!("is no registered method; did you mean `{meant}`?")),
-                None => Ok(method),
-            },
-            Err(_) => Err("is no method: write one like `POST`".into()),
-        }
-    })?;
-    let mut distinct = Vec::new();
-    for method in &methods.value {
-        if distinct.contains(&method.value) {
-            section.reader().problem(&method.position, "is listed a second time");
-            return None;
-        }
-        distinct.push(method.value.clone());
-    }
-    if distinct.is_empty() {
-        section.reader().problem(&methods.position, "is empty: a route without methods guards nothing");
-        return None;
-    }
-    Some(distinct)
 }
 
 /// Reads the route's own upstream, or takes the one at the top.
@@ -436,14 +260,4 @@ fn read_upstream(section: &Section<'_>, context: &RouteContext<'_>) -> Option<Ar
         return context.upstream.clone();
     }
     upstream_target(section, text, &context.listeners)
-}
-
-fn parse_body_size(text: &str) -> Result<usize, String> {
-    match units::parse_size(text)? {
-        0 => Err("leaves no room for any body".into()),
-        bytes if bytes > BODY_BYTES_MAX as u64 => {
-            Err("is too much: bodies are held in memory and stored whole; write `64MiB` at most".into())
-        }
-        bytes => usize::try_from(bytes).map_err(|_| "is more than this machine can address".into()),
-    }
 }

@@ -1,4 +1,4 @@
-//! The file's JSON Schema (2020-12), made from [`key_docs`].
+//! The file's JSON Schema (2020-12), made from the declarations of the options.
 //!
 //! It describes each key by itself, for editors and validators. `oncegate check` checks the rest (bounds, keys that
 //! contradict each other, whether a `${NAME}` is set) and is authoritative: every file that it accepts is valid by the
@@ -6,7 +6,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::key_docs::{self, KeyDoc, ValueKind};
+use super::file_options::TOP;
+use super::key_doc::{KeyDoc, ValueKind};
 use super::units;
 
 /// A text with a `${…}`, whatever its value will be.
@@ -15,7 +16,7 @@ const INTERPOLATED: &str = r"\$\{";
 /// The schema of a whole file.
 pub fn schema() -> Value {
     // At the top nothing is required: flags and variables may give the keys that have no default.
-    let mut schema = table(key_docs::TOP, false);
+    let mut schema = table(TOP, false);
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
     schema["title"] = json!("oncegate.toml");
     schema["description"] = json!("The configuration of Oncegate, a proxy that makes requests safe to retry.");

@@ -119,7 +119,7 @@ const CHANGING_CLAIMS: [&str; 7] = ["at_hash", "c_hash", "exp", "iat", "jti", "n
 
 const NOT_IN_MESSAGES: &str = "has a part that a message does not have: write `header:NAME` or `none`";
 
-/// The parts of the default that `key_docs` declares, to recognize them where they are written.
+/// The parts of the default that `route_options` declares, to recognize them where they are written.
 fn default_parts() -> Vec<ScopePart> {
     let part = |source, name: &str| ScopePart { source, optional: true, name: name.into() };
     let api_key = ScopeSource::Header(HeaderName::from_static("x-api-key"));

@@ -4,10 +4,8 @@ use std::path::PathBuf;
 
 use http::StatusCode;
 use proptest::prelude::*;
-use toml::de::{DeTable, DeValue};
 
 use super::environment::FakeEnvironment;
-use super::key_docs::{KeyDoc, TOP, ValueKind};
 use super::*;
 use crate::domain::fingerprint::Secret;
 
@@ -86,40 +84,6 @@ fn the_reference_is_the_defaults() {
         config
     });
     assert_eq!(same(&reference), same(&defaults));
-}
-
-#[test]
-fn the_reference_has_every_key_in_order() {
-    fn check(path: &str, table: &DeTable<'_>, keys: &[KeyDoc]) {
-        let mut last = 0;
-        for key in keys {
-            let path = format!("{path}.{}", key.name);
-            let (name, value) = table.get_key_value(key.name).unwrap_or_else(|| panic!("{path} is missing"));
-            assert!(name.span().start >= last, "{path} stands too early");
-            last = name.span().start;
-            match (key.kind, value.get_ref()) {
-                (ValueKind::Table(_), DeValue::Table(_)) if key.name == "defaults" => {}
-                (ValueKind::Table(keys), DeValue::Table(table)) => check(&path, table, keys),
-                // Its rules stand in the comment.
-                (ValueKind::Tables(_), DeValue::Array(rules)) if key.name == "outcome" => assert!(rules.is_empty()),
-                (ValueKind::Tables(keys), DeValue::Array(tables)) => {
-                    check(&path, tables[0].get_ref().as_table().expect("a table"), keys);
-                }
-                _ => {}
-            }
-        }
-    }
-    check("", DeTable::parse(&whole_reference()).expect("TOML").get_ref(), TOP);
-}
-
-/// With the tables that are not there without being written: their lines have a `#` and no space before them.
-fn whole_reference() -> String {
-    let text = std::fs::read_to_string(repository_file("reference.toml")).expect("it can be read");
-    let lines = text.lines().map(|line| match line.strip_prefix('#') {
-        Some(written) if written.starts_with(|first: char| !first.is_whitespace()) => written,
-        _ => line,
-    });
-    lines.collect::<Vec<_>>().join("\n")
 }
 
 #[test]
@@ -436,6 +400,7 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
 }
 
 mod consumers;
+mod documents;
 mod fingerprint;
 mod outcomes;
 mod routes;

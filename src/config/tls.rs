@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use rustls::ServerConfig;
 
+use super::options::options;
 use super::reader::Section;
+use super::words::Word;
 use crate::tls::{self, CertificateFileError, ClientCertificates};
 
 /// TLS towards clients.
@@ -35,17 +37,25 @@ impl fmt::Debug for TlsConfig {
     }
 }
 
+options! {
+    /// The options of `[tls]`.
+    pub(super) struct TlsOptions {
+        /// a PEM file: the certificate, and behind it those up to its authority
+        certificate: Text = "" => String, string();
+        /// a PEM file: the certificate's private key
+        key: Text = "" => String, string();
+        /// a PEM file: the authorities of clients' certificates; empty to ask for none
+        client_ca: Text = "" => String, string();
+        /// a client without a certificate: refuse its connection, or serve it
+        client: Choice(ClientCertificates::WORDS) = "required" => ClientCertificates, choice();
+    }
+}
+
 /// Reads `[tls]`; `Some(None)` for cleartext.
 pub(super) fn read(section: &Section<'_>) -> Option<Option<TlsConfig>> {
     let reader = section.reader();
-    let (certificate, key) = (section.text("certificate"), section.text("key"));
-    let authorities = section.text("client_ca");
-    let clients = section.choice("client", |word| match word {
-        "optional" => Some(ClientCertificates::Optional),
-        "required" => Some(ClientCertificates::Required),
-        _ => None,
-    });
-    let (certificate, key, authorities, clients) = (certificate?, key?, authorities?, clients?);
+    let TlsOptions { certificate, key, client_ca, client } = TlsOptions::read(section);
+    let (certificate, key, authorities, clients) = (certificate?, key?, client_ca?, client?);
     match (certificate.value.is_empty(), key.value.is_empty()) {
         (true, true) if authorities.value.is_empty() => return Some(None),
         (true, true) => {

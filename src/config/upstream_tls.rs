@@ -7,6 +7,7 @@ use rustls::pki_types::ServerName;
 use sha2::{Digest, Sha256};
 
 use super::environment::Environment;
+use super::options::options;
 use super::reader::Section;
 use crate::tls::{self, Authorities, CertificateFileError, ClientIdentity, Trust};
 
@@ -58,6 +59,25 @@ impl<'a> SystemAuthorities<'a> {
     }
 }
 
+options! {
+    /// The options of `upstream_tls`, at the top and of a route.
+    pub(super) struct UpstreamTlsOptions {
+        /// a PEM file: the authorities of services' certificates; empty for the system's
+        ca: Text = "" => String, string();
+        /// a PEM file: the certificate that is shown to services, and its chain
+        certificate: Text = "" => String, string();
+        /// a PEM file: that certificate's private key
+        key: Text = "" => String, string();
+        /// the name that a service's certificate must be for; empty for the URL's host
+        server_name: Text = "" => Option<ServerName<'static>>, optional(parse_server_name);
+    }
+}
+
+fn parse_server_name(text: &str) -> Result<ServerName<'static>, String> {
+    let name = ServerName::try_from(text.to_owned());
+    name.map_err(|_| "is no name that a certificate can have: write a DNS name or an address".into())
+}
+
 /// Reads the whole table. Without a service that is called over TLS, the authorities of the system are not needed.
 pub(super) fn read(
     section: &Section<'_>,
@@ -65,14 +85,7 @@ pub(super) fn read(
     is_needed: bool,
 ) -> Option<UpstreamTlsConfig> {
     let reader = section.reader();
-    let (ca, certificate, key) = (section.text("ca"), section.text("certificate"), section.text("key"));
-    let server_name = section.parsed("server_name", |text| match text {
-        "" => Ok(None),
-        text => match ServerName::try_from(text.to_owned()) {
-            Ok(name) => Ok(Some(name)),
-            Err(_) => Err("is no name that a certificate can have: write a DNS name or an address".into()),
-        },
-    });
+    let UpstreamTlsOptions { ca, certificate, key, server_name } = UpstreamTlsOptions::read(section);
     let (ca, certificate, key, server_name) = (ca?, certificate?, key?, server_name?);
     let authorities = match ca.value.is_empty() {
         true if is_needed => system.get().clone(),

@@ -2,7 +2,7 @@
 
 use toml::de::DeValue;
 
-use super::key_docs::{self, KeyDoc, ValueKind};
+use super::key_doc::{KeyDoc, ValueKind};
 use super::nearest::nearest;
 
 /// The end of the problem of a missing key where no file was read.
@@ -60,13 +60,14 @@ const FOREIGN_NAMES: [(&str, &str); 17] = [
 ];
 
 /// The problem of a key that its table does not have: names the nearest key, or all keys and the table that has it.
-pub(super) fn unknown_key(name: &str, keys: &[KeyDoc]) -> String {
+pub(super) fn unknown_key(name: &str, keys: &[KeyDoc], tables: &[(&str, &[KeyDoc])]) -> String {
     let names = || keys.iter().map(|key| key.name);
     let foreign = FOREIGN_NAMES.iter().find(|(foreign, _)| *foreign == name).map(|(_, ours)| *ours);
     if let Some(near) = nearest(name, names()).or(foreign.filter(|ours| names().any(|known| known == *ours))) {
         return format!("unknown key; did you mean `{near}`?");
     }
-    let table = key_docs::table_with(name).map_or(String::new(), |table| format!(" (`{name}` is written {table})"));
+    let with_it = tables.iter().find(|(_, keys)| keys.iter().any(|key| key.name == name));
+    let table = with_it.map_or(String::new(), |(place, _)| format!(" (`{name}` is written {place})"));
     format!("unknown key; known here are {}{table}", names().collect::<Vec<_>>().join(", "))
 }
 

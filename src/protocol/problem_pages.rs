@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_default_base_is_where_the_pages_are() {
-        let key = crate::config::key_docs::TOP.iter().find(|key| key.name == "problem_base").unwrap();
+        let key = crate::config::TOP.iter().find(|key| key.name == "problem_base").unwrap();
         assert_eq!(key.default, Some(format!("{HOME:?}").as_str()));
     }
 

@@ -1,0 +1,43 @@
+//! What is known of an option beside its reading.
+
+/// An option: a key of a table.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyDoc {
+    /// The name in the file.
+    pub name: &'static str,
+    /// The kind of its value.
+    pub kind: ValueKind,
+    /// The default, as TOML; `None` for a key that must be written.
+    pub default: Option<&'static str>,
+    /// Its meaning, in one line.
+    pub about: &'static str,
+    /// The name of the route's setting that it is part of; `None` for that of its table, or for no setting.
+    pub label: Option<&'static str>,
+}
+
+/// The kind of a key's value.
+#[derive(Clone, Copy, Debug)]
+pub enum ValueKind {
+    /// `true` or `false`.
+    Boolean,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// A text such as `30s`.
+    Duration,
+    /// A whole number.
+    Integer,
+    /// A text, a number or a boolean.
+    Scalar,
+    /// A text such as `64KiB`.
+    Size,
+    /// A table with these keys.
+    Table(&'static [KeyDoc]),
+    /// Any number of tables with these keys.
+    Tables(&'static [KeyDoc]),
+    /// A text whose form `about` describes.
+    Text,
+    /// A list of such texts.
+    Texts,
+    /// Such a text, or a list of them.
+    TextOrTexts,
+}

@@ -1,0 +1,50 @@
+//! Reads and checks the log's part of `[telemetry]`.
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+use super::LogConfig;
+use super::options::options;
+use super::reader::Section;
+use super::words::{Word, words};
+
+words! {
+    /// The format of log lines.
+    pub enum LogFormat {
+        /// Text on a terminal, else JSON.
+        Auto = "auto",
+        /// Text for people.
+        Text = "text",
+        /// One JSON object for each line.
+        Json = "json",
+    }
+}
+
+options! {
+    /// The options of `[telemetry]`.
+    pub(super) struct TelemetryOptions {
+        /// the events that are logged: a level, or `info,oncegate=debug`
+        log: Text = "info" => String, parsed(parse_filter);
+        /// `auto` is text on a terminal, else json
+        format: Choice(LogFormat::WORDS) = "auto" => LogFormat, choice();
+        /// an OpenTelemetry collector: `http://host:4317`, or a path behind it for HTTP
+        otlp: Text = "";
+    }
+}
+
+/// Reads the log's filter and format.
+pub(super) fn read_log(section: &Section<'_>) -> Option<LogConfig> {
+    let TelemetryOptions { log, format } = TelemetryOptions::read(section);
+    Some(LogConfig { filter: log?.value, format: format?.value })
+}
+
+fn parse_filter(text: &str) -> Result<String, String> {
+    // Any other word would be a target, also a level with a blank before it, and everything else would be silent.
+    let is_level = |word: &str| word.is_empty() || word.contains(['=', '[']) || word.parse::<LevelFilter>().is_ok();
+    match EnvFilter::try_new(text) {
+        Ok(_) if text.split(',').all(is_level) => Ok(text.to_owned()),
+        Ok(_) | Err(_) => {
+            Err("is no filter: write `error`, `warn`, `info`, `debug` or `trace`, or `info,oncegate=debug`".into())
+        }
+    }
+}
