@@ -1,7 +1,7 @@
 # What there is to do with Oncegate. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint doc tidy dependencies validate sbom test fuzz mutants attacks apps clients simulation soak torture seeded-bugs ha cluster upgrade postgres-versions bench dist release demo clean
+.PHONY: help check fmt lint doc tidy docs-write dependencies validate sbom test fuzz mutants attacks apps clients simulation soak torture seeded-bugs ha cluster upgrade postgres-versions bench dist release demo clean
 
 help: ## Lists these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -19,6 +19,9 @@ doc:
 
 tidy:
 	cargo test --locked --quiet --test tidy --test docs
+
+docs-write: ## Writes config/reference.toml and the tables of docs/configuration.md anew, from the declarations of the options
+	cargo test --locked --quiet --lib config::tests::documents::write_the_documents -- --ignored
 
 dependencies:
 	scripts/dependencies
