@@ -1,6 +1,7 @@
 //! Requests of operators about keys: read, carried out, answered with typed results.
 //!
-//! `params` reads requests, `queries` looks, `changes` decides, `dto` has the results, which are written as JSON for the API. The operators' page renders the same results as HTML.
+//! `params` reads requests, `queries` looks, `changes` decides. `dto` has the results, which are written as JSON for the API; the
+//! operators' page renders the same results as HTML.
 //!
 //! Nothing here knows a socket. The admin listener brings requests here, and `oncegate keys`, where no instance runs,
 //! brings the same ones over a store of its own. All requests are about one service.

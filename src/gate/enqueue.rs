@@ -75,16 +75,22 @@ impl GuardedRequest {
 }
 
 /// Takes a key for the delivery of a request.
-struct DeliveryTaker {
+struct DeliveryTaker<'a> {
+    instance: &'a Instance,
     sealed: SealedBytes,
     /// Notes nothing.
     context: ResponseContext,
 }
 
+/// Whether the store may have another salt. Under another one, a retry elsewhere would not find the request, and accept it again.
+fn is_salt_in_doubt(instance: &Instance) -> bool {
+    instance.salt_replaced.is_cancelled() || instance.is_salt_doubtful.load(Ordering::Acquire)
+}
+
 /// Whether an accepted key had no record before.
 struct IsNew(bool);
 
-impl KeyTaker for DeliveryTaker {
+impl KeyTaker for DeliveryTaker<'_> {
     type Key = IsNew;
 
     async fn take(
@@ -94,6 +100,10 @@ impl KeyTaker for DeliveryTaker {
         permit: &NewKeyPermit,
         from: Option<ExpectedRecord>,
     ) -> Result<TakeResult<IsNew>, StoreError> {
+        // Asked again: the limits of new keys may have taken as long as a call of the store.
+        if is_salt_in_doubt(self.instance) {
+            return Err(StoreError::Unavailable("the salt of the scopes is in doubt".into()));
+        }
         let reserve_request = permit.mark(&guarded.reserve_request);
         let request = EnqueueRequest { reserve_request, sealed: self.sealed.clone() };
         Ok(match store.enqueue(EnqueueParams { request, from }).await? {
@@ -114,16 +124,13 @@ impl Gate {
         if guarded.is_provisional {
             return WorkResult::refused(Refusal::StoreUnavailable);
         }
-        // Under another salt than the store's, a retry elsewhere would not find the request, and accept it again.
-        let Instance { salt_replaced, is_salt_doubtful, .. } = &*self.instance;
         let may_accept = match &guarded.broken_rule {
             Some(refusal) => Err(refusal.clone()),
-            None if salt_replaced.is_cancelled() || is_salt_doubtful.load(Ordering::Acquire) => {
-                Err(Refusal::StoreUnavailable)
-            }
+            None if is_salt_in_doubt(&self.instance) => Err(Refusal::StoreUnavailable),
             None => Ok(()),
         };
-        let mut taker = DeliveryTaker { sealed: guarded.seal(), context: ResponseContext::default() };
+        let (instance, context) = (&*self.instance, ResponseContext::default());
+        let mut taker = DeliveryTaker { instance, sealed: guarded.seal(), context };
         match self.claim(&mut taker, &mut guarded, may_accept).await {
             Ok(Claim::Mine(IsNew(is_new))) => {
                 self.instance.last_seen.note(&guarded.queued_record());
