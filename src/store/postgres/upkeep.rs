@@ -196,7 +196,7 @@ pub(super) async fn remember_route_identities(
     write_on(pool, deadline, &REMEMBER_ROUTE_IDENTITIES, columns).await?.iter().map(identity).collect()
 }
 
-/// Runs a statement that writes and is no function, see [`write`].
+/// Runs a statement that writes and is no function, see [`write()`].
 pub(super) async fn write_on(
     pool: &PgPool,
     deadline: Instant,
