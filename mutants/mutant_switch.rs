@@ -1,4 +1,5 @@
-//! What the switches of the mutants and of the seeded bugs ask: a part of the copies that `mutants/copy-sources` makes, and of nothing else.
+//! The question that the switches of the mutants and of the seeded bugs ask. Only the copies that `mutants/copy-sources` makes have
+//! this file.
 //!
 //! The variable is read once: a test program is started for each mutant. A test is in the name of its thread, so the file that
 //! `ONCEGATE_MUTANTS_REACHED` names tells which tests come to which mutants.

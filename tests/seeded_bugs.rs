@@ -32,9 +32,9 @@ const TORTURE_SECONDS: &str = "15";
 #[serde(deny_unknown_fields)]
 struct Rewrite {
     file: PathBuf,
-    /// What the file has exactly once.
+    /// The text that the file has exactly once.
     text: String,
-    /// What stands there instead; `BUG` is true while the bug is active.
+    /// The text that takes its place; `BUG` is true while the bug is active.
     becomes: String,
 }
 

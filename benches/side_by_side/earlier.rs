@@ -20,7 +20,7 @@ const AIM: f64 = 0.97;
 
 /// One server, with a database for each program.
 struct Server {
-    /// What is said after the names of its rows.
+    /// The words after the names of its rows.
     suffix: &'static str,
     earlier: Process,
     now: [Process; 2],

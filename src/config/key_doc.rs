@@ -1,4 +1,4 @@
-//! What is known of an option beside its reading.
+//! The description of an option, beside its reading.
 
 /// An option: a key of a table.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 //! Each method is a job for that thread. The thread executes all waiting jobs in one transaction, and answers only
 //! after the COMMIT has returned: with the write-ahead log and `synchronous = FULL` that is one fsync for all of them.
 //! Reads are jobs too, so that no caller sees a write that a failing COMMIT then rolls back, or one that is not on the disk yet.
-//! What a killed process wrote and did not sync is synced before the next one answers: its opening is a commit.
+//! Writes that a killed process did not sync are synced before the next process answers, because opening the store is a commit.
 //!
 //! Time is read once for each transaction.
 

@@ -1,4 +1,4 @@
-//! What the API writes otherwise than the fields of its types: keys, problems, and ids, hashes, states and causes as text.
+//! The parts of the API's JSON that differ from the fields of its types: keys, problems, and ids, hashes, states and causes as text.
 
 use std::time::SystemTime;
 

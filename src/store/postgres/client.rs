@@ -65,7 +65,7 @@ impl PgClient {
         Self { client: ClientWrapper::new(client, driver), server, place, prepares: OnceCell::new() }
     }
 
-    /// What durable commits have proven.
+    /// The proofs of durable commits.
     pub fn horizons(&self) -> &Horizons {
         self.server.horizons()
     }

@@ -49,6 +49,7 @@ impl Durability {
     }
 }
 
+/// Keeps a proof. Returns whether it is one for this row.
 fn accept(horizons: &Horizons, proof: Option<Proof>, writer: &Writer) -> bool {
     let Some(proof) = proof else { return false };
     let is_proven = proof.is_of_server_of(writer);
@@ -62,6 +63,7 @@ pub(super) async fn wait_on(client: &PgClient, writer: Option<Writer>) -> Result
     let rows = await_durability(client, &[]).await?;
     Ok(accept(client.horizons(), rows.first().and_then(|row| Proof::read(row).ok().flatten()), &writer))
 }
+
 /// A commit that proves that what is visible of a key is durable.
 struct DurableCommit(RecordId);
 

@@ -116,7 +116,7 @@ pub(super) fn ends_the_session(error: &DbError) -> bool {
     }
 }
 
-/// What a server's error means for the statement that it answers: one of the failures.
+/// The failure that a server's error means for the statement that it answers.
 type FailureClass = fn(Cause) -> PgFailure;
 
 /// The class of each SQLSTATE or prefix; the first that fits counts. An ordinary error rolls its statement back before
@@ -163,7 +163,7 @@ fn classify(code: &str, message: &str, ends_the_session: bool) -> FailureClass {
 pub(super) struct ServerError {
     code: String,
     message: String,
-    /// What gives the role the right that it lacks.
+    /// The statement that gives the role the right that it lacks.
     remedy: Option<&'static str>,
 }
 

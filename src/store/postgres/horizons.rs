@@ -1,4 +1,4 @@
-//! What durable commits have proven, and who wrote a row: the comparison that [`super::durability`] rests on.
+//! The proofs of durable commits, and the writers of rows: the comparison that [`super::durability`] rests on.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -34,7 +34,7 @@ fn full_id(horizon: i64, lower_half: u32) -> i64 {
     horizon + i64::from(lower_half.wrapping_sub(horizon_half).cast_signed())
 }
 
-/// What a durable commit has proven.
+/// The proof that a durable commit gives.
 #[derive(Clone, Debug)]
 pub(super) struct Proof {
     /// The server since its start, with the standbys that its commits wait for, and how.

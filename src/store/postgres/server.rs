@@ -40,7 +40,7 @@ struct ServerState {
     identity: OnceLock<StoreIdentity>,
     /// Whether the keys are distributed over a cluster.
     is_distributed: watch::Sender<bool>,
-    /// What durable commits have proven.
+    /// The proofs of durable commits.
     horizons: Horizons,
     /// Whether the connections lead to another server since the last look at the primaries.
     has_moved: AtomicBool,
@@ -162,7 +162,7 @@ impl PgServer {
         self.0.is_distributed.send_replace(true);
     }
 
-    /// What durable commits have proven.
+    /// The proofs of durable commits.
     pub(super) fn horizons(&self) -> &Horizons {
         &self.0.horizons
     }

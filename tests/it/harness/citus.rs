@@ -125,7 +125,7 @@ pub struct PreparedWatch {
     task: JoinHandle<()>,
 }
 
-/// What was seen on one node.
+/// The observations of one node.
 #[derive(Default)]
 struct SeenPrepared {
     /// The times at which each transaction was seen first and last, by its name.

@@ -164,7 +164,7 @@ async fn no_call_succeeds(primary: &Primary, key: &str, database: &TestDatabase)
     }
 }
 
-/// What becomes of the primary whose replication stands still.
+/// The fate of a primary whose replication stands still.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     ReplicationGoesOn,

@@ -1,4 +1,4 @@
-//! What operators see: keys, counts, instances and the audit log.
+//! The types of the operators' side: keys, counts, instances and the audit log.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
