@@ -144,16 +144,22 @@ impl TeedBody {
 }
 
 impl Body {
-    /// Returns a streaming body and the receiver of its copy, which counts in `share`. The channel closes without a copy if the body
-    /// breaks off or is not read to its end.
-    pub fn teed(incoming: RequestBody, bytes_max: usize, share: BudgetShare) -> (Self, oneshot::Receiver<CopyResult>) {
+    /// Lets a streaming body be copied as it is read, and returns the receiver of the copy, which counts in `share`. The channel closes
+    /// without a copy if the body breaks off, is not read to its end, or does not stream.
+    pub fn tee(&mut self, bytes_max: usize, share: BudgetShare) -> oneshot::Receiver<CopyResult> {
         let (receiver, copy) = oneshot::channel();
-        let begun = BodyCopy { bytes: BytesMut::new(), share, receiver };
-        let mut tee = TeedBody { incoming, copy: Some(begun), bytes_max };
-        if tee.incoming.is_end_stream() {
-            tee.send_copy();
-        }
-        (Self::Teed(tee), copy)
+        *self = match std::mem::replace(self, Self::empty()) {
+            Self::Streaming(incoming) => {
+                let begun = BodyCopy { bytes: BytesMut::new(), share, receiver };
+                let mut tee = TeedBody { incoming, copy: Some(begun), bytes_max };
+                if tee.incoming.is_end_stream() {
+                    tee.send_copy();
+                }
+                Self::Teed(tee)
+            }
+            other => other,
+        };
+        copy
     }
 
     /// Attaches a tie to a streaming body, so that its end can be seen. `None` for a body that is in memory already.

@@ -1,38 +1,37 @@
-//! Admits a request: finds its route, key, scope, body and fingerprint. This is all that the store needs for a reservation.
+//! Admits a request: finds its route, its identity, its body and its fingerprint, which are all that the store needs for a reservation.
+//!
+//! Four steps over one [`Incoming`](incoming::Incoming) value. Requests take them here, copies of observed requests in `observed`,
+//! messages in `message`, and `oncegate explain` in `explain`:
+//!
+//! 1. `route_search` finds the route.
+//! 2. `identity` finds the key (`key_location`) and the caller (`scope`, `token`).
+//! 3. `read_body` reads the body.
+//! 4. `fingerprinting` computes the fingerprint, and `reservation` makes the reservation.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::{HeaderMap, Request, StatusCode, request};
+use http::{Request, request};
 
 use super::client::ClientConnection;
 use super::first_sent;
-use super::pass::{self, PassThroughRequest};
+use super::pass::PassThroughRequest;
 use super::response_context::ResponseContext;
 use super::routing::ActiveRoute;
 use super::worker::{Gate, LiveConfig};
+use crate::body::Body;
 use crate::body::request_body::RequestBody;
-use crate::body::{Body, ConnectionGuard};
-use crate::config::{BODY_BYTES_MAX, Config, Route, RouteMode};
-use crate::domain::attempt::ReserveRequest;
-use crate::domain::fingerprint::Fingerprint;
-use crate::domain::ids::Token;
-use crate::domain::kept_path;
+use crate::config::{BODY_BYTES_MAX, Route, RouteMode};
 use crate::domain::key::{Key, KeyLimits};
-use crate::domain::normal_path::has_unsafe_character;
-use crate::instance::Instance;
 use crate::instance::metrics::MethodLabel;
-use crate::machine::fill_random;
-use crate::protocol::early_hints;
-use crate::protocol::fields::{self, RequestOrigin};
+use crate::protocol::fields;
 use crate::protocol::refusal::Refusal;
 use crate::upstream::UpstreamClient;
 
-use fingerprinting::FingerprintSource;
-use identity::{Incoming, KeySearch, RequestIdentity};
-use key_location::check_without_key;
-use origin::{client_address, request_origin};
+use identity::{KeySearch, RequestIdentity};
+use incoming::{Incoming, Realm};
+use key_location::{NOMINATED_FIELD, check_nominated, check_without_key};
+use observed::Observation;
+use origin::request_origin;
 use read_body::BodyReader;
 use read_only::{may_only_read, only_reads};
 use route_search::{RouteSearch, find_route};
@@ -40,11 +39,14 @@ use route_search::{RouteSearch, find_route};
 pub use guarded_request::GuardedRequest;
 pub(super) use message::AdmitError;
 pub use message::Message;
+pub(super) use reservation::fresh_token;
+pub(super) use route_search::check_path;
 
 pub mod explain;
 pub(super) mod fingerprinting;
 mod guarded_request;
-pub(super) mod identity;
+mod identity;
+pub(super) mod incoming;
 mod key_location;
 mod message;
 mod method_override;
@@ -52,8 +54,9 @@ pub(super) mod observed;
 pub(super) mod origin;
 pub(super) mod read_body;
 mod read_only;
+mod reservation;
 mod route_search;
-pub(super) mod scope;
+mod scope;
 mod single_field;
 mod stored_key;
 pub mod token;
@@ -62,28 +65,10 @@ pub mod token;
 pub enum Admission {
     /// A route guards the request, and the request has a key. Boxed, because it is larger than the other variants.
     Guarded(Box<GuardedRequest>),
-    /// A route observes the request.
-    Observed(Box<ObservedRequest>),
+    /// A route observes the request: it streams through. `None` if its refusal is foretold already.
+    Observed(Box<PassThroughRequest>, Option<Box<Observation>>),
     /// Nothing guards the request: it streams through.
     Unguarded(Box<PassThroughRequest>),
-}
-
-impl From<PassThroughRequest> for Admission {
-    fn from(passing: PassThroughRequest) -> Self {
-        Self::Unguarded(Box::new(passing))
-    }
-}
-
-/// A request on a route with `mode = "observe"`.
-pub struct ObservedRequest {
-    pub(super) head: request::Parts,
-    pub(super) body: RequestBody,
-    pub(super) origin: RequestOrigin,
-    pub(super) active: ActiveRoute,
-    pub(super) config: Arc<Config>,
-    pub(super) tie: ConnectionGuard,
-    /// Whether its refusal is foretold already, because of its path or the method that it names.
-    pub(super) is_foretold: bool,
 }
 
 impl Gate {
@@ -98,14 +83,14 @@ impl Gate {
     ) -> Result<Admission, Refusal> {
         let (head, body) = request.into_parts();
         let origin = request_origin(&head, client, &live.config);
-        let unguarded = |head, body, upstream: &UpstreamClient, route: Option<&Arc<Route>>| {
-            unguarded(head, body, &origin, upstream, client, live, route)
+        let pass = |head, body, upstream: &UpstreamClient, route: Option<&Arc<Route>>| {
+            Box::new(PassThroughRequest::new((head, body), &origin, upstream, client, live, route))
         };
         let RouteSearch { found, foretold } = find_route(&head, origin.host_name(), &live.router);
         let is_foretold = foretold.is_some();
         if let Some((observing, refusal)) = foretold {
             context.observe(&self.instance.observability, &head, &observing.metrics);
-            self.foretell_refusal(&head, &origin, observing, live, refusal);
+            Observation::new(self, &head, &origin, observing, live).foretell(refusal);
         }
         let active = match found {
             Ok(Some(active)) => active,
@@ -118,7 +103,7 @@ impl Gate {
                 return Err(Refusal::Unguarded);
             }
             Ok(None) => {
-                return Ok(unguarded(head, Body::Streaming(body), &live.pass_through, None).into());
+                return Ok(Admission::Unguarded(pass(head, Body::Streaming(body), &live.pass_through, None)));
             }
         };
         let route = &active.route;
@@ -127,14 +112,13 @@ impl Gate {
             // The service needs the fields that name the caller, as on a path without a route.
             RouteMode::Off if fields::connection_lists_any(&head.headers, &[]) => return Err(NOMINATED_FIELD),
             RouteMode::Off => {
-                return Ok(unguarded(head, Body::Streaming(body), &active.upstream, Some(route)).into());
+                return Ok(Admission::Unguarded(pass(head, Body::Streaming(body), &active.upstream, Some(route))));
             }
             RouteMode::Observe => {
                 context.observe(&self.instance.observability, &head, &active.metrics);
-                let (config, tie) = (Arc::clone(&live.config), client.ties.attach());
-                let active = active.clone();
-                let observed = ObservedRequest { head, body, origin, active, config, tie, is_foretold };
-                return Ok(Admission::Observed(Box::new(observed)));
+                let observation = Observation::new(self, &head, &origin, active, live);
+                let passing = pass(head, Body::Streaming(body), &active.upstream, Some(route));
+                return Ok(Admission::Observed(passing, (!is_foretold).then(|| Box::new(observation))));
             }
             RouteMode::Enforce => context.guard(&self.instance.observability, &head, &active.metrics),
         }
@@ -146,23 +130,18 @@ impl Gate {
             if only_reads(&head, &whole, route, &self.fingerprinting).await {
                 check_nominated(&head.headers, route)?;
                 context.unguard();
-                let body = Body::whole(whole).counted_in(share);
-                let passing = unguarded(head, body, &active.upstream, Some(route));
-                return Ok(PassThroughRequest { only_reads: true, ..passing }.into());
+                let passing = pass(head, Body::whole(whole).counted_in(share), &active.upstream, Some(route));
+                return Ok(Admission::Unguarded(Box::new(PassThroughRequest { only_reads: true, ..*passing })));
             }
             reader.put_back(whole);
         }
         let salt = self.instance.salt.current();
+        let realm = Realm { service: &self.instance.config.service, salt: salt.salt };
         let incoming = Incoming {
-            head: &head,
-            origin: &origin,
-            route,
             verifier: active.token_verifier.as_deref(),
             // A key that was stored under other limits is still found.
             key_limits: KeyLimits::WIDEST,
-            service: &self.instance.config.service,
-            salt: salt.salt,
-            secrets: &live.config.secrets,
+            ..Incoming::new(&head, &origin, route, realm, &live.config.secrets)
         };
         let identified = match check_nominated(&head.headers, route) {
             Ok(()) => incoming.identify(None).await,
@@ -174,67 +153,51 @@ impl Gate {
         }
         // Checked before the body is read: a client that waits for `100 Continue` then sends no body in vain.
         let mut broken_rule = self.check_head(&search, &incoming, salt.is_provisional, context).await?;
-        let body = match &search {
+        if search == KeySearch::NoKey {
             // Read without a key only where one is required.
-            KeySearch::NoKey if reader.has_begun() => {
+            if route.key.required || reader.has_begun() {
                 return Err(key_location::missing(&route.key, &head.headers));
             }
-            KeySearch::NoKey => Body::Streaming(reader.into_unread()),
-            KeySearch::Found(_) | KeySearch::InBody => {
-                let data = match (reader.read(route.max_request_body, &mut share).await?, &search) {
-                    (None, KeySearch::Found(identity)) => {
-                        let refusal = Refusal::RequestTooLarge(route.max_request_body);
-                        broken_rule = Some(self.check_stored(identity, refusal, route, salt.is_provisional).await?);
-                        reader.read(BODY_BYTES_MAX, &mut share).await?
-                    }
-                    (data, _) => data,
-                };
-                // Without the whole body there is no key in it to look up.
-                Body::whole(data.ok_or(Refusal::RequestTooLarge(route.max_request_body))?)
+            context.unguard();
+            let body = Body::Streaming(reader.into_unread()).counted_in(share);
+            return Ok(Admission::Unguarded(pass(head, body, &active.upstream, Some(route))));
+        }
+        let data = match (reader.read(route.max_request_body, &mut share).await?, &search) {
+            (None, KeySearch::Found(identity)) => {
+                let refusal = Refusal::RequestTooLarge(route.max_request_body);
+                broken_rule = Some(self.check_stored(identity, refusal, route, salt.is_provisional).await?);
+                reader.read(BODY_BYTES_MAX, &mut share).await?
             }
+            (data, _) => data,
         };
-        if let (KeySearch::InBody, Body::Whole { data, .. }) = (&search, &body) {
-            search = incoming.identify(Some(data)).await?;
+        // Without the whole body there is no key in it to look up.
+        let body = data.ok_or(Refusal::RequestTooLarge(route.max_request_body))?;
+        if search == KeySearch::InBody {
+            search = incoming.identify(Some(&body)).await?;
             broken_rule = self.check_head(&search, &incoming, salt.is_provisional, context).await?;
         }
-        // A drain may have begun while the body came in.
-        if matches!(search, KeySearch::Found(_)) && self.draining.is_cancelled() {
-            return Err(Refusal::Draining);
-        }
-        match (search, body) {
-            (KeySearch::Found(identity), Body::Whole { data: body, .. }) => {
-                let secrets = live.config.secrets.clone();
-                let source = FingerprintSource { head: &head, body: &body, secrets: &secrets };
-                let fingerprint = self.fingerprinting.route_fingerprint(route, source).await;
-                let reserve_request = self.instance.reserve_request(&head, route, identity, fingerprint);
-                if !salt.is_provisional {
-                    context.with_trace(|trace| trace.note_record(reserve_request.id));
-                }
-                let limits_keys = route.limits_new_keys();
-                let client_address = limits_keys.then(|| client_address(&head, &origin, &live.config));
-                let guarded = GuardedRequest {
-                    reserve_request,
-                    head,
-                    body,
-                    share,
-                    origin,
-                    client_address,
-                    active: active.clone(),
-                    secrets,
-                    can_wait_for_store: false,
-                    broken_rule,
-                    is_provisional: salt.is_provisional,
-                    store_clock: Arc::clone(&self.instance.store_clock),
-                };
-                Ok(Admission::Guarded(Box::new(guarded)))
+        let identity = match search {
+            // A drain may have begun while the body came in.
+            KeySearch::Found(_) if self.draining.is_cancelled() => return Err(Refusal::Draining),
+            KeySearch::Found(identity) => identity,
+            KeySearch::InBody | KeySearch::NoKey if route.key.required => {
+                return Err(key_location::missing(&route.key, &head.headers));
             }
-            (_, body) if !route.key.required => {
+            KeySearch::InBody | KeySearch::NoKey => {
                 context.unguard();
-                let body = body.counted_in(share);
-                Ok(unguarded(head, body, &active.upstream, Some(route)).into())
+                let body = Body::whole(body).counted_in(share);
+                return Ok(Admission::Unguarded(pass(head, body, &active.upstream, Some(route))));
             }
-            (_, _) => Err(key_location::missing(&route.key, &head.headers)),
+        };
+        let fingerprint = self.fingerprinting.route_fingerprint(route, incoming.fingerprint_source(&body)).await;
+        let reserve_request = self.instance.reserve_request(&head, route, identity, fingerprint);
+        if !salt.is_provisional {
+            context.with_trace(|trace| trace.note_record(reserve_request.id));
         }
+        let is_provisional = salt.is_provisional;
+        let request = (head, body, share, origin);
+        let guarded = GuardedRequest::new(&self.instance, reserve_request, request, active, &live.config);
+        Ok(Admission::Guarded(Box::new(GuardedRequest { broken_rule, is_provisional, ..guarded })))
     }
 
     /// Checks the head of a request by what is known of its key, and notes the key. Returns the refusal of a new request that breaks
@@ -279,35 +242,6 @@ impl Gate {
     }
 }
 
-impl Instance {
-    /// The reservation of a keyed request.
-    fn reserve_request(
-        &self,
-        head: &request::Parts,
-        route: &Route,
-        identity: RequestIdentity,
-        fingerprint: Fingerprint,
-    ) -> ReserveRequest {
-        let id = identity.record_id();
-        let RequestIdentity { service, scope, space, key } = identity;
-        ReserveRequest {
-            id,
-            service,
-            scope,
-            space,
-            key,
-            path: kept_path(route, head),
-            route: Arc::clone(&route.name),
-            recipe: route.recipe.clone(),
-            fingerprint,
-            instance: self.instance_lease.id(),
-            token: fresh_token(),
-            time_limit: self.attempt_time_limit(route),
-            holder: None,
-        }
-    }
-}
-
 /// Echoes the field that the key was found in.
 fn echo_key(head: &request::Parts, route: &Route, context: &mut ResponseContext) {
     if let Some((name, value)) = route.key.headers().find_map(|name| Some((name, head.headers.get(name)?))) {
@@ -323,88 +257,3 @@ fn echo_valid_key(head: &request::Parts, route: &Route, context: &mut ResponseCo
         echo_key(head, route, context);
     }
 }
-
-/// A request that nothing guards, with the fields for the service.
-fn unguarded(
-    mut head: request::Parts,
-    mut body: Body,
-    origin: &RequestOrigin,
-    upstream: &UpstreamClient,
-    client: &ClientConnection,
-    live: &LiveConfig,
-    route: Option<&Arc<Route>>,
-) -> PassThroughRequest {
-    // A gRPC client may keep a stream open without sending anything for hours.
-    if let (Body::Streaming(stream), true) =
-        (&mut body, upstream.shares_connections() && fields::is_grpc(&head.headers))
-    {
-        stream.limit_rate(None);
-    }
-    // Before the service's fields are prepared: it may be removed from them.
-    let misspelled_key = live.misspelled_key_field(&head.headers).cloned();
-    let trailers = fields::accepts_trailers(&head.headers);
-    let upgrade = pass::asks_for_websocket(&head.headers, head.version);
-    // HTTP/1.0 has no interim responses, and hyper sends none over HTTP/2. A client that asks for an upgrade waits for 101.
-    let takes_hints =
-        head.version == http::Version::HTTP_11 && !upgrade && !early_hints::is_taken_for_final(&head.headers);
-    match &mut body {
-        Body::Streaming(stream) => pass::prepare_streaming(&mut head.headers, stream, origin, route),
-        _ => fields::prepare_for_service(&mut head.headers, origin, |name| pass::is_read(route, name)),
-    }
-    head.version = http::Version::HTTP_11;
-    let mut request = Request::from_parts(head, body);
-    if takes_hints {
-        client.early_hints.collect(&mut request);
-    }
-    let (upstream, tie) = (upstream.clone(), client.ties.attach());
-    PassThroughRequest { request, trailers, upgrade, only_reads: false, misspelled_key, upstream, tie }
-}
-
-const NOMINATED_FIELD: Refusal = Refusal::BadRequest(
-    StatusCode::BAD_REQUEST,
-    "The Connection field names a field that must not disappear on the way.",
-);
-
-/// Refuses a path with a character that services read in different ways.
-pub(super) fn check_path(path: &str) -> Result<(), Refusal> {
-    if has_unsafe_character(path) { Err(UNSAFE_CHARACTER) } else { Ok(()) }
-}
-
-const UNSAFE_CHARACTER: Refusal = Refusal::BadRequest(
-    StatusCode::BAD_REQUEST,
-    "The path has a backslash or a control character, which programs read in different ways.",
-);
-
-fn check_nominated(headers: &HeaderMap, route: &Route) -> Result<(), Refusal> {
-    let needed: Vec<_> = route.key.headers().chain(route.scope.header_names()).collect();
-    if fields::connection_lists_any(headers, &needed) { Err(NOMINATED_FIELD) } else { Ok(()) }
-}
-
-/// The part of the request's target that the record keeps: the path and query if `reconcile.url` uses them, else the path for
-/// people. Nobody looks at the keys of a route that observes.
-fn kept_path(route: &Route, head: &request::Parts) -> Option<Bytes> {
-    let url_uses_path = route.reconcile.as_ref().is_some_and(|reconcile| reconcile.lookup.names_path());
-    match (route.mode, head.uri.path_and_query()) {
-        (_, Some(target)) if url_uses_path => Some(kept_path::keep_target(target.as_str())),
-        (RouteMode::Enforce, _) => Some(kept_path::keep_path(head.uri.path())),
-        (RouteMode::Observe | RouteMode::Off, _) => None,
-    }
-}
-
-/// A token: 128 bits from the operating system's generator.
-pub(super) fn fresh_token() -> Token {
-    thread_local! {
-        /// Tokens are drawn many at once: one system call for each token took a twentieth of a replay's time.
-        static DRAWN: RefCell<Vec<[u8; 16]>> = const { RefCell::new(Vec::new()) };
-    }
-    DRAWN.with_borrow_mut(|drawn| {
-        if drawn.is_empty() {
-            drawn.resize(TOKENS_AT_ONCE, [0; 16]);
-            fill_random(drawn.as_flattened_mut()).expect("the operating system has random numbers");
-        }
-        Token::from_random(drawn.pop().expect("some were just drawn"))
-    })
-}
-
-/// A kibibyte for each thread.
-const TOKENS_AT_ONCE: usize = 64;

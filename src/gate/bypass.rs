@@ -11,7 +11,6 @@ use super::outcome::Outcome;
 use super::response_context::ResponseContext;
 use super::work::WorkResult;
 use super::worker::Gate;
-use crate::config::StoreDownPolicy;
 use crate::domain::attempt::AttemptLease;
 use crate::domain::decision::{Decision, KeyAnswer, KeyRefusal};
 use crate::domain::execution_risk::RecordSummary;
@@ -33,14 +32,6 @@ impl ClaimFailure {
             },
             Self::Refused(_) | Self::TakingOver(_) => None,
         }
-    }
-}
-
-impl GuardedRequest {
-    /// Whether the request may be forwarded unguarded while the store is away.
-    pub(super) fn may_bypass(&self) -> bool {
-        let is_allowed = !self.can_wait_for_store && self.broken_rule.is_none();
-        is_allowed && self.route().store_down == StoreDownPolicy::Bypass
     }
 }
 

@@ -5,45 +5,23 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use http::HeaderMap;
-use tokio::time::Instant;
-
 use super::admit::GuardedRequest;
 use super::claim::{Claim, KeyTaker, TakeResult};
 use super::new_key::NewKeyPermit;
-use super::outcome::Outcome;
 use super::response_context::ResponseContext;
 use super::work::{AwaitedEnd, WorkResult};
 use super::worker::Gate;
-use crate::config::{DeliveryMode, Route};
-use crate::domain::decision::{AcceptedProgress, Decision, KeyAnswer};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult};
-use crate::domain::operation::OperationId;
 use crate::domain::record::{ExpectedRecord, Record};
 use crate::domain::sealed::SealedBytes;
 use crate::domain::state::KeyState;
 use crate::instance::Instance;
 use crate::machine::fill_random;
-use crate::protocol::prefer;
 use crate::protocol::refusal::Refusal;
 use crate::protocol::request_codec;
 use crate::store::{EnqueueParams, Store, StoreError};
 
-/// Whether a route delivers a request with these fields later.
-pub(super) fn is_for_later(route: &Route, headers: &HeaderMap) -> bool {
-    match route.delivery {
-        DeliveryMode::Async => true,
-        DeliveryMode::Prefer => prefer::prefers_async(headers),
-        DeliveryMode::Sync => false,
-    }
-}
-
 impl GuardedRequest {
-    /// Whether the request is delivered later.
-    pub(super) fn is_for_later(&self) -> bool {
-        is_for_later(self.route(), &self.head.headers)
-    }
-
     /// The record of the request once it is accepted.
     fn queued_record(&self) -> Record {
         let request = &self.reserve_request;
@@ -142,23 +120,6 @@ impl Gate {
             }
             Ok(Claim::Answered(answer)) => self.answer(guarded, answer),
             Err(failure) => WorkResult::refused(failure.into_refusal()),
-        }
-    }
-
-    /// The outcome of an accepted request: its operation, or the response if it comes within the time that the client
-    /// prefers to wait.
-    pub(super) async fn accepted(&self, guarded: &GuardedRequest, progress: AcceptedProgress) -> Outcome {
-        let (id, route) = (guarded.reserve_request.id, guarded.route());
-        let wait = prefer::wait_preference(&guarded.head.headers).unwrap_or(Duration::ZERO).min(route.wait_timeout);
-        let operation = OperationId::derive(id, &guarded.reserve_request.scope, self.instance.salt.current().salt);
-        match self.decide_by_end(guarded, Instant::now() + wait).await {
-            Err(refusal) => Outcome::Refused(refusal),
-            Ok(Some(Decision::Answer(KeyAnswer::Replay(completed)))) => Outcome::Replayed(completed),
-            Ok(Some(Decision::Answer(KeyAnswer::Refuse(refusal)))) => Outcome::Refused(refusal.into()),
-            Ok(Some(Decision::Answer(KeyAnswer::Accepted(progress)))) => Outcome::Accepted { operation, progress },
-            Ok(Some(Decision::Answer(KeyAnswer::Join(_)) | Decision::TakeOver(_)) | None) => {
-                Outcome::Accepted { operation, progress }
-            }
         }
     }
 }

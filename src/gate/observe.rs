@@ -5,112 +5,77 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Request, Response, StatusCode, request};
+use http::{HeaderMap, Request, StatusCode};
 use tokio::sync::oneshot;
 
-use super::admit::identity::Incoming;
-use super::admit::observed::{ForetoldResult, RequestClues};
-use super::admit::origin::client_address;
-use super::admit::{GuardedRequest, ObservedRequest};
+use super::admit::GuardedRequest;
+use super::admit::observed::{ForetoldResult, Observation, RequestClues};
 use super::claim::{Claim, ClaimFailure};
 use super::new_key::accept_caller;
-use super::pass::{self, PassThroughRequest};
 use super::response_context::ResponseContext;
-use super::routing::ActiveRoute;
 use super::start::AttemptTaker;
-use super::worker::{Gate, LiveConfig};
+use super::worker::Gate;
 use super::{attempt_end, settle};
-use crate::body::{Body, CopyResult};
-use crate::config::{Config, InFlightPolicy, Route, StoreDownPolicy};
+use crate::body::Body;
+use crate::config::{InFlightPolicy, Route, StoreDownPolicy};
 use crate::domain::attempt::{AttemptLease, Settlement};
 use crate::domain::decision::{KeyAnswer, KeyRefusal};
-use crate::domain::key::Key;
 use crate::domain::response::StoredResponse;
 use crate::domain::response_policy::{ResponseVerdict, ServiceStatus};
 use crate::domain::unknown_cause::UnknownCause;
 use crate::protocol::directives::ServiceDirectives;
-use crate::protocol::fields::RequestOrigin;
-use crate::protocol::grpc::CallProtocol;
+use crate::protocol::grpc::{self, CallProtocol};
 use crate::protocol::refusal::{Refusal, RetryAfter};
 use crate::protocol::status::OncegateStatus;
-use crate::protocol::{fields, grpc};
 use crate::store::StoreError;
 
 /// The meaning of a response for its attempt: the verdict, the TTL and the status.
 type ObservedVerdict = (ResponseVerdict, Duration, ServiceStatus);
 
-impl Gate {
-    /// Streams the request to the service, and compares a copy of it in the background.
-    pub(super) async fn observe(self: &Arc<Self>, observed: ObservedRequest) -> Result<Response<Body>, Refusal> {
-        let ObservedRequest { head, mut body, origin, active, config, tie, is_foretold } = observed;
-        let ActiveRoute { route, upstream, renewable, .. } = active.clone();
-        let sent = renewable.as_deref().and_then(|parts| parts.keep(&head.uri, &head.headers));
-        let mut headers = head.headers.clone();
-        pass::prepare_streaming(&mut headers, &mut body, &origin, Some(&route));
-        let (body, copy) = Body::teed(body, route.max_request_body, self.instance.bodies.share());
-        let (verdict_sender, verdict) = oneshot::channel();
-        let upgrade = pass::asks_for_websocket(&head.headers, head.version);
-        let trailers = fields::accepts_trailers(&head.headers);
-        let protocol = CallProtocol::from_headers(&head.headers);
-        let mut request = Request::new(body);
-        *request.method_mut() = head.method.clone();
-        *request.uri_mut() = head.uri.clone();
-        *request.headers_mut() = headers;
-        *request.extensions_mut() = head.extensions.clone();
-        let policy = Arc::clone(&route);
-        if !is_foretold {
-            let observation = Observation { gate: Arc::clone(self), head, origin, active, config };
-            // Not tracked: a drain does not wait for a comparison.
-            tokio::spawn(observation.log_comparison(copy, verdict));
-        }
-        let mut verdict_sender = Some(verdict_sender);
-        let mut send_verdict = |verdict: ObservedVerdict| verdict_sender.take().map(|sender| sender.send(verdict));
-        let passing = Box::new(PassThroughRequest {
-            request,
-            trailers,
-            upgrade,
-            only_reads: false,
-            misspelled_key: None,
-            upstream,
-            tie,
-        });
-        let passed = pass::pass(passing, |status, headers| {
-            // The trailers of a call, and bodies, pass on without being read.
-            let status = grpc::status_in_head(protocol, status, headers);
-            let judgement = ServiceDirectives::parse(headers).apply(&policy, status, headers, None);
-            send_verdict((judgement.verdict, judgement.ttl, status));
-            if let Some(sent) = &sent {
-                sent.note_renewals(headers);
-            }
-        });
-        passed.await.inspect_err(|refusal| {
-            if matches!(refusal, Refusal::Overloaded(_) | Refusal::UpstreamUnreachable(_)) {
-                send_verdict((ResponseVerdict::Release, policy.ttl, StatusCode::BAD_GATEWAY.into()));
-            }
-        })
-    }
+/// Tells the comparison of an observed request what became of the request.
+pub(super) struct Observer {
+    route: Arc<Route>,
+    protocol: CallProtocol,
+    verdict: oneshot::Sender<ObservedVerdict>,
+}
 
-    /// Logs the refusal of a request that would not come as far as a route that observes, because of its path or the method that it
-    /// names.
-    pub(super) fn foretell_refusal(
-        self: &Arc<Self>,
-        head: &request::Parts,
-        origin: &RequestOrigin,
-        observing: &ActiveRoute,
-        live: &LiveConfig,
-        refusal: Refusal,
-    ) {
-        let (head, origin, active, config) =
-            (head.clone(), origin.clone(), observing.clone(), Arc::clone(&live.config));
-        let observation = Observation { gate: Arc::clone(self), head, origin, active, config };
-        // The token that names the caller may take time to verify.
+impl Observer {
+    /// Begins to compare a copy of a request that passes to the service.
+    pub(super) fn begin(observation: Observation, request: &mut Request<Body>) -> Self {
+        let (route, protocol) = (Arc::clone(&observation.active.route), observation.protocol());
+        let share = observation.gate.instance.bodies.share();
+        let copy = request.body_mut().tee(route.max_request_body, share);
+        let (verdict, receiver) = oneshot::channel();
+        // Not tracked: a drain does not wait for a comparison.
         tokio::spawn(async move {
-            let service = observation.observed_service();
-            let clues = observation.incoming(&service).find_clues().await;
-            observation.log(&refusal.into(), &clues);
+            let (foretold, clues) = match observation.admit(copy).await {
+                Ok(mut guarded) => {
+                    let clues = RequestClues::from(&guarded.reserve_request);
+                    (observation.gate.compare(&mut guarded, receiver).await, clues)
+                }
+                Err(foretold) => (foretold, observation.find_clues().await),
+            };
+            observation.log(&foretold, &clues);
         });
+        Self { route, protocol, verdict }
     }
 
+    /// Notes the head of the response. The trailers of a call, and bodies, pass on without being read.
+    pub(super) fn note_response(self, status: StatusCode, headers: &HeaderMap) {
+        let status = grpc::status_in_head(self.protocol, status, headers);
+        let judgement = ServiceDirectives::parse(headers).apply(&self.route, status, headers, None);
+        let _ = self.verdict.send((judgement.verdict, judgement.ttl, status));
+    }
+
+    /// Notes the refusal of a request that got no response.
+    pub(super) fn note_refusal(self, refusal: &Refusal) {
+        if matches!(refusal, Refusal::Overloaded(_) | Refusal::UpstreamUnreachable(_)) {
+            let _ = self.verdict.send((ResponseVerdict::Release, self.route.ttl, StatusCode::BAD_GATEWAY.into()));
+        }
+    }
+}
+
+impl Gate {
     /// Does with a copy of the request what `mode = "enforce"` would do, but for sending it.
     async fn compare(
         &self,
@@ -150,93 +115,6 @@ impl Gate {
             accept_caller(instance, route, &request, settled.is_stored()).await;
         }
         ForetoldResult::Status(if is_for_later { OncegateStatus::Queued } else { OncegateStatus::Executed })
-    }
-}
-
-/// An observed request that passes on its way, and all that its comparison needs.
-struct Observation {
-    gate: Arc<Gate>,
-    head: request::Parts,
-    origin: RequestOrigin,
-    active: ActiveRoute,
-    config: Arc<Config>,
-}
-
-impl Observation {
-    /// Compares the request, and logs the result that it would have got.
-    async fn log_comparison(self, copy: oneshot::Receiver<CopyResult>, verdict: oneshot::Receiver<ObservedVerdict>) {
-        let service = self.observed_service();
-        // Before the admission: what it finds by a provisional salt must not be reserved.
-        let is_provisional = self.gate.instance.salt.stored().is_none();
-        let incoming = self.incoming(&service);
-        let (reserve_request, body, share) = match self.gate.admit_observed(&incoming, copy).await {
-            Ok(admitted) => admitted,
-            Err(foretold) => {
-                let clues = incoming.find_clues().await;
-                return self.log(&foretold, &clues);
-            }
-        };
-        let clues = RequestClues::from(&reserve_request);
-        let Self { gate, head, origin, active, config } = self;
-        let client_address = active.route.limits_new_keys().then(|| client_address(&head, &origin, &config));
-        let mut guarded = GuardedRequest {
-            reserve_request,
-            head,
-            body,
-            share,
-            origin,
-            client_address,
-            active,
-            secrets: config.secrets.clone(),
-            can_wait_for_store: false,
-            broken_rule: None,
-            is_provisional,
-            store_clock: Arc::clone(&gate.instance.store_clock),
-        };
-        let foretold = gate.compare(&mut guarded, verdict).await;
-        let GuardedRequest { head, origin, active, .. } = guarded;
-        Self { gate, head, origin, active, config }.log(&foretold, &clues);
-    }
-
-    /// Observed keys have records of their own: a route that is enforced later starts with none.
-    fn observed_service(&self) -> Arc<str> {
-        format!("{} (observed)", self.gate.instance.config.service).into()
-    }
-
-    fn incoming<'a>(&'a self, service: &'a Arc<str>) -> Incoming<'a> {
-        let Self { gate, head, origin, active, config } = self;
-        Incoming {
-            head,
-            origin,
-            route: &active.route,
-            verifier: active.token_verifier.as_deref(),
-            key_limits: active.route.key.limits,
-            service,
-            salt: gate.instance.salt.current().salt,
-            secrets: &config.secrets,
-        }
-    }
-
-    fn log(&self, foretold: &ForetoldResult, clues: &RequestClues) {
-        let (would, refusal) = match foretold {
-            ForetoldResult::NotCompared(reason) => (*reason, None),
-            ForetoldResult::Refused(refusal) => (refusal.slug(), Some(refusal.slug())),
-            ForetoldResult::Status(status) => (status.name(), None),
-            ForetoldResult::Unguarded => ("passed without a key", None),
-        };
-        let RequestClues { key, record, scope } = clues;
-        // Needed to find a client that has to change; the others are not to be found.
-        let client = refusal.map(|_| client_address(&self.head, &self.origin, &self.config));
-        tracing::info!(
-            route = %self.active.route.name,
-            would,
-            refusal,
-            key = key.as_ref().map(Key::prefix).map(display),
-            record = record.as_ref().map(display),
-            scope = scope.as_ref().map(display),
-            client = client.map(display),
-            "observed"
-        );
     }
 }
 

@@ -10,8 +10,8 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, request};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::admit::incoming::{Incoming, Realm};
 use super::admit::origin::request_origin;
-use super::admit::scope::{self, CallerProofs};
 use super::admit::token::{CallerToken, verify_token};
 use super::authorize::ReplayQuestion;
 use super::client::ClientConnection;
@@ -121,14 +121,15 @@ impl Gate {
         salt: &Salt,
     ) -> Vec<&'a Arc<Route>> {
         let origin = request_origin(head, client, &live.config);
-        let is_of = |rule| {
-            let scope = scope::compute_scope(salt, rule, head, CallerProofs::new(&origin, token));
+        let realm = Realm { service: &self.instance.config.service, salt };
+        let is_callers = |route: &&Arc<Route>| {
+            let scope = Incoming::new(head, &origin, route, realm, &live.config.secrets).compute_scope(token);
             scope.is_ok_and(|scope| id.is_valid_for(&scope, salt))
         };
         // A route that is synchronous now may have been asynchronous.
         let (asynchronous, others): (Vec<_>, Vec<_>) =
             live.config.routes.iter().partition(|route| route.delivery != DeliveryMode::Sync);
-        asynchronous.into_iter().chain(others).filter(|route| is_of(&route.scope)).collect()
+        asynchronous.into_iter().chain(others).filter(is_callers).collect()
     }
 }
 

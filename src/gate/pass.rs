@@ -6,23 +6,29 @@ use std::iter::successors;
 use std::sync::Arc;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, TRAILER, UPGRADE};
-use http::{HeaderMap, Request, Response, StatusCode, Version};
+use http::{HeaderMap, Request, Response, StatusCode, Version, request};
 use http_body::Body as _;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use super::admit::read_body::BODY_BROKE_OFF;
+use super::client::ClientConnection;
+use super::worker::LiveConfig;
 use crate::body::pooled::PooledBody;
 use crate::body::request_body::{RequestBody, RequestBodyError};
 use crate::body::{Body, ConnectionGuard};
-use crate::config::Route;
+use crate::config::{Route, RouteMode};
 use crate::lingering_stream::LingeringStream;
+use crate::protocol::early_hints;
 use crate::protocol::fields::{self, RequestOrigin};
 use crate::protocol::refusal::{ReachedLimit, Refusal};
 use crate::telemetry::logs::error_causes;
 use crate::upstream::{CallError, UpstreamClient, announced_length};
 
-/// An unguarded request, ready for the upstream.
+/// The refusal of a request whose body broke off.
+pub(super) const BODY_BROKE_OFF: Refusal =
+    Refusal::BadRequest(StatusCode::BAD_REQUEST, "The request's body is not framed as it says, or broke off.");
+
+/// An unguarded or observed request, ready for the upstream.
 pub struct PassThroughRequest {
     /// The request, with the fields for the upstream.
     pub request: Request<Body>,
@@ -40,8 +46,48 @@ pub struct PassThroughRequest {
     pub tie: ConnectionGuard,
 }
 
+impl PassThroughRequest {
+    /// A request with the fields for the service, on a route if it has one.
+    pub(super) fn new(
+        (mut head, mut body): (request::Parts, Body),
+        origin: &RequestOrigin,
+        upstream: &UpstreamClient,
+        client: &ClientConnection,
+        live: &LiveConfig,
+        route: Option<&Arc<Route>>,
+    ) -> Self {
+        // A gRPC client may keep a stream open without sending anything for hours.
+        if let (Body::Streaming(stream), true) =
+            (&mut body, upstream.shares_connections() && fields::is_grpc(&head.headers))
+        {
+            stream.limit_rate(None);
+        }
+        // Before the service's fields are prepared: it may be removed from them.
+        let misspelled_key = live.misspelled_key_field(&head.headers).cloned();
+        let trailers = fields::accepts_trailers(&head.headers);
+        let upgrade = asks_for_websocket(&head.headers, head.version);
+        // HTTP/1.0 has no interim responses, and hyper sends none over HTTP/2. A client that asks for an upgrade waits for 101. A route
+        // that observes answers as one that enforces.
+        let takes_hints = route.is_none_or(|route| route.mode != RouteMode::Observe)
+            && head.version == Version::HTTP_11
+            && !upgrade
+            && !early_hints::is_taken_for_final(&head.headers);
+        match &mut body {
+            Body::Streaming(stream) => prepare_streaming(&mut head.headers, stream, origin, route),
+            _ => fields::prepare_for_service(&mut head.headers, origin, |name| is_read(route, name)),
+        }
+        head.version = Version::HTTP_11;
+        let mut request = Request::from_parts(head, body);
+        if takes_hints {
+            client.early_hints.collect(&mut request);
+        }
+        let (upstream, tie) = (upstream.clone(), client.ties.attach());
+        Self { request, trailers, upgrade, only_reads: false, misspelled_key, upstream, tie }
+    }
+}
+
 /// Prepares the fields of a request whose body streams to the service, and lets the trailers of the body pass.
-pub(super) fn prepare_streaming(
+fn prepare_streaming(
     headers: &mut HeaderMap,
     body: &mut RequestBody,
     origin: &RequestOrigin,
@@ -55,13 +101,13 @@ pub(super) fn prepare_streaming(
 }
 
 /// Whether the route reads a request field of this name.
-pub(super) fn is_read(route: Option<&Arc<Route>>, name: &str) -> bool {
+fn is_read(route: Option<&Arc<Route>>, name: &str) -> bool {
     route.is_some_and(|route| route.reads_field(name))
 }
 
 /// Whether a request asks for an upgrade to WebSocket (RFC 6455 section 4.1), the only protocol that may pass. It must be the
 /// only one in the field: with `h2c` in a list, all that follows would go past every route. HTTP/2 has another way.
-pub fn asks_for_websocket(request: &HeaderMap, version: Version) -> bool {
+fn asks_for_websocket(request: &HeaderMap, version: Version) -> bool {
     let wanted = fields::connection_options(request).any(|name| name.eq_ignore_ascii_case(b"upgrade"));
     wanted && version == Version::HTTP_11 && is_websocket(request)
 }

@@ -15,6 +15,7 @@ use super::work::AwaitedEnd;
 use super::worker::Gate;
 use crate::config::{InFlightPolicy, Route};
 use crate::domain::decision::{AcceptedProgress, Decision, KeyAnswer};
+use crate::domain::operation::OperationId;
 use crate::protocol::prefer;
 use crate::protocol::refusal::{Refusal, RetryAfter};
 use crate::protocol::status::OncegateStatus;
@@ -86,6 +87,23 @@ impl Gate {
             KeyAnswer::Refuse(refusal) => Outcome::Refused(refusal.into()),
             KeyAnswer::Accepted(progress) => self.accepted(guarded, progress).await,
             KeyAnswer::Join(retry_after) => policy.still_running(retry_after),
+        }
+    }
+
+    /// The outcome of an accepted request: its operation, or the response if it comes within the time that the client
+    /// prefers to wait.
+    async fn accepted(&self, guarded: &GuardedRequest, progress: AcceptedProgress) -> Outcome {
+        let (id, route) = (guarded.reserve_request.id, guarded.route());
+        let wait = prefer::wait_preference(&guarded.head.headers).unwrap_or(Duration::ZERO).min(route.wait_timeout);
+        let operation = OperationId::derive(id, &guarded.reserve_request.scope, self.instance.salt.current().salt);
+        match self.decide_by_end(guarded, Instant::now() + wait).await {
+            Err(refusal) => Outcome::Refused(refusal),
+            Ok(Some(Decision::Answer(KeyAnswer::Replay(completed)))) => Outcome::Replayed(completed),
+            Ok(Some(Decision::Answer(KeyAnswer::Refuse(refusal)))) => Outcome::Refused(refusal.into()),
+            Ok(Some(Decision::Answer(KeyAnswer::Accepted(progress)))) => Outcome::Accepted { operation, progress },
+            Ok(Some(Decision::Answer(KeyAnswer::Join(_)) | Decision::TakeOver(_)) | None) => {
+                Outcome::Accepted { operation, progress }
+            }
         }
     }
 

@@ -10,11 +10,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::admit::fingerprinting::Fingerprinting;
 use super::routing::Router;
+use crate::body::body_budget::{BudgetExhausted, BudgetShare};
+use crate::body::client_body::UNWATCHED_MAX;
 use crate::config::{Config, KeySource};
 use crate::instance::Instance;
 use crate::instance::token_verifier::TokenVerifier;
 use crate::protocol::fields;
-use crate::protocol::refusal::Refusal;
+use crate::protocol::refusal::{ReachedLimit, Refusal};
 use crate::store::StoreError;
 use crate::store::breaker::is_refused_by_breaker;
 use crate::telemetry::logs::error_causes;
@@ -97,6 +99,22 @@ impl Gate {
 
     pub(super) fn live(&self) -> Arc<LiveConfig> {
         Arc::clone(&self.live.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Counts a connection or request that was refused because a limit was reached.
+    pub fn count_overload(&self, limit: ReachedLimit) {
+        self.instance.observability.metrics.overloaded.count(limit);
+    }
+
+    /// Counts the body of a stored response that goes to a client; `None` for a short one.
+    pub(super) fn hold_replay(&self, length: usize) -> Result<Option<BudgetShare>, Refusal> {
+        if length <= UNWATCHED_MAX {
+            return Ok(None);
+        }
+        match self.instance.response_bodies.try_share_of(length) {
+            Ok(share) => Ok(Some(share)),
+            Err(BudgetExhausted) => Err(Refusal::Overloaded(ReachedLimit::HeldBodies)),
+        }
     }
 
     /// The TLS configuration for new client connections; `None` for cleartext.

@@ -10,13 +10,14 @@ use http::request;
 use sha2::{Digest, Sha256};
 
 use super::fingerprinting::fingerprint_input;
-use super::identity::{self, Incoming, KeySearch};
+use super::identity::KeySearch;
+use super::incoming::{Incoming, Realm};
+use super::key_location::{self, check_nominated, check_without_key};
 use super::origin::request_origin;
 use super::read_only::only_reads_at_once;
-use super::route_search::{EvadedRoute, RouteSearch, find_route};
-use super::scope::CallerProofs;
+use super::route_search::{EvadedRoute, RouteSearch, check_path, find_route};
+use super::scope::ScopeParts;
 use super::token::CallerToken;
-use super::{check_nominated, key_location, scope};
 use crate::config::{Config, Route, RouteMode};
 use crate::domain::fingerprint::{Fingerprint, IncludedBody};
 use crate::domain::key::Key;
@@ -103,7 +104,7 @@ pub fn explain(
     let client = ClientConnection::new(Ipv4Addr::LOCALHOST.into(), false);
     let certificate = caller.certificate.map(Arc::new);
     let origin = RequestOrigin { trusted: true, certificate, ..request_origin(head, &client, config) };
-    super::check_path(head.uri.path())?;
+    check_path(head.uri.path())?;
     let refused = |(evaded, refusal): EvadedRoute<'_>| ExplainedRefusal::of_route(refusal, &evaded.route);
     let RouteSearch { found, foretold } = find_route(head, origin.host_name(), &router);
     // Explained as if an observed route enforced.
@@ -126,12 +127,15 @@ pub fn explain(
         });
     };
     let route = &active.route;
+    // The parts of the scope are shown, and not the scope that would come of the store's salt.
+    let realm = Realm { service: &config.service, salt: &Salt::new([0; 32]) };
+    let incoming = Incoming::new(head, &origin, route, realm, &config.secrets);
     let (key, scope) = match route.mode {
         // Its requests stream through, with or without a key.
         RouteMode::Off => (None, Vec::new()),
         // A query of GraphQL passes like a request without a key.
         _ if only_reads_at_once(head, body, route) => (None, Vec::new()),
-        RouteMode::Enforce | RouteMode::Observe => caller_and_key(config, route, (head, &origin), body, caller.token)
+        RouteMode::Enforce | RouteMode::Observe => caller_and_key(&incoming, body, caller.token)
             .map_err(|refusal| ExplainedRefusal::of_route(refusal, route))?,
     };
     let input = fingerprint_input(head, body);
@@ -144,7 +148,7 @@ pub fn explain(
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value.map(|value| hash_prefix(&value))))
             .collect(),
-        space: identity::key_space_text(route, &head.method, head.uri.path()),
+        space: incoming.key_space(),
         recipe: route.recipe.to_string(),
         body: IncludedBody { form, is_decoded, bytes: Cow::Owned(bytes.into_owned()) },
         fingerprint: route.recipe.fingerprint(&input, &config.secrets),
@@ -153,24 +157,12 @@ pub fn explain(
 
 /// Reads the key and the scope's parts, or returns the refusal.
 fn caller_and_key<'a>(
-    config: &Config,
-    route: &'a Route,
-    (head, origin): (&request::Parts, &RequestOrigin),
+    incoming: &Incoming<'a>,
     body: &[u8],
     token: Result<CallerToken, Refusal>,
-) -> Result<(Option<Key>, scope::ScopeParts<'a>), Refusal> {
+) -> Result<(Option<Key>, ScopeParts<'a>), Refusal> {
+    let Incoming { head, route, .. } = *incoming;
     check_nominated(&head.headers, route)?;
-    let incoming = Incoming {
-        head,
-        origin,
-        route,
-        verifier: None,
-        key_limits: route.key.limits,
-        service: &config.service,
-        // The parts are shown, and not the scope that would come of the store's salt.
-        salt: &Salt::new([0; 32]),
-        secrets: &config.secrets,
-    };
     let in_head = incoming.find_key(None)?;
     let has_key = !matches!(incoming.find_key(Some(body))?, KeySearch::NoKey);
     // As in the proxy: only a request with a key has its token verified.
@@ -179,7 +171,7 @@ fn caller_and_key<'a>(
         return Err(Refusal::RequestTooLarge(route.max_request_body));
     }
     let KeySearch::Found(identity) = incoming.identify_with(Some(body), &token)? else {
-        super::check_without_key(&head.headers, route)?;
+        check_without_key(&head.headers, route)?;
         return if route.key.required {
             Err(key_location::missing(&route.key, &head.headers))
         } else {
@@ -187,7 +179,7 @@ fn caller_and_key<'a>(
         };
     };
     first_sent::check(&head.headers, route, SystemTime::now)?;
-    Ok((Some(identity.key), scope::identify_caller(&route.scope, head, CallerProofs::new(origin, &token))?))
+    Ok((Some(identity.key), incoming.identify_caller(&token)?))
 }
 
 fn hash_prefix(value: &[u8]) -> String {

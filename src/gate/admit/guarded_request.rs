@@ -6,20 +6,22 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::request;
 
-use super::super::authorize::{Authorizer, ReplayQuestion};
-use super::super::response_context::ResponseContext;
-use super::super::routing::ActiveRoute;
 use super::fingerprinting::FingerprintSource;
+use super::origin::client_address;
 use crate::body::body_budget::BudgetShare;
-use crate::config::{Route, RouteMode};
+use crate::config::{Config, DeliveryMode, Route, RouteMode, StoreDownPolicy};
 use crate::domain::attempt::ReserveRequest;
 use crate::domain::decision::DecisionRules;
 use crate::domain::fingerprint::Secrets;
+use crate::gate::authorize::{Authorizer, ReplayQuestion};
+use crate::gate::response_context::ResponseContext;
+use crate::gate::routing::ActiveRoute;
 use crate::instance::Instance;
 use crate::instance::metrics::ReservationResult;
 use crate::instance::observability::Observability;
 use crate::instance::store_clock::StoreClock;
 use crate::protocol::fields::RequestOrigin;
+use crate::protocol::prefer;
 use crate::protocol::refusal::{Refusal, RetryAfter};
 
 /// A guarded request with its whole body and its reservation.
@@ -48,6 +50,31 @@ pub struct GuardedRequest {
 }
 
 impl GuardedRequest {
+    /// A client's request that breaks no rule of its route, with its body and the memory that it counts in.
+    pub(super) fn new(
+        instance: &Instance,
+        reserve_request: ReserveRequest,
+        (head, body, share, origin): (request::Parts, Bytes, BudgetShare, RequestOrigin),
+        active: &ActiveRoute,
+        config: &Config,
+    ) -> Self {
+        let client_address = active.route.limits_new_keys().then(|| client_address(&head, &origin, config));
+        Self {
+            reserve_request,
+            head,
+            body,
+            share,
+            origin,
+            client_address,
+            active: active.clone(),
+            secrets: config.secrets.clone(),
+            can_wait_for_store: false,
+            broken_rule: None,
+            is_provisional: false,
+            store_clock: Arc::clone(&instance.store_clock),
+        }
+    }
+
     /// The route's policy.
     pub fn route(&self) -> &Route {
         &self.active.route
@@ -58,6 +85,21 @@ impl GuardedRequest {
         let ActiveRoute { route, latency, .. } = &self.active;
         let average_latency = latency.average();
         DecisionRules { on_unknown: route.on_unknown, quiet_after: route.quiet_after, average_latency }
+    }
+
+    /// Whether the request is delivered later.
+    pub(in crate::gate) fn is_for_later(&self) -> bool {
+        match self.route().delivery {
+            DeliveryMode::Async => true,
+            DeliveryMode::Prefer => prefer::prefers_async(&self.head.headers),
+            DeliveryMode::Sync => false,
+        }
+    }
+
+    /// Whether the request may be forwarded unguarded while the store is away.
+    pub(in crate::gate) fn may_bypass(&self) -> bool {
+        let is_allowed = !self.can_wait_for_store && self.broken_rule.is_none();
+        is_allowed && self.route().store_down == StoreDownPolicy::Bypass
     }
 
     pub(in crate::gate) fn fingerprint_source(&self) -> FingerprintSource<'_> {

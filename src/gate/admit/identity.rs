@@ -1,40 +1,19 @@
-//! A request on its route, and its identity: the four values by which its record is found.
+//! The identity of a request: the four values by which its record is found.
 //!
 //! The key itself is found by `key_location`, and the parts of the scope by `scope`.
 
 use std::sync::Arc;
 
-use http::{Method, request};
-
-use super::scope::CallerProofs;
+use super::incoming::Incoming;
 use super::token::{CallerToken, verify_token};
 use super::{key_location, scope};
-use crate::config::{KeySpace, Route};
-use crate::domain::fingerprint::Secrets;
+use crate::config::KeySpace;
 use crate::domain::ids::RecordId;
-use crate::domain::key::{Key, KeyLimits};
+use crate::domain::key::Key;
 use crate::domain::normal_path::key_path;
-use crate::domain::scope::{Salt, Scope};
+use crate::domain::scope::Scope;
 use crate::domain::space::SpaceHash;
-use crate::instance::token_verifier::TokenVerifier;
-use crate::protocol::fields::RequestOrigin;
 use crate::protocol::refusal::Refusal;
-
-/// A request on its route, with all that its identity depends on but its body.
-#[derive(Clone, Copy)]
-pub(in crate::gate) struct Incoming<'a> {
-    pub(in crate::gate) head: &'a request::Parts,
-    pub(in crate::gate) origin: &'a RequestOrigin,
-    pub(in crate::gate) route: &'a Route,
-    /// The verifier of the caller's token, where the route's scope reads it.
-    pub(in crate::gate) verifier: Option<&'a TokenVerifier>,
-    /// The lengths of keys: the route's own, or wider ones where a key outside of those may be stored.
-    pub(in crate::gate) key_limits: KeyLimits,
-    /// The service whose keys the request's key is one of.
-    pub(in crate::gate) service: &'a Arc<str>,
-    pub(in crate::gate) salt: &'a Salt,
-    pub(in crate::gate) secrets: &'a Secrets,
-}
 
 /// The identity of a keyed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,17 +60,17 @@ impl Incoming<'_> {
         body: Option<&[u8]>,
         token: &CallerToken,
     ) -> Result<KeySearch<RequestIdentity>, Refusal> {
-        let Self { head, origin, route, service, salt, .. } = *self;
         let key = match self.find_key(body)? {
             KeySearch::Found(key) => key,
             KeySearch::InBody => return Ok(KeySearch::InBody),
             KeySearch::NoKey => return Ok(KeySearch::NoKey),
         };
         Ok(KeySearch::Found(RequestIdentity {
-            service: Arc::clone(service),
-            scope: scope::compute_scope(salt, &route.scope, head, CallerProofs::new(origin, token))
-                .map_err(|refusal| scope::with_challenge(refusal, route, &head.headers))?,
-            space: key_space(route, &head.method, head.uri.path()),
+            service: Arc::clone(self.realm.service),
+            scope: self
+                .compute_scope(token)
+                .map_err(|refusal| scope::with_challenge(refusal, self.route, &self.head.headers))?,
+            space: SpaceHash::from_text(&self.key_space()),
             key,
         }))
     }
@@ -102,6 +81,9 @@ impl Incoming<'_> {
     /// The refusal of a request whose key cannot be used.
     pub(super) fn find_key(&self, body: Option<&[u8]>) -> Result<KeySearch<Key>, Refusal> {
         let Self { head, route, key_limits, .. } = *self;
+        if let Some(key) = self.given_key {
+            return Ok(KeySearch::Found(Key::parse(key, route.key.syntax, key_limits)?));
+        }
         let found = match (key_location::in_head(head, &route.key)?, body) {
             (Some(key), _) => Some(key),
             (None, None) if key_location::may_be_in_body(&route.key) => return Ok(KeySearch::InBody),
@@ -113,32 +95,28 @@ impl Incoming<'_> {
         key_location::check_other_fields(head, &route.key, key_limits, &key)?;
         Ok(KeySearch::Found(key))
     }
+
+    /// The space in which the key is unique. It is stored as a hash: a path may have kilobytes, with which an anonymous client could
+    /// fill the store. All spellings of a path that a lenient service may take for the same are one space, whatever the route's
+    /// `spelling`: a key must not be executed once for each of them.
+    pub(super) fn key_space(&self) -> String {
+        let Self { head, route, .. } = *self;
+        match route.space {
+            // Another host's route may have the same path.
+            KeySpace::Path => {
+                let host = route.host.as_deref().unwrap_or_default();
+                [head.method.as_str(), " ", host, &key_path(head.uri.path())].concat()
+            }
+            KeySpace::Route => ["route ", route.space_name()].concat(),
+            KeySpace::Service => "service".to_owned(),
+        }
+    }
 }
 
 impl RequestIdentity {
     /// The id of the record.
     pub(super) fn record_id(&self) -> RecordId {
         RecordId::derive(&self.service, &self.scope, &self.space, &self.key)
-    }
-}
-
-/// The space in which the key is unique, as it is stored: a path may have kilobytes, which an anonymous client could fill the
-/// store with.
-pub(super) fn key_space(route: &Route, method: &Method, path: &str) -> SpaceHash {
-    SpaceHash::from_text(&key_space_text(route, method, path))
-}
-
-/// The space in which the key is unique, for people. All spellings of a path that a lenient service may take for the same are one
-/// space, whatever the route's `spelling`: a key must not be executed once for each of them.
-pub(super) fn key_space_text(route: &Route, method: &Method, path: &str) -> String {
-    match route.space {
-        // Another host's route may have the same path.
-        KeySpace::Path => {
-            let host = route.host.as_deref().unwrap_or_default();
-            [method.as_str(), " ", host, &key_path(path)].concat()
-        }
-        KeySpace::Route => ["route ", route.space_name()].concat(),
-        KeySpace::Service => "service".to_owned(),
     }
 }
 

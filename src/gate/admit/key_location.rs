@@ -1,7 +1,7 @@
 //! Finds a request's key in its head or in its body.
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, request};
+use http::{HeaderMap, HeaderValue, StatusCode, request};
 
 use crate::config::{KeyRule, KeySource, Route};
 use crate::domain::fingerprint::{form, is_form};
@@ -74,6 +74,17 @@ pub(super) fn missing(rule: &KeyRule, headers: &HeaderMap) -> Refusal {
         .into(),
     )
 }
+
+/// Refuses a request whose `Connection` field names a field that the key or the scope is read from.
+pub(super) fn check_nominated(headers: &HeaderMap, route: &Route) -> Result<(), Refusal> {
+    let needed: Vec<_> = route.key.headers().chain(route.scope.header_names()).collect();
+    if fields::connection_lists_any(headers, &needed) { Err(NOMINATED_FIELD) } else { Ok(()) }
+}
+
+pub(super) const NOMINATED_FIELD: Refusal = Refusal::BadRequest(
+    StatusCode::BAD_REQUEST,
+    "The Connection field names a field that must not disappear on the way.",
+);
 
 /// Refuses a request without a key that says when it was first sent, as only a request with a key does.
 pub(super) fn check_without_key(headers: &HeaderMap, route: &Route) -> Result<(), Refusal> {

@@ -1,4 +1,4 @@
-//! Admits a message of a queue: the same checks as for a request.
+//! Admits a message of a queue: the steps of a request, with the key and the caller's scope that its consumer gives.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,13 +8,12 @@ use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
 use super::fingerprinting::FingerprintSource;
-use super::identity::{self, RequestIdentity};
-use super::scope::CallerProofs;
-use super::token::CallerToken;
-use super::{GuardedRequest, check_path, scope};
+use super::guarded_request::GuardedRequest;
+use super::identity::KeySearch;
+use super::incoming::{Incoming, Realm};
+use super::route_search::{check_path, find_route};
 use crate::config::{Consumer, Route, RouteMode};
-use crate::domain::key::{Key, KeyLimits};
-use crate::domain::route_table::RouteMatch;
+use crate::domain::key::KeyLimits;
 use crate::gate::first_sent;
 use crate::gate::worker::{Gate, LiveConfig};
 use crate::protocol::fields::RequestOrigin;
@@ -82,28 +81,34 @@ impl Gate {
             secure: consumer.broker.tls,
             certificate: None,
         };
-        // The same table as for requests, so that no message reaches a path under another route's policy.
-        let active = match live.router.find(&Method::POST, origin.host_name(), uri.path()) {
-            RouteMatch::Route(active) if active.route.name == consumer.route => active.clone(),
-            RouteMatch::Ambiguous(_) | RouteMatch::NoRoute | RouteMatch::Route(_) => {
-                return Err(PATH_NOT_GUARDED.into());
-            }
-        };
-        let route = &active.route;
         let (mut head, ()) = Request::new(()).into_parts();
         (head.method, head.uri, head.headers) = (Method::POST, uri, headers);
-        // A key that was stored under other limits is still found.
-        let key_parsed = Key::parse(&key, route.key.syntax, KeyLimits::WIDEST).map_err(Refusal::from)?;
-        // A queue that is configured here is trusted: its publishers set the scope's headers.
-        let proofs = CallerProofs { untrusted_peer: None, token: &CallerToken::Unread, certificate: None };
-        let caller = scope::read_parts(&consumer.scope, &head, proofs)?;
+        // The same search as for requests, so that no message reaches a path under another route's policy.
+        let active = match find_route(&head, origin.host_name(), &live.router).found {
+            Ok(Some(active)) if active.route.name == consumer.route => active,
+            Ok(_) | Err((_, Refusal::PathAmbiguous(_))) => return Err(PATH_NOT_GUARDED.into()),
+            Err((_, refusal)) => return Err(refusal.into()),
+        };
+        let route = &active.route;
+        let salt = self.instance.salt.current();
+        let realm = Realm { service: &self.instance.config.service, salt: salt.salt };
+        let incoming = Incoming {
+            scope: &consumer.scope,
+            given_key: Some(&key),
+            // A key that was stored under other limits is still found.
+            key_limits: KeyLimits::WIDEST,
+            ..Incoming::new(&head, &origin, route, realm, &live.config.secrets)
+        };
+        let KeySearch::Found(identity) = incoming.identify(None).await? else {
+            unreachable!("a message's key is given");
+        };
         let now = self.instance.store_clock.now();
         let check_body = || match body.len() > route.max_request_body {
             true => Err(Refusal::RequestTooLarge(route.max_request_body)),
             false => Ok(()),
         };
         let check_age = || route.max_age.map_or(Ok(()), |limit| first_sent::check_age(&head.headers, limit, now));
-        let check_key = || route.key.limits.check(&key_parsed).map_err(Refusal::from);
+        let check_key = || route.key.limits.check(&identity.key).map_err(Refusal::from);
         let broken_rule = check_body().and_then(|()| check_key()).and_then(|()| check_age()).err();
         // The consumer says which key counts. The service must not find another one in a field that it may prefer.
         for name in route.key.headers() {
@@ -119,34 +124,18 @@ impl Gate {
             Some(_) => drop(head.headers.insert(HOST, host(route))),
             None => drop(head.headers.remove(HOST)),
         }
-        let secrets = live.config.secrets.clone();
-        let salt = self.instance.salt.current();
-        let identity = RequestIdentity {
-            service: Arc::clone(&self.instance.config.service),
-            scope: scope::hash(salt.salt, &caller),
-            space: identity::key_space(route, &Method::POST, head.uri.path()),
-            key: key_parsed,
-        };
-        let source = FingerprintSource { head: &head, body: &body, secrets: &secrets };
+        let source = FingerprintSource { head: &head, body: &body, secrets: &live.config.secrets };
         let fingerprint = self.fingerprinting.route_fingerprint(route, source).await;
         let reserve_request = self.instance.reserve_request(&head, route, identity, fingerprint);
         // The broker holds back more messages than `prefetch`, so that their bodies are bounded.
         let share = self.instance.bodies.share_of(body.len());
-        let store_clock = Arc::clone(&self.instance.store_clock);
-        let can_wait_for_store = true;
+        let request = (head, body, share, origin);
         Ok(Box::new(GuardedRequest {
-            reserve_request,
-            head,
-            body,
-            share,
-            origin,
             client_address: None,
-            active,
-            secrets,
-            can_wait_for_store,
+            can_wait_for_store: true,
             broken_rule,
             is_provisional: salt.is_provisional,
-            store_clock,
+            ..GuardedRequest::new(&self.instance, reserve_request, request, active, &live.config)
         }))
     }
 }

@@ -1,24 +1,31 @@
 //! Admits the copy of an observed request as `mode = "enforce"` would admit the request.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::request;
 use tokio::sync::oneshot;
 
-use super::fingerprinting::FingerprintSource;
-use super::identity::{Incoming, KeySearch, RequestIdentity};
+use super::guarded_request::GuardedRequest;
+use super::identity::{KeySearch, RequestIdentity};
+use super::incoming::{Incoming, Realm};
+use super::key_location::{self, check_nominated, check_without_key};
+use super::origin::client_address;
 use super::read_only::{may_only_read, only_reads};
-use super::scope::{self, CallerProofs};
 use super::token::{CallerToken, verify_token};
-use super::{check_nominated, check_without_key, first_sent, key_location};
 use crate::body::body_budget::BudgetShare;
 use crate::body::{CopyFailure, CopyResult};
-use crate::config::Route;
+use crate::config::{Config, Route};
 use crate::domain::attempt::ReserveRequest;
 use crate::domain::ids::RecordId;
 use crate::domain::key::Key;
 use crate::domain::scope::Scope;
-use crate::gate::worker::Gate;
+use crate::gate::first_sent;
+use crate::gate::routing::ActiveRoute;
+use crate::gate::worker::{Gate, LiveConfig};
+use crate::protocol::fields::RequestOrigin;
+use crate::protocol::grpc::CallProtocol;
 use crate::protocol::refusal::Refusal;
 use crate::protocol::status::OncegateStatus;
 
@@ -56,26 +63,71 @@ impl From<&ReserveRequest> for RequestClues {
     }
 }
 
-/// An observed request with the copy of its body, and the memory that the copy counts in.
-pub(in crate::gate) type ObservedReservation = (ReserveRequest, Bytes, BudgetShare);
+/// A request on a route with `mode = "observe"`, with all that its comparison needs while it passes to the service.
+pub struct Observation {
+    pub(in crate::gate) gate: Arc<Gate>,
+    pub(in crate::gate) active: ActiveRoute,
+    head: request::Parts,
+    origin: RequestOrigin,
+    config: Arc<Config>,
+    /// The service under which its key is stored. Observed keys have records of their own: a route that is enforced later starts with
+    /// none.
+    service: Arc<str>,
+}
 
-impl Gate {
-    /// Admits an observed request, with the checks of [`Gate::admit`](crate::gate::Gate) in the same order, but for those of the
+impl Observation {
+    pub(super) fn new(
+        gate: &Arc<Gate>,
+        head: &request::Parts,
+        origin: &RequestOrigin,
+        active: &ActiveRoute,
+        live: &LiveConfig,
+    ) -> Self {
+        let service = format!("{} (observed)", gate.instance.config.service).into();
+        let (head, origin, active) = (head.clone(), origin.clone(), active.clone());
+        Self { gate: Arc::clone(gate), active, head, origin, config: Arc::clone(&live.config), service }
+    }
+
+    /// Logs the refusal of a request that would not come as far as its route, because of its path or the method that it names.
+    pub(super) fn foretell(self, refusal: Refusal) {
+        // The token that names the caller may take time to verify.
+        tokio::spawn(async move {
+            let clues = self.find_clues().await;
+            self.log(&refusal.into(), &clues);
+        });
+    }
+
+    /// The protocol of the request.
+    pub(in crate::gate) fn protocol(&self) -> CallProtocol {
+        CallProtocol::from_headers(&self.head.headers)
+    }
+
+    fn incoming(&self) -> Incoming<'_> {
+        let Self { gate, active, head, origin, config, service } = self;
+        let realm = Realm { service, salt: gate.instance.salt.current().salt };
+        let verifier = active.token_verifier.as_deref();
+        Incoming { verifier, ..Incoming::new(head, origin, &active.route, realm, &config.secrets) }
+    }
+
+    /// Admits the request, with the steps of [`Gate::admit`](crate::gate::Gate) in the same order, but for the checks of the
     /// instance's own state. Waits for the copy of the body only where the head is good.
     ///
     /// # Errors
     /// The result of a request that would not come as far as its reservation.
-    pub(in crate::gate) async fn admit_observed(
+    pub(in crate::gate) async fn admit(
         &self,
-        incoming: &Incoming<'_>,
         copy: oneshot::Receiver<CopyResult>,
-    ) -> Result<ObservedReservation, ForetoldResult> {
-        let Incoming { head, route, secrets, .. } = *incoming;
+    ) -> Result<Box<GuardedRequest>, ForetoldResult> {
+        let Self { gate, head, active, origin, config, .. } = self;
+        let route = &active.route;
+        // Before the identity: what is found by a provisional salt must not be reserved.
+        let is_provisional = gate.instance.salt.stored().is_none();
+        let incoming = self.incoming();
         check_nominated(&head.headers, route)?;
         let copy = match may_only_read(head, route) {
             true => {
                 let (body, share) = copied_body(head, route, copy).await?;
-                if only_reads(head, &body, route, &self.fingerprinting).await {
+                if only_reads(head, &body, route, &gate.fingerprinting).await {
                     return Err(ForetoldResult::Unguarded);
                 }
                 Copied::Whole(body, share)
@@ -83,7 +135,7 @@ impl Gate {
             false => Copied::Arriving(copy),
         };
         let in_head = incoming.identify(None).await?;
-        self.check_observed(&in_head, incoming)?;
+        self.check(&in_head)?;
         let (body, share) = match copy {
             Copied::Whole(body, share) => (body, share),
             Copied::Arriving(copy) => copied_body(head, route, copy).await?,
@@ -92,25 +144,22 @@ impl Gate {
             KeySearch::InBody => incoming.identify(Some(&body)).await?,
             found => found,
         };
-        self.check_observed(&found, incoming)?;
+        self.check(&found)?;
         let KeySearch::Found(identity) = found else {
             return Err(key_location::missing(&route.key, &head.headers).into());
         };
-        let source = FingerprintSource { head, body: &body, secrets };
-        let fingerprint = self.fingerprinting.route_fingerprint(route, source).await;
-        let reserve_request = self.instance.reserve_request(head, route, identity, fingerprint);
-        Ok((reserve_request, body, share))
+        let fingerprint = gate.fingerprinting.route_fingerprint(route, incoming.fingerprint_source(&body)).await;
+        let reserve_request = gate.instance.reserve_request(head, route, identity, fingerprint);
+        let request = (head.clone(), body, share, origin.clone());
+        let guarded = GuardedRequest::new(&gate.instance, reserve_request, request, active, config);
+        Ok(Box::new(GuardedRequest { is_provisional, ..guarded }))
     }
 
-    /// Checks an observed request by what is known of its key.
-    fn check_observed(
-        &self,
-        search: &KeySearch<RequestIdentity>,
-        incoming: &Incoming<'_>,
-    ) -> Result<(), ForetoldResult> {
-        let (headers, route) = (&incoming.head.headers, incoming.route);
+    /// Checks the request by what is known of its key.
+    fn check(&self, search: &KeySearch<RequestIdentity>) -> Result<(), ForetoldResult> {
+        let (headers, route) = (&self.head.headers, &self.active.route);
         match search {
-            KeySearch::Found(_) => first_sent::check(headers, route, || self.instance.store_clock.now())?,
+            KeySearch::Found(_) => first_sent::check(headers, route, || self.gate.instance.store_clock.now())?,
             KeySearch::InBody => {}
             KeySearch::NoKey => {
                 check_without_key(headers, route)?;
@@ -122,25 +171,46 @@ impl Gate {
         }
         Ok(())
     }
-}
 
-impl Incoming<'_> {
     /// The parts of a request that would not come as far as its reservation.
     pub(in crate::gate) async fn find_clues(&self) -> RequestClues {
-        let Self { head, origin, route, salt, .. } = *self;
-        if let Ok(KeySearch::Found(identity)) = self.identify(None).await {
+        let incoming = self.incoming();
+        if let Ok(KeySearch::Found(identity)) = incoming.identify(None).await {
             let record = Some(identity.record_id());
             let RequestIdentity { scope, key, .. } = identity;
             return RequestClues { key: Some(key), record, scope: Some(scope) };
         }
-        let token = match self.verifier {
-            Some(verifier) => Box::pin(verify_token(verifier, &head.headers)).await.unwrap_or(CallerToken::Unread),
+        let token = match incoming.verifier {
+            Some(verifier) => Box::pin(verify_token(verifier, &self.head.headers)).await.unwrap_or(CallerToken::Unread),
             None => CallerToken::Unread,
         };
-        let scope = scope::compute_scope(salt, &route.scope, head, CallerProofs::new(origin, &token)).ok();
-        let sent = key_location::in_head(head, &route.key).ok().flatten();
-        let key = sent.and_then(|key| Key::parse(&key, route.key.syntax, route.key.limits).ok());
-        RequestClues { key, record: None, scope }
+        let rule = &self.active.route.key;
+        let sent = key_location::in_head(&self.head, rule).ok().flatten();
+        let key = sent.and_then(|key| Key::parse(&key, rule.syntax, rule.limits).ok());
+        RequestClues { key, record: None, scope: incoming.compute_scope(&token).ok() }
+    }
+
+    /// Logs the result that the request would have got.
+    pub(in crate::gate) fn log(&self, foretold: &ForetoldResult, clues: &RequestClues) {
+        let (would, refusal) = match foretold {
+            ForetoldResult::NotCompared(reason) => (*reason, None),
+            ForetoldResult::Refused(refusal) => (refusal.slug(), Some(refusal.slug())),
+            ForetoldResult::Status(status) => (status.name(), None),
+            ForetoldResult::Unguarded => ("passed without a key", None),
+        };
+        let RequestClues { key, record, scope } = clues;
+        // Needed to find a client that has to change; the others are not to be found.
+        let client = refusal.map(|_| client_address(&self.head, &self.origin, &self.config));
+        tracing::info!(
+            route = %self.active.route.name,
+            would,
+            refusal,
+            key = key.as_ref().map(Key::prefix).map(display),
+            record = record.as_ref().map(display),
+            scope = scope.as_ref().map(display),
+            client = client.map(display),
+            "observed"
+        );
     }
 }
 

@@ -1,17 +1,14 @@
 //! Reads a request's body whole.
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, StatusCode};
 use http_body_util::BodyExt;
 
 use crate::body::body_budget::{Arrived, BudgetExhausted, BudgetShare};
 use crate::body::request_body::{RequestBody, RequestBodyError};
+use crate::gate::pass::BODY_BROKE_OFF;
 use crate::protocol::refusal::{ReachedLimit, Refusal};
-
-/// The refusal of a request whose body broke off.
-pub(in crate::gate) const BODY_BROKE_OFF: Refusal =
-    Refusal::BadRequest(StatusCode::BAD_REQUEST, "The request's body is not framed as it says, or broke off.");
 
 /// Reads a body whole, up to a limit; a larger one can be read on with another limit.
 pub(super) struct BodyReader {

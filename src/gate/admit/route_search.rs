@@ -4,6 +4,7 @@ use http::{StatusCode, request};
 
 use super::method_override::find_evaded_route;
 use crate::config::{Route, RouteMode};
+use crate::domain::normal_path::has_unsafe_character;
 use crate::domain::route_table::RouteMatch;
 use crate::gate::routing::{ActiveRoute, Router};
 use crate::protocol::refusal::Refusal;
@@ -58,4 +59,14 @@ const OVERRIDDEN_METHOD: Refusal = Refusal::BadRequest(
     StatusCode::BAD_REQUEST,
     "The request asks the service to take another method than its own, and a route guards that method at this path. Send the \
      method itself.",
+);
+
+/// Refuses a path with a character that services read in different ways.
+pub(in crate::gate) fn check_path(path: &str) -> Result<(), Refusal> {
+    if has_unsafe_character(path) { Err(UNSAFE_CHARACTER) } else { Ok(()) }
+}
+
+const UNSAFE_CHARACTER: Refusal = Refusal::BadRequest(
+    StatusCode::BAD_REQUEST,
+    "The path has a backslash or a control character, which programs read in different ways.",
 );

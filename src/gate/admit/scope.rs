@@ -3,49 +3,111 @@
 use std::net::IpAddr;
 
 use http::header::{AUTHORIZATION, COOKIE};
-use http::{HeaderMap, HeaderName, HeaderValue, Uri, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
+use super::incoming::Incoming;
 use super::single_field::{AMBIGUOUS, single};
 use super::token::CallerToken;
 use crate::config::{Route, ScopeRule, ScopeSource};
 use crate::domain::auth_scheme::{ChangingCredentials, find_changing, is_lone_scheme};
 use crate::domain::fingerprint::form;
-use crate::domain::scope::{Salt, Scope};
-use crate::protocol::fields::RequestOrigin;
+use crate::domain::scope::Scope;
 use crate::protocol::refusal::Refusal;
-use crate::tls::CertificateName;
 
 /// The parts of a scope: each part's configured name, and its value if the request has it. A value is never empty.
 pub(super) type ScopeParts<'a> = Vec<(&'a str, Option<Vec<u8>>)>;
 
-/// The proofs of a caller's identity that do not stand in the request.
-#[derive(Clone, Copy)]
-pub(in crate::gate) struct CallerProofs<'a> {
-    /// The address of a peer that is not a trusted proxy.
-    pub(super) untrusted_peer: Option<IpAddr>,
-    /// The caller's token.
-    pub(super) token: &'a CallerToken,
-    /// The name in the client's verified certificate.
-    pub(super) certificate: Option<&'a CertificateName>,
-}
-
-impl<'a> CallerProofs<'a> {
-    pub(in crate::gate) fn new(origin: &'a RequestOrigin, token: &'a CallerToken) -> Self {
-        Self { untrusted_peer: origin.untrusted_peer(), token, certificate: origin.certificate.as_deref() }
+impl<'a> Incoming<'a> {
+    /// The scope of a keyed request with this token.
+    ///
+    /// # Errors
+    /// As for [`Self::identify_caller`].
+    pub(in crate::gate) fn compute_scope(&self, token: &CallerToken) -> Result<Scope, Refusal> {
+        let parts = self.identify_caller(token)?;
+        Ok(Scope::from_parts(self.realm.salt, parts.iter().map(|(name, value)| (*name, value.as_deref()))))
     }
-}
 
-/// The scope of a keyed request.
-///
-/// # Errors
-/// As for [`identify_caller`].
-pub(in crate::gate) fn compute_scope(
-    salt: &Salt,
-    rule: &ScopeRule,
-    head: &request::Parts,
-    proofs: CallerProofs<'_>,
-) -> Result<Scope, Refusal> {
-    identify_caller(rule, head, proofs).map(|caller| hash(salt, &caller))
+    /// Identifies the caller of a keyed request. A message may lack all parts of its consumer's scope, if all are optional.
+    ///
+    /// # Errors
+    /// The refusal of a request whose caller cannot be identified.
+    pub(super) fn identify_caller(&self, token: &CallerToken) -> Result<ScopeParts<'a>, Refusal> {
+        let Self { head, scope: rule, .. } = *self;
+        let parts = self.read_scope(token)?;
+        if self.given_key.is_some() {
+            return Ok(parts);
+        }
+        if !rule.parts.is_empty() && parts.iter().all(|(_, value)| value.is_none()) {
+            return Err(self.scope_missing("the request has none of them with a value"));
+        }
+        // A key of the application beside a user's cookie does not name the user.
+        let names_user = parts.iter().any(|(name, value)| *name == "authorization" && value.is_some());
+        if rule.is_default && !names_user && head.headers.get_all(COOKIE).iter().any(|cookie| !cookie.is_empty()) {
+            return Err(self.scope_missing(
+                "the request has a Cookie and no Authorization: the cookie may be what identifies its caller, and this \
+                 route does not read it",
+            ));
+        }
+        Ok(parts)
+    }
+
+    /// Reads the parts of the scope.
+    ///
+    /// # Errors
+    /// The refusal of a request that lacks a required part, has a part twice, or has one that its peer may not set.
+    fn read_scope(&self, token: &CallerToken) -> Result<ScopeParts<'a>, Refusal> {
+        let Self { head, origin, scope: rule, .. } = *self;
+        let mut parts = Vec::with_capacity(rule.parts.len());
+        for part in &rule.parts {
+            let value = match &part.source {
+                ScopeSource::Authorization => match single(&head.headers, &AUTHORIZATION)? {
+                    Some(value) => credentials(rule, value)?,
+                    None => None,
+                },
+                ScopeSource::ClientCertificate => origin.certificate.as_deref().map(|name| name.as_bytes().to_vec()),
+                // HTTP/2 keeps blanks around a value, and the service gets it over HTTP/1.1, which does not (RFC 9112 section 5.1).
+                ScopeSource::Header(name) => {
+                    let value = single(&head.headers, name)?.map(|value| value.as_bytes().trim_ascii());
+                    if let Some(value) = value
+                        && carries_credentials(name)
+                    {
+                        refuse_changing(rule, value)?;
+                    }
+                    value.map(<[u8]>::to_vec)
+                }
+                ScopeSource::Cookie(name) => cookie(&head.headers, name)?,
+                ScopeSource::Jwt { claim, issuer } => token.identify(issuer, claim)?,
+                ScopeSource::Query(name) => query(&head.uri, name)?,
+            };
+            let value = value.filter(|value| !value.is_empty());
+            if let (Some(_), ScopeSource::Header(name), Some(_)) = (&value, &part.source, self.untrusted_peer()) {
+                return Err(self.scope_missing(&format!("the request has the field `{name}`")));
+            }
+            if value.is_none() && !part.optional {
+                return Err(self.scope_missing(&format!("the request lacks `{}`", part.name)));
+            }
+            parts.push((&*part.name, value));
+        }
+        Ok(parts)
+    }
+
+    /// The peer whose fields do not name callers. A queue that is configured here is trusted: its publishers set the scope's fields.
+    fn untrusted_peer(&self) -> Option<IpAddr> {
+        self.origin.untrusted_peer().filter(|_| self.given_key.is_none())
+    }
+
+    /// The refusal of a request whose caller is not identified. It says where the caller was looked for.
+    fn scope_missing(&self, cause: &str) -> Refusal {
+        let rule = self.scope;
+        let mut detail = format!("This route identifies callers by {}, and {cause}.", places(rule));
+        let reads_header = rule.parts.iter().any(|part| matches!(part.source, ScopeSource::Header(_)));
+        if let (true, Some(peer)) = (reads_header, self.untrusted_peer()) {
+            detail.push_str(&format!(
+                " A `header:` part counts only from a peer in `trusted_proxies`, and this one, {peer}, is not in it."
+            ));
+        }
+        Refusal::ScopeMissing(detail.into(), None)
+    }
 }
 
 /// Lets a refusal ask for credentials, where the request has none in `Authorization` and its route has a challenge. Oncegate asks
@@ -61,92 +123,6 @@ pub(super) fn with_challenge(refusal: Refusal, route: &Route, headers: &HeaderMa
         }
         other => other,
     }
-}
-
-/// Identifies the caller of a keyed request.
-///
-/// # Errors
-/// The refusal of a request whose caller cannot be identified.
-pub(super) fn identify_caller<'a>(
-    rule: &'a ScopeRule,
-    head: &request::Parts,
-    proofs: CallerProofs<'_>,
-) -> Result<ScopeParts<'a>, Refusal> {
-    let parts = read_parts(rule, head, proofs)?;
-    let untrusted_peer = proofs.untrusted_peer;
-    if !rule.parts.is_empty() && parts.iter().all(|(_, value)| value.is_none()) {
-        return Err(missing(rule, "the request has none of them with a value", untrusted_peer));
-    }
-    // A key of the application beside a user's cookie does not name the user.
-    let names_user = parts.iter().any(|(name, value)| *name == "authorization" && value.is_some());
-    if rule.is_default && !names_user && head.headers.get_all(COOKIE).iter().any(|cookie| !cookie.is_empty()) {
-        let cause = "the request has a Cookie and no Authorization: the cookie may be what identifies its caller, and this \
-                     route does not read it";
-        return Err(missing(rule, cause, untrusted_peer));
-    }
-    Ok(parts)
-}
-
-/// Reads the parts of the scope. All of them may be absent, if all are optional.
-///
-/// # Errors
-/// The refusal of a request that lacks a required part, has a part twice, or has one that its peer may not set.
-pub(super) fn read_parts<'a>(
-    rule: &'a ScopeRule,
-    head: &request::Parts,
-    proofs: CallerProofs<'_>,
-) -> Result<ScopeParts<'a>, Refusal> {
-    let untrusted_peer = proofs.untrusted_peer;
-    let mut parts = Vec::with_capacity(rule.parts.len());
-    for part in &rule.parts {
-        let value = match &part.source {
-            ScopeSource::Authorization => match single(&head.headers, &AUTHORIZATION)? {
-                Some(value) => credentials(rule, value)?,
-                None => None,
-            },
-            ScopeSource::ClientCertificate => proofs.certificate.map(|name| name.as_bytes().to_vec()),
-            // HTTP/2 keeps blanks around a value, and the service gets it over HTTP/1.1, which does not (RFC 9112 section 5.1).
-            ScopeSource::Header(name) => {
-                let value = single(&head.headers, name)?.map(|value| value.as_bytes().trim_ascii());
-                if let Some(value) = value
-                    && carries_credentials(name)
-                {
-                    refuse_changing(rule, value)?;
-                }
-                value.map(<[u8]>::to_vec)
-            }
-            ScopeSource::Cookie(name) => cookie(&head.headers, name)?,
-            ScopeSource::Jwt { claim, issuer } => proofs.token.identify(issuer, claim)?,
-            ScopeSource::Query(name) => query(&head.uri, name)?,
-        };
-        let value = value.filter(|value| !value.is_empty());
-        if let (Some(_), ScopeSource::Header(name), Some(_)) = (&value, &part.source, untrusted_peer) {
-            let cause = format!("the request has the field `{name}`");
-            return Err(missing(rule, &cause, untrusted_peer));
-        }
-        if value.is_none() && !part.optional {
-            return Err(missing(rule, &format!("the request lacks `{}`", part.name), untrusted_peer));
-        }
-        parts.push((&*part.name, value));
-    }
-    Ok(parts)
-}
-
-/// The scope of a caller.
-pub(super) fn hash(salt: &Salt, parts: &ScopeParts<'_>) -> Scope {
-    Scope::from_parts(salt, parts.iter().map(|(name, value)| (*name, value.as_deref())))
-}
-
-/// The refusal of a request whose caller is not identified. It says where the caller was looked for.
-fn missing(rule: &ScopeRule, cause: &str, untrusted_peer: Option<IpAddr>) -> Refusal {
-    let mut detail = format!("This route identifies callers by {}, and {cause}.", places(rule));
-    let reads_header = rule.parts.iter().any(|part| matches!(part.source, ScopeSource::Header(_)));
-    if let (true, Some(peer)) = (reads_header, untrusted_peer) {
-        detail.push_str(&format!(
-            " A `header:` part counts only from a peer in `trusted_proxies`, and this one, {peer}, is not in it."
-        ));
-    }
-    Refusal::ScopeMissing(detail.into(), None)
 }
 
 /// The credentials of an `Authorization` field in one spelling: the scheme in lower case, and one space behind it (RFC

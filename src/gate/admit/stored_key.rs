@@ -1,9 +1,9 @@
 //! A key that was stored before a rule of its route became narrower.
 
-use super::super::worker::{Gate, log_and_refuse};
 use super::identity::RequestIdentity;
 use crate::config::Route;
 use crate::domain::execution_risk::{RecordSummary, RetryRule};
+use crate::gate::worker::{Gate, log_and_refuse};
 use crate::protocol::refusal::Refusal;
 
 impl Gate {

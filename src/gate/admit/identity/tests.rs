@@ -4,8 +4,11 @@ use std::net::Ipv4Addr;
 
 use http::{Request, Version};
 
+use super::super::incoming::Realm;
 use super::*;
 use crate::config::{self, Config, Overrides, ProcessEnvironment};
+use crate::domain::scope::Salt;
+use crate::protocol::fields::RequestOrigin;
 
 /// A caller that every route with the default scope identifies.
 const CALLER: (&str, &str) = ("authorization", "Bearer t");
@@ -47,16 +50,8 @@ fn search(config: &Config, sample: &Sample<'_>) -> Result<KeySearch<RequestIdent
         secure: false,
         certificate: None,
     };
-    let incoming = Incoming {
-        head: &head,
-        origin: &origin,
-        route: &config.routes[0],
-        verifier: None,
-        key_limits: config.routes[0].key.limits,
-        service: &"default".into(),
-        salt: &Salt::new([7; 32]),
-        secrets: &config.secrets,
-    };
+    let realm = Realm { service: &"default".into(), salt: &Salt::new([7; 32]) };
+    let incoming = Incoming::new(&head, &origin, &config.routes[0], realm, &config.secrets);
     incoming.identify_with(Some(sample.body), &CallerToken::Absent)
 }
 

@@ -1,0 +1,57 @@
+//! A request or message on its route, as it came: the value that each step of its admission reads.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::request;
+
+use super::fingerprinting::FingerprintSource;
+use crate::config::{Route, ScopeRule};
+use crate::domain::fingerprint::Secrets;
+use crate::domain::key::KeyLimits;
+use crate::domain::scope::Salt;
+use crate::instance::token_verifier::TokenVerifier;
+use crate::protocol::fields::RequestOrigin;
+
+/// A request or message on its route, with all that its identity depends on but its body.
+#[derive(Clone, Copy)]
+pub(in crate::gate) struct Incoming<'a> {
+    pub(in crate::gate) head: &'a request::Parts,
+    pub(in crate::gate) origin: &'a RequestOrigin,
+    pub(in crate::gate) route: &'a Route,
+    /// The rule that identifies the caller: the route's, or that of the consumer which has the message.
+    pub(in crate::gate) scope: &'a ScopeRule,
+    /// The key of a message, which its consumer has found. The key of a request is looked for.
+    pub(in crate::gate) given_key: Option<&'a [u8]>,
+    /// The lengths of keys: the route's own, or wider ones where a key outside of those may be stored.
+    pub(in crate::gate) key_limits: KeyLimits,
+    /// The verifier of the caller's token, where the route's scope reads it.
+    pub(in crate::gate) verifier: Option<&'a TokenVerifier>,
+    pub(in crate::gate) realm: Realm<'a>,
+    pub(in crate::gate) secrets: &'a Secrets,
+}
+
+/// The realm of a key: within it, the scope, the space and the key name one record.
+#[derive(Clone, Copy)]
+pub(in crate::gate) struct Realm<'a> {
+    pub(in crate::gate) service: &'a Arc<str>,
+    pub(in crate::gate) salt: &'a Salt,
+}
+
+impl<'a> Incoming<'a> {
+    /// A request on a route whose scope reads no token.
+    pub(in crate::gate) fn new(
+        head: &'a request::Parts,
+        origin: &'a RequestOrigin,
+        route: &'a Route,
+        realm: Realm<'a>,
+        secrets: &'a Secrets,
+    ) -> Self {
+        let (scope, key_limits) = (&route.scope, route.key.limits);
+        Self { head, origin, route, scope, given_key: None, key_limits, verifier: None, realm, secrets }
+    }
+
+    pub(super) fn fingerprint_source(&self, body: &'a Bytes) -> FingerprintSource<'a> {
+        FingerprintSource { head: self.head, body, secrets: self.secrets }
+    }
+}
