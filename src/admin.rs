@@ -37,7 +37,7 @@ use metrics::KeyCountCache;
 use services::{ServiceApi, ServiceMethod};
 use tokens::AdminTokens;
 
-pub mod auth;
+mod auth;
 mod drain;
 mod guesses;
 mod health;
