@@ -8,7 +8,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use super::super::client::{InstanceArguments, RequestError};
 use super::super::{load_without_service, require_file};
@@ -18,8 +17,8 @@ use crate::admin::key_admin::{self, AdminMethod, AdminRequest, KeyAdmin};
 use crate::app::StartError;
 use crate::cli::CommandError;
 use crate::cli::client::{ConnectError, Connected};
-use crate::config::StoreLocation;
-use crate::store::{self, OpenError, StoreSettings, salts};
+use crate::config::{Config, StoreLocation};
+use crate::store::{self, OpenError, Store, StoreSettings, salts};
 
 /// The time for a response: changes of many keys take long, and a purge waits for a lease.
 const RESPONSE_MAX: Duration = Duration::from_secs(600);
@@ -29,14 +28,14 @@ pub(super) enum KeyAdminSource {
     /// A running instance.
     Instance(Connected),
     /// This process, on the store.
-    Store(Box<KeyAdmin>, StoreLocation),
+    Store(Arc<Store>, Arc<Config>),
 }
 
 impl fmt::Display for KeyAdminSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Instance(instance) => write!(f, "through the instance at {}", instance.address),
-            Self::Store(_, location) => write!(f, "in {location}"),
+            Self::Store(_, config) => write!(f, "in {}", config.store.location),
         }
     }
 }
@@ -74,8 +73,7 @@ impl KeyAdminSource {
             let checked = salts::check_current(&store, &config.service, &config.secrets).await;
             checked.map_err(|error| CommandError::Failure(StartError::Salt(error)))?;
         }
-        let (_, config) = watch::channel(Arc::new(config));
-        Ok(Self::Store(Box::new(KeyAdmin::new(store, config, None)), location))
+        Ok(Self::Store(store, Arc::new(config)))
     }
 
     /// Sends a request, and returns the response's JSON, or a refusal as an error.
@@ -91,14 +89,17 @@ impl KeyAdminSource {
         let user = ["ONCEGATE_ACTOR", "USER", "LOGNAME"].iter().find_map(std::env::var_os).unwrap_or_default();
         let user = user.as_encoded_bytes();
         let (status, body) = match self {
-            Self::Store(key_admin, _) => {
-                let actor = key_admin::local_actor(Some(user));
+            Self::Store(store, config) => {
+                let actor = key_admin::actor(Some(user), "on the command line");
                 let answer = match body.len() <= key_admin::BODY_BYTES_MAX {
-                    true => key_admin.answer(AdminRequest { method, id, query, body: &body, actor }).await,
+                    true => {
+                        let key_admin = KeyAdmin::new(store, Arc::clone(config), None);
+                        key_admin.answer(AdminRequest { method, id, query, body: &body, actor }).await
+                    }
                     false => Err(ApiProblem::body_too_large(key_admin::BODY_BYTES_MAX)),
                 };
                 match answer {
-                    Ok(response) => (StatusCode::OK, json!(response)),
+                    Ok(response) => (StatusCode::OK, response),
                     Err(problem) => (problem.status(), json!(problem)),
                 }
             }
