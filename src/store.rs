@@ -5,10 +5,11 @@
 //! short transactions, each complete by itself, and a write that it acknowledges is durable. Only the store's clock decides. The store knows nothing
 //! of HTTP, and no transaction stays open while the upstream works.
 
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use parking_lot::RwLock;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
@@ -352,11 +353,11 @@ impl Store {
 
     /// Uses other secrets from now on.
     pub fn reload_encryption(&self, encryption: Encryption) {
-        *self.encryption.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(encryption);
+        *self.encryption.write() = Arc::new(encryption);
     }
 
     fn encryption(&self) -> Arc<Encryption> {
-        Arc::clone(&self.encryption.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.encryption.read())
     }
 
     /// Waits at most `wait_max` until no living instance of the service caches a response purged by that count. Returns the

@@ -8,9 +8,9 @@
 //! is: one statement or one transaction.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -73,7 +73,7 @@ pub struct Batch<'a, J: Batchable> {
 
 impl<J: Batchable> Drop for Batch<'_, J> {
     fn drop(&mut self) {
-        let mut state = self.queue.lock();
+        let mut state = self.queue.state.lock();
         state.away -= self.size;
         // The worker itself looks for more; but it may be ending.
         if state.is_worth_it() {
@@ -93,7 +93,7 @@ impl<J: Batchable> BatchQueue<J> {
     /// Adds a job. Returns whether it was added; after [`Self::close`] none is.
     pub fn push(&self, job: J) -> bool {
         let (is_to_be_told, threads) = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             if state.closed {
                 return false;
             }
@@ -119,7 +119,7 @@ impl<J: Batchable> BatchQueue<J> {
             let arrived = self.arrived.notified();
             let is_held_back = {
                 let jobs_max = jobs_max();
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 if late || state.closed || jobs_max == 1 || state.is_worth_it() {
                     let jobs = state.take(jobs_max);
                     let size = jobs.len();
@@ -141,21 +141,21 @@ impl<J: Batchable> BatchQueue<J> {
 
     /// [`Self::batch`] for a thread.
     pub fn blocking_batch(&self) -> Option<Vec<J>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             let jobs = state.take(JOBS_MAX);
             if !jobs.is_empty() || state.closed {
                 return (!jobs.is_empty()).then_some(jobs);
             }
             state.threads += 1;
-            state = self.arrived_for_threads.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.arrived_for_threads.wait(&mut state);
             state.threads -= 1;
         }
     }
 
     /// Closes the queue to new jobs. Waiting jobs are still served.
     pub fn close(&self) {
-        self.lock().closed = true;
+        self.state.lock().closed = true;
         self.arrived.notify_waiters();
         self.arrived_for_threads.notify_all();
     }
@@ -163,14 +163,9 @@ impl<J: Batchable> BatchQueue<J> {
     /// Closes the queue and drops the waiting jobs, as no worker is left to serve them.
     pub fn abandon(&self) {
         self.close();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.urgent.clear();
         state.ordinary.clear();
-    }
-
-    /// Locks the state. A panic between two pushes leaves nothing half done, so a poisoned lock is as good as any.
-    fn lock(&self) -> MutexGuard<'_, BatchQueueState<J>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -9,10 +9,11 @@
 
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use tokio_util::sync::CancellationToken;
@@ -65,7 +66,7 @@ pub struct InlineDatabase(Arc<Mutex<Connection>>);
 impl InlineDatabase {
     /// Uses the connection between two calls of the store. An open savepoint undoes the calls after it when it is rolled back.
     pub fn with_connection<T>(&self, work: impl FnOnce(&Connection) -> T) -> T {
-        work(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&self.0.lock())
     }
 }
 
@@ -156,7 +157,7 @@ macro_rules! job {
         let swept = $self.call("sweep", 0, move |transaction| transaction.sweep($params));
         Box::pin(async move {
             let mut swept = swept.await?;
-            swept.append(&mut $self.interrupted.lock().unwrap_or_else(PoisonError::into_inner));
+            swept.append(&mut $self.interrupted.lock());
             Ok(swept)
         })
     }};

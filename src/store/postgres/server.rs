@@ -4,9 +4,10 @@
 //! that were reserved. Until then, and if they do not work, the earlier ones stay.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::{Mutex, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -279,7 +280,7 @@ impl PgServer {
         let url = source.url.clone();
         let known = current.hosts.known_primary().cloned();
         let settings = PgSettings::new(source, self.0.timeout, known, place);
-        let mut current = self.0.current.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.0.current.write();
         if is_same_place {
             tracing::info!("new connections to the store use the changed password or certificates");
         } else {
@@ -294,6 +295,6 @@ impl PgServer {
     }
 
     fn current(&self) -> Arc<PgSettings> {
-        Arc::clone(&self.0.current.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.current.read())
     }
 }
