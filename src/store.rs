@@ -66,11 +66,13 @@ pub mod statement;
 /// commit.
 pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
-/// The future of [`Backend::relocate`].
-pub type RelocateFuture<'a> = BoxFuture<'a, Result<(), RelocateError>>;
-
-/// The time limit of [`Store::count_live_keys`] and [`Store::move_live_keys`].
-const COUNT_TIME_MAX: Duration = Duration::from_millis(250);
+/// The time limit of a call: the store's timeout, and 250 ms at most for the counts of live keys.
+fn time_limit(name: &str, timeout: Duration) -> Duration {
+    match name {
+        "count_live_keys" | "move_live_keys" => timeout.min(Duration::from_millis(250)),
+        _ => timeout,
+    }
+}
 
 /// The table of the calls. An entry has the specification, the signature, and the [`CallKind`] with the call's [`Op`] and
 /// its label. `calls!(name)` passes the table to the macro `name!`: `declare_calls!` makes the methods of [`Backend`] from
@@ -268,7 +270,7 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Uses another location of the same store from now on: other hosts, another user or password, other certificates. Changes
     /// nothing where the location is not usable, or leads to another store.
-    fn relocate<'a>(&'a self, _location: &'a StoreLocation) -> RelocateFuture<'a> {
+    fn relocate<'a>(&'a self, _location: &'a StoreLocation) -> BoxFuture<'a, Result<(), RelocateError>> {
         Box::pin(std::future::ready(Err(RelocateError::NeedsRestart)))
     }
 

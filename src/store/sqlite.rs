@@ -8,7 +8,6 @@
 //! Time is read once for each transaction.
 
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -186,7 +185,7 @@ macro_rules! body_bytes {
 impl Backend for Sqlite {
     calls!(define_jobs);
 
-    fn failed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    fn failed(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.failed.cancelled())
     }
 }
@@ -198,8 +197,7 @@ impl Sqlite {
         bytes: usize,
         work: impl FnOnce(SqliteTransaction<'_>) -> SqliteResult<T> + Send + 'static,
     ) -> StoreFuture<'_, T> {
-        let limit = if matches!(name, "count_live_keys" | "move_live_keys") { COUNT_TIME_MAX } else { Duration::MAX };
-        let deadline = Instant::now() + self.timeout.min(limit);
+        let deadline = Instant::now() + time_limit(name, self.timeout);
         // They end an attempt or keep a lease; each heartbeat waits for the salt.
         let is_urgent = matches!(name, "extend_deadline" | "find_salt" | "release_lease" | "renew_lease" | "settle");
         Box::pin(async move {

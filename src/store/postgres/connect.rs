@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::Client;
 
 use super::client::PgClient;
-use super::failure::{PgFailure, connect_error};
+use super::failure::{PgFailure, PgResult, connect_error};
 use super::server::PgServer;
 use super::tls::BoxError;
 use crate::store::OpenError;
@@ -88,15 +88,6 @@ impl PgPool {
     pub fn with_given_up_max(self, max: Duration) -> Self {
         Self { given_up_max: max.min(GIVEN_UP_MAX), ..self }
     }
-
-    /// Runs a statement on a connection of its own, see [`PgConnection::finish`].
-    pub async fn run<T>(
-        &self,
-        deadline: Instant,
-        statement: impl AsyncFnOnce(&PgClient) -> Result<T, tokio_postgres::Error>,
-    ) -> Result<T, PgFailure> {
-        PgConnection::get(self, deadline).await?.finish(deadline, statement).await
-    }
 }
 
 /// A connection while a statement runs on it. It returns to its pool only after the statement's answer has come. In all
@@ -114,7 +105,7 @@ pub(super) struct PgConnection {
 
 impl PgConnection {
     /// Takes a connection from the pool, or makes a new one.
-    pub async fn get(pool: &PgPool, deadline: Instant) -> Result<Self, PgFailure> {
+    pub async fn get(pool: &PgPool, deadline: Instant) -> PgResult<Self> {
         match timeout_at(deadline, pool.connections.get()).await {
             Ok(Ok(object)) => Ok(Self { object: Some(object), given_up_max: pool.given_up_max }),
             Ok(Err(PoolError::Backend(source))) => Err(PgFailure::Unsent(Arc::from(source))),
@@ -129,7 +120,7 @@ impl PgConnection {
         mut self,
         deadline: Instant,
         statement: impl AsyncFnOnce(&PgClient) -> Result<T, tokio_postgres::Error>,
-    ) -> Result<T, PgFailure> {
+    ) -> PgResult<T> {
         if Instant::now() >= deadline {
             drop(self.object.take());
             return Err(too_late());

@@ -5,17 +5,15 @@ use std::sync::Arc;
 
 use http::HeaderName;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 use tokio_postgres::{Error, Row};
 
-use super::batcher::{BatchStatement, Batcher};
-use super::calls::{self, BatchedCall, CallAnswer};
+use super::PgCall;
+use super::batcher::BatchStatement;
+use super::calls::{BatchedCall, CallAnswer};
 use super::client::PgClient;
-use super::connect::PgPool;
-use super::failure::PgFailure;
+use super::failure::{PgFailure, PgResult};
 use super::functions::{self, Function};
 use super::lookups::find_rows;
-use super::upkeep::write_on;
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::response::CorruptRow;
 use crate::domain::service_report::{ReportKind, ReportResult, ReservedKey, RouteRetention, ServiceReport};
@@ -32,62 +30,53 @@ statements! { "sql/":
     STORE_ROUTE_RETENTION = "store_route_retention";
 }
 
-/// The batched statements of services' reports, on the connections of settlements. Each has one lane, and so takes one connection
-/// at most.
-pub(super) struct ReportBatchers {
-    reservations: Batcher<FindReservationStatement>,
-    reports: Batcher<ReportCall>,
-}
+impl PgCall<'_> {
+    pub async fn find_reservation(self, params: Arc<FindReservationParams>) -> PgResult<Option<ReservedKey>> {
+        Ok(self.store.find_reservation.call(FindReservationStatement(params), self.deadline).await??)
+    }
 
-impl ReportBatchers {
-    /// Starts the lanes on the connections of settlements.
-    pub fn open(settle: &PgPool) -> Self {
-        Self { reservations: Batcher::open(settle, 1), reports: Batcher::open(settle, 1) }
+    pub async fn record_report(self, report: Arc<ServiceReport>) -> PgResult<ReportResult> {
+        let applies_at_once = matches!(report.kind, ReportKind::Reached(_));
+        match self.store.report.call(ReportCall(report), self.deadline).await {
+            Err(PgFailure::Held(_)) => Ok(ReportResult::Held),
+            answer => Ok(match answer?? {
+                ReportResult::Noted if applies_at_once => ReportResult::Taken,
+                result => result,
+            }),
+        }
+    }
+
+    pub async fn apply_deferred_reports(self, limit: Arc<u32>) -> PgResult<Vec<RecordId>> {
+        let rows = self.run(&ENDED_REPORTS, columns! { limit: i64::from(*limit) }).await?;
+        let read = |row: &Row| Ok::<_, CorruptRow>((row.read::<RecordId>("id")?, row.read::<Token>("token")?));
+        let ended = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        let applied = self.call_each(&functions::APPLY_DEFERRED_REPORT, &ended, |(id, token)| {
+            columns! { id: id, token: token }
+        });
+        Ok(applied.await?.into_iter().map(|((id, _), _)| *id).collect())
+    }
+
+    pub async fn store_route_retention(self, params: Arc<StoreRouteRetentionParams>) -> PgResult<()> {
+        let route = |kept: &RouteRetention| {
+            json!({
+                "route": &*kept.route,
+                "ttl_ms": millis(kept.ttl),
+                "remember_ms": kept.remember.map(millis),
+                "body_max": i64::try_from(kept.body_max).unwrap_or(i64::MAX),
+                "drop_headers": kept.drop_headers.iter().map(HeaderName::as_str).collect::<Vec<_>>(),
+            })
+        };
+        let columns = columns! {
+            service: &*params.service,
+            routes: params.retention.iter().map(route).collect::<Value>().to_string(),
+            encrypted: params.retention.iter().any(|kept| kept.encrypted),
+        };
+        self.write(&STORE_ROUTE_RETENTION, columns).await.map(drop)
     }
 }
 
 /// Finds the key of a reservation.
-pub(super) async fn find_reservation(
-    reports: &ReportBatchers,
-    params: Arc<FindReservationParams>,
-    deadline: Instant,
-) -> Result<Option<ReservedKey>, PgFailure> {
-    Ok(reports.reservations.call(FindReservationStatement(params), deadline).await??)
-}
-
-/// Records a report.
-pub(super) async fn record_report(
-    reports: &ReportBatchers,
-    report: Arc<ServiceReport>,
-    deadline: Instant,
-) -> Result<ReportResult, PgFailure> {
-    let applies_at_once = matches!(report.kind, ReportKind::Reached(_));
-    match reports.reports.call(ReportCall(report), deadline).await {
-        Err(PgFailure::Held(_)) => Ok(ReportResult::Held),
-        answer => Ok(match answer?? {
-            ReportResult::Noted if applies_at_once => ReportResult::Taken,
-            result => result,
-        }),
-    }
-}
-
-/// Applies the reports "not executed" of attempts that have ended since.
-pub(super) async fn apply_deferred_reports(
-    pool: &PgPool,
-    limit: Arc<u32>,
-    deadline: Instant,
-) -> Result<Vec<RecordId>, PgFailure> {
-    let rows = calls::run(pool, deadline, &ENDED_REPORTS, columns! { limit: i64::from(*limit) }).await?;
-    let read = |row: &Row| Ok::<_, CorruptRow>((row.read::<RecordId>("id")?, row.read::<Token>("token")?));
-    let ended = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    let applied = calls::call_each(pool, deadline, &functions::APPLY_DEFERRED_REPORT, &ended, |(id, token)| {
-        columns! { id: id, token: token }
-    });
-    Ok(applied.await?.into_iter().map(|((id, _), _)| *id).collect())
-}
-
-/// Finds the key of a reservation.
-struct FindReservationStatement(Arc<FindReservationParams>);
+pub(super) struct FindReservationStatement(Arc<FindReservationParams>);
 
 impl BatchStatement for FindReservationStatement {
     type Answer = Result<Option<ReservedKey>, CorruptRow>;
@@ -117,7 +106,7 @@ impl CallAnswer for ReportResult {
 }
 
 /// Sets the recovery point of an attempt; or releases its key where it was not executed, or stores that report while it runs.
-struct ReportCall(Arc<ServiceReport>);
+pub(super) struct ReportCall(Arc<ServiceReport>);
 
 impl BatchedCall for ReportCall {
     type Answer = ReportResult;
@@ -136,26 +125,4 @@ impl BatchedCall for ReportCall {
         };
         columns! { id: &handle.id, token: &handle.token, service: &**service, ttl_ms: ttl, recovery_point: point }
     }
-}
-
-pub(super) async fn store_route_retention(
-    pool: &PgPool,
-    params: Arc<StoreRouteRetentionParams>,
-    deadline: Instant,
-) -> Result<(), PgFailure> {
-    let route = |kept: &RouteRetention| {
-        json!({
-            "route": &*kept.route,
-            "ttl_ms": millis(kept.ttl),
-            "remember_ms": kept.remember.map(millis),
-            "body_max": i64::try_from(kept.body_max).unwrap_or(i64::MAX),
-            "drop_headers": kept.drop_headers.iter().map(HeaderName::as_str).collect::<Vec<_>>(),
-        })
-    };
-    let columns = columns! {
-        service: &*params.service,
-        routes: params.retention.iter().map(route).collect::<Value>().to_string(),
-        encrypted: params.retention.iter().any(|kept| kept.encrypted),
-    };
-    write_on(pool, deadline, &STORE_ROUTE_RETENTION, columns).await.map(drop)
 }
