@@ -46,9 +46,7 @@ impl BatchedCall for ReserveCall {
     }
 
     fn columns(&self) -> Columns<'_> {
-        let mut columns = columns::reservation(&self.request);
-        columns.extend(columns! { time_limit_ms: millis(self.request.time_limit) });
-        columns
+        columns! { time_limit_ms: millis(self.request.time_limit), ..columns::reservation(&self.request) }
     }
 
     fn sent_bytes(&self) -> usize {
@@ -79,10 +77,11 @@ impl BatchedCall for TakeOverCall {
     }
 
     fn columns(&self) -> Columns<'_> {
-        let mut columns = columns::next_attempt(&self.0);
-        columns.extend(columns! { time_limit_ms: millis(self.0.time_limit) });
-        columns.extend(columns::seen(Some(&self.1)));
-        columns
+        columns! {
+            time_limit_ms: millis(self.0.time_limit),
+            ..columns::next_attempt(&self.0),
+            ..columns::seen(Some(&self.1)),
+        }
     }
 
     fn sent_bytes(&self) -> usize {
@@ -124,10 +123,8 @@ impl BatchedCall for SettleCall {
     }
 
     fn columns(&self) -> Columns<'_> {
-        let mut columns = columns! { id: &self.settlement.id, token: &self.settlement.token };
-        columns.extend(columns::outcome(&self.settlement.outcome));
-        columns.extend(columns! { due_ms: self.settlement.retry_in.map(millis) });
-        columns
+        let Settlement { id, token, outcome, retry_in, .. } = &*self.settlement;
+        columns! { id: id, token: token, due_ms: retry_in.map(millis), ..columns::outcome(outcome) }
     }
 
     fn sent_bytes(&self) -> usize {
@@ -192,10 +189,12 @@ impl BatchedCall for EnqueueCall {
 
     fn columns(&self) -> Columns<'_> {
         let EnqueueRequest { reserve_request, sealed } = &*self.0;
-        let mut columns = columns::reservation(reserve_request);
-        columns.extend(columns! { secret: &*sealed.secret, sealed: &sealed.bytes });
-        columns.extend(columns::seen(self.1.as_ref()));
-        columns
+        columns! {
+            secret: &*sealed.secret,
+            sealed: &sealed.bytes,
+            ..columns::reservation(reserve_request),
+            ..columns::seen(self.1.as_ref()),
+        }
     }
 
     fn sent_bytes(&self) -> usize {

@@ -16,6 +16,7 @@ use super::lookups::{MOMENT, at_moment};
 use super::rows::one;
 use super::{PgCall, functions};
 use crate::domain::ids::{InstanceId, RecordId, Token};
+use crate::domain::response::CorruptRow;
 use crate::store::columns::columns;
 use crate::store::row::{RowReader, millis, since_1970_ms};
 use crate::store::statement::{shared, statements};
@@ -45,12 +46,7 @@ impl PgCall<'_> {
             hold_ttls_until: renewal.hold_ttls_until,
         };
         let row = self.call(&functions::RENEW_LEASE, columns).await?;
-        let row = one(row.as_slice())?;
-        Ok(RenewResult {
-            now: row.read("now")?,
-            purges: row.read::<i64>("purges")?.unsigned_abs(),
-            ttls_held_until: row.read("ttls_held_until")?,
-        })
+        Ok(RenewResult::read(one(row.as_slice())?)?)
     }
 
     pub async fn release_lease(self, instance: Arc<InstanceId>) -> PgResult<()> {
@@ -61,17 +57,7 @@ impl PgCall<'_> {
         let (expiry_ms, as_of) = (millis(params.expiry), params.as_of);
         let columns = columns! { expiry_ms: expiry_ms, as_of: as_of, limit: i64::from(params.limit) };
         let rows = self.run(&CRASHED_KEYS, columns).await?;
-        let read = |row: &Row| {
-            let token: Token = row.read("token")?;
-            let key = SweptKey {
-                id: row.read("id")?,
-                route: row.read("route")?,
-                attempt: row.read("attempt")?,
-                instance: row.read("instance")?,
-                is_logged: false,
-            };
-            Ok::<_, PgFailure>((token, key))
-        };
+        let read = |row: &Row| Ok::<_, CorruptRow>((row.read::<Token>("token")?, SweptKey::read(row)?));
         let crashed = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
         let marked = self.call_each(&functions::MARK_CRASHED, &crashed, |(token, key)| {
             columns! { id: &key.id, token: token, instance: key.instance, expiry_ms: expiry_ms, as_of: as_of }
@@ -84,10 +70,7 @@ impl PgCall<'_> {
         let values = super::client::parameters(shared::LIST_IN_FLIGHT.parameters(&columns));
         let sql = shared::LIST_IN_FLIGHT.for_postgres();
         let (_, rows) = self.on_connection(async |client| at_moment(client, sql, &values).await).await?;
-        let read = |row: &Row| {
-            Ok(ReservedAttempt { id: row.read("id")?, token: row.read("token")?, route: row.read("route")? })
-        };
-        rows.iter().map(read).collect()
+        rows.iter().map(|row| Ok(ReservedAttempt::read(row)?)).collect()
     }
 
     pub async fn reap(self, params: Arc<ReapParams>) -> PgResult<ReapedRows> {
@@ -116,9 +99,9 @@ impl PgCall<'_> {
             ];
             match self.on_connection(async |client| client.query_typed(&call, &parameters).await).await {
                 Ok(rows) => {
-                    let row = one(&rows)?;
-                    reaped.deleted += row.read::<u64>("deleted")?;
-                    reaped.responses_dropped += row.read::<u64>("responses_dropped")?;
+                    let part = ReapedRows::read(one(&rows)?)?;
+                    reaped.deleted += part.deleted;
+                    reaped.responses_dropped += part.responses_dropped;
                 }
                 // Another transaction has locked one of them: the others go without it.
                 Err(PgFailure::Held(_)) => {
@@ -163,7 +146,7 @@ impl PgCall<'_> {
         let finds: BTreeMap<&str, &str> =
             params.identities.iter().map(|identity| (&*identity.route, &*identity.finds)).collect();
         let columns = columns! { service: &*params.service, identities: json!(finds).to_string() };
-        let identity = |row: &Row| Ok(RouteIdentity { route: row.read("route")?, finds: row.read("finds")? });
-        self.write(&REMEMBER_ROUTE_IDENTITIES, columns).await?.iter().map(identity).collect()
+        let rows = self.write(&REMEMBER_ROUTE_IDENTITIES, columns).await?;
+        rows.iter().map(|row| Ok(RouteIdentity::read(row)?)).collect()
     }
 }
