@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
-use crate::domain::attempt::AttemptOutcome;
 use crate::domain::fingerprint::{Fingerprint, Recipe};
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::kept_path;
@@ -214,14 +213,6 @@ pub fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(MAX).min(MAX)
 }
 
-/// The size of an outcome: its response's body. The fields are small beside a body that is worth counting.
-pub fn body_bytes(outcome: &AttemptOutcome) -> usize {
-    match outcome {
-        AttemptOutcome::Completed { response, .. } => response.body.as_ref().map_or(0, Bytes::len),
-        AttemptOutcome::Retryable { .. } | AttemptOutcome::Unknown(_) => 0,
-    }
-}
-
 /// The size of a reconciler's verdict: its response's body.
 pub fn verdict_bytes(verdict: &ProbeVerdict) -> usize {
     match verdict {
@@ -318,15 +309,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_outcome_and_a_verdict_are_as_large_as_their_bodies() {
+    fn a_verdict_is_as_large_as_its_body() {
         let (headers, trailers) = (http::HeaderMap::new(), http::HeaderMap::new());
         let body = Some(Bytes::from_static(b"abc"));
         let response = Arc::new(StoredResponse { status: http::StatusCode::OK, headers, body, trailers });
         let ttl = Duration::ZERO;
-        let of_verdict = ProbeVerdict::Completed { response: Arc::clone(&response), ttl, remember: None };
+        let of_verdict = ProbeVerdict::Completed { response, ttl, remember: None };
         assert_eq!(verdict_bytes(&of_verdict), 3);
         assert_eq!(verdict_bytes(&ProbeVerdict::Dead), 0);
-        assert_eq!(body_bytes(&AttemptOutcome::Completed { response, ttl, remember: None }), 3);
-        assert_eq!(body_bytes(&AttemptOutcome::Retryable { ttl }), 0);
     }
 }

@@ -166,10 +166,10 @@ macro_rules! job {
     }};
 }
 
-/// The bytes of the body in a call's parameters.
+/// The bytes of a response or request in a call's parameters.
 macro_rules! body_bytes {
     (settle($settlement:ident)) => {
-        row::body_bytes(&$settlement.outcome)
+        $settlement.outcome.response_bytes()
     };
     (enqueue($params:ident)) => {
         $params.request.sealed.bytes.len()

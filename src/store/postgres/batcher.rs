@@ -65,10 +65,6 @@ impl<S: BatchStatement> Batchable for PendingCall<S> {
         // Past its deadline the caller may still be there, but it will not read an answer any more.
         self.reply.is_closed() || Instant::now() >= self.deadline
     }
-
-    fn bytes(&self) -> usize {
-        self.request.bytes()
-    }
 }
 
 /// The queue for requests of one kind, with its lanes, which end when it is dropped.
@@ -113,7 +109,8 @@ pub(super) async fn call<S: BatchStatement>(
     deadline: Instant,
 ) -> Result<S::Answer, PgFailure> {
     let (reply, answer) = reply::channel();
-    if !queue.push(PendingCall { request, deadline, reply }) {
+    let bytes = request.bytes();
+    if !queue.push(PendingCall { request, deadline, reply }, bytes, false) {
         return Err(PgFailure::Unsent(Arc::from(Box::from("the store is closed"))));
     }
     // Dropped after a lane took it, as by a panic.

@@ -16,7 +16,7 @@ use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
 use crate::domain::state::KeyState;
 use crate::store::columns::{self, Columns, columns};
-use crate::store::row::{RowReader, body_bytes, millis};
+use crate::store::row::{RowReader, millis};
 use crate::store::{ExpectedRecord, ExtendDeadlineParams};
 
 fn path_bytes(request: &ReserveRequest) -> usize {
@@ -128,7 +128,7 @@ impl BatchedCall for SettleCall {
     }
 
     fn sent_bytes(&self) -> usize {
-        body_bytes(&self.settlement.outcome)
+        self.settlement.outcome.response_bytes()
     }
 }
 
@@ -153,7 +153,7 @@ impl BatchedCall for RestoreCall {
 
     fn sent_bytes(&self) -> usize {
         let names = self.0.lease_to_restore().map_or(0, |lost| lost.reserve_request.key.as_bytes().len());
-        names + body_bytes(&self.0.outcome)
+        names + self.0.outcome.response_bytes()
     }
 }
 
