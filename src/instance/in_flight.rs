@@ -86,12 +86,8 @@ impl InFlightRegistry {
 
     /// The subset of `tokens` whose attempts have ended and may have executed. Scans the whole table under the lock.
     pub fn recently_executed(&self, tokens: impl IntoIterator<Item = Token>) -> HashSet<Token> {
-        let mut tokens = tokens.into_iter().peekable();
-        if tokens.peek().is_none() {
-            return HashSet::new();
-        }
-        let wanted: Vec<Token> = tokens.collect();
-        self.0.lock().executed.find(wanted)
+        let wanted: Vec<Token> = tokens.into_iter().collect();
+        if wanted.is_empty() { HashSet::new() } else { self.0.lock().executed.find(wanted) }
     }
 
     /// Forgets the executed attempts that had ended more than `age` before `time`.

@@ -30,11 +30,9 @@ pub(super) struct EntryNames {
 /// A record as an entry has it.
 #[derive(Debug)]
 pub(super) struct SharedRecord {
-    /// The completed record.
     pub(super) record: Record,
     /// The purge count when the read of the store began that the record comes from.
     pub(super) epoch: CacheEpoch,
-    /// The end of its TTL.
     pub(super) expires_at: SystemTime,
 }
 
@@ -62,7 +60,6 @@ impl EntryNames {
         Self { prefix: format!("oncegate:1:{service}:{}:", HEXLOWER.encode(&store[..8])) }
     }
 
-    /// The name of a record's entry.
     pub(super) fn name(&self, id: &RecordId) -> String {
         format!("{}{id}", self.prefix)
     }
