@@ -53,12 +53,10 @@ mod migrate;
 mod open;
 mod params;
 mod postgres;
-mod probes;
 pub mod reply;
 mod results;
 pub mod row;
 pub mod salts;
-mod service_reports;
 mod sqlite;
 pub mod statement;
 
@@ -334,7 +332,10 @@ impl Store {
                 Ok(answer)
             });
             if let Some(op) = kind.op() {
-                self.metrics.count(op, started, &answer);
+                self.metrics.durations.observe(op, started.elapsed());
+                if answer.is_err() {
+                    self.metrics.errors.count(op);
+                }
             }
             if let Some(period) = self.breaker.judge(kind, began, &answer) {
                 self.runtime.spawn(ping_until_answered(self.me.clone(), period));

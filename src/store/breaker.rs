@@ -134,10 +134,9 @@ impl Breaker {
         if failures == 0 {
             state.pause = Duration::ZERO;
         }
-        let away = state.silent_since.take().map(|since| since.elapsed());
+        let away_ms = state.silent_since.take().map_or(0, |since| since.elapsed().as_millis() as u64);
         if std::mem::take(&mut state.is_open) {
             drop(state);
-            let away_ms = away.map_or(0, |away| away.as_millis() as u64);
             tracing::warn!(away_ms, "the store answers again");
         }
     }

@@ -12,12 +12,10 @@
 
 use super::*; // The table of the calls names most of its types.
 use crate::config::PostgresUrl;
-use crate::domain::attempt::AttemptLease;
 use crate::domain::delivery::EnqueueRequest;
-use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
 use crate::domain::state::KeyState;
-use crate::store::row::FoundRecord;
+use crate::store::row::{FoundRecord, fresh};
 use batcher::Batcher;
 use connect::PgPool;
 use failure::{PgFailure, PgResult};
@@ -205,7 +203,7 @@ impl PgCall<'_> {
         for _ in 0..ROUNDS_MAX {
             let call = ReserveCall { request: request.clone(), in_doubt: self.in_doubt };
             if self.store.reserve.call(call, self.deadline).await?? {
-                return Ok(fresh(&request, 1, None));
+                return Ok(fresh(request, 1, None));
             }
             let look = self.store.find.find(request.id, self.in_doubt, self.deadline).await;
             if let Some(found) = look.map_err(PgFailure::for_taken_key)? {
@@ -222,7 +220,7 @@ impl PgCall<'_> {
             let call = TakeOverCall(request.clone(), from);
             let started = unless_held(self.store.take_over.call(call, self.deadline).await)?.flatten();
             if let Some((attempt, reached)) = started {
-                break fresh(&request, attempt, reached);
+                break fresh(request, attempt, reached);
             }
             match self.store.find.find(request.id, self.in_doubt, self.deadline).await? {
                 // Only another transaction's lock can be in the way.
@@ -310,7 +308,7 @@ impl PgCall<'_> {
     /// The result for a key that has a record: somebody else's, or our own from a try whose answer was lost.
     fn taken(self, request: &Arc<ReserveRequest>, record: Record) -> ReserveResult {
         if self.in_doubt && record.token == request.token && matches!(record.state, KeyState::InFlight) {
-            return fresh(request, record.attempt, record.recovery_point);
+            return fresh(request.clone(), record.attempt, record.recovery_point);
         }
         ReserveResult::Taken(record)
     }
@@ -323,9 +321,4 @@ fn unless_held<T>(answer: PgResult<Result<T, CorruptRow>>) -> PgResult<Option<T>
         Err(PgFailure::Held(_)) => Ok(None),
         Err(failure) => Err(failure),
     }
-}
-
-fn fresh(request: &Arc<ReserveRequest>, attempt: u32, recovery_point: Option<RecoveryPoint>) -> ReserveResult {
-    let reserve_request = request.clone();
-    ReserveResult::Fresh(AttemptLease { reserve_request, attempt, taken_from: None, recovery_point, delivery: None })
 }

@@ -5,15 +5,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
+use crate::domain::attempt::{AttemptLease, ReserveRequest, ReserveResult};
 use crate::domain::fingerprint::{Fingerprint, Recipe};
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::kept_path;
 use crate::domain::key::Key;
-use crate::domain::probe::{ProbeSubject, ProbeVerdict};
+use crate::domain::probe::{Probe, ProbeSubject, ProbeVerdict, SettledKey, SettledKeyPage};
 use crate::domain::record::{Record, RecordReading};
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::{CorruptRow, StoredResponse};
 use crate::domain::scope::Scope;
+use crate::domain::service_report::{ReportResult, ReservedKey};
 use crate::domain::space::SpaceHash;
 use crate::domain::state::{CompletedResponse, KeyState, StateKind};
 use crate::domain::unknown_cause::UnknownCause;
@@ -176,6 +178,15 @@ impl FoundRecord {
     }
 }
 
+/// The result for a request whose attempt has begun.
+pub fn fresh(
+    reserve_request: Arc<ReserveRequest>,
+    attempt: u32,
+    recovery_point: Option<RecoveryPoint>,
+) -> ReserveResult {
+    ReserveResult::Fresh(AttemptLease { reserve_request, attempt, taken_from: None, recovery_point, delivery: None })
+}
+
 /// Reads the subject of a probe.
 pub fn probe_subject(row: &impl RowReader) -> Result<ProbeSubject, CorruptRow> {
     let path: Option<Bytes> = row.read("path")?;
@@ -187,6 +198,54 @@ pub fn probe_subject(row: &impl RowReader) -> Result<ProbeSubject, CorruptRow> {
         route: row.read("route")?,
         path: path.as_deref().and_then(kept_path::whole_target).map(Bytes::copy_from_slice),
     })
+}
+
+/// Reads a probe that was claimed.
+pub fn probe(row: &impl RowReader) -> Result<Probe, CorruptRow> {
+    Ok(Probe { subject: probe_subject(row)?, number: row.read("probes")?, absences: row.read("absences")? })
+}
+
+impl SettledKeyPage {
+    /// Adds a row to the page, if the key fits and is of one of the routes. `read` is the number of rows so far, with it.
+    pub(super) fn add(
+        &mut self,
+        row: &impl RowReader,
+        read: usize,
+        routes: &[Arc<str>],
+        limit: u32,
+    ) -> Result<(), CorruptRow> {
+        if row.read("fits")? {
+            let subject = probe_subject(row)?;
+            if routes.iter().any(|route| **route == *subject.route) {
+                self.keys.push(SettledKey { subject, state: row.read("state")?, status: row.read("status")? });
+            }
+        }
+        if read == limit as usize {
+            self.next = Some(row.read("id")?);
+        }
+        Ok(())
+    }
+}
+
+/// Reads the key of a reservation; `None` where it is another service's or another attempt's.
+pub(super) fn read_reserved_key(
+    row: &impl RowReader,
+    service: &str,
+    token: &Token,
+) -> Result<Option<ReservedKey>, CorruptRow> {
+    let (found, newest): (String, Token) = (row.read("service")?, row.read("token")?);
+    let is_its = found == service && newest.is_same(token);
+    Ok(if is_its { Some(ReservedKey { route: row.read("route")?, state: row.read("state")? }) } else { None })
+}
+
+/// The result of a report for a row in this state.
+pub(super) fn report_result(state: StateKind) -> ReportResult {
+    match state {
+        StateKind::Completed => ReportResult::Completed,
+        StateKind::Expired => ReportResult::Gone,
+        StateKind::InFlight => ReportResult::Noted,
+        StateKind::Dead | StateKind::Queued | StateKind::Retryable | StateKind::Unknown => ReportResult::Taken,
+    }
 }
 
 /// Reads the cause of an unknown outcome. A cause of a later version counts as none.

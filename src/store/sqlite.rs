@@ -10,7 +10,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use rusqlite::Connection;
@@ -130,9 +130,7 @@ fn mark_interrupted_unknown(db: &Connection, now: i64) -> SqliteResult<Vec<Swept
 }
 
 fn system_clock() -> i64 {
-    // Before 1970 there was no SQLite, and after 292 million years there is none.
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX)
+    row::since_1970_ms(SystemTime::now())
 }
 
 /// Defines the calls, as [`Sqlite`] has them.
@@ -227,6 +225,7 @@ impl Drop for Sqlite {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
+    use std::time::UNIX_EPOCH;
 
     use super::*;
     use crate::domain::attempt::tests::reserve_request;

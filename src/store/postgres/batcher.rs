@@ -22,7 +22,6 @@ pub(super) const OVERHEAD_BYTES: usize = 256;
 
 /// A request that is sent to the database together with others of its kind.
 pub(super) trait BatchStatement: Send + Sync + Sized + 'static {
-    /// The answer to one request.
     type Answer: Send + 'static;
 
     /// Whether a batch can answer only one request for each record.
@@ -34,7 +33,6 @@ pub(super) trait BatchStatement: Send + Sync + Sized + 'static {
     /// The request's record. Batches are sorted by it, so that two of them never deadlock.
     fn id(&self) -> RecordId;
 
-    /// The approximate size in bytes.
     fn bytes(&self) -> usize {
         OVERHEAD_BYTES
     }
@@ -111,7 +109,7 @@ pub(super) async fn call<S: BatchStatement>(
     let (reply, answer) = reply::channel();
     let bytes = request.bytes();
     if !queue.push(PendingCall { request, deadline, reply }, bytes, false) {
-        return Err(PgFailure::Unsent(Arc::from(Box::from("the store is closed"))));
+        return Err(PgFailure::unsent("the store is closed"));
     }
     // Dropped after a lane took it, as by a panic.
     let dropped =

@@ -40,28 +40,23 @@ impl CallAnswer for bool {
 
 /// A write of a request's, which can go to the database together with others of its kind.
 pub(super) trait BatchedCall: Send + Sync + Sized + 'static {
-    /// The answer to one call.
     type Answer: CallAnswer;
 
     /// The function for one record.
     const FUNCTION: &'static Function;
 
-    /// The function for many records, which takes arrays of the same columns. It answers with the ids of those that it has
-    /// changed. Without one, several calls share a transaction.
-    const FUNCTION_OF_MANY: Option<&'static Function> = None;
-
-    /// The same for a cluster, which takes only statements of one record each: it has a loop. Without one, each call is sent by itself.
-    const FUNCTION_ON_CLUSTER: Option<&'static Function> = None;
+    /// The function for many records, which takes arrays of the same columns and answers with the ids of those that it has
+    /// changed; and the same for a cluster, which has a loop, as a cluster takes only statements of one record each. Without
+    /// them, several calls share a transaction, and on a cluster each is sent by itself.
+    const FUNCTIONS_OF_MANY: Option<[&'static Function; 2]> = None;
 
     /// See [`BatchStatement::goes_alone`].
     fn goes_alone(&self, _is_distributed: bool) -> bool {
         false
     }
 
-    /// The record.
     fn id(&self) -> RecordId;
 
-    /// The parameters.
     fn columns(&self) -> Columns<'_>;
 
     /// The bytes that clients and services have sent of it.
@@ -75,7 +70,7 @@ impl<C: BatchedCall> BatchStatement for C {
 
     // Answers have ids and no more, so of two calls for one record both would look done.
     const DISTINCT: bool = true;
-    const CLUSTER_JOBS_MAX: usize = if C::FUNCTION_ON_CLUSTER.is_some() { CLUSTER_ROWS_MAX } else { 1 };
+    const CLUSTER_JOBS_MAX: usize = if C::FUNCTIONS_OF_MANY.is_some() { CLUSTER_ROWS_MAX } else { 1 };
 
     fn id(&self) -> RecordId {
         BatchedCall::id(self)
@@ -95,11 +90,11 @@ impl<C: BatchedCall> BatchStatement for C {
         if let [alone] = &columns[..] {
             return Ok(vec![answer(&client.call(C::FUNCTION, alone).await?)]);
         }
-        let of_many = if client.is_distributed() { C::FUNCTION_ON_CLUSTER } else { C::FUNCTION_OF_MANY };
-        let Some(function) = of_many else {
+        let Some([function, on_cluster]) = C::FUNCTIONS_OF_MANY else {
             let answers = client.call_in_transaction(C::FUNCTION, &columns).await?;
             return Ok(answers.iter().map(|rows| answer(rows)).collect());
         };
+        let function = if client.is_distributed() { on_cluster } else { function };
         let rows = client.call_with_arrays(function, &columns).await?;
         let mut changed = HashMap::new();
         for row in &rows {
@@ -177,6 +172,6 @@ impl PgCall<'_> {
 }
 
 /// The row of a call that has changed something.
-fn changed(mut rows: Vec<Row>) -> Result<Option<Row>, CorruptRow> {
+pub(super) fn changed(mut rows: Vec<Row>) -> Result<Option<Row>, CorruptRow> {
     Ok(done(&rows)?.is_some().then(|| rows.swap_remove(0)))
 }

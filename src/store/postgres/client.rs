@@ -66,12 +66,10 @@ impl PgClient {
         Self { client: ClientWrapper::new(client, driver), server, place, prepares: OnceCell::new() }
     }
 
-    /// The proofs of durable commits.
     pub fn horizons(&self) -> &Horizons {
         self.server.horizons()
     }
 
-    /// Whether the keys are distributed over a cluster.
     pub fn is_distributed(&self) -> bool {
         self.server.is_distributed()
     }
@@ -101,7 +99,6 @@ impl PgClient {
         in_transaction(self, "begin", calls).await
     }
 
-    /// Runs a statement.
     pub async fn run(&self, statement: &Statement, columns: &Columns<'_>) -> Result<Vec<Row>, Error> {
         self.query_typed(statement.for_postgres(), &parameters(statement.parameters(columns))).await
     }

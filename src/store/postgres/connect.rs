@@ -1,6 +1,5 @@
 //! Connections: making, pooling and discarding them.
 
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,17 +68,14 @@ impl PgPool {
         Ok(Self { connections, given_up_max: GIVEN_UP_MAX })
     }
 
-    /// The most connections.
     pub fn max_size(&self) -> usize {
         self.connections.status().max_size
     }
 
-    /// The server to which the connections lead.
     pub fn server(&self) -> &PgServer {
         &self.connections.manager().0
     }
 
-    /// Whether the keys are distributed over a cluster, as far as that is known.
     pub fn is_distributed(&self) -> bool {
         self.server().is_distributed()
     }
@@ -109,7 +105,7 @@ impl PgConnection {
         match timeout_at(deadline, pool.connections.get()).await {
             Ok(Ok(object)) => Ok(Self { object: Some(object), given_up_max: pool.given_up_max }),
             Ok(Err(PoolError::Backend(source))) => Err(PgFailure::Unsent(Arc::from(source))),
-            Ok(Err(source)) => Err(PgFailure::Unsent(Arc::from(BoxError::from(source.to_string())))),
+            Ok(Err(source)) => Err(PgFailure::unsent(&source.to_string())),
             Err(_) => Err(too_late()),
         }
     }
@@ -140,7 +136,7 @@ impl PgConnection {
 }
 
 fn too_late() -> PgFailure {
-    PgFailure::Unsent(Arc::<dyn Error + Send + Sync>::from(Box::from("no connection to the store became free in time")))
+    PgFailure::unsent("no connection to the store became free in time")
 }
 
 impl Drop for PgConnection {

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use tokio_postgres::{Error, Row};
 
+use super::calls::changed;
 use super::client::{PgClient, parameters};
 use super::failure::PgResult;
-use super::rows::done;
 use super::{PgCall, functions};
 use crate::domain::delivery::{DeliveryPolicy, GivenUpKey, PickUpRequest, PickUpResult};
 use crate::domain::ids::{RecordId, Token};
@@ -132,9 +132,8 @@ async fn start<'a>(
             quiet_after_ms: quiet_after(policy),
             as_of: request.as_of,
         };
-        let mut rows = client.call(&functions::START_DELIVERY, &columns).await?;
-        let row = done(&rows).map(|row| row.is_some());
-        Ok((due, token.copied(), row.map(|is_done| is_done.then(|| rows.swap_remove(0)))))
+        let rows = client.call(&functions::START_DELIVERY, &columns).await?;
+        Ok((due, token.copied(), changed(rows)))
     });
     Ok(join_all(calls).await)
 }

@@ -45,6 +45,11 @@ impl PgFailure {
         Self::Refused(Arc::from(Box::from(cause)))
     }
 
+    /// A statement that was not sent, for this reason.
+    pub fn unsent(cause: &str) -> Self {
+        Self::Unsent(Arc::from(Box::from(cause)))
+    }
+
     /// The failure of the statement itself.
     fn root(&self) -> &Self {
         if let Self::Taken(look) = self { look } else { self }

@@ -60,7 +60,6 @@ impl Proof {
 pub(super) struct Horizons(Mutex<HashMap<String, i64>>);
 
 impl Horizons {
-    /// Keeps what a commit has proven.
     pub fn add(&self, proof: Proof) {
         let mut horizons = self.0.lock();
         if horizons.len() >= SERVERS_MAX && !horizons.contains_key(&proof.server) {
@@ -70,7 +69,6 @@ impl Horizons {
         *horizon = proof.horizon.max(*horizon);
     }
 
-    /// Whether the writer is proven to be durable.
     pub fn include(&self, writer: &Writer) -> bool {
         let horizons = self.0.lock();
         horizons.get(&writer.server).is_some_and(|horizon| writer.id < *horizon)

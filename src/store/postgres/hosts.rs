@@ -92,7 +92,6 @@ impl HostList {
         }
     }
 
-    /// The primary among several hosts.
     pub fn known_primary(&self) -> Option<&Arc<KnownPrimary>> {
         self.known_primary.as_ref()
     }
@@ -191,7 +190,10 @@ impl HostList {
         let Ok(Ok(targets)) = timeout_at(deadline, targets(&self.hosts[host])).await else { return Vec::new() };
         let looks = targets.iter().map(async |target| {
             match timeout_at(deadline, self.look_at((host, address(target)), target)).await {
-                Ok(Ok(ServerRole::Primary(identity))) => Some((identity, name_with_port(target))),
+                Ok(Ok(ServerRole::Primary(identity))) => {
+                    let port = target.get_ports().first().map_or_else(String::new, |port| format!(":{port}"));
+                    Some((identity, format!("{}{port}", name(target))))
+                }
                 _ => None,
             }
         });
@@ -295,12 +297,6 @@ fn name(target: &Config) -> String {
         ([Host::Unix(path), ..], _) => path.display().to_string(),
         ([], addresses) => addresses.first().map(IpAddr::to_string).unwrap_or_default(),
     }
-}
-
-/// The server's address as the log shows it.
-fn name_with_port(target: &Config) -> String {
-    let port = target.get_ports().first().map_or_else(String::new, |port| format!(":{port}"));
-    format!("{}{port}", name(target))
 }
 
 #[cfg(test)]

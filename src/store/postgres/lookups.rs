@@ -60,14 +60,14 @@ impl Lookups {
     pub async fn find(&self, id: RecordId, in_doubt: bool, deadline: Instant) -> PgResult<Option<FoundRecord>> {
         loop {
             let mut row = self.small.call(FindStatement { id, left_out: None }, deadline).await??;
-            if let Some(LookupRow::LeftOut { bytes }) = row {
+            if let Some(LookupRow::LeftOut(bytes)) = row {
                 let large = self.large.call(FindStatement { id, left_out: Some(bytes) }, deadline).await;
                 row = large.map_err(PgFailure::for_taken_key)??;
             }
             let (found, writer) = match row {
                 None => return Ok(None),
                 Some(LookupRow::Whole(found, writer)) => (*found, writer),
-                Some(LookupRow::LeftOut { .. }) => return Err(CorruptRow("a response of impossible size").into()),
+                Some(LookupRow::LeftOut(_)) => return Err(CorruptRow("a response of impossible size").into()),
             };
             let record = &found.record;
             let is_told_to_come_again = record.accepted_at.is_none() && matches!(record.state, KeyState::InFlight);
@@ -84,12 +84,9 @@ impl Lookups {
 enum LookupRow {
     Whole(Box<FoundRecord>, Option<Writer>),
     /// The response has so many bytes, and was left out.
-    LeftOut {
-        bytes: usize,
-    },
+    LeftOut(usize),
 }
 
-/// Reads a record.
 struct FindStatement {
     id: RecordId,
     /// The size of the response where the first statement has left it out. A key that was deleted and completed again since may
@@ -116,7 +113,7 @@ impl BatchStatement for FindStatement {
         ids.dedup();
         let (now, rows) = find_rows(client, FIND, &ids, &[(/* bytes_max */ &limit, Type::INT8)]).await?;
         let decode = |row: &Row| match usize::try_from(row.read::<u64>("bytes")?).unwrap_or(usize::MAX) {
-            bytes if bytes > bytes_max => Ok(LookupRow::LeftOut { bytes }),
+            bytes if bytes > bytes_max => Ok(LookupRow::LeftOut(bytes)),
             _ => Ok(LookupRow::Whole(Box::new(FoundRecord::read(row, now)?), Writer::read(row)?)),
         };
         Ok(requests.iter().map(|q| rows.get(&q.id.as_bytes()[..]).map(decode).transpose()).collect())

@@ -7,8 +7,7 @@ use super::{PgCall, functions};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::probe::{Probe, ProbeFinding, SettledKeyPage};
 use crate::store::columns::{self, columns};
-use crate::store::probes::probe;
-use crate::store::row::{RowReader, millis};
+use crate::store::row::{RowReader, millis, probe};
 use crate::store::statement::{shared, statements};
 use crate::store::{ClaimProbesParams, ListSettledKeysParams};
 
@@ -53,7 +52,7 @@ impl PgCall<'_> {
         let rows = self.run_bounded(&shared::LIST_SETTLED_KEYS, columns::settled_keys(&params)).await?;
         let mut page = SettledKeyPage::default();
         for (row, read) in rows.iter().zip(1..) {
-            page.add(row, read, &params)?;
+            page.add(row, read, &params.routes, params.limit)?;
         }
         Ok(page)
     }

@@ -34,8 +34,7 @@ impl BatchedCall for ReserveCall {
     type Answer = bool;
 
     const FUNCTION: &'static Function = &functions::RESERVE;
-    const FUNCTION_OF_MANY: Option<&'static Function> = Some(&functions::RESERVE_ALL);
-    const FUNCTION_ON_CLUSTER: Option<&'static Function> = Some(&functions::RESERVE_EACH);
+    const FUNCTIONS_OF_MANY: Option<[&'static Function; 2]> = Some([&functions::RESERVE_ALL, &functions::RESERVE_EACH]);
 
     fn goes_alone(&self, is_distributed: bool) -> bool {
         is_distributed && self.in_doubt
@@ -111,8 +110,7 @@ impl BatchedCall for SettleCall {
     type Answer = Settled;
 
     const FUNCTION: &'static Function = &functions::SETTLE;
-    const FUNCTION_OF_MANY: Option<&'static Function> = Some(&functions::SETTLE_ALL);
-    const FUNCTION_ON_CLUSTER: Option<&'static Function> = Some(&functions::SETTLE_EACH);
+    const FUNCTIONS_OF_MANY: Option<[&'static Function; 2]> = Some([&functions::SETTLE_ALL, &functions::SETTLE_EACH]);
 
     fn goes_alone(&self, is_distributed: bool) -> bool {
         self.held || (is_distributed && self.in_doubt)

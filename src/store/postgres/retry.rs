@@ -63,12 +63,10 @@ pub(super) struct RetryPauses {
 }
 
 impl RetryPauses {
-    /// Begins with the shortest pause.
     pub fn new() -> Self {
         Self { length: Duration::from_millis(5) }
     }
 
-    /// Waits for the next pause.
     pub async fn next(&mut self) {
         sleep(self.length).await;
         self.length = (self.length * 2).min(Duration::from_millis(200));

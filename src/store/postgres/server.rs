@@ -153,17 +153,14 @@ impl PgServer {
         changed.connect(left()).await
     }
 
-    /// The time limit of one call.
     pub fn timeout(&self) -> Duration {
         self.0.timeout
     }
 
-    /// Remembers that the keys are distributed over a cluster.
     pub fn set_distributed(&self) {
         self.0.is_distributed.send_replace(true);
     }
 
-    /// The proofs of durable commits.
     pub(super) fn horizons(&self) -> &Horizons {
         &self.0.horizons
     }
@@ -179,7 +176,6 @@ impl PgServer {
         async move { known.wait_for(|is_distributed| *is_distributed).await.is_ok() }
     }
 
-    /// The place to which new connections lead.
     pub fn place(&self) -> Place {
         self.current().place
     }

@@ -7,19 +7,18 @@ use http::HeaderName;
 use serde_json::{Value, json};
 use tokio_postgres::{Error, Row};
 
-use super::PgCall;
 use super::batcher::BatchStatement;
 use super::calls::{BatchedCall, CallAnswer};
 use super::client::PgClient;
-use super::failure::{PgFailure, PgResult};
+use super::failure::PgResult;
 use super::functions::{self, Function};
 use super::lookups::find_rows;
+use super::{PgCall, unless_held};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::response::CorruptRow;
 use crate::domain::service_report::{ReportKind, ReportResult, ReservedKey, RouteRetention, ServiceReport};
 use crate::store::columns::{Columns, columns};
-use crate::store::row::{RowReader, millis};
-use crate::store::service_reports::{read_reserved_key, report_result};
+use crate::store::row::{RowReader, millis, read_reserved_key, report_result};
 use crate::store::statement::statements;
 use crate::store::{FindReservationParams, StoreRouteRetentionParams};
 
@@ -37,13 +36,11 @@ impl PgCall<'_> {
 
     pub async fn record_report(self, report: Arc<ServiceReport>) -> PgResult<ReportResult> {
         let applies_at_once = matches!(report.kind, ReportKind::Reached(_));
-        match self.store.report.call(ReportCall(report), self.deadline).await {
-            Err(PgFailure::Held(_)) => Ok(ReportResult::Held),
-            answer => Ok(match answer?? {
-                ReportResult::Noted if applies_at_once => ReportResult::Taken,
-                result => result,
-            }),
-        }
+        Ok(match unless_held(self.store.report.call(ReportCall(report), self.deadline).await)? {
+            None => ReportResult::Held,
+            Some(ReportResult::Noted) if applies_at_once => ReportResult::Taken,
+            Some(result) => result,
+        })
     }
 
     pub async fn apply_deferred_reports(self, limit: Arc<u32>) -> PgResult<Vec<RecordId>> {
@@ -75,7 +72,6 @@ impl PgCall<'_> {
     }
 }
 
-/// Finds the key of a reservation.
 pub(super) struct FindReservationStatement(Arc<FindReservationParams>);
 
 impl BatchStatement for FindReservationStatement {
@@ -91,7 +87,7 @@ impl BatchStatement for FindReservationStatement {
         ids.dedup();
         let (_, rows) = find_rows(client, FIND_RESERVATION, &ids, &[]).await?;
         let answer = |q: &&Self| match rows.get(&q.0.handle.id.as_bytes()[..]) {
-            Some(row) => read_reserved_key(row, &q.0),
+            Some(row) => read_reserved_key(row, &q.0.service, &q.0.handle.token),
             None => Ok(None),
         };
         Ok(requests.iter().map(answer).collect())

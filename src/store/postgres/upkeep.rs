@@ -17,7 +17,7 @@ use super::rows::one;
 use super::{PgCall, functions};
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::response::CorruptRow;
-use crate::store::columns::columns;
+use crate::store::columns::{self, columns};
 use crate::store::row::{RowReader, millis, since_1970_ms};
 use crate::store::statement::{shared, statements};
 use crate::store::{
@@ -38,14 +38,7 @@ statements! { "sql/":
 
 impl PgCall<'_> {
     pub async fn renew_lease(self, renewal: Arc<LeaseRenewal>) -> PgResult<RenewResult> {
-        let columns = columns! {
-            id: renewal.instance,
-            service: &*renewal.service,
-            expiry_ms: millis(renewal.expiry),
-            purges_seen: renewal.purges_seen.map(|seen| i64::try_from(seen).unwrap_or(i64::MAX)),
-            hold_ttls_until: renewal.hold_ttls_until,
-        };
-        let row = self.call(&functions::RENEW_LEASE, columns).await?;
+        let row = self.call(&functions::RENEW_LEASE, columns::lease_renewal(&renewal)).await?;
         Ok(RenewResult::read(one(row.as_slice())?)?)
     }
 

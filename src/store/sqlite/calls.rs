@@ -5,17 +5,15 @@ use std::sync::Arc;
 use rusqlite::Row;
 
 use super::transaction::{SqliteResult, SqliteTransaction, sql};
-use crate::domain::attempt::{AttemptLease, ReserveRequest, ReserveResult, Settlement};
+use crate::domain::attempt::{ReserveRequest, ReserveResult, Settlement};
 use crate::domain::ids::{InstanceId, RecordId};
 use crate::domain::probe::{Probe, ProbeFinding, SettledKeyPage};
 use crate::domain::record::Record;
-use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
 use crate::domain::state::StateKind;
 use crate::machine::random_u32;
 use crate::store::columns::{self, columns};
-use crate::store::probes::probe;
-use crate::store::row::{FoundRecord, RowReader, millis};
+use crate::store::row::{FoundRecord, RowReader, fresh, millis, probe};
 use crate::store::statement::shared;
 use crate::store::{
     ClaimProbesParams, CountLiveKeysParams, ExtendDeadlineParams, LeaseRenewal, ListInFlightParams,
@@ -28,7 +26,7 @@ impl SqliteTransaction<'_> {
         let columns = columns! { time_limit_ms: millis(request.time_limit), ..columns::reservation(&request) };
         if self.execute(sql!("reserve"), &columns)? == 1 {
             drop(columns);
-            return Ok(fresh(request, 1, None));
+            return Ok(fresh(Arc::new(request), 1, None));
         }
         Ok(ReserveResult::Taken(self.find_taken(request.id)?))
     }
@@ -43,7 +41,7 @@ impl SqliteTransaction<'_> {
         let taken = self.query_one(sql!("take_over"), &columns, read)?;
         drop(columns);
         let result = match taken {
-            Some((attempt, reached)) => fresh(request, attempt, reached),
+            Some((attempt, reached)) => fresh(Arc::new(request), attempt, reached),
             None => match self.find(request.id)? {
                 Some(record) => return Ok(ReserveResult::Taken(record)),
                 None => self.reserve(request)?,
@@ -94,13 +92,7 @@ impl SqliteTransaction<'_> {
     }
 
     pub fn renew_lease(&self, renewal: LeaseRenewal) -> SqliteResult<RenewResult> {
-        let columns = columns! {
-            id: renewal.instance,
-            service: &*renewal.service,
-            expiry_ms: millis(renewal.expiry),
-            purges_seen: renewal.purges_seen.map(|seen| i64::try_from(seen).unwrap_or(i64::MAX)),
-            hold_ttls_until: renewal.hold_ttls_until,
-        };
+        let columns = columns::lease_renewal(&renewal);
         if renewal.hold_ttls_until.is_some() {
             self.execute(sql!("hold_ttls"), &columns)?;
         }
@@ -197,7 +189,7 @@ impl SqliteTransaction<'_> {
         let (mut page, mut read) = (SettledKeyPage::default(), 0);
         self.query(&shared::LIST_SETTLED_KEYS, &columns::settled_keys(&params), |row| {
             read += 1;
-            page.add(row, read, &params)
+            page.add(row, read, &params.routes, params.limit)
         })?;
         Ok(page)
     }
@@ -236,9 +228,4 @@ impl SqliteTransaction<'_> {
         secure_delete("off")?;
         Ok(replaced? > 0)
     }
-}
-
-fn fresh(reserve_request: ReserveRequest, attempt: u32, recovery_point: Option<RecoveryPoint>) -> ReserveResult {
-    let reserve_request = Arc::new(reserve_request);
-    ReserveResult::Fresh(AttemptLease { reserve_request, attempt, taken_from: None, recovery_point, delivery: None })
 }

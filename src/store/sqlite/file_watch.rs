@@ -183,7 +183,6 @@ impl FileWatch {
         }
     }
 
-    /// The path as it is configured, absolute.
     pub fn path(&self) -> &Path {
         &self.path
     }
