@@ -4,7 +4,6 @@
 //! opens a socket.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -194,7 +193,8 @@ pub struct ClientIdentity {
 
 /// The TLS configuration towards services: the authorities that they are verified with, and the proxy's own certificate.
 /// Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Trust")]
 pub struct Trust {
     client: Arc<ClientConfig>,
     /// The hash of its parts: two of them with the same hash accept the same services and show the same certificate.
@@ -266,12 +266,6 @@ impl PartialEq for Trust {
 }
 
 impl Eq for Trust {}
-
-impl fmt::Debug for Trust {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Trust")
-    }
-}
 
 /// The configurations for the connections to one service. Cheap to clone.
 #[derive(Clone)]

@@ -3,7 +3,6 @@
 //! hyper closes the connection of a body that is dropped before its end, and says so in no field. So the rest goes back to
 //! the connection's owner, who knows the response and can read the rest or announce the close.
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -36,13 +35,9 @@ pub struct RequestBody {
 }
 
 /// Removes the trailers that must not reach the body's reader.
+#[derive(derive_more::Debug)]
+#[debug("TrailerFilter")]
 struct TrailerFilter(Box<dyn Fn(&mut HeaderMap) + Send + Sync>);
-
-impl fmt::Debug for TrailerFilter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TrailerFilter")
-    }
-}
 
 /// The wait for the next bytes of a body.
 #[derive(Debug)]

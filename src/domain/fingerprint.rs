@@ -1,7 +1,6 @@
 //! Fingerprints, by which two requests with one key are compared.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 
 use hmac::{Hmac, Mac};
@@ -22,18 +21,10 @@ mod multipart;
 mod path_form;
 mod secret;
 
-/// The hash of the parts of a request that a retry must have unchanged, made by a [`Recipe`].
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Fingerprint([u8; 32]);
-
-impl Fingerprint {
-    /// Reads the stored bytes; `None` if the length is wrong.
-    pub fn from_stored(bytes: &[u8]) -> Option<Self> {
-        bytes.try_into().ok().map(Self)
-    }
+hex_bytes! {
+    /// The hash of the parts of a request that a retry must have unchanged, made by a [`Recipe`].
+    pub struct Fingerprint;
 }
-
-hex_bytes!(Fingerprint);
 
 /// The parts of a request that a fingerprint may include.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +49,8 @@ pub struct FingerprintInput<'a> {
 ///
 /// Its stored form is words with a space in between, the defaults left out: `1` for the default recipe,
 /// `1 body=raw path=lenient:101 query=no hmac=1f2e3d4c`. Cheap to clone.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("{}", _0.words)]
 pub struct Recipe(Arc<RecipeParts>);
 
 /// A recipe's parts, and its stored form, made once.
@@ -306,12 +298,6 @@ fn include_field(hash: &mut Hasher, name: &HeaderName, parts: &FingerprintInput<
     } else {
         hash.part(&(values.iter().count() as u64).to_be_bytes());
         values.iter().for_each(|value| hash.part(value.as_bytes()));
-    }
-}
-
-impl fmt::Display for Recipe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.words)
     }
 }
 

@@ -1,11 +1,11 @@
 //! The idempotency key: the client's name for one operation.
 
-use std::fmt;
-
 use super::macros::named;
 
 /// A checked idempotency key. A value of this type is the proof that the key is well-formed and within its limits.
-#[derive(Clone, PartialEq, Eq, Hash)]
+/// Anybody who knows a key can get its replays: only its beginning is printed.
+#[derive(Clone, PartialEq, Eq, Hash, derive_more::Debug)]
+#[debug("Key({})", self.prefix())]
 pub struct Key(Box<str>);
 
 impl Key {
@@ -49,7 +49,8 @@ impl Key {
 }
 
 /// The first eight characters of a key, with `…` where it has more. Without the sign, one would search for a key that nobody has sent.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, derive_more::Display)]
+#[display("{}", self.as_str())]
 pub struct KeyPrefix {
     text: [u8; KeyPrefix::BYTES_MAX],
     length: usize,
@@ -74,19 +75,6 @@ impl KeyPrefix {
     /// The text; empty where no key is known.
     pub fn as_str(&self) -> &str {
         str::from_utf8(&self.text[..self.length]).unwrap_or_default()
-    }
-}
-
-impl fmt::Display for KeyPrefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// Anybody who knows a key can get its replays: only its beginning is printed.
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key({})", self.prefix())
     }
 }
 

@@ -1,12 +1,11 @@
 //! The path that a message is posted to, with placeholders: `/v1/orders/{x-order-id}/payments`.
 
-use std::fmt;
-
 use super::percent::{encode_value, is_path};
 use super::placeholders::{TemplatePiece, split_placeholders};
 
 /// A path whose placeholders are named like the message headers that fill them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("{text}")]
 pub struct MessagePathTemplate {
     text: Box<str>,
     segments: Vec<Vec<MessagePathPiece>>,
@@ -72,12 +71,6 @@ impl MessagePathTemplate {
     /// The template as it was written.
     pub fn as_str(&self) -> &str {
         &self.text
-    }
-}
-
-impl fmt::Display for MessagePathTemplate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
     }
 }
 

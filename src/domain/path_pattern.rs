@@ -1,14 +1,13 @@
 //! The paths of routes: the requests that they match, and which of two is the more specific.
 
-use std::fmt;
-
 use super::foreign_path::problem_of_foreign_syntax;
 use super::percent::{is_path, normalize_escapes};
 use super::placeholders::{TemplatePiece, split_placeholders};
 
 /// A route's path: each `{name}` is a whole segment, and `{*rest}` the rest of the path. Ordered by how specific it is:
 /// where two patterns match the same path, the lesser one counts.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
+#[display("{text}")]
 pub struct PathPattern {
     segments: Vec<PatternSegment>,
     text: Box<str>,
@@ -142,12 +141,6 @@ impl PathPattern {
 impl Default for PathPattern {
     fn default() -> Self {
         Self { segments: vec![PatternSegment::Literal("".into())], text: "/".into() }
-    }
-}
-
-impl fmt::Display for PathPattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
     }
 }
 

@@ -1,7 +1,5 @@
 //! The paths of an OpenAPI document: `/v1/payments/{id}`.
 
-use std::fmt;
-
 use super::normal_path::normal_form;
 use super::path_pattern::{PathPattern, PathSegment};
 use super::percent::encode_path;
@@ -11,7 +9,8 @@ use super::placeholders::{TemplatePiece, split_placeholders};
 ///
 /// A parameter is never empty and has no slash (OpenAPI, "Path Templating"), and may be anything else. The same holds
 /// for a segment that has a parameter in it, such as `{id}.json`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
+#[display("{text}")]
 pub struct PathTemplate {
     text: Box<str>,
     /// `None` for a segment with a parameter.
@@ -36,13 +35,6 @@ impl PathTemplate {
     pub fn is_covered_by(&self, pattern: &PathPattern) -> bool {
         let segments = self.segments.iter().map(|text| text.as_deref().map_or(PathSegment::Any, PathSegment::Written));
         pattern.matches_segments(segments)
-    }
-}
-
-/// The template as it was written.
-impl fmt::Display for PathTemplate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
     }
 }
 

@@ -27,13 +27,16 @@ pub enum OnUnknown {
 }
 
 /// The status by which a service says how a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display, derive_more::From)]
 pub enum ServiceStatus {
     /// The status of a gRPC call that was answered.
+    #[from(ignore)]
     Grpc(GrpcStatus),
     /// The response to a gRPC call has no status of the call: it broke off, or no gRPC server has sent it.
+    #[display("without grpc-status")]
     GrpcMissing,
     /// The HTTP status of any other response, also that of a gateway that answers for a gRPC server.
+    #[display("{}", _0.as_str())]
     Http(StatusCode),
 }
 
@@ -72,23 +75,6 @@ impl ServiceStatus {
             ),
             Self::GrpcMissing => true,
             Self::Http(status) => matches!(status.as_u16(), 408 | 425 | 429 | 500..),
-        }
-    }
-}
-
-impl From<StatusCode> for ServiceStatus {
-    fn from(status: StatusCode) -> Self {
-        Self::Http(status)
-    }
-}
-
-/// The code as a number, or the name of a gRPC status.
-impl std::fmt::Display for ServiceStatus {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Grpc(status) => status.fmt(f),
-            Self::GrpcMissing => f.write_str("without grpc-status"),
-            Self::Http(status) => f.write_str(status.as_str()),
         }
     }
 }
@@ -158,7 +144,8 @@ pub struct StatusList {
 }
 
 /// The verdict on every status, computed once.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("StatusTable(..)")]
 pub struct StatusTable {
     verdicts: Box<[ResponseVerdict; 400]>,
     /// The codes that are listed by themselves, for which `Retry-After` changes nothing.
@@ -227,12 +214,6 @@ impl StatusTable {
             return ResponseVerdict::Release;
         }
         self.verdicts[index]
-    }
-}
-
-impl std::fmt::Debug for StatusTable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("StatusTable(..)")
     }
 }
 

@@ -1,6 +1,5 @@
 //! The operator's secrets: the current one, and earlier ones.
 
-use std::fmt;
 use std::sync::Arc;
 
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
@@ -9,7 +8,8 @@ use sha2::Sha256;
 
 /// The operator's secret. With it, a fingerprint is an HMAC, so that nobody finds a short body (an amount, a card's
 /// expiry) by trying all values.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Secret({id})")]
 pub struct Secret {
     pub(super) id: KeyId,
     pub(super) mac: Hmac<Sha256>,
@@ -40,12 +40,6 @@ impl Secret {
     /// The key from which the keys of sealed bytes are derived.
     pub(in crate::domain) fn sealing(&self) -> &[u8; 32] {
         &self.sealing
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Secret({})", self.id)
     }
 }
 
@@ -85,17 +79,12 @@ impl Secrets {
 }
 
 /// The id of a secret: 32 derived bits, which reveal nothing of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("{}", HEXLOWER.encode_display(_0))]
 pub(super) struct KeyId([u8; 4]);
 
 impl KeyId {
     pub(super) fn from_hex(text: &str) -> Option<Self> {
         HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?.try_into().ok().map(Self)
-    }
-}
-
-impl fmt::Display for KeyId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", HEXLOWER.encode_display(&self.0))
     }
 }
