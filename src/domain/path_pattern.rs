@@ -24,15 +24,6 @@ pub(super) enum PatternSegment {
     Rest,
 }
 
-/// A segment of the path, or of all the paths, to be matched.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum PathSegment<'a> {
-    /// Any text but the empty one.
-    Any,
-    /// This text.
-    Written(&'a str),
-}
-
 impl PathPattern {
     /// Reads a path.
     ///
@@ -80,16 +71,16 @@ impl PathPattern {
 
     /// Whether the pattern matches a path, which is in its normal form.
     pub fn matches(&self, path: &str) -> bool {
-        self.matches_segments(path.strip_prefix('/').unwrap_or(path).split('/').map(PathSegment::Written))
+        self.matches_segments(path.strip_prefix('/').unwrap_or(path).split('/').map(Some))
     }
 
-    /// Whether the pattern matches every path of these segments.
-    pub(super) fn matches_segments<'a>(&self, mut others: impl Iterator<Item = PathSegment<'a>>) -> bool {
+    /// Whether the pattern matches every path of these segments. `None` stands for any text but the empty one.
+    pub(super) fn matches_segments<'a>(&self, mut others: impl Iterator<Item = Option<&'a str>>) -> bool {
         for segment in &self.segments {
             let is_match = match (segment, others.next()) {
                 (PatternSegment::Rest, Some(_)) => return true,
-                (PatternSegment::One, Some(other)) => other != PathSegment::Written(""),
-                (PatternSegment::Literal(literal), Some(other)) => other == PathSegment::Written(literal),
+                (PatternSegment::One, Some(other)) => other != Some(""),
+                (PatternSegment::Literal(literal), Some(other)) => other == Some(&**literal),
                 (_, None) => false,
             };
             if !is_match {
@@ -166,7 +157,7 @@ fn parse_segment(segment: &str) -> Result<(PatternSegment, Option<&str>), String
 
 #[cfg(test)]
 mod tests {
-    use super::super::normal_path::{LenientForm, lenient_form};
+    use super::super::normal_path::lenient_form;
     use super::*;
 
     #[test]
@@ -259,7 +250,7 @@ mod tests {
     }
 
     fn is_lenient_match(text: &str, path: &str) -> bool {
-        matches!(lenient_form(path), LenientForm::One(form) if pattern(text).matches_leniently(&form))
+        lenient_form(path).is_some_and(|form| pattern(text).matches_leniently(&form))
     }
 
     #[test]
