@@ -17,8 +17,8 @@ use hyper::client::conn::http1::SendRequest;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::coop::unconstrained;
 
-use super::Body;
-use super::checked_body::{CheckedBody, CheckedBodyError};
+use super::checked_body::CheckedBody;
+use super::{Body, BodyError};
 use crate::lingering_stream::WriteState;
 
 /// An HTTP/1.1 connection to a service, with hyper's handle for sending requests on it.
@@ -168,7 +168,7 @@ impl PooledBody {
 
 impl http_body::Body for PooledBody {
     type Data = Bytes;
-    type Error = CheckedBodyError;
+    type Error = BodyError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let this = self.get_mut();

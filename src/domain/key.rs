@@ -15,7 +15,7 @@ impl Key {
     /// [`KeyError`]: the rule that the value breaks.
     pub fn parse(value: &[u8], syntax: KeySyntax, limits: KeyLimits) -> Result<Self, KeyError> {
         // Space and tab around a value are not part of it (RFC 9110, section 5.5).
-        let value = without_blanks_around(value);
+        let value = trim_blanks(value);
         let key = match syntax {
             KeySyntax::Ietf if value.first() == Some(&b'"') => sf_string(value)?,
             KeySyntax::Ietf => plain(value, 0x21)?,
@@ -157,9 +157,9 @@ fn sf_string(value: &[u8]) -> Result<String, KeyError> {
     }
 }
 
-/// Without the spaces and tabs at both ends. A line feed stays, and is refused: a service that reads the key from a body may
+/// Removes the spaces and tabs at both ends. A line feed stays, and is refused: a service that reads the key from a body may
 /// take `k` and `k\n` for two keys.
-fn without_blanks_around(mut value: &[u8]) -> &[u8] {
+pub(super) fn trim_blanks(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
         value = rest;
     }

@@ -4,8 +4,8 @@ use http::StatusCode;
 
 use super::grpc_status::GrpcStatus;
 
-/// The verdict on an attempt by its response's status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The verdict on an attempt by its response's status. Ordered by how little it promises about the attempt's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ResponseVerdict {
     /// Treat the attempt as not executed: `retryable`.
     Release,
@@ -62,17 +62,10 @@ impl ServiceStatus {
     /// Whether the same request may get another response at another time.
     pub fn may_pass(self) -> bool {
         match self {
-            Self::Grpc(status) => matches!(
-                status,
-                GrpcStatus::Aborted
-                    | GrpcStatus::Cancelled
-                    | GrpcStatus::DataLoss
-                    | GrpcStatus::DeadlineExceeded
-                    | GrpcStatus::Internal
-                    | GrpcStatus::ResourceExhausted
-                    | GrpcStatus::Unavailable
-                    | GrpcStatus::Unknown
-            ),
+            Self::Grpc(status) => {
+                matches!(status, GrpcStatus::Aborted | GrpcStatus::Unavailable)
+                    || default_verdict(status) == ResponseVerdict::Unknown
+            }
             Self::GrpcMissing => true,
             Self::Http(status) => matches!(status.as_u16(), 408 | 425 | 429 | 500..),
         }
@@ -147,9 +140,8 @@ pub struct StatusList {
 #[derive(Clone, derive_more::Debug)]
 #[debug("StatusTable(..)")]
 pub struct StatusTable {
-    verdicts: Box<[ResponseVerdict; 400]>,
-    /// The codes that are listed by themselves, for which `Retry-After` changes nothing.
-    exact: Box<[bool; 400]>,
+    /// Each with whether its code is listed by itself, so that `Retry-After` changes nothing.
+    http: Box<[(ResponseVerdict, bool); 400]>,
     /// The verdicts on the statuses of gRPC calls, each at the place of its code.
     grpc: [ResponseVerdict; GrpcStatus::ALL.len()],
 }
@@ -169,8 +161,7 @@ impl StatusTable {
             }
         }
         let mut table = Self {
-            verdicts: Box::new([ResponseVerdict::Unknown; 400]),
-            exact: Box::new([false; 400]),
+            http: Box::new([(ResponseVerdict::Unknown, false); 400]),
             grpc: GrpcStatus::ALL.map(default_verdict),
         };
         // From the weakest to the strongest, each overwriting those before.
@@ -187,8 +178,7 @@ impl StatusTable {
                         StatusEntry::Class(_) | StatusEntry::Code(_) => continue,
                     };
                     for code in codes {
-                        table.verdicts[usize::from(code - 200)] = list.verdict;
-                        table.exact[usize::from(code - 200)] = exact;
+                        table.http[usize::from(code - 200)] = (list.verdict, exact);
                     }
                 }
             }
@@ -207,13 +197,12 @@ impl StatusTable {
     }
 
     fn verdict_on_http(&self, status: StatusCode, has_retry_after: bool) -> ResponseVerdict {
-        let Some(index) = usize::from(status.as_u16()).checked_sub(200).filter(|index| *index < 400) else {
-            return ResponseVerdict::Unknown;
-        };
-        if status.is_client_error() && has_retry_after && !self.exact[index] {
-            return ResponseVerdict::Release;
+        let listed = usize::from(status.as_u16()).checked_sub(200).and_then(|index| self.http.get(index));
+        match listed {
+            None => ResponseVerdict::Unknown,
+            Some((_, false)) if status.is_client_error() && has_retry_after => ResponseVerdict::Release,
+            Some((verdict, _)) => *verdict,
         }
-        self.verdicts[index]
     }
 }
 

@@ -56,22 +56,16 @@ pub struct CompletedResponse {
 
 named! {
     /// The name of a key's state: the form in which stores, lists and filters have it.
+    #[expect(missing_docs, reason = "they are those of `KeyState`")]
     #[derive(Hash, PartialOrd, Ord, derive_more::Display)]
     #[display("{}", self.name())]
     pub enum StateKind {
-        /// See [`KeyState::Completed`].
         Completed => "completed",
-        /// See [`KeyState::Dead`].
         Dead => "dead",
-        /// See [`KeyState::Expired`].
         Expired => "expired",
-        /// See [`KeyState::InFlight`].
         InFlight => "in_flight",
-        /// See [`KeyState::Queued`].
         Queued => "queued",
-        /// See [`KeyState::Retryable`].
         Retryable => "retryable",
-        /// See [`KeyState::Unknown`].
         Unknown => "unknown",
     }
 }
