@@ -53,11 +53,10 @@ pub struct FingerprintInput<'a> {
 #[display("{}", _0.words)]
 pub struct Recipe(Arc<RecipeParts>);
 
-/// A recipe's parts, and its stored form, made once.
+/// A recipe's parts, and its stored form, made once, which ends with the name of the secret.
 #[derive(Debug, PartialEq, Eq)]
 struct RecipeParts {
     rules: FingerprintRules,
-    secret_name: Option<String>,
     words: String,
 }
 
@@ -122,7 +121,7 @@ pub struct IncludedBody<'a> {
 impl Recipe {
     /// Makes a route's recipe: keyed where there is a secret.
     pub fn new(rules: FingerprintRules, secret: Option<&Secret>) -> Self {
-        Self::from_parts(rules, secret.map(Secret::name))
+        Self::from_parts(rules, secret.map(Secret::name).as_deref())
     }
 
     /// Reads the stored form; `None` if this version does not know it.
@@ -139,7 +138,7 @@ impl Recipe {
                 ("headers", list) => {
                     rules.headers = list.split(',').map(|name| name.parse().ok()).collect::<Option<_>>()?
                 }
-                ("hmac", name) => secret_name = Some(parse_secret_name(name)?),
+                ("hmac", name) if is_secret_name(name) => secret_name = Some(name),
                 ("include", list) => rules.selection.include = parse_pointers(list)?,
                 ("path", form) => rules.path = PathForm::from_word(form)?,
                 ("query", "no") => rules.query = false,
@@ -154,9 +153,9 @@ impl Recipe {
         &self.0.words
     }
 
-    fn from_parts(rules: FingerprintRules, secret_name: Option<String>) -> Self {
-        let words = to_words(&rules, secret_name.as_deref());
-        Self(Arc::new(RecipeParts { rules, secret_name, words }))
+    fn from_parts(rules: FingerprintRules, secret_name: Option<&str>) -> Self {
+        let words = to_words(&rules, secret_name);
+        Self(Arc::new(RecipeParts { rules, words }))
     }
 
     /// Whether a request field of this name, in lower case, is a part of the fingerprint.
@@ -165,8 +164,8 @@ impl Recipe {
     }
 
     /// The name of the secret that the fingerprint needs, as of [`Secret::name`].
-    pub fn secret_name(&self) -> Option<String> {
-        self.0.secret_name.clone()
+    pub fn secret_name(&self) -> Option<&str> {
+        self.0.words.rsplit_once(SECRET_WORD).map(|(_, name)| name)
     }
 
     /// The most bytes that a body of this size, in its request's fields, may become before it is included; 0 if it is no part of
@@ -189,8 +188,8 @@ impl Recipe {
     /// The fingerprint of a request by this recipe; `None` if it needs a secret that is not among `secrets` any more,
     /// so that requests cannot be compared.
     pub fn fingerprint(&self, parts: &FingerprintInput<'_>, secrets: &Secrets) -> Option<Fingerprint> {
-        let RecipeParts { rules, secret_name, .. } = &*self.0;
-        let mut hash = match secret_name {
+        let rules = &self.0.rules;
+        let mut hash = match self.secret_name() {
             None => Hasher::Plain(Sha256::new()),
             Some(name) => Hasher::Keyed(Box::new(secrets.named(name)?.mac.clone())),
         };
@@ -262,6 +261,9 @@ impl Recipe {
     }
 }
 
+/// The beginning of a recipe's last word, which no other word has: all else is escaped, or has no space.
+const SECRET_WORD: &str = " hmac=";
+
 /// The form of an encoded body that is not decoded.
 const ENCODED: &str = "encoded";
 
@@ -318,14 +320,15 @@ fn to_words(rules: &FingerprintRules, secret_name: Option<&str>) -> String {
         }
     }
     if let Some(name) = secret_name {
-        words.push_str(&format!(" hmac={name}"));
+        words.push_str(SECRET_WORD);
+        words.push_str(&name.to_ascii_lowercase());
     }
     words
 }
 
-/// Reads the [`Secret::name`] of a recipe.
-fn parse_secret_name(text: &str) -> Option<String> {
-    (text.len() == 8 && text.bytes().all(|digit| digit.is_ascii_hexdigit())).then(|| text.to_ascii_lowercase())
+/// Whether a text is a [`Secret::name`].
+fn is_secret_name(text: &str) -> bool {
+    text.len() == 8 && text.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 
 /// Reads the pointers of a recipe: each is escaped like a value of a form, so that neither a space nor a comma in it
