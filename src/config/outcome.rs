@@ -27,7 +27,7 @@ options! {
 /// Reads `outcome`.
 pub(super) fn read(section: &Section<'_>) -> Option<OutcomeRules> {
     let rules: Vec<_> = section.tables("outcome", &section.empty()).iter().map(read_rule).collect();
-    rules.into_iter().collect::<Option<_>>().map(OutcomeRules::new)
+    rules.into_iter().collect::<Option<_>>().map(OutcomeRules)
 }
 
 fn read_rule(section: &Section<'_>) -> Option<OutcomeRule> {

@@ -51,9 +51,7 @@ const SETTINGS: [LabelledSetting; 30] = [
     ("reconciled", |route| route.reconcile.as_ref().map(reconciled)),
     ("bodies", |route| Some(bodies(route))),
     ("cors", |route| (!route.cors.is_empty()).then(|| route.cors.to_string())),
-    ("new keys", |route| {
-        route.key_rate.map(|rate| format!("{} a second for each caller, {} at once", rate.per_second(), rate.burst()))
-    }),
+    ("new keys", |route| route.key_rate.map(|rate| rate.to_string())),
     ("live keys", |route| Some(format!("{} of each caller", route.live_keys?))),
     ("authorized by", |route| route.authorize.as_ref().map(|service| format!("{}/…", service.upstream))),
     ("not replayed", |route| Some(not_replayed(route))),

@@ -108,7 +108,7 @@ from_stored! {
     RecordId: Bytes => RecordId::from_stored,
     Token: Bytes => Token::from_stored,
     Scope: Bytes => Scope::from_stored,
-    SpaceHash: Bytes => |bytes| Some(SpaceHash::from_stored(bytes)),
+    SpaceHash: Bytes => |bytes| Some(SpaceHash::from_stored_or_text(bytes)),
     Key: Bytes => Key::from_stored,
     Fingerprint: Bytes => Fingerprint::from_stored,
     String: Text => |text: &str| Some(text.to_owned()),
