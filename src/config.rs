@@ -114,18 +114,24 @@ mod warnings;
 mod wording;
 mod words;
 
-/// The values of command-line flags.
-#[derive(Clone, Debug, Default)]
+/// The values of command-line flags, which overrule the file; the comments are their help.
+#[derive(clap::Args, Clone, Debug, Default)]
 pub struct Overrides {
-    /// `--listen`, for `listen`.
+    /// Where clients connect, e.g. 127.0.0.1:8080 [env: ONCEGATE_LISTEN]
+    #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
-    /// `--upstream`, for the `upstream` at the top.
+    /// The service, e.g. http://127.0.0.1:3000 [env: ONCEGATE_UPSTREAM]
+    #[arg(long, value_name = "URL")]
     pub upstream: Option<String>,
-    /// `--store`, for `store.url`.
+    /// sqlite:PATH, postgres://USER@HOST/DB or memory: [env: ONCEGATE_STORE_URL]
+    #[arg(long, value_name = "URL")]
     pub store: Option<String>,
-    /// `--admin`, for `admin.listen`.
+    /// Where operators and probes connect [env: ONCEGATE_ADMIN_LISTEN]
+    #[arg(long, value_name = "ADDR")]
     pub admin: Option<String>,
-    /// `--scope`, for `defaults.scope`: its parts, separated by commas.
+    /// The parts of a request that identify its caller, e.g. authorization,header:x-tenant, or none: all callers share their
+    /// keys. For each route without a scope of its own
+    #[arg(long, value_name = "PARTS")]
     pub scope: Option<String>,
 }
 

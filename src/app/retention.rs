@@ -59,8 +59,5 @@ pub(super) async fn publish_changes(
             }
         }
     };
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = publish_each => {}
-    }
+    stop.run_until_cancelled(publish_each).await;
 }

@@ -22,8 +22,8 @@ use crate::protocol::status::OncegateStatus;
 use crate::store::metrics::StoreMetrics;
 use crate::telemetry::logs;
 use crate::telemetry::metrics::{
-    BuildInfo, ByRoute, Collector, Counter, Counters, Gauge, Gauges, Histogram, Label, Registry, RouteCounters,
-    ScrapeFormat, label, text,
+    ByRoute, Collector, Counter, Counters, Gauge, Gauges, Histogram, Label, Registry, RouteCounters, ScrapeFormat,
+    build_info, label, text,
 };
 use crate::telemetry::process::ProcessCollector;
 use crate::telemetry::traces;
@@ -155,7 +155,7 @@ impl Metrics {
             "1 while the server of the shared cache is connected",
             shared.connected,
         );
-        m.register("oncegate_build_info", "1, with the version of this program", BuildInfo);
+        m.register("oncegate_build_info", "1, with the version of this program", build_info());
         m.register_collector(Box::new(TelemetryCollector(Arc::clone(&metrics.spans))));
         m.register_collector(Box::new(ProcessCollector));
         metrics

@@ -191,9 +191,10 @@ impl RequestTrace {
             oncegate_status: state.oncegate_status.map(OncegateStatus::name),
             status,
             attempt: state.attempt,
-            total,
-            store: took(TraceStage::Reserve).map(|reserve| reserve + took(TraceStage::Settle).unwrap_or_default()),
-            upstream: took(TraceStage::Upstream),
+            total_ms: millis(total),
+            store_ms: took(TraceStage::Reserve)
+                .map(|reserve| millis(reserve + took(TraceStage::Settle).unwrap_or_default())),
+            upstream_ms: took(TraceStage::Upstream).map(millis),
             key,
             record: record.as_deref(),
             cause: cause.as_deref(),

@@ -3,12 +3,12 @@
 use std::error::Error;
 use std::io::IsTerminal;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
 use super::colours;
-use super::log_writer::{self, LogWriter};
+use super::log_writer::LogWriter;
+pub use super::log_writer::{dropped, flush};
 use crate::config::{LogConfig, LogFormat};
 pub use request_line::{RequestLine, millis};
 
@@ -53,16 +53,6 @@ pub fn start(log: &LogConfig) -> std::io::Result<()> {
         logs.with_ansi(colours::are_wanted(&std::io::stderr())).try_init()
     };
     Ok(())
-}
-
-/// Returns the number of lines that were dropped because standard error was too slow.
-pub fn dropped() -> u64 {
-    log_writer::dropped()
-}
-
-/// Waits until all lines are written, for at most `timeout`. For the end of the process.
-pub fn flush(timeout: Duration) {
-    log_writer::flush(timeout);
 }
 
 /// Returns the chain of an error's causes in one line; `None` if it has none.

@@ -9,14 +9,12 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
 
-use super::super::client::{InstanceArguments, RequestError};
-use super::super::{load_without_service, require_file};
+use super::super::client::{Connected, InstanceArguments};
+use super::super::{CommandError, failed, load_without_service, require_file};
 use crate::admin;
 use crate::admin::key_admin::problem::ApiProblem;
 use crate::admin::key_admin::{self, AdminMethod, AdminRequest, KeyAdmin};
 use crate::app::StartError;
-use crate::cli::CommandError;
-use crate::cli::client::{ConnectError, Connected};
 use crate::config::{Config, StoreLocation};
 use crate::store::{self, OpenError, Store, StoreSettings, salts};
 
@@ -43,12 +41,10 @@ impl fmt::Display for KeyAdminSource {
 impl KeyAdminSource {
     /// Opens the instance, if one listens where it should; else the store that the configuration names.
     pub async fn open(arguments: &InstanceArguments) -> Result<Self, CommandError> {
-        match arguments.connect().await {
-            Ok(instance) => Ok(Self::Instance(instance)),
-            Err(ConnectError::NoResponse(address, RequestError::Refused)) if !arguments.is_named() => {
-                Self::open_store(arguments, address).await
-            }
-            Err(error) => Err(error.into()),
+        match arguments.connect().await? {
+            Some(instance) => Ok(Self::Instance(instance)),
+            None if arguments.is_named() => Err(arguments.nobody_listens()),
+            None => Self::open_store(arguments, arguments.address()?).await,
         }
     }
 
@@ -113,7 +109,7 @@ impl KeyAdminSource {
                     request = request.header(admin::ACTOR, user);
                 }
                 let response = instance.request(request, Bytes::from(body), RESPONSE_MAX).await;
-                response.map_err(|error| CommandError::Other(format!("{}: {error}", instance.address).into()))?
+                response.map_err(|error| failed(format!("{}: {error}", instance.address)))?
             }
         };
         if status.is_success() { Ok(body) } else { Err(to_error(&body, status)) }
@@ -127,7 +123,7 @@ fn to_error(body: &Value, status: StatusCode) -> CommandError {
     let detail = name_flags(&detail, body["field"].as_str());
     match status {
         StatusCode::BAD_REQUEST => CommandError::Usage(detail),
-        _ => CommandError::Other(detail.into()),
+        _ => failed(detail),
     }
 }
 
