@@ -86,7 +86,7 @@ async fn compare(
     selected: &[(Arc<Route>, ReconcileConfig)],
     since: Duration,
 ) -> Result<ComparisonReport, CommandError> {
-    let location = &config.store.location;
+    let location = &config.store.url;
     require_file(location)?;
     // A command that only reads must not migrate.
     let settings = StoreSettings { migrate: false, ..config.into() };

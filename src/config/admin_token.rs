@@ -21,15 +21,17 @@ impl AdminToken {
     ///
     /// # Errors
     /// The problem, beginning with a verb. It never has the text.
-    pub fn parse(text: &str) -> Result<Self, &'static str> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         // The characters of RFC 6750, section 2.1, which a field carries as they are.
         let is_sendable = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
         match text.len() {
             _ if !text.bytes().all(is_sendable) => {
-                Err("has characters that cannot be sent: write letters, digits, `-`, `.`, `_`, `~`, `+`, `/` and `=`")
+                Err("has characters that cannot be sent: write letters, digits, `-`, `.`, `_`, `~`, `+`, `/` and `=`"
+                    .into())
             }
             0..TOKEN_LENGTH_MIN => {
-                Err("is too short to be secret: 16 characters at least, such as `openssl rand -base64 32` prints")
+                Err("is too short to be secret: 16 characters at least, such as `openssl rand -base64 32` prints"
+                    .into())
             }
             _ => Ok(Self(text.into())),
         }

@@ -18,14 +18,10 @@ struct AuthChallenge<'a> {
     parameters: Vec<(&'a str, &'a str)>,
 }
 
-/// Reads `challenge`. `Some(None)` where the route has none.
-pub(super) fn read(section: &Section<'_>, scope: Option<&ScopeRule>) -> Option<Option<Arc<HeaderValue>>> {
+/// Reads `challenge`. `None` where the route has none, or where its scope has a problem.
+pub(super) fn read(section: &Section<'_>, scope: Option<&ScopeRule>) -> Option<Arc<HeaderValue>> {
     let check = |text: &str| scope.map(|scope| check(text, scope)).transpose();
-    match section.optional_concealed("challenge", check)?.value {
-        None => Some(None),
-        // Without a scope, which has a problem, it cannot be checked.
-        Some(checked) => checked.map(|value| Some(Arc::new(value))),
-    }
+    section.optional_concealed("challenge", check).flatten().map(Arc::new)
 }
 
 /// Checks that a client which answers the challenge is served.

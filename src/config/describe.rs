@@ -24,13 +24,13 @@ pub fn describe(config: &Config) -> String {
     lines.row("listen", &format!("{}{tls}, admin on {}{token}", config.listen, config.admin.listen));
     lines.row("upstream", &config.pass.upstream.to_string());
     let encrypted = if config.store.encrypt { ", responses encrypted" } else { "" };
-    lines.row("store", &format!("{}{encrypted}", config.store.location));
-    let shared = match &config.cache_redis {
+    lines.row("store", &format!("{}{encrypted}", config.store.url));
+    let shared = match &config.cache.redis {
         None => String::new(),
         Some(server) if config.secrets.is_empty() => format!(", shared through {server} without a secret"),
         Some(server) => format!(", shared through {server}, encrypted"),
     };
-    lines.row("cache", &format!("{} of memory{shared}", show_size(config.cache_memory)));
+    lines.row("cache", &format!("{} of memory{shared}", show_size(config.cache.memory)));
     lines.row("service", &config.service);
     lines.row("secret", &secrets(&config.secrets));
     for (label, value) in exposure::describe(config) {

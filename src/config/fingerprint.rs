@@ -6,7 +6,7 @@ use super::reader::Section;
 use super::route_context::RouteContext;
 use super::value_parsers::{header_name, json_pointer};
 use super::words::Word;
-use crate::domain::fingerprint::{BodyRule, FingerprintRules, PathForm, Recipe};
+use crate::domain::fingerprint::{BodyRule, FingerprintRules, PathForm, Recipe, Secrets};
 use canonical_json::{Pointer, Selection};
 use http::HeaderName;
 
@@ -52,26 +52,17 @@ fn comparable_field(text: &str) -> Result<HeaderName, String> {
 }
 
 /// Reads the recipe of a route, whose paths count in this form.
-pub(super) fn read(
-    section: &Section<'_>,
-    dialect: Option<Dialect>,
-    path: PathForm,
-    context: &RouteContext,
-) -> Option<Recipe> {
-    let FingerprintOptions { body, query, headers, include, exclude } = FingerprintOptions::read(section);
-    let (body, include, exclude) = (body?, include?, exclude?);
-    let selects = !include.value.is_empty() || !exclude.value.is_empty();
-    if selects && !matches!(body.value, BodyRule::Auto | BodyRule::Graphql | BodyRule::Json) {
-        let position = (&body.position).max(&include.position).max(&exclude.position);
-        section.reader().problem(position, "selects values of a JSON body, and by `body` it is not read as JSON");
-        return None;
+pub(super) fn read(section: &Section<'_>, dialect: Dialect, path: PathForm, context: &RouteContext) -> Recipe {
+    let FingerprintOptions { body, query, mut headers, include, exclude } = FingerprintOptions::read(section);
+    let selects = !include.is_empty() || !exclude.is_empty();
+    if selects && !matches!(body, BodyRule::Auto | BodyRule::Graphql | BodyRule::Json) {
+        let message = "selects values of a JSON body, and by `body` it is not read as JSON";
+        section.conflict(&["body", "include", "exclude"], message);
     }
-    let mut headers = headers?.value;
     // The specification has it equal on every retry, whatever the route's own list says.
-    if dialect == Some(Dialect::Repeatability) && !headers.contains(&FIRST_SENT) {
+    if dialect == Dialect::Repeatability && !headers.contains(&FIRST_SENT) {
         headers.push(FIRST_SENT);
     }
-    let selection = Selection { include: include.value, exclude: exclude.value };
-    let rules = FingerprintRules { body: body.value, path, query: query?.value, headers, selection };
-    Some(Recipe::new(rules, context.secrets.as_ref()?.current()))
+    let rules = FingerprintRules { body, path, query, headers, selection: Selection { include, exclude } };
+    Recipe::new(rules, context.secrets.as_ref().and_then(Secrets::current))
 }

@@ -3,7 +3,7 @@
 use http::HeaderName;
 
 use super::options::options;
-use super::reader::{Located, Section};
+use super::reader::Section;
 use super::route::{ForwardKey, KeyRule, KeySource};
 use super::value_parsers::{header_name, json_pointer};
 use super::words::Word;
@@ -32,6 +32,8 @@ const UNUSABLE_FIELDS: [&str; 13] = [
 /// The longest step of `derive:STEP`: it is appended to every key of its route.
 const STEP_LENGTH_MAX: usize = 64;
 
+const NO_FIELD: &str = "is empty: name a field, or another place of the key alone";
+
 /// The reason for the bounds of a key's length.
 const LENGTH_WHY: &str = "an empty key names nothing, and the store has an index of keys";
 
@@ -39,7 +41,7 @@ options! {
     /// The options of a route's `key`.
     pub(super) struct KeyOptions {
         /// the request field that carries the key; of several, the first that is present
-        header: TextOrTexts = "Idempotency-Key" => Vec<HeaderName>, distinct_values(parse_key_field);
+        header: TextOrTexts = "Idempotency-Key" => Vec<HeaderName>, distinct_values(NO_FIELD, parse_key_field);
         /// the query parameter that carries the key
         query: Text = "" => Option<KeySource>, optional(|name| Ok(KeySource::Query(name.into())));
         /// the field of a form body that carries the key
@@ -57,31 +59,19 @@ options! {
     }
 }
 
-pub(super) fn read(section: &Section<'_>) -> Option<KeyRule> {
+pub(super) fn read(section: &Section<'_>) -> KeyRule {
     let KeyOptions { header, query, form, body, required, min_length, max_length, syntax } = KeyOptions::read(section);
-    if let (Some(min), Some(max)) = (&min_length, &max_length)
-        && min.value > max.value
-    {
+    if min_length > max_length {
         let message =
-            format!("`min_length` ({}) must not be over `max_length` ({}): no key would do", min.value, max.value);
-        section.reader().problem((&min.position).max(&max.position), message);
+            format!("`min_length` ({min_length}) must not be over `max_length` ({max_length}): no key would do");
+        section.conflict(&["min_length", "max_length"], message);
     }
-    let header = header?;
-    if header.value.is_empty() {
-        section.reader().problem(&header.position, "is empty: name a field, or another place of the key alone");
-        return None;
-    }
-    let limits = KeyLimits { length_min: min_length?.value, length_max: max_length?.value };
-    let sources = collect_sources(header, [query?.value, form?.value, body?.value]);
-    Some(KeyRule { sources, required: required?.value, syntax: syntax?.value, limits })
-}
-
-/// Default headers give way to another source that is written.
-fn collect_sources(headers: Located<Vec<HeaderName>>, others: [Option<KeySource>; 3]) -> Vec<KeySource> {
-    let others: Vec<_> = others.into_iter().flatten().collect();
-    let counts = headers.position.is_written() || others.is_empty();
-    let headers = headers.value.into_iter().filter(|_| counts).map(KeySource::Header);
-    headers.chain(others).collect()
+    let others: Vec<_> = [query, form, body].into_iter().flatten().collect();
+    // Default headers give way to another source that is written.
+    let counts = section.position("header").is_written() || others.is_empty();
+    let headers = header.into_iter().filter(|_| counts).map(KeySource::Header);
+    let limits = KeyLimits { length_min: min_length, length_max: max_length };
+    KeyRule { sources: headers.chain(others).collect(), required, syntax, limits }
 }
 
 fn parse_key_field(text: &str) -> Result<HeaderName, String> {

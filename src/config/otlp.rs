@@ -4,7 +4,6 @@ use std::fmt;
 
 use http::uri::PathAndQuery;
 
-use super::reader::Section;
 use super::service_url::parse_service;
 use super::upstream::UpstreamTarget;
 
@@ -39,16 +38,6 @@ impl OtlpCollector {
         };
         Ok(Self { upstream, path })
     }
-}
-
-/// Reads `otlp`; `Some(None)` where none is written. Problems never show the text, which may hold a password.
-pub(super) fn read(section: &Section<'_>) -> Option<Option<OtlpCollector>> {
-    let text = section.text("otlp")?;
-    if text.value.is_empty() {
-        return Some(None);
-    }
-    let parsed = OtlpCollector::parse(&text.value);
-    parsed.map(Some).map_err(|message| section.reader().problem(&text.position, message)).ok()
 }
 
 #[cfg(test)]

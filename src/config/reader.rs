@@ -2,11 +2,10 @@
 //!
 //! A [`Section`] is a table with its fallbacks. A key is looked up in this order: flags and variables, the file's own
 //! table, the file's defaults for it, the default of its declaration. The preset of a dialect comes behind the table that
-//! names the dialect. All values are parsed by the same code, so a default is checked like a written value. A getter that
-//! returns `None` has noted the problem already: its caller goes on to the next key, and gives up only when everything has
-//! been read.
+//! names the dialect. All values are parsed by the same code, so a default is checked like a written value. A value with a
+//! problem is reported and replaced by its default, so that everything else is read; the file is refused then.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
@@ -21,6 +20,7 @@ use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
 use super::source_files::SourceFiles;
 use super::value_origins::{ValueOrigin, ValueOrigins};
 use super::wording;
+use crate::tls::Authorities;
 
 mod values;
 
@@ -32,9 +32,16 @@ pub(super) struct ConfigReader<'a> {
     /// The tables of a file, each with its place in words; the top is the first.
     tables: &'static [DeclaredTable],
     environment: &'a dyn Environment,
+    /// The values of flags and variables.
+    external: Vec<ExternalValue>,
+    /// The values of `[defaults]` that flags give.
+    flag_defaults: DeTable<'a>,
     /// A set: every route reads a wrong value in `[defaults]`, and the problem is reported once.
     problems: RefCell<BTreeSet<ConfigProblem>>,
+    /// The paths of the values that were replaced by their defaults.
+    unreadable: RefCell<BTreeSet<String>>,
     files: RefCell<SourceFiles>,
+    authorities: OnceCell<Authorities>,
 }
 
 /// The place of a table in words, and its options.
@@ -96,13 +103,13 @@ pub(super) struct Section<'a> {
     keys: &'static [KeyDoc],
     /// The position at which a missing key is reported.
     position: SourcePosition,
-    external: Vec<ExternalValue>,
     layers: Vec<Layer<'a>>,
 }
 
 /// The value that a flag or a variable gives a key.
 pub(super) struct ExternalValue {
-    pub key: &'static str,
+    /// The key with its tables, such as `store.url`.
+    pub path: &'static str,
     /// The name of the flag or variable.
     pub from: &'static str,
     pub value: String,
@@ -115,19 +122,18 @@ struct Layer<'a> {
     table: &'a DeTable<'a>,
 }
 
-enum Raw<'a> {
-    External(String),
-    Toml(DeValue<'a>),
-}
-
 impl<'a> ConfigReader<'a> {
     pub(super) fn new(
         file: Option<&'a str>,
         text: &'a str,
         tables: &'static [DeclaredTable],
         environment: &'a dyn Environment,
+        external: Vec<ExternalValue>,
+        flag_defaults: DeTable<'a>,
     ) -> Self {
-        Self { file, text, tables, environment, problems: RefCell::default(), files: RefCell::default() }
+        let (problems, unreadable, files) = (RefCell::default(), RefCell::default(), RefCell::default());
+        let authorities = OnceCell::new();
+        Self { file, text, tables, environment, external, flag_defaults, problems, unreadable, files, authorities }
     }
 
     /// The file's top table. Checks that all keys, at any depth, are known.
@@ -136,7 +142,7 @@ impl<'a> ConfigReader<'a> {
         self.check_names("", table, keys);
         let position = SourcePosition { rank: Rank::Own, offset: 0, path: String::new() };
         let layers = vec![Layer { rank: Rank::Own, path: String::new(), table }];
-        Section { reader: self, keys, position, external: Vec::new(), layers }
+        Section { reader: self, keys, position, layers }
     }
 
     pub(super) fn environment(&self) -> &'a dyn Environment {
@@ -154,10 +160,14 @@ impl<'a> ConfigReader<'a> {
         });
     }
 
-    /// Reads a file of certificates, or of a key.
-    pub(super) fn tls_file(&self, path: &Located<String>) -> Option<String> {
-        let read = self.read_file(Path::new(&path.value));
-        read.map_err(|error| self.problem(&path.position, format!("`{}` cannot be read: {error}", path.value))).ok()
+    /// The authorities of the system, read when they are needed first.
+    pub(super) fn system_authorities(&self) -> &Authorities {
+        self.authorities.get_or_init(|| self.environment.authorities())
+    }
+
+    /// The authorities of the system, if they were read.
+    pub(super) fn read_authorities(&self) -> Option<&Authorities> {
+        self.authorities.get()
     }
 
     /// Reads a file and remembers its version.
@@ -172,30 +182,15 @@ impl<'a> ConfigReader<'a> {
         self.files.borrow().clone()
     }
 
-    /// Parses a text; the error is the problem, beginning with a verb.
-    pub(super) fn parse<T>(&self, text: Text, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<Located<T>> {
-        match parse(&text.value) {
-            Ok(value) => Some(Located { value, position: text.position }),
-            Err(message) => {
-                self.problem(&text.position, format!("`{}` {message}", text.shown));
-                None
-            }
-        }
+    /// Parses a text; the error is the problem, beginning with a verb. A text that may hold a password is not shown.
+    fn parse<T>(&self, text: &Text, is_shown: bool, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
+        let shown = if is_shown { format!("`{}` ", text.shown) } else { String::new() };
+        parse(&text.value).map_err(|message| self.problem(&text.position, format!("{shown}{message}"))).ok()
     }
 
-    /// Parses a text that may hold a password: the problem never shows it.
-    pub(super) fn parse_concealed<T, E: Into<String>>(
-        &self,
-        text: Text,
-        parse: impl FnOnce(&str) -> Result<T, E>,
-    ) -> Option<Located<T>> {
-        match parse(&text.value) {
-            Ok(value) => Some(Located { value, position: text.position }),
-            Err(message) => {
-                self.problem(&text.position, message);
-                None
-            }
-        }
+    /// Whether a value was replaced by its default.
+    pub(super) fn is_unreadable(&self) -> bool {
+        !self.unreadable.borrow().is_empty()
     }
 
     /// All problems; `None` if there are none.
@@ -232,20 +227,21 @@ impl<'a> ConfigReader<'a> {
         None
     }
 
-    fn text(&self, position: SourcePosition, raw: Raw<'_>, kind: ValueKind) -> Option<Text> {
-        let written = match raw {
-            Raw::External(value) => {
-                if let Some(problem) = find_unfilled_placeholder(&value) {
-                    self.problem(&position, problem);
-                    return None;
-                }
-                return Some(Text { shown: value.clone(), value, is_interpolated: false, position });
-            }
-            Raw::Toml(DeValue::String(written)) => written.into_owned(),
-            Raw::Toml(other) => return self.wrong_kind(&position, kind, &other),
+    fn text(&self, position: SourcePosition, value: DeValue<'_>, kind: ValueKind) -> Option<Text> {
+        let written = match value {
+            DeValue::String(written) => written.into_owned(),
+            other => return self.wrong_kind(&position, kind, &other),
         };
-        match interpolate(&written, self.environment, &|path| self.read_file(path)) {
-            Ok(value) => Some(Text { value, shown: written, is_interpolated: true, position }),
+        let is_interpolated = !self.external.iter().any(|external| external.from == position.path);
+        let value = match is_interpolated {
+            true => interpolate(&written, self.environment, &|path| self.read_file(path)),
+            false => match find_unfilled_placeholder(&written) {
+                Some(problem) => Err(vec![problem.into()]),
+                None => Ok(written.clone()),
+            },
+        };
+        match value {
+            Ok(value) => Some(Text { value, shown: written, is_interpolated, position }),
             Err(messages) => {
                 messages.into_iter().for_each(|message| self.problem(&position, message));
                 None
@@ -255,12 +251,6 @@ impl<'a> ConfigReader<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// Puts the values of flags and variables before those of the file.
-    pub(super) fn with_external(mut self, external: Vec<ExternalValue>) -> Self {
-        self.external = external;
-        self
-    }
-
     pub(super) fn reader(&self) -> &'a ConfigReader<'a> {
         self.reader
     }
@@ -282,13 +272,13 @@ impl<'a> Section<'a> {
             }
         }
         let position = SourcePosition { path: join(&self.position.path, name), ..self.position.clone() };
-        Section { reader: self.reader, keys, position, external: Vec::new(), layers }
+        Section { reader: self.reader, keys, position, layers }
     }
 
     /// An empty section: the fallback of tables for which the file has no defaults.
     pub(super) fn empty(&self) -> Section<'a> {
         let position = SourcePosition { rank: Rank::BuiltIn, offset: 0, path: String::new() };
-        Section { reader: self.reader, keys: &[], position, external: Vec::new(), layers: Vec::new() }
+        Section { reader: self.reader, keys: &[], position, layers: Vec::new() }
     }
 
     /// The place of the first table that has a key, in the order in which they are looked up; `None` where none has it.
@@ -323,7 +313,7 @@ impl<'a> Section<'a> {
             };
             let mut layers = vec![Layer { rank: layer.rank, path: position.path.clone(), table }];
             layers.extend(fallback.layers.iter().cloned());
-            sections.push(Section { reader: self.reader, keys, position, external: Vec::new(), layers });
+            sections.push(Section { reader: self.reader, keys, position, layers });
         }
         sections
     }
@@ -334,16 +324,19 @@ impl<'a> Section<'a> {
         self
     }
 
-    /// Puts a table of values that flags give before this section's own.
-    pub(super) fn with_flags(mut self, flags: &'a DeTable<'a>) -> Self {
-        self.layers.insert(0, Layer { rank: Rank::External, path: FLAG.into(), table: flags });
+    /// Puts the defaults that flags give before this section's own values.
+    pub(super) fn with_flags(mut self) -> Self {
+        let table = &self.reader.flag_defaults;
+        self.layers.insert(0, Layer { rank: Rank::External, path: FLAG.into(), table });
         self
     }
 
     /// Notes the places of the values that are written for keys of this section. `own` is the place of its own table.
     pub(super) fn note_origins(&self, own: ValueOrigin, origins: &mut ValueOrigins) {
-        for external in &self.external {
-            origins.note(external.key.to_owned(), ValueOrigin::External);
+        for external in &self.reader.external {
+            if let Some(key) = external.path.strip_prefix(&*self.position.path) {
+                origins.note(key.to_owned(), ValueOrigin::External);
+            }
         }
         for layer in &self.layers {
             let origin = match layer.rank {
@@ -377,7 +370,7 @@ impl<'a> Section<'a> {
         let position = SourcePosition { rank: Rank::BuiltIn, offset: 0, path: path.into() };
         let mut layers = vec![Layer { rank: Rank::BuiltIn, path: path.into(), table }];
         layers.extend(self.layers.iter().cloned());
-        Section { reader: self.reader, keys, position, external: Vec::new(), layers }
+        Section { reader: self.reader, keys, position, layers }
     }
 }
 

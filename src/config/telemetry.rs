@@ -1,11 +1,10 @@
-//! Reads and checks the log's part of `[telemetry]`.
+//! Reads and checks `[telemetry]`.
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::LogConfig;
 use super::options::options;
-use super::reader::Section;
+use super::otlp::OtlpCollector;
 use super::words::{Word, words};
 
 words! {
@@ -22,20 +21,15 @@ words! {
 
 options! {
     /// The options of `[telemetry]`.
-    pub(super) struct TelemetryOptions {
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct TelemetryConfig {
         /// the events that are logged: a level, or `info,oncegate=debug`
         log: Text = "info" => String, parsed(parse_filter);
         /// `auto` is text on a terminal, else json
         format: Choice(LogFormat::WORDS) = "auto" => LogFormat, choice();
         /// an OpenTelemetry collector: `http://host:4317`, or a path behind it for HTTP
-        otlp: Text = "";
+        otlp: Text = "" => Option<OtlpCollector>, optional_concealed(OtlpCollector::parse);
     }
-}
-
-/// Reads the log's filter and format.
-pub(super) fn read_log(section: &Section<'_>) -> Option<LogConfig> {
-    let TelemetryOptions { log, format } = TelemetryOptions::read(section);
-    Some(LogConfig { filter: log?.value, format: format?.value })
 }
 
 fn parse_filter(text: &str) -> Result<String, String> {

@@ -55,7 +55,7 @@ impl KeyAdminSource {
 
     async fn open_store(arguments: &InstanceArguments, silent: SocketAddr) -> Result<Self, CommandError> {
         let config = load_without_service(&arguments.file)?;
-        let location = config.store.location.clone();
+        let location = config.store.url.clone();
         if let StoreLocation::Memory = location {
             let inside = format!("it is inside an instance, and none answers at {silent}");
             return Err(CommandError::Store(location, OpenError::Missing(inside.into())));
