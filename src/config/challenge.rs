@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::HeaderValue;
 
+use super::problem::ParseResult;
 use super::reader::Section;
 use super::scope::{ScopeRule, ScopeSource};
 use crate::domain::auth_scheme::{CredentialLife, find_row, is_betraying, is_token};
@@ -25,10 +26,7 @@ pub(super) fn read(section: &Section<'_>, scope: Option<&ScopeRule>) -> Option<A
 }
 
 /// Checks that a client which answers the challenge is served.
-///
-/// # Errors
-/// The problem, beginning with a verb.
-fn check(text: &str, scope: &ScopeRule) -> Result<HeaderValue, String> {
+fn check(text: &str, scope: &ScopeRule) -> ParseResult<HeaderValue> {
     let value = HeaderValue::from_str(text).ok().filter(|_| text.is_ascii());
     let (value, challenges) =
         value.zip(parse(text)).ok_or_else(|| format!("is no challenge (RFC 9110 section 11.6.1): {EXAMPLE}"))?;

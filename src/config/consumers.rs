@@ -7,7 +7,8 @@ use http::{HeaderName, Method};
 use super::broker::{Broker, NAME_BYTES_MAX};
 use super::options::options;
 use super::reader::{Section, SourcePosition};
-use super::route::{Route, RouteMode};
+use super::route::Route;
+use super::route_options::RouteMode;
 use super::scope::{self, ScopeRule, ScopeSource};
 use super::value_parsers::header_name;
 use crate::domain::message_path::MessagePathTemplate;
@@ -100,7 +101,7 @@ options! {
 /// that is all of them.
 pub(super) fn read(top: &Section<'_>, routes: &[Route], all_known: bool) -> Vec<Consumer> {
     let mut consumers: Vec<Consumer> = Vec::new();
-    for section in top.tables("consumers", &top.empty()) {
+    for section in top.tables("consumers") {
         let Some((consumer, position)) = read_consumer(&section, routes, all_known) else { continue };
         if consumers.iter().any(|other| other.is_of_same_queue(&consumer)) {
             section

@@ -5,10 +5,10 @@ use std::fmt::Write;
 use super::exposure;
 use super::route_settings::scope;
 use super::units::show_size;
+use super::words::Word;
 use super::{Config, Consumer, Route, RouteMode, TlsConfig, ValueOrigin};
 use crate::domain::auth_scheme::{BETRAYING_ENDS, CredentialLife, SCHEMES};
 use crate::domain::fingerprint::Secrets;
-use crate::tls::ClientCertificates;
 
 /// The output of `oncegate check`: the proxy's own settings and each resolved route. Never has a secret or a password;
 /// the warnings are left to the caller.
@@ -77,11 +77,8 @@ fn secrets(secrets: &Secrets) -> String {
 fn describe_tls(tls: &TlsConfig) -> String {
     let clients = match &tls.clients {
         None => String::new(),
-        Some((authorities, ClientCertificates::Optional)) => {
-            format!(", client certificates of {}, optional", authorities.display())
-        }
-        Some((authorities, ClientCertificates::Required)) => {
-            format!(", client certificates of {}, required", authorities.display())
+        Some((authorities, clients)) => {
+            format!(", client certificates of {}, {}", authorities.display(), clients.word())
         }
     };
     format!(" with TLS ({}{clients})", tls.certificate.display())

@@ -3,26 +3,11 @@
 use super::dialect::{Dialect, FIRST_SENT};
 use super::options::options;
 use super::reader::Section;
-use super::route_context::RouteContext;
-use super::value_parsers::{header_name, json_pointer};
+use super::value_parsers::{header_name, is_of_connection, json_pointer};
 use super::words::Word;
 use crate::domain::fingerprint::{BodyRule, FingerprintRules, PathForm, Recipe, Secrets};
 use canonical_json::{Pointer, Selection};
 use http::HeaderName;
-
-/// The fields of a connection or of a message's framing: a retry may have others, as over another version of HTTP.
-const OF_THE_CONNECTION: [&str; 10] = [
-    "connection",
-    "content-length",
-    "expect",
-    "http2-settings",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
 
 options! {
     /// The options of a route's `fingerprint`.
@@ -43,7 +28,7 @@ options! {
 /// Parses the name of a field in which a retry can be expected to be equal.
 fn comparable_field(text: &str) -> Result<HeaderName, String> {
     let name = header_name(text)?;
-    if OF_THE_CONNECTION.contains(&name.as_str()) {
+    if is_of_connection(&name) || matches!(name.as_str(), "http2-settings" | "proxy-connection") {
         return Err(
             "names a field of the connection or of how a body is sent, which may be another one in a retry".into()
         );
@@ -52,7 +37,7 @@ fn comparable_field(text: &str) -> Result<HeaderName, String> {
 }
 
 /// Reads the recipe of a route, whose paths count in this form.
-pub(super) fn read(section: &Section<'_>, dialect: Dialect, path: PathForm, context: &RouteContext) -> Recipe {
+pub(super) fn read(section: &Section<'_>, dialect: Dialect, path: PathForm, secrets: Option<&Secrets>) -> Recipe {
     let FingerprintOptions { body, query, mut headers, include, exclude } = FingerprintOptions::read(section);
     let selects = !include.is_empty() || !exclude.is_empty();
     if selects && !matches!(body, BodyRule::Auto | BodyRule::Graphql | BodyRule::Json) {
@@ -64,5 +49,5 @@ pub(super) fn read(section: &Section<'_>, dialect: Dialect, path: PathForm, cont
         headers.push(FIRST_SENT);
     }
     let rules = FingerprintRules { body, path, query, headers, selection: Selection { include, exclude } };
-    Recipe::new(rules, context.secrets.as_ref().and_then(Secrets::current))
+    Recipe::new(rules, secrets.and_then(Secrets::current))
 }

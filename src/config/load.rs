@@ -11,8 +11,7 @@ use super::environment::Environment;
 use super::file_options::{TABLES, TopOptions, parse_service};
 use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
 use super::reader::{ConfigReader, ExternalValue, Section};
-use super::route_context::RouteContext;
-use super::routes;
+use super::routes::{self, RouteContext};
 use super::scope::ProofSources;
 use super::value_parsers::{read_upstream, socket_address};
 use super::wording::syntax_hint;
@@ -33,7 +32,7 @@ pub fn load(
     overrides: &Overrides,
     environment: &dyn Environment,
 ) -> Result<Config, ConfigProblems> {
-    let source = ConfigSource::read(file, environment)?;
+    let source = ConfigText::read(file, environment)?;
     let table = source.parse()?;
     let reader = source.reader(overrides, environment);
     let config = read_config(&reader, table.get_ref());
@@ -85,7 +84,7 @@ fn read_part<T>(
     environment: &dyn Environment,
     read: impl FnOnce(&Section<'_>) -> T,
 ) -> Result<T, ConfigProblems> {
-    let source = ConfigSource::read(file, environment)?;
+    let source = ConfigText::read(file, environment)?;
     let table = source.parse()?;
     let reader = source.reader(overrides, environment);
     let found = read(&reader.top(table.get_ref()));
@@ -96,13 +95,13 @@ fn read_part<T>(
 }
 
 /// A configuration as it is written.
-struct ConfigSource {
+struct ConfigText {
     /// The file's name; `None` where the values come from flags and variables alone.
     name: Option<String>,
     text: String,
 }
 
-impl ConfigSource {
+impl ConfigText {
     fn read(file: Option<&Path>, environment: &dyn Environment) -> Result<Self, ConfigProblems> {
         let mut source = Self { name: file.map(|file| file.display().to_string()), text: String::new() };
         if let Some(path) = file {

@@ -28,7 +28,7 @@ options! {
 
 /// Reads the rules that have no problem.
 pub(super) fn read(section: &Section<'_>) -> Arc<OutcomeRules> {
-    let rules = section.tables("outcome", &section.empty());
+    let rules = section.tables("outcome");
     Arc::new(OutcomeRules::new(rules.iter().filter_map(read_rule).collect()))
 }
 

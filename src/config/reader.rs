@@ -123,7 +123,7 @@ struct Layer<'a> {
 }
 
 impl<'a> ConfigReader<'a> {
-    pub(super) fn new(
+    pub fn new(
         file: Option<&'a str>,
         text: &'a str,
         tables: &'static [DeclaredTable],
@@ -137,7 +137,7 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// The file's top table. Checks that all keys, at any depth, are known.
-    pub(super) fn top(&'a self, table: &'a DeTable<'a>) -> Section<'a> {
+    pub fn top(&'a self, table: &'a DeTable<'a>) -> Section<'a> {
         let (_, keys) = self.tables[0];
         self.check_names("", table, keys);
         let position = SourcePosition { rank: Rank::Own, offset: 0, path: String::new() };
@@ -145,12 +145,12 @@ impl<'a> ConfigReader<'a> {
         Section { reader: self, keys, position, layers }
     }
 
-    pub(super) fn environment(&self) -> &'a dyn Environment {
+    pub fn environment(&self) -> &'a dyn Environment {
         self.environment
     }
 
     /// Notes a problem.
-    pub(super) fn problem(&self, position: &SourcePosition, message: impl Into<String>) {
+    pub fn problem(&self, position: &SourcePosition, message: impl Into<String>) {
         let file = self.file.filter(|_| position.rank != Rank::External);
         self.problems.borrow_mut().insert(ConfigProblem {
             file: file.map(Into::into),
@@ -161,24 +161,24 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// The authorities of the system, read when they are needed first.
-    pub(super) fn system_authorities(&self) -> &Authorities {
+    pub fn system_authorities(&self) -> &Authorities {
         self.authorities.get_or_init(|| self.environment.authorities())
     }
 
     /// The authorities of the system, if they were read.
-    pub(super) fn read_authorities(&self) -> Option<&Authorities> {
+    pub fn read_authorities(&self) -> Option<&Authorities> {
         self.authorities.get()
     }
 
     /// Reads a file and remembers its version.
-    pub(super) fn read_file(&self, path: &Path) -> io::Result<String> {
+    pub fn read_file(&self, path: &Path) -> io::Result<String> {
         let text = self.environment.read(path)?;
         self.files.borrow_mut().add(path, text.as_bytes());
         Ok(text)
     }
 
     /// All files that were read.
-    pub(super) fn files(&self) -> SourceFiles {
+    pub fn files(&self) -> SourceFiles {
         self.files.borrow().clone()
     }
 
@@ -189,12 +189,12 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// Whether a value was replaced by its default.
-    pub(super) fn is_unreadable(&self) -> bool {
+    pub fn is_unreadable(&self) -> bool {
         !self.unreadable.borrow().is_empty()
     }
 
     /// All problems; `None` if there are none.
-    pub(super) fn into_problems(self) -> Option<ConfigProblems> {
+    pub fn into_problems(self) -> Option<ConfigProblems> {
         let problems = self.problems.into_inner();
         (!problems.is_empty()).then(|| ConfigProblems(problems.into_iter().collect()))
     }
@@ -251,13 +251,13 @@ impl<'a> ConfigReader<'a> {
 }
 
 impl<'a> Section<'a> {
-    pub(super) fn reader(&self) -> &'a ConfigReader<'a> {
+    pub fn reader(&self) -> &'a ConfigReader<'a> {
         self.reader
     }
 
     /// A table in this one. Each of its keys is looked up in every layer: a route whose `key` lacks a field takes that
     /// field from the `key` of `[defaults]`.
-    pub(super) fn table(&self, name: &str) -> Section<'a> {
+    pub fn table(&self, name: &str) -> Section<'a> {
         let ValueKind::Table(keys) = self.doc(name).kind else { unreachable!("`{name}` is declared as a table") };
         let mut layers = Vec::new();
         for layer in &self.layers {
@@ -275,25 +275,19 @@ impl<'a> Section<'a> {
         Section { reader: self.reader, keys, position, layers }
     }
 
-    /// An empty section: the fallback of tables for which the file has no defaults.
-    pub(super) fn empty(&self) -> Section<'a> {
-        let position = SourcePosition { rank: Rank::BuiltIn, offset: 0, path: String::new() };
-        Section { reader: self.reader, keys: &[], position, layers: Vec::new() }
-    }
-
     /// The place of the first table that has a key, in the order in which they are looked up; `None` where none has it.
-    pub(super) fn first_layer(&self, name: &str) -> Option<usize> {
+    pub fn first_layer(&self, name: &str) -> Option<usize> {
         self.layers.iter().position(|layer| layer.table.contains_key(name))
     }
 
     /// The number of tables in a list, with and without problems.
-    pub(super) fn count(&self, name: &str) -> usize {
+    pub fn count(&self, name: &str) -> usize {
         let lists = self.layers.iter().filter_map(|layer| layer.table.get(name)?.get_ref().as_array());
         lists.map(|list| list.len()).sum()
     }
 
-    /// The tables of the first list of this name, each with `fallback` behind it; none if there is no list.
-    pub(super) fn tables(&self, name: &str, fallback: &Section<'a>) -> Vec<Section<'a>> {
+    /// The tables of the first list of this name; none if there is no list.
+    pub fn tables(&self, name: &str) -> Vec<Section<'a>> {
         let ValueKind::Tables(keys) = self.doc(name).kind else { unreachable!("`{name}` is declared as tables") };
         let first = self.layers.iter().find_map(|layer| Some((layer, layer.table.get(name)?)));
         let Some((layer, list)) = first else { return Vec::new() };
@@ -311,28 +305,27 @@ impl<'a> Section<'a> {
                 self.reader.wrong_kind::<()>(&position, ValueKind::Table(keys), item.get_ref());
                 continue;
             };
-            let mut layers = vec![Layer { rank: layer.rank, path: position.path.clone(), table }];
-            layers.extend(fallback.layers.iter().cloned());
+            let layers = vec![Layer { rank: layer.rank, path: position.path.clone(), table }];
             sections.push(Section { reader: self.reader, keys, position, layers });
         }
         sections
     }
 
     /// Turns this section into the fallback of others.
-    pub(super) fn into_defaults(mut self) -> Self {
+    pub fn into_defaults(mut self) -> Self {
         self.layers.iter_mut().for_each(|layer| layer.rank = Rank::Defaults);
         self
     }
 
     /// Puts the defaults that flags give before this section's own values.
-    pub(super) fn with_flags(mut self) -> Self {
+    pub fn with_flags(mut self) -> Self {
         let table = &self.reader.flag_defaults;
         self.layers.insert(0, Layer { rank: Rank::External, path: FLAG.into(), table });
         self
     }
 
     /// Notes the places of the values that are written for keys of this section. `own` is the place of its own table.
-    pub(super) fn note_origins(&self, own: ValueOrigin, origins: &mut ValueOrigins) {
+    pub fn note_origins(&self, own: ValueOrigin, origins: &mut ValueOrigins) {
         for external in &self.reader.external {
             if let Some(key) = external.path.strip_prefix(&*self.position.path) {
                 origins.note(key.to_owned(), ValueOrigin::External);
@@ -351,7 +344,7 @@ impl<'a> Section<'a> {
     }
 
     /// Puts a preset behind the first table that has this key, or behind all tables where none has it.
-    pub(super) fn with_preset(mut self, key: &str, preset: &'a DeTable<'a>) -> Self {
+    pub fn with_preset(mut self, key: &str, preset: &'a DeTable<'a>) -> Self {
         let named = self.layers.iter().position(|layer| layer.table.contains_key(key));
         let at = named.map_or(self.layers.len(), |index| index + 1);
         let path = self.position.path.clone();
@@ -360,13 +353,13 @@ impl<'a> Section<'a> {
     }
 
     /// Puts another section of the same keys behind this one.
-    pub(super) fn with_fallback(mut self, fallback: &Section<'a>) -> Self {
+    pub fn with_fallback(mut self, fallback: &Section<'a>) -> Self {
         self.layers.extend(fallback.layers.iter().cloned());
         self
     }
 
     /// A built-in table, with this section as its fallback.
-    pub(super) fn with_built_in(&self, keys: &'static [KeyDoc], path: &str, table: &'a DeTable<'a>) -> Self {
+    pub fn with_built_in(&self, keys: &'static [KeyDoc], path: &str, table: &'a DeTable<'a>) -> Self {
         let position = SourcePosition { rank: Rank::BuiltIn, offset: 0, path: path.into() };
         let mut layers = vec![Layer { rank: Rank::BuiltIn, path: path.into(), table }];
         layers.extend(self.layers.iter().cloned());

@@ -4,24 +4,21 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue};
+use http::HeaderValue;
 
 use super::cors::CorsPolicy;
 use super::delivery::DeliveryMode;
 use super::dialect::Dialect;
 use super::reconcile::ReconcileConfig;
-use super::route_options::RouteOptions;
+use super::route_options::{RouteMode, RouteOptions, StoreDownPolicy};
 use super::scope::ScopeRule;
 use super::upstream::UpstreamTarget;
 use super::upstream_tls::UpstreamTlsConfig;
 use super::value_origins::ValueOrigins;
-use super::words::{Word, words};
 use crate::domain::fingerprint::Recipe;
-use crate::domain::key::{KeyLimits, KeySyntax};
 use crate::domain::path_pattern::PathPattern;
 use crate::domain::response_policy::StatusTable;
 use crate::domain::route_table::Spelling;
-use canonical_json::Pointer;
 
 /// How far the clock of a client may be ahead of the store's.
 const AHEAD_MAX: Duration = Duration::from_secs(5 * 60);
@@ -134,115 +131,5 @@ impl Route {
     /// The name of its key space, which stays as it is when the route is renamed: its oldest name.
     pub fn space_name(&self) -> &str {
         self.was.first().unwrap_or(&self.name)
-    }
-}
-
-/// The place and the syntax of a request's key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyRule {
-    /// The places to look; the first that is present counts. At least one.
-    pub sources: Vec<KeySource>,
-    /// Refuse a request without a key, rather than pass it unguarded.
-    pub required: bool,
-    /// The syntax of a key.
-    pub syntax: KeySyntax,
-    /// The shortest and the longest key.
-    pub limits: KeyLimits,
-}
-
-words! {
-    /// The space in which a key is unique.
-    pub enum KeySpace {
-        /// The method and the path, however it is spelled, without the query.
-        Path = "path",
-        /// The route.
-        Route = "route",
-        /// The whole service.
-        Service = "service",
-    }
-}
-
-/// A place where a key may be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeySource {
-    /// A value of a JSON body.
-    Body(Pointer),
-    /// A field of a form body.
-    Form(Box<str>),
-    /// A request field.
-    Header(HeaderName),
-    /// A query parameter.
-    Query(Box<str>),
-}
-
-impl KeyRule {
-    /// The request fields that may carry the key, the first that counts before the others.
-    pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
-        self.sources.iter().filter_map(|source| match source {
-            KeySource::Header(name) => Some(name),
-            KeySource::Body(_) | KeySource::Form(_) | KeySource::Query(_) => None,
-        })
-    }
-}
-
-words! {
-    /// Whether a route guards.
-    pub enum RouteMode {
-        /// It guards.
-        Enforce = "enforce",
-        /// It forwards, and counts what guarding would have done.
-        Observe = "observe",
-        /// It forwards its requests as streams.
-        Off = "off",
-    }
-}
-
-impl RouteMode {
-    /// The name in the configuration.
-    pub fn name(self) -> &'static str {
-        self.word()
-    }
-}
-
-words! {
-    /// The response to a duplicate while the first attempt runs.
-    pub enum InFlightPolicy {
-        /// 409.
-        Conflict = "conflict",
-        /// The first attempt's answer, if it comes in time.
-        Wait = "wait",
-        /// 202.
-        Accepted = "accepted",
-    }
-}
-
-/// The key as the service sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ForwardKey {
-    /// The key with this step appended, as a key of its own.
-    Derive(Box<str>),
-    /// No key: for services whose own client library re-sends requests that have one.
-    None,
-    /// The key as the client sent it.
-    Same,
-}
-
-words! {
-    /// The handling of a request whose key the store cannot reserve.
-    pub enum StoreDownPolicy {
-        /// 503.
-        Reject = "reject",
-        /// It is forwarded unguarded.
-        Bypass = "bypass",
-    }
-}
-
-words! {
-    /// The response to a retry past the TTL.
-    pub enum AfterTtl {
-        /// Another execution.
-        Forget = "forget",
-        /// 410.
-        Refuse = "refuse",
     }
 }

@@ -11,16 +11,16 @@ use super::cors::CorsOptions;
 use super::delivery::{self, DeliveryMode, RetryOptions};
 use super::dialect::Dialect;
 use super::fingerprint::FingerprintOptions;
-use super::key::{self, KeyOptions, parse_forward_key};
+use super::key::{self, ForwardKey, KeyOptions, KeyRule, parse_forward_key};
 use super::key_doc::KeyDoc;
 use super::limits::CallerLimits;
 use super::options::options;
 use super::outcome::{self, OutcomeOptions};
+use super::problem::ParseResult;
 use super::reader::Section;
 use super::reconcile::ReconcileOptions;
-use super::route::{AfterTtl, ForwardKey, InFlightPolicy, KeyRule, KeySpace, RouteMode, StoreDownPolicy};
 use super::upstream_tls::UpstreamTlsOptions;
-use super::words::Word;
+use super::words::{Word, words};
 use super::{methods, units};
 use crate::domain::outcome_rules::OutcomeRules;
 use crate::domain::response_policy::OnUnknown;
@@ -35,6 +35,69 @@ const TTL_MIN: Duration = Duration::from_secs(1);
 
 /// A year and its leap day: a longer one only makes the store larger.
 const TTL_MAX: Duration = Duration::from_secs(366 * 86_400);
+
+words! {
+    /// The space in which a key is unique.
+    pub enum KeySpace {
+        /// The method and the path, however it is spelled, without the query.
+        Path = "path",
+        /// The route.
+        Route = "route",
+        /// The whole service.
+        Service = "service",
+    }
+}
+
+words! {
+    /// Whether a route guards.
+    pub enum RouteMode {
+        /// It guards.
+        Enforce = "enforce",
+        /// It forwards, and counts what guarding would have done.
+        Observe = "observe",
+        /// It forwards its requests as streams.
+        Off = "off",
+    }
+}
+
+impl RouteMode {
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        self.word()
+    }
+}
+
+words! {
+    /// The response to a duplicate while the first attempt runs.
+    pub enum InFlightPolicy {
+        /// 409.
+        Conflict = "conflict",
+        /// The first attempt's answer, if it comes in time.
+        Wait = "wait",
+        /// 202.
+        Accepted = "accepted",
+    }
+}
+
+words! {
+    /// The handling of a request whose key the store cannot reserve.
+    pub enum StoreDownPolicy {
+        /// 503.
+        Reject = "reject",
+        /// It is forwarded unguarded.
+        Bypass = "bypass",
+    }
+}
+
+words! {
+    /// The response to a retry past the TTL.
+    pub enum AfterTtl {
+        /// Another execution.
+        Forget = "forget",
+        /// 410.
+        Refuse = "refuse",
+    }
+}
 
 options! {
     /// The options of `[[routes]]`. The setting that an option is part of is described in `route_settings`.
@@ -148,10 +211,7 @@ fn read_remember(section: &Section<'_>) -> Option<Duration> {
 }
 
 /// Parses how long a key is remembered: from a second to a year.
-///
-/// # Errors
-/// The problem, beginning with a verb.
-pub fn parse_ttl(text: &str) -> Result<Duration, String> {
+pub fn parse_ttl(text: &str) -> ParseResult<Duration> {
     match units::parse_duration(text)? {
         ttl if ttl < TTL_MIN => Err("is too short: a retry would find its key forgotten; write `1s` at least".into()),
         ttl if ttl > TTL_MAX => Err("is too long: write `366d` at most".into()),

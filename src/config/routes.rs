@@ -1,6 +1,7 @@
 //! Reads and checks `[[routes]]` and `[defaults]`.
 
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use http::Method;
 use toml::Spanned;
@@ -8,16 +9,16 @@ use toml::de::DeTable;
 
 use super::delivery::DeliveryMode;
 use super::reader::{Located, Section};
-use super::route::{Route, StoreDownPolicy};
-use super::route_context::RouteContext;
-use super::route_options::{RouteOptions, parse_host, parse_name};
+use super::route::Route;
+use super::route_options::{RouteOptions, StoreDownPolicy, parse_host, parse_name};
+use super::scope::ProofSources;
 use super::upstream::UpstreamTarget;
 use super::value_origins::{ValueOrigin, ValueOrigins};
-use super::value_parsers::read_upstream;
+use super::value_parsers::{OwnListener, read_upstream};
 use super::{
     PassThroughConfig, challenge, cors, dialect, fingerprint, methods, reconcile, scope, statuses, upstream_tls,
 };
-use crate::domain::fingerprint::PathForm;
+use crate::domain::fingerprint::{PathForm, Secrets};
 use crate::domain::path_pattern::PathPattern;
 use crate::domain::route_table::Spelling;
 
@@ -27,6 +28,16 @@ static BUILT_IN: LazyLock<Spanned<DeTable<'static>>> =
 
 /// The keys at the top that routes fall back to; `limits` there is another table than a route's.
 const TOP_FALLBACKS: [&str; 3] = ["cors", "upstream", "upstream_tls"];
+
+/// The settings from elsewhere in the file; `None` where one of them has a problem.
+pub(super) struct RouteContext {
+    pub upstream: Option<Arc<UpstreamTarget>>,
+    /// Empty where they have problems.
+    pub listeners: Vec<OwnListener>,
+    pub secrets: Option<Secrets>,
+    pub lease_expiry: Duration,
+    pub proofs: ProofSources,
+}
 
 /// Reads the settings of unguarded requests, and the routes that have a name, a path and a service.
 pub(super) fn read<'a>(top: &Section<'a>, context: &RouteContext) -> (Option<PassThroughConfig>, Vec<Route>) {
@@ -42,7 +53,8 @@ pub(super) fn read<'a>(top: &Section<'a>, context: &RouteContext) -> (Option<Pas
         give_up_after: route.retry.give_up_after,
         tls: route.upstream_tls,
     });
-    let mut sections = top.tables("routes", &defaults);
+    let routes = top.tables("routes").into_iter();
+    let mut sections: Vec<_> = routes.map(|route| route.with_fallback(&defaults)).collect();
     if sections.is_empty() {
         sections.push(defaults.with_built_in(RouteOptions::KEYS, "routes[0]", BUILT_IN.get_ref()));
     }
@@ -168,7 +180,7 @@ fn read_route<'a>(
         Some(path) if options.spelling == Spelling::Same => PathForm::lenient(path),
         _ => PathForm::Normal,
     };
-    let recipe = fingerprint::read(&section.table("fingerprint"), options.dialect, path_form, context);
+    let recipe = fingerprint::read(&section.table("fingerprint"), options.dialect, path_form, context.secrets.as_ref());
     let statuses = statuses::read(section);
     let cors = cors::read(&section.table("cors").with_fallback(&tops.cors));
     let (quiet_after, reconcile) =

@@ -21,6 +21,13 @@ pub(super) fn header_name(text: &str) -> Result<HeaderName, String> {
     text.parse().map_err(|_| "is no name of a field: write one like `X-Request-Id`".into())
 }
 
+/// Whether a field is of the connection or of a message's framing.
+pub(super) fn is_of_connection(name: &HeaderName) -> bool {
+    let fields =
+        ["connection", "content-length", "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
+    fields.contains(&name.as_str())
+}
+
 /// Parses a JSON Pointer (RFC 6901).
 pub(super) fn json_pointer(text: &str) -> Result<Pointer, String> {
     Pointer::parse(text).map_err(|_| "is no JSON Pointer: write one like `/order/id`, `~1` for a `/` in a name".into())

@@ -7,17 +7,17 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Number, Value};
 use toml::de::DeValue;
 
 use super::{Located, Rank, Section, SourcePosition, Text, join};
 use crate::config::key_doc::{KeyDoc, ValueKind};
 use crate::config::nearest::nearest;
 use crate::config::words::Word;
-use crate::config::{scalar, units, wording};
+use crate::config::{units, wording};
 
 impl<'a> Section<'a> {
-    pub(in crate::config) fn boolean(&self, name: &str) -> bool {
+    pub fn boolean(&self, name: &str) -> bool {
         self.value(name, |position, value| match value {
             DeValue::Boolean(value) => Some(value),
             other => self.reader.wrong_kind(&position, ValueKind::Boolean, &other),
@@ -25,12 +25,7 @@ impl<'a> Section<'a> {
     }
 
     /// A whole number in a range, which is part of the type's; `why` is the reason for the range's bounds.
-    pub(in crate::config) fn integer<T: TryFrom<usize>>(
-        &self,
-        name: &str,
-        range: RangeInclusive<usize>,
-        why: &str,
-    ) -> T {
+    pub fn integer<T: TryFrom<usize>>(&self, name: &str, range: RangeInclusive<usize>, why: &str) -> T {
         self.value(name, |position, value| {
             let DeValue::Integer(number) = &value else {
                 return self.reader.wrong_kind(&position, ValueKind::Integer, &value);
@@ -45,20 +40,20 @@ impl<'a> Section<'a> {
     }
 
     /// A text, a number or a boolean.
-    pub(in crate::config) fn scalar(&self, name: &str) -> Value {
+    pub fn scalar(&self, name: &str) -> Value {
         self.value(name, |position, value| {
             let text = |value| Some(self.reader.text(position, value, ValueKind::Scalar)?.value.into());
-            scalar::to_json(&value).or_else(|| text(value))
+            scalar_to_json(&value).or_else(|| text(value))
         })
     }
 
     /// A duration, which may be zero.
-    pub(in crate::config) fn duration(&self, name: &str) -> Duration {
+    pub fn duration(&self, name: &str) -> Duration {
         self.parsed(name, units::parse_duration)
     }
 
     /// A duration that must not be zero.
-    pub(in crate::config) fn duration_above_zero(&self, name: &str) -> Duration {
+    pub fn duration_above_zero(&self, name: &str) -> Duration {
         self.parsed(name, |text| match units::parse_duration(text)? {
             Duration::ZERO => Err("is too short: this must take more than no time".into()),
             duration => Ok(duration),
@@ -66,79 +61,67 @@ impl<'a> Section<'a> {
     }
 
     /// A text, interpolated; `None` where it has a problem.
-    pub(in crate::config) fn text(&self, name: &str) -> Option<Text> {
+    pub fn text(&self, name: &str) -> Option<Text> {
         self.written(name, |position, value| self.reader.text(position, value, self.doc(name).kind))
     }
 
     /// A text as it is.
-    pub(in crate::config) fn string(&self, name: &str) -> String {
+    pub fn string(&self, name: &str) -> String {
         self.parsed(name, |text| Ok(text.to_owned()))
     }
 
     /// A text, parsed; the error is the problem, beginning with a verb.
-    pub(in crate::config) fn parsed<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> T {
+    pub fn parsed<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> T {
         self.value(name, |position, value| self.parse(name, position, value, true, &parse))
     }
 
     /// A text that may hold a password, parsed.
-    pub(in crate::config) fn concealed<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> T {
+    pub fn concealed<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> T {
         self.value(name, |position, value| self.parse(name, position, value, false, &parse))
     }
 
     /// A text, parsed; `None` for an empty one.
-    pub(in crate::config) fn optional<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+    pub fn optional<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
         self.parsed(name, |text| if text.is_empty() { Ok(None) } else { parse(text).map(Some) })
     }
 
     /// A text that may hold a password, parsed; `None` for an empty one.
-    pub(in crate::config) fn optional_concealed<T>(
-        &self,
-        name: &str,
-        parse: impl Fn(&str) -> Result<T, String>,
-    ) -> Option<T> {
+    pub fn optional_concealed<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
         self.concealed(name, |text| if text.is_empty() { Ok(None) } else { parse(text).map(Some) })
     }
 
     /// A text that must be written, parsed.
-    pub(in crate::config) fn required<T>(
-        &self,
-        name: &str,
-        parse: impl FnOnce(&str) -> Result<T, String>,
-    ) -> Option<T> {
+    pub fn required<T>(&self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
         self.written(name, |position, value| self.parse(name, position, value, true, parse))
     }
 
     /// A text that must be written and may hold a password, parsed.
-    pub(in crate::config) fn required_concealed<T>(
-        &self,
-        name: &str,
-        parse: impl FnOnce(&str) -> Result<T, String>,
-    ) -> Option<T> {
+    pub fn required_concealed<T>(&self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
         self.written(name, |position, value| self.parse(name, position, value, false, parse))
     }
 
     /// One of the words that the key is declared with.
-    pub(in crate::config) fn choice<T: Word>(&self, name: &str) -> T {
+    pub fn choice<T: Word>(&self, name: &str) -> T {
         self.value(name, |position, value| self.word(name, position, value))
     }
 
     /// Such a word, which must be written.
-    pub(in crate::config) fn required_choice<T: Word>(&self, name: &str) -> Option<T> {
+    pub fn required_choice<T: Word>(&self, name: &str) -> Option<T> {
         self.written(name, |position, value| self.word(name, position, value))
     }
 
     /// A list of texts, each parsed.
-    pub(in crate::config) fn list<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Vec<Located<T>> {
+    pub fn list<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Vec<Located<T>> {
         self.value(name, |position, value| self.items(name, position, value, &parse))
     }
 
     /// Such a list without the positions.
-    pub(in crate::config) fn values<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
+    pub fn values<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
         self.list(name, parse).into_iter().map(|item| item.value).collect()
     }
 
     /// Such a list without the positions, that has no value twice, and one at least.
-    pub(in crate::config) fn distinct_values<T: PartialEq>(
+    pub fn distinct_values<T: PartialEq>(
         &self,
         name: &str,
         why_not_empty: &str,
@@ -162,34 +145,34 @@ impl<'a> Section<'a> {
     }
 
     /// The texts of a list; `None` for each that has a problem.
-    pub(in crate::config) fn texts(&self, name: &str) -> Option<Vec<Option<Text>>> {
+    pub fn texts(&self, name: &str) -> Option<Vec<Option<Text>>> {
         self.written(name, |position, value| self.split(name, position, value))
     }
 
     /// A value that this function reads of this section.
-    pub(in crate::config) fn made<T>(&self, _: &str, read: impl FnOnce(&Self) -> T) -> T {
+    pub fn made<T>(&self, _: &str, read: impl FnOnce(&Self) -> T) -> T {
         read(self)
     }
 
     /// The table of this name, read by this function.
-    pub(in crate::config) fn inner<T>(&self, name: &str, read: impl FnOnce(&Self) -> T) -> T {
+    pub fn inner<T>(&self, name: &str, read: impl FnOnce(&Self) -> T) -> T {
         read(&self.table(name))
     }
 
     /// The content of the file that a key names.
-    pub(in crate::config) fn file(&self, name: &str, path: &str) -> Option<String> {
+    pub fn file(&self, name: &str, path: &str) -> Option<String> {
         let read = self.reader.read_file(Path::new(path));
         read.map_err(|error| self.problem(name, format!("`{path}` cannot be read: {error}"))).ok()
     }
 
     /// Reports a problem of a key's value.
-    pub(in crate::config) fn problem(&self, name: &str, message: impl Into<String>) {
+    pub fn problem(&self, name: &str, message: impl Into<String>) {
         self.reader.problem(&self.position(name), message);
     }
 
     /// Reports that values contradict each other, at the greatest of their positions. A value that has a problem of its own
     /// contradicts nothing.
-    pub(in crate::config) fn conflict(&self, names: &[&str], message: impl Into<String>) {
+    pub fn conflict(&self, names: &[&str], message: impl Into<String>) {
         if self.is_right(names)
             && let Some(position) = names.iter().map(|name| self.position(name)).max()
         {
@@ -198,12 +181,12 @@ impl<'a> Section<'a> {
     }
 
     /// Whether none of these values has a problem of its own. They were read before.
-    pub(in crate::config) fn is_right(&self, names: &[&str]) -> bool {
+    pub fn is_right(&self, names: &[&str]) -> bool {
         let unreadable = self.reader.unreadable.borrow();
         names.iter().all(|name| !unreadable.contains(&self.position(name).path))
     }
 
-    pub(in crate::config) fn position(&self, name: &str) -> SourcePosition {
+    pub fn position(&self, name: &str) -> SourcePosition {
         self.find(name).0
     }
 
@@ -309,5 +292,15 @@ impl<'a> Section<'a> {
     pub(super) fn doc(&self, name: &str) -> &'static KeyDoc {
         let doc = self.keys.iter().find(|key| key.name == name);
         doc.unwrap_or_else(|| unreachable!("`{name}` is read and not declared"))
+    }
+}
+
+/// A number or a boolean as JSON has it; `None` for a number that JSON does not have, and for every other value.
+fn scalar_to_json(value: &DeValue<'_>) -> Option<Value> {
+    match value {
+        DeValue::Boolean(value) => Some(Value::from(*value)),
+        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).ok().map(Value::from),
+        DeValue::Float(number) => number.as_str().parse().ok().and_then(Number::from_f64).map(Value::Number),
+        _ => None,
     }
 }
