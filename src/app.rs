@@ -147,7 +147,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     let shares = file_descriptors::divide(&config.limits, config.store.max_connections, config.upstreams().len());
     let (store, preparation) = store::open_unprepared(&(&*config).into())
         .await
-        .map_err(|error| StartError::Store(config.store.location.clone(), error))?;
+        .map_err(|error| StartError::Store(config.store.url.clone(), error))?;
     // After the store: the token's file may be in the store's folder.
     let admin_tokens = AdminTokens::load(&config.admin).map_err(StartError::AdminToken)?;
     let slots = UpstreamSlots::new(shares.each_upstream);
@@ -182,7 +182,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     background.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
     background.spawn(reload::reload_on_changes(source, hangups, sender, Arc::clone(&instance), stops.tasks.clone()));
     let traces = TaskTracker::new();
-    if let (Some(collector), Some(spans)) = (config.otlp.clone(), spans) {
+    if let (Some(collector), Some(spans)) = (config.telemetry.otlp.clone(), spans) {
         let (trust, service) = (config.trust.clone(), Arc::clone(&config.service));
         let exporter = SpanExporter { collector, trust, service, instance: instance.instance_lease.id().to_string() };
         traces.spawn(export::run(exporter, spans, stops.last.clone()));
@@ -202,7 +202,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         admin = %admin_listener.0,
         config = source_shown,
         upstream = %config.pass.upstream,
-        store = config.store.location.show_whole(),
+        store = config.store.url.show_whole(),
         instance = %instance.instance_lease.id(),
         routes = config.routes.len(),
         consumers = config.consumers.len(),
@@ -329,7 +329,7 @@ async fn reload_encryption(mut live: watch::Receiver<Arc<Config>>, instance: Arc
         let config = Arc::clone(&live.borrow_and_update());
         instance.store.reload_encryption(Encryption::from(&*config));
         if let Some(shared_cache) = instance.shared_cache.get() {
-            shared_cache.reload(config.secrets.clone(), config.cache_redis.as_ref(), &config.trust);
+            shared_cache.reload(config.secrets.clone(), config.cache.redis.as_ref(), &config.trust);
         }
     }
 }

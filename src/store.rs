@@ -439,7 +439,7 @@ impl From<&config::Config> for StoreSettings {
     fn from(config: &config::Config) -> Self {
         let store = &config.store;
         Self {
-            location: store.location.clone(),
+            location: store.url.clone(),
             max_connections: store.max_connections,
             timeout: store.timeout,
             migrate: store.migrate,

@@ -87,7 +87,7 @@ impl AdminListener {
             "store": {
                 "reachable": silent_ms.is_none(),
                 "unreachable_for_ms": silent_ms,
-                "schema": store::schema(&config.store.location),
+                "schema": store::schema(&config.store.url),
                 "clock": {
                     "watched_for_ms": clock.watched_for().as_millis() as u64,
                     "last_jump_ms": clock.last_jump().map(|jump| jump.signed_millis()),

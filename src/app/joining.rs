@@ -69,12 +69,12 @@ impl Joining {
     async fn join(&self) -> Result<(), StartError> {
         let instance = &self.instance;
         let (store, settings) = (&*instance.store, &instance.config.store);
-        self.preparation.run().await.map_err(|error| StartError::Store(settings.location.clone(), error))?;
+        self.preparation.run().await.map_err(|error| StartError::Store(settings.url.clone(), error))?;
         let shared_cache_task = assembly::join(instance).await?;
         let config = Arc::clone(&self.live.borrow());
         if let Some(shared_cache) = instance.shared_cache.get() {
             // A reload may have come before.
-            shared_cache.reload(config.secrets.clone(), config.cache_redis.as_ref(), &config.trust);
+            shared_cache.reload(config.secrets.clone(), config.cache.redis.as_ref(), &config.trust);
         }
         if let Some(task) = shared_cache_task {
             self.background.spawn(task.run(self.stops.last.clone()));

@@ -182,7 +182,7 @@ async fn apply_reload(
 /// The new URL leads to another store, or cannot be used. Where only a file that it names has changed, that is logged alone: the
 /// database may get the new password later than the file, and each new connection reads the file again.
 async fn relocate_store(running: &Config, new: &Config, instance: &Instance) -> Result<(), Vec<String>> {
-    let (before, location) = (&running.store.location, &new.store.location);
+    let (before, location) = (&running.store.url, &new.store.url);
     let (StoreLocation::Postgres(before), StoreLocation::Postgres(url)) = (before, location) else { return Ok(()) };
     if before == url {
         return Ok(());
@@ -252,9 +252,9 @@ fn list_restart_changes(running: &Config, new: &Config) -> Vec<&'static str> {
         ("store", store_needs_restart(&running.store, &new.store)),
         (
             "cache",
-            (running.cache_memory, running.cache_redis.is_some()) != (new.cache_memory, new.cache_redis.is_some()),
+            (running.cache.memory, running.cache.redis.is_some()) != (new.cache.memory, new.cache.redis.is_some()),
         ),
-        ("telemetry", (&running.log, &running.otlp) != (&new.log, &new.otlp)),
+        ("telemetry", running.telemetry != new.telemetry),
     ];
     changes.into_iter().filter(|(_, is_changed)| *is_changed).map(|(what, _)| what).collect()
 }
@@ -271,8 +271,8 @@ fn admin_needs_restart(running: &AdminConfig, new: &AdminConfig) -> bool {
 /// Whether a restart is needed for the new settings of the store. A PostgreSQL store has taken its new URL already.
 fn store_needs_restart(running: &StoreConfig, new: &StoreConfig) -> bool {
     let mut expected = running.clone();
-    if let (StoreLocation::Postgres(_), StoreLocation::Postgres(_)) = (&running.location, &new.location) {
-        expected.location = new.location.clone();
+    if let (StoreLocation::Postgres(_), StoreLocation::Postgres(_)) = (&running.url, &new.url) {
+        expected.url = new.url.clone();
     }
     expected != *new
 }

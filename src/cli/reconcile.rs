@@ -66,7 +66,7 @@ fn select_routes(config: &Config, only: Option<&str>) -> Result<Vec<Arc<Route>>,
 }
 
 async fn compare(config: &Config, routes: &[Arc<Route>], since: Duration) -> Result<ComparisonReport, CommandError> {
-    let location = &config.store.location;
+    let location = &config.store.url;
     require_file(location)?;
     // A command that only reads must not migrate.
     let settings = StoreSettings { migrate: false, ..config.into() };

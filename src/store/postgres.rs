@@ -181,7 +181,20 @@ impl Postgres {
             "extend_deadline" | "remember_route_identities" | "settle" | "store_route_retention" => (upkeep, Always),
             // Of `replace_salt`, a second try after one that may have been executed stores nothing: the caller then finds the
             // salt of the first. A report is idempotent.
-            _ => (upkeep, InDoubt),
+            "apply_deferred_reports"
+            | "apply_operator_decision"
+            | "apply_probe_finding"
+            | "count_instances_behind"
+            | "enqueue"
+            | "find"
+            | "find_reservation"
+            | "give_up"
+            | "reap"
+            | "record_report"
+            | "replace_salt"
+            | "reserve"
+            | "take_over" => (upkeep, InDoubt),
+            other => unreachable!("the call `{other}` has no pool and no rule for retries"),
         }
     }
 

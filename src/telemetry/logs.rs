@@ -9,7 +9,7 @@ use tracing_subscriber::EnvFilter;
 use super::colours;
 use super::log_writer::LogWriter;
 pub use super::log_writer::{dropped, flush};
-use crate::config::{LogConfig, LogFormat};
+use crate::config::{LogFormat, TelemetryConfig};
 pub use request_line::{RequestLine, millis};
 
 mod request_line;
@@ -34,14 +34,14 @@ fn json_writer() -> Option<LogWriter> {
 ///
 /// # Errors
 /// The system refuses a thread.
-pub fn start(log: &LogConfig) -> std::io::Result<()> {
+pub fn start(telemetry: &TelemetryConfig) -> std::io::Result<()> {
     // The configured filter comes last, so that it wins where it names one of the libraries.
     let filter =
-        EnvFilter::try_new(format!("{LIBRARY_LEVELS},{}", log.filter)).unwrap_or_else(|_| EnvFilter::new("info"));
+        EnvFilter::try_new(format!("{LIBRARY_LEVELS},{}", telemetry.log)).unwrap_or_else(|_| EnvFilter::new("info"));
     let terminal = std::io::stderr().is_terminal();
     let writer = LogWriter::new()?;
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_target(false);
-    let json = match log.format {
+    let json = match telemetry.format {
         LogFormat::Auto => !terminal,
         LogFormat::Json => true,
         LogFormat::Text => false,

@@ -281,7 +281,7 @@ impl KeyAdmin<'_> {
     /// where nothing was purged.
     async fn wait_until_forgotten(&self, purges: Option<u64>) -> Result<Option<u64>, ApiProblem> {
         let Some(purges) = purges else { return Ok(None) };
-        let behind = self.store.wait_until_forgotten(self.service(), purges, self.config.store.expiry).await?;
+        let behind = self.store.wait_until_forgotten(self.service(), purges, self.config.store.lease.expiry).await?;
         Ok(Some(behind))
     }
 }

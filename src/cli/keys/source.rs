@@ -33,7 +33,7 @@ impl fmt::Display for KeyAdminSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Instance(instance) => write!(f, "through the instance at {}", instance.address),
-            Self::Store(_, config) => write!(f, "in {}", config.store.location),
+            Self::Store(_, config) => write!(f, "in {}", config.store.url),
         }
     }
 }
@@ -50,7 +50,7 @@ impl KeyAdminSource {
 
     async fn open_store(arguments: &InstanceArguments, silent: SocketAddr) -> Result<Self, CommandError> {
         let config = load_without_service(&arguments.file)?;
-        let location = config.store.location.clone();
+        let location = config.store.url.clone();
         if let StoreLocation::Memory = location {
             let inside = format!("it is inside an instance, and none answers at {silent}");
             return Err(CommandError::Store(location, OpenError::Missing(inside.into())));
