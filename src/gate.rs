@@ -21,7 +21,7 @@ use crate::body::Body;
 use crate::body::body_budget::BudgetShare;
 use crate::body::client_body::{ResponseWatch, UNWATCHED_MAX};
 use crate::body::request_body::RequestBody;
-use crate::domain::normal_path::normal_form;
+use crate::domain::normal_path::RequestPath;
 use crate::instance::metrics::MethodLabel;
 use crate::instance::observability::UnguardedKey;
 use crate::instance::request_trace::TraceStage;
@@ -117,16 +117,17 @@ impl Gate {
         if via::has_been_here(request.headers()) {
             return Err(Refusal::LoopDetected);
         }
-        let path = normal_form(request.uri().path());
-        if let Some(name) = operations::requested_operation(&path) {
+        let target = request.uri().clone();
+        let path = RequestPath::new(target.path());
+        if let Some(name) = operations::requested_operation(path.normal()) {
             let mut response = Box::pin(self.show_operation(&name, request, client, live)).await?;
             context.add_cors_fields(response.headers_mut());
             return Ok(response);
         }
-        if let Some(page) = problem_pages::answer_request(request.method(), &path, &live.config.problem_base) {
+        if let Some(page) = problem_pages::answer_request(request.method(), path.normal(), &live.config.problem_base) {
             return Ok(page);
         }
-        match self.admit(request, client, live, context).await? {
+        match self.admit(request, &path, client, live, context).await? {
             Admission::Guarded(guarded) => {
                 let question = guarded.replay_question();
                 let outcome = self.execute(guarded, context, Some(&client.ties)).await;

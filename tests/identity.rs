@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderValue};
 use oncegate::domain::fingerprint::{FingerprintInput, Recipe, Secret, Secrets};
 use oncegate::domain::ids::RecordId;
 use oncegate::domain::key::{Key, KeyLimits, KeySyntax};
+use oncegate::domain::normal_path::RequestPath;
 use oncegate::domain::scope::{Salt, Scope};
 use oncegate::domain::space::SpaceHash;
 
@@ -126,7 +127,7 @@ fn a_request_keeps_its_fingerprint_by_each_stored_recipe() {
         headers.insert("content-type", HeaderValue::from_static(content_type));
         let input = FingerprintInput {
             method: "POST",
-            path: "/v1/pay",
+            path: &RequestPath::new("/v1/pay"),
             host: Some(b"pay.example"),
             query: Some("a=1"),
             headers: &headers,

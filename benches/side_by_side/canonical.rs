@@ -6,6 +6,7 @@ use canonical_json::canonicalize;
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use oncegate::domain::fingerprint::{FingerprintInput, FingerprintRules, Recipe, Secrets};
+use oncegate::domain::normal_path::RequestPath;
 
 use crate::options::Options;
 use crate::report::BenchmarkReport;
@@ -53,9 +54,10 @@ fn order(indent: &str, space: &str) -> String {
 fn megabytes_per_second(body: &str) -> f64 {
     let (recipe, secrets) = (Recipe::new(FingerprintRules::default(), None), Secrets::new([]));
     let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
+    let path = RequestPath::new("/v1/payments");
     let parts = FingerprintInput {
         method: "POST",
-        path: "/v1/payments",
+        path: &path,
         host: None,
         query: None,
         headers: &headers,

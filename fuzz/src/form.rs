@@ -2,6 +2,7 @@
 
 use http::HeaderMap;
 use oncegate::domain::fingerprint::{BodyRule, FingerprintInput, FingerprintRules, Recipe, form};
+use oncegate::domain::normal_path::RequestPath;
 
 type FormPairs = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -22,7 +23,14 @@ pub fn check(input: &[u8]) {
 fn canonical(body: &[u8]) -> Vec<u8> {
     let recipe = Recipe::new(FingerprintRules { body: BodyRule::Form, ..FingerprintRules::default() }, None);
     let headers = HeaderMap::new();
-    let input = FingerprintInput { method: "POST", path: "/", host: None, query: None, headers: &headers, body };
+    let input = FingerprintInput {
+        method: "POST",
+        path: &RequestPath::new("/"),
+        host: None,
+        query: None,
+        headers: &headers,
+        body,
+    };
     let included = recipe.body(&input);
     assert_eq!(included.form, "form");
     included.bytes.into_owned()

@@ -3,6 +3,7 @@
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue};
 use oncegate::domain::fingerprint::{FingerprintInput, FingerprintRules, Recipe};
+use oncegate::domain::normal_path::RequestPath;
 
 use super::bytes_reader::BytesReader;
 
@@ -52,7 +53,14 @@ pub fn check(input: &[u8]) {
 fn canonical(content_type: &[u8], body: &[u8]) -> Option<Vec<u8>> {
     let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_bytes(content_type).ok()?)]);
     let recipe = Recipe::new(FingerprintRules::default(), None);
-    let input = FingerprintInput { method: "POST", path: "/", host: None, query: None, headers: &headers, body };
+    let input = FingerprintInput {
+        method: "POST",
+        path: &RequestPath::new("/"),
+        host: None,
+        query: None,
+        headers: &headers,
+        body,
+    };
     let included = recipe.body(&input);
     (included.form == "multipart").then(|| included.bytes.into_owned())
 }

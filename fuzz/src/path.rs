@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use http::Method;
-use oncegate::domain::normal_path::{has_unsafe_character, key_path, lenient_form, normal_form};
+use oncegate::domain::normal_path::{RequestPath, has_unsafe_character, lenient_form, normal_form};
 use oncegate::domain::path_pattern::PathPattern;
 use oncegate::domain::route_table::{RouteMatch, RouteTable, Spelling};
 
@@ -42,7 +42,7 @@ pub fn check(input: &[u8]) {
     if has_unsafe_character(path) || !is_guarded(&read) {
         return;
     }
-    match ROUTES.find(&Method::POST, "", path) {
+    match ROUTES.find(&Method::POST, "", &RequestPath::new(path)) {
         RouteMatch::NoRoute => panic!("{path} is not guarded, and read as {read}"),
         RouteMatch::Route(_) => assert_eq!(key_path(path), key_path(&read), "{path} has other keys than {read}"),
         RouteMatch::Ambiguous(_) => {}
@@ -138,4 +138,8 @@ fn decode_unreserved(path: &str) -> String {
             _ => format!("{decoded}%{piece}"),
         }
     })
+}
+
+fn key_path(path: &str) -> String {
+    RequestPath::new(path).key_path()
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::Method;
 
 use super::keyed_route::{KeyedRoute, RouteRequests};
+use crate::domain::normal_path::RequestPath;
 use crate::domain::path_pattern::PathPattern;
 use crate::domain::path_samples::sample_paths;
 use crate::domain::route_table::{RouteMatch, RouteTable, Spelling};
@@ -107,7 +108,7 @@ fn find_guarded<'a>(
     host: &str,
     path: &str,
 ) -> Option<FoundRoute<'a>> {
-    match table.find(method, host, path) {
+    match table.find(method, host, &RequestPath::new(path)) {
         RouteMatch::Route(found) => Some(*found).filter(|found| found.requests.is_guarded),
         RouteMatch::Ambiguous(_) | RouteMatch::NoRoute => None,
     }

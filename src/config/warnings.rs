@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Config, Route, StoreLocation, jwt};
+use crate::domain::normal_path::RequestPath;
 use crate::domain::path_samples::sample_paths;
 use crate::domain::route_table::{RouteMatch, RouteTable, Spelling};
 
@@ -77,8 +78,8 @@ fn find_unreachable_paths(routes: &[Arc<Route>]) -> Vec<String> {
         for route in routes {
             let host = route.host.as_deref().unwrap_or_default();
             for method in &route.methods {
-                if let RouteMatch::Ambiguous(other) = table.find(method, host, &path)
-                    && exact.find(method, host, &path) == RouteMatch::Route(&route.name)
+                if let RouteMatch::Ambiguous(other) = table.find(method, host, &RequestPath::new(&path))
+                    && exact.find(method, host, &RequestPath::new(&path)) == RouteMatch::Route(&route.name)
                 {
                     warnings.push(format!(
                         "route `{}`: {method} `{path}` is refused (path-ambiguous): some services take it for a path of route \

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 
 use super::macros::{hex_bytes, named};
+use super::normal_path::RequestPath;
 use canonical_json::{Pointer, Selection, canonicalize_selected};
 use content_coding::is_encoded;
 pub use path_form::PathForm;
@@ -31,8 +32,8 @@ hex_bytes! {
 pub struct FingerprintInput<'a> {
     /// The method as sent.
     pub method: &'a str,
-    /// The path as sent, without the query.
-    pub path: &'a str,
+    /// The path.
+    pub path: &'a RequestPath<'a>,
     /// The host that the request names, by the authority of its target or by its `Host` field.
     pub host: Option<&'a [u8]>,
     /// The query as sent, without the question mark.
@@ -400,10 +401,14 @@ mod tests {
         fields(&[("content-type", content_type)])
     }
 
+    fn path_of(sent: &str) -> &'static RequestPath<'static> {
+        Box::leak(Box::new(RequestPath::new(sent.to_owned().leak())))
+    }
+
     fn parts(body: &'static str) -> FingerprintInput<'static> {
         FingerprintInput {
             method: "POST",
-            path: "/pay",
+            path: path_of("/pay"),
             host: None,
             query: None,
             headers: typed("application/json"),
@@ -428,11 +433,11 @@ mod tests {
         let base = parts("a");
         let requests = [
             base,
-            FingerprintInput { method: "POST/", path: "pay", ..base },
-            FingerprintInput { path: "/paya", body: b"", ..base },
+            FingerprintInput { method: "POST/", path: path_of("pay"), ..base },
+            FingerprintInput { path: path_of("/paya"), body: b"", ..base },
             FingerprintInput { query: Some(""), ..base },
             FingerprintInput { query: Some("a"), body: b"", ..base },
-            FingerprintInput { path: "/pay?a", body: b"", ..base },
+            FingerprintInput { path: path_of("/pay?a"), body: b"", ..base },
             FingerprintInput { body: b"{}", ..base },
             FingerprintInput { body: b"{}", headers: fields(&[]), ..base },
         ];
@@ -583,7 +588,7 @@ mod tests {
         let with = |path: PathForm, sent| {
             by(
                 FingerprintRules { path, ..FingerprintRules::default() },
-                &FingerprintInput { path: sent, ..parts("{}") },
+                &FingerprintInput { path: path_of(sent), ..parts("{}") },
             )
         };
         let lenient = || PathForm::from_word("lenient:1").unwrap();

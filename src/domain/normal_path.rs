@@ -1,8 +1,68 @@
-//! The normal form of paths, by which requests are matched with routes, and the paths that lenient services take them for.
+//! The forms of a request's path: the normal form, by which requests are matched with routes, and the path that lenient services take it
+//! for.
 
 use std::borrow::Cow;
+use std::sync::OnceLock;
 
 use super::percent::{escaped_byte, normalize_escapes};
+
+/// A path as it was sent, and the forms in which it is read. Each form is made once for a request.
+#[derive(Debug)]
+pub struct RequestPath<'a> {
+    sent: &'a str,
+    normal: Cow<'a, str>,
+    lenient: OnceLock<LenientReading>,
+}
+
+/// The path that lenient services read.
+#[derive(Debug)]
+enum LenientReading {
+    /// The path as it was sent, without a `/` at the end.
+    AsSent,
+    /// Another path.
+    Other(Box<str>),
+    /// One of several paths.
+    Several,
+}
+
+impl<'a> RequestPath<'a> {
+    /// A path without its query.
+    pub fn new(sent: &'a str) -> Self {
+        Self { sent, normal: normal_form(sent), lenient: OnceLock::new() }
+    }
+
+    /// The path as it was sent.
+    pub fn sent(&self) -> &'a str {
+        self.sent
+    }
+
+    /// The normal form, see [`normal_form`].
+    pub fn normal(&self) -> &str {
+        &self.normal
+    }
+
+    /// The path that lenient services read, see [`lenient_form`].
+    pub fn lenient(&self) -> Option<&str> {
+        let reading = self.lenient.get_or_init(|| match lenient_form(self.sent) {
+            Some(Cow::Borrowed(_)) => LenientReading::AsSent,
+            Some(Cow::Owned(form)) => LenientReading::Other(form.into()),
+            None => LenientReading::Several,
+        });
+        match reading {
+            LenientReading::AsSent => Some(without_last_slash(self.sent)),
+            LenientReading::Other(form) => Some(form),
+            LenientReading::Several => None,
+        }
+    }
+
+    /// The path by which keys are found: the same for all spellings that a lenient service may take for one path, whatever route
+    /// guards them. So a key is found again when another route takes the path over. Letters are in lower case: many services take
+    /// fixed segments in any case, and which segments are fixed is known to the service alone.
+    pub fn key_path(&self) -> String {
+        // Only a route whose `spelling` is `pass` guards a path that is one of several.
+        self.lenient().unwrap_or(&self.normal).to_ascii_lowercase()
+    }
+}
 
 /// The normal form of a path: paths that are equivalent by RFC 3986, section 6.2.2, have the same one. So `/v1/p%61y`
 /// and `/v1/x/../pay` are guarded like `/v1/pay`, which a service may well take them for.
@@ -124,14 +184,6 @@ pub fn lenient_form(path: &str) -> Option<Cow<'_, str>> {
     only_form.map(Cow::Owned)
 }
 
-/// The path by which keys are found: the same for all spellings that a lenient service may take for one path, whatever route
-/// guards them. So a key is found again when another route takes the path over. Letters are in lower case: many services
-/// take fixed segments in any case, and which segments are fixed is known to the service alone.
-pub fn key_path(path: &str) -> String {
-    // Only a route whose `spelling` is `pass` guards a path that is one of several.
-    lenient_form(path).unwrap_or_else(|| normal_form(path)).to_ascii_lowercase()
-}
-
 fn without_last_slash(path: &str) -> &str {
     path.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(path)
 }
@@ -240,7 +292,7 @@ mod tests {
             ("/v1/a%2fb", "/v1/a/b"),
             ("/x/../v1/./pay", "/v1/pay"),
         ] {
-            assert_eq!(key_path(path), key_path_of_all, "{path}");
+            assert_eq!(RequestPath::new(path).key_path(), key_path_of_all, "{path}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use http::Method;
 
-use super::normal_path::{key_path, lenient_form, normal_form, path_behind_authority};
+use super::normal_path::{RequestPath, path_behind_authority};
 use super::path_pattern::PathPattern;
 use super::path_template::PathTemplate;
 
@@ -73,21 +73,22 @@ impl<T: Clone> RouteTable<T> {
 }
 
 impl<T> RouteTable<T> {
-    /// The route of a request. The path is given as it was sent, and read in two ways: in its normal form, and as lenient services
+    /// The route of a request. The path is read in two ways: in its normal form, and as lenient services
     /// do. Where the readings lead to two routes, the one that a lenient service takes the path for decides, by its `spelling`.
     /// A path that services read in several ways is ambiguous wherever a route refuses spellings. So is one that begins with `//`
     /// and leads to a route behind the authority that some services read there: its key would not be that route's.
-    pub fn find(&self, method: &Method, host: &str, path: &str) -> RouteMatch<'_, T> {
+    pub fn find(&self, method: &Method, host: &str, path: &RequestPath<'_>) -> RouteMatch<'_, T> {
         let Some(list) = self.0.get(method) else { return RouteMatch::NoRoute };
         let found = find_row(list, Some(host), path);
         // Dots may be removed on the way, and leave `//` at the beginning.
-        for read in [path, &normal_form(path)] {
+        for read in [path.sent(), path.normal()] {
             let Some(rest) = path_behind_authority(read) else { continue };
+            let rest = RequestPath::new(rest);
             // The service may take the authority for the host, so routes for every host count.
-            match (find_row(list, None, rest), &found) {
+            match (find_row(list, None, &rest), &found) {
                 // Both readings have the same keys, as of `//../v1/pay`.
                 (RouteMatch::Route(one), RouteMatch::Route(other))
-                    if std::ptr::eq(one, *other) && key_path(rest) == key_path(path) => {}
+                    if std::ptr::eq(one, *other) && rest.key_path() == path.key_path() => {}
                 (RouteMatch::Ambiguous(row) | RouteMatch::Route(row), _) if row.spelling != Spelling::Pass => {
                     return RouteMatch::Ambiguous(&row.route);
                 }
@@ -119,14 +120,13 @@ impl<T> RouteTable<T> {
 fn find_row<'a, T>(
     list: &'a [RouteTableEntry<T>],
     host: Option<&str>,
-    path: &str,
+    path: &RequestPath<'_>,
 ) -> RouteMatch<'a, RouteTableEntry<T>> {
     let is_for = |only: &str| host.is_none_or(|host| only.eq_ignore_ascii_case(host));
     let rows = || list.iter().filter(|row| row.host.as_deref().is_none_or(is_for));
-    let normal = normal_form(path);
-    let exact = rows().find(|row| row.path.matches(&normal));
-    let lenient = match lenient_form(path) {
-        Some(form) => rows().find(|row| row.path.matches_leniently(&form)),
+    let exact = rows().find(|row| row.path.matches(path.normal()));
+    let lenient = match path.lenient() {
+        Some(form) => rows().find(|row| row.path.matches_leniently(form)),
         None if let Some(row) = rows().find(|row| row.spelling != Spelling::Pass) => return RouteMatch::Ambiguous(row),
         None => None,
     };
@@ -165,7 +165,7 @@ mod tests {
             for (path, found) in
                 [("/v1/pay", "/v1/pay"), ("/v1/p%61y", "/v1/pay"), ("/v1/7", "/v1/{id}"), ("/v1/7/x", "/v1/{*rest}")]
             {
-                assert_eq!(table.find(&Method::POST, "", path), RouteMatch::Route(&found), "{path}");
+                assert_eq!(table.find(&Method::POST, "", &RequestPath::new(path)), RouteMatch::Route(&found), "{path}");
             }
             routes.reverse();
         }
@@ -174,9 +174,9 @@ mod tests {
     #[test]
     fn a_specific_path_for_another_method_shadows_no_general_one() {
         let table = table(&[(&[Method::PATCH], "/v1/pay"), (&[Method::POST, Method::PUT], "/{*rest}")]);
-        assert_eq!(table.find(&Method::POST, "", "/v1/pay"), RouteMatch::Route(&"/{*rest}"));
-        assert_eq!(table.find(&Method::PATCH, "", "/v1/pay"), RouteMatch::Route(&"/v1/pay"));
-        assert_eq!(table.find(&Method::DELETE, "", "/v1/pay"), RouteMatch::NoRoute);
+        assert_eq!(table.find(&Method::POST, "", &RequestPath::new("/v1/pay")), RouteMatch::Route(&"/{*rest}"));
+        assert_eq!(table.find(&Method::PATCH, "", &RequestPath::new("/v1/pay")), RouteMatch::Route(&"/v1/pay"));
+        assert_eq!(table.find(&Method::DELETE, "", &RequestPath::new("/v1/pay")), RouteMatch::NoRoute);
     }
 
     #[test]
@@ -187,9 +187,13 @@ mod tests {
             table.insert(&[Method::POST], host, &path, Spelling::Refuse, &name);
         }
         for (host, found) in [("api.EXAMPLE", "one"), ("other.example", "all"), ("", "all")] {
-            assert_eq!(table.find(&Method::POST, host, "/v1/pay"), RouteMatch::Route(&found), "{host}");
+            assert_eq!(
+                table.find(&Method::POST, host, &RequestPath::new("/v1/pay")),
+                RouteMatch::Route(&found),
+                "{host}"
+            );
         }
-        assert_eq!(table.find(&Method::POST, "other.example", "/v2"), RouteMatch::NoRoute);
+        assert_eq!(table.find(&Method::POST, "other.example", &RequestPath::new("/v2")), RouteMatch::NoRoute);
     }
 
     #[test]
@@ -199,7 +203,7 @@ mod tests {
             let pattern = PathPattern::parse(path).expect("it is one");
             table.insert(&[Method::POST], None, &pattern, spelling, &path);
         }
-        let find = |path| table.find(&Method::POST, "", path);
+        let find = |path| table.find(&Method::POST, "", &RequestPath::new(path));
         assert_eq!(find("/v1/orders/7%2Fpay"), RouteMatch::Ambiguous(&"/v1/orders/{id}/pay"));
         assert_eq!(find("/v1/orders/a%2Fb"), RouteMatch::Route(&"/v1/orders/{id}"));
         assert_eq!(find("/v1/orders/7/pay"), RouteMatch::Route(&"/v1/orders/{id}/pay"));
@@ -218,13 +222,13 @@ mod tests {
                 table.insert(&[Method::POST], None, &path, spelling, &name);
             }
             for path in ["/v1/pay/", "/V1/pay", "/v1/pay;x=1", "/v1%2fpay", "/v1/x/..%2fpay"] {
-                assert_eq!(table.find(&Method::POST, "", path), found, "{path}");
+                assert_eq!(table.find(&Method::POST, "", &RequestPath::new(path)), found, "{path}");
             }
-            assert_eq!(table.find(&Method::POST, "", "/v1/p%61y"), RouteMatch::Route(&"pay"));
-            assert_eq!(table.find(&Method::POST, "", "/v1/pays/"), RouteMatch::Route(&"all"));
+            assert_eq!(table.find(&Method::POST, "", &RequestPath::new("/v1/p%61y")), RouteMatch::Route(&"pay"));
+            assert_eq!(table.find(&Method::POST, "", &RequestPath::new("/v1/pays/")), RouteMatch::Route(&"all"));
             // For a service that parses its target as a URL reference this is `/pay`, which the other route guards.
-            assert_eq!(table.find(&Method::POST, "", "//v1/pay"), RouteMatch::Ambiguous(&"all"));
-            assert_eq!(table.find(&Method::GET, "", "//v1/pay"), RouteMatch::NoRoute);
+            assert_eq!(table.find(&Method::POST, "", &RequestPath::new("//v1/pay")), RouteMatch::Ambiguous(&"all"));
+            assert_eq!(table.find(&Method::GET, "", &RequestPath::new("//v1/pay")), RouteMatch::NoRoute);
         }
     }
 
@@ -244,26 +248,33 @@ mod tests {
             "/a/..//x/v1/pay",
             "/%2e//x/v1/pay",
         ] {
-            assert_eq!(routes.find(&Method::POST, "", path), RouteMatch::Ambiguous(&"/v1/pay"), "{path}");
+            assert_eq!(
+                routes.find(&Method::POST, "", &RequestPath::new(path)),
+                RouteMatch::Ambiguous(&"/v1/pay"),
+                "{path}"
+            );
         }
         assert_eq!(
-            routes.find(&Method::POST, "", "//../v1/pay"),
+            routes.find(&Method::POST, "", &RequestPath::new("//../v1/pay")),
             RouteMatch::Route(&"/v1/pay"),
             "one key in both readings"
         );
         for path in ["//x/v1/other", "//", "//x", "/x//v1/pay", "/x/v1/pay"] {
-            assert_eq!(routes.find(&Method::POST, "", path), RouteMatch::NoRoute, "{path}");
+            assert_eq!(routes.find(&Method::POST, "", &RequestPath::new(path)), RouteMatch::NoRoute, "{path}");
         }
         let pattern = PathPattern::parse("/v1/pay").expect("it is one");
         let mut routes = RouteTable::default();
         routes.insert(&[Method::POST], Some("api.example"), &pattern, Spelling::Refuse, &"pay");
-        assert_eq!(routes.find(&Method::POST, "other", "//api.example/v1/pay"), RouteMatch::Ambiguous(&"pay"));
+        assert_eq!(
+            routes.find(&Method::POST, "other", &RequestPath::new("//api.example/v1/pay")),
+            RouteMatch::Ambiguous(&"pay")
+        );
         for (spelling, found) in
             [(Spelling::Same, RouteMatch::Ambiguous(&"pay")), (Spelling::Pass, RouteMatch::NoRoute)]
         {
             let mut routes = RouteTable::default();
             routes.insert(&[Method::POST], None, &pattern, spelling, &"pay");
-            assert_eq!(routes.find(&Method::POST, "", "//x/v1/pay"), found, "{spelling:?}");
+            assert_eq!(routes.find(&Method::POST, "", &RequestPath::new("//x/v1/pay")), found, "{spelling:?}");
         }
     }
 
@@ -428,11 +439,11 @@ mod tests {
                 let pattern = PathPattern::parse(pattern).expect("it is one");
                 table.insert(&[Method::POST], None, &pattern, Spelling::Refuse, &pattern);
             }
-            match table.find(&Method::POST, "", &sent) {
+            match table.find(&Method::POST, "", &RequestPath::new(&sent)) {
                 _ if servers.is_empty() || has_unsafe_character(&sent) => {}
                 RouteMatch::Ambiguous(_) => {}
                 RouteMatch::Route(_) => {
-                    proptest::prop_assert_eq!(key_path(&sent), key_path(path), "{} gets another key: {:?}", sent, servers);
+                    proptest::prop_assert_eq!(RequestPath::new(&sent).key_path(), RequestPath::new(path).key_path(), "{} gets another key: {:?}", sent, servers);
                 }
                 RouteMatch::NoRoute => proptest::prop_assert!(false, "{sent} is not guarded: {servers:?}"),
             }

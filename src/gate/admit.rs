@@ -22,6 +22,7 @@ use crate::body::Body;
 use crate::body::request_body::RequestBody;
 use crate::config::{BODY_BYTES_MAX, Route, RouteMode};
 use crate::domain::key::{Key, KeyLimits};
+use crate::domain::normal_path::RequestPath;
 use crate::instance::metrics::MethodLabel;
 use crate::protocol::fields;
 use crate::protocol::refusal::Refusal;
@@ -77,6 +78,7 @@ impl Gate {
     pub(super) async fn admit(
         self: &Arc<Self>,
         request: Request<RequestBody>,
+        path: &RequestPath<'_>,
         client: &ClientConnection,
         live: &LiveConfig,
         context: &mut ResponseContext,
@@ -86,7 +88,7 @@ impl Gate {
         let pass = |head, body, upstream: &UpstreamClient, route: Option<&Arc<Route>>| {
             Box::new(PassThroughRequest::new((head, body), &origin, upstream, client, live, route))
         };
-        let RouteSearch { found, foretold } = find_route(&head, origin.host_name(), &live.router);
+        let RouteSearch { found, foretold } = find_route(&head, path, origin.host_name(), &live.router);
         let is_foretold = foretold.is_some();
         if let Some((observing, refusal)) = foretold {
             context.observe(&self.instance.observability, &head, &observing.metrics);
@@ -141,7 +143,7 @@ impl Gate {
             verifier: active.token_verifier.as_deref(),
             // A key that was stored under other limits is still found.
             key_limits: KeyLimits::WIDEST,
-            ..Incoming::new(&head, &origin, route, realm, &live.config.secrets)
+            ..Incoming::new((&head, path), &origin, route, realm, &live.config.secrets)
         };
         let identified = match check_nominated(&head.headers, route) {
             Ok(()) => incoming.identify(None).await,
@@ -189,7 +191,7 @@ impl Gate {
                 return Ok(Admission::Unguarded(pass(head, body, &active.upstream, Some(route))));
             }
         };
-        let fingerprint = self.fingerprinting.route_fingerprint(route, incoming.fingerprint_source(&body)).await;
+        let fingerprint = self.fingerprinting.route_fingerprint(&incoming, &body).await;
         let reserve_request = self.instance.reserve_request(&head, route, identity, fingerprint);
         if !salt.is_provisional {
             context.with_trace(|trace| trace.note_record(reserve_request.id));

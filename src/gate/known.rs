@@ -30,7 +30,7 @@ impl Gate {
     /// Decides what a request does, given its key's record.
     pub(super) async fn decide(&self, guarded: &GuardedRequest, record: Record) -> Decision {
         let request = &guarded.reserve_request;
-        let comparison = self.fingerprinting.compare(request, guarded.fingerprint_source(), &record).await;
+        let comparison = self.fingerprinting.compare(guarded, &record).await;
         if comparison == RequestComparison::Impossible && !guarded.is_observed() {
             self.instance.observability.log_incomparable(&record.recipe);
         }

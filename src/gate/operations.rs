@@ -20,6 +20,7 @@ use crate::body::Body;
 use crate::body::request_body::RequestBody;
 use crate::config::{DeliveryMode, Route};
 use crate::domain::decision::DEFAULT_RETRY_AFTER;
+use crate::domain::normal_path::RequestPath;
 use crate::domain::operation::OperationId;
 use crate::domain::record::Record;
 use crate::domain::response::StoredResponse;
@@ -121,9 +122,10 @@ impl Gate {
         salt: &Salt,
     ) -> Vec<&'a Arc<Route>> {
         let origin = request_origin(head, client, &live.config);
+        let path = RequestPath::new(head.uri.path());
         let realm = Realm { service: &self.instance.config.service, salt };
         let is_callers = |route: &&Arc<Route>| {
-            let scope = Incoming::new(head, &origin, route, realm, &live.config.secrets).compute_scope(token);
+            let scope = Incoming::new((head, &path), &origin, route, realm, &live.config.secrets).compute_scope(token);
             scope.is_ok_and(|scope| id.is_valid_for(&scope, salt))
         };
         // A route that is synchronous now may have been asynchronous.

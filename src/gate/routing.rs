@@ -8,6 +8,7 @@ use http::Method;
 use super::authorize::Authorizer;
 use super::renewed_scope::RenewableParts;
 use crate::config::{Config, Route};
+use crate::domain::normal_path::RequestPath;
 use crate::domain::route_table::{RouteMatch, RouteTable};
 use crate::instance::latency::{LatencyEwma, RouteLatencies};
 use crate::instance::metrics::{Metrics, RouteMetrics};
@@ -93,13 +94,13 @@ impl Router {
     }
 
     /// The route of a request.
-    pub fn find(&self, method: &Method, host: &str, path: &str) -> RouteMatch<'_, ActiveRoute> {
+    pub fn find(&self, method: &Method, host: &str, path: &RequestPath<'_>) -> RouteMatch<'_, ActiveRoute> {
         self.table.find(method, host, path)
     }
 
     /// The route that the request would have if each observed route enforced. Where that is no observed route, it is the route that
     /// [`find`](Self::find) gives.
-    pub fn foretell(&self, method: &Method, host: &str, path: &str) -> RouteMatch<'_, ActiveRoute> {
+    pub fn foretell(&self, method: &Method, host: &str, path: &RequestPath<'_>) -> RouteMatch<'_, ActiveRoute> {
         self.foretold.find(method, host, path)
     }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::domain::normal_path::{lenient_form, normal_form};
+use crate::domain::normal_path::RequestPath;
 use crate::domain::path_pattern::{PathPattern, PatternSegment};
 
 /// The form in which a path is included. It is a part of the recipe: a route may be given another pattern or another
@@ -44,14 +44,13 @@ impl PathForm {
     }
 
     /// A path in this form.
-    pub(super) fn apply<'a>(&self, path: &'a str) -> Cow<'a, str> {
-        let Self::Lenient(digits) = self else { return normal_form(path) };
-        let Some(form) = lenient_form(path) else { return normal_form(path) };
+    pub(super) fn apply<'a>(&self, path: &'a RequestPath<'_>) -> Cow<'a, str> {
+        let (Self::Lenient(digits), Some(form)) = (self, path.lenient()) else { return path.normal().into() };
         let is_fixed = || digits.bytes().map(|digit| digit == b'1').chain(std::iter::repeat(false));
         let segments = || form.split('/').skip(1).zip(is_fixed());
         let is_capital = |byte: u8| byte.is_ascii_uppercase();
         if !segments().any(|(segment, is_fixed)| is_fixed && segment.bytes().any(is_capital)) {
-            return form;
+            return form.into();
         }
         let mut lower = String::with_capacity(form.len());
         for (segment, is_fixed) in segments() {
@@ -89,23 +88,23 @@ mod tests {
             ("/", &["/"], "/"),
         ] {
             for path in paths {
-                assert_eq!(lenient(pattern).apply(path), form, "{pattern} {path}");
+                assert_eq!(lenient(pattern).apply(&RequestPath::new(path)), form, "{pattern} {path}");
             }
         }
         // Services differ about this one.
-        assert_eq!(lenient("/{*rest}").apply("/v1/a%2Fb/../pay"), "/v1/pay");
+        assert_eq!(lenient("/{*rest}").apply(&RequestPath::new("/v1/a%2Fb/../pay")), "/v1/pay");
     }
 
     #[test]
     fn the_normal_form_tells_spellings_apart_that_a_strict_service_does() {
         for (path, form) in [("/v1/p%61y", "/v1/pay"), ("/v1//Pay/", "/v1//Pay/"), ("/v1/a%2fb", "/v1/a%2Fb")] {
-            assert_eq!(PathForm::Normal.apply(path), form);
+            assert_eq!(PathForm::Normal.apply(&RequestPath::new(path)), form);
         }
     }
 
     #[test]
     fn a_path_without_capitals_in_its_fixed_segments_is_not_copied() {
-        assert!(matches!(lenient("/v1/{id}/pay").apply("/v1/aB/pay"), Cow::Borrowed(_)));
+        assert!(matches!(lenient("/v1/{id}/pay").apply(&RequestPath::new("/v1/aB/pay")), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -21,6 +21,7 @@ use super::token::CallerToken;
 use crate::config::{Config, Route, RouteMode};
 use crate::domain::fingerprint::{Fingerprint, IncludedBody};
 use crate::domain::key::Key;
+use crate::domain::normal_path::RequestPath;
 use crate::domain::scope::Salt;
 use crate::gate::client::ClientConnection;
 use crate::gate::first_sent;
@@ -104,9 +105,10 @@ pub fn explain(
     let client = ClientConnection::new(Ipv4Addr::LOCALHOST.into(), false);
     let certificate = caller.certificate.map(Arc::new);
     let origin = RequestOrigin { trusted: true, certificate, ..request_origin(head, &client, config) };
-    check_path(head.uri.path())?;
+    let path = RequestPath::new(head.uri.path());
+    check_path(path.sent())?;
     let refused = |(evaded, refusal): EvadedRoute<'_>| ExplainedRefusal::of_route(refusal, &evaded.route);
-    let RouteSearch { found, foretold } = find_route(head, origin.host_name(), &router);
+    let RouteSearch { found, foretold } = find_route(head, &path, origin.host_name(), &router);
     // Explained as if an observed route enforced.
     if let Some(foretold) = foretold {
         return Err(refused(foretold));
@@ -129,7 +131,7 @@ pub fn explain(
     let route = &active.route;
     // The parts of the scope are shown, and not the scope that would come of the store's salt.
     let realm = Realm { service: &config.service, salt: &Salt::new([0; 32]) };
-    let incoming = Incoming::new(head, &origin, route, realm, &config.secrets);
+    let incoming = Incoming::new((head, &path), &origin, route, realm, &config.secrets);
     let (key, scope) = match route.mode {
         // Its requests stream through, with or without a key.
         RouteMode::Off => (None, Vec::new()),
@@ -138,7 +140,7 @@ pub fn explain(
         RouteMode::Enforce | RouteMode::Observe => caller_and_key(&incoming, body, caller.token)
             .map_err(|refusal| ExplainedRefusal::of_route(refusal, route))?,
     };
-    let input = fingerprint_input(head, body);
+    let input = fingerprint_input(head, &path, body);
     let IncludedBody { form, is_decoded, bytes } = route.recipe.body(&input);
     Ok(Explained {
         route: Some(route.name.to_string()),

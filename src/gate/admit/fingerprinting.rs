@@ -9,11 +9,12 @@ use http::request;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
+use super::guarded_request::GuardedRequest;
+use super::incoming::Incoming;
 use super::origin::named_host;
-use crate::config::Route;
-use crate::domain::attempt::ReserveRequest;
 use crate::domain::decision::RequestComparison;
 use crate::domain::fingerprint::{Fingerprint, FingerprintInput, Recipe, Secrets};
+use crate::domain::normal_path::RequestPath;
 use crate::domain::record::Record;
 
 /// The size from which a body is large, by what it may have decoded. At the 300 MB/s that BENCHMARKS.md aims at, 64 KiB of JSON
@@ -33,52 +34,51 @@ impl Default for Fingerprinting {
     }
 }
 
-/// The parts of a request that its fingerprint depends on.
-#[derive(Clone, Copy)]
-pub(in crate::gate) struct FingerprintSource<'a> {
-    pub(in crate::gate) head: &'a request::Parts,
-    pub(in crate::gate) body: &'a Bytes,
-    pub(in crate::gate) secrets: &'a Secrets,
-}
-
 impl Fingerprinting {
     /// Computes a request's fingerprint by its route's recipe.
-    pub(super) async fn route_fingerprint(&self, route: &Route, source: FingerprintSource<'_>) -> Fingerprint {
-        let fingerprint = self.fingerprint(&route.recipe, source).await;
+    pub(super) async fn route_fingerprint(&self, incoming: &Incoming<'_>, body: &Bytes) -> Fingerprint {
+        let Incoming { head, path, route, secrets, .. } = *incoming;
+        let fingerprint = self.fingerprint(&route.recipe, (head, path), body, secrets).await;
         fingerprint.expect("a route's own recipe uses the current secret")
     }
 
     /// Compares a request with the one that a record was made for, by the record's own recipe.
-    pub(in crate::gate) async fn compare(
-        &self,
-        reserve_request: &ReserveRequest,
-        source: FingerprintSource<'_>,
-        record: &Record,
-    ) -> RequestComparison {
+    pub(in crate::gate) async fn compare(&self, guarded: &GuardedRequest, record: &Record) -> RequestComparison {
+        let GuardedRequest { head, body, secrets, reserve_request, .. } = guarded;
         let fingerprint = if record.recipe == reserve_request.recipe {
             Some(reserve_request.fingerprint)
         } else {
             // Only after a change of the configuration.
-            Box::pin(self.fingerprint(&record.recipe, source)).await
+            let path = RequestPath::new(head.uri.path());
+            Box::pin(self.fingerprint(&record.recipe, (head, &path), body, secrets)).await
         };
         match fingerprint {
             None => RequestComparison::Impossible,
             Some(fingerprint) if fingerprint == record.fingerprint => RequestComparison::Same,
-            Some(_) if source.body.is_empty() => RequestComparison::DifferentWithoutBody,
+            Some(_) if body.is_empty() => RequestComparison::DifferentWithoutBody,
             Some(_) => RequestComparison::Different,
         }
     }
 
     /// `None` if the recipe's secret is gone.
-    async fn fingerprint(&self, recipe: &Recipe, source: FingerprintSource<'_>) -> Option<Fingerprint> {
-        let FingerprintSource { head, body, secrets } = source;
+    async fn fingerprint(
+        &self,
+        recipe: &Recipe,
+        (head, path): (&request::Parts, &RequestPath<'_>),
+        body: &Bytes,
+        secrets: &Secrets,
+    ) -> Option<Fingerprint> {
         if recipe.body_size_limit(&head.headers, body.len()) < LARGE_BODY {
-            return recipe.fingerprint(&fingerprint_input(head, body), secrets);
+            return recipe.fingerprint(&fingerprint_input(head, path, body), secrets);
         }
         let (recipe, secrets, body) = (recipe.clone(), secrets.clone(), body.clone());
         let (mut owned, ()) = request::Request::new(()).into_parts();
         (owned.method, owned.uri, owned.headers) = (head.method.clone(), head.uri.clone(), head.headers.clone());
-        self.run_on_thread(move || recipe.fingerprint(&fingerprint_input(&owned, &body), &secrets)).await
+        self.run_on_thread(move || {
+            let path = RequestPath::new(owned.uri.path());
+            recipe.fingerprint(&fingerprint_input(&owned, &path, &body), &secrets)
+        })
+        .await
     }
 
     /// Runs work on a large body on another thread, after that on others of this worker.
@@ -97,10 +97,14 @@ impl Fingerprinting {
 }
 
 /// The parts of a request that a fingerprint may include.
-pub(super) fn fingerprint_input<'a>(head: &'a request::Parts, body: &'a [u8]) -> FingerprintInput<'a> {
+pub(super) fn fingerprint_input<'a>(
+    head: &'a request::Parts,
+    path: &'a RequestPath<'a>,
+    body: &'a [u8],
+) -> FingerprintInput<'a> {
     FingerprintInput {
         method: head.method.as_str(),
-        path: head.uri.path(),
+        path,
         host: named_host(head),
         query: head.uri.query(),
         headers: &head.headers,

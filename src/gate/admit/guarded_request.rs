@@ -6,7 +6,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::request;
 
-use super::fingerprinting::FingerprintSource;
 use super::origin::client_address;
 use crate::body::body_budget::BudgetShare;
 use crate::config::{Config, DeliveryMode, Route, RouteMode, StoreDownPolicy};
@@ -100,10 +99,6 @@ impl GuardedRequest {
     pub(in crate::gate) fn may_bypass(&self) -> bool {
         let is_allowed = !self.can_wait_for_store && self.broken_rule.is_none();
         is_allowed && self.route().store_down == StoreDownPolicy::Bypass
-    }
-
-    pub(in crate::gate) fn fingerprint_source(&self) -> FingerprintSource<'_> {
-        FingerprintSource { head: &self.head, body: &self.body, secrets: &self.secrets }
     }
 
     /// The question whether this request's caller may read a stored response, where the route has it asked.

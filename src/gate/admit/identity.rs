@@ -10,7 +10,6 @@ use super::{key_location, scope};
 use crate::config::KeySpace;
 use crate::domain::ids::RecordId;
 use crate::domain::key::Key;
-use crate::domain::normal_path::key_path;
 use crate::domain::scope::Scope;
 use crate::domain::space::SpaceHash;
 use crate::protocol::refusal::Refusal;
@@ -100,12 +99,12 @@ impl Incoming<'_> {
     /// fill the store. All spellings of a path that a lenient service may take for the same are one space, whatever the route's
     /// `spelling`: a key must not be executed once for each of them.
     pub(super) fn key_space(&self) -> String {
-        let Self { head, route, .. } = *self;
+        let Self { head, path, route, .. } = *self;
         match route.space {
             // Another host's route may have the same path.
             KeySpace::Path => {
                 let host = route.host.as_deref().unwrap_or_default();
-                [head.method.as_str(), " ", host, &key_path(head.uri.path())].concat()
+                [head.method.as_str(), " ", host, &path.key_path()].concat()
             }
             KeySpace::Route => ["route ", route.space_name()].concat(),
             KeySpace::Service => "service".to_owned(),

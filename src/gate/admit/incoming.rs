@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::request;
 
-use super::fingerprinting::FingerprintSource;
 use crate::config::{Route, ScopeRule};
 use crate::domain::fingerprint::Secrets;
 use crate::domain::key::KeyLimits;
+use crate::domain::normal_path::RequestPath;
 use crate::domain::scope::Salt;
 use crate::instance::token_verifier::TokenVerifier;
 use crate::protocol::fields::RequestOrigin;
@@ -17,6 +16,7 @@ use crate::protocol::fields::RequestOrigin;
 #[derive(Clone, Copy)]
 pub(in crate::gate) struct Incoming<'a> {
     pub(in crate::gate) head: &'a request::Parts,
+    pub(in crate::gate) path: &'a RequestPath<'a>,
     pub(in crate::gate) origin: &'a RequestOrigin,
     pub(in crate::gate) route: &'a Route,
     /// The rule that identifies the caller: the route's, or that of the consumer which has the message.
@@ -41,17 +41,13 @@ pub(in crate::gate) struct Realm<'a> {
 impl<'a> Incoming<'a> {
     /// A request on a route whose scope reads no token.
     pub(in crate::gate) fn new(
-        head: &'a request::Parts,
+        (head, path): (&'a request::Parts, &'a RequestPath<'a>),
         origin: &'a RequestOrigin,
         route: &'a Route,
         realm: Realm<'a>,
         secrets: &'a Secrets,
     ) -> Self {
         let (scope, key_limits) = (&route.scope, route.key.limits);
-        Self { head, origin, route, scope, given_key: None, key_limits, verifier: None, realm, secrets }
-    }
-
-    pub(super) fn fingerprint_source(&self, body: &'a Bytes) -> FingerprintSource<'a> {
-        FingerprintSource { head: self.head, body, secrets: self.secrets }
+        Self { head, path, origin, route, scope, given_key: None, key_limits, verifier: None, realm, secrets }
     }
 }

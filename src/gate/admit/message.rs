@@ -7,13 +7,13 @@ use bytes::Bytes;
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
-use super::fingerprinting::FingerprintSource;
 use super::guarded_request::GuardedRequest;
 use super::identity::KeySearch;
 use super::incoming::{Incoming, Realm};
 use super::route_search::{check_path, find_route};
 use crate::config::{Consumer, Route, RouteMode};
 use crate::domain::key::KeyLimits;
+use crate::domain::normal_path::RequestPath;
 use crate::gate::first_sent;
 use crate::gate::worker::{Gate, LiveConfig};
 use crate::protocol::fields::RequestOrigin;
@@ -84,7 +84,9 @@ impl Gate {
         let (mut head, ()) = Request::new(()).into_parts();
         (head.method, head.uri, head.headers) = (Method::POST, uri, headers);
         // The same search as for requests, so that no message reaches a path under another route's policy.
-        let active = match find_route(&head, origin.host_name(), &live.router).found {
+        let target = head.uri.clone();
+        let path = RequestPath::new(target.path());
+        let active = match find_route(&head, &path, origin.host_name(), &live.router).found {
             Ok(Some(active)) if active.route.name == consumer.route => active,
             Ok(_) | Err((_, Refusal::PathAmbiguous(_))) => return Err(PATH_NOT_GUARDED.into()),
             Err((_, refusal)) => return Err(refusal.into()),
@@ -97,7 +99,7 @@ impl Gate {
             given_key: Some(&key),
             // A key that was stored under other limits is still found.
             key_limits: KeyLimits::WIDEST,
-            ..Incoming::new(&head, &origin, route, realm, &live.config.secrets)
+            ..Incoming::new((&head, &path), &origin, route, realm, &live.config.secrets)
         };
         let KeySearch::Found(identity) = incoming.identify(None).await? else {
             unreachable!("a message's key is given");
@@ -124,8 +126,8 @@ impl Gate {
             Some(_) => drop(head.headers.insert(HOST, host(route))),
             None => drop(head.headers.remove(HOST)),
         }
-        let source = FingerprintSource { head: &head, body: &body, secrets: &live.config.secrets };
-        let fingerprint = self.fingerprinting.route_fingerprint(route, source).await;
+        let incoming = Incoming::new((&head, &path), &origin, route, realm, &live.config.secrets);
+        let fingerprint = self.fingerprinting.route_fingerprint(&incoming, &body).await;
         let reserve_request = self.instance.reserve_request(&head, route, identity, fingerprint);
         // The broker holds back more messages than `prefetch`, so that their bodies are bounded.
         let share = self.instance.bodies.share_of(body.len());

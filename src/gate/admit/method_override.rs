@@ -6,6 +6,7 @@ use http::{Method, request};
 
 use crate::config::RouteMode;
 use crate::domain::fingerprint::form;
+use crate::domain::normal_path::RequestPath;
 use crate::domain::route_table::RouteMatch;
 use crate::gate::routing::{ActiveRoute, Router};
 use crate::protocol::fields;
@@ -15,13 +16,17 @@ const PARAMETER: &[u8] = b"_method";
 
 /// The route whose guard the request would leave: a service that takes the method from a field or the query would do what the
 /// route guards, while the request would be judged by its own method. A route that observes is found only where none guards.
-pub(super) fn find_evaded_route<'a>(head: &request::Parts, host: &str, router: &'a Router) -> Option<&'a ActiveRoute> {
+pub(super) fn find_evaded_route<'a>(
+    head: &request::Parts,
+    path: &RequestPath<'_>,
+    host: &str,
+    router: &'a Router,
+) -> Option<&'a ActiveRoute> {
     // Each method once: a lookup reads the whole path.
     let named: HashSet<Method> = values(head)
         .filter_map(|value| Method::from_bytes(&value.trim_ascii().to_ascii_uppercase()).ok())
         .filter(|method| *method != head.method && router.has_routes_for(method))
         .collect();
-    let path = head.uri.path();
     let evaded = |found: RouteMatch<'a, ActiveRoute>, mode| match found {
         RouteMatch::Ambiguous(active) | RouteMatch::Route(active) => {
             Some(active).filter(|active| active.route.mode == mode)

@@ -20,6 +20,7 @@ use crate::config::{Config, Route};
 use crate::domain::attempt::ReserveRequest;
 use crate::domain::ids::RecordId;
 use crate::domain::key::Key;
+use crate::domain::normal_path::RequestPath;
 use crate::domain::scope::Scope;
 use crate::gate::first_sent;
 use crate::gate::routing::ActiveRoute;
@@ -102,11 +103,11 @@ impl Observation {
         CallProtocol::from_headers(&self.head.headers)
     }
 
-    fn incoming(&self) -> Incoming<'_> {
+    fn incoming<'a>(&'a self, path: &'a RequestPath<'a>) -> Incoming<'a> {
         let Self { gate, active, head, origin, config, service } = self;
         let realm = Realm { service, salt: gate.instance.salt.current().salt };
         let verifier = active.token_verifier.as_deref();
-        Incoming { verifier, ..Incoming::new(head, origin, &active.route, realm, &config.secrets) }
+        Incoming { verifier, ..Incoming::new((head, path), origin, &active.route, realm, &config.secrets) }
     }
 
     /// Admits the request, with the steps of [`Gate::admit`](crate::gate::Gate) in the same order, but for the checks of the
@@ -122,7 +123,8 @@ impl Observation {
         let route = &active.route;
         // Before the identity: what is found by a provisional salt must not be reserved.
         let is_provisional = gate.instance.salt.stored().is_none();
-        let incoming = self.incoming();
+        let path = RequestPath::new(self.head.uri.path());
+        let incoming = self.incoming(&path);
         check_nominated(&head.headers, route)?;
         let copy = match may_only_read(head, route) {
             true => {
@@ -148,7 +150,7 @@ impl Observation {
         let KeySearch::Found(identity) = found else {
             return Err(key_location::missing(&route.key, &head.headers).into());
         };
-        let fingerprint = gate.fingerprinting.route_fingerprint(route, incoming.fingerprint_source(&body)).await;
+        let fingerprint = gate.fingerprinting.route_fingerprint(&incoming, &body).await;
         let reserve_request = gate.instance.reserve_request(head, route, identity, fingerprint);
         let request = (head.clone(), body, share, origin.clone());
         let guarded = GuardedRequest::new(&gate.instance, reserve_request, request, active, config);
@@ -174,7 +176,8 @@ impl Observation {
 
     /// The parts of a request that would not come as far as its reservation.
     pub(in crate::gate) async fn find_clues(&self) -> RequestClues {
-        let incoming = self.incoming();
+        let path = RequestPath::new(self.head.uri.path());
+        let incoming = self.incoming(&path);
         if let Ok(KeySearch::Found(identity)) = incoming.identify(None).await {
             let record = Some(identity.record_id());
             let RequestIdentity { scope, key, .. } = identity;

@@ -4,7 +4,7 @@ use http::{StatusCode, request};
 
 use super::method_override::find_evaded_route;
 use crate::config::{Route, RouteMode};
-use crate::domain::normal_path::has_unsafe_character;
+use crate::domain::normal_path::{RequestPath, has_unsafe_character};
 use crate::domain::route_table::RouteMatch;
 use crate::gate::routing::{ActiveRoute, Router};
 use crate::protocol::refusal::Refusal;
@@ -21,10 +21,14 @@ pub(super) struct RouteSearch<'a> {
 pub(super) type EvadedRoute<'a> = (&'a ActiveRoute, Refusal);
 
 /// Finds the route of a request for a host.
-pub(super) fn find_route<'a>(head: &request::Parts, host: &str, router: &'a Router) -> RouteSearch<'a> {
-    let path = head.uri.path();
+pub(super) fn find_route<'a>(
+    head: &request::Parts,
+    path: &RequestPath<'_>,
+    host: &str,
+    router: &'a Router,
+) -> RouteSearch<'a> {
     let mut foretold = None;
-    if let Some(evaded) = find_evaded_route(head, host, router) {
+    if let Some(evaded) = find_evaded_route(head, path, host, router) {
         if evaded.route.mode == RouteMode::Enforce {
             return RouteSearch { found: Err((evaded, OVERRIDDEN_METHOD)), foretold };
         }

@@ -7,6 +7,7 @@ use http::{Request, Version};
 use super::super::incoming::Realm;
 use super::*;
 use crate::config::{self, Config, Overrides, ProcessEnvironment};
+use crate::domain::normal_path::RequestPath;
 use crate::domain::scope::Salt;
 use crate::protocol::fields::RequestOrigin;
 
@@ -50,8 +51,9 @@ fn search(config: &Config, sample: &Sample<'_>) -> Result<KeySearch<RequestIdent
         secure: false,
         certificate: None,
     };
+    let path = RequestPath::new(head.uri.path());
     let realm = Realm { service: &"default".into(), salt: &Salt::new([7; 32]) };
-    let incoming = Incoming::new(&head, &origin, &config.routes[0], realm, &config.secrets);
+    let incoming = Incoming::new((&head, &path), &origin, &config.routes[0], realm, &config.secrets);
     incoming.identify_with(Some(sample.body), &CallerToken::Absent)
 }
 
