@@ -12,7 +12,8 @@ FROM ${RUST_IMAGE} AS build
 # release, or dev for a build that is quick and slow to run.
 ARG PROFILE=release
 WORKDIR /src
-# glibc, linked in. An explicit --target keeps it from procedural macros, which must be loaded by the compiler.
+# glibc, linked in: the allocator of musl is slow with several threads, and a base image brings packages to watch.
+# An explicit --target keeps it from procedural macros, which must be loaded by the compiler.
 ENV RUSTFLAGS="-C target-feature=+crt-static"
 # Dependencies first: this layer is built anew only when they change.
 COPY Cargo.toml Cargo.lock ./

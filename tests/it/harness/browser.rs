@@ -1,7 +1,8 @@
 //! A real headless browser: Chromium, controlled over the WebDriver protocol (W3C) through its chromedriver.
 //!
 //! Needs Debian's packages `chromium` and `chromium-driver`. Accessibility is checked with axe-core from `tests/page`.
-//! It is loaded into the page as a debugger would, since the page's own policy forbids every script.
+//! Puppeteer and Playwright would bring a second language and a hundred packages; WebDriver is JSON over HTTP.
+//! axe-core is loaded into the page as a debugger would, since the page's own policy forbids every script.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
