@@ -73,6 +73,7 @@ impl Cache {
     }
 
     /// Caches a completed record, unless a purge has become known since `epoch`. Other records are ignored.
+    // See docs/decisions/0015-replay-from-caches.md.
     pub fn insert_if_current(&self, record: &Record, epoch: CacheEpoch) {
         if !self.is_enabled || record.late || record.past_ttl || self.current_epoch() != epoch {
             return;

@@ -131,6 +131,7 @@ impl Gate {
             Admission::Guarded(guarded) => {
                 let question = guarded.replay_question();
                 let outcome = self.execute(guarded, context, Some(&client.ties)).await;
+                // One check for replays from memory, from the store and after a wait.
                 if let (Outcome::Replayed(_), Some((authorizer, question))) = (&outcome, question)
                     && let Err(denied) = Box::pin(authorizer.ask(question)).await
                 {

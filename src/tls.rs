@@ -24,6 +24,7 @@ pub use client_certificate::CertificateName;
 mod client_certificate;
 
 /// The cryptography of every connection: AWS-LC. It is named only here, so that there is no second one.
+// See docs/decisions/0030-choose-dependencies.md.
 pub fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     Arc::clone(PROVIDER.get_or_init(|| Arc::new(aws_lc_rs::default_provider())))

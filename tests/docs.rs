@@ -395,7 +395,6 @@ fn the_decision_records_are_few_short_and_in_their_index() {
 }
 
 #[test]
-#[ignore = "until src refers to them"]
 fn the_code_refers_to_each_decision_record_and_each_record_to_files_that_exist() {
     fn collect(folder: &Path, found: &mut String) {
         for entry in fs::read_dir(folder).unwrap() {

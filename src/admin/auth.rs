@@ -131,6 +131,7 @@ pub fn check_token(
 ///
 /// # Errors
 /// [`AccessDenied::Host`] or [`AccessDenied::Origin`].
+// See docs/decisions/0029-guard-the-admin-listener.md.
 pub fn check_origin<B>(request: &Request<B>, listener: SocketAddr) -> Result<(), AccessDenied> {
     let target = request.uri().authority();
     let mut hosts = request.headers().get_all(HOST).iter();

@@ -49,6 +49,7 @@ const FORM: &str = "form";
 
 /// `same-origin` rather than `no-referrer`: with `no-referrer`, browsers send `Origin: null` with our own forms, as with
 /// forms of pages that hide their origin. Other origins get no referrer by either.
+// See docs/decisions/0029-guard-the-admin-listener.md.
 const REFERRER: &str = "same-origin";
 
 const POLICY: &str =

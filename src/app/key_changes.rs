@@ -49,6 +49,7 @@ pub(super) struct UnguardedRequests {
 /// may be the same route. One path stands for all that no pattern of either configuration tells apart
 /// ([`sample_paths`]), and one host that no route names for all such hosts. Looking each of them up in both tables finds
 /// exactly the requests whose route has changed, whatever the order and the overlaps of the patterns.
+// See docs/decisions/0019-compare-by-requests.md.
 pub(super) fn compare_routes(before: &[KeyedRoute], now: &[KeyedRoute]) -> KeyChanges {
     let mut changes = KeyChanges::default();
     let both = || before.iter().chain(now).filter_map(|route| route.requests.as_ref());

@@ -23,6 +23,7 @@ const LARGE_SHARE: u64 = 7;
 
 /// The share for large bodies of which less than a quarter has arrived, in eighths. Without it, bodies that arrive together grow
 /// together until none finds room. The rest of [`LARGE_SHARE`] is for those that will soon be complete.
+// See docs/decisions/0025-bound-bodies-in-memory.md.
 const BEGUN_SHARE: u64 = 4;
 
 /// The bytes that bodies may hold, and those that they hold.
@@ -206,6 +207,7 @@ impl BudgetShare {
 
     /// Gets room for this many bytes in all, as soon as there is some, in the order of the calls. After `patience` there is none: the
     /// bytes are a response's, whose request has been executed, and count as they come.
+    // See docs/decisions/0025-bound-bodies-in-memory.md.
     pub async fn reserve_in_turn(&mut self, bytes: u64, patience: Duration) {
         let more = bytes.saturating_sub(self.bytes + self.promised);
         if more == 0 {

@@ -41,6 +41,7 @@ impl Body for CheckedBody {
         let this = self.get_mut();
         let frame = ready!(Pin::new(&mut this.incoming).poll_frame(cx));
         // h2 keeps that it has seen END_STREAM, whatever reset follows.
+        // See docs/decisions/0021-find-where-messages-end.md.
         if frame.is_none() && this.is_stream && !this.incoming.is_end_stream() {
             return Poll::Ready(Some(Err("the stream was reset before the end of the body".into())));
         }

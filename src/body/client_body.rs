@@ -23,6 +23,7 @@ pub const UNWATCHED_MAX: usize = 4 * 1024;
 /// The bytes that hyper gets at once, so that a slow client shows progress.
 const PIECE_MAX: usize = 64 * 1024;
 /// The time within which a client must take some of a response that is held in memory. It gives a client 2 KiB a second.
+// See docs/decisions/0025-bound-bodies-in-memory.md.
 const HELD_STALL_MAX: Duration = Duration::from_secs(30);
 /// The same while such responses fill their memory, and others wait or are refused for it.
 const PRESSED_STALL_MAX: Duration = Duration::from_secs(1);

@@ -22,6 +22,7 @@ use super::checked_body::CheckedBody;
 use super::request_body::{RequestBody, UnreadBody};
 
 /// The bytes that are read and discarded to keep a connection: a new one costs about as much, with its handshakes.
+// See docs/decisions/0022-watch-the-client-below-hyper.md.
 const DISCARD_BYTES_MAX: u64 = 64 * 1024;
 /// The longest time for which a response waits for the rest of its request's body, and the reset of a stream for its client.
 const DISCARD_TIME_MAX: Duration = Duration::from_secs(1);

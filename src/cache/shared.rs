@@ -39,6 +39,7 @@ mod entry;
 /// The time for a read. A server in the same network answers in less than a millisecond, and sends the largest entry in about
 /// two; a reservation in the store takes some milliseconds. The first read that takes longer is the last one until the
 /// server answers a new connection.
+// See docs/decisions/0015-replay-from-caches.md.
 const READ_MAX: Duration = Duration::from_millis(50);
 
 /// The time for a batch of writes, for which nobody waits.

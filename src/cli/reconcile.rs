@@ -158,6 +158,7 @@ struct ComparisonReport {
 
 impl ComparisonReport {
     /// Returns what is wrong; `None` where all keys agree. A key that could not be compared does not agree.
+    /// So a nightly comparison never looks content while the service is down.
     fn failure(&self) -> Option<String> {
         let all = self.agree + self.disagree.len() + self.unanswered.len();
         let all = quantity(all as u64, "key", "keys");

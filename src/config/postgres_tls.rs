@@ -70,6 +70,7 @@ impl PostgresTls {
     ///
     /// # Errors
     /// The problem, beginning with a verb. Never has a value, which may be a piece of a password.
+    // libpq's `prefer` for a remote server would fall back to cleartext. See docs/decisions/0030-choose-dependencies.md.
     pub(super) fn from_parameters(
         parameters: TlsParameters,
         is_on_this_machine: bool,

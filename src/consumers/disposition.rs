@@ -13,6 +13,7 @@ const PAUSE_CAP: Duration = Duration::from_secs(30);
 const RETRY_AFTER_CAP: Duration = Duration::from_secs(5 * 60);
 /// The longest time that a delivery is held. RabbitMQ closes a channel on which a delivery was unacknowledged for half an
 /// hour.
+// See docs/decisions/0028-hold-messages.md.
 pub(super) const HOLD_MAX: Duration = Duration::from_secs(10 * 60);
 
 /// The next step for a delivery.

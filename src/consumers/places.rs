@@ -17,6 +17,7 @@ use crate::gate::message::MessageOutcome;
 
 /// The messages that one session sets aside: as many as people can decide about in a day. A broken service turns no more
 /// messages unknown than these and one prefetch.
+// See docs/decisions/0028-hold-messages.md.
 const MESSAGES_MAX: usize = 1000;
 
 /// The bytes of their bodies, which stay in memory.

@@ -184,6 +184,7 @@ impl Settlement {
     /// other attempt has begun since, because each replaces the token. The outcome then replaces the record again, where it
     /// would be restored without one. The store may have lost the end of the earlier attempt too, which is in flight again.
     fn repairs_lost_takeover(&self, found: &Record) -> bool {
+        // See docs/decisions/0002-repair-lost-rows.md.
         let Some(replaced) = self.lease_to_restore().and_then(|lease| lease.taken_from) else { return false };
         replaced.token == found.token
             && match found.state {
@@ -266,6 +267,7 @@ impl AttemptOutcome {
     /// A response counts whatever the key has become meanwhile. Any other outcome undoes nothing that was decided since, by
     /// the service, a reconciler or an operator. The stores' statements have the same condition; the contract suite holds
     /// them to this table.
+    // See docs/decisions/0001-settle-by-token.md.
     pub fn may_settle(&self, state: StateKind, is_accepted: bool) -> bool {
         match (self, state) {
             (_, StateKind::Completed | StateKind::Expired) => false,

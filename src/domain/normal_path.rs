@@ -58,6 +58,7 @@ impl<'a> RequestPath<'a> {
     /// The path by which keys are found: the same for all spellings that a lenient service may take for one path, whatever route
     /// guards them. So a key is found again when another route takes the path over. Letters are in lower case: many services take
     /// fixed segments in any case, and which segments are fixed is known to the service alone.
+    // See docs/decisions/0018-read-paths-as-services-do.md.
     pub fn key_path(&self) -> String {
         // Only a route whose `spelling` is `pass` guards a path that is one of several.
         self.lenient().unwrap_or(&self.normal).to_ascii_lowercase()
@@ -96,6 +97,7 @@ fn resolve_dots(path: &str) -> String {
 
 /// The path behind an authority, where a path begins with `//`. Services that parse their target as a URL reference take `//x/v1/pay` for
 /// the path `/v1/pay` at the authority `x` (RFC 3986, section 4.2); some skip further slashes before the authority (WHATWG URL).
+// See docs/decisions/0018-read-paths-as-services-do.md.
 pub fn path_behind_authority(path: &str) -> Option<&str> {
     let authority = path.strip_prefix("//")?.trim_start_matches('/');
     (!authority.is_empty()).then(|| authority.find('/').map_or("/", |at| &authority[at..]))

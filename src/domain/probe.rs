@@ -139,6 +139,7 @@ pub struct SettledKeyPage {
 
 impl Probe {
     /// The verdict on an answer.
+    // See docs/decisions/0005-believe-not-executed-late.md.
     pub fn verdict_on(&self, answer: ProbeAnswer, policy: &ReconcilePolicy) -> ProbeVerdict {
         let absences = match answer {
             ProbeAnswer::Executed(response) => {

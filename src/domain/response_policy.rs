@@ -73,6 +73,7 @@ impl ServiceStatus {
 }
 
 /// The verdict on a gRPC status that no list of the route has.
+// See docs/decisions/0024-judge-grpc-by-its-status.md.
 pub fn default_verdict(status: GrpcStatus) -> ResponseVerdict {
     match status {
         // The same call would be refused again, or has to be part of another one (ABORTED).

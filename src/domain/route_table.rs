@@ -77,6 +77,7 @@ impl<T> RouteTable<T> {
     /// do. Where the readings lead to two routes, the one that a lenient service takes the path for decides, by its `spelling`.
     /// A path that services read in several ways is ambiguous wherever a route refuses spellings. So is one that begins with `//`
     /// and leads to a route behind the authority that some services read there: its key would not be that route's.
+    // See docs/decisions/0018-read-paths-as-services-do.md.
     pub fn find(&self, method: &Method, host: &str, path: &RequestPath<'_>) -> RouteMatch<'_, T> {
         let Some(list) = self.0.get(method) else { return RouteMatch::NoRoute };
         let found = find_row(list, Some(host), path);

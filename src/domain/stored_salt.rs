@@ -131,6 +131,7 @@ impl StoredSalt {
     /// - The current secret has a copy, and no copy is in clear.
     /// - The copies of earlier secrets that are not configured any more are removed. A copy that came after the current
     ///   secret's stays: the instance may be the last one with the configuration before a rotation.
+    // See docs/decisions/0016-encrypt-above-the-stores.md.
     pub fn for_secrets(&self, salt: &Salt, service: &str, secrets: &Secrets, sealing: [u8; 32]) -> Option<Self> {
         let current = secrets.current()?;
         let copies = match self {

@@ -34,6 +34,7 @@ const STREAMS_MAX: u32 = 100;
 /// The bytes of bodies that a client may send on one HTTP/2 connection, and on one of its streams, before Oncegate reads them. The
 /// worker reads that much in one turn, and serves nobody else meanwhile: with hyper's own bound of 1 MiB, other clients' p99 was twice
 /// as long. A stream has less, so that an upload to a slow service does not block the others of its connection.
+// See docs/decisions/0026-keep-loads-apart.md.
 const CONNECTION_WINDOW: u32 = 256 * 1024;
 const STREAM_WINDOW: u32 = 64 * 1024;
 /// The header fields of one HTTP/2 request: 64 KiB, as in HTTP/1.

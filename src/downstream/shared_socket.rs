@@ -57,6 +57,7 @@ impl SharedSocket {
 
     /// Writes interim responses to the current request before anything else, when hyper next writes or flushes. Discards them
     /// where they could come into the middle of another response. Call it while the request's service runs.
+    // See docs/decisions/0022-watch-the-client-below-hyper.md.
     pub fn write_between_messages(&self, responses: &[u8]) {
         let mut state = self.0.lock();
         if state.flushed {
@@ -69,6 +70,7 @@ impl SharedSocket {
     ///
     /// While unread bytes wait, the answer is not known and no wake-up is registered: call it again whenever the task
     /// runs.
+    // See docs/decisions/0022-watch-the-client-below-hyper.md.
     pub fn poll_client_closed(&self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.0.lock().socket {
             Transport::Tcp(stream) => {

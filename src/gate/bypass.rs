@@ -24,6 +24,7 @@ use crate::telemetry::logs::error_causes;
 impl ClaimFailure {
     /// The error of a store that is away. `None` if the store has answered, because then its answer counts. `None` too if the store has
     /// failed for good, because then this process ends.
+    // See docs/decisions/0006-bypass-as-an-attempt.md.
     fn outage(&self) -> Option<&StoreError> {
         match self {
             Self::Reserving(error) => match error {

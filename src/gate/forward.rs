@@ -94,6 +94,7 @@ impl Gate {
         // it may have lapsed and been renewed since the reservation, or the store may have lost the reservation in a
         // failover, and the key may be another instance's by now.
         let instance = Arc::clone(&self.instance);
+        // See docs/decisions/0003-act-within-the-deadline.md.
         let may_send = move || {
             // The heartbeat suspends the lease after a change of the primary; until then the store itself says so.
             instance.instance_lease.has_held_since(reserving_since)

@@ -171,6 +171,7 @@ impl StreamDeadline {
             // Twice as far as needed now, so that a slow client costs one statement each 30 seconds.
             let extended = self.of_service + 2 * STALL_MAX;
             let params = ExtendDeadlineParams { id, token, time_limit: extended - Instant::now() };
+            // See docs/decisions/0003-act-within-the-deadline.md.
             match self.instance.store.extend_deadline(params).await {
                 Ok(true) => self.stored = extended,
                 Ok(false) => {

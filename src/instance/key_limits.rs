@@ -57,6 +57,7 @@ impl NewKeyLimits {
     ///
     /// # Errors
     /// The time after which the key would be allowed; nothing counts then.
+    // See docs/decisions/0020-limit-new-keys.md.
     pub fn try_use(
         &self,
         route: &Arc<str>,

@@ -24,6 +24,7 @@ const FULL_MAX_AGE: Duration = Duration::from_secs(1);
 
 /// The part of the room that an instance takes before it asks again. While it does, other instances may take the whole room: each
 /// further instance may exceed the limit by so much, and by the keys that are being reserved at that moment.
+// See docs/decisions/0020-limit-new-keys.md.
 const ROOM_SHARE: u32 = 8;
 
 /// The time for which keys are allowed without a look after a look has failed.

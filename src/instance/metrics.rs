@@ -63,6 +63,7 @@ metrics! {
         "Results of reservations of keyed requests";
     rate_limited: RouteCounters => "rate_limited",
         "Requests that were refused because of their route's limits on new keys";
+    // Without a route, which would multiply its series: a route's own times are in its log lines and spans.
     pub request_duration: Histogram => "request_duration_seconds",
         "Time from a guarded request's head to the head of its response";
     pub upstream_duration: Histogram => "upstream_duration_seconds",

@@ -218,6 +218,7 @@ impl StoreClock {
     }
 
     /// The summary without the passed times that are not certain, see [`ClockView::certain`].
+    // See docs/decisions/0004-watch-the-stores-clock.md.
     pub fn certain_summary(&self, record: RecordSummary, time_limit: Duration) -> RecordSummary {
         let depends_on_clock =
             record.past_ttl || record.late || matches!(record.state, StateKind::Dead | StateKind::Unknown);

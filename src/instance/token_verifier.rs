@@ -166,6 +166,7 @@ impl TokenVerifier {
     /// # Errors
     /// The problem of the read, or of its text.
     pub fn note_read(&self, text: Result<impl AsRef<[u8]>, String>) -> Result<(), String> {
+        // Keys never expire by themselves: an issuer that is away must not stop the service.
         let result = text.and_then(|text| self.replace_keys(text.as_ref()));
         self.reads.send_modify(|reads| *reads += 1);
         result

@@ -27,6 +27,7 @@ const LIGHT_BYTES_MAX: usize = 1024 * 1024;
 
 /// The longest that a job waits for another batch's commit. It is some commits long; a commit that takes longer may
 /// never end, and another worker's connection may be sound.
+// See docs/decisions/0010-batch-without-a-timer.md.
 const HELD_BACK_MAX: Duration = Duration::from_millis(20);
 
 /// A job that can wait in a [`BatchQueue`].

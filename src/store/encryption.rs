@@ -35,6 +35,7 @@ impl Encryption {
     }
 
     /// Decrypts the record's response, if it is encrypted.
+    // See docs/decisions/0016-encrypt-above-the-stores.md.
     fn open(&self, record: &mut Record) -> Result<(), CorruptRow> {
         if let KeyState::Completed(completed) = &mut record.state
             && let Some(opened) = sealed_response::open(&self.secrets, &record.id, &record.token, &completed.response)?

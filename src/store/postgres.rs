@@ -60,6 +60,7 @@ mod upkeep;
 
 /// The statements of one kind that run at once. Two keep a server busy and leave one free for a request that arrives
 /// alone; more would make each batch, and with it the gain, smaller.
+// See docs/decisions/0010-batch-without-a-timer.md.
 const LANES: usize = 2;
 
 /// The number of times that a key may vanish between the conflict and the read. A reaper would have to delete it each time.

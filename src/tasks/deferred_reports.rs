@@ -16,6 +16,7 @@ pub struct DeferredReports(pub Arc<Instance>);
 impl Task for DeferredReports {
     const NAME: &'static str = "deferred reports";
 
+    // See docs/decisions/0005-believe-not-executed-late.md.
     async fn run_once(&mut self) -> Result<PassResult, StoreError> {
         let Instance { store, instance_lease, .. } = &*self.0;
         if !instance_lease.may_sweep() {

@@ -75,6 +75,7 @@ impl Task for OrphanedAttempts {
         // First the registry, then the store. An attempt that ends between the two is still in the first list, and one that
         // had ended before is no longer in flight in the store. In the other order, an attempt that has just become unknown
         // would be taken for one that was never sent.
+        // See docs/decisions/0002-repair-lost-rows.md.
         let running = in_flight.registered_tokens();
         let params = ListInFlightParams { instance: instance_lease.id(), older_than: config.store.timeout };
         let reserved = store.list_in_flight(params).await?;

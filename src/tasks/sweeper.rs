@@ -19,6 +19,7 @@ impl Task for Sweeper {
     async fn run_once(&mut self) -> Result<PassResult, StoreError> {
         let Instance { store, instance_lease, store_clock, observability, .. } = &*self.0;
         let clock = store_clock.view();
+        // See docs/decisions/0004-watch-the-stores-clock.md.
         if !instance_lease.may_sweep() || clock.has_jumped_lately() {
             return Ok(PassResult::Idle);
         }

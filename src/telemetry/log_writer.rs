@@ -19,6 +19,7 @@ const BYTES_MAX: usize = 1 << 20;
 
 /// The time between two writes while lines keep coming. To wake the thread for each line costs more than the line itself; a
 /// reader of the log notices no 5 ms.
+// See docs/decisions/0027-never-wait-for-the-log.md.
 const GATHER_TIME: Duration = Duration::from_millis(5);
 
 struct LogQueue {

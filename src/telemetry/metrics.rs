@@ -246,6 +246,7 @@ const BOUNDS_US: [u64; 15] = [
 /// A histogram of durations. An observation is two additions without a lock; a scrape in between may see one and not the
 /// other.
 #[derive(Clone, Debug, Default)]
+// prometheus-client's own is behind a mutex that all workers would meet at. See docs/decisions/0030-choose-dependencies.md.
 pub struct Histogram(Arc<HistogramBuckets>);
 
 #[derive(Debug, Default)]

@@ -37,6 +37,7 @@ impl CertificateName {
         }
     }
 
+    // See docs/decisions/0017-name-every-caller.md.
     fn new(kind: u8, mut names: Vec<Vec<u8>>) -> Self {
         names.sort();
         names.dedup();

@@ -36,6 +36,7 @@ pub struct ConnectionSlots {
 
 /// The part of the connections that is for guarded requests alone. Responses that clients take slowly, or never, last for minutes where
 /// they stream through, and no key limits them.
+// See docs/decisions/0026-keep-loads-apart.md.
 const GUARDED_SHARE: usize = 8;
 
 impl UpstreamSlots {

@@ -224,6 +224,7 @@ impl UpstreamPool {
 
     /// Makes a connection. Where all slots are taken, it waits until `deadline` for one, or for a connection that becomes idle
     /// here. Returns the connection, and whether it was open before.
+    // See docs/decisions/0023-drive-service-connections.md.
     async fn wait_or_connect(
         self: &Arc<Self>,
         deadline: Instant,

@@ -108,6 +108,7 @@ pub struct FramingTimeouts {
 /// It needs a tokio runtime with time. Bodies are read directly into hyper's buffer, and so is a head that arrives in one
 /// piece.
 #[derive(Debug)]
+// See docs/decisions/0021-find-where-messages-end.md.
 pub struct GuardedStream<S> {
     stream: S,
     timeouts: FramingTimeouts,

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::admin::auth::Role;
 
 /// The time after which a session ends: a night's shift.
+// See docs/decisions/0029-guard-the-admin-listener.md.
 pub const LIFETIME: Duration = Duration::from_secs(8 * 60 * 60);
 /// The time after which an unused session ends, in a browser that somebody has left open.
 const IDLE_MAX: Duration = Duration::from_secs(60 * 60);

@@ -19,6 +19,7 @@ use crate::domain::record::Record;
 
 /// The size from which a body is large, by what it may have decoded. At the 300 MB/s that BENCHMARKS.md aims at, 64 KiB of JSON
 /// take 0.22 ms.
+// See docs/decisions/0026-keep-loads-apart.md.
 const LARGE_BODY: usize = 64 * 1024;
 
 /// Computes fingerprints for one worker.

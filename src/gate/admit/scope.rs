@@ -97,6 +97,7 @@ impl<'a> Incoming<'a> {
     }
 
     /// The refusal of a request whose caller is not identified. It says where the caller was looked for.
+    // See docs/decisions/0017-name-every-caller.md.
     fn scope_missing(&self, cause: &str) -> Refusal {
         let rule = self.scope;
         let mut detail = format!("This route identifies callers by {}, and {cause}.", places(rule));

@@ -7,6 +7,7 @@ use crate::domain::ids::Token;
 use crate::instance::boot_time::BootInstant;
 
 /// At most this many tokens are kept: 8 MiB. At 2,000 attempts a second that is five minutes, at 10,000 more than one.
+// See docs/decisions/0002-repair-lost-rows.md.
 const TOKENS_MAX: usize = 700_000;
 
 /// Half a token in two pieces, and the second in which the attempt ended: 12 bytes, because there are many. If another

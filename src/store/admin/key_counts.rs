@@ -46,6 +46,7 @@ pub struct KeyCount {
 }
 
 /// The most unsettled keys of one state that are counted.
+// See docs/decisions/0014-index-what-upkeep-asks.md.
 pub const COUNTED_MAX: u32 = 100_000;
 
 /// The rows of a count as they are read.

@@ -68,6 +68,7 @@ from_row! {
         /// The cause for which the newest attempt's outcome is unknown, or was before it was decided; `None` if it never was.
         pub cause: Option<UnknownCause> = cause,
         /// The attempts before the newest one, the oldest first: the last 20.
+        // In the key's own row: a table would cost each first attempt, which most keys never leave, a second row.
         pub earlier: Vec<EarlierAttempt> = earlier_attempts,
         /// The store's time when the row was read.
         pub now: SystemTime,

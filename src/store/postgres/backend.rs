@@ -25,6 +25,7 @@ use super::tls::BoxError;
 const CANCEL_REQUEST_LENGTH: usize = 16;
 
 /// Whether the process that serves the connection is the one that its key names. Also false where that cannot be told.
+// See docs/decisions/0012-keep-no-session-state.md.
 pub(super) async fn is_direct(client: &Client) -> bool {
     let Some(named) = process_in_key(client).await else { return false };
     // Unprepared, as it may go through a pooler.

@@ -148,6 +148,7 @@ impl Deref for PgClient {
 
 /// Whether the server refused a prepared call in a way in which it also does if the name is not known there, or is another
 /// statement's: the wrong number of parameters, or values of other types. The session goes on, so nothing was committed.
+// See docs/decisions/0012-keep-no-session-state.md.
 fn may_mean_another_session(error: &Error) -> bool {
     let Some(refusal) = error.as_db_error() else { return false };
     let code = refusal.code();

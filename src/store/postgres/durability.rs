@@ -42,6 +42,7 @@ impl Durability {
 
     /// Waits until a key's row is as durable as a commit of our own. `writer`: of the row as it was read before. Returns whether it is:
     /// not where the commit went to another server than the read, or to one whose list of standbys has changed since.
+    // See docs/decisions/0007-answer-from-durable-rows.md.
     pub async fn proves(&self, id: RecordId, writer: Option<Writer>, deadline: Instant) -> PgResult<bool> {
         let Some(writer) = writer.filter(|writer| !self.server.horizons().include(writer)) else { return Ok(true) };
         let proof = self.commits.call(DurableCommit(id), deadline).await??;

@@ -134,6 +134,7 @@ type FailureClass = fn(Cause) -> PgFailure;
 /// The class of each SQLSTATE or prefix; the first that fits counts. An ordinary error rolls its statement back before
 /// it is reported, so only errors about the connection, or about the server's end, leave a doubt. All others are refusals:
 /// privileges, a schema that has changed, a full disk, internal errors, and what the service's own triggers raise.
+// See docs/decisions/0007-answer-from-durable-rows.md.
 const SQLSTATE_CLASSES: [(&str, FailureClass); 11] = [
     // A pooler has lost the server: PgBouncer reports 08P01, whatever had been sent by then.
     ("08", PgFailure::Unanswered),

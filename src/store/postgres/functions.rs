@@ -83,6 +83,7 @@ functions! {
     TAKE_OVER = "take_over";
 }
 
+// See docs/decisions/0011-one-id-per-function.md.
 fn installed_name(name: &str, text: &str) -> String {
     format!("{name}_{}", &HEXLOWER.encode(&Sha256::digest(expanded(text)))[..8])
 }

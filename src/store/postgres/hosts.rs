@@ -30,6 +30,7 @@ use crate::store::PrimaryCheck;
 /// The time limit of an address where the URL has no `connect_timeout`, for TCP, TLS, authentication and the question
 /// whether the server takes writes. A lost SYN is sent again after 1 s (RFC 6298, section 2.1), so that a single lost
 /// packet passes over no host.
+// See docs/decisions/0008-follow-the-newest-timeline.md.
 const ADDRESS_MAX: Duration = Duration::from_secs(2);
 
 /// The time limit of a look, and at most half of the store's `timeout`. A heartbeat waits for it, so it is short beside

@@ -16,6 +16,7 @@ const REPLAY_FROM: usize = 7;
 const ADMIN_READS_FROM: usize = 9;
 
 /// The fewest connections that end attempts: one may be busy with large replays, or with reports that wait for a lock.
+// See docs/decisions/0013-divide-connections-by-duty.md.
 const SETTLE_MIN: usize = 2;
 
 pub(super) struct PgPools {

@@ -124,6 +124,7 @@ impl KnownPrimary {
     }
 
     /// Records all servers that take writes at the same time, each once. Returns the conflict between them.
+    // See docs/decisions/0008-follow-the-newest-timeline.md.
     pub fn record(&self, primaries: &[PrimaryIdentity]) -> Option<PrimaryConflict> {
         self.update(|state| state.after(primaries)).conflict
     }

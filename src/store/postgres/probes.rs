@@ -12,6 +12,7 @@ use crate::store::statement::{shared, statements};
 use crate::store::{ClaimProbesParams, ListSettledKeysParams};
 
 statements! { "sql/":
+    // A statement that upkeep repeats has an index of its own. See docs/decisions/0014-index-what-upkeep-asks.md.
     DUE_PROBES = "due_probes";
 }
 

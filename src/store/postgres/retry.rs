@@ -25,6 +25,7 @@ pub(super) enum RetryBudget {
 }
 
 /// Repeats a call until its outcome is known, or its deadline has come.
+// See docs/decisions/0007-answer-from-durable-rows.md.
 pub(super) async fn retry_until_known<'a, P, T, F: Future<Output = PgResult<T>>>(
     mut call: PgCall<'a>,
     budget: RetryBudget,

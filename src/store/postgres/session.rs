@@ -12,6 +12,7 @@ use super::tls::{BoxError, PgTls};
 
 /// The function of the server that waits for the synchronous standby. Its notices say that the wait was cancelled by a user
 /// (01000), or ends with the session (57P01). They name it in every language, and their texts are translated (`lc_messages`).
+// See docs/decisions/0007-answer-from-durable-rows.md.
 const STANDBY_WAIT: &str = "SyncRepWaitForLSN";
 
 /// The side of a connection that reads and writes its socket.

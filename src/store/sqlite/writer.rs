@@ -98,6 +98,7 @@ fn serve(queue: &WriterQueue, database: &mut Database, clock: Clock, failed: &Ca
 }
 
 /// Executes the batch, and looks for a change of the files before anything of it is answered, whatever became of it.
+// See docs/decisions/0009-end-after-an-io-error.md.
 fn transact_and_look(database: &mut Database, batch: &mut [Box<dyn WriterJob>], clock: Clock) -> SqliteResult<()> {
     let committed = transact(database, batch, clock);
     match database.watch.as_mut().map(FileWatch::check) {

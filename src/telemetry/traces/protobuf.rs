@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use super::{Span, SpanValue};
 
 /// Encodes an export request: the spans, and the resource that they are from.
+// See docs/decisions/0030-choose-dependencies.md.
 pub(super) fn encode_request(service: &str, instance: &str, spans: &[Span]) -> Vec<u8> {
     message(|request| {
         request.nested(1, |resource_spans| {
