@@ -18,10 +18,11 @@ doc:
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --quiet
 
 tidy:
-	cargo test --locked --quiet --test tidy --test docs
+	cargo test --locked --quiet --test tidy --test docs --test figures
 
-docs-write: ## Writes config/reference.toml and the tables of docs/configuration.md anew, from the declarations of the options
+docs-write: ## Writes config/reference.toml and docs/configuration.md anew from the options, and tables and pictures from stored results
 	cargo test --locked --quiet --lib config::tests::documents::write_the_documents -- --ignored
+	cargo test --locked --quiet --test figures write_the_documents -- --ignored
 
 dependencies:
 	scripts/dependencies
@@ -93,7 +94,7 @@ soak: ## Proxies killed at random on both stores, one minute each, and under 10,
 	ONCEGATE_QUEUE_REQUESTS=$${ONCEGATE_QUEUE_REQUESTS:-10000} \
 	    cargo test --locked --test it -- accepted_requests_killed_at_random --nocapture
 
-torture: ## All faults at random on each store and under Patroni, two minutes each; ONCEGATE_TORTURE_SECONDS=1800; TORTURE=on_sqlite
+torture: ## All faults at random on each store and under Patroni, two minutes each, then a table and a picture; ONCEGATE_TORTURE_SECONDS=1800; TORTURE=on_sqlite
 	scripts/need postgresql
 	@scripts/need patroni python3-etcd etcd-server haproxy || echo "the run under Patroni will fail" >&2
 	@scripts/need rabbitmq-server || echo "the runs have no messages" >&2
@@ -102,7 +103,7 @@ torture: ## All faults at random on each store and under Patroni, two minutes ea
 	    cargo test --locked --test faults -- all_faults_combined_$(TORTURE) --include-ignored --nocapture --test-threads=1; run=$$?; \
 	    { [ ! -d $$ONCEGATE_TORTURE_HISTORY ] || tests/faults/check_history.py $$ONCEGATE_TORTURE_HISTORY/*.jsonl; } && exit $$run
 
-seeded-bugs: ## The tests' tests: each bug of RELIABILITY.md must be noticed, in about a quarter of an hour; ONCEGATE_SEEDED_BUGS for some
+seeded-bugs: ## The tests' tests: each bug of tests/long-runs/seeded-bugs.md must be noticed, in about a quarter of an hour; ONCEGATE_SEEDED_BUGS for some
 	scripts/need postgresql rabbitmq-server strace faketime
 	cargo test --locked --test seeded_bugs -- --ignored --nocapture
 
@@ -124,7 +125,7 @@ postgres-versions: ## The tests of the store, and all faults, on PostgreSQL 13 t
 	scripts/need postgresql
 	scripts/postgres-versions
 
-bench: ## The side-by-side benchmark: ten minutes, a table on the terminal; BENCH=--quick, --full (an hour at most) or --help
+bench: ## The side-by-side benchmark: ten minutes, then tables and a picture in target/bench; BENCH=--quick, --full (an hour at most) or --help
 	scripts/need postgresql
 	@scripts/need haproxy nginx redis-server || echo "the rows of what is not there are left out" >&2
 	cargo build --locked --release

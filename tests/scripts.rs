@@ -144,7 +144,7 @@ fn a_release_names_what_is_missing_and_changes_nothing() {
     let (code, said) = tree.check_with("all");
     assert!(code == Some(65) && said.contains("these did not run this program: attacks bench"), "{said}");
     let commit = git(tree.0.path(), &["rev-parse", "HEAD"]);
-    tree.write("tests/long-runs", &format!("attacks 2026-01-01 {commit}"));
+    tree.write("tests/long-runs/commits", &format!("attacks 2026-01-01 {commit}"));
     tree.commit();
     assert!(tree.check_with("all").1.contains("these did not run this program: bench"));
     tree.write(&format!("tests/fixtures/{version}/sealed/postgres.sql"), "");

@@ -1,4 +1,4 @@
-//! Runs the table of seeded bugs in RELIABILITY.md. Each test that the table names passes without the bug, and fails with
+//! Runs the table of seeded bugs in tests/long-runs/seeded-bugs.md. Each test that the table names passes without the bug, and fails with
 //! it within two minutes. `make seeded-bugs` runs this; it prints each bug with the failed test, the time and the message.
 //!
 //! `mutants/seeded_bugs.toml` has the bugs, as rewrites of the sources. All are written into one copy of these, each behind the switch
@@ -87,7 +87,7 @@ fn rewritten(bugs: &BTreeMap<String, Vec<Rewrite>>) -> BTreeMap<PathBuf, String>
 
 /// The table: the tests that must fail with each bug.
 fn table() -> BTreeMap<String, Vec<TestName>> {
-    let text = read(Path::new("RELIABILITY.md"));
+    let text = read(Path::new("tests/long-runs/seeded-bugs.md"));
     let row = Regex::new(r"(?m)^\| `([A-Z]\w+)` \|.*\| ([^|]+) \|$").unwrap();
     let name = Regex::new(r"`tests/(\w+)/[\w/]+\.rs::(\w+)`").unwrap();
     let tests = |cell: &str| {
@@ -184,7 +184,10 @@ fn each_seeded_bug_is_caught_by_the_tests_that_the_table_names() {
     let (bugs, table) = (bugs(), table());
     let (with_rewrites, with_tests): (BTreeSet<_>, BTreeSet<_>) = (bugs.keys().collect(), table.keys().collect());
     let in_one_only: Vec<_> = with_rewrites.symmetric_difference(&with_tests).collect();
-    assert!(in_one_only.is_empty(), "in RELIABILITY.md or mutants/seeded_bugs.toml only: {in_one_only:?}");
+    assert!(
+        in_one_only.is_empty(),
+        "in tests/long-runs/seeded-bugs.md or mutants/seeded_bugs.toml only: {in_one_only:?}"
+    );
     let wanted = std::env::var("ONCEGATE_SEEDED_BUGS").unwrap_or_default();
     let rows = table.iter().enumerate();
     let rows: Vec<_> = rows.filter(|(_, (bug, _))| wanted.is_empty() || wanted.contains(bug.as_str())).collect();

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
+use crate::report::{BenchmarkReport, Column};
 use crate::request::{KNOWN_KEYS, Load, RequestSequence};
 
 /// The threads of the closed loop.
@@ -37,6 +38,14 @@ impl Round {
         latencies.sort_by(f64::total_cmp);
         let quantile = |q: f64| latencies[((latencies.len() - 1) as f64 * q) as usize];
         Self { rate: latencies.len() as f64 / length.as_secs_f64(), p50: quantile(0.5), p99: quantile(0.99), answers }
+    }
+}
+
+impl BenchmarkReport {
+    /// Adds one round of a load.
+    pub fn add_round(&mut self, name: &str, connections: usize, round: &Round) {
+        let figures = [(Column::Rate, round.rate), (Column::P50, round.p50), (Column::P99, round.p99)];
+        self.add(name, connections, &figures);
     }
 }
 

@@ -25,15 +25,22 @@ mod programs;
 mod report;
 mod request;
 mod restate;
+mod results;
 mod service;
 mod testbed;
 mod throughput;
+
+#[path = "../../tests/figures/bar_chart.rs"]
+mod bar_chart;
+#[path = "../../tests/figures/run_stamp.rs"]
+mod run_stamp;
 
 use std::process::ExitCode;
 use std::time::Instant;
 
 use options::{Options, Part};
 use report::BenchmarkReport;
+use results::BenchmarkResults;
 use testbed::Testbed;
 
 fn main() -> ExitCode {
@@ -64,9 +71,10 @@ async fn bench(options: Options) -> Result<(), String> {
     }
     let machine = machine::describe(&testbed.version, &load);
     let (rounds, seconds, minutes) = (options.rounds(), options.length().as_secs(), started.elapsed().as_secs() / 60);
-    println!("{machine:#}\n{rounds} rounds of {seconds} s each, in turn; medians; {minutes} minutes in all\n");
-    println!("{}\n{}\n{}", output::row_table(report), output::notes(report), output::summary_table(report));
-    println!("{}", output::save(&output::to_json(report, machine, rounds, seconds)).display());
+    let results = BenchmarkResults::new(report, machine, rounds, seconds, minutes);
+    let folder = output::folder();
+    output::save(&folder, &results);
+    println!("{}\nthe same with its picture: {}", output::page(&results), folder.join("side_by_side.md").display());
     if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
 }
 

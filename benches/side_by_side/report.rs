@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::load::Round;
+use serde::{Deserialize, Serialize};
 
 /// A figure that is measured in each round of a row.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,7 +66,8 @@ pub struct ReportCheck {
 }
 
 /// The aim of a ratio or figure.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Target {
     AtLeast(f64),
     AtMost(f64),
@@ -95,12 +96,6 @@ impl BenchmarkReport {
         for (column, value) in figures {
             self.rows[at].rounds.entry(*column).or_default().push(*value);
         }
-    }
-
-    /// Adds one round of a load.
-    pub fn add_round(&mut self, name: &str, connections: usize, round: &Round) {
-        let figures = [(Column::Rate, round.rate), (Column::P50, round.p50), (Column::P99, round.p99)];
-        self.add(name, connections, &figures);
     }
 
     /// Returns a figure's values in the rounds of a row; none if the row was left out.
@@ -143,7 +138,8 @@ pub fn summarize(rounds: &[f64]) -> Option<RoundsSummary> {
 }
 
 /// The rounds of a figure in short.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RoundsSummary {
     pub median: f64,
     pub least: f64,

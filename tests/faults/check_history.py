@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks a history of `make torture` and shares no code with the checker of the runs. RELIABILITY.md describes the lines.
+"""Checks a history of `make torture` and shares no code with the checker of the runs. history.md describes the lines.
 
     check_history.py HISTORY.jsonl...     prints the figures and the breaches; ends with 1 if there are any
 """

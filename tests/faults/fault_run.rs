@@ -18,7 +18,8 @@ use crate::history::{AnswerKind, History, Op, ScopedKey, TargetRoute};
 use crate::history_file;
 use crate::seeded_random::SeededRandom;
 use crate::service::Service;
-use crate::torture_row::{HEAD, TortureRow};
+use crate::torture_results::{self, table};
+use crate::torture_row;
 
 /// The name of the count of connections that faults of the links have struck.
 pub const CONNECTION_FAULTS: &str = "connection faults";
@@ -210,9 +211,11 @@ impl FaultPlan {
         eprintln!("{}", summary(seed, begun.elapsed(), &history, &report));
         self.write_history(seed, &history, &injections);
         let breaches = check(&history, &self.rules());
-        let row =
-            TortureRow { store: self.on.name(), duration: over - load_begun, history: &history, breaches: &breaches };
-        eprintln!("{HEAD}\n{row}");
+        let result = torture_row::measure(self.on.name(), seed, over - load_begun, &history, &breaches);
+        eprintln!("{}", table(std::slice::from_ref(&result)));
+        if let Some(folder) = history_file::wanted_folder() {
+            torture_results::record(&folder, result);
+        }
         assert_no_breach(&history, &breaches);
         assert!(!states.iter().any(|state| state == "in_flight"), "the store has a key that is in flight: {states:?}");
         report

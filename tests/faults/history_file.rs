@@ -1,4 +1,4 @@
-//! The history as JSON lines in the form of Jepsen's histories, for checkers that share no code with ours. RELIABILITY.md
+//! The history as JSON lines in the form of Jepsen's histories, for checkers that share no code with ours. `history.md`
 //! describes the lines.
 
 use std::collections::{BTreeSet, HashMap};
@@ -28,9 +28,14 @@ enum Event<'a> {
     FaultEnded(&'a Injection),
 }
 
+/// Returns the folder of the histories and of the results, if they are wanted.
+pub fn wanted_folder() -> Option<PathBuf> {
+    std::env::var_os(FOLDER).map(PathBuf::from)
+}
+
 /// Writes the history to a file of that name, if `ONCEGATE_TORTURE_HISTORY` names a folder. Returns the file's path.
 pub fn write_if_wanted(name: &str, start: Value, history: &History, injections: &[Injection]) -> Option<PathBuf> {
-    let folder = PathBuf::from(std::env::var_os(FOLDER)?);
+    let folder = wanted_folder()?;
     create_dir_all(&folder).unwrap();
     let path = folder.join(name).with_extension("jsonl");
     write(&path, start, history, injections).unwrap();

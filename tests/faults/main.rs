@@ -21,6 +21,13 @@ mod seeded_random;
 mod service;
 mod torture_row;
 
+#[path = "../figures/bar_chart.rs"]
+mod bar_chart;
+#[path = "../figures/run_stamp.rs"]
+mod run_stamp;
+#[path = "../figures/torture_results.rs"]
+mod torture_results;
+
 #[path = "../it"]
 mod it {
     #[allow(dead_code, unused_imports, unused_macros, reason = "the other tests need more of it")]
