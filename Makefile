@@ -1,7 +1,7 @@
 # What there is to do with Oncegate. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint doc tidy docs-write dependencies validate sbom test fuzz mutants attacks apps clients simulation soak torture seeded-bugs ha cluster upgrade postgres-versions bench dist release demo clean
+.PHONY: help check fmt lint doc tidy docs-write pictures dependencies validate sbom test fuzz mutants attacks apps clients simulation soak torture seeded-bugs ha cluster upgrade postgres-versions bench dist release demo clean
 
 help: ## Lists these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -22,6 +22,10 @@ tidy:
 
 docs-write: ## Writes config/reference.toml and the tables of docs/configuration.md anew, from the declarations of the options
 	cargo test --locked --quiet --lib config::tests::documents::write_the_documents -- --ignored
+
+pictures: ## Writes the pictures of the admin page in docs/images anew, with a real browser
+	scripts/need chromium chromium-driver
+	cargo test --locked --test it -- page::browser::write_the_pictures_of_the_documents --ignored --exact
 
 dependencies:
 	scripts/dependencies
