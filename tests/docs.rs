@@ -337,6 +337,27 @@ fn the_code_refers_to_each_decision_record_and_each_record_to_files_that_exist()
     }
 }
 
+/// The documents that a document links to.
+fn links(name: &Path, text: &str) -> BTreeSet<PathBuf> {
+    let link = Regex::new(r"\]\(([^)#:\s]+\.md)[)#]").unwrap();
+    let prose = split(name, text).1;
+    link.captures_iter(&prose).map(|found| normal(&name.parent().unwrap().join(&found[1]))).collect()
+}
+
+#[test]
+fn every_page_of_docs_is_in_the_order_of_reading() {
+    // scripts/docs makes the site's order of these links.
+    let (documents, order) = (documents(), Path::new("docs/README.md"));
+    let mut listed = links(order, &documents[order]);
+    for folder in listed.clone().into_iter().filter(|page| page.ends_with("README.md")) {
+        let others = links(&folder, &documents[&folder]);
+        listed.extend(others.into_iter().filter(|page| page.parent() == folder.parent()));
+    }
+    let pages = documents.keys().filter(|page| page.starts_with("docs") && *page != order);
+    let missing: Vec<_> = pages.filter(|page| !listed.contains(*page)).collect();
+    assert!(missing.is_empty(), "docs/README.md, or the README.md of their folder, does not list {missing:?}");
+}
+
 #[test]
 fn every_threat_has_a_test_that_exists_or_says_that_there_is_no_defence() {
     let text = fs::read_to_string(root().join("SECURITY.md")).unwrap();
