@@ -359,8 +359,16 @@ fn every_page_of_docs_is_in_the_order_of_reading() {
 }
 
 #[test]
+fn the_first_documents_of_a_reader_stay_short() {
+    for (name, most) in [("README.md", 130), ("ARCHITECTURE.md", 180), ("docs/choosing.md", 180)] {
+        let lines = fs::read_to_string(root().join(name)).unwrap().lines().count();
+        assert!(lines <= most, "{name} has {lines} lines, more than {most}: move details to a page of docs/");
+    }
+}
+
+#[test]
 fn every_threat_has_a_test_that_exists_or_says_that_there_is_no_defence() {
-    let text = fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    let text = fs::read_to_string(root().join("docs/threats.md")).unwrap();
     let rows: Vec<_> = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| threat ")).collect();
     assert!(rows.len() > 40, "the threats are not found");
     for row in rows {
@@ -480,9 +488,9 @@ fn the_systemd_unit_keeps_trying_until_its_store_is_there_and_stops_at_a_wrong_c
 
 #[test]
 fn the_table_of_schemes_is_that_of_the_code() {
-    let text = fs::read_to_string(root().join("docs/choosing.md")).unwrap();
-    let (_, section) = text.split_once("### Credentials that differ with each try").unwrap();
-    let section = section.split("\n### ").next().unwrap();
+    let text = fs::read_to_string(root().join("docs/callers.md")).unwrap();
+    let (_, section) = text.split_once("\n## Credentials that differ with each try\n").unwrap();
+    let section = section.split("\n## ").next().unwrap();
     let rows: Vec<_> = section.lines().filter(|line| line.starts_with("| `")).collect();
     let expected: Vec<_> = SCHEMES
         .iter()
