@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -28,17 +29,16 @@ use crate::body::request_body::RequestBody;
 use crate::config::Config;
 use crate::instance::Instance;
 use crate::telemetry::log_limiter::LogLimiter;
+use Endpoint::{Keys, Service};
 use auth::{Access, AccessDenied};
 use guesses::TokenGuesses;
-use key_admin::dto::AdminResponse;
 use key_admin::problem::{ApiProblem, ProblemCode};
 use key_admin::{AdminMethod, AdminRequest, BODY_BYTES_MAX, KeyAdmin};
 use metrics::KeyCountCache;
-use services::{ServiceApi, ServiceMethod};
+use services::ServiceMethod;
 use tokens::AdminTokens;
 
-pub mod auth;
-mod drain;
+mod auth;
 mod guesses;
 mod health;
 pub(crate) mod key_admin;
@@ -57,7 +57,9 @@ const BODY_MAX: Duration = Duration::from_secs(10);
 /// The time for a response that is being written when the listener closes.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
 
-/// The endpoints of the listener.
+/// The value of `WWW-Authenticate`, which every 401 has (RFC 9110 section 11.6.1).
+const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"oncegate\"");
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Endpoint {
     Health,
@@ -76,33 +78,23 @@ const TABLE: [(&str, Method, Access, Endpoint); 17] = [
     ("/metrics", Method::GET, Access::Anybody, Endpoint::Metrics),
     ("/api/v1/drain", Method::GET, Access::Operators, Endpoint::DrainState),
     ("/api/v1/drain", Method::POST, Access::Operators, Endpoint::Drain),
-    ("/api/v1/audit", Method::GET, Access::Operators, Endpoint::Keys(AdminMethod::Audit)),
-    ("/api/v1/keys", Method::GET, Access::Operators, Endpoint::Keys(AdminMethod::List)),
-    ("/api/v1/keys/actions", Method::POST, Access::Operators, Endpoint::Keys(AdminMethod::BulkChange)),
-    ("/api/v1/keys/{id}", Method::DELETE, Access::Operators, Endpoint::Keys(AdminMethod::Purge)),
-    ("/api/v1/keys/{id}", Method::GET, Access::Operators, Endpoint::Keys(AdminMethod::Show)),
-    ("/api/v1/keys/{id}/release", Method::POST, Access::Operators, Endpoint::Keys(AdminMethod::Release)),
-    ("/api/v1/keys/{id}/requeue", Method::POST, Access::Operators, Endpoint::Keys(AdminMethod::Requeue)),
-    ("/api/v1/keys/{id}/resolve", Method::POST, Access::Operators, Endpoint::Keys(AdminMethod::Resolve)),
-    ("/api/v1/stats", Method::GET, Access::Operators, Endpoint::Keys(AdminMethod::Stats)),
-    ("/app/v1/reservations/{id}/complete", Method::POST, Access::Services, Endpoint::Service(ServiceMethod::Complete)),
-    (
-        "/app/v1/reservations/{id}/not-executed",
-        Method::POST,
-        Access::Services,
-        Endpoint::Service(ServiceMethod::NotExecuted),
-    ),
-    (
-        "/app/v1/reservations/{id}/recovery-point",
-        Method::PUT,
-        Access::Services,
-        Endpoint::Service(ServiceMethod::RecoveryPoint),
-    ),
+    ("/api/v1/audit", Method::GET, Access::Operators, Keys(AdminMethod::Audit)),
+    ("/api/v1/keys", Method::GET, Access::Operators, Keys(AdminMethod::List)),
+    ("/api/v1/keys/actions", Method::POST, Access::Operators, Keys(AdminMethod::BulkChange)),
+    ("/api/v1/keys/{id}", Method::DELETE, Access::Operators, Keys(AdminMethod::Purge)),
+    ("/api/v1/keys/{id}", Method::GET, Access::Operators, Keys(AdminMethod::Show)),
+    ("/api/v1/keys/{id}/release", Method::POST, Access::Operators, Keys(AdminMethod::Release)),
+    ("/api/v1/keys/{id}/requeue", Method::POST, Access::Operators, Keys(AdminMethod::Requeue)),
+    ("/api/v1/keys/{id}/resolve", Method::POST, Access::Operators, Keys(AdminMethod::Resolve)),
+    ("/api/v1/stats", Method::GET, Access::Operators, Keys(AdminMethod::Stats)),
+    ("/app/v1/reservations/{id}/complete", Method::POST, Access::Services, Service(ServiceMethod::Complete)),
+    ("/app/v1/reservations/{id}/not-executed", Method::POST, Access::Services, Service(ServiceMethod::NotExecuted)),
+    ("/app/v1/reservations/{id}/recovery-point", Method::PUT, Access::Services, Service(ServiceMethod::RecoveryPoint)),
 ];
 
 /// The method and path of a request about keys.
 pub fn endpoint_of(method: AdminMethod, id: &str) -> (Method, String) {
-    let mut endpoints = TABLE.iter().filter(|(.., endpoint)| *endpoint == Endpoint::Keys(method));
+    let mut endpoints = TABLE.iter().filter(|(.., endpoint)| *endpoint == Keys(method));
     let (path, method, ..) = endpoints.next().expect("each method has an endpoint");
     (method.clone(), path.replace("{id}", id))
 }
@@ -122,10 +114,7 @@ pub const NAME: &str = "oncegate";
 /// The operators' listener: the state behind its endpoints and pages.
 pub struct AdminListener {
     instance: Arc<Instance>,
-    /// The running configuration.
     config: watch::Receiver<Arc<Config>>,
-    key_admin: KeyAdmin,
-    service_api: ServiceApi,
     sessions: page::Sessions,
     /// The tokens at the last request.
     tokens: Mutex<AdminTokens>,
@@ -143,28 +132,22 @@ impl AdminListener {
         config: watch::Receiver<Arc<Config>>,
         leaving: CancellationToken,
     ) -> Self {
-        let service_api = ServiceApi::new(Arc::clone(&instance), config.clone());
-        let key_admin =
-            KeyAdmin::new(Arc::clone(&instance.store), config.clone(), Some(Arc::clone(&instance.store_clock)));
-        let key_counts = KeyCountCache::default();
         Self {
             instance,
             config,
-            key_admin,
-            service_api,
             sessions: page::Sessions::new(),
             tokens: Mutex::new(tokens),
             guesses: TokenGuesses::default(),
             denials: LogLimiter::new(DENIALS_LOGGED, DENIALS_PERIOD),
             leaving,
-            key_counts,
+            key_counts: KeyCountCache::default(),
         }
     }
 
     /// The tokens of the running configuration. When a reload has changed them, sessions that were opened with the earlier ones
     /// end.
     fn tokens(&self) -> AdminTokens {
-        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tokens = self.tokens.lock();
         let current = tokens.after_reload(&self.config.borrow().admin);
         if *tokens != current {
             *tokens = current;
@@ -173,33 +156,40 @@ impl AdminListener {
         tokens.clone()
     }
 
+    fn key_admin(&self) -> KeyAdmin<'_> {
+        let Instance { store, store_clock, .. } = &*self.instance;
+        KeyAdmin::new(store, Arc::clone(&self.config.borrow()), Some(store_clock))
+    }
+
     async fn call(&self, endpoint: Endpoint, request: Request<RequestBody>, peer: IpAddr) -> Response<Body> {
-        if matches!(endpoint, Endpoint::Keys(_) | Endpoint::Service(_)) && !self.instance.joined.is_cancelled() {
+        if matches!(endpoint, Keys(_) | Service(_)) && !self.instance.joined.is_cancelled() {
             return refuse(&ApiProblem::new(ProblemCode::StoreUnavailable, NOT_JOINED));
         }
-        let (status, body) = match endpoint {
-            Endpoint::Health => (StatusCode::OK, json!({ "status": "alive", "name": NAME })),
-            Endpoint::Drain => self.drain(),
-            Endpoint::DrainState => self.drain_state(),
-            Endpoint::Keys(method) => {
-                return match self.answer_about_keys(method, request, peer).await {
-                    Ok(response) => respond(StatusCode::OK, &json!(response)),
-                    Err(problem) => refuse(&problem),
-                };
+        let answer = match endpoint {
+            Endpoint::Health => Ok((StatusCode::OK, json!({ "status": "alive", "name": NAME }))),
+            Endpoint::Drain => {
+                // As the first signal does. A second request changes nothing.
+                self.leaving.cancel();
+                Ok((StatusCode::ACCEPTED, self.drain_state()))
             }
+            Endpoint::DrainState => Ok((StatusCode::OK, self.drain_state())),
+            Keys(method) => self.answer_about_keys(method, request, peer).await,
             Endpoint::Metrics => return self.metrics(request.headers()).await,
             Endpoint::Readiness => {
                 let readiness = self.readiness().await;
-                (readiness.status, readiness.document)
+                Ok((readiness.status, readiness.document))
             }
-            Endpoint::Service(method) => {
-                return match self.service_api.answer(method, request).await {
-                    Ok((status, body)) => respond(status, &body),
-                    Err(problem) => refuse(&problem),
-                };
-            }
+            Service(method) => self.answer_service(method, request).await,
         };
-        respond(status, &body)
+        answer.map_or_else(|problem| refuse(&problem), |(status, body)| respond(status, &body))
+    }
+
+    /// Returns the instance's id, whether it drains, and how many attempts it is running. No state says that it has drained: then
+    /// the process is gone.
+    fn drain_state(&self) -> Value {
+        let state = if self.leaving.is_cancelled() { "draining" } else { "serving" };
+        let instance = self.instance.instance_lease.id().to_string();
+        json!({ "instance": instance, "state": state, "attempts": self.instance.in_flight.count() })
     }
 
     async fn answer_about_keys(
@@ -207,17 +197,19 @@ impl AdminListener {
         method: AdminMethod,
         request: Request<RequestBody>,
         peer: IpAddr,
-    ) -> Result<AdminResponse, ApiProblem> {
+    ) -> Result<(StatusCode, Value), ApiProblem> {
         let (head, body) = request.into_parts();
         let actor = key_admin::remote_actor(peer, head.headers.get(ACTOR).map(HeaderValue::as_bytes));
         let body = read_body(body, BODY_BYTES_MAX).await?;
         let id = head.uri.path().split('/').nth(4).unwrap_or_default();
         let query = head.uri.query().unwrap_or_default();
-        let mut response = self.key_admin.answer(AdminRequest { method, id, query, body: &body, actor }).await?;
-        if let AdminResponse::Stats(stats) = &mut response {
-            stats.instance = Some(self.instance_stats());
+        let mut answer = self.key_admin().answer(AdminRequest { method, id, query, body: &body, actor }).await?;
+        if let (AdminMethod::Stats, Value::Object(stats), Value::Object(instance)) =
+            (method, &mut answer, json!(self.instance_stats()))
+        {
+            stats.extend(instance);
         }
-        Ok(response)
+        Ok((StatusCode::OK, answer))
     }
 
     /// Returns the service that a client names, where it is not the one that is served here.
@@ -245,13 +237,7 @@ impl AdminListener {
         let access = here.first().map_or(Access::Operators, |(_, _, access, _)| *access);
         if let Err(denied) = access.check(&request, listener, peer, &self.tokens(), &self.guesses) {
             self.note_denied(peer, denied);
-            return match denied {
-                AccessDenied::NoToken | AccessDenied::WrongToken => respond_unauthorized(denied),
-                AccessDenied::Slowed(wait) => respond_slowed(denied, wait),
-                AccessDenied::Host | AccessDenied::Origin | AccessDenied::ReadOnly => {
-                    respond(StatusCode::FORBIDDEN, &json!({ "error": denied.to_string() }))
-                }
-            };
+            return deny(denied);
         }
         if access == Access::Operators
             && let Some(named) = self.another_service(&request)
@@ -274,7 +260,6 @@ impl AdminListener {
     }
 }
 
-/// Reads a request's body, whole.
 async fn read_body(body: RequestBody, bytes_max: usize) -> Result<Bytes, ApiProblem> {
     let late = || ApiProblem::new(ProblemCode::RequestTimeout, "the body did not arrive in time");
     let body = tokio::time::timeout(BODY_MAX, Limited::new(body, bytes_max).collect()).await;
@@ -292,12 +277,6 @@ fn is_path_of(path: &str, pattern: &str) -> bool {
         && segments.next().is_none()
 }
 
-fn refuse(problem: &ApiProblem) -> Response<Body> {
-    let mut response = respond(problem.status(), &json!(problem));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-    response
-}
-
 fn respond(status: StatusCode, body: &Value) -> Response<Body> {
     let mut response = Response::new(Body::whole(format!("{body}\n")));
     *response.status_mut() = status;
@@ -307,23 +286,34 @@ fn respond(status: StatusCode, body: &Value) -> Response<Body> {
     response
 }
 
-fn respond_unauthorized(denied: AccessDenied) -> Response<Body> {
-    let mut response = respond_denied(StatusCode::UNAUTHORIZED, "Unauthorized", denied);
-    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"oncegate\""));
-    response
+fn refuse(problem: &ApiProblem) -> Response<Body> {
+    respond_problem(problem.status(), &json!(problem))
 }
 
-fn respond_slowed(denied: AccessDenied, wait: Duration) -> Response<Body> {
-    let mut response = respond_denied(StatusCode::TOO_MANY_REQUESTS, "Too many wrong tokens", denied);
-    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait.as_secs() + 1));
-    response
-}
-
-fn respond_denied(status: StatusCode, title: &str, denied: AccessDenied) -> Response<Body> {
-    let detail = denied.to_string();
-    let problem = json!({ "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail });
-    let mut response = respond(status, &problem);
+/// Responds with a problem document (RFC 9457).
+fn respond_problem(status: StatusCode, document: &Value) -> Response<Body> {
+    let mut response = respond(status, document);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    response
+}
+
+fn deny(denied: AccessDenied) -> Response<Body> {
+    let detail = denied.to_string();
+    let (status, title, name, value) = match denied {
+        AccessDenied::NoToken | AccessDenied::WrongToken => {
+            (StatusCode::UNAUTHORIZED, "Unauthorized", WWW_AUTHENTICATE, CHALLENGE)
+        }
+        AccessDenied::Slowed(wait) => {
+            let seconds = HeaderValue::from(wait.as_secs() + 1);
+            (StatusCode::TOO_MANY_REQUESTS, "Too many wrong tokens", RETRY_AFTER, seconds)
+        }
+        AccessDenied::Host | AccessDenied::Origin | AccessDenied::ReadOnly => {
+            return respond(StatusCode::FORBIDDEN, &json!({ "error": detail }));
+        }
+    };
+    let problem = json!({ "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail });
+    let mut response = respond_problem(status, &problem);
+    response.headers_mut().insert(name, value);
     response
 }
 

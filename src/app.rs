@@ -141,12 +141,13 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     }
     // First of all, so that a signal during the start is not lost.
     let mut signals = TerminationSignals::new().map_err(StartError::Machine)?;
-    let hangups = reload::listen_for_hangups().map_err(StartError::Machine)?;
+    // It asks for a reload, and from here on no longer ends the process.
+    let hangups = signal(SignalKind::hangup()).map_err(StartError::Machine)?;
     let config = Arc::new(config);
     let shares = file_descriptors::divide(&config.limits, config.store.max_connections, config.upstreams().len());
     let (store, preparation) = store::open_unprepared(&(&*config).into())
         .await
-        .map_err(|error| StartError::Store(config.store.location.clone(), error))?;
+        .map_err(|error| StartError::Store(config.store.url.clone(), error))?;
     // After the store: the token's file may be in the store's folder.
     let admin_tokens = AdminTokens::load(&config.admin).map_err(StartError::AdminToken)?;
     let slots = UpstreamSlots::new(shares.each_upstream);
@@ -161,11 +162,11 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         stops: stops.clone(),
         background: background.clone(),
     };
-    let joined = joining.join_or_bypass().await?;
+    let is_joined = joining.join_or_bypass().await?;
 
     let listener = listen(config.listen, CLIENTS).await?;
     let admin_listener = listen(config.admin.listen, OPERATORS).await?;
-    let mut store_tasks = pin!(joining.start_tasks(joined));
+    let mut store_tasks = pin!(joining.start_tasks(is_joined));
     let mut issuer_keys = IssuerKeysReader::new(Arc::clone(&instance), live.clone());
     // Before the first request is accepted, so that its token can be verified.
     tokio::select! {
@@ -181,7 +182,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     background.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
     background.spawn(reload::reload_on_changes(source, hangups, sender, Arc::clone(&instance), stops.tasks.clone()));
     let traces = TaskTracker::new();
-    if let (Some(collector), Some(spans)) = (config.otlp.clone(), spans) {
+    if let (Some(collector), Some(spans)) = (config.telemetry.otlp.clone(), spans) {
         let (trust, service) = (config.trust.clone(), Arc::clone(&config.service));
         let exporter = SpanExporter { collector, trust, service, instance: instance.instance_lease.id().to_string() };
         traces.spawn(export::run(exporter, spans, stops.last.clone()));
@@ -201,7 +202,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         admin = %admin_listener.0,
         config = source_shown,
         upstream = %config.pass.upstream,
-        store = config.store.location.show_whole(),
+        store = config.store.url.show_whole(),
         instance = %instance.instance_lease.id(),
         routes = config.routes.len(),
         consumers = config.consumers.len(),
@@ -256,8 +257,8 @@ async fn listen(address: SocketAddr, key: ListenKey) -> Result<(SocketAddr, std:
     Ok((listener.local_addr().map_err(to_error)?, listener.into_std().map_err(to_error)?))
 }
 
-/// Starts one thread for each core, each with a runtime, a gate and upstream connections of its own, so that a request
-/// stays on one core. All accept from one socket, and share the accepted connections evenly.
+/// Starts one thread for each core, so that a request stays on one core. All accept from one socket, and share the accepted
+/// connections evenly.
 fn start_workers(
     listener: std::net::TcpListener,
     instance: &Arc<Instance>,
@@ -266,65 +267,58 @@ fn start_workers(
     drain_signals: &downstream::DrainSignals,
 ) -> std::io::Result<Vec<thread::JoinHandle<()>>> {
     let count = thread::available_parallelism()?.get();
-    ConnectionBalancer::create_inboxes(count)
-        .into_iter()
-        .enumerate()
+    let inboxes = ConnectionBalancer::create_inboxes(count).into_iter().enumerate();
+    inboxes
         .map(|(number, inbox)| {
-            let (listener, instance, drain_signals) =
-                (listener.try_clone()?, Arc::clone(instance), drain_signals.for_worker());
+            let (listener, drain_signals) = (listener.try_clone()?, drain_signals.for_worker());
             let (live, connections) = (live.clone(), Arc::clone(connections));
-            let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-            thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
-                runtime.block_on(async move {
-                    store::reply::open_reply_queue();
-                    match TcpListener::from_std(listener) {
-                        Ok(listener) => {
-                            let gate = Arc::new(Gate::new(Arc::clone(&instance)));
-                            tokio::spawn(assembly::reload_gate(live, Arc::clone(&gate)));
-                            let timeouts = FramingTimeouts::default();
-                            downstream::serve(listener, inbox, gate, connections, timeouts, drain_signals).await;
-                            // Attempts whose clients have disconnected continue here.
-                            instance.tracker.close();
-                            tokio::select! {
-                                () = instance.tracker.wait() => {}
-                                () = instance.drain_expired.cancelled() => {}
-                            }
-                        }
-                        Err(error) => tracing::error!(%error, "a worker cannot accept connections"),
-                    }
-                });
+            start_worker(format!("worker-{number}"), instance, async move |instance| {
+                store::reply::open_reply_queue();
+                let listener = match TcpListener::from_std(listener) {
+                    Ok(listener) => listener,
+                    Err(error) => return tracing::error!(%error, "a worker cannot accept connections"),
+                };
+                let gate = Arc::new(Gate::new(instance));
+                tokio::spawn(assembly::reload_gate(live, Arc::clone(&gate)));
+                downstream::serve(listener, inbox, gate, connections, FramingTimeouts::default(), drain_signals).await;
             })
         })
         .collect()
 }
 
-/// Starts one thread for all consumers, with a gate and upstream connections of its own; also where no consumer is
-/// configured, because a reload may add some. It ends like a worker.
+/// Starts one thread for all consumers, also where none is configured, because a reload may add some.
 fn start_consumers(
     instance: &Arc<Instance>,
     live: watch::Receiver<Arc<Config>>,
     closing: CancellationToken,
 ) -> std::io::Result<thread::JoinHandle<()>> {
+    start_worker("consumers".into(), instance, async move |instance| {
+        let gate = Arc::new(Gate::new(Arc::clone(&instance)));
+        let consuming = async {
+            // Messages wait for the store.
+            if closing.clone().run_until_cancelled(instance.joined.cancelled()).await.is_some() {
+                consumers::serve(gate, live, closing).await;
+            }
+        };
+        instance.drain_expired.run_until_cancelled(consuming).await;
+    })
+}
+
+/// Starts a thread with a runtime of its own, and there a gate and upstream connections of its own. It ends when its work and
+/// all attempts have ended, or the drain's time is up.
+fn start_worker(
+    name: String,
+    instance: &Arc<Instance>,
+    work: impl AsyncFnOnce(Arc<Instance>) + Send + 'static,
+) -> std::io::Result<thread::JoinHandle<()>> {
     let instance = Arc::clone(instance);
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    thread::Builder::new().name("consumers".into()).spawn(move || {
+    thread::Builder::new().name(name).spawn(move || {
         runtime.block_on(async move {
-            let gate = Arc::new(Gate::new(Arc::clone(&instance)));
-            let consuming = async {
-                // Messages wait for the store.
-                if closing.clone().run_until_cancelled(instance.joined.cancelled()).await.is_some() {
-                    consumers::serve(gate, live, closing).await;
-                }
-            };
-            tokio::select! {
-                () = consuming => {}
-                () = instance.drain_expired.cancelled() => {}
-            }
+            work(Arc::clone(&instance)).await;
+            // Attempts whose clients have disconnected continue here.
             instance.tracker.close();
-            tokio::select! {
-                () = instance.tracker.wait() => {}
-                () = instance.drain_expired.cancelled() => {}
-            }
+            instance.drain_expired.run_until_cancelled(instance.tracker.wait()).await;
         });
     })
 }
@@ -335,7 +329,7 @@ async fn reload_encryption(mut live: watch::Receiver<Arc<Config>>, instance: Arc
         let config = Arc::clone(&live.borrow_and_update());
         instance.store.reload_encryption(Encryption::from(&*config));
         if let Some(shared_cache) = instance.shared_cache.get() {
-            shared_cache.reload(config.secrets.clone(), config.cache_redis.as_ref(), &config.trust);
+            shared_cache.reload(config.secrets.clone(), config.cache.redis.as_ref(), &config.trust);
         }
     }
 }

@@ -53,12 +53,12 @@ pub struct ConnectionGuards(Arc<()>);
 pub struct ConnectionGuard(#[expect(dead_code, reason = "only its existence counts")] Arc<()>);
 
 impl ConnectionGuards {
-    /// Creates a tie.
+    /// Creates a guard.
     pub fn attach(&self) -> ConnectionGuard {
         ConnectionGuard(Arc::clone(&self.0))
     }
 
-    /// Whether any tie is alive.
+    /// Whether any guard is alive.
     pub fn is_any_attached(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
@@ -162,15 +162,15 @@ impl Body {
         copy
     }
 
-    /// Attaches a tie to a streaming body, so that its end can be seen. `None` for a body that is in memory already.
+    /// Attaches a guard to a streaming body, so that its end can be seen. `None` for a body that is in memory already.
     pub fn track_end(&mut self) -> Option<ConnectionGuards> {
         let (Self::Streaming(incoming) | Self::Teed(TeedBody { incoming, .. })) = self else { return None };
         if incoming.is_end_stream() {
             return None;
         }
-        let ties = ConnectionGuards::default();
-        incoming.attach(ties.attach());
-        Some(ties)
+        let guards = ConnectionGuards::default();
+        incoming.attach(guards.attach());
+        Some(guards)
     }
 
     /// Returns an empty body.
@@ -220,7 +220,7 @@ impl http_body::Body for Body {
             Self::Whole { data, .. } if !data.is_empty() => Poll::Ready(Some(Ok(Frame::data(std::mem::take(data))))),
             Self::Whole { trailers, .. } => Poll::Ready(trailers.take().map(|map| Ok(Frame::trailers(map)))),
             Self::Streaming(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Into::into),
-            Self::Tied(body, _) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Self::Tied(body, _) => Pin::new(body).poll_frame(cx),
             Self::Teed(tee) => {
                 let frame = ready!(Pin::new(&mut tee.incoming).poll_frame(cx));
                 tee.copy_frame(frame.as_ref());

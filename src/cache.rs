@@ -36,18 +36,6 @@ pub struct Cache {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheEpoch(u64);
 
-impl CacheEpoch {
-    /// The epoch of a purge count.
-    pub fn new(purges: u64) -> Self {
-        Self(purges)
-    }
-
-    /// The purge count.
-    pub fn purges(self) -> u64 {
-        self.0
-    }
-}
-
 impl Cache {
     /// An empty cache of at most `bytes` bytes; with 0 it stays empty.
     pub fn new(bytes: u64) -> Self {

@@ -1,15 +1,13 @@
 //! The command line.
 
 use std::error::Error;
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::builder::TypedValueParser;
-use clap::error::ErrorKind as ClapErrorKind;
-use clap::parser::ValueSource;
-use clap::{Arg, Args, Parser, Subcommand};
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
 
 use crate::app::StartError;
 use crate::config::{self, Config, Overrides, ProcessEnvironment, StoreLocation};
@@ -23,6 +21,7 @@ mod demo;
 mod drain;
 mod explain;
 mod healthcheck;
+mod http_connection;
 mod keys;
 mod man;
 mod migrate;
@@ -103,41 +102,17 @@ enum Command {
 /// The argument for the configuration file.
 #[derive(Args)]
 struct ConfigFile {
-    /// The configuration file [default: oncegate.toml in the working directory, if it is there]
-    #[arg(short, long, value_name = "FILE", env = "ONCEGATE_CONFIG", value_parser = FileNameParser)]
+    /// The configuration file [env: ONCEGATE_CONFIG] [default: oncegate.toml in the working directory, if it is there]
+    #[arg(short, long, value_name = "FILE", value_parser = OsStringValueParser::new().try_map(parse_file_name))]
     config: Option<PathBuf>,
 }
 
-/// Parses the name of the configuration file. An empty variable counts as none; an empty argument is a shell's unset variable, and must
-/// not stand for the default.
-#[derive(Clone)]
-struct FileNameParser;
-
-impl TypedValueParser for FileNameParser {
-    type Value = PathBuf;
-
-    fn parse_ref(&self, command: &clap::Command, _: Option<&Arg>, value: &OsStr) -> Result<PathBuf, clap::Error> {
-        match value.is_empty() {
-            true => Err(command.clone().error(
-                ClapErrorKind::InvalidValue,
-                "--config: the name of the file is empty: is the variable in it set? Without --config, \
-                 oncegate.toml in the working directory is read, if it is there",
-            )),
-            false => Ok(value.into()),
-        }
-    }
-
-    fn parse_ref_(
-        &self,
-        command: &clap::Command,
-        argument: Option<&Arg>,
-        value: &OsStr,
-        source: ValueSource,
-    ) -> Result<PathBuf, clap::Error> {
-        match source {
-            ValueSource::EnvVariable => Ok(value.into()),
-            _ => self.parse_ref(command, argument, value),
-        }
+/// Refuses an empty argument, which is a shell's unset variable and must not stand for the default.
+fn parse_file_name(name: OsString) -> Result<PathBuf, &'static str> {
+    match name.is_empty() {
+        true => Err("the name of the file is empty: is the variable in it set? Without --config, \
+                     oncegate.toml in the working directory is read, if it is there"),
+        false => Ok(name.into()),
     }
 }
 
@@ -146,10 +121,11 @@ const DEFAULT_FILE: &str = "oncegate.toml";
 
 impl ConfigFile {
     /// The file to read; `None` where flags, variables and defaults are all there is.
-    fn path(&self) -> Option<&Path> {
+    fn path(&self) -> Option<PathBuf> {
         // `ONCEGATE_CONFIG=` in an env file means that it is not set.
-        let named = self.config.as_deref().filter(|path| !path.as_os_str().is_empty());
-        named.or_else(|| Some(Path::new(DEFAULT_FILE)).filter(|path| !is_absent(path)))
+        let variable = || std::env::var_os("ONCEGATE_CONFIG").filter(|name| !name.is_empty()).map(PathBuf::from);
+        let named = self.config.clone().or_else(variable);
+        named.or_else(|| Some(PathBuf::from(DEFAULT_FILE)).filter(|path| !is_absent(path)))
     }
 }
 
@@ -157,40 +133,6 @@ impl ConfigFile {
 /// reading it is an error.
 fn is_absent(path: &Path) -> bool {
     path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
-}
-
-/// The values of flags that overrule the file.
-#[derive(Args)]
-struct OverrideArguments {
-    /// Where clients connect, e.g. 127.0.0.1:8080 [env: ONCEGATE_LISTEN]
-    #[arg(long, value_name = "ADDR")]
-    listen: Option<String>,
-    /// The service, e.g. http://127.0.0.1:3000 [env: ONCEGATE_UPSTREAM]
-    #[arg(long, value_name = "URL")]
-    upstream: Option<String>,
-    /// sqlite:PATH, postgres://USER@HOST/DB or memory: [env: ONCEGATE_STORE_URL]
-    #[arg(long, value_name = "URL")]
-    store: Option<String>,
-    /// Where operators and probes connect [env: ONCEGATE_ADMIN_LISTEN]
-    #[arg(long, value_name = "ADDR")]
-    admin: Option<String>,
-    /// The parts of a request that identify its caller, e.g. authorization,header:x-tenant, or none: all callers share their
-    /// keys. For each route without a scope of its own
-    #[arg(long, value_name = "PARTS")]
-    scope: Option<String>,
-}
-
-impl OverrideArguments {
-    fn overrides(&self) -> Overrides {
-        let Self { listen, upstream, store, admin, scope } = self;
-        Overrides {
-            listen: listen.clone(),
-            upstream: upstream.clone(),
-            store: store.clone(),
-            admin: admin.clone(),
-            scope: scope.clone(),
-        }
-    }
 }
 
 /// The failure of a command: its exit code and its message.
@@ -262,16 +204,20 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// The failure of a command for any other reason than those with exit codes of their own.
+fn failed(error: impl Into<Box<dyn Error>>) -> CommandError {
+    CommandError::Other(error.into())
+}
+
 fn load(file: &ConfigFile, overrides: &Overrides) -> Result<Config, CommandError> {
-    config::load(file.path(), overrides, &ProcessEnvironment).map_err(CommandError::Config)
+    config::load(file.path().as_deref(), overrides, &ProcessEnvironment).map_err(CommandError::Config)
 }
 
 /// Loads the configuration for commands that send nothing to the service: without a file, they need no upstream.
 fn load_without_service(file: &ConfigFile) -> Result<Config, CommandError> {
     let unknown = file.path().is_none() && std::env::var_os("ONCEGATE_UPSTREAM").is_none();
     let upstream = unknown.then(|| "http://localhost".to_owned());
-    let overrides = Overrides { upstream, ..Overrides::default() };
-    config::load(file.path(), &overrides, &ProcessEnvironment).map_err(CommandError::Config)
+    load(file, &Overrides { upstream, ..Overrides::default() })
 }
 
 /// Refuses an embedded store without a file: a look must not create one.
@@ -287,13 +233,13 @@ fn require_file(location: &StoreLocation) -> Result<(), CommandError> {
 /// Prints a command's result on standard output. Everything else goes to standard error.
 fn print(text: &str) -> Result<(), CommandError> {
     let mut out = std::io::stdout();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| CommandError::Other(error.into()))
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(failed)
 }
 
 /// Runs the work of a command on a runtime of its own.
 fn block_on<T>(work: impl Future<Output = Result<T, CommandError>>) -> Result<T, CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| CommandError::Other(error.into()))?.block_on(work)
+    runtime.map_err(failed)?.block_on(work)
 }
 
 fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {

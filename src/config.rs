@@ -5,18 +5,17 @@
 //! opens a socket or a database: whether the store and the upstream are reachable is checked elsewhere.
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::ops::Deref;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-
-use ipnet::IpNet;
 
 use crate::domain::fingerprint::Secrets;
 use crate::tls::Trust;
 
+pub use admin::AdminConfig;
 pub use admin_token::AdminToken;
-pub use authorize::AuthorizeConfig;
+pub use authorize::{AuthorizeConfig, ReplayOptions};
 pub use broker::Broker;
 pub use consumers::{Consumer, MessageKey};
 pub use cors::CorsPolicy;
@@ -25,28 +24,32 @@ pub use describe::describe;
 pub use dialect::{Dialect, FIRST_SENT};
 pub use environment::{Environment, ProcessEnvironment};
 pub use exposure::{StartExposure, start_exposure};
-pub use file_options::TOP;
+use file_options::UnguardedPolicy;
+pub use file_options::{CacheConfig, TOP, TopOptions};
 pub use jwt::{IssuerKeys, JwtConfig};
+pub use key::{ForwardKey, KeyRule, KeySource};
 pub use key_doc::{KeyDoc, ValueKind};
+pub use limits::{CallerLimits, LimitsConfig};
 pub use load::{admin_listen, admin_token, load, service_name};
 pub use location::StoreLocation;
-pub use otlp::OtlpCollector;
 pub use postgres_client_tls::postgres_client_tls;
-pub use postgres_parameters::{LIBPQ_PARAMETERS, ParameterRule};
 pub use postgres_tls::{PostgresTls, SslMode};
 pub use postgres_url::PostgresUrl;
-pub use problem::{ConfigProblem, ConfigProblems};
+pub use problem::{ConfigProblem, ConfigProblems, ParseResult};
 pub use reconcile::ReconcileConfig;
 pub use reconcile_url::ReconcileUrl;
 pub use redis_server::RedisServer;
-pub use route::{ForwardKey, InFlightPolicy, KeyRule, KeySource, KeySpace, Route, RouteMode, StoreDownPolicy};
-pub use route_options::{BODY_BYTES_MAX, parse_ttl};
+pub use route::Route;
+pub use route_options::{
+    BODY_BYTES_MAX, InFlightPolicy, KeySpace, RouteMode, RouteOptions, StoreDownPolicy, parse_ttl,
+};
 pub use route_settings::RouteSetting;
 pub use schema::schema;
 pub use scope::{ScopePart, ScopeRule, ScopeSource};
 pub use service_url::parse as parse_service_url;
 pub use source_files::SourceFiles;
-pub use telemetry::LogFormat;
+pub use store::{LeaseConfig, STORE_CONNECTIONS_MIN, StoreConfig};
+pub use telemetry::{LogFormat, OtlpCollector, TelemetryConfig};
 pub use tls::TlsConfig;
 pub use units::parse_duration;
 pub use upstream::UpstreamTarget;
@@ -78,7 +81,6 @@ mod location;
 mod methods;
 mod nearest;
 mod options;
-mod otlp;
 mod outcome;
 mod postgres_client_tls;
 mod postgres_parameters;
@@ -90,11 +92,9 @@ mod reconcile;
 mod reconcile_url;
 mod redis_server;
 mod route;
-mod route_context;
 mod route_options;
 mod route_settings;
 mod routes;
-mod scalar;
 mod schema;
 mod scope;
 mod secrets;
@@ -114,18 +114,24 @@ mod warnings;
 mod wording;
 mod words;
 
-/// The values of command-line flags.
-#[derive(Clone, Debug, Default)]
+/// The values of command-line flags, which overrule the file; the comments are their help.
+#[derive(clap::Args, Clone, Debug, Default)]
 pub struct Overrides {
-    /// `--listen`, for `listen`.
+    /// Where clients connect, e.g. 127.0.0.1:8080 [env: ONCEGATE_LISTEN]
+    #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
-    /// `--upstream`, for the `upstream` at the top.
+    /// The service, e.g. http://127.0.0.1:3000 [env: ONCEGATE_UPSTREAM]
+    #[arg(long, value_name = "URL")]
     pub upstream: Option<String>,
-    /// `--store`, for `store.url`.
+    /// sqlite:PATH, postgres://USER@HOST/DB or memory: [env: ONCEGATE_STORE_URL]
+    #[arg(long, value_name = "URL")]
     pub store: Option<String>,
-    /// `--admin`, for `admin.listen`.
+    /// Where operators and probes connect [env: ONCEGATE_ADMIN_LISTEN]
+    #[arg(long, value_name = "ADDR")]
     pub admin: Option<String>,
-    /// `--scope`, for `defaults.scope`: its parts, separated by commas.
+    /// The parts of a request that identify its caller, e.g. authorization,header:x-tenant, or none: all callers share their
+    /// keys. For each route without a scope of its own
+    #[arg(long, value_name = "PARTS")]
     pub scope: Option<String>,
 }
 
@@ -140,26 +146,14 @@ pub fn show_whole_path(path: &Path) -> String {
 /// A checked configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The address for clients.
-    pub listen: SocketAddr,
+    /// The options at the top of the file and those of its simple tables, which are read as fields of the configuration itself.
+    pub options: TopOptions,
     /// Settings for requests that no route guards.
     pub pass: PassThroughConfig,
-    /// The service's name, which keeps services that share a database apart.
-    pub service: Arc<str>,
     /// The keys of fingerprints and of sealed requests.
     pub secrets: Secrets,
-    /// The networks whose forwarding fields and `header:` scope parts are believed.
-    pub trusted_proxies: Vec<IpNet>,
-    /// Whether state-changing requests that no route guards are refused.
-    pub refuse_unguarded: bool,
-    /// The time between failing readiness and closing the listener.
-    pub drain_delay: Duration,
-    /// The longest time for which running attempts may finish at shutdown.
-    pub drain_timeout: Duration,
     /// The origins whose pages may read the answers that no route owns.
     pub cors: Arc<CorsPolicy>,
-    /// The URI before the slug in a problem's `type`.
-    pub problem_base: Box<str>,
     /// TLS towards clients; `None` for cleartext.
     pub tls: Option<TlsConfig>,
     /// The files beside the configuration's own: of TLS on either side, and those of `${file:…}`.
@@ -168,20 +162,10 @@ pub struct Config {
     pub jwt: Option<Arc<JwtConfig>>,
     /// The authorities that the collector of traces, brokers, the shared cache and the issuer of tokens are verified with.
     pub trust: Trust,
-    /// The bounds on what clients can hold.
-    pub limits: LimitsConfig,
     /// The operators' listener.
     pub admin: AdminConfig,
     /// The store of keys.
     pub store: StoreConfig,
-    /// The most bytes of completed responses in memory; 0 for none.
-    pub cache_memory: u64,
-    /// The server of the shared cache; `None` for none.
-    pub cache_redis: Option<RedisServer>,
-    /// The log's filter and format.
-    pub log: LogConfig,
-    /// The collector of traces; `None` for no traces.
-    pub otlp: Option<OtlpCollector>,
     /// The routes, in the order of the file; at least one.
     pub routes: Vec<Arc<Route>>,
     /// The queues whose messages are requests.
@@ -190,12 +174,20 @@ pub struct Config {
     pub warnings: Vec<String>,
 }
 
+impl Deref for Config {
+    type Target = TopOptions;
+
+    fn deref(&self) -> &TopOptions {
+        &self.options
+    }
+}
+
 impl Config {
     /// The services that are called, each once.
     pub fn upstreams(&self) -> HashSet<&UpstreamTarget> {
         let routes = self.routes.iter().flat_map(|route| {
             let probed = route.reconcile.as_ref().map(|reconcile| &*reconcile.lookup.upstream);
-            let asked = route.authorize.as_ref().map(|authorize| &*authorize.upstream);
+            let asked = route.replay.authorize.as_ref().map(|authorize| &*authorize.upstream);
             [Some(&*route.upstream), probed, asked].into_iter().flatten()
         });
         let issuer = self.jwt.iter().filter_map(|jwt| jwt.upstream());
@@ -205,6 +197,11 @@ impl Config {
     /// TLS towards services: of unguarded requests, and of each route.
     pub(crate) fn upstream_tls(&self) -> impl Iterator<Item = &UpstreamTlsConfig> {
         std::iter::once(&self.pass.tls).chain(self.routes.iter().map(|route| &route.upstream_tls))
+    }
+
+    /// Whether state-changing requests that no route guards are refused.
+    pub fn refuses_unguarded(&self) -> bool {
+        self.unguarded == UnguardedPolicy::Refuse
     }
 
     /// Whether a route has the keys that are stored under this name.
@@ -226,74 +223,6 @@ pub struct PassThroughConfig {
     pub upstream_idle_timeout: Duration,
     /// The time from acceptance after which a queued key whose route is gone is dead, from `[defaults]`.
     pub give_up_after: Duration,
-}
-
-/// The operators' listener.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AdminConfig {
-    /// The address; a loopback address where there is no token.
-    pub listen: SocketAddr,
-    /// The token that operators must present. Without one, that of `token_file` counts.
-    pub token: Option<AdminToken>,
-    /// The token of those who may look and not change.
-    pub read_token: Option<AdminToken>,
-    /// The file with the token that the first start draws; `None` where no place for it is known.
-    pub token_file: Option<PathBuf>,
-    /// Whether everybody on this machine is an operator.
-    pub open: bool,
-}
-
-/// The fewest connections to PostgreSQL: one each for the lease, the sweep, upkeep and reservations, and two for settlements.
-/// With fewer, one kind of work could starve another.
-pub const STORE_CONNECTIONS_MIN: usize = 6;
-
-/// The bounds on what clients can hold. Beyond them, new work is refused; nothing that runs is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LimitsConfig {
-    /// The connections of clients.
-    pub connections: usize,
-    /// The connections of one peer address; 0 for no limit.
-    pub connections_per_peer: usize,
-    /// The bytes of request and response bodies in memory.
-    pub held_bodies: u64,
-    /// The slowest body that is read on, in bytes a second.
-    pub body_rate: u64,
-    /// The connections to one upstream.
-    pub upstream_connections: usize,
-}
-
-/// The store of keys, and the lease in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoreConfig {
-    /// The kind of store, and where it is. Shown without its password.
-    pub location: StoreLocation,
-    /// Connections to PostgreSQL; at least [`STORE_CONNECTIONS_MIN`].
-    pub max_connections: usize,
-    /// The time limit for one operation.
-    pub timeout: Duration,
-    /// Bring an old schema up to date at start, rather than refuse it.
-    pub migrate: bool,
-    /// Whether migrating distributes the keys of a new store over the nodes of a cluster.
-    pub distribute: bool,
-    /// Whether stored responses are encrypted with the current secret.
-    pub encrypt: bool,
-    /// The time between two renewals of an instance's lease.
-    pub heartbeat: Duration,
-    /// The time for which a lease is valid without a renewal; twice a heartbeat at least.
-    pub expiry: Duration,
-    /// The time between two passes of the sweeper.
-    pub sweep_every: Duration,
-    /// The time between two passes of the reaper.
-    pub reap_every: Duration,
-}
-
-/// The log's filter and format.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogConfig {
-    /// A filter that `tracing_subscriber::EnvFilter` reads.
-    pub filter: String,
-    /// The format of each line.
-    pub format: LogFormat,
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ use std::time::Duration;
 use http::Response;
 use http::header::CONNECTION;
 use rustix::net::sockopt;
-use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -16,12 +15,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::body::Body;
+use crate::domain::response::write_field;
 use crate::gate::Gate;
 use crate::protocol::refusal::{ReachedLimit, Refusal};
+use crate::transport::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, Transport};
 use balancer::{ConnectionCount, WorkerInbox};
 use connection_limits::{ConnectionLimits, ConnectionPermit};
 use framing_guard::FramingTimeouts;
-use shared_socket::Socket;
 
 pub mod balancer;
 pub mod connection;
@@ -31,12 +31,6 @@ mod shared_socket;
 /// The pause after an error of `accept` (mostly: no file descriptors left). Long enough not to spin, short enough not to be
 /// noticed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// TCP keep-alive finds clients whose machine or network is gone while nothing is sent (a silent stream, a tunnel): the
-/// kernel sends the first probe after 60 s of silence and the next ones every 15 s. Four unanswered probes end the
-/// connection.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
-const KEEPALIVE_PROBES: u32 = 4;
 /// The time from accepting a connection to the end of its TLS handshake. A handshake takes two round trips at most; a
 /// client on a bad network loses a packet in each and sends it again after one second, and after three. A client that
 /// takes longer only holds a socket.
@@ -127,7 +121,7 @@ fn encode_refusal(refusal: Response<Body>) -> Vec<u8> {
     let mut bytes =
         format!("HTTP/1.1 {}\r\nconnection: close\r\ncontent-length: {}\r\n", head.status, body.len()).into_bytes();
     for (name, value) in head.headers.iter().filter(|(name, _)| **name != CONNECTION) {
-        bytes.extend_from_slice(&[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+        write_field(&mut bytes, name, value);
     }
     bytes.extend_from_slice(b"\r\n");
     bytes.extend_from_slice(&body);
@@ -147,25 +141,22 @@ async fn serve_connection(
         return;
     }
     let socket = match gate.tls() {
-        None => Socket::Plain(stream),
+        None => Transport::Tcp(stream),
         // No request has been sent yet, so nothing is lost if the drain closes the listener meanwhile.
         Some(tls) => tokio::select! {
             () = drain.closing.cancelled() => return,
-            handshake = accept_tls(stream, tls) => match handshake {
-                Ok(socket) => socket,
-                Err(error) => {
-                    tracing::debug!(%error, %peer, "a client's TLS handshake failed");
-                    return;
+            handshake = timeout(HANDSHAKE_MAX, TlsAcceptor::from(tls).accept(stream)) => {
+                match handshake.map_err(io::Error::from).flatten() {
+                    Ok(stream) => Transport::Tls(Box::new(stream.into())),
+                    Err(error) => {
+                        tracing::debug!(%error, %peer, "a client's TLS handshake failed");
+                        return;
+                    }
                 }
-            },
+            }
         },
     };
     connection::serve(socket, peer.ip(), gate, timeouts, drain).await;
-}
-
-async fn accept_tls(stream: TcpStream, tls: Arc<ServerConfig>) -> io::Result<Socket> {
-    let stream = timeout(HANDSHAKE_MAX, TlsAcceptor::from(tls).accept(stream)).await??;
-    Ok(Socket::Tls(Box::new(stream)))
 }
 
 fn enable_keepalive(stream: &TcpStream) -> io::Result<()> {

@@ -216,7 +216,7 @@ pub fn quiet_time(store: &StoreConfig, route: &Route) -> Duration {
 pub fn clock_limits(store: &StoreConfig, routes: &[Arc<Route>]) -> ClockLimits {
     let longest = |time: &dyn Fn(&Route) -> Duration| routes.iter().map(|route| time(route)).max();
     ClockLimits {
-        tolerance: lease::margin(store.expiry),
+        tolerance: lease::margin(store.lease.expiry),
         longest_quiet_time: longest(&|route| quiet_time(store, route)).unwrap_or_default(),
         longest_ttl: longest(&|route| route.ttl + route.remember.unwrap_or_default()).unwrap_or_default(),
     }

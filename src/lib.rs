@@ -2,7 +2,7 @@
 //!
 //! The modules, roughly in the order in which a request meets them. Each uses only the modules to its right:
 //! `cli → app → admin · consumers · downstream · tasks → gate → instance → cache · store · upstream → protocol →
-//! body · telemetry → config → jitter · jwt · lingering_stream · tls · write_coalesced → machine → domain`, which `tests/tidy.rs`
+//! body · telemetry → config → jitter · jwt · lingering_stream · tls · transport → machine → domain`, which `tests/tidy.rs`
 //! holds. Start at [`domain`] for the terms and at [`gate`] for the journey of a request.
 
 pub mod admin;
@@ -25,5 +25,5 @@ pub mod store;
 pub mod tasks;
 pub mod telemetry;
 pub mod tls;
+pub mod transport;
 pub mod upstream;
-pub mod write_coalesced;

@@ -5,10 +5,11 @@
 //! short transactions, each complete by itself, and a write that it acknowledges is durable. Only the store's clock decides. The store knows nothing
 //! of HTTP, and no transaction stays open while the upstream works.
 
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use parking_lot::RwLock;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
@@ -52,12 +53,10 @@ mod migrate;
 mod open;
 mod params;
 mod postgres;
-mod probes;
 pub mod reply;
 mod results;
 pub mod row;
 pub mod salts;
-mod service_reports;
 mod sqlite;
 pub mod statement;
 
@@ -65,11 +64,13 @@ pub mod statement;
 /// commit.
 pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
-/// The future of [`Backend::relocate`].
-pub type RelocateFuture<'a> = BoxFuture<'a, Result<(), RelocateError>>;
-
-/// The time limit of [`Store::count_live_keys`] and [`Store::move_live_keys`].
-const COUNT_TIME_MAX: Duration = Duration::from_millis(250);
+/// The time limit of a call: the store's timeout, and 250 ms at most for the counts of live keys.
+fn time_limit(name: &str, timeout: Duration) -> Duration {
+    match name {
+        "count_live_keys" | "move_live_keys" => timeout.min(Duration::from_millis(250)),
+        _ => timeout,
+    }
+}
 
 /// The table of the calls. An entry has the specification, the signature, and the [`CallKind`] with the call's [`Op`] and
 /// its label. `calls!(name)` passes the table to the macro `name!`: `declare_calls!` makes the methods of [`Backend`] from
@@ -267,7 +268,7 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Uses another location of the same store from now on: other hosts, another user or password, other certificates. Changes
     /// nothing where the location is not usable, or leads to another store.
-    fn relocate<'a>(&'a self, _location: &'a StoreLocation) -> RelocateFuture<'a> {
+    fn relocate<'a>(&'a self, _location: &'a StoreLocation) -> BoxFuture<'a, Result<(), RelocateError>> {
         Box::pin(std::future::ready(Err(RelocateError::NeedsRestart)))
     }
 
@@ -331,7 +332,10 @@ impl Store {
                 Ok(answer)
             });
             if let Some(op) = kind.op() {
-                self.metrics.count(op, started, &answer);
+                self.metrics.durations.observe(op, started.elapsed());
+                if answer.is_err() {
+                    self.metrics.errors.count(op);
+                }
             }
             if let Some(period) = self.breaker.judge(kind, began, &answer) {
                 self.runtime.spawn(ping_until_answered(self.me.clone(), period));
@@ -352,11 +356,11 @@ impl Store {
 
     /// Uses other secrets from now on.
     pub fn reload_encryption(&self, encryption: Encryption) {
-        *self.encryption.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(encryption);
+        *self.encryption.write() = Arc::new(encryption);
     }
 
     fn encryption(&self) -> Arc<Encryption> {
-        Arc::clone(&self.encryption.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.encryption.read())
     }
 
     /// Waits at most `wait_max` until no living instance of the service caches a response purged by that count. Returns the
@@ -435,7 +439,7 @@ impl From<&config::Config> for StoreSettings {
     fn from(config: &config::Config) -> Self {
         let store = &config.store;
         Self {
-            location: store.location.clone(),
+            location: store.url.clone(),
             max_connections: store.max_connections,
             timeout: store.timeout,
             migrate: store.migrate,

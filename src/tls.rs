@@ -4,7 +4,6 @@
 //! opens a socket.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -64,9 +63,6 @@ pub enum ClientCertificates {
 /// accepted.
 ///
 /// Each configuration has its own memory of TLS sessions, and no key of tickets: no session outlives a change of the authorities.
-///
-/// # Errors
-/// [`CertificateFileError`].
 pub fn server_config(
     certificate: &[u8],
     key: &[u8],
@@ -194,7 +190,8 @@ pub struct ClientIdentity {
 
 /// The TLS configuration towards services: the authorities that they are verified with, and the proxy's own certificate.
 /// Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Trust")]
 pub struct Trust {
     client: Arc<ClientConfig>,
     /// The hash of its parts: two of them with the same hash accept the same services and show the same certificate.
@@ -205,15 +202,10 @@ impl Trust {
     /// Requires of a service a certificate by one of these authorities, for the name by which it is called, and shows none.
     /// The protocol is HTTP/1.1.
     pub fn new(authorities: &Authorities) -> Self {
-        let builder = start_config(ClientConfig::builder_with_provider);
-        let client = builder.with_root_certificates(Arc::clone(&authorities.roots)).with_no_client_auth();
-        Self::from_config(client, authorities.digest)
+        Self::with_identity(authorities, None, authorities.digest).expect("there is no certificate to reject")
     }
 
     /// Does the same, and shows a certificate to services that ask for one. `digest` is the hash of both parts.
-    ///
-    /// # Errors
-    /// [`CertificateFileError`].
     pub fn with_identity(
         authorities: &Authorities,
         identity: Option<ClientIdentity>,
@@ -221,18 +213,14 @@ impl Trust {
     ) -> Result<Self, CertificateFileError> {
         let builder = start_config(ClientConfig::builder_with_provider);
         let builder = builder.with_root_certificates(Arc::clone(&authorities.roots));
-        let client = match identity {
+        let mut client = match identity {
             Some(ClientIdentity { chain, key }) => {
                 builder.with_client_auth_cert(chain, key).map_err(explain_rejection)?
             }
             None => builder.with_no_client_auth(),
         };
-        Ok(Self::from_config(client, digest))
-    }
-
-    fn from_config(mut client: ClientConfig, digest: [u8; 32]) -> Self {
         client.alpn_protocols = vec![HTTP1.to_vec()];
-        Self { client: Arc::new(client), digest }
+        Ok(Self { client: Arc::new(client), digest })
     }
 
     /// The hash of its parts.
@@ -266,12 +254,6 @@ impl PartialEq for Trust {
 }
 
 impl Eq for Trust {}
-
-impl fmt::Debug for Trust {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Trust")
-    }
-}
 
 /// The configurations for the connections to one service. Cheap to clone.
 #[derive(Clone)]

@@ -13,6 +13,7 @@ use crate::body::Body;
 use crate::body::pooled::PooledBody;
 use crate::config::{UpstreamTarget as Target, UpstreamTlsConfig};
 use crate::tls::HandshakeError;
+use crate::transport::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
 use connection_slots::UpstreamSlots;
 use connector::{ConnectionFailure, Connector, ConnectorKind};
 use pool::{PoolProtocol, UpstreamPool};
@@ -29,12 +30,6 @@ pub mod probe;
 
 /// The reason of most requests that the service did not get.
 const NOTHING_SENT: &str = "Nothing of the request was sent.";
-
-/// TCP keep-alive finds an upstream whose machine is gone: streams and tunnels have no time limit. The kernel sends the
-/// first probe after 60 s of silence and the next ones every 15 s. Four unanswered probes end the connection.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
-const KEEPALIVE_PROBES: u32 = 4;
 
 /// The pooled connections to one upstream. Cheap to clone; the clones share the pool.
 #[derive(Clone)]
@@ -131,14 +126,18 @@ impl UpstreamClient {
     /// # Errors
     /// As for [`Self::call`]; [`CallError::Overloaded`] also if no place becomes free within the time for a connection.
     pub async fn call_unguarded(&self, request: &mut Request<Body>) -> Result<Response<PooledBody>, CallError> {
-        let place = self.0.take_unguarded_place().await?;
-        self.0.call(request, &|| true, place).await
+        let pool = &self.0;
+        let place = match pool.shares_connections() {
+            true => None,
+            false => {
+                let place = pool.slots.take_unguarded_place(pool.connector.limit).await;
+                Some(place.ok_or(CallError::Overloaded)?)
+            }
+        };
+        pool.call(request, &|| true, place).await
     }
 
     /// Sends one request at any time, see [`Self::call_while`].
-    ///
-    /// # Errors
-    /// [`CallError`] says whether the request may have reached the upstream.
     pub async fn call(&self, request: &mut Request<Body>) -> Result<Response<PooledBody>, CallError> {
         self.call_while(request, &|| true).await
     }

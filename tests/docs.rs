@@ -283,60 +283,6 @@ fn every_link_in_the_documents_has_a_target() {
     assert!(followed > 80, "the links are not found");
 }
 
-/// The decision records: their texts by the names of their files.
-fn decision_records() -> BTreeMap<String, String> {
-    let records = documents().into_iter().filter(|(name, _)| name.parent() == Some(Path::new("docs/decisions")));
-    let named = records.map(|(name, text)| (name.file_name().unwrap().to_str().unwrap().to_owned(), text));
-    named.filter(|(name, _)| name != "README.md").collect()
-}
-
-#[test]
-fn the_decision_records_are_few_short_and_in_their_index() {
-    let index = fs::read_to_string(root().join("docs/decisions/README.md")).unwrap();
-    let listed: Vec<_> = index.lines().filter(|line| line.starts_with("- ")).collect();
-    let records = decision_records();
-    assert!((1..=30).contains(&records.len()), "{} records", records.len());
-    let line = |(number, (name, text)): (usize, (&String, &String))| {
-        let lines = text.lines().count();
-        assert!(lines <= 40, "{name} has {lines} lines");
-        let (begin, title) = text.lines().next().unwrap().strip_prefix("# ").unwrap().split_once(' ').unwrap();
-        assert!(begin == format!("{number:04}") && name.starts_with(&format!("{begin}-")), "{name}: {begin}");
-        format!("- [{begin}]({name}) {title}")
-    };
-    assert_eq!(listed, (1..).zip(&records).map(line).collect::<Vec<_>>());
-}
-
-#[test]
-#[ignore = "until src refers to them"]
-fn the_code_refers_to_each_decision_record_and_each_record_to_files_that_exist() {
-    fn collect(folder: &Path, found: &mut String) {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                collect(&path, found);
-            } else if path.extension().is_some_and(|extension| extension == "rs" || extension == "sql") {
-                found.push_str(&fs::read_to_string(path).unwrap());
-            }
-        }
-    }
-    let mut code = String::new();
-    for folder in ["src", "crates", "migrations"] {
-        collect(&root().join(folder), &mut code);
-    }
-    let records = decision_records();
-    let reference = Regex::new(r"docs/decisions/([\w-]+\.md)").unwrap();
-    let referred: BTreeSet<_> = reference.captures_iter(&code).map(|found| found[1].to_owned()).collect();
-    assert_eq!(referred, records.keys().cloned().collect());
-    let place = Regex::new(r"`((?:src|crates|migrations|tests)/[\w./-]+)`").unwrap();
-    for (name, text) in records {
-        let places: Vec<_> = place.captures_iter(&text).map(|found| found[1].to_owned()).collect();
-        assert!(!places.is_empty(), "{name} names no place");
-        for place in places {
-            assert!(root().join(&place).exists(), "{name}: {place} does not exist");
-        }
-    }
-}
-
 /// The documents that a document links to.
 fn links(name: &Path, text: &str) -> BTreeSet<PathBuf> {
     let link = Regex::new(r"\]\(([^)#:\s]+\.md)[)#]").unwrap();
@@ -452,6 +398,60 @@ fn normal(path: &Path) -> PathBuf {
         }
     }
     normal
+}
+
+/// The decision records: their texts by the names of their files.
+fn decision_records() -> BTreeMap<String, String> {
+    let records = documents().into_iter().filter(|(name, _)| name.parent() == Some(Path::new("docs/decisions")));
+    let named = records.map(|(name, text)| (name.file_name().unwrap().to_str().unwrap().to_owned(), text));
+    named.filter(|(name, _)| name != "README.md").collect()
+}
+
+#[test]
+fn the_decision_records_are_few_short_and_in_their_index() {
+    let index = fs::read_to_string(root().join("docs/decisions/README.md")).unwrap();
+    let listed: Vec<_> = index.lines().filter(|line| line.starts_with("- ")).collect();
+    let records = decision_records();
+    assert!((1..=30).contains(&records.len()), "{} records", records.len());
+    let line = |(number, (name, text)): (usize, (&String, &String))| {
+        let lines = text.lines().count();
+        assert!(lines <= 40, "{name} has {lines} lines");
+        let (begin, title) = text.lines().next().unwrap().strip_prefix("# ").unwrap().split_once(' ').unwrap();
+        assert!(begin == format!("{number:04}") && name.starts_with(&format!("{begin}-")), "{name}: {begin}");
+        format!("- [{begin}]({name}) {title}")
+    };
+    assert_eq!(listed, (1..).zip(&records).map(line).collect::<Vec<_>>());
+}
+
+#[test]
+#[ignore = "until src refers to them"]
+fn the_code_refers_to_each_decision_record_and_each_record_to_files_that_exist() {
+    fn collect(folder: &Path, found: &mut String) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                collect(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs" || extension == "sql") {
+                found.push_str(&fs::read_to_string(path).unwrap());
+            }
+        }
+    }
+    let mut code = String::new();
+    for folder in ["src", "crates", "migrations"] {
+        collect(&root().join(folder), &mut code);
+    }
+    let records = decision_records();
+    let reference = Regex::new(r"docs/decisions/([\w-]+\.md)").unwrap();
+    let referred: BTreeSet<_> = reference.captures_iter(&code).map(|found| found[1].to_owned()).collect();
+    assert_eq!(referred, records.keys().cloned().collect());
+    let place = Regex::new(r"`((?:src|crates|migrations|tests)/[\w./-]+)`").unwrap();
+    for (name, text) in records {
+        let places: Vec<_> = place.captures_iter(&text).map(|found| found[1].to_owned()).collect();
+        assert!(!places.is_empty(), "{name} names no place");
+        for place in places {
+            assert!(root().join(&place).exists(), "{name}: {place} does not exist");
+        }
+    }
 }
 
 #[test]

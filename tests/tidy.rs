@@ -19,7 +19,7 @@ const LAYERS: [&[&str]; 13] = [
     &["protocol"],
     &["body", "telemetry"],
     &["config"],
-    &["jitter", "jwt", "lingering_stream", "tls", "write_coalesced"],
+    &["jitter", "jwt", "lingering_stream", "tls", "transport"],
     &["machine"],
     &["domain"],
 ];

@@ -5,7 +5,6 @@
 //! (DNS rebinding, recognised by the `Host`). Neither knows a token, nor passes the checks here. The checks apply to
 //! requests with a token as well, as a browser may know it.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
@@ -38,33 +37,27 @@ pub enum Role {
 }
 
 /// The reason why a request is denied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessDenied {
-    /// There is no token.
+    #[error("{}", NEEDS_TOKEN)]
     NoToken,
-    /// The token is wrong.
+    #[error("{}", NEEDS_TOKEN)]
     WrongToken,
-    /// Too many wrong tokens have come from this address; none is looked at for so long.
+    /// No token from the address is looked at for so long.
+    #[error("too many wrong tokens have come from this address: tokens from it are not checked for up to a minute")]
     Slowed(Duration),
-    /// The token may look and not change.
+    #[error("this token may look and not change")]
     ReadOnly,
     /// There is not exactly one `Host`, or it is foreign.
+    #[error("the Host is not this listener: use its address, or localhost, with its port")]
     Host,
-    /// A page of another site sends the request.
+    #[error("the Origin is not this listener: other sites' pages may not ask here")]
     Origin,
 }
 
-impl fmt::Display for AccessDenied {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Slowed(_) => "too many wrong tokens have come from this address: tokens from it are not checked for up to a minute",
-            Self::ReadOnly => "this token may look and not change",
-            Self::NoToken | Self::WrongToken => "this needs the listener's token, and the request does not have it: send `Authorization: Bearer TOKEN`; the command line takes it from ONCEGATE_ADMIN_TOKEN, from the file's `admin.token`, or from the file that the instance's log names at its start",
-            Self::Host => "the Host is not this listener: use its address, or localhost, with its port",
-            Self::Origin => "the Origin is not this listener: other sites' pages may not ask here",
-        })
-    }
-}
+const NEEDS_TOKEN: &str = "this needs the listener's token, and the request does not have it: send `Authorization: Bearer \
+                           TOKEN`; the command line takes it from ONCEGATE_ADMIN_TOKEN, from the file's `admin.token`, or \
+                           from the file that the instance's log names at its start";
 
 impl Access {
     /// Whether a request to the listener at this address may go on. It is made by `peer`.
@@ -94,29 +87,40 @@ impl Access {
     }
 }
 
-/// The role of a request by its token. A wrong token is counted.
+/// The role of a request by its token.
 ///
 /// # Errors
-/// [`AccessDenied::NoToken`], [`AccessDenied::WrongToken`] or [`AccessDenied::Slowed`].
+/// [`AccessDenied::NoToken`], or those of [`check_token`].
 pub fn find_role(
     headers: &HeaderMap,
     peer: IpAddr,
     tokens: &AdminTokens,
     guesses: &TokenGuesses,
 ) -> Result<Role, AccessDenied> {
-    let Some(operator) = &tokens.operator else { return Ok(Role::Operator) };
-    if !headers.contains_key(AUTHORIZATION) {
-        return Err(AccessDenied::NoToken);
+    match &tokens.operator {
+        None => Ok(Role::Operator),
+        Some(_) if !headers.contains_key(AUTHORIZATION) => Err(AccessDenied::NoToken),
+        Some(_) => check_token(shown_token(headers), peer, tokens, guesses),
     }
+}
+
+/// The role that a token has. A wrong token is counted; after too many from one address, none from there is looked at for a while.
+///
+/// # Errors
+/// [`AccessDenied::WrongToken`] or [`AccessDenied::Slowed`].
+pub fn check_token(
+    shown: Option<&[u8]>,
+    peer: IpAddr,
+    tokens: &AdminTokens,
+    guesses: &TokenGuesses,
+) -> Result<Role, AccessDenied> {
     if let Some(wait) = guesses.wait_before_token(peer) {
         return Err(AccessDenied::Slowed(wait));
     }
-    let shown = shown_token(headers);
-    if shown.is_some_and(|shown| operator.matches(shown)) {
-        return Ok(Role::Operator);
-    }
-    if shown.zip(tokens.reader.as_ref()).is_some_and(|(shown, reader)| reader.matches(shown)) {
-        return Ok(Role::Reader);
+    for (token, role) in [(&tokens.operator, Role::Operator), (&tokens.reader, Role::Reader)] {
+        if token.as_ref().zip(shown).is_some_and(|(token, shown)| token.matches(shown)) {
+            return Ok(role);
+        }
     }
     guesses.count_wrong_token(peer);
     Err(AccessDenied::WrongToken)

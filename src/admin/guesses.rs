@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::domain::peer_network::peer_network;
@@ -23,7 +23,7 @@ impl TokenGuesses {
     /// Returns the time until a token from this address is looked at again; `None` where it is looked at now.
     pub fn wait_before_token(&self, peer: IpAddr) -> Option<Duration> {
         let peer = peer_network(peer);
-        let mut wrong = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wrong = self.0.lock();
         wrong.retain(|(_, at)| at.elapsed() < WRONG_WINDOW);
         let mut of_peer = wrong.iter().rev().filter(|(of, _)| *of == peer);
         let (_, earliest) = of_peer.nth(WRONG_MAX - 1)?;
@@ -32,7 +32,7 @@ impl TokenGuesses {
 
     /// Counts a wrong token from this address.
     pub fn count_wrong_token(&self, peer: IpAddr) {
-        let mut wrong = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wrong = self.0.lock();
         if wrong.len() >= WRONG_REMEMBERED {
             wrong.pop_front();
         }

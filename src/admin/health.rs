@@ -5,12 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::StatusCode;
-use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::AdminListener;
-use crate::config::{Config, Route, RouteMode};
+use crate::config::{Route, RouteMode};
 use crate::domain::rfc3339;
 use crate::instance::Instance;
 use crate::store::{self, StoreError};
@@ -26,33 +25,6 @@ pub(super) struct Readiness {
     pub(super) status: StatusCode,
     /// The state behind that, for programs.
     pub(super) document: Value,
-}
-
-/// The routes that guard, while the store is away.
-#[derive(Serialize)]
-struct RoutesWithoutStore {
-    /// Those that forward requests unguarded.
-    bypassing: Vec<String>,
-    /// Those that refuse requests.
-    refusing: Vec<String>,
-    /// Whether this instance forwards nothing unguarded at the moment.
-    #[serde(skip)]
-    is_closed: bool,
-}
-
-impl RoutesWithoutStore {
-    /// Divides the routes. One that bypasses makes the instance ready: its requests would be refused otherwise, and those of
-    /// the other routes get the same 503 here as from a load balancer without instances.
-    fn new(config: &Config, is_closed: bool) -> Self {
-        let guarding = config.routes.iter().filter(|route| route.mode == RouteMode::Enforce);
-        let (bypassing, refusing): (Vec<_>, Vec<_>) = guarding.partition(|route| route.bypasses());
-        let names = |routes: Vec<&Arc<Route>>| routes.into_iter().map(|route| route.name.to_string()).collect();
-        Self { bypassing: names(bypassing), refusing: names(refusing), is_closed }
-    }
-
-    fn bypasses(&self) -> bool {
-        !self.is_closed && !self.bypassing.is_empty()
-    }
 }
 
 impl AdminListener {
@@ -76,7 +48,6 @@ impl AdminListener {
         let (is_lease_held, is_draining) = (instance_lease.may_start(), self.leaving.is_cancelled());
         let is_away = trouble.is_some() || health.is_open;
         let is_full = self.instance.in_flight.is_full_of_unstored_outcomes();
-        let without_store = is_away.then(|| RoutesWithoutStore::new(&self.config.borrow(), has_failed || is_full));
         let mut reasons = Vec::new();
         if is_draining {
             reasons.push("draining".to_owned());
@@ -93,8 +64,14 @@ impl AdminListener {
                 "memory: as many outcomes wait for the store as it holds; nothing is forwarded unguarded".to_owned(),
             );
         }
-        // It should get requests although it cannot guard them.
-        let is_bypassing = !is_draining && without_store.as_ref().is_some_and(RoutesWithoutStore::bypasses);
+        // One route that bypasses makes the instance ready: its requests would be refused otherwise, and those of the other routes
+        // get the same 503 here as from a load balancer without instances.
+        let live = Arc::clone(&self.config.borrow());
+        let guarding = live.routes.iter().filter(|route| route.mode == RouteMode::Enforce);
+        let (bypassing, refusing): (Vec<_>, Vec<_>) = guarding.partition(|route| route.bypasses());
+        let is_bypassing = is_away && !is_draining && !has_failed && !is_full && !bypassing.is_empty();
+        let names = |routes: &[&Arc<Route>]| routes.iter().map(|route| json!(route.name)).collect::<Vec<_>>();
+        let without_store = is_away.then(|| json!({ "bypassing": names(&bypassing), "refusing": names(&refusing) }));
         let (status, name) = match (is_bypassing, reasons.is_empty()) {
             (true, _) => (StatusCode::OK, "bypassing"),
             (false, true) => (StatusCode::OK, "ready"),
@@ -110,7 +87,7 @@ impl AdminListener {
             "store": {
                 "reachable": silent_ms.is_none(),
                 "unreachable_for_ms": silent_ms,
-                "schema": store::schema(&config.store.location),
+                "schema": store::schema(&config.store.url),
                 "clock": {
                     "watched_for_ms": clock.watched_for().as_millis() as u64,
                     "last_jump_ms": clock.last_jump().map(|jump| jump.signed_millis()),

@@ -9,14 +9,12 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use tokio::sync::watch;
+use serde_json::{Value, json};
 
-use crate::config::Config;
+use crate::config::{Config, Route};
 use crate::instance::store_clock::StoreClock;
-use crate::store::admin::{Cursor, KeyFilter};
-use crate::store::{ListKeysParams, Store};
-use dto::AdminResponse;
-use params::KeyRequest;
+use crate::store::Store;
+use params::{JsonFields, QueryParams};
 use problem::ApiProblem;
 
 mod changes;
@@ -31,14 +29,11 @@ pub mod typed_response;
 /// The length of a request's body, at most; also of a response that somebody types in.
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
 
-/// The kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdminMethod {
-    /// Lists the audit log.
     Audit,
     /// Counts keys, and changes them if they are not more than expected.
     BulkChange,
-    /// Lists keys.
     List,
     /// Forgets a key.
     Purge,
@@ -48,9 +43,7 @@ pub enum AdminMethod {
     Requeue,
     /// Says how an unknown outcome ended.
     Resolve,
-    /// Shows a key.
     Show,
-    /// Counts keys by route and state.
     Stats,
 }
 
@@ -68,83 +61,97 @@ pub struct AdminRequest<'a> {
     pub actor: String,
 }
 
-/// Answers requests about the keys of one service.
-pub struct KeyAdmin {
-    store: Arc<Store>,
-    config: watch::Receiver<Arc<Config>>,
-    store_clock: Option<Arc<StoreClock>>,
-}
-
-impl KeyAdmin {
-    /// Works on this store. Each request goes by the configuration at its beginning. `store_clock` is `None` where no instance
-    /// has watched the store's clock: then the operator vouches for it that an attempt is over, and no TTL counts as ended.
-    pub fn new(store: Arc<Store>, config: watch::Receiver<Arc<Config>>, store_clock: Option<Arc<StoreClock>>) -> Self {
-        Self { store, config, store_clock }
-    }
-
-    /// Reads a request and carries it out.
-    ///
-    /// # Errors
-    /// [`ApiProblem`], and nothing was changed. Where the store failed, the problem says that it may have been.
-    pub async fn answer(&self, request: AdminRequest<'_>) -> Result<AdminResponse, ApiProblem> {
-        let snapshot = self.snapshot();
-        Ok(match KeyRequest::parse(request)? {
-            KeyRequest::Audit(query) => AdminResponse::Audit(snapshot.list_audit(query).await?),
-            KeyRequest::BulkChange(request) => AdminResponse::BulkChange(snapshot.change_keys(request).await?),
-            KeyRequest::Change { id, decision } => AdminResponse::Change(snapshot.change_key(id, decision).await?),
-            KeyRequest::List(query) => AdminResponse::List(snapshot.list_keys(query).await?),
-            KeyRequest::Show { id } => AdminResponse::Details(Box::new(snapshot.show_key(id).await?)),
-            KeyRequest::Stats => AdminResponse::Stats(snapshot.count_keys().await?),
-        })
-    }
-
-    /// Returns the administration for one request.
-    pub fn snapshot(&self) -> KeyAdminSnapshot<'_> {
-        KeyAdminSnapshot {
-            store: &self.store,
-            config: Arc::clone(&self.config.borrow()),
-            store_clock: self.store_clock.as_deref(),
-            as_of: self.store_clock.as_ref().map(|clock| clock.now()),
-        }
-    }
-}
-
-/// The administration of keys while one request is carried out: a reload does not change the configuration under it.
-pub struct KeyAdminSnapshot<'a> {
+/// The administration of one service's keys while one request is carried out: a reload does not change the configuration under
+/// the request.
+pub struct KeyAdmin<'a> {
     store: &'a Store,
     config: Arc<Config>,
+    /// `None` where no instance has watched the store's clock: then the operator vouches for it that an attempt is over, and no
+    /// TTL counts as ended.
     store_clock: Option<&'a StoreClock>,
     /// The store's time at the request's beginning, before any attempt was found quiet.
     as_of: Option<SystemTime>,
 }
 
-impl KeyAdminSnapshot<'_> {
+impl<'a> KeyAdmin<'a> {
+    pub fn new(store: &'a Store, config: Arc<Config>, store_clock: Option<&'a StoreClock>) -> Self {
+        Self { store, config, store_clock, as_of: store_clock.map(StoreClock::now) }
+    }
+
+    /// Reads a request, carries it out, and returns the response's JSON.
+    ///
+    /// # Errors
+    /// [`ApiProblem`], and nothing was changed. Where the store failed, the problem says that it may have been.
+    pub async fn answer(&self, request: AdminRequest<'_>) -> Result<Value, ApiProblem> {
+        let AdminRequest { method, id, query, body, actor } = request;
+        let (mut query, mut fields) = (QueryParams::parse(query)?, JsonFields::parse(body)?);
+        Ok(match method {
+            AdminMethod::Audit => {
+                let (limit, id, cursor) = (query.take_limit()?, query.take_text("id")?, query.take_text("cursor")?);
+                query.finish()?;
+                json!(self.list_audit(&id, &cursor, limit).await?)
+            }
+            AdminMethod::BulkChange => {
+                query.finish()?;
+                let (method, keys, expect) =
+                    (fields.take_action()?, fields.take_selection()?, fields.take_number("expect")?);
+                let decision = fields.take_decision(method, actor, false)?;
+                fields.finish()?;
+                json!(self.change_keys(keys, decision, expect).await?)
+            }
+            AdminMethod::List => {
+                let (filter, limit, cursor) = (query.take_filter()?, query.take_limit()?, query.take_text("cursor")?);
+                query.finish()?;
+                json!(self.list_keys(filter, &cursor, limit).await?)
+            }
+            AdminMethod::Purge | AdminMethod::Release | AdminMethod::Requeue | AdminMethod::Resolve => {
+                // Some clients drop the body of a DELETE.
+                let accept_risk = query.take_flag("accept_risk")?;
+                query.finish()?;
+                let decision = fields.take_decision(method, actor, accept_risk)?;
+                fields.finish()?;
+                json!(self.change_key(id, decision).await?)
+            }
+            AdminMethod::Show => {
+                query.finish()?;
+                json!(self.show_key(id).await?)
+            }
+            AdminMethod::Stats => {
+                query.finish()?;
+                json!(self.count_keys().await?)
+            }
+        })
+    }
+
     fn service(&self) -> Arc<str> {
         Arc::clone(&self.config.service)
     }
+}
 
-    /// The call for a page of the service's keys.
-    fn key_page(&self, filter: KeyFilter, after: Option<Cursor>, limit: u32) -> ListKeysParams {
-        ListKeysParams { service: self.service(), filter, after, limit }
+/// The route whose keys are stored under this name.
+pub fn find_route<'a>(config: &'a Config, name: &str) -> Option<&'a Route> {
+    config.routes.iter().find(|route| route.has_name(name)).map(|route| &**route)
+}
+
+/// A value of the route of that name; for a route that is not configured here, the largest of all routes.
+pub fn route_value<T: Ord + Default>(config: &Config, name: &str, value: impl Fn(&Route) -> T) -> T {
+    match find_route(config, name) {
+        Some(route) => value(route),
+        None => config.routes.iter().map(|route| value(route)).max().unwrap_or_default(),
     }
 }
 
-/// Returns the actor of a request over the admin listener, for the audit log: the peer's address, and the name that it
-/// claims.
+/// Returns the actor of a request, for the audit log: the name that the client claims, and the client's place.
+pub fn actor(claimed: Option<&[u8]>, place: &str) -> String {
+    match claimed.map(clean_name).filter(|name| !name.is_empty()) {
+        Some(name) => format!("{name} (claimed) {place}"),
+        None => format!("operator {place}"),
+    }
+}
+
+/// Returns the actor of a request over the admin listener.
 pub fn remote_actor(peer: std::net::IpAddr, claimed: Option<&[u8]>) -> String {
-    let peer = peer.to_canonical();
-    match claimed.map(clean_name).filter(|name| !name.is_empty()) {
-        Some(name) => format!("{name} (claimed) at {peer}"),
-        None => format!("operator at {peer}"),
-    }
-}
-
-/// Returns the actor of a request from the command line, straight on the store.
-pub fn local_actor(claimed: Option<&[u8]>) -> String {
-    match claimed.map(clean_name).filter(|name| !name.is_empty()) {
-        Some(name) => format!("{name} (claimed) on the command line"),
-        None => "operator on the command line".to_owned(),
-    }
+    actor(claimed, &format!("at {}", peer.to_canonical()))
 }
 
 /// Cleans a claimed name: short, and without characters that a terminal or a log would interpret.
@@ -173,6 +180,6 @@ mod tests {
         );
         assert_eq!(remote_actor(peer, Some(&[b'a'; 1000])).len(), 64 + " (claimed) at 10.0.0.7".len());
         assert_eq!(remote_actor(peer, Some(b"\xff")), "\u{fffd} (claimed) at 10.0.0.7");
-        assert_eq!(local_actor(Some(b"")), "operator on the command line");
+        assert_eq!(actor(Some(b""), "on the command line"), "operator on the command line");
     }
 }

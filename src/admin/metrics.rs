@@ -1,6 +1,6 @@
 //! `GET /metrics`: counters, and the numbers that are looked up for each scrape. Also the traffic part of `/api/v1/stats`.
 
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
@@ -33,7 +33,7 @@ const CALLERS_MAX: usize = 100;
 #[derive(Default)]
 pub(super) struct KeyCountCache {
     tried: Mutex<Option<Instant>>,
-    counted: Arc<std::sync::Mutex<Option<Instant>>>,
+    counted: Arc<parking_lot::Mutex<Option<Instant>>>,
 }
 
 impl KeyCountCache {
@@ -46,7 +46,7 @@ impl KeyCountCache {
             let counting = tokio::spawn(count(Arc::clone(instance), Arc::clone(&self.counted)));
             let _ = timeout(COUNT_MAX, counting).await;
         }
-        let mut counted = lock(&self.counted);
+        let mut counted = self.counted.lock();
         if counted.is_some_and(|counted| counted.elapsed() > COUNT_KEPT) {
             *counted = None;
             instance.observability.metrics.keys.set(None::<fn(StateKind) -> u64>);
@@ -55,18 +55,13 @@ impl KeyCountCache {
 }
 
 /// Counts the keys; the store ends a count that takes too long.
-async fn count(instance: Arc<Instance>, counted: Arc<std::sync::Mutex<Option<Instant>>>) {
+async fn count(instance: Arc<Instance>, counted: Arc<parking_lot::Mutex<Option<Instant>>>) {
     let counting = instance.store.count_keys(Arc::clone(&instance.config.service));
     let Ok(tally) = counting.await else { return };
     let of = |state: StateKind| tally.counts.iter().filter(move |count| count.state == state);
-    let mut counted = lock(&counted);
+    let mut counted = counted.lock();
     instance.observability.metrics.keys.set(Some(|state| of(state).map(|count| count.keys).sum()));
     *counted = Some(Instant::now());
-}
-
-fn lock(counted: &std::sync::Mutex<Option<Instant>>) -> MutexGuard<'_, Option<Instant>> {
-    // One value, so a poisoned lock is usable.
-    counted.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl AdminListener {

@@ -16,19 +16,17 @@ use http::header::{
 };
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Limited};
 
 use super::auth::{self, AccessDenied, Role};
+use super::key_admin::BODY_BYTES_MAX;
 use super::key_admin::problem::ApiProblem;
-use super::key_admin::{BODY_BYTES_MAX, KeyAdminSnapshot};
-use super::{AdminListener, BODY_MAX, NOT_JOINED};
+use super::{AdminListener, CHALLENGE, NOT_JOINED, read_body};
 use crate::body::Body;
 use crate::body::request_body::RequestBody;
 use crate::domain::execution_risk::ActionKind;
 use crate::domain::fingerprint::{form, is_form};
 use format::{Shown, ShownTime};
 use frame::Frame;
-use runbooks::Runbook;
 use sessions::Visitor;
 
 pub use sessions::Sessions;
@@ -39,8 +37,6 @@ mod frame;
 mod instance_pages;
 mod list_pages;
 mod outcome_chart;
-mod route_pages;
-mod runbooks;
 mod sessions;
 mod sign_in_pages;
 mod text;
@@ -75,7 +71,7 @@ enum PagePath<'a> {
     Keys,
     Overview,
     Routes,
-    Runbook(Runbook),
+    Runbook(&'static str),
     SignIn,
     SignOut,
     Style,
@@ -96,7 +92,8 @@ impl<'a> PagePath<'a> {
             ["keys", id, action] => Self::Change(id, ActionKind::parse(action)?),
             ["page.css"] => Self::Style,
             ["routes"] => Self::Routes,
-            ["runbooks", name] => Self::Runbook(Runbook::parse(name)?),
+            ["runbooks", "dead-keys"] => Self::Runbook(include_str!("../../docs/runbooks/dead-keys.md")),
+            ["runbooks", "unknown-keys"] => Self::Runbook(include_str!("../../docs/runbooks/unknown-keys.md")),
             ["sign-in"] => Self::SignIn,
             ["sign-out"] => Self::SignOut,
             _ => return None,
@@ -108,35 +105,37 @@ impl<'a> PagePath<'a> {
         match self {
             Self::BulkChange | Self::Change(..) | Self::SignIn => &[Method::GET, Method::POST],
             Self::Find | Self::SignOut => &[Method::POST],
-            Self::Audit
-            | Self::Instances
-            | Self::Key(_)
-            | Self::Keys
-            | Self::Overview
-            | Self::Routes
-            | Self::Runbook(_)
-            | Self::Style => &[Method::GET],
+            _ => &[Method::GET],
         }
     }
 }
 
 /// The parameters of a query string or of a form. Of a parameter that comes twice, the first counts.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct FormParams(Vec<(String, String)>);
 
 impl FormParams {
+    fn new(params: &[(&str, &str)]) -> Self {
+        Self(params.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    }
+
     fn parse(text: &[u8]) -> Self {
-        let text_of = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        // Browsers send line ends as CR LF.
+        let text_of = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).replace("\r\n", "\n");
         Self(form::pairs(text).map(|(name, value)| (text_of(name), text_of(value))).collect())
     }
 
-    /// Returns a parameter; the empty text where it is missing.
+    /// Returns a parameter without spaces around it; the empty text where it is missing.
+    fn text(&self, name: &str) -> &str {
+        self.get(name).trim()
+    }
+
+    /// Returns a parameter as it was sent; the empty text where it is missing.
     fn get(&self, name: &str) -> &str {
         self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
 }
 
-/// A page with a message alone.
 #[derive(Template)]
 #[template(path = "message.html")]
 struct MessagePage<'a> {
@@ -153,7 +152,6 @@ struct Visit<'a> {
 }
 
 impl AdminListener {
-    /// Answers a request for a page.
     pub(super) async fn answer_page(
         &self,
         request: Request<RequestBody>,
@@ -240,7 +238,7 @@ impl AdminListener {
             (PagePath::Key(id), _) => visit.show_key(id).await,
             (PagePath::Keys, _) => visit.show_keys().await,
             (PagePath::Routes, _) => Ok(visit.show_routes().await),
-            (PagePath::Runbook(runbook), _) => Ok(visit.show_runbook(runbook).await),
+            (PagePath::Runbook(text), _) => Ok(visit.show_runbook(text).await),
             (PagePath::Overview | PagePath::SignIn | PagePath::SignOut | PagePath::Style, _) => {
                 Ok(visit.show_overview().await)
             }
@@ -251,10 +249,6 @@ impl AdminListener {
         }
     }
 
-    /// Returns the visitor.
-    ///
-    /// # Errors
-    /// They have to sign in first, or have shown wrong tokens.
     fn find_visitor(&self, headers: &HeaderMap, cookie: Option<&[u8]>, peer: IpAddr) -> Result<Visitor, AccessDenied> {
         let tokens = self.tokens();
         if let Some(visitor) = cookie.and_then(|cookie| self.sessions.find_visitor(cookie, peer)) {
@@ -266,11 +260,6 @@ impl AdminListener {
 }
 
 impl Visit<'_> {
-    fn key_admin(&self) -> KeyAdminSnapshot<'_> {
-        self.admin.key_admin.snapshot()
-    }
-
-    /// Shows a problem.
     async fn show_problem(&self, problem: &ApiProblem) -> Response<Body> {
         #[derive(Template)]
         #[template(path = "problem.html")]
@@ -298,17 +287,10 @@ async fn read_form(request: &Parts, body: RequestBody) -> Result<FormParams, Res
     if !is_form(kind) {
         return Err(render_message(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Wrong content type", "This page takes forms."));
     }
-    match tokio::time::timeout(BODY_MAX, Limited::new(body, FORM_BYTES_MAX).collect()).await {
-        Ok(Ok(body)) => Ok(FormParams::parse(&body.to_bytes())),
-        Ok(Err(_)) => Err(render_message(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "Nothing was changed",
-            "The form is too large, or its connection broke.",
-        )),
-        Err(_) => {
-            Err(render_message(StatusCode::REQUEST_TIMEOUT, "Nothing was changed", "The form did not arrive in time."))
-        }
-    }
+    let refuse = |problem: ApiProblem| {
+        render_message(problem.status(), "Nothing was changed", &format!("The form was not read: {problem}."))
+    };
+    Ok(FormParams::parse(&read_body(body, FORM_BYTES_MAX).await.map_err(refuse)?))
 }
 
 /// Redirects to the form for signing in; a form that was to change something is refused.
@@ -322,9 +304,8 @@ fn ask_to_sign_in(request: &Parts, is_form: bool) -> Response<Body> {
     with_challenge(render_message(StatusCode::UNAUTHORIZED, "Nothing was changed", &why))
 }
 
-/// Adds the field that every 401 has (RFC 9110 section 11.6.1).
 fn with_challenge(mut response: Response<Body>) -> Response<Body> {
-    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"oncegate\""));
+    response.headers_mut().insert(WWW_AUTHENTICATE, CHALLENGE);
     response
 }
 

@@ -4,16 +4,15 @@
 //! response does not even say whether there is such a key, and no byte of the body is read.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::header::SET_COOKIE;
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use super::key_admin::params::JsonFields;
 use super::key_admin::problem::{ApiProblem, ProblemCode};
-use super::read_body;
+use super::key_admin::{find_route, route_value};
+use super::{AdminListener, read_body};
 use crate::body::request_body::RequestBody;
 use crate::config::{Config, Route};
 use crate::domain::attempt::{AttemptOutcome, Settlement};
@@ -27,7 +26,6 @@ use crate::protocol::fields;
 use crate::protocol::stored_response;
 use crate::store::{FindReservationParams, SettleResult};
 
-/// The reports of services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServiceMethod {
     /// The attempt was executed, with this response.
@@ -47,54 +45,51 @@ const FIELDS_BYTES_MAX: usize = 64 * 1024;
 /// The number of header fields that a response may have, the same as for a service's answer.
 const FIELDS_MAX: usize = 100;
 
-/// Answers services.
-pub(super) struct ServiceApi {
-    instance: Arc<Instance>,
-    config: watch::Receiver<Arc<Config>>,
-}
-
-/// A reservation of its key's newest attempt, with its route.
+/// A reservation of its key's newest attempt.
 struct CurrentReservation<'a> {
     handle: ReservationHandle,
     key: ReservedKey,
     config: &'a Config,
-    route: Option<&'a Route>,
 }
 
-impl ServiceApi {
-    pub(super) fn new(instance: Arc<Instance>, config: watch::Receiver<Arc<Config>>) -> Self {
-        Self { instance, config }
-    }
-
+impl AdminListener {
     /// Reads a report and stores it.
     ///
     /// # Errors
     /// [`ApiProblem`], and nothing was changed. Where the store failed, the problem says that it may have been.
-    pub(super) async fn answer(
+    pub(super) async fn answer_service(
         &self,
         method: ServiceMethod,
         request: Request<RequestBody>,
     ) -> Result<(StatusCode, Value), ApiProblem> {
         let (head, body) = request.into_parts();
         let text = head.uri.path().split('/').nth(4).unwrap_or_default();
-        let handle = ReservationHandle::parse(text).ok_or_else(no_reservation)?;
+        let handle = ReservationHandle::parse(text).ok_or_else(|| {
+            let detail = "this is not a reservation: write the whole value of the request's Oncegate-Reservation field";
+            ApiProblem::new(ProblemCode::NoSuchReservation, detail)
+        })?;
         let config = Arc::clone(&self.config.borrow());
         let current = self.find_reservation(handle, &config).await?;
         match method {
             ServiceMethod::Complete => {
                 // A text takes up to twice its bytes in JSON, unless it is all escapes; base64 takes less.
-                let body = read_body(body, 2 * current.body_max() + 2 * FIELDS_BYTES_MAX).await?;
-                let mut fields = JsonFields::parse(&body)?;
-                let response = fields.take_service_response()?;
-                fields.finish()?;
+                let bytes_max = 2 * (current.body_max() + FIELDS_BYTES_MAX);
+                let body = read_body(body, bytes_max).await?;
+                let mut report = JsonFields::parse(&body)?;
+                let mut response = report.take_response()?;
+                report.finish()?;
+                // As of any stored response.
+                fields::prepare_for_client(&mut response.headers);
                 self.complete(&current, response).await
             }
             ServiceMethod::NotExecuted => {
                 JsonFields::parse(&read_body(body, REPORT_BYTES_MAX).await?)?.finish()?;
                 if self.is_running_here(&current) {
-                    return Err(still_running());
+                    let detail = "this attempt is still running here, although its lease ran out: answer its request, or \
+                                  report again once it has ended";
+                    return Err(ApiProblem::new(ProblemCode::StillRunning, detail));
                 }
-                self.report(&current, ReportKind::NotExecuted(current.ttl())).await
+                self.report(&current, ReportKind::NotExecuted(current.route_value(|route| route.ttl))).await
             }
             ServiceMethod::RecoveryPoint => {
                 let mut fields = JsonFields::parse(&read_body(body, REPORT_BYTES_MAX).await?)?;
@@ -118,8 +113,7 @@ impl ServiceApi {
     ) -> Result<CurrentReservation<'a>, ApiProblem> {
         let params = FindReservationParams { service: Arc::clone(&config.service), handle };
         let key = self.instance.store.find_reservation(params).await?.ok_or_else(over)?;
-        let route = config.routes.iter().find(|route| route.has_name(&key.route)).map(|route| &**route);
-        Ok(CurrentReservation { handle, key, config, route })
+        Ok(CurrentReservation { handle, key, config })
     }
 
     async fn complete(
@@ -139,8 +133,8 @@ impl ServiceApi {
         let Instance { store, cache, wait_groups, .. } = &*self.instance;
         let outcome = AttemptOutcome::Completed {
             response: Arc::clone(&response),
-            ttl: current.ttl(),
-            remember: current.remember(),
+            ttl: current.route_value(|route| route.ttl),
+            remember: current.route_value(|route| route.remember),
         };
         let epoch = cache.current_epoch();
         match store.settle(Settlement::from_service(id, token, outcome)).await? {
@@ -200,20 +194,8 @@ impl ServiceApi {
 }
 
 impl CurrentReservation<'_> {
-    /// Returns a value of the route; for a route that is not configured here, the largest of all routes.
     fn route_value<T: Ord + Default>(&self, value: impl Fn(&Route) -> T) -> T {
-        match self.route {
-            Some(route) => value(route),
-            None => self.config.routes.iter().map(|route| value(route)).max().unwrap_or_default(),
-        }
-    }
-
-    fn ttl(&self) -> Duration {
-        self.route_value(|route| route.ttl)
-    }
-
-    fn remember(&self) -> Option<Duration> {
-        self.route_value(|route| route.remember)
+        route_value(self.config, &self.key.route, value)
     }
 
     fn body_max(&self) -> usize {
@@ -222,7 +204,7 @@ impl CurrentReservation<'_> {
 
     /// Returns the response as it would be stored if it were the answer to the attempt.
     fn to_stored(&self, mut response: StoredResponse) -> StoredResponse {
-        match self.route {
+        match find_route(self.config, &self.key.route) {
             Some(route) => stored_response::to_storable(&response, route),
             None => {
                 fields::remove(&mut response.headers, |name| fields::is_momentary(name) || name == SET_COOKIE);
@@ -230,11 +212,6 @@ impl CurrentReservation<'_> {
             }
         }
     }
-}
-
-fn no_reservation() -> ApiProblem {
-    let detail = "this is not a reservation: write the whole value of the request's Oncegate-Reservation field";
-    ApiProblem::new(ProblemCode::NoSuchReservation, detail)
 }
 
 fn over() -> ApiProblem {
@@ -246,10 +223,4 @@ fn over() -> ApiProblem {
 fn completed_already() -> ApiProblem {
     let detail = "the key is completed, and a completed key does not change: retries get the stored response";
     ApiProblem::new(ProblemCode::AlreadyCompleted, detail)
-}
-
-fn still_running() -> ApiProblem {
-    let detail = "this attempt is still running here, although its lease ran out: answer its request, or report again once it \
-                  has ended";
-    ApiProblem::new(ProblemCode::StillRunning, detail)
 }

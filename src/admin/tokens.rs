@@ -1,10 +1,9 @@
 //! The tokens of a running listener: the configured ones, or one that is drawn at the first start and kept in a file.
 
-use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -23,27 +22,11 @@ pub struct AdminTokens {
 }
 
 /// The reason why there is no token.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: set admin.token (or ONCEGATE_ADMIN_TOKEN), or admin.token_file to a file that can be written")]
 pub struct TokenFileError {
-    /// The file; `None` where no place for one is known.
-    file: Option<PathBuf>,
+    what: String,
     source: io::Error,
-}
-
-impl fmt::Display for TokenFileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.file {
-            Some(file) => write!(f, "the admin token in {} cannot be read or created", file.display())?,
-            None => f.write_str("there is no place for the admin token's file")?,
-        }
-        f.write_str(": set admin.token (or ONCEGATE_ADMIN_TOKEN), or admin.token_file to a file that can be written")
-    }
-}
-
-impl std::error::Error for TokenFileError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.source)
-    }
 }
 
 impl AdminTokens {
@@ -56,14 +39,19 @@ impl AdminTokens {
         if config.open || config.token.is_some() {
             return Ok(Self { operator: config.token.clone(), reader, is_configured: config.token.is_some() });
         }
-        let failed = |source| TokenFileError { file: config.token_file.clone(), source };
-        let file = config.token_file.as_deref().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
-        let token = read_or_create(file).map_err(failed)?;
+        let Some(file) = &config.token_file else {
+            let what = "there is no place for the admin token's file".to_owned();
+            return Err(TokenFileError { what, source: io::ErrorKind::NotFound.into() });
+        };
+        let token = read_or_create(file).map_err(|source| TokenFileError {
+            what: format!("the admin token in {} cannot be read or created", file.display()),
+            source,
+        })?;
         if fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o004 != 0) {
             tracing::warn!(file = %file.display(), "everybody on this machine can read the admin token: `chmod 600` its file");
         }
         // Operators read it from elsewhere.
-        let shown = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+        let shown = std::path::absolute(file).unwrap_or_else(|_| file.clone());
         tracing::info!(file = %shown.display(), "the admin listener's token is in this file");
         Ok(Self { operator: Some(token), reader, is_configured: false })
     }

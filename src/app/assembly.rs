@@ -64,11 +64,11 @@ pub fn assemble(
     fill_random(&mut provisional).map_err(|error| StartError::Machine(error.into()))?;
     let instance_lease = InstanceLease::new(
         InstanceId::from_random(u64::from_ne_bytes(random)),
-        config.store.heartbeat,
-        config.store.expiry,
+        config.store.lease.heartbeat,
+        config.store.lease.expiry,
     );
     let metrics = Metrics::new(store.metrics());
-    let (tracer, spans) = config.otlp.as_ref().map(|_| traces::span_queue(&metrics.spans)).unzip();
+    let (tracer, spans) = config.telemetry.otlp.as_ref().map(|_| traces::span_queue(&metrics.spans)).unzip();
     let now = BootInstant::now();
     // This machine's clock, until the store's is known.
     let reading = ClockReading { started: now, ended: now, store_time: SystemTime::now() };
@@ -81,7 +81,7 @@ pub fn assemble(
         unsent_deliveries: Default::default(),
         in_flight: Arc::default(),
         wait_groups: Arc::default(),
-        cache: Cache::new(config.cache_memory),
+        cache: Cache::new(config.cache.memory),
         last_seen: LastSeenRecords::default(),
         shared_cache: OnceLock::new(),
         key_limits: NewKeyLimits::default(),
@@ -115,14 +115,14 @@ pub async fn join(instance: &Instance) -> Result<Option<SharedCacheTask>, StartE
     let Instance { config, store, instance_lease, store_clock, observability, .. } = instance;
     let salt = salts::open(store, &config.service, &config.secrets, None).await.map_err(StartError::Salt)?;
     let begun = BootInstant::now();
-    let (service, expiry) = (Arc::clone(&config.service), config.store.expiry);
+    let (service, expiry) = (Arc::clone(&config.service), config.store.lease.expiry);
     let renewal =
         LeaseRenewal { instance: instance_lease.id(), service, expiry, purges_seen: None, hold_ttls_until: None };
     let renewed = store.renew_lease(renewal).await.map_err(StartError::Lease)?;
     instance.cache.observe_purge_count(renewed.purges);
     store_clock.restart(&ClockReading { started: begun, ended: BootInstant::now(), store_time: renewed.now });
     store_clock.note_stored_hold(renewed.ttls_held_until);
-    let shared_cache_task = config.cache_redis.clone().map(|server| {
+    let shared_cache_task = config.cache.redis.clone().map(|server| {
         let metrics = observability.metrics.shared_cache.clone();
         let secrets = config.secrets.clone();
         let (cache, task) = SharedCache::new(server, &config.service, &salt, secrets, &config.trust, metrics);
@@ -147,7 +147,7 @@ pub fn start_tasks(
     let store = &instance.config.store;
     background.spawn(tasks::run(
         Heartbeat::new(Arc::clone(instance), live.clone()),
-        store.heartbeat,
+        store.lease.heartbeat,
         stop_last.clone(),
     ));
     background.spawn(tasks::run(Sweeper(Arc::clone(instance)), store.sweep_every, stop.clone()));

@@ -8,7 +8,6 @@ use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
 use super::{ShutdownSignals, StartError, assembly, retention, route_identities};
-use crate::cache::shared::SharedCacheTask;
 use crate::config::Config;
 use crate::instance::Instance;
 use crate::store::StorePreparation;
@@ -27,24 +26,13 @@ pub(super) struct Joining {
     pub background: TaskTracker,
 }
 
-/// The result of trying to join the store at start.
-pub(super) enum JoinResult {
-    /// It is joined. Holds the task of the shared cache, if there is one.
-    Joined(Option<SharedCacheTask>),
-    /// It is away.
-    Away,
-}
-
 impl Joining {
-    /// Joins the store. Where it is away and a route bypasses it, the start goes on without it.
+    /// Joins the store, and returns whether it is there. Where it is away and a route bypasses it, the start goes on without it.
     ///
     /// # Errors
     /// [`StartError`]: any other, or that the store is away and every route needs it.
-    pub async fn join_or_bypass(&self) -> Result<JoinResult, StartError> {
-        let error = match self.join().await {
-            Ok(shared_cache_task) => return Ok(JoinResult::Joined(shared_cache_task)),
-            Err(error) => error,
-        };
+    pub async fn join_or_bypass(&self) -> Result<bool, StartError> {
+        let Err(error) = self.join().await else { return Ok(true) };
         if !error.is_outage() || !self.instance.config.routes.iter().any(|route| route.bypasses()) {
             return Err(error);
         }
@@ -53,24 +41,20 @@ impl Joining {
             "{error}: this process starts without its store. Routes with store_down = \"bypass\" forward requests unguarded, and all \
              others refuse them, until the store is reached"
         );
-        Ok(JoinResult::Away)
+        Ok(false)
     }
 
     /// Starts what works on the store. Where it was away, this tries until it is reached. Then it waits for ever.
     ///
     /// # Errors
     /// [`StartError`]: the store is there, and this process cannot use it.
-    pub async fn start_tasks(&self, result: JoinResult) -> Result<(), StartError> {
-        let mut joined = match result {
-            JoinResult::Joined(shared_cache_task) => Some(shared_cache_task),
-            JoinResult::Away => None,
-        };
-        while joined.is_none() {
+    pub async fn start_tasks(&self, mut is_joined: bool) -> Result<(), StartError> {
+        while !is_joined {
             sleep(RETRY_PAUSE).await;
             match self.join().await {
-                Ok(shared_cache_task) => {
+                Ok(()) => {
                     tracing::warn!("the store is reached: from now on requests are guarded");
-                    joined = Some(shared_cache_task);
+                    is_joined = true;
                 }
                 Err(error) if error.is_outage() => tracing::debug!(cause = error_causes(&error), "{error}"),
                 Err(error) => return Err(error),
@@ -79,21 +63,21 @@ impl Joining {
         let Self { instance, live, stops, background, .. } = self;
         assembly::start_tasks(instance, live, &stops.tasks, &stops.last, background);
         background.spawn(retention::publish_changes(Arc::clone(instance), live.clone(), stops.tasks.clone()));
-        if let Some(task) = joined.flatten() {
-            background.spawn(task.run(stops.last.clone()));
-        }
         std::future::pending().await
     }
 
-    async fn join(&self) -> Result<Option<SharedCacheTask>, StartError> {
+    async fn join(&self) -> Result<(), StartError> {
         let instance = &self.instance;
         let (store, settings) = (&*instance.store, &instance.config.store);
-        self.preparation.run().await.map_err(|error| StartError::Store(settings.location.clone(), error))?;
+        self.preparation.run().await.map_err(|error| StartError::Store(settings.url.clone(), error))?;
         let shared_cache_task = assembly::join(instance).await?;
         let config = Arc::clone(&self.live.borrow());
         if let Some(shared_cache) = instance.shared_cache.get() {
             // A reload may have come before.
-            shared_cache.reload(config.secrets.clone(), config.cache_redis.as_ref(), &config.trust);
+            shared_cache.reload(config.secrets.clone(), config.cache.redis.as_ref(), &config.trust);
+        }
+        if let Some(task) = shared_cache_task {
+            self.background.spawn(task.run(self.stops.last.clone()));
         }
         if let Err(error) = route_identities::warn_of_changes(store, &config).await {
             tracing::warn!(%error, "the identities of the routes could not be compared with those of the last start");
@@ -101,6 +85,6 @@ impl Joining {
         if let Err(error) = retention::publish(store, &config).await {
             tracing::warn!(%error, "the routes' retention could not be written for services that complete their keys in SQL");
         }
-        Ok(shared_cache_task)
+        Ok(())
     }
 }

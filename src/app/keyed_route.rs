@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::Method;
 
-use crate::config::{KeySource, KeySpace, Route, RouteMode, ScopePart, ScopeSource};
+use crate::config::{Config, KeySource, KeySpace, Route, RouteMode, ScopePart, ScopeSource};
 use crate::domain::path_pattern::PathPattern;
 
 /// A route as far as it decides which record a request has.
@@ -38,6 +38,11 @@ pub(super) struct KeyLookup {
     syntax: String,
 }
 
+/// The routes of a configuration.
+pub(super) fn keyed_routes(config: &Config) -> Vec<KeyedRoute> {
+    config.routes.iter().map(|route| (&**route).into()).collect()
+}
+
 impl From<&Route> for KeyedRoute {
     fn from(route: &Route) -> Self {
         let requests = RouteRequests {
@@ -46,21 +51,16 @@ impl From<&Route> for KeyedRoute {
             methods: route.methods.clone(),
             is_guarded: route.mode == RouteMode::Enforce,
         };
-        Self { name: Arc::clone(&route.name), requests: Some(requests), lookup: route.into() }
-    }
-}
-
-impl From<&Route> for KeyLookup {
-    fn from(route: &Route) -> Self {
-        let scope = route.scope.parts.iter();
-        let scope: Vec<_> = scope.map(describe_part).collect();
+        let scope: Vec<_> = route.scope.parts.iter().map(describe_part).collect();
         let sources: Vec<_> = route.key.sources.iter().map(describe_source).collect();
         let space = match route.space {
             KeySpace::Path => "path".into(),
             KeySpace::Route => format!("route {}", route.space_name()),
             KeySpace::Service => "service".into(),
         };
-        Self { scope: scope.join(" "), space, place: sources.join(" "), syntax: route.key.syntax.name().into() }
+        let (scope, place, syntax) = (scope.join(" "), sources.join(" "), route.key.syntax.name().into());
+        let lookup = KeyLookup { scope, space, place, syntax };
+        Self { name: Arc::clone(&route.name), requests: Some(requests), lookup }
     }
 }
 

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::Signal;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::key_changes::{KeyChanges, LookupChange, compare_routes};
-use super::keyed_route::KeyedRoute;
+use super::keyed_route::{KeyedRoute, keyed_routes};
 use crate::config::{self, AdminConfig, Config, ConfigProblems, Consumer, SourceFiles, StoreConfig, StoreLocation};
 use crate::domain::fingerprint::Secrets;
 use crate::instance::Instance;
@@ -51,14 +51,6 @@ fn read_file(file: Option<&PathBuf>) -> Option<Vec<u8>> {
     std::fs::read(file?).ok()
 }
 
-/// Handles SIGHUP, which from here on asks for a reload and no longer ends the process.
-///
-/// # Errors
-/// The system refuses a handler.
-pub fn listen_for_hangups() -> std::io::Result<Signal> {
-    signal(SignalKind::hangup())
-}
-
 /// Reloads on SIGHUP and when the file, or another file that it names, has changed, until `stop`. Sends each new
 /// configuration to `sender`.
 pub async fn reload_on_changes(
@@ -70,7 +62,7 @@ pub async fn reload_on_changes(
 ) {
     let metrics = &instance.observability.metrics;
     note_success(metrics);
-    let mut files = running_files(&sender);
+    let mut files = sender.borrow().files.clone();
     loop {
         let is_requested = tokio::select! {
             () = stop.cancelled() => return,
@@ -88,9 +80,9 @@ pub async fn reload_on_changes(
                 Ok(()) => {
                     note_success(metrics);
                     instance.reload_state.note_success();
-                    running_files(&sender)
+                    sender.borrow().files.clone()
                 }
-                Err(ReloadProblems(problems)) => {
+                Err(problems) => {
                     instance.reload_state.note_refusal(problems);
                     metrics.reload_successful.set(0);
                     metrics.reload_failures.inc();
@@ -108,34 +100,26 @@ fn note_success(metrics: &Metrics) {
     metrics.reload_successful.set(1);
 }
 
-fn running_files(sender: &watch::Sender<Arc<Config>>) -> SourceFiles {
-    sender.borrow().files.clone()
-}
-
 /// Reads the configuration's file and those that it names, on a thread that may block: a file may be on another machine.
 async fn read_files(file: Option<PathBuf>, files: SourceFiles) -> (Option<Vec<u8>>, Option<SourceFiles>) {
     let read = tokio::task::spawn_blocking(move || (read_file(file.as_ref()), files.read_again()));
     read.await.unwrap_or_default()
 }
 
-/// The problems for which a reload was refused, each a sentence without secrets.
-#[derive(Debug)]
-struct ReloadProblems(Vec<String>);
-
 /// Loads the configuration and sends it: it is the running one then.
 ///
 /// # Errors
-/// The problems of the new configuration, which are logged; the running one stays.
+/// The problems of the new configuration, each a sentence without secrets, which are logged; the running one stays.
 async fn apply_reload(
     source: &ConfigSource,
     sender: &watch::Sender<Arc<Config>>,
     instance: &Instance,
-) -> Result<(), ReloadProblems> {
+) -> Result<(), Vec<String>> {
     let new = (source.load)().map_err(|problems| {
         for problem in problems.iter() {
             tracing::error!(%problem, "the configuration has a problem; the running one stays");
         }
-        ReloadProblems(problems.iter().map(ToString::to_string).collect())
+        problems.iter().map(ToString::to_string).collect::<Vec<_>>()
     })?;
     let running = Arc::clone(&sender.borrow());
     let KeyChanges { lookups, unguarded } = compare_routes(&keyed_routes(&running), &keyed_routes(&new));
@@ -150,7 +134,7 @@ async fn apply_reload(
         );
     }
     if !lookups.is_empty() {
-        return Err(ReloadProblems(lookups.iter().map(describe_lookup_change).collect()));
+        return Err(lookups.iter().map(describe_lookup_change).collect());
     }
     if let Some((queue, what)) = find_consumer_change(&running, &new) {
         tracing::error!(
@@ -161,7 +145,7 @@ async fn apply_reload(
         let problem = format!(
             "queue `{queue}`: {what} has changed, and its messages would not find their earlier keys; restart to change it"
         );
-        return Err(ReloadProblems(vec![problem]));
+        return Err(vec![problem]);
     }
     if new.secrets.names() != running.secrets.names()
         && let Err(error) = reseal_salt(instance, &new.secrets).await
@@ -171,7 +155,7 @@ async fn apply_reload(
             "`secret` or `previous_secrets` has changed, and a start with them would fail; the running configuration stays"
         );
         let problem = format!("`secret` or `previous_secrets` has changed, and a start with them would fail: {error}");
-        return Err(ReloadProblems(vec![problem]));
+        return Err(vec![problem]);
     }
     relocate_store(&running, &new, instance).await?;
     for lost in &unguarded {
@@ -197,8 +181,8 @@ async fn apply_reload(
 /// # Errors
 /// The new URL leads to another store, or cannot be used. Where only a file that it names has changed, that is logged alone: the
 /// database may get the new password later than the file, and each new connection reads the file again.
-async fn relocate_store(running: &Config, new: &Config, instance: &Instance) -> Result<(), ReloadProblems> {
-    let (before, location) = (&running.store.location, &new.store.location);
+async fn relocate_store(running: &Config, new: &Config, instance: &Instance) -> Result<(), Vec<String>> {
+    let (before, location) = (&running.store.url, &new.store.url);
     let (StoreLocation::Postgres(before), StoreLocation::Postgres(url)) = (before, location) else { return Ok(()) };
     if before == url {
         return Ok(());
@@ -210,7 +194,7 @@ async fn relocate_store(running: &Config, new: &Config, instance: &Instance) -> 
         return Ok(());
     }
     tracing::error!(why, "store.url has changed, and the running configuration stays");
-    Err(ReloadProblems(vec![format!("store.url has changed: {why}")]))
+    Err(vec![format!("store.url has changed: {why}")])
 }
 
 /// Stores the salt as the new secrets demand.
@@ -228,10 +212,6 @@ fn describe_lookup_change(change: &LookupChange) -> String {
          renamed route's earlier name in its `was`",
         change.before, change.requests, change.changed, change.now
     )
-}
-
-fn keyed_routes(config: &Config) -> Vec<KeyedRoute> {
-    config.routes.iter().map(|route| (&**route).into()).collect()
 }
 
 /// The queue, and the part of the identity of its messages' keys, that has changed, for queues that stay.
@@ -272,9 +252,9 @@ fn list_restart_changes(running: &Config, new: &Config) -> Vec<&'static str> {
         ("store", store_needs_restart(&running.store, &new.store)),
         (
             "cache",
-            (running.cache_memory, running.cache_redis.is_some()) != (new.cache_memory, new.cache_redis.is_some()),
+            (running.cache.memory, running.cache.redis.is_some()) != (new.cache.memory, new.cache.redis.is_some()),
         ),
-        ("telemetry", (&running.log, &running.otlp) != (&new.log, &new.otlp)),
+        ("telemetry", running.telemetry != new.telemetry),
     ];
     changes.into_iter().filter(|(_, is_changed)| *is_changed).map(|(what, _)| what).collect()
 }
@@ -291,8 +271,8 @@ fn admin_needs_restart(running: &AdminConfig, new: &AdminConfig) -> bool {
 /// Whether a restart is needed for the new settings of the store. A PostgreSQL store has taken its new URL already.
 fn store_needs_restart(running: &StoreConfig, new: &StoreConfig) -> bool {
     let mut expected = running.clone();
-    if let (StoreLocation::Postgres(_), StoreLocation::Postgres(_)) = (&running.location, &new.location) {
-        expected.location = new.location.clone();
+    if let (StoreLocation::Postgres(_), StoreLocation::Postgres(_)) = (&running.url, &new.url) {
+        expected.url = new.url.clone();
     }
     expected != *new
 }

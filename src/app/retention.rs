@@ -31,7 +31,7 @@ pub(super) async fn publish(store: &Store, config: &Config) -> Result<(), StoreE
         ttl: route.ttl,
         remember: route.remember,
         body_max: route.max_response_body,
-        drop_headers: route.drop_headers.clone(),
+        drop_headers: route.replay.drop_headers.clone(),
         encrypted: config.store.encrypt,
     });
     let (service, retention) = (Arc::clone(&config.service), retention.collect());
@@ -59,8 +59,5 @@ pub(super) async fn publish_changes(
             }
         }
     };
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = publish_each => {}
-    }
+    stop.run_until_cancelled(publish_each).await;
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::key_changes::{KeyChanges, compare_routes};
-use super::keyed_route::KeyedRoute;
+use super::keyed_route::{KeyedRoute, keyed_routes};
 use crate::config::Config;
 use crate::store::{RememberRouteIdentitiesParams, RouteIdentity, Store, StoreError};
 
@@ -16,11 +16,10 @@ use crate::store::{RememberRouteIdentitiesParams, RouteIdentity, Store, StoreErr
 /// # Errors
 /// The store's.
 pub(super) async fn warn_of_changes(store: &Store, config: &Config) -> Result<(), StoreError> {
-    let routes: Vec<KeyedRoute> = config.routes.iter().map(|route| (&**route).into()).collect();
     let before = remember(store, config).await?;
     let before: Vec<_> =
         before.iter().filter_map(|before| KeyedRoute::from_stored(&before.route, &before.finds)).collect();
-    let KeyChanges { lookups, unguarded } = compare_routes(&before, &routes);
+    let KeyChanges { lookups, unguarded } = compare_routes(&before, &keyed_routes(config));
     for change in lookups {
         tracing::warn!(
             requests = change.requests,
@@ -48,7 +47,7 @@ pub(super) async fn warn_of_changes(store: &Store, config: &Config) -> Result<()
 /// The store's.
 pub(super) async fn remember(store: &Store, config: &Config) -> Result<Vec<RouteIdentity>, StoreError> {
     let identity = |route: KeyedRoute| RouteIdentity { finds: route.to_stored(), route: route.name };
-    let identities = config.routes.iter().map(|route| identity((&**route).into())).collect();
+    let identities = keyed_routes(config).into_iter().map(identity).collect();
     store
         .remember_route_identities(RememberRouteIdentitiesParams { service: Arc::clone(&config.service), identities })
         .await

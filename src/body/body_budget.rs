@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use scopeguard::defer;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, timeout};
 
@@ -139,12 +140,11 @@ impl BodyBudget {
 
     /// Whether somebody needs the room of those who hold it: a response waits for it, or a stored one was refused for it lately.
     pub fn is_pressed(&self) -> bool {
-        self.is_full() || self.waiting.load(Ordering::Relaxed) > 0 || self.has_refused_lately()
-    }
-
-    fn has_refused_lately(&self) -> bool {
         let refused_at_ms = self.refused_at_ms.load(Ordering::Relaxed);
-        refused_at_ms > 0 && self.now_ms().saturating_sub(refused_at_ms) <= PRESS_AFTER_REFUSAL.as_millis() as u64
+        self.is_full()
+            || self.waiting.load(Ordering::Relaxed) > 0
+            || refused_at_ms > 0
+                && self.now_ms().saturating_sub(refused_at_ms) <= PRESS_AFTER_REFUSAL.as_millis() as u64
     }
 
     fn give_back(&self, bytes: u64) {
@@ -217,7 +217,8 @@ impl BudgetShare {
             add_within(&budget.promised, more, room).is_ok()
         };
         if budget.waiting.load(Ordering::Relaxed) > 0 || !fits() {
-            let _waiting = Waiting::in_line_of(&budget);
+            budget.waiting.fetch_add(1, Ordering::SeqCst);
+            defer! { budget.waiting.fetch_sub(1, Ordering::Relaxed); }
             let in_turn = async {
                 let _turn = budget.turn.lock().await;
                 while !fits() {
@@ -261,32 +262,12 @@ impl BudgetShare {
     }
 }
 
-/// Counts a response that waits for room until this is dropped.
-struct Waiting<'a>(&'a BodyBudget);
-
-impl<'a> Waiting<'a> {
-    fn in_line_of(budget: &'a BodyBudget) -> Self {
-        budget.waiting.fetch_add(1, Ordering::SeqCst);
-        Self(budget)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// Bytes that count until they are dropped.
+#[derive(derive_more::AsRef)]
 struct CountedBytes {
+    #[as_ref([u8])]
     bytes: Bytes,
     _share: BudgetShare,
-}
-
-impl AsRef<[u8]> for CountedBytes {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
 }
 
 impl Drop for BudgetShare {

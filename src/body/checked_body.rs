@@ -11,23 +11,14 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
+use super::BodyError;
+
 /// The body of a request or of a response, as hyper reads it.
 #[derive(Debug)]
 pub struct CheckedBody {
     incoming: Incoming,
     /// Whether hyper may report an end where the sender has set none.
     is_stream: bool,
-}
-
-/// The reason why a body has no more bytes, although it is not whole.
-#[derive(Debug, thiserror::Error)]
-pub enum CheckedBodyError {
-    /// hyper's error.
-    #[error("{0}")]
-    Hyper(#[source] hyper::Error),
-    /// Its HTTP/2 stream was reset with NO_ERROR.
-    #[error("the stream was reset before the end of the body")]
-    Cut,
 }
 
 impl CheckedBody {
@@ -44,16 +35,16 @@ impl CheckedBody {
 
 impl Body for CheckedBody {
     type Data = Bytes;
-    type Error = CheckedBodyError;
+    type Error = BodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CheckedBodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
         let frame = ready!(Pin::new(&mut this.incoming).poll_frame(cx));
         // h2 keeps that it has seen END_STREAM, whatever reset follows.
         if frame.is_none() && this.is_stream && !this.incoming.is_end_stream() {
-            return Poll::Ready(Some(Err(CheckedBodyError::Cut)));
+            return Poll::Ready(Some(Err("the stream was reset before the end of the body".into())));
         }
-        Poll::Ready(frame.map(|frame| frame.map_err(CheckedBodyError::Hyper)))
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
 
     fn is_end_stream(&self) -> bool {

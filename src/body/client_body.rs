@@ -64,7 +64,9 @@ pub struct ClientBody {
 }
 
 /// Bytes that hyper has and may not have written yet.
+#[derive(derive_more::AsRef)]
 struct HandedOver {
+    #[as_ref([u8])]
     piece: Bytes,
     pending: Arc<PendingResponse>,
 }
@@ -80,12 +82,6 @@ impl HandedOver {
 impl Drop for HandedOver {
     fn drop(&mut self) {
         self.pending.pieces.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl AsRef<[u8]> for HandedOver {
-    fn as_ref(&self) -> &[u8] {
-        &self.piece
     }
 }
 
@@ -191,11 +187,6 @@ impl PendingResponse {
         *self.asked_at.lock() = Instant::now();
         self.waits_for_service.store(false, Ordering::Relaxed);
     }
-
-    /// Notes that hyper has asked, and that there was nothing.
-    fn note_waiting_for_service(&self) {
-        self.waits_for_service.store(true, Ordering::Relaxed);
-    }
 }
 
 impl http_body::Body for ClientBody {
@@ -207,7 +198,7 @@ impl http_body::Body for ClientBody {
         let Some(pending) = pending else { return Pin::new(body).poll_frame(cx) };
         if rest.is_empty() {
             let Poll::Ready(next) = Pin::new(body).poll_frame(cx) else {
-                pending.note_waiting_for_service();
+                pending.waits_for_service.store(true, Ordering::Relaxed);
                 return Poll::Pending;
             };
             pending.note_given();

@@ -3,7 +3,6 @@
 //! A connection has no task of its own. So bytes that pass through wake no other task, and the connection ends with the
 //! request that uses it.
 
-use std::fmt;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -18,8 +17,8 @@ use hyper::client::conn::http1::SendRequest;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::coop::unconstrained;
 
-use super::Body;
-use super::checked_body::{CheckedBody, CheckedBodyError};
+use super::checked_body::CheckedBody;
+use super::{Body, BodyError};
 use crate::lingering_stream::WriteState;
 
 /// An HTTP/1.1 connection to a service, with hyper's handle for sending requests on it.
@@ -120,6 +119,8 @@ impl PooledConnection {
 }
 
 /// A response's body. Reading it polls its connection; dropping it before its end closes the connection.
+#[derive(derive_more::Debug)]
+#[debug("PooledBody({incoming:?})")]
 pub struct PooledBody {
     incoming: CheckedBody,
     connection: Option<(Box<PooledConnection>, Arc<dyn ReturnToPool>)>,
@@ -131,12 +132,6 @@ impl From<Incoming> for PooledBody {
     /// A body of an HTTP/1 connection that something else drives.
     fn from(incoming: Incoming) -> Self {
         Self { incoming: CheckedBody::of_message(incoming), connection: None, _stream: None }
-    }
-}
-
-impl fmt::Debug for PooledBody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PooledBody").field(&self.incoming).finish()
     }
 }
 
@@ -173,7 +168,7 @@ impl PooledBody {
 
 impl http_body::Body for PooledBody {
     type Data = Bytes;
-    type Error = CheckedBodyError;
+    type Error = BodyError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let this = self.get_mut();

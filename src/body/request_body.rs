@@ -3,7 +3,6 @@
 //! hyper closes the connection of a body that is dropped before its end, and says so in no field. So the rest goes back to
 //! the connection's owner, who knows the response and can read the rest or announce the close.
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -14,9 +13,9 @@ use http_body::{Frame, SizeHint};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::ConnectionGuard;
 use super::arrival_rate::ArrivalRate;
-use super::checked_body::{CheckedBody, CheckedBodyError};
+use super::checked_body::CheckedBody;
+use super::{BodyError, ConnectionGuard};
 
 /// A request's body as it comes from the client.
 #[derive(Debug)]
@@ -27,7 +26,7 @@ pub struct RequestBody {
     way_back: Option<oneshot::Sender<UnreadBody>>,
     /// Whether the client waits for `100 Continue` before it sends the body. hyper sends it at the first poll.
     awaits_continue: bool,
-    tie: Option<ConnectionGuard>,
+    guard: Option<ConnectionGuard>,
     trailers: Option<TrailerFilter>,
     /// The slowest rate in bytes a second; `None` for a body that may be silent.
     rate_min: Option<u64>,
@@ -36,13 +35,9 @@ pub struct RequestBody {
 }
 
 /// Removes the trailers that must not reach the body's reader.
+#[derive(derive_more::Debug)]
+#[debug("TrailerFilter")]
 struct TrailerFilter(Box<dyn Fn(&mut HeaderMap) + Send + Sync>);
-
-impl fmt::Debug for TrailerFilter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TrailerFilter")
-    }
-}
 
 /// The wait for the next bytes of a body.
 #[derive(Debug)]
@@ -60,7 +55,7 @@ struct BodyWait {
 pub enum RequestBodyError {
     /// It broke off or is not framed as it says.
     #[error("{0}")]
-    Broken(#[source] CheckedBodyError),
+    Broken(#[source] BodyError),
     /// It arrives more slowly than allowed.
     #[error("the request's body arrives more slowly than `limits.body_rate`")]
     TooSlow,
@@ -117,7 +112,7 @@ impl RequestBody {
             incoming: Some(incoming),
             way_back: None,
             awaits_continue: false,
-            tie: None,
+            guard: None,
             trailers: None,
             rate_min: None,
             wait: None,
@@ -143,9 +138,9 @@ impl RequestBody {
         self.trailers = Some(TrailerFilter(Box::new(filter)));
     }
 
-    /// Attaches a tie that is dropped with the body.
-    pub(super) fn attach(&mut self, tie: ConnectionGuard) {
-        self.tie = Some(tie);
+    /// Attaches a guard that is dropped with the body.
+    pub(super) fn attach(&mut self, guard: ConnectionGuard) {
+        self.guard = Some(guard);
     }
 
     fn send_back(&mut self, unread: UnreadBody) {

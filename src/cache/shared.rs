@@ -109,7 +109,8 @@ pub struct SharedCache {
     secrets: RwLock<Secrets>,
     /// The server that the next connection leads to.
     connector: RwLock<Arc<RedisConnector>>,
-    link: RedisLink,
+    /// The connection to the server, or none: calls are made only while there is one, so that a dead server costs nothing.
+    session: RwLock<Option<Arc<RedisSession>>>,
     queue: mpsc::Sender<PendingEntry>,
     queue_bytes: Arc<Semaphore>,
     metrics: SharedCacheMetrics,
@@ -145,7 +146,7 @@ impl SharedCache {
             names: EntryNames::new(service, salt),
             secrets: RwLock::new(secrets),
             connector: RwLock::new(Arc::new(RedisConnector::new(server, trust))),
-            link: RedisLink::default(),
+            session: RwLock::default(),
             queue: sender,
             queue_bytes: Arc::new(Semaphore::new(QUEUE_BYTES_MAX)),
             metrics,
@@ -161,14 +162,10 @@ impl SharedCache {
         let next = Arc::new(RedisConnector::new(server.clone(), trust));
         let before = std::mem::replace(&mut *self.connector.write(), next);
         if !before.is_same_place(server)
-            && let Some(session) = self.link.session()
+            && let Some(session) = self.session()
         {
-            self.link.lose(&session);
+            self.lose(&session);
         }
-    }
-
-    fn connector(&self) -> Arc<RedisConnector> {
-        Arc::clone(&self.connector.read())
     }
 
     /// Returns the key's record if there is one that counts, and puts it into the cache in memory. `now` returns the store's
@@ -205,7 +202,10 @@ impl SharedCache {
         }
         // An empty body takes room too.
         let permits = u32::try_from(bytes.max(1)).expect("BODY_BYTES_MAX fits into 32 bits");
-        let room = Arc::clone(&self.queue_bytes).try_acquire_many_owned(permits).ok().filter(|_| self.link.is_up());
+        let room = Arc::clone(&self.queue_bytes)
+            .try_acquire_many_owned(permits)
+            .ok()
+            .filter(|_| self.session.read().is_some());
         let sent = room.map(|room| {
             let entry = PendingEntry { record: record.clone(), epoch, lapses_at: Instant::now() + left, _bytes: room };
             self.queue.try_send(entry)
@@ -225,22 +225,22 @@ impl SharedCache {
     }
 
     async fn read(&self, name: &str) -> Result<Option<Bytes>, SharedRead> {
-        let session = self.link.session().ok_or(SharedRead::Unconnected)?;
+        let session = self.session().ok_or(SharedRead::Unconnected)?;
         let mut command = redis::cmd("GET");
         command.arg(name);
         let mut reads = session.reads.clone();
         let answer = timeout(READ_MAX, command.query_async::<Option<Vec<u8>>>(&mut reads)).await;
-        self.link.judge(&session, answer).map(|entry| entry.map(Bytes::from)).ok_or(SharedRead::Failed)
+        self.judge(&session, answer).map(|entry| entry.map(Bytes::from)).ok_or(SharedRead::Failed)
     }
 
     /// Writes a batch in one round trip.
     async fn write(&self, batch: &mut Vec<PendingEntry>) {
         let pipeline = self.encode_batch(batch);
-        let result = match self.link.session() {
+        let result = match self.session() {
             Some(session) if !pipeline.is_empty() => {
                 let mut writes = session.writes.clone();
                 let answer = timeout(WRITE_MAX, pipeline.query_async::<()>(&mut writes)).await;
-                match self.link.judge(&session, answer) {
+                match self.judge(&session, answer) {
                     Some(()) => SharedWrite::Written,
                     None => SharedWrite::Failed,
                 }
@@ -277,15 +277,8 @@ impl SharedCacheTask {
                 cache.write(&mut batch).await;
             }
         };
-        let keep_connected = cache.link.keep_connected(|| cache.connector(), &cache.metrics.connected);
-        stop.run_until_cancelled(async { tokio::join!(write, keep_connected) }).await;
+        stop.run_until_cancelled(async { tokio::join!(write, cache.keep_connected()) }).await;
     }
-}
-
-/// The connection to the server, or none: calls are made only while there is one, so that a dead server costs nothing.
-#[derive(Default)]
-struct RedisLink {
-    session: RwLock<Option<Arc<RedisSession>>>,
 }
 
 /// Two connections, so that large writes do not delay reads.
@@ -298,17 +291,9 @@ struct RedisSession {
     lost: CancellationToken,
 }
 
-impl RedisLink {
+impl SharedCache {
     fn session(&self) -> Option<Arc<RedisSession>> {
         self.session.read().clone()
-    }
-
-    fn is_up(&self) -> bool {
-        self.session.read().is_some()
-    }
-
-    fn set(&self, session: Option<Arc<RedisSession>>) {
-        *self.session.write() = session;
     }
 
     /// Returns the value of an answer. A server that fails or does not answer in time is not asked again on this session; one
@@ -341,25 +326,26 @@ impl RedisLink {
     }
 
     /// Connects whenever there is no connection. Logs one line when the server is lost, and one when it is back.
-    async fn keep_connected(&self, connector: impl Fn() -> Arc<RedisConnector>, connected: &Gauge) {
+    async fn keep_connected(&self) {
         let (mut pause, mut is_away) = (PAUSE_FIRST, false);
         loop {
             let mut drivers = JoinSet::new();
-            let opened = timeout(CONNECT_MAX, open_session(&connector(), &mut drivers)).await;
+            let connector = Arc::clone(&self.connector.read());
+            let opened = timeout(CONNECT_MAX, open_session(&connector, &mut drivers)).await;
             let failure = match opened.unwrap_or(Err(RedisFailure::Silent)) {
                 Ok(session) => {
                     if std::mem::take(&mut is_away) {
                         tracing::warn!("the shared cache answers again");
                     }
                     let (session, opened_at) = (Arc::new(session), Instant::now());
-                    self.set(Some(Arc::clone(&session)));
-                    connected.set(1);
+                    *self.session.write() = Some(Arc::clone(&session));
+                    self.metrics.connected.set(1);
                     tokio::select! {
                         () = session.lost.cancelled() => {}
                         _ = drivers.join_next() => {}
                     }
-                    self.set(None);
-                    connected.set(0);
+                    *self.session.write() = None;
+                    self.metrics.connected.set(0);
                     if opened_at.elapsed() > PAUSE_MAX {
                         pause = PAUSE_FIRST;
                     }

@@ -8,8 +8,8 @@ use clap::Args;
 use http::Method;
 
 use super::openapi::{self, OpenApiOperation};
-use super::{CommandError, ConfigFile, OverrideArguments, block_on, load, print};
-use crate::config::{self, Config, Route, RouteMode, show_whole_path};
+use super::{CommandError, ConfigFile, block_on, failed, load, print};
+use crate::config::{self, Config, Overrides, Route, RouteMode, show_whole_path};
 use crate::domain::path_template::PathTemplate;
 use crate::domain::quantity::quantity;
 use crate::domain::route_table::RouteTable;
@@ -20,7 +20,7 @@ pub(super) struct CheckArguments {
     #[command(flatten)]
     file: ConfigFile,
     #[command(flatten)]
-    overrides: OverrideArguments,
+    overrides: Overrides,
     /// Connects to the store too, and says what its schema lacks and whether its keys are distributed; changes nothing
     #[arg(long)]
     connect: bool,
@@ -39,13 +39,8 @@ pub(super) struct CheckArguments {
 
 /// Parses one of the methods that an OpenAPI document describes and that may change state.
 fn parse_method(text: &str) -> Result<Method, String> {
-    match text.to_ascii_uppercase().as_str() {
-        "DELETE" => Ok(Method::DELETE),
-        "PATCH" => Ok(Method::PATCH),
-        "POST" => Ok(Method::POST),
-        "PUT" => Ok(Method::PUT),
-        _ => Err("the methods are DELETE, PATCH, POST and PUT".into()),
-    }
+    let found = openapi::STATE_CHANGING.iter().find(|(field, _)| text.eq_ignore_ascii_case(field));
+    found.map(|(_, method)| method.clone()).ok_or_else(|| "the methods are DELETE, PATCH, POST and PUT".into())
 }
 
 fn parse_allowed(text: &str) -> Result<(Method, PathTemplate), String> {
@@ -55,11 +50,11 @@ fn parse_allowed(text: &str) -> Result<(Method, PathTemplate), String> {
 }
 
 pub(super) fn run(arguments: &CheckArguments) -> Result<(), CommandError> {
-    let config = load(&arguments.file, &arguments.overrides.overrides())?;
+    let config = load(&arguments.file, &arguments.overrides)?;
     for warning in &config.warnings {
         eprintln!("warning: {warning}");
     }
-    let file = arguments.file.path().map(show_whole_path).unwrap_or_else(|| config::NO_FILE.to_owned());
+    let file = arguments.file.path().map_or_else(|| config::NO_FILE.to_owned(), |file| show_whole_path(&file));
     print(&format!("{:<16}{file}\n{}", "file", config::describe(&config)))?;
     if arguments.connect {
         print(&describe_store(&config)?)?;
@@ -76,7 +71,7 @@ fn describe_store(config: &Config) -> Result<String, CommandError> {
     let (pending, distribution) = block_on(async {
         let found =
             async { Ok::<_, OpenError>((store::pending(&settings).await?, store::distribution(&settings).await?)) };
-        found.await.map_err(|error| CommandError::Other(Box::new(error)))
+        found.await.map_err(failed)
     })?;
     let lacks = match pending.is_empty() {
         true => "nothing".to_owned(),
@@ -102,7 +97,7 @@ enum OperationVerdict<'a> {
 }
 
 fn check_openapi(config: &Config, spec: &Path, arguments: &CheckArguments) -> Result<(), CommandError> {
-    let mut operations = openapi::read(spec).map_err(|error| CommandError::Other(error.into()))?;
+    let mut operations = openapi::read(spec).map_err(failed)?;
     let all = operations.len();
     operations.retain(|operation| arguments.methods.contains(&operation.method));
     let mut table = RouteTable::default();
@@ -149,10 +144,7 @@ fn check_openapi(config: &Config, spec: &Path, arguments: &CheckArguments) -> Re
     print(&text)?;
     match unguarded.len() {
         0 => Ok(()),
-        count => {
-            let message = format!("no route guards {count} of {counted}");
-            Err(CommandError::Other(message.into()))
-        }
+        count => Err(failed(format!("no route guards {count} of {counted}"))),
     }
 }
 

@@ -8,8 +8,8 @@ use http::{Method, Request};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::client::{Connected, InstanceArguments, RequestError};
-use super::{CommandError, block_on, print};
+use super::client::{Connected, InstanceArguments, is_refused};
+use super::{CommandError, block_on, failed, print};
 use crate::config;
 
 /// The time for a response, which the instance gives from memory.
@@ -31,7 +31,8 @@ pub(super) struct DrainArguments {
 pub(super) fn run(arguments: &DrainArguments) -> Result<(), CommandError> {
     block_on(async {
         let instance = arguments.instance.connect().await?;
-        drain(&instance, arguments.wait).await.map_err(|error| CommandError::Other(error.into()))
+        let instance = instance.ok_or_else(|| arguments.instance.nobody_listens())?;
+        drain(&instance, arguments.wait).await.map_err(failed)
     })?;
     print("drained\n")
 }
@@ -49,12 +50,12 @@ async fn drain(instance: &Connected, wait: Duration) -> Result<(), String> {
     let mut running = Value::Null;
     loop {
         match request(Method::GET).await {
-            Err(RequestError::Refused) => return Ok(()),
+            Err(error) if is_refused(&error) => return Ok(()),
             // Another instance listens there already: the first one is gone.
             Ok((_, body)) if body["instance"].is_string() && body["instance"] != first => return Ok(()),
             Ok((_, body)) => running = body["attempts"].clone(),
             // It may be about to end; then the next request finds nobody.
-            Err(RequestError::Broken(_) | RequestError::NotOncegate | RequestError::TimedOut) => {}
+            Err(_) => {}
         }
         if Instant::now() >= deadline {
             let attempts = running.as_u64().map_or(String::new(), |count| format!("; attempts running: {count}"));

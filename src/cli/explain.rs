@@ -1,15 +1,13 @@
 //! `oncegate explain`
 
-use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
-use tokio::runtime;
 
 use super::request_arguments::{parse_field, parse_method, read_data};
-use super::{CommandError, ConfigFile, escape_invisible, load_without_service};
+use super::{CommandError, ConfigFile, block_on, escape_invisible, failed, load_without_service, print};
 use crate::config::Config;
 use crate::gate::admit::explain::{Explained, ExplainedCaller, explain};
 use crate::gate::admit::token::{CallerToken, verify_token};
@@ -68,7 +66,7 @@ pub(super) fn run(arguments: ExplainArguments) -> Result<(), CommandError> {
             }
         }
     };
-    write!(std::io::stdout(), "{text}").map_err(|error| CommandError::Other(error.into()))
+    print(&text)
 }
 
 /// Reads the method and the target from the positional arguments and `-X`.
@@ -90,9 +88,9 @@ fn read_request(words: &[String], method: Option<&str>) -> Result<(Method, Uri),
 
 /// The name in the first certificate of a PEM file.
 fn read_certificate(file: &str) -> Result<Option<CertificateName>, CommandError> {
-    let text = std::fs::read(file).map_err(|error| CommandError::Other(format!("{file}: {error}").into()))?;
+    let text = std::fs::read(file).map_err(|error| failed(format!("{file}: {error}")))?;
     let chain = tls::parse_certificates(&text);
-    let chain = chain.map_err(|problem| CommandError::Other(format!("{file} {problem}").into()))?;
+    let chain = chain.map_err(|problem| failed(format!("{file} {problem}")))?;
     Ok(chain.first().and_then(|certificate| CertificateName::read(certificate)))
 }
 
@@ -101,14 +99,11 @@ fn check_token(config: &Config, headers: &HeaderMap) -> Result<Result<CallerToke
     let Some(jwt) = config.jwt.as_ref().filter(|jwt| !jwt.rules.claims.is_empty()) else {
         return Ok(Ok(CallerToken::Absent));
     };
-    let runtime = runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| CommandError::Other(error.into()))?;
-    runtime.block_on(async {
+    block_on(async {
         let verifier = TokenVerifier::new(Arc::clone(jwt));
         let keys = read_keys(&jwt.keys, &config.trust, &UpstreamSlots::new(1)).await;
         if let Err(problem) = verifier.note_read(keys) {
-            let line = writeln!(std::io::stderr(), "jwt.jwks: {}: {problem}", jwt.keys);
-            line.map_err(|error| CommandError::Other(error.into()))?;
+            eprintln!("jwt.jwks: {}: {problem}", jwt.keys);
         }
         // The keys are those of now: a token with an unknown `kid` causes no second read.
         Ok(tokio::time::timeout(Duration::ZERO, verify_token(&verifier, headers))

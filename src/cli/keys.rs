@@ -14,11 +14,12 @@ use serde_json::{Map, Value, json};
 
 use super::client::InstanceArguments;
 use super::request_arguments::{parse_field, parse_status, read_data};
-use super::{CommandError, block_on, print};
+use super::{CommandError, block_on, failed, print};
 use crate::admin::key_admin::AdminMethod;
 use crate::domain::fingerprint::form;
 use crate::domain::quantity::quantity;
 use crate::domain::state::StateKind;
+use crate::telemetry::colours;
 use source::KeyAdminSource;
 
 mod source;
@@ -176,61 +177,37 @@ impl ListArguments {
     async fn run(&self) -> Result<(), CommandError> {
         let source = KeyAdminSource::open(&self.instance).await?;
         let limit = self.limit.map_or(if self.json { usize::MAX } else { TABLE_ROWS }, NonZeroUsize::get);
-        let mut output = ListOutput { json: self.json, rows: Vec::new(), count: 0 };
+        // JSON is printed at once; a table is aligned once all of it is there.
+        let (mut rows, mut count) = (Vec::new(), 0);
         let mut cursor = None::<String>;
-        while output.count < limit {
-            let page = PAGE.min(limit - output.count).to_string();
+        while count < limit {
+            let page = PAGE.min(limit - count).to_string();
             let mut query = self.filter.conditions();
             query.push(("limit", &page));
             query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
             let mut response = source.request(AdminMethod::List, "", &encode_query(&query), None).await?;
-            if let Value::Array(keys) = response["keys"].take() {
-                output.add(keys)?;
+            for key in response["keys"].as_array_mut().into_iter().flatten() {
+                match self.json {
+                    true => print(&format!("{}{key}", if count == 0 { "[" } else { ",\n " }))?,
+                    false => rows.push(key.take()),
+                }
+                count += 1;
             }
             cursor = response["next_cursor"].as_str().map(str::to_owned);
             if cursor.is_none() {
                 break;
             }
         }
-        output.finish(&source)?;
+        match (self.json, count) {
+            (true, 0) => print("[]\n")?,
+            (true, _) => print("]\n")?,
+            (false, 0) => eprintln!("oncegate: no key matches; looked {source}"),
+            (false, _) => print(&table::render_list(&rows, has_colours()))?,
+        }
         if cursor.is_some() {
             eprintln!("oncegate: there are more keys; use --limit");
         }
         Ok(())
-    }
-}
-
-/// The output of a listing.
-struct ListOutput {
-    json: bool,
-    rows: Vec<Value>,
-    count: usize,
-}
-
-impl ListOutput {
-    /// Adds keys. JSON is printed at once; a table is aligned once all of it is there.
-    fn add(&mut self, keys: Vec<Value>) -> Result<(), CommandError> {
-        for key in keys {
-            if self.json {
-                print(&format!("{}{key}", if self.count == 0 { "[" } else { ",\n " }))?;
-            } else {
-                self.rows.push(key);
-            }
-            self.count += 1;
-        }
-        Ok(())
-    }
-
-    fn finish(&self, source: &KeyAdminSource) -> Result<(), CommandError> {
-        match (self.json, self.count) {
-            (true, 0) => print("[]\n"),
-            (true, _) => print("]\n"),
-            (false, 0) => {
-                eprintln!("oncegate: no key matches; looked {source}");
-                Ok(())
-            }
-            (false, _) => print(&table::render_list(&self.rows, table::Paint::for_output())),
-        }
     }
 }
 
@@ -240,7 +217,7 @@ impl ShowArguments {
         let key = source.request(AdminMethod::Show, &self.id, "", None).await?;
         match self.json {
             true => print(&format!("{key:#}\n")),
-            false => print(&table::render_key(&key, table::Paint::for_output())),
+            false => print(&table::render_key(&key, has_colours())),
         }
     }
 }
@@ -319,7 +296,7 @@ impl ChangeArguments {
             let keys = quantity(count, "key", "keys");
             eprintln!("{name}: {keys} ({}) {source}{response}", states.join(", "));
             if !self.yes && !ask_to_confirm()? {
-                return Err(CommandError::Other("nothing was changed".into()));
+                return Err(failed("nothing was changed"));
             }
             fields.insert("expect".into(), count.into());
             let change = source.request(AdminMethod::BulkChange, "", "", Some(Value::Object(fields)));
@@ -343,9 +320,7 @@ impl ChangeArguments {
             eprintln!("oncegate: {instances} not confirmed that it is forgotten");
         }
         match change["refused_count"].as_u64() {
-            Some(refused @ 1..) => {
-                Err(CommandError::Other(format!("{} not changed", quantity(refused, "key was", "keys were")).into()))
-            }
+            Some(refused @ 1..) => Err(failed(format!("{} not changed", quantity(refused, "key was", "keys were")))),
             _ => Ok(()),
         }
     }
@@ -386,8 +361,12 @@ fn ask_to_confirm() -> Result<bool, CommandError> {
     eprint!("Go on? [y/N] ");
     let mut answer = String::new();
     let read = std::io::stderr().flush().and_then(|()| answers.read_line(&mut answer));
-    read.map_err(|error| CommandError::Other(error.into()))?;
+    read.map_err(failed)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+fn has_colours() -> bool {
+    colours::are_wanted(&std::io::stdout())
 }
 
 fn encode_query(query: &[(&str, &str)]) -> String {

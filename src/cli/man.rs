@@ -5,10 +5,10 @@ use std::io;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 
-use super::{Cli, CommandError, print};
+use super::{Cli, CommandError, failed, print};
 
 pub(super) fn run() -> Result<(), CommandError> {
-    let page = render_page().map_err(|error| CommandError::Other(error.into()))?;
+    let page = render_page().map_err(failed)?;
     print(&String::from_utf8_lossy(&page))
 }
 

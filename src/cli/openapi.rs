@@ -16,7 +16,7 @@ use crate::domain::path_template::PathTemplate;
 mod yaml;
 
 /// The fields of a path item with operations that change state, and their methods.
-const STATE_CHANGING: [(&str, Method); 4] =
+pub(super) const STATE_CHANGING: [(&str, Method); 4] =
     [("post", Method::POST), ("put", Method::PUT), ("patch", Method::PATCH), ("delete", Method::DELETE)];
 
 /// The maximum length of a chain of references between path items.

@@ -6,18 +6,19 @@ use bytes::Bytes;
 use canonical_json::Pointer;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use tokio::task::JoinSet;
 
 use super::request_arguments::{parse_field, parse_method, read_data};
-use super::{CommandError, block_on, print};
+use super::{CommandError, block_on, failed, print};
 use crate::config;
 use crate::tls::Authorities;
 use endpoint::ProbedEndpoint;
 use finding::{Finding, ProbeCheck};
 use judge::Baseline;
-use plan::{OtherBody, ProbeKeyPlace, ProbePlan, draw_key};
+use plan::{ProbeKeyPlace, ProbePlan, draw_key};
 use report::{CheckedExpectation, ProbeReport};
 use response::{NoResponse, ProbedResponse, ProbedResult};
 
@@ -95,7 +96,7 @@ pub(super) fn run(arguments: ProbeArguments) -> Result<(), CommandError> {
     print(&if is_json { report.to_json() } else { report.to_text() })?;
     match report.failure() {
         None => Ok(()),
-        Some(failure) => Err(CommandError::Other(failure.into())),
+        Some(failure) => Err(failed(failure)),
     }
 }
 
@@ -112,13 +113,12 @@ impl ProbeArguments {
         };
         let endpoint = ProbedEndpoint::parse(&self.url, authorities, self.timeout);
         let endpoint = endpoint.map_err(|problem| usage(format!("the URL {problem}")))?;
-        let key_place = match (self.key_body, self.quoted_key) {
-            (Some(pointer), _) => ProbeKeyPlace::Body(pointer),
-            (None, true) => ProbeKeyPlace::Quoted(self.key_header),
-            (None, false) => ProbeKeyPlace::Bare(self.key_header),
+        let key_place = match self.key_body {
+            Some(pointer) => ProbeKeyPlace::Body(pointer),
+            None => ProbeKeyPlace::Field { name: self.key_header, is_quoted: self.quoted_key },
         };
         let given: HeaderMap = self.headers.into_iter().collect();
-        if let ProbeKeyPlace::Bare(name) | ProbeKeyPlace::Quoted(name) = &key_place
+        if let ProbeKeyPlace::Field { name, .. } = &key_place
             && given.contains_key(name)
         {
             return Err(usage(format!("the probe makes its own keys: leave -H '{name}: …' out")));
@@ -132,8 +132,8 @@ impl ProbeArguments {
         let body = Bytes::from(read_data(self.data)?);
         let fields = plan::complete_fields(given, &endpoint, &body);
         let other_body = match self.other_body {
-            Some(other) => OtherBody::Given(read_data(other)?.into()),
-            None => OtherBody::from_body(&body, &fields, &key_place),
+            Some(other) => Ok((read_data(other)?.into(), None)),
+            None => plan::change_body(&body, &fields, &key_place),
         };
         let plan = ProbePlan {
             endpoint,
@@ -157,8 +157,8 @@ struct Prober<'a> {
     requests: usize,
 }
 
-impl Prober<'_> {
-    async fn probe(mut self) -> Result<ProbeReport, CommandError> {
+impl<'a> Prober<'a> {
+    async fn probe(mut self) -> Result<ProbeReport<'a>, CommandError> {
         let at = SystemTime::now();
         let plan = self.plan;
         // Nothing is sent yet: a server that cannot be reached is no finding.
@@ -167,21 +167,12 @@ impl Prober<'_> {
         })?;
         let key = draw_key();
         self.requests += 1;
-        let first = connection.send(plan.request(Some(&key), &plan.body)).await;
+        let first = plan.endpoint.send(connection, plan.request(Some(&key), &plan.body)).await;
         let checks = match (judge::judge_first(&first), &first) {
-            (Finding::Executed, Ok(response)) => self.check_all(key, response).await,
-            (finding, _) => vec![check(ProbeCheck::First, finding, &[&first], Some(key))],
+            (finding, Ok(response)) if finding == Finding::EXECUTED => self.check_all(key, response).await,
+            (finding, _) => vec![check(ProbeCheck::FIRST, finding, &[&first], Some(key))],
         };
-        Ok(ProbeReport {
-            url: plan.endpoint.public_url(),
-            method: plan.method.to_string(),
-            key_place: plan.key_place.to_string(),
-            fields: plan.given_fields.clone(),
-            ignored: plan.ignored.clone(),
-            at,
-            requests: self.requests,
-            checks,
-        })
+        Ok(ProbeReport { plan, at, requests: self.requests, checks })
     }
 
     /// Sends all other requests, one after the other except the duplicates.
@@ -196,16 +187,16 @@ impl Prober<'_> {
         let executed = Ok(first.clone());
 
         let mut checks = vec![
-            check(ProbeCheck::First, Finding::Executed, &[&executed], Some(key.clone())),
-            check(ProbeCheck::OtherKey, baseline.judge_other_key(&retry), &[&control], Some(other_key)),
+            check(ProbeCheck::FIRST, Finding::EXECUTED, &[&executed], Some(key.clone())),
+            check(ProbeCheck::OTHER_KEY, baseline.judge_other_key(&retry), &[&control], Some(other_key)),
             CheckedExpectation {
                 marker: marker(&retry),
-                ..check(ProbeCheck::Retry, baseline.judge_retry(&retry), &[&retry], Some(key.clone()))
+                ..check(ProbeCheck::RETRY, baseline.judge_retry(&retry), &[&retry], Some(key.clone()))
             },
             CheckedExpectation {
                 marker: duplicates.iter().find_map(marker),
                 ..check(
-                    ProbeCheck::Duplicates,
+                    ProbeCheck::DUPLICATES,
                     baseline.judge_duplicates(&duplicates),
                     &duplicates.iter().collect::<Vec<_>>(),
                     Some(duplicates_key),
@@ -214,9 +205,8 @@ impl Prober<'_> {
         ];
         let mut seen: Vec<ProbedResult> = duplicates;
         match &plan.other_body {
-            OtherBody::Empty => checks.push(check(ProbeCheck::OtherBody, Finding::NoBody, &[], None)),
-            OtherBody::Unknown => checks.push(check(ProbeCheck::OtherBody, Finding::NoOtherBody, &[], None)),
-            OtherBody::Given(body) | OtherBody::Changed(body, _) => {
+            Err(finding) => checks.push(check(ProbeCheck::OTHER_BODY, finding.clone(), &[], None)),
+            Ok((body, place)) => {
                 let reuse = self.send(Some(&key), body).await;
                 let own_key = judge::is_refused(&reuse).then(draw_key);
                 let own = match &own_key {
@@ -224,24 +214,21 @@ impl Prober<'_> {
                     None => None,
                 };
                 let finding = baseline.judge_other_body(&reuse, own.as_ref());
-                let sent = match &plan.other_body {
-                    OtherBody::Changed(_, place) => Some(format!("sent with `{place}` changed")),
-                    _ => None,
-                };
+                let sent = place.as_ref().map(|place| format!("sent with `{place}` changed"));
                 let marker = marker(&reuse);
                 checks.push(CheckedExpectation {
                     marker,
                     sent,
                     own_key,
-                    ..check(ProbeCheck::OtherBody, finding, &[&reuse], Some(key))
+                    ..check(ProbeCheck::OTHER_BODY, finding, &[&reuse], Some(key))
                 });
                 seen.push(reuse);
             }
         }
         let no_key = self.send(None, &plan.body).await;
-        checks.push(check(ProbeCheck::NoKey, judge::judge_no_key(&no_key), &[&no_key], None));
+        checks.push(check(ProbeCheck::NO_KEY, judge::judge_no_key(&no_key), &[&no_key], None));
         seen.extend([no_key, control.clone(), retry]);
-        checks.push(check(ProbeCheck::Policy, judge::judge_policy(seen.iter().flatten()), &[], None));
+        checks.push(check(ProbeCheck::POLICY, judge::judge_policy(seen.iter().flatten()), &[], None));
         checks
     }
 
@@ -249,7 +236,7 @@ impl Prober<'_> {
     async fn send(&mut self, key: Option<&str>, body: &Bytes) -> ProbedResult {
         let connection = self.plan.endpoint.connect().await?;
         self.requests += 1;
-        connection.send(self.plan.request(key, body)).await
+        self.plan.endpoint.send(connection, self.plan.request(key, body)).await
     }
 
     /// Sends the duplicates, once all their connections are open.
@@ -263,8 +250,8 @@ impl Prober<'_> {
             }
         }
         self.requests += connections.len();
-        let send = |connection: endpoint::ProbeConnection| connection.send(plan.request(Some(key), &plan.body));
-        connections.into_iter().map(send).collect::<JoinSet<_>>().join_all().await
+        let send = |connection| plan.endpoint.send(connection, plan.request(Some(key), &plan.body));
+        connections.into_iter().map(send).collect::<FuturesUnordered<_>>().collect().await
     }
 }
 

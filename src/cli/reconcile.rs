@@ -1,26 +1,23 @@
 //! `oncegate reconcile`
 
-use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
 
-use super::escape_invisible;
-use super::{CommandError, ConfigFile, block_on, load_without_service, print, require_file};
-use crate::config::{self, Config, ReconcileConfig, Route};
-use crate::domain::ids::RecordId;
+use super::{CommandError, ConfigFile, block_on, escape_invisible, failed, load_without_service, print, require_file};
+use crate::config::{self, Config, Route};
 use crate::domain::key::shorten_middle;
 use crate::domain::probe::{ProbeAnswer, SettledKey};
 use crate::domain::quantity::quantity;
 use crate::domain::state::StateKind;
 use crate::store::{self, ListSettledKeysParams, OpenError, Store, StoreError, StoreSettings};
-use crate::upstream::UpstreamClient;
+use crate::tasks::reconciler::{ReconciledRoute, reconciled_routes};
 use crate::upstream::connection_slots::UpstreamSlots;
-use crate::upstream::probe::{self, ProbePools, ProbeReply};
+use crate::upstream::probe::ProbeReply;
 
 /// The number of characters of a key that a line shows.
 const KEY_CHARS_MAX: usize = 40;
@@ -53,40 +50,23 @@ pub(super) fn run(arguments: &ReconcileArguments) -> Result<(), CommandError> {
     print(&if arguments.json { report.to_json() } else { report.to_text() })?;
     match report.failure() {
         None => Ok(()),
-        Some(failure) => Err(CommandError::Other(failure.into())),
+        Some(failure) => Err(failed(failure)),
     }
 }
 
-/// A route whose keys are compared, and the way to its service.
-struct ComparedRoute {
-    route: Arc<Route>,
-    reconcile: ReconcileConfig,
-    upstream: UpstreamClient,
+fn select_routes(config: &Config, only: Option<&str>) -> Result<Vec<Arc<Route>>, CommandError> {
+    let is_wanted = |route: &&Arc<Route>| only.is_none_or(|only| route.has_name(only));
+    let wanted: Vec<_> = config.routes.iter().filter(is_wanted).cloned().collect();
+    Err(failed(match only {
+        _ if wanted.iter().any(|route| route.reconcile.is_some()) => return Ok(wanted),
+        Some(name) if wanted.is_empty() => format!("no route is named `{name}`"),
+        Some(name) => format!("`{name}` has no `reconcile.url` to ask"),
+        None => "no route has a `reconcile.url` to ask".into(),
+    }))
 }
 
-/// By each name that their keys are stored under.
-type Routes = HashMap<Arc<str>, Arc<ComparedRoute>>;
-
-fn select_routes(config: &Config, only: Option<&str>) -> Result<Vec<(Arc<Route>, ReconcileConfig)>, CommandError> {
-    let wanted = config.routes.iter().filter(|route| only.is_none_or(|only| route.has_name(only)));
-    let selected: Vec<_> =
-        wanted.clone().filter_map(|route| Some((Arc::clone(route), route.reconcile.clone()?))).collect();
-    match (selected.is_empty(), only) {
-        (false, _) => Ok(selected),
-        (true, Some(name)) if wanted.count() == 0 => {
-            Err(CommandError::Other(format!("no route is named `{name}`").into()))
-        }
-        (true, Some(name)) => Err(CommandError::Other(format!("`{name}` has no `reconcile.url` to ask").into())),
-        (true, None) => Err(CommandError::Other("no route has a `reconcile.url` to ask".into())),
-    }
-}
-
-async fn compare(
-    config: &Config,
-    selected: &[(Arc<Route>, ReconcileConfig)],
-    since: Duration,
-) -> Result<ComparisonReport, CommandError> {
-    let location = &config.store.location;
+async fn compare(config: &Config, routes: &[Arc<Route>], since: Duration) -> Result<ComparisonReport, CommandError> {
+    let location = &config.store.url;
     require_file(location)?;
     // A command that only reads must not migrate.
     let settings = StoreSettings { migrate: false, ..config.into() };
@@ -98,43 +78,23 @@ async fn compare(
         }
         CommandError::Store(location.clone(), error)
     })?;
-    let (mut pools, slots) = (ProbePools::default(), UpstreamSlots::new(config.limits.upstream_connections));
-    let routes: Routes = selected
-        .iter()
-        .flat_map(|(route, reconcile)| {
-            let upstream = pools.client_for(route, &reconcile.lookup, &slots);
-            let compared = ComparedRoute { route: Arc::clone(route), reconcile: reconcile.clone(), upstream };
-            let compared = Arc::new(compared);
-            route.names().map(move |name| (Arc::clone(name), Arc::clone(&compared)))
-        })
-        .collect();
-    compare_pages(&store, &config.service, &routes, since).await.map_err(|error| CommandError::Other(error.into()))
-}
-
-async fn compare_pages(
-    store: &Arc<Store>,
-    service: &Arc<str>,
-    routes: &Routes,
-    since: Duration,
-) -> Result<ComparisonReport, StoreError> {
-    let names: Vec<Arc<str>> = routes.keys().map(Arc::clone).collect();
-    let (mut report, mut after): (_, Option<RecordId>) = (ComparisonReport::default(), None);
+    let routes = reconciled_routes(routes, &UpstreamSlots::new(config.limits.upstream_connections));
+    let names: Vec<_> = routes.keys().map(Arc::clone).collect();
+    let (mut report, mut after) = (ComparisonReport::default(), None);
     loop {
-        let service = Arc::clone(service);
-        let params = ListSettledKeysParams { service, routes: names.clone(), since, after, limit: PAGE };
-        let page = store.list_settled_keys(params).await?;
-        let mut work = JoinSet::new();
-        for key in page.keys {
-            let Some(route) = routes.get(&*key.subject.route).cloned() else { continue };
-            if work.len() >= PROBES_MAX
-                && let Some(joined) = work.join_next().await
-            {
-                report.add(joined)?;
+        let (service, names) = (Arc::clone(&config.service), names.clone());
+        let params = ListSettledKeysParams { service, routes: names, since, after, limit: PAGE };
+        let page = store.list_settled_keys(params).await.map_err(failed)?;
+        let keys = page.keys.into_iter().filter_map(|key| Some((routes.get(&*key.subject.route)?, key)));
+        let compared = stream::iter(keys).map(|(route, key)| compare_key(&store, route, key));
+        let mut compared = compared.buffer_unordered(PROBES_MAX);
+        while let Some((comparison, key, reply)) = compared.try_next().await.map_err(failed)? {
+            match comparison {
+                Comparison::Agree => report.agree += 1,
+                Comparison::Changed => report.changed += 1,
+                Comparison::Disagree => report.disagree.push((key, reply)),
+                Comparison::Unanswered => report.unanswered.push((key, reply)),
             }
-            work.spawn(compare_key(Arc::clone(store), route, key));
-        }
-        while let Some(joined) = work.join_next().await {
-            report.add(joined)?;
         }
         after = page.next;
         if after.is_none() {
@@ -155,11 +115,11 @@ enum Comparison {
 }
 
 async fn compare_key(
-    store: Arc<Store>,
-    route: Arc<ComparedRoute>,
+    store: &Store,
+    route: &ReconciledRoute,
     key: SettledKey,
 ) -> Result<(Comparison, SettledKey, ProbeReply), StoreError> {
-    let reply = probe::send_probe(&route.upstream, &route.route, &route.reconcile, &key.subject).await;
+    let reply = route.ask(&key.subject).await;
     let mut comparison = compare_states(&key, &reply.answer);
     if comparison == Comparison::Disagree {
         let now = store.find(key.subject.id).await?;
@@ -196,20 +156,7 @@ struct ComparisonReport {
     unanswered: Vec<(SettledKey, ProbeReply)>,
 }
 
-type Joined = Result<Result<(Comparison, SettledKey, ProbeReply), StoreError>, tokio::task::JoinError>;
-
 impl ComparisonReport {
-    fn add(&mut self, joined: Joined) -> Result<(), StoreError> {
-        let (comparison, key, reply) = joined.unwrap_or_else(|panic| Err(StoreError::Unavailable(panic.into())))?;
-        match comparison {
-            Comparison::Agree => self.agree += 1,
-            Comparison::Changed => self.changed += 1,
-            Comparison::Disagree => self.disagree.push((key, reply)),
-            Comparison::Unanswered => self.unanswered.push((key, reply)),
-        }
-        Ok(())
-    }
-
     /// Returns what is wrong; `None` where all keys agree. A key that could not be compared does not agree.
     fn failure(&self) -> Option<String> {
         let all = self.agree + self.disagree.len() + self.unanswered.len();
@@ -299,7 +246,7 @@ mod tests {
     use http::{HeaderMap, StatusCode};
 
     use super::*;
-    use crate::domain::ids::Token;
+    use crate::domain::ids::{RecordId, Token};
     use crate::domain::probe::ProbeSubject;
     use crate::domain::response::StoredResponse;
     use crate::domain::scope::Scope;

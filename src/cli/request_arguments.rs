@@ -2,7 +2,7 @@
 
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 
-use super::CommandError;
+use super::{CommandError, failed};
 
 /// Parses a method. The registered ones in small letters are meant in capitals, as curl's users write them.
 ///
@@ -36,7 +36,7 @@ pub(super) fn parse_status(text: &str) -> Result<StatusCode, String> {
 /// Returns the bytes of a body, or of the file behind an `@`.
 pub(super) fn read_data(data: String) -> Result<Vec<u8>, CommandError> {
     match data.strip_prefix('@') {
-        Some(file) => std::fs::read(file).map_err(|error| CommandError::Other(format!("{file}: {error}").into())),
+        Some(file) => std::fs::read(file).map_err(|error| failed(format!("{file}: {error}"))),
         None => Ok(data.into_bytes()),
     }
 }

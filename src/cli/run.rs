@@ -1,13 +1,12 @@
 //! `oncegate run`
 
-use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
 
-use super::{CommandError, ConfigFile, OverrideArguments, load};
+use super::{CommandError, ConfigFile, failed, load};
 use crate::app::reload::ConfigSource;
-use crate::config::{self, ProcessEnvironment};
+use crate::config::{self, Overrides, ProcessEnvironment};
 use crate::{app, telemetry};
 
 /// The time for the last log lines to be written.
@@ -18,20 +17,19 @@ pub(super) struct RunArguments {
     #[command(flatten)]
     file: ConfigFile,
     #[command(flatten)]
-    overrides: OverrideArguments,
+    overrides: Overrides,
 }
 
 pub(super) fn run(arguments: RunArguments) -> Result<(), CommandError> {
     let RunArguments { file, overrides } = arguments;
-    let overrides = overrides.overrides();
-    let (path, flags) = (file.path().map(Path::to_owned), overrides.clone());
+    let (path, flags) = (file.path(), overrides.clone());
     let source = ConfigSource::new(path.clone(), move || config::load(path.as_deref(), &flags, &ProcessEnvironment));
     let config = load(&file, &overrides)?;
-    telemetry::logs::start(&config.log).map_err(|error| CommandError::Other(error.into()))?;
+    telemetry::logs::start(&config.telemetry).map_err(failed)?;
     // For the store's connections, the tasks and the operators' listener; requests have threads of their own. One thread is
     // enough for batched calls; with two, each batch woke the other thread to look for work.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| CommandError::Other(error.into()))?;
+    let runtime = runtime.map_err(failed)?;
     let result = runtime.block_on(app::run(config, source)).map_err(CommandError::Failure);
     // A connection to a store that hangs must not keep the process from ending.
     runtime.shutdown_background();

@@ -8,6 +8,7 @@ use subtle::ConstantTimeEq;
 
 use super::StoreLocation;
 use super::environment::Environment;
+use super::problem::ParseResult;
 
 /// 96 bits, if they are random and in base64: nobody guesses them over a network.
 const TOKEN_LENGTH_MIN: usize = 16;
@@ -18,18 +19,17 @@ pub struct AdminToken(Box<str>);
 
 impl AdminToken {
     /// Checks the text of a token.
-    ///
-    /// # Errors
-    /// The problem, beginning with a verb. It never has the text.
-    pub fn parse(text: &str) -> Result<Self, &'static str> {
+    pub fn parse(text: &str) -> ParseResult<Self> {
         // The characters of RFC 6750, section 2.1, which a field carries as they are.
         let is_sendable = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
         match text.len() {
             _ if !text.bytes().all(is_sendable) => {
-                Err("has characters that cannot be sent: write letters, digits, `-`, `.`, `_`, `~`, `+`, `/` and `=`")
+                Err("has characters that cannot be sent: write letters, digits, `-`, `.`, `_`, `~`, `+`, `/` and `=`"
+                    .into())
             }
             0..TOKEN_LENGTH_MIN => {
-                Err("is too short to be secret: 16 characters at least, such as `openssl rand -base64 32` prints")
+                Err("is too short to be secret: 16 characters at least, such as `openssl rand -base64 32` prints"
+                    .into())
             }
             _ => Ok(Self(text.into())),
         }

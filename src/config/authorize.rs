@@ -8,7 +8,7 @@ use http::HeaderName;
 use http::uri::PathAndQuery;
 
 use super::options::options;
-use super::reader::ConfigReader;
+use super::reader::Section;
 use super::service_url;
 use super::upstream::UpstreamTarget;
 use super::value_parsers::header_name;
@@ -35,27 +35,23 @@ impl fmt::Debug for AuthorizeConfig {
 
 options! {
     /// The options of a route's `replay`.
-    pub(super) struct ReplayOptions {
+    #[derive(Clone, Debug)]
+    pub struct ReplayOptions {
         /// response fields that are not kept for replays
         drop_headers: Texts = ["set-cookie"] as "not replayed" => Vec<HeaderName>, values(header_name);
         /// a URL that is asked before each replay whether the caller may read it
-        authorize: Text = "" as "authorized by"
-            => Option<(UpstreamTarget, PathAndQuery)>, optional_concealed(|text| service_url::parse(text, EXAMPLE));
+        authorize: Text = "" as "authorized by" => Option<Arc<AuthorizeConfig>>, made(read_authorize);
         /// for how long its permission counts
-        authorize_cache: Duration = "0s" as "authorized by" => Duration, duration();
+        authorize_cache: Duration = "0s" as "authorized by";
     }
 }
 
-impl ReplayOptions {
-    /// The service that is asked. `Some(None)` where none is.
-    pub(super) fn authorize(&mut self, reader: &ConfigReader<'_>) -> Option<Option<Arc<AuthorizeConfig>>> {
-        let (url, cache) = (self.authorize.take()?.value, self.authorize_cache.take()?);
-        if url.is_none() && !cache.value.is_zero() {
-            reader.problem(&cache.position, "needs `authorize`");
-            return None;
-        }
-        Some(url.map(|(upstream, target)| {
-            Arc::new(AuthorizeConfig { upstream: Arc::new(upstream), target, cache: cache.value })
-        }))
+/// Reads the service that is asked; `None` where none is.
+fn read_authorize(section: &Section<'_>) -> Option<Arc<AuthorizeConfig>> {
+    let url = section.optional_concealed("authorize", |text| service_url::parse(text, EXAMPLE));
+    let cache = section.duration("authorize_cache");
+    if url.is_none() && !cache.is_zero() && section.is_right(&["authorize"]) {
+        section.problem("authorize_cache", "needs `authorize`");
     }
+    url.map(|(upstream, target)| Arc::new(AuthorizeConfig { upstream: Arc::new(upstream), target, cache }))
 }

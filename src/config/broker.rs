@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::problem::ParseResult;
 use super::server_url::{HostAndPort, ServerUrl, ServerUrlForm, decode_part};
 use crate::domain::macros::debug_as_display;
 
@@ -35,10 +36,7 @@ pub(super) const NAME_BYTES_MAX: usize = 255;
 impl Broker {
     /// Reads `amqp://user:password@host:port/vhost` by RabbitMQ's URI specification: percent-encoding is decoded, and
     /// every part but the host may be missing. A slash at the end means the default virtual host.
-    ///
-    /// # Errors
-    /// The problem, beginning with a verb. Never has the text itself, which may hold a password.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> ParseResult<Self> {
         let ServerUrl { tls, host, port, user, password, path } = ServerUrl::parse(text, &FORM)?;
         let vhost = decode_part(path)?.unwrap_or_else(|| "/".into());
         if vhost.len() > NAME_BYTES_MAX {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::HeaderValue;
 
+use super::problem::ParseResult;
 use super::reader::Section;
 use super::scope::{ScopeRule, ScopeSource};
 use crate::domain::auth_scheme::{CredentialLife, find_row, is_betraying, is_token};
@@ -18,21 +19,14 @@ struct AuthChallenge<'a> {
     parameters: Vec<(&'a str, &'a str)>,
 }
 
-/// Reads `challenge`. `Some(None)` where the route has none.
-pub(super) fn read(section: &Section<'_>, scope: Option<&ScopeRule>) -> Option<Option<Arc<HeaderValue>>> {
+/// Reads `challenge`. `None` where the route has none, or where its scope has a problem.
+pub(super) fn read(section: &Section<'_>, scope: Option<&ScopeRule>) -> Option<Arc<HeaderValue>> {
     let check = |text: &str| scope.map(|scope| check(text, scope)).transpose();
-    match section.optional_concealed("challenge", check)?.value {
-        None => Some(None),
-        // Without a scope, which has a problem, it cannot be checked.
-        Some(checked) => checked.map(|value| Some(Arc::new(value))),
-    }
+    section.optional_concealed("challenge", check).flatten().map(Arc::new)
 }
 
 /// Checks that a client which answers the challenge is served.
-///
-/// # Errors
-/// The problem, beginning with a verb.
-fn check(text: &str, scope: &ScopeRule) -> Result<HeaderValue, String> {
+fn check(text: &str, scope: &ScopeRule) -> ParseResult<HeaderValue> {
     let value = HeaderValue::from_str(text).ok().filter(|_| text.is_ascii());
     let (value, challenges) =
         value.zip(parse(text)).ok_or_else(|| format!("is no challenge (RFC 9110 section 11.6.1): {EXAMPLE}"))?;

@@ -6,8 +6,9 @@ use http::{HeaderName, Method};
 
 use super::broker::{Broker, NAME_BYTES_MAX};
 use super::options::options;
-use super::reader::{Located, Section, SourcePosition};
-use super::route::{Route, RouteMode};
+use super::reader::{Section, SourcePosition};
+use super::route::Route;
+use super::route_options::RouteMode;
 use super::scope::{self, ScopeRule, ScopeSource};
 use super::value_parsers::header_name;
 use crate::domain::message_path::MessagePathTemplate;
@@ -77,9 +78,9 @@ options! {
     /// The options of `[[consumers]]`.
     pub(super) struct ConsumerOptions {
         /// the broker, as `amqp://user:password@host:5672/vhost`, or `amqps://` for TLS
-        amqp: Text => Broker, concealed(Broker::parse);
+        amqp: Text => Option<Broker>, required_concealed(Broker::parse);
         /// the queue whose messages are requests; it must exist
-        queue: Text => Box<str>, parsed(parse_queue);
+        queue: Text => Option<Box<str>>, required(parse_queue);
         /// the name of the route whose policy the messages have; they are posted to its path
         route: Text;
         /// the place of a message's key: `header:NAME` or `message-id`
@@ -100,7 +101,7 @@ options! {
 /// that is all of them.
 pub(super) fn read(top: &Section<'_>, routes: &[Route], all_known: bool) -> Vec<Consumer> {
     let mut consumers: Vec<Consumer> = Vec::new();
-    for section in top.tables("consumers", &top.empty()) {
+    for section in top.tables("consumers") {
         let Some((consumer, position)) = read_consumer(&section, routes, all_known) else { continue };
         if consumers.iter().any(|other| other.is_of_same_queue(&consumer)) {
             section
@@ -128,19 +129,18 @@ fn read_consumer(section: &Section<'_>, routes: &[Route], all_known: bool) -> Op
         reader.problem(&position, message);
         return None;
     }
-    let path = resolve_path(section, route, options.path?)?;
-    let queue = options.queue?;
+    let path = resolve_path(section, route, options.path)?;
     let consumer = Consumer {
-        broker: options.amqp?.value,
-        queue: queue.value,
+        broker: options.amqp?,
+        queue: options.queue?,
         route: Arc::clone(&route.name),
-        key: options.key?.value,
-        prefetch: options.prefetch?.value,
+        key: options.key,
+        prefetch: options.prefetch,
         path,
         scope: scope?,
-        dead_letter_exchange: options.dead_letter_exchange?.value,
+        dead_letter_exchange: options.dead_letter_exchange,
     };
-    Some((consumer, queue.position))
+    Some((consumer, section.position("queue")))
 }
 
 /// The reason why a route cannot execute messages once, where there is one.
@@ -162,24 +162,25 @@ fn refusal_of_route(route: &Route) -> Option<String> {
 fn resolve_path(
     section: &Section<'_>,
     route: &Route,
-    path: Located<Option<MessagePathTemplate>>,
+    path: Option<MessagePathTemplate>,
 ) -> Option<MessagePathTemplate> {
     let pattern = route.path.as_str();
     // Neither path is shown: they may be filled in from the environment.
     let problem = |message: &str| {
-        section
-            .reader()
-            .problem(&path.position, format!("{message}: write the route's path with names of message headers"));
+        section.problem("path", format!("{message}: write the route's path with names of message headers"));
         None
     };
-    let Some(template) = &path.value else {
+    if !section.is_right(&["path"]) {
+        return None;
+    }
+    let Some(template) = &path else {
         return match pattern.contains('{') {
             true => problem("is needed, because the route has many paths"),
             false => MessagePathTemplate::parse(pattern).ok(),
         };
     };
     match PathTemplate::parse(template.as_str()) {
-        Ok(shape) if shape.is_covered_by(&route.path) => path.value,
+        Ok(shape) if shape.is_covered_by(&route.path) => path,
         _ => problem("leads to other paths than those of the route"),
     }
 }
@@ -210,9 +211,6 @@ fn read_scope(section: &Section<'_>) -> Option<ScopeRule> {
     if rule.parts.iter().all(|part| matches!(part.source, ScopeSource::Header(_))) {
         return Some(rule);
     }
-    let written = section.list("scope", |text| Ok::<_, String>(text.to_owned()))?;
-    section
-        .reader()
-        .problem(&written.position, "has a part that a message does not have: write `header:NAME` or `none`");
+    section.problem("scope", "has a part that a message does not have: write `header:NAME` or `none`");
     None
 }

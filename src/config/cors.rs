@@ -55,17 +55,16 @@ options! {
     }
 }
 
-pub(super) fn read(section: &Section<'_>) -> Option<CorsPolicy> {
+pub(super) fn read(section: &Section<'_>) -> CorsPolicy {
     let CorsOptions { origins, credentials } = CorsOptions::read(section);
-    let (origins, credentials) = (origins?, credentials?);
-    let mut policy = CorsPolicy { credentials: credentials.value, ..CorsPolicy::default() };
-    for origin in origins.value {
+    let mut policy = CorsPolicy { credentials, ..CorsPolicy::default() };
+    for origin in origins {
         match &*origin.value {
-            "*" if policy.credentials => {
+            "*" if credentials => {
                 let message = "`*` cannot be combined with `credentials = true`: any page could then act for whoever has it \
                      open; list the origins";
-                section.reader().problem((&origin.position).max(&credentials.position), message);
-                return None;
+                section.reader().problem(&origin.position.max(section.position("credentials")), message);
+                return policy;
             }
             "*" => policy.is_any = true,
             _ => policy.origins.push(origin.value),
@@ -73,13 +72,12 @@ pub(super) fn read(section: &Section<'_>) -> Option<CorsPolicy> {
     }
     // Nobody has decided that these origins get the credentials that another table gives to its own.
     let is_others = |own| Some(own) < section.first_layer("credentials");
-    if credentials.value && !policy.is_empty() && section.first_layer("origins").is_some_and(is_others) {
-        let message =
-            format!("needs `credentials` beside it: `{} = true` was written for other origins", credentials.position);
-        section.reader().problem(&origins.position, message);
-        return None;
+    if credentials && !policy.is_empty() && section.first_layer("origins").is_some_and(is_others) {
+        let written = section.position("credentials");
+        let message = format!("needs `credentials` beside it: `{written} = true` was written for other origins");
+        section.problem("origins", message);
     }
-    Some(policy)
+    policy
 }
 
 /// Parses an origin as browsers send it: scheme, host and port, unless the port is the scheme's own (RFC 6454 section 6.2).

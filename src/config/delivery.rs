@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use super::options::options;
-use super::reader::{Located, Section};
-use super::route_context::RouteContext;
+use super::reader::Section;
 use super::words::words;
 use crate::domain::retry::RetryPolicy;
 
@@ -37,24 +36,12 @@ options! {
     }
 }
 
-/// Reads `retry`, and checks it with `delivery`.
-pub(super) fn read(
-    section: &Section<'_>,
-    delivery: Option<Located<DeliveryMode>>,
-    context: &RouteContext,
-) -> Option<(DeliveryMode, RetryPolicy)> {
-    let RetryOptions { max_attempts, base, cap, give_up_after } = RetryOptions::read(&section.table("retry"));
-    let (delivery, base, cap) = (delivery?, base?, cap?);
-    if base.value > cap.value {
+/// Reads `retry`.
+pub(super) fn read(section: &Section<'_>) -> RetryPolicy {
+    let RetryOptions { max_attempts, base, cap, give_up_after } = RetryOptions::read(section);
+    if base > cap {
         let message = "`base` must not be over `cap`: the first pause would be longer than the longest";
-        section.reader().problem((&base.position).max(&cap.position), message);
-        return None;
+        section.conflict(&["base", "cap"], message);
     }
-    if delivery.value != DeliveryMode::Sync && context.secrets.as_ref()?.current().is_none() {
-        let message = "needs a `secret` at the top of the file: what is queued is stored encrypted, and never without";
-        section.reader().problem(&delivery.position, message);
-        return None;
-    }
-    let (max_attempts, give_up_after) = (max_attempts?.value, give_up_after?.value);
-    Some((delivery.value, RetryPolicy { max_attempts, base: base.value, cap: cap.value, give_up_after }))
+    RetryPolicy { max_attempts, base, cap, give_up_after }
 }

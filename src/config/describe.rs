@@ -5,10 +5,10 @@ use std::fmt::Write;
 use super::exposure;
 use super::route_settings::scope;
 use super::units::show_size;
+use super::words::Word;
 use super::{Config, Consumer, Route, RouteMode, TlsConfig, ValueOrigin};
 use crate::domain::auth_scheme::{BETRAYING_ENDS, CredentialLife, SCHEMES};
 use crate::domain::fingerprint::Secrets;
-use crate::tls::ClientCertificates;
 
 /// The output of `oncegate check`: the proxy's own settings and each resolved route. Never has a secret or a password;
 /// the warnings are left to the caller.
@@ -24,13 +24,13 @@ pub fn describe(config: &Config) -> String {
     lines.row("listen", &format!("{}{tls}, admin on {}{token}", config.listen, config.admin.listen));
     lines.row("upstream", &config.pass.upstream.to_string());
     let encrypted = if config.store.encrypt { ", responses encrypted" } else { "" };
-    lines.row("store", &format!("{}{encrypted}", config.store.location));
-    let shared = match &config.cache_redis {
+    lines.row("store", &format!("{}{encrypted}", config.store.url));
+    let shared = match &config.cache.redis {
         None => String::new(),
         Some(server) if config.secrets.is_empty() => format!(", shared through {server} without a secret"),
         Some(server) => format!(", shared through {server}, encrypted"),
     };
-    lines.row("cache", &format!("{} of memory{shared}", show_size(config.cache_memory)));
+    lines.row("cache", &format!("{} of memory{shared}", show_size(config.cache.memory)));
     lines.row("service", &config.service);
     lines.row("secret", &secrets(&config.secrets));
     for (label, value) in exposure::describe(config) {
@@ -77,11 +77,8 @@ fn secrets(secrets: &Secrets) -> String {
 fn describe_tls(tls: &TlsConfig) -> String {
     let clients = match &tls.clients {
         None => String::new(),
-        Some((authorities, ClientCertificates::Optional)) => {
-            format!(", client certificates of {}, optional", authorities.display())
-        }
-        Some((authorities, ClientCertificates::Required)) => {
-            format!(", client certificates of {}, required", authorities.display())
+        Some((authorities, clients)) => {
+            format!(", client certificates of {}, {}", authorities.display(), clients.word())
         }
     };
     format!(" with TLS ({}{clients})", tls.certificate.display())

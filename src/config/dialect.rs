@@ -91,8 +91,6 @@ impl Dialect {
 
 /// Puts the preset of a route's dialect behind the table that names it.
 pub(super) fn with_preset(section: Section<'_>) -> Section<'_> {
-    match section.choice::<Dialect>("dialect") {
-        Some(dialect) => section.with_preset("dialect", dialect.value.preset_table()),
-        None => section,
-    }
+    let dialect: Dialect = section.choice("dialect");
+    section.with_preset("dialect", dialect.preset_table())
 }

@@ -15,7 +15,7 @@ pub struct StartExposure {
 
 /// The exposure to log at start: one sentence; `None` where a reader learns no more than he must.
 pub fn start_exposure(config: &Config) -> Option<StartExposure> {
-    let is_shared = match &config.store.location {
+    let is_shared = match &config.store.url {
         StoreLocation::Memory => return None,
         StoreLocation::Postgres(_) => true,
         StoreLocation::Sqlite(_) => false,
@@ -40,7 +40,7 @@ pub fn start_exposure(config: &Config) -> Option<StartExposure> {
 /// The exposure in detail: labels and values for `oncegate check`. Empty where nothing is stored, or in memory alone.
 pub(super) fn describe(config: &Config) -> Vec<(&'static str, String)> {
     let routes: Vec<_> = config.routes.iter().filter(|route| route.mode != RouteMode::Off).collect();
-    if routes.is_empty() || config.store.location == StoreLocation::Memory {
+    if routes.is_empty() || config.store.url == StoreLocation::Memory {
         return Vec::new();
     }
     let named = |has: fn(&Route) -> bool| name(&routes, has);

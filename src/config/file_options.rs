@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::admin::AdminOptions;
+use super::admin::AdminConfig;
 use super::consumers::ConsumerOptions;
 use super::cors::CorsOptions;
 use super::jwt::JwtOptions;
 use super::key_doc::KeyDoc;
-use super::limits::LimitsOptions;
+use super::limits::LimitsConfig;
 use super::options::options;
 use super::reader::DeclaredTable;
 use super::redis_server::RedisServer;
 use super::route_options::{DEFAULTS, RouteOptions};
-use super::store::{LeaseOptions, StoreOptions};
-use super::telemetry::TelemetryOptions;
+use super::store::{LeaseConfig, StoreConfig};
+use super::telemetry::TelemetryConfig;
 use super::tls::TlsOptions;
 use super::units;
 use super::upstream_tls::UpstreamTlsOptions;
@@ -37,7 +37,8 @@ words! {
 
 options! {
     /// The options at the top of the file.
-    pub(super) struct TopOptions {
+    #[derive(Clone, Debug)]
+    pub struct TopOptions {
         /// address and port for clients
         listen: Text = "127.0.0.1:8080" => SocketAddr, parsed(socket_address);
         /// the service, as `http://host:port` or `https://host:port` (or `--upstream`, or ONCEGATE_UPSTREAM)
@@ -67,15 +68,15 @@ options! {
         /// the issuer of callers' tokens, for `jwt:CLAIM` parts of scopes
         jwt: Table(JwtOptions::KEYS) = {};
         /// the bounds on what clients can hold
-        limits: Table(LimitsOptions::KEYS) = {};
+        limits: Table(LimitsConfig::KEYS) = {} => LimitsConfig, inner(LimitsConfig::read);
         /// the operators' listener
-        admin: Table(AdminOptions::KEYS) = {};
+        admin: Table(AdminConfig::KEYS) = {};
         /// where keys are kept
-        store: Table(StoreOptions::KEYS) = {};
+        store: Table(StoreConfig::KEYS) = {};
         /// completed responses outside the store, for replays
-        cache: Table(CacheOptions::KEYS) = {};
+        cache: Table(CacheConfig::KEYS) = {} => CacheConfig, inner(CacheConfig::read);
         /// logs and traces of the proxy itself
-        telemetry: Table(TelemetryOptions::KEYS) = {};
+        telemetry: Table(TelemetryConfig::KEYS) = {} => TelemetryConfig, inner(TelemetryConfig::read);
         /// fields for each route that does not write them itself
         defaults: Table(DEFAULTS) = {};
         /// which requests are guarded, and how
@@ -87,7 +88,8 @@ options! {
 
 options! {
     /// The options of `[cache]`.
-    pub(super) struct CacheOptions {
+    #[derive(Clone, Debug)]
+    pub struct CacheConfig {
         /// how much of them is kept, so that a replay need not read the store; `0B` keeps none
         memory: Size = "64MiB" => u64, parsed(units::parse_size);
         /// a Redis or Valkey server that shares them between instances, as `redis://user:password@host:6379/0`, or
@@ -104,12 +106,12 @@ pub(super) const TABLES: &[DeclaredTable] = &[
     ("at the top of the file, before the first table", TOP),
     ("in `[[routes]]` or `[defaults]`", DEFAULTS),
     ("in `[[routes]]`", RouteOptions::KEYS),
-    ("in `[limits]`", LimitsOptions::KEYS),
-    ("in `[admin]`", AdminOptions::KEYS),
-    ("in `[store]`", StoreOptions::KEYS),
-    ("in `lease` of `[store]`", LeaseOptions::KEYS),
-    ("in `[cache]`", CacheOptions::KEYS),
-    ("in `[telemetry]`", TelemetryOptions::KEYS),
+    ("in `[limits]`", LimitsConfig::KEYS),
+    ("in `[admin]`", AdminConfig::KEYS),
+    ("in `[store]`", StoreConfig::KEYS),
+    ("in `lease` of `[store]`", LeaseConfig::KEYS),
+    ("in `[cache]`", CacheConfig::KEYS),
+    ("in `[telemetry]`", TelemetryConfig::KEYS),
     ("in `cors`", CorsOptions::KEYS),
     ("in `upstream_tls`", UpstreamTlsOptions::KEYS),
     ("in a route's `key`", key::KeyOptions::KEYS),
@@ -119,7 +121,7 @@ pub(super) const TABLES: &[DeclaredTable] = &[
     ("in a route's `reconcile`", reconcile::ReconcileOptions::KEYS),
     ("in `[[consumers]]`", ConsumerOptions::KEYS),
     ("in a route's `retry`", delivery::RetryOptions::KEYS),
-    ("in a route's `limits`", limits::KeyLimitOptions::KEYS),
+    ("in a route's `limits`", limits::CallerLimits::KEYS),
 ];
 
 pub(super) fn parse_service(text: &str) -> Result<Arc<str>, String> {

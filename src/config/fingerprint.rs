@@ -3,26 +3,11 @@
 use super::dialect::{Dialect, FIRST_SENT};
 use super::options::options;
 use super::reader::Section;
-use super::route_context::RouteContext;
-use super::value_parsers::{header_name, json_pointer};
+use super::value_parsers::{header_name, is_of_connection, json_pointer};
 use super::words::Word;
-use crate::domain::fingerprint::{BodyRule, FingerprintRules, PathForm, Recipe};
+use crate::domain::fingerprint::{BodyRule, FingerprintRules, PathForm, Recipe, Secrets};
 use canonical_json::{Pointer, Selection};
 use http::HeaderName;
-
-/// The fields of a connection or of a message's framing: a retry may have others, as over another version of HTTP.
-const OF_THE_CONNECTION: [&str; 10] = [
-    "connection",
-    "content-length",
-    "expect",
-    "http2-settings",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
 
 options! {
     /// The options of a route's `fingerprint`.
@@ -43,7 +28,7 @@ options! {
 /// Parses the name of a field in which a retry can be expected to be equal.
 fn comparable_field(text: &str) -> Result<HeaderName, String> {
     let name = header_name(text)?;
-    if OF_THE_CONNECTION.contains(&name.as_str()) {
+    if is_of_connection(&name) || matches!(name.as_str(), "http2-settings" | "proxy-connection") {
         return Err(
             "names a field of the connection or of how a body is sent, which may be another one in a retry".into()
         );
@@ -52,26 +37,17 @@ fn comparable_field(text: &str) -> Result<HeaderName, String> {
 }
 
 /// Reads the recipe of a route, whose paths count in this form.
-pub(super) fn read(
-    section: &Section<'_>,
-    dialect: Option<Dialect>,
-    path: PathForm,
-    context: &RouteContext,
-) -> Option<Recipe> {
-    let FingerprintOptions { body, query, headers, include, exclude } = FingerprintOptions::read(section);
-    let (body, include, exclude) = (body?, include?, exclude?);
-    let selects = !include.value.is_empty() || !exclude.value.is_empty();
-    if selects && !matches!(body.value, BodyRule::Auto | BodyRule::Graphql | BodyRule::Json) {
-        let position = (&body.position).max(&include.position).max(&exclude.position);
-        section.reader().problem(position, "selects values of a JSON body, and by `body` it is not read as JSON");
-        return None;
+pub(super) fn read(section: &Section<'_>, dialect: Dialect, path: PathForm, secrets: Option<&Secrets>) -> Recipe {
+    let FingerprintOptions { body, query, mut headers, include, exclude } = FingerprintOptions::read(section);
+    let selects = !include.is_empty() || !exclude.is_empty();
+    if selects && !matches!(body, BodyRule::Auto | BodyRule::Graphql | BodyRule::Json) {
+        let message = "selects values of a JSON body, and by `body` it is not read as JSON";
+        section.conflict(&["body", "include", "exclude"], message);
     }
-    let mut headers = headers?.value;
     // The specification has it equal on every retry, whatever the route's own list says.
-    if dialect == Some(Dialect::Repeatability) && !headers.contains(&FIRST_SENT) {
+    if dialect == Dialect::Repeatability && !headers.contains(&FIRST_SENT) {
         headers.push(FIRST_SENT);
     }
-    let selection = Selection { include: include.value, exclude: exclude.value };
-    let rules = FingerprintRules { body: body.value, path, query: query?.value, headers, selection };
-    Some(Recipe::new(rules, context.secrets.as_ref()?.current()))
+    let rules = FingerprintRules { body, path, query, headers, selection: Selection { include, exclude } };
+    Recipe::new(rules, secrets.and_then(Secrets::current))
 }

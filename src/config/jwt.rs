@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::uri::PathAndQuery;
 
 use super::options::options;
-use super::reader::{Located, Section};
+use super::reader::Section;
 use super::scope::ScopeSource;
 use super::service_url;
 use super::upstream::UpstreamTarget;
@@ -108,34 +108,27 @@ options! {
 /// Reads the table. `Some(None)` where it is absent.
 pub(super) fn read(section: &Section<'_>) -> Option<Option<JwtConfig>> {
     let JwtOptions { issuer, audience, jwks, algorithms, leeway } = JwtOptions::read(section);
-    let (issuer, audience, keys) = (issuer?, audience?, jwks?);
-    let missing =
-        [("issuer", issuer.value.is_empty()), ("audience", audience.value.is_empty()), ("jwks", keys.value.is_empty())];
+    if !section.is_right(&["issuer", "audience", "jwks"]) {
+        return None;
+    }
+    let missing = [("issuer", issuer.is_empty()), ("audience", audience.is_empty()), ("jwks", jwks.is_empty())];
     let missing: Vec<_> = missing.iter().filter(|(_, is_missing)| *is_missing).map(|(name, _)| *name).collect();
     if missing.len() == 3 {
         return Some(None);
     }
     for name in &missing {
-        let written = [&issuer.position, &audience.position, &keys.position];
-        let beside = written.into_iter().max().expect("there are three");
-        section.reader().problem(beside, format!("needs `{name}` beside it: a token is checked for all three"));
+        let beside = ["issuer", "audience", "jwks"].map(|name| section.position(name)).into_iter().max();
+        let message = format!("needs `{name}` beside it: a token is checked for all three");
+        section.reader().problem(&beside.expect("there are three"), message);
     }
-    let (algorithms, leeway) = (algorithms?, leeway?);
-    if algorithms.value.is_empty() {
-        section.reader().problem(&algorithms.position, "is empty: no token would do");
+    if algorithms.is_empty() {
+        section.problem("algorithms", "is empty: no token would do");
+    }
+    if algorithms.is_empty() || !missing.is_empty() || !section.is_right(&["algorithms", "leeway"]) {
         return None;
     }
-    if !missing.is_empty() {
-        return None;
-    }
-    let keys = read_keys(section, &keys, &algorithms.value)?;
-    let rules = TokenRules {
-        issuer: issuer.value.into(),
-        audience: audience.value,
-        algorithms: algorithms.value,
-        leeway: leeway.value,
-        claims: BTreeSet::new(),
-    };
+    let keys = read_keys(section, &jwks, &algorithms)?;
+    let rules = TokenRules { issuer: issuer.into(), audience, algorithms, leeway, claims: BTreeSet::new() };
     Some(Some(JwtConfig { rules, keys }))
 }
 
@@ -160,20 +153,20 @@ fn parse_algorithm(text: &str) -> Result<Algorithm, String> {
     })
 }
 
-fn read_keys(section: &Section<'_>, text: &Located<String>, algorithms: &[Algorithm]) -> Option<IssuerKeys> {
+fn read_keys(section: &Section<'_>, text: &str, algorithms: &[Algorithm]) -> Option<IssuerKeys> {
     let problem = |message: String| {
-        section.reader().problem(&text.position, message);
+        section.problem("jwks", message);
         None
     };
-    if text.value.contains("://") {
-        return match service_url::parse(&text.value, EXAMPLE) {
+    if text.contains("://") {
+        return match service_url::parse(text, EXAMPLE) {
             Ok((upstream, target)) => Some(IssuerKeys::Url { upstream: Arc::new(upstream), target }),
             Err(message) => problem(message),
         };
     }
-    let path = Path::new(&text.value);
+    let path = Path::new(text);
     // A URL that lacks its slashes is no path, and may have a password.
-    let shown = if text.value.contains([':', '@']) { "its file".into() } else { format!("`{}`", text.value) };
+    let shown = if text.contains([':', '@']) { "its file".into() } else { format!("`{text}`") };
     match section.reader().environment().read(path) {
         Ok(keys) => match KeySet::parse(keys.as_bytes(), algorithms) {
             Ok(_) => Some(IssuerKeys::File { path: path.into(), text: keys.into() }),

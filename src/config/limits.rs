@@ -2,7 +2,6 @@
 
 use std::ops::RangeInclusive;
 
-use super::LimitsConfig;
 use super::options::options;
 use super::reader::Section;
 use super::units;
@@ -24,8 +23,9 @@ const BURST_MAX: usize = 100_000;
 const LIVE_KEYS_MAX: usize = 100_000;
 
 options! {
-    /// The options of `[limits]`.
-    pub(super) struct LimitsOptions {
+    /// The options of `[limits]`: the bounds on what clients can hold. Beyond them, new work is refused; nothing that runs is.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct LimitsConfig {
         /// connections of clients; fewer where file descriptors are short
         connections: Integer = 8192 => usize, integer(1..=CONNECTIONS_MAX, "without a connection nobody is served");
         /// connections of one peer address; 0 for no limit
@@ -42,27 +42,15 @@ options! {
 
 options! {
     /// The options of a route's `limits`.
-    pub(super) struct KeyLimitOptions {
+    #[derive(Clone, Copy, Debug)]
+    pub struct CallerLimits {
         /// new keys of one caller; 0 for no limit
-        new_keys_per_second: Integer = 0 as "new keys"
-            => u32, integer(0..=KeyRate::PER_SECOND_MAX as usize, "0 is no limit, and 1000 the highest");
+        new_keys_per_second: Integer = 0 as "new keys" => Option<KeyRate>, made(read_key_rate);
         /// new keys of one caller at once; 0 for those of one second
-        burst: Integer = 0 as "new keys" => u32, integer(0..=BURST_MAX, "0 is as many as a second");
+        burst: Integer = 0 as "new keys";
         /// live keys of one caller; 0 for no limit
-        live_keys: Integer = 0 as "live keys" => u32, integer(0..=LIVE_KEYS_MAX, "0 is no limit");
+        live_keys: Integer = 0 as "live keys" => Option<u32>, made(read_live_keys);
     }
-}
-
-/// Reads the whole table.
-pub(super) fn read(section: &Section<'_>) -> Option<LimitsConfig> {
-    let options = LimitsOptions::read(section);
-    Some(LimitsConfig {
-        connections: options.connections?.value,
-        connections_per_peer: options.connections_per_peer?.value,
-        held_bodies: options.held_bodies?.value,
-        body_rate: options.body_rate?.value,
-        upstream_connections: options.upstream_connections?.value,
-    })
 }
 
 fn parse_held_bodies(text: &str) -> Result<u64, String> {
@@ -79,15 +67,18 @@ fn parse_body_rate(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Reads a route's `limits`: the rate of new keys, and the most live keys; each `None` for no limit.
-pub(super) fn read_key_limits(section: &Section<'_>) -> Option<(Option<KeyRate>, Option<u32>)> {
-    let KeyLimitOptions { new_keys_per_second, burst, live_keys } = KeyLimitOptions::read(section);
-    let (per_second, burst) = (new_keys_per_second?, burst?);
-    if per_second.value == 0 && burst.value > 0 {
-        section.reader().problem(&burst.position, "needs `new_keys_per_second`");
-        return None;
+/// Reads the rate of new keys; `None` for no limit.
+fn read_key_rate(section: &Section<'_>) -> Option<KeyRate> {
+    let highest = KeyRate::PER_SECOND_MAX as usize;
+    let per_second = section.integer("new_keys_per_second", 0..=highest, "0 is no limit, and 1000 the highest");
+    let burst = section.integer("burst", 0..=BURST_MAX, "0 is as many as a second");
+    if per_second == 0 && burst > 0 && section.is_right(&["new_keys_per_second"]) {
+        section.problem("burst", "needs `new_keys_per_second`");
     }
-    let burst = if burst.value == 0 { per_second.value } else { burst.value };
-    let key_rate = (per_second.value > 0).then(|| KeyRate::new(per_second.value, burst));
-    Some((key_rate, Some(live_keys?.value).filter(|limit| *limit > 0)))
+    (per_second > 0).then(|| KeyRate::new(per_second, if burst == 0 { per_second } else { burst }))
+}
+
+/// Reads the most live keys; `None` for no limit.
+fn read_live_keys(section: &Section<'_>) -> Option<u32> {
+    Some(section.integer("live_keys", 0..=LIVE_KEYS_MAX, "0 is no limit")).filter(|limit| *limit > 0)
 }

@@ -8,18 +8,16 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::environment::Environment;
-use super::file_options::{CacheOptions, TABLES, TopOptions, UnguardedPolicy, parse_service};
+use super::file_options::{TABLES, TopOptions, parse_service};
 use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
 use super::reader::{ConfigReader, ExternalValue, Section};
-use super::route_context::RouteContext;
-use super::routes;
+use super::routes::{self, RouteContext};
 use super::scope::ProofSources;
-use super::upstream_tls::SystemAuthorities;
-use super::value_parsers::upstream_target;
+use super::value_parsers::{read_upstream, socket_address};
 use super::wording::syntax_hint;
 use super::{
-    AdminToken, Config, Overrides, StoreLocation, UpstreamTarget, admin, consumers, cors, file_access, jwt, limits,
-    otlp, secrets, store, telemetry, tls, warnings,
+    AdminToken, Config, Overrides, StoreLocation, UpstreamTarget, admin, consumers, cors, file_access, jwt, secrets,
+    store, tls, warnings,
 };
 use crate::tls::{Authorities, Trust};
 
@@ -34,18 +32,14 @@ pub fn load(
     overrides: &Overrides,
     environment: &dyn Environment,
 ) -> Result<Config, ConfigProblems> {
-    let name = file.map(|file| file.display().to_string());
-    let text = read_text(file, &name, environment)?;
-    let table = parse_toml(&text, &name)?;
-    let built_in = DeTable::parse(routes::BUILT_IN).expect("the built-in route is TOML");
-    let reader = ConfigReader::new(name.as_deref(), &text, TABLES, environment);
-    let flags = flag_defaults(overrides);
-    let external_values = ExternalValues { overrides, environment };
-    let config = read_config(&reader, table.get_ref(), built_in.get_ref(), &flags, &external_values);
+    let source = ConfigText::read(file, environment)?;
+    let table = source.parse()?;
+    let reader = source.reader(overrides, environment);
+    let config = read_config(&reader, table.get_ref());
     match (config, reader.into_problems()) {
         (_, Some(problems)) => Err(problems),
         (Some(mut config), None) => {
-            config.warnings.extend(file_access::warnings(file, table.get_ref(), &config.store.location, environment));
+            config.warnings.extend(file_access::warnings(file, table.get_ref(), &config.store.url, environment));
             Ok(config)
         }
         (None, None) => unreachable!("a missing value has its problem"),
@@ -62,12 +56,7 @@ pub fn admin_listen(
     overrides: &Overrides,
     environment: &dyn Environment,
 ) -> Result<SocketAddr, ConfigProblems> {
-    read_part(file, environment, |top| {
-        let section = top.table("admin");
-        let external_values = ExternalValues { overrides, environment };
-        let external = external_values.flag("listen", "--admin", &overrides.admin, "ONCEGATE_ADMIN_LISTEN");
-        admin::read_address(&section.with_external(external)).map(|found| found.value)
-    })
+    read_part(file, overrides, environment, |top| top.table("admin").parsed("listen", socket_address))
 }
 
 /// Reads the operators' token alone, in the same way.
@@ -75,12 +64,8 @@ pub fn admin_listen(
 /// # Errors
 /// The problems of the token, or of the file.
 pub fn admin_token(file: Option<&Path>, environment: &dyn Environment) -> Result<Option<AdminToken>, ConfigProblems> {
-    read_part(file, environment, |top| {
-        let external_values = ExternalValues { overrides: &Overrides::default(), environment };
-        let section = top.table("admin").with_external(external_values.variable("token", "ONCEGATE_ADMIN_TOKEN"));
-        let store = top.table("store").with_external(external_values.variable("url", "ONCEGATE_STORE_URL"));
-        let store = store.text("url").and_then(|url| StoreLocation::parse(&url.value).ok());
-        admin::read_client_token(&section, store.as_ref(), environment)
+    read_part(file, &Overrides::default(), environment, |top| {
+        admin::read_client_token(&top.table("admin"), store_location(top).as_ref())
     })
 }
 
@@ -89,127 +74,107 @@ pub fn admin_token(file: Option<&Path>, environment: &dyn Environment) -> Result
 /// # Errors
 /// The problems of the name, or of the file.
 pub fn service_name(file: &Path, environment: &dyn Environment) -> Result<Arc<str>, ConfigProblems> {
-    read_part(Some(file), environment, |top| top.parsed("service", parse_service).map(|found| found.value))
+    read_part(Some(file), &Overrides::default(), environment, |top| top.parsed("service", parse_service))
 }
 
 /// Reads one value of a file, whatever problems the rest of it has.
 fn read_part<T>(
     file: Option<&Path>,
+    overrides: &Overrides,
     environment: &dyn Environment,
-    read: impl FnOnce(Section<'_>) -> Option<T>,
+    read: impl FnOnce(&Section<'_>) -> T,
 ) -> Result<T, ConfigProblems> {
-    let name = file.map(|file| file.display().to_string());
-    let text = read_text(file, &name, environment)?;
-    let table = parse_toml(&text, &name)?;
-    let reader = ConfigReader::new(name.as_deref(), &text, TABLES, environment);
-    match read(reader.top(table.get_ref())) {
-        Some(found) => Ok(found),
-        None => Err(reader.into_problems().expect("a missing value has its problem")),
+    let source = ConfigText::read(file, environment)?;
+    let table = source.parse()?;
+    let reader = source.reader(overrides, environment);
+    let found = read(&reader.top(table.get_ref()));
+    match reader.is_unreadable() {
+        false => Ok(found),
+        true => Err(reader.into_problems().expect("an unreadable value has its problem")),
     }
 }
 
-fn read_text(
-    file: Option<&Path>,
-    name: &Option<String>,
-    environment: &dyn Environment,
-) -> Result<String, ConfigProblems> {
-    let Some(path) = file else { return Ok(String::new()) };
-    environment.read(path).map_err(|error| file_problem(name, None, format!("cannot be read: {error}")))
+/// A configuration as it is written.
+struct ConfigText {
+    /// The file's name; `None` where the values come from flags and variables alone.
+    name: Option<String>,
+    text: String,
 }
 
-fn parse_toml<'a>(text: &'a str, name: &Option<String>) -> Result<Spanned<DeTable<'a>>, ConfigProblems> {
-    DeTable::parse(text).map_err(|error| {
-        // Not the error's own `Display`, which prints the line: there may be a password in it.
-        let position = error.span().map(|span| line_and_column(text, span.start));
-        let message = error.message().replace('\n', ", ");
-        let hint = error.span().and_then(|span| syntax_hint(text, span.start));
-        file_problem(name, position, hint.map_or(message.clone(), |hint| format!("{message} ({hint})")))
-    })
-}
-
-/// The values for `[defaults]` that flags give.
-fn flag_defaults(overrides: &Overrides) -> DeTable<'_> {
-    let mut defaults = DeTable::new();
-    if let Some(scope) = &overrides.scope {
-        let mut parts = DeArray::new();
-        scope.split(',').for_each(|part| parts.push(Spanned::new(0..0, DeValue::String(part.trim().into()))));
-        defaults.insert(Spanned::new(0..0, "scope".into()), Spanned::new(0..0, DeValue::Array(parts)));
-    }
-    defaults
-}
-
-/// A problem of the file as a whole.
-fn file_problem(file: &Option<String>, position: Option<(usize, usize)>, message: String) -> ConfigProblems {
-    ConfigProblems(vec![ConfigProblem {
-        file: file.as_deref().map(Into::into),
-        position,
-        path: String::new(),
-        message,
-    }])
-}
-
-/// The values from outside of the file: flags and variables.
-struct ExternalValues<'a> {
-    overrides: &'a Overrides,
-    environment: &'a dyn Environment,
-}
-
-impl ExternalValues<'_> {
-    fn flag(
-        &self,
-        key: &'static str,
-        flag: &'static str,
-        value: &Option<String>,
-        variable: &'static str,
-    ) -> Vec<ExternalValue> {
-        let from_flag = value.clone().map(|value| ExternalValue { key, from: flag, value });
-        from_flag.into_iter().chain(self.variable(key, variable)).collect()
+impl ConfigText {
+    fn read(file: Option<&Path>, environment: &dyn Environment) -> Result<Self, ConfigProblems> {
+        let mut source = Self { name: file.map(|file| file.display().to_string()), text: String::new() };
+        if let Some(path) = file {
+            let text = environment.read(path);
+            source.text = text.map_err(|error| source.problem(None, format!("cannot be read: {error}")))?;
+        }
+        Ok(source)
     }
 
-    fn variable(&self, key: &'static str, variable: &'static str) -> Vec<ExternalValue> {
-        let value = self.environment.variable(variable).filter(|value| !value.is_empty());
-        value.map(|value| ExternalValue { key, from: variable, value }).into_iter().collect()
+    fn parse(&self) -> Result<Spanned<DeTable<'_>>, ConfigProblems> {
+        DeTable::parse(&self.text).map_err(|error| {
+            // Not the error's own `Display`, which prints the line: there may be a password in it.
+            let position = error.span().map(|span| line_and_column(&self.text, span.start));
+            let message = error.message().replace('\n', ", ");
+            let hint = error.span().and_then(|span| syntax_hint(&self.text, span.start));
+            self.problem(position, hint.map_or(message.clone(), |hint| format!("{message} ({hint})")))
+        })
+    }
+
+    /// A problem of the file as a whole.
+    fn problem(&self, position: Option<(usize, usize)>, message: String) -> ConfigProblems {
+        let file = self.name.as_deref().map(Into::into);
+        ConfigProblems(vec![ConfigProblem { file, position, path: String::new(), message }])
+    }
+
+    fn reader<'a>(&'a self, overrides: &'a Overrides, environment: &'a dyn Environment) -> ConfigReader<'a> {
+        let variable = |name| environment.variable(name).filter(|value| !value.is_empty());
+        let value = |path, from, value: Option<String>| value.map(|value| ExternalValue { path, from, value });
+        let external = [
+            value("listen", "--listen", overrides.listen.clone()),
+            value("upstream", "--upstream", overrides.upstream.clone()),
+            value("admin.listen", "--admin", overrides.admin.clone()),
+            value("store.url", "--store", overrides.store.clone()),
+        ];
+        let variables = [
+            ("listen", "ONCEGATE_LISTEN"),
+            ("upstream", "ONCEGATE_UPSTREAM"),
+            ("admin.listen", "ONCEGATE_ADMIN_LISTEN"),
+            ("admin.token", "ONCEGATE_ADMIN_TOKEN"),
+            ("store.url", "ONCEGATE_STORE_URL"),
+            ("telemetry.log", "ONCEGATE_LOG"),
+        ];
+        let variables = variables.map(|(path, name)| value(path, name, variable(name)));
+        let external = external.into_iter().chain(variables).flatten().collect();
+        let mut defaults = DeTable::new();
+        if let Some(scope) = &overrides.scope {
+            let part = |part: &'a str| Spanned::new(0..0, DeValue::String(part.trim().into()));
+            let parts: DeArray<'_> = scope.split(',').map(part).collect();
+            defaults.insert(Spanned::new(0..0, "scope".into()), Spanned::new(0..0, DeValue::Array(parts)));
+        }
+        ConfigReader::new(self.name.as_deref(), &self.text, TABLES, environment, external, defaults)
     }
 }
 
-fn read_config<'a>(
-    reader: &'a ConfigReader<'a>,
-    table: &'a DeTable<'a>,
-    built_in: &'a DeTable<'a>,
-    flag_defaults: &'a DeTable<'a>,
-    external_values: &ExternalValues<'_>,
-) -> Option<Config> {
-    let flags = external_values.overrides;
-    let mut external = external_values.flag("listen", "--listen", &flags.listen, "ONCEGATE_LISTEN");
-    external.extend(external_values.flag("upstream", "--upstream", &flags.upstream, "ONCEGATE_UPSTREAM"));
-    let top = reader.top(table).with_external(external);
+/// The place of the store, where its URL can be read; its problems are reported with the rest of its table.
+fn store_location(top: &Section<'_>) -> Option<StoreLocation> {
+    StoreLocation::parse(&top.table("store").text("url")?.value).ok()
+}
+
+fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Option<Config> {
+    let top = reader.top(table);
     let options = TopOptions::read(&top);
-    let listen = options.listen;
-    let mut external = external_values.flag("listen", "--admin", &flags.admin, "ONCEGATE_ADMIN_LISTEN");
-    external.extend(external_values.variable("token", "ONCEGATE_ADMIN_TOKEN"));
-    let admin_section = top.table("admin").with_external(external);
-    let external = external_values.flag("url", "--store", &flags.store, "ONCEGATE_STORE_URL");
-    let store_section = top.table("store").with_external(external);
-    let location = store_section.text("url").and_then(|url| StoreLocation::parse(&url.value).ok());
-    let admin = admin::read(&admin_section, &listen, location.as_ref(), external_values.environment);
-    let addresses = [
-        ("listen", listen.as_ref().map(|found| found.value)),
-        ("admin.listen", admin.as_ref().map(|admin| admin.listen)),
-    ];
-    let listeners: Vec<_> = addresses.into_iter().filter_map(|(key, address)| Some((key, address?))).collect();
-    let upstream = top.text("upstream").and_then(|text| upstream_target(&top, text, &listeners));
+    let admin_section = top.table("admin");
+    let admin = admin::read(&admin_section, &top, store_location(&top).as_ref());
+    let listeners = [("listen", &top, options.listen), ("admin.listen", &admin_section, admin.listen)];
+    let listeners = listeners.into_iter().filter(|(_, section, _)| section.is_right(&["listen"]));
+    let listeners: Vec<_> = listeners.map(|(name, _, address)| (name, address)).collect();
+    let upstream = read_upstream(&top, &listeners);
     let secrets = secrets::read(&top);
     let cors = cors::read(&top.table("cors"));
     let tls = tls::read(&top.table("tls"));
     let jwt = jwt::read(&top.table("jwt"));
-    let limits = limits::read(&top.table("limits"));
-    let system_authorities = SystemAuthorities::new(external_values.environment);
-    let store = store::read(&store_section, &secrets, &system_authorities);
-    let cache = CacheOptions::read(&top.table("cache"));
-    let cache_redis = cache.redis.map(|server| server.value);
-    let telemetry_section = top.table("telemetry").with_external(external_values.variable("log", "ONCEGATE_LOG"));
-    let (log, otlp) = (telemetry::read_log(&telemetry_section), otlp::read(&telemetry_section));
-    let lease_expiry = store.as_ref().map(|store| store.expiry);
+    let store = store::read(&top.table("store"), &secrets);
     // A table with a problem of its own is there: the scopes that need it have none.
     let issuer = match &jwt {
         None => Some("".into()),
@@ -217,46 +182,34 @@ fn read_config<'a>(
     };
     let has_client_certificates = tls.as_ref().is_none_or(|tls| tls.as_ref().is_some_and(|tls| tls.clients.is_some()));
     let proofs = ProofSources { issuer, has_client_certificates };
-    let context =
-        RouteContext { upstream, listeners, secrets, lease_expiry, system_authorities: &system_authorities, proofs };
-    let (pass, routes) = routes::read(&top, built_in, flag_defaults, &context);
+    let context = RouteContext { upstream, listeners, secrets, lease_expiry: store.lease.expiry, proofs };
+    let (pass, routes) = routes::read(&top, &context);
     let consumers = consumers::read(&top, &routes, top.count("routes").max(1) == routes.len());
-    let collector = otlp.iter().flatten().map(|collector| &collector.upstream);
+    let collector = options.telemetry.otlp.iter().map(|collector| &collector.upstream);
     let issuer = jwt.iter().flatten().filter_map(|jwt| jwt.upstream());
     let needs_tls = collector.chain(issuer).any(|upstream| matches!(upstream, UpstreamTarget::Https(..)));
-    let needs_tls = needs_tls || cache_redis.iter().flatten().any(|server| server.tls);
+    let needs_tls = needs_tls || options.cache.redis.iter().any(|server| server.tls);
     let trust = match needs_tls || consumers.iter().any(|consumer| consumer.broker.tls) {
-        true => Trust::new(system_authorities.get()),
+        true => Trust::new(reader.system_authorities()),
         false => Trust::new(&Authorities::empty()),
     };
     let mut config = Config {
-        listen: listen?.value,
         pass: pass?,
-        service: options.service?.value,
         secrets: context.secrets?,
-        trusted_proxies: options.trusted_proxies?.value,
-        refuse_unguarded: options.unguarded?.value == UnguardedPolicy::Refuse,
-        drain_delay: options.drain_delay?.value,
-        drain_timeout: options.drain_timeout?.value,
-        cors: Arc::new(cors?),
-        problem_base: options.problem_base?.value,
+        cors: Arc::new(cors),
         tls: tls?,
         files: reader.files(),
         trust,
         jwt: jwt?.map(|jwt| Arc::new(jwt.with_claims_of(&routes))),
-        limits: limits?,
-        admin: admin?,
-        store: store?,
-        cache_memory: cache.memory?.value,
-        cache_redis: cache_redis?,
-        log: log?,
-        otlp: otlp?,
+        admin,
+        store,
         routes: routes.into_iter().map(Arc::new).collect(),
         consumers: consumers.into_iter().map(Arc::new).collect(),
         warnings: Vec::new(),
+        options,
     };
     config.warnings = warnings::collect(&config);
-    config.warnings.extend(system_authorities.if_read().and_then(warn_of_no_authorities));
+    config.warnings.extend(reader.read_authorities().and_then(warn_of_no_authorities));
     Some(config)
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::postgres_url::PostgresUrl;
+use super::problem::ParseResult;
 use crate::domain::macros::debug_as_display;
 
 /// The kind and the address of the store.
@@ -19,10 +20,7 @@ pub enum StoreLocation {
 
 impl StoreLocation {
     /// Reads `sqlite:PATH`, `memory:`, `postgres://…` or `postgresql://…`.
-    ///
-    /// # Errors
-    /// The problem, beginning with a verb. Never has the text itself, which may hold a password.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> ParseResult<Self> {
         let Some((scheme, rest)) = text.split_once(':') else {
             return Err(explain_scheme(text));
         };

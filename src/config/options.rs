@@ -1,16 +1,14 @@
 //! Declares the options of the file: the only place that has each one's name, kind, default and meaning.
 //!
-//! [`options!`] declares the options of one table, in the module that reads the table. A declaration is also the
-//! option's reading, its entry in the JSON Schema, its line in `config/reference.toml`, its row in
-//! `docs/configuration.md`, and, for an option of a route, the name under which `oncegate check` and the page of routes
-//! show it.
+//! [`options!`] declares the options of one table. A declaration is also the option's field and its reading, its entry in
+//! the JSON Schema, its line in `config/reference.toml`, its row in `docs/configuration.md`, and, for an option of a route,
+//! the name under which `oncegate check` and the page of routes show it.
 
-/// Declares the options of a table: `KEYS`, which describes them, and a struct with the values that `read` has found.
+/// Declares the options of a table: `KEYS`, which describes them, and a struct with their values, which `read` fills.
 ///
 /// An option is its meaning, `name: kind = default`, for an option of a route `as "setting"`, and
 /// `=> type, reader(arguments)`: a method of [`Section`](super::reader::Section) that gets the name first. An option
-/// without a default must be written. One without a reader is read by its table's module, because its reading needs more
-/// than its own text.
+/// without a default must be written. An option without a reader has no field: the module of its table reads it.
 macro_rules! options {
     ($(#[$meta:meta])* $visibility:vis struct $table:ident { $(
         $(#[doc = $about:literal])+
@@ -18,13 +16,14 @@ macro_rules! options {
             $(=> $type:ty, $reader:ident($($argument:tt)*))?;
     )+ }) => {
         $(#[$meta])*
+        #[allow(missing_docs, reason = "the meaning of an option is the comment of its declaration")]
         $visibility struct $table {
-            $($(pub(super) $key: Option<$crate::config::reader::Located<$type>>,)?)+
+            $($(pub $key: $type,)?)+
         }
 
         impl $table {
             /// The options, in the order in which documents list them.
-            $visibility const KEYS: &'static [$crate::config::key_doc::KeyDoc] = &[$($crate::config::key_doc::KeyDoc {
+            pub(super) const KEYS: &'static [$crate::config::key_doc::KeyDoc] = &[$($crate::config::key_doc::KeyDoc {
                 name: stringify!($key),
                 kind: $crate::config::key_doc::ValueKind::$kind $(($($of)*))?,
                 default: [$(Some(stringify!($default)),)? None][0],

@@ -1,5 +1,7 @@
 //! Reads a route's rules about the bodies of responses.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::options::options;
@@ -14,30 +16,26 @@ options! {
     /// The options of a rule in a route's `outcome`.
     pub(super) struct OutcomeOptions {
         /// the JSON Pointer that must lead to a value other than null; `*` for any name
-        pointer: Text => Pointer, parsed(parse_part);
+        pointer: Text => Option<Pointer>, required(parse_part);
         /// the text, number or boolean that must be there; empty for any value
         equals: Scalar = "" => Value, scalar();
         /// a JSON Pointer that must lead to nothing, not even null; empty for none
         without: Text = "" => Option<Pointer>, optional(json_pointer);
         /// what the response then means for the attempt
-        is: Choice(ResponseVerdict::WORDS) => ResponseVerdict, choice();
+        is: Choice(ResponseVerdict::WORDS) => Option<ResponseVerdict>, required_choice();
     }
 }
 
-/// Reads `outcome`.
-pub(super) fn read(section: &Section<'_>) -> Option<OutcomeRules> {
-    let rules: Vec<_> = section.tables("outcome", &section.empty()).iter().map(read_rule).collect();
-    rules.into_iter().collect::<Option<_>>().map(OutcomeRules::new)
+/// Reads the rules that have no problem.
+pub(super) fn read(section: &Section<'_>) -> Arc<OutcomeRules> {
+    let rules = section.tables("outcome");
+    Arc::new(OutcomeRules(rules.iter().filter_map(read_rule).collect()))
 }
 
 fn read_rule(section: &Section<'_>) -> Option<OutcomeRule> {
     let OutcomeOptions { pointer, equals, without, is } = OutcomeOptions::read(section);
-    Some(OutcomeRule {
-        pointer: pointer?.value,
-        equals: Some(equals?.value).filter(|value| *value != Value::String(String::new())),
-        without: without?.value,
-        verdict: is?.value,
-    })
+    let equals = Some(equals).filter(|value| *value != Value::String(String::new()));
+    Some(OutcomeRule { pointer: pointer?, equals, without, verdict: is? })
 }
 
 fn parse_part(text: &str) -> Result<Pointer, String> {

@@ -14,7 +14,7 @@ use tokio_postgres::config::SslNegotiation;
 
 use super::PostgresUrl;
 use super::postgres_tls::{Identity, PostgresTls, Roots, SslMode};
-use crate::tls::{self, CertificateFileError};
+use crate::tls::{self, Authorities, CertificateFileError};
 
 /// Reads a file of certificates or of a key.
 type ReadFile<'a> = dyn FnMut(&Path) -> io::Result<Vec<u8>> + 'a;
@@ -77,12 +77,8 @@ fn read_roots(
         }
         Roots::System => return Ok(Arc::clone(system)),
     };
-    let found = tls::parse_certificates(&read_file("sslrootcert", path, read)?);
-    let mut roots = RootCertStore::empty();
-    for certificate in found.map_err(|why| unusable("sslrootcert", &why))? {
-        roots.add(certificate).map_err(|why| unusable("sslrootcert", &format!("is unusable: {why}")))?;
-    }
-    Ok(Arc::new(roots))
+    let authorities = Authorities::parse(&read_file("sslrootcert", path, read)?);
+    Ok(authorities.map_err(|why| unusable("sslrootcert", &why))?.roots)
 }
 
 fn read_file(parameter: &str, path: &Path, read: &mut ReadFile<'_>) -> Result<Vec<u8>, String> {

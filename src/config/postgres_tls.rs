@@ -4,19 +4,23 @@
 
 use std::path::{Path, PathBuf};
 
-/// The verification of the server, before anything else is sent to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SslMode {
-    /// Cleartext.
-    Disable,
-    /// TLS without verification, or cleartext where the server has no TLS.
-    Prefer,
-    /// TLS without verification.
-    Require,
-    /// A certificate by one of the authorities, for any name.
-    VerifyCa,
-    /// A certificate by one of the authorities, for the host's name as the URL has it.
-    VerifyFull,
+use super::wording::one_of;
+use super::words::{Word, words};
+
+words! {
+    /// The verification of the server, before anything else is sent to it.
+    pub enum SslMode {
+        /// Cleartext.
+        Disable = "disable",
+        /// TLS without verification, or cleartext where the server has no TLS.
+        Prefer = "prefer",
+        /// TLS without verification.
+        Require = "require",
+        /// A certificate by one of the authorities, for any name.
+        VerifyCa = "verify-ca",
+        /// A certificate by one of the authorities, for the host's name as the URL has it.
+        VerifyFull = "verify-full",
+    }
 }
 
 /// The authorities that the server is verified with.
@@ -49,8 +53,6 @@ pub struct PostgresTls {
     /// A client's certificate, where there is one.
     pub identity: Option<Identity>,
 }
-
-const MODES: &str = "write `disable`, `prefer`, `require`, `verify-ca` or `verify-full`";
 
 /// The TLS parameters of a URL as they are written.
 #[derive(Default)]
@@ -113,13 +115,8 @@ impl PostgresTls {
 
 fn parse_mode(word: &str) -> Result<SslMode, String> {
     match word {
-        "disable" => Ok(SslMode::Disable),
-        "prefer" => Ok(SslMode::Prefer),
-        "require" => Ok(SslMode::Require),
-        "verify-ca" => Ok(SslMode::VerifyCa),
-        "verify-full" => Ok(SslMode::VerifyFull),
         "no-verify" => Err("has `sslmode=no-verify`, a value of node-postgres: write `sslmode=require`".into()),
-        _ => Err(format!("has an unknown `sslmode`: {MODES}")),
+        _ => SslMode::parse(word).ok_or_else(|| format!("has an unknown `sslmode`: write {}", one_of(SslMode::WORDS))),
     }
 }
 

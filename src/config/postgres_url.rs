@@ -64,9 +64,12 @@ impl PostgresUrl {
         let mut parameters = PostgresParameters::default();
         if let Some((user, password)) = credentials.map(|text| text.split_once(':').unwrap_or((text, ""))) {
             check_percents(password)?;
-            parameters.user = decode_part(user)?.map(Into::into);
-            parameters.password =
-                Some(percent_decode_str(password).collect()).filter(|bytes: &Vec<u8>| !bytes.is_empty());
+            if let Some(user) = decode_part(user)? {
+                parameters.settings.user(user);
+            }
+            if !password.is_empty() {
+                parameters.settings.password(percent_decode_str(password).collect::<Vec<u8>>());
+            }
         }
         for host in hosts.split(',').filter(|_| !hosts.is_empty()) {
             let (host, port) = split_port(host).map_err(|message| match credentials {
@@ -77,7 +80,9 @@ impl PostgresUrl {
             parameters.add_host(&decode_part(host)?.unwrap_or_default())?;
             parameters.ports.push(port.unwrap_or(DEFAULT_PORT));
         }
-        parameters.database = decode_part(database)?.map(Into::into);
+        if let Some(database) = decode_part(database)? {
+            parameters.settings.dbname(database);
+        }
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
             parameters.set(parameter)?;
         }

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// The value of a text; or its problem, which begins with a verb and never shows a text that may hold a password.
+pub type ParseResult<T> = Result<T, String>;
+
 /// One problem of a configuration, and its remedy.
 ///
 /// Ordered by position, so that a list of problems reads like the file.

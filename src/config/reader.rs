@@ -2,11 +2,10 @@
 //!
 //! A [`Section`] is a table with its fallbacks. A key is looked up in this order: flags and variables, the file's own
 //! table, the file's defaults for it, the default of its declaration. The preset of a dialect comes behind the table that
-//! names the dialect. All values are parsed by the same code, so a default is checked like a written value. A getter that
-//! returns `None` has noted the problem already: its caller goes on to the next key, and gives up only when everything has
-//! been read.
+//! names the dialect. All values are parsed by the same code, so a default is checked like a written value. A value with a
+//! problem is reported and replaced by its default, so that everything else is read; the file is refused then.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
@@ -21,6 +20,7 @@ use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
 use super::source_files::SourceFiles;
 use super::value_origins::{ValueOrigin, ValueOrigins};
 use super::wording;
+use crate::tls::Authorities;
 
 mod values;
 
@@ -32,9 +32,16 @@ pub(super) struct ConfigReader<'a> {
     /// The tables of a file, each with its place in words; the top is the first.
     tables: &'static [DeclaredTable],
     environment: &'a dyn Environment,
+    /// The values of flags and variables.
+    external: Vec<ExternalValue>,
+    /// The values of `[defaults]` that flags give.
+    flag_defaults: DeTable<'a>,
     /// A set: every route reads a wrong value in `[defaults]`, and the problem is reported once.
     problems: RefCell<BTreeSet<ConfigProblem>>,
+    /// The paths of the values that were replaced by their defaults.
+    unreadable: RefCell<BTreeSet<String>>,
     files: RefCell<SourceFiles>,
+    authorities: OnceCell<Authorities>,
 }
 
 /// The place of a table in words, and its options.
@@ -96,13 +103,13 @@ pub(super) struct Section<'a> {
     keys: &'static [KeyDoc],
     /// The position at which a missing key is reported.
     position: SourcePosition,
-    external: Vec<ExternalValue>,
     layers: Vec<Layer<'a>>,
 }
 
 /// The value that a flag or a variable gives a key.
 pub(super) struct ExternalValue {
-    pub key: &'static str,
+    /// The key with its tables, such as `store.url`.
+    pub path: &'static str,
     /// The name of the flag or variable.
     pub from: &'static str,
     pub value: String,
@@ -115,36 +122,35 @@ struct Layer<'a> {
     table: &'a DeTable<'a>,
 }
 
-enum Raw<'a> {
-    External(String),
-    Toml(DeValue<'a>),
-}
-
 impl<'a> ConfigReader<'a> {
-    pub(super) fn new(
+    pub fn new(
         file: Option<&'a str>,
         text: &'a str,
         tables: &'static [DeclaredTable],
         environment: &'a dyn Environment,
+        external: Vec<ExternalValue>,
+        flag_defaults: DeTable<'a>,
     ) -> Self {
-        Self { file, text, tables, environment, problems: RefCell::default(), files: RefCell::default() }
+        let (problems, unreadable, files) = (RefCell::default(), RefCell::default(), RefCell::default());
+        let authorities = OnceCell::new();
+        Self { file, text, tables, environment, external, flag_defaults, problems, unreadable, files, authorities }
     }
 
     /// The file's top table. Checks that all keys, at any depth, are known.
-    pub(super) fn top(&'a self, table: &'a DeTable<'a>) -> Section<'a> {
+    pub fn top(&'a self, table: &'a DeTable<'a>) -> Section<'a> {
         let (_, keys) = self.tables[0];
         self.check_names("", table, keys);
         let position = SourcePosition { rank: Rank::Own, offset: 0, path: String::new() };
         let layers = vec![Layer { rank: Rank::Own, path: String::new(), table }];
-        Section { reader: self, keys, position, external: Vec::new(), layers }
+        Section { reader: self, keys, position, layers }
     }
 
-    pub(super) fn environment(&self) -> &'a dyn Environment {
+    pub fn environment(&self) -> &'a dyn Environment {
         self.environment
     }
 
     /// Notes a problem.
-    pub(super) fn problem(&self, position: &SourcePosition, message: impl Into<String>) {
+    pub fn problem(&self, position: &SourcePosition, message: impl Into<String>) {
         let file = self.file.filter(|_| position.rank != Rank::External);
         self.problems.borrow_mut().insert(ConfigProblem {
             file: file.map(Into::into),
@@ -154,52 +160,41 @@ impl<'a> ConfigReader<'a> {
         });
     }
 
-    /// Reads a file of certificates, or of a key.
-    pub(super) fn tls_file(&self, path: &Located<String>) -> Option<String> {
-        let read = self.read_file(Path::new(&path.value));
-        read.map_err(|error| self.problem(&path.position, format!("`{}` cannot be read: {error}", path.value))).ok()
+    /// The authorities of the system, read when they are needed first.
+    pub fn system_authorities(&self) -> &Authorities {
+        self.authorities.get_or_init(|| self.environment.authorities())
+    }
+
+    /// The authorities of the system, if they were read.
+    pub fn read_authorities(&self) -> Option<&Authorities> {
+        self.authorities.get()
     }
 
     /// Reads a file and remembers its version.
-    pub(super) fn read_file(&self, path: &Path) -> io::Result<String> {
+    pub fn read_file(&self, path: &Path) -> io::Result<String> {
         let text = self.environment.read(path)?;
         self.files.borrow_mut().add(path, text.as_bytes());
         Ok(text)
     }
 
     /// All files that were read.
-    pub(super) fn files(&self) -> SourceFiles {
+    pub fn files(&self) -> SourceFiles {
         self.files.borrow().clone()
     }
 
-    /// Parses a text; the error is the problem, beginning with a verb.
-    pub(super) fn parse<T>(&self, text: Text, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<Located<T>> {
-        match parse(&text.value) {
-            Ok(value) => Some(Located { value, position: text.position }),
-            Err(message) => {
-                self.problem(&text.position, format!("`{}` {message}", text.shown));
-                None
-            }
-        }
+    /// Parses a text; the error is the problem, beginning with a verb. A text that may hold a password is not shown.
+    fn parse<T>(&self, text: &Text, is_shown: bool, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
+        let shown = if is_shown { format!("`{}` ", text.shown) } else { String::new() };
+        parse(&text.value).map_err(|message| self.problem(&text.position, format!("{shown}{message}"))).ok()
     }
 
-    /// Parses a text that may hold a password: the problem never shows it.
-    pub(super) fn parse_concealed<T, E: Into<String>>(
-        &self,
-        text: Text,
-        parse: impl FnOnce(&str) -> Result<T, E>,
-    ) -> Option<Located<T>> {
-        match parse(&text.value) {
-            Ok(value) => Some(Located { value, position: text.position }),
-            Err(message) => {
-                self.problem(&text.position, message);
-                None
-            }
-        }
+    /// Whether a value was replaced by its default.
+    pub fn is_unreadable(&self) -> bool {
+        !self.unreadable.borrow().is_empty()
     }
 
     /// All problems; `None` if there are none.
-    pub(super) fn into_problems(self) -> Option<ConfigProblems> {
+    pub fn into_problems(self) -> Option<ConfigProblems> {
         let problems = self.problems.into_inner();
         (!problems.is_empty()).then(|| ConfigProblems(problems.into_iter().collect()))
     }
@@ -232,20 +227,21 @@ impl<'a> ConfigReader<'a> {
         None
     }
 
-    fn text(&self, position: SourcePosition, raw: Raw<'_>, kind: ValueKind) -> Option<Text> {
-        let written = match raw {
-            Raw::External(value) => {
-                if let Some(problem) = find_unfilled_placeholder(&value) {
-                    self.problem(&position, problem);
-                    return None;
-                }
-                return Some(Text { shown: value.clone(), value, is_interpolated: false, position });
-            }
-            Raw::Toml(DeValue::String(written)) => written.into_owned(),
-            Raw::Toml(other) => return self.wrong_kind(&position, kind, &other),
+    fn text(&self, position: SourcePosition, value: DeValue<'_>, kind: ValueKind) -> Option<Text> {
+        let written = match value {
+            DeValue::String(written) => written.into_owned(),
+            other => return self.wrong_kind(&position, kind, &other),
         };
-        match interpolate(&written, self.environment, &|path| self.read_file(path)) {
-            Ok(value) => Some(Text { value, shown: written, is_interpolated: true, position }),
+        let is_interpolated = !self.external.iter().any(|external| external.from == position.path);
+        let value = match is_interpolated {
+            true => interpolate(&written, self.environment, &|path| self.read_file(path)),
+            false => match find_unfilled_placeholder(&written) {
+                Some(problem) => Err(vec![problem.into()]),
+                None => Ok(written.clone()),
+            },
+        };
+        match value {
+            Ok(value) => Some(Text { value, shown: written, is_interpolated, position }),
             Err(messages) => {
                 messages.into_iter().for_each(|message| self.problem(&position, message));
                 None
@@ -255,19 +251,13 @@ impl<'a> ConfigReader<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// Puts the values of flags and variables before those of the file.
-    pub(super) fn with_external(mut self, external: Vec<ExternalValue>) -> Self {
-        self.external = external;
-        self
-    }
-
-    pub(super) fn reader(&self) -> &'a ConfigReader<'a> {
+    pub fn reader(&self) -> &'a ConfigReader<'a> {
         self.reader
     }
 
     /// A table in this one. Each of its keys is looked up in every layer: a route whose `key` lacks a field takes that
     /// field from the `key` of `[defaults]`.
-    pub(super) fn table(&self, name: &str) -> Section<'a> {
+    pub fn table(&self, name: &str) -> Section<'a> {
         let ValueKind::Table(keys) = self.doc(name).kind else { unreachable!("`{name}` is declared as a table") };
         let mut layers = Vec::new();
         for layer in &self.layers {
@@ -282,28 +272,22 @@ impl<'a> Section<'a> {
             }
         }
         let position = SourcePosition { path: join(&self.position.path, name), ..self.position.clone() };
-        Section { reader: self.reader, keys, position, external: Vec::new(), layers }
-    }
-
-    /// An empty section: the fallback of tables for which the file has no defaults.
-    pub(super) fn empty(&self) -> Section<'a> {
-        let position = SourcePosition { rank: Rank::BuiltIn, offset: 0, path: String::new() };
-        Section { reader: self.reader, keys: &[], position, external: Vec::new(), layers: Vec::new() }
+        Section { reader: self.reader, keys, position, layers }
     }
 
     /// The place of the first table that has a key, in the order in which they are looked up; `None` where none has it.
-    pub(super) fn first_layer(&self, name: &str) -> Option<usize> {
+    pub fn first_layer(&self, name: &str) -> Option<usize> {
         self.layers.iter().position(|layer| layer.table.contains_key(name))
     }
 
     /// The number of tables in a list, with and without problems.
-    pub(super) fn count(&self, name: &str) -> usize {
+    pub fn count(&self, name: &str) -> usize {
         let lists = self.layers.iter().filter_map(|layer| layer.table.get(name)?.get_ref().as_array());
         lists.map(|list| list.len()).sum()
     }
 
-    /// The tables of the first list of this name, each with `fallback` behind it; none if there is no list.
-    pub(super) fn tables(&self, name: &str, fallback: &Section<'a>) -> Vec<Section<'a>> {
+    /// The tables of the first list of this name; none if there is no list.
+    pub fn tables(&self, name: &str) -> Vec<Section<'a>> {
         let ValueKind::Tables(keys) = self.doc(name).kind else { unreachable!("`{name}` is declared as tables") };
         let first = self.layers.iter().find_map(|layer| Some((layer, layer.table.get(name)?)));
         let Some((layer, list)) = first else { return Vec::new() };
@@ -321,29 +305,31 @@ impl<'a> Section<'a> {
                 self.reader.wrong_kind::<()>(&position, ValueKind::Table(keys), item.get_ref());
                 continue;
             };
-            let mut layers = vec![Layer { rank: layer.rank, path: position.path.clone(), table }];
-            layers.extend(fallback.layers.iter().cloned());
-            sections.push(Section { reader: self.reader, keys, position, external: Vec::new(), layers });
+            let layers = vec![Layer { rank: layer.rank, path: position.path.clone(), table }];
+            sections.push(Section { reader: self.reader, keys, position, layers });
         }
         sections
     }
 
     /// Turns this section into the fallback of others.
-    pub(super) fn into_defaults(mut self) -> Self {
+    pub fn into_defaults(mut self) -> Self {
         self.layers.iter_mut().for_each(|layer| layer.rank = Rank::Defaults);
         self
     }
 
-    /// Puts a table of values that flags give before this section's own.
-    pub(super) fn with_flags(mut self, flags: &'a DeTable<'a>) -> Self {
-        self.layers.insert(0, Layer { rank: Rank::External, path: FLAG.into(), table: flags });
+    /// Puts the defaults that flags give before this section's own values.
+    pub fn with_flags(mut self) -> Self {
+        let table = &self.reader.flag_defaults;
+        self.layers.insert(0, Layer { rank: Rank::External, path: FLAG.into(), table });
         self
     }
 
     /// Notes the places of the values that are written for keys of this section. `own` is the place of its own table.
-    pub(super) fn note_origins(&self, own: ValueOrigin, origins: &mut ValueOrigins) {
-        for external in &self.external {
-            origins.note(external.key.to_owned(), ValueOrigin::External);
+    pub fn note_origins(&self, own: ValueOrigin, origins: &mut ValueOrigins) {
+        for external in &self.reader.external {
+            if let Some(key) = external.path.strip_prefix(&*self.position.path) {
+                origins.note(key.to_owned(), ValueOrigin::External);
+            }
         }
         for layer in &self.layers {
             let origin = match layer.rank {
@@ -358,7 +344,7 @@ impl<'a> Section<'a> {
     }
 
     /// Puts a preset behind the first table that has this key, or behind all tables where none has it.
-    pub(super) fn with_preset(mut self, key: &str, preset: &'a DeTable<'a>) -> Self {
+    pub fn with_preset(mut self, key: &str, preset: &'a DeTable<'a>) -> Self {
         let named = self.layers.iter().position(|layer| layer.table.contains_key(key));
         let at = named.map_or(self.layers.len(), |index| index + 1);
         let path = self.position.path.clone();
@@ -367,17 +353,17 @@ impl<'a> Section<'a> {
     }
 
     /// Puts another section of the same keys behind this one.
-    pub(super) fn with_fallback(mut self, fallback: &Section<'a>) -> Self {
+    pub fn with_fallback(mut self, fallback: &Section<'a>) -> Self {
         self.layers.extend(fallback.layers.iter().cloned());
         self
     }
 
     /// A built-in table, with this section as its fallback.
-    pub(super) fn with_built_in(&self, keys: &'static [KeyDoc], path: &str, table: &'a DeTable<'a>) -> Self {
+    pub fn with_built_in(&self, keys: &'static [KeyDoc], path: &str, table: &'a DeTable<'a>) -> Self {
         let position = SourcePosition { rank: Rank::BuiltIn, offset: 0, path: path.into() };
         let mut layers = vec![Layer { rank: Rank::BuiltIn, path: path.into(), table }];
         layers.extend(self.layers.iter().cloned());
-        Section { reader: self.reader, keys, position, external: Vec::new(), layers }
+        Section { reader: self.reader, keys, position, layers }
     }
 }
 

@@ -42,30 +42,22 @@ options! {
 
 /// Reads how long past a lease an attempt counts as over, and how the service is asked about it, where it is. `bypasses` is
 /// whether the route forwards requests without a reservation.
-pub(super) fn read(section: &Section<'_>, bypasses: bool) -> Option<(Duration, Option<ReconcileConfig>)> {
+pub(super) fn read(section: &Section<'_>, bypasses: bool) -> (Duration, Option<ReconcileConfig>) {
     let ReconcileOptions { url, after, every, max_attempts, confirmations } = ReconcileOptions::read(section);
     // A bypassed request has no `Oncegate-Reservation`, so the service would answer 404 for a request that it has
     // executed.
-    let url = url.filter(|url| {
-        let asks_in_vain = bypasses && url.value.as_ref().is_some_and(ReconcileUrl::needs_id);
-        if asks_in_vain {
-            let message = "asks by `{id}` alone, which the service does not have of a request that `store_down = \"bypass\"` \
-                           forwards: add `{key}`, or write `store_down = \"reject\"`";
-            section.reader().problem(&url.position, message);
-        }
-        !asks_in_vain
-    });
-    let (max_attempts, confirmations) = (max_attempts?, confirmations?);
-    if confirmations.value > max_attempts.value {
-        let message = format!(
-            "`confirmations` ({}) must not be over `max_attempts` ({}): so many answers could never come",
-            confirmations.value, max_attempts.value
-        );
-        section.reader().problem((&confirmations.position).max(&max_attempts.position), message);
-        return None;
+    if bypasses && url.as_ref().is_some_and(ReconcileUrl::needs_id) {
+        let message = "asks by `{id}` alone, which the service does not have of a request that `store_down = \"bypass\"` \
+                       forwards: add `{key}`, or write `store_down = \"reject\"`";
+        section.problem("url", message);
     }
-    let (every, max_attempts, confirmations) = (every?.value, max_attempts.value, confirmations.value);
-    let lookup = url?.value.map(Arc::new);
-    let reconcile = lookup.map(|lookup| ReconcileConfig { lookup, every, max_attempts, confirmations });
-    Some((after?.value, reconcile))
+    if confirmations > max_attempts {
+        let message = format!(
+            "`confirmations` ({confirmations}) must not be over `max_attempts` ({max_attempts}): so many answers could \
+             never come"
+        );
+        section.conflict(&["confirmations", "max_attempts"], message);
+    }
+    let reconcile = |lookup| ReconcileConfig { lookup: Arc::new(lookup), every, max_attempts, confirmations };
+    (after, url.map(reconcile))
 }

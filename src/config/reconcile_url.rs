@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use http::uri::PathAndQuery;
 
+use super::problem::ParseResult;
 use super::service_url::{parse_service, split};
 use super::upstream::UpstreamTarget;
+use super::words::{Word, words};
 use crate::domain::macros::debug_as_display;
 use crate::domain::percent::encode_value;
 use crate::domain::placeholders::{TemplatePiece, split_placeholders};
@@ -30,32 +32,27 @@ enum UrlPiece {
     Parameter(UrlParameter),
 }
 
-/// A property of an attempt that a URL may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum UrlParameter {
-    Id,
-    Key,
-    Path,
-    Route,
-    Scope,
+words! {
+    /// A property of an attempt that a URL may have.
+    pub enum UrlParameter {
+        /// The record's id.
+        Id = "id",
+        /// The key.
+        Key = "key",
+        /// The hash of the scope.
+        Scope = "scope",
+        /// The route's name.
+        Route = "route",
+        /// The path with its query, as it was sent.
+        Path = "path",
+    }
 }
-
-const PARAMETERS: [(&str, UrlParameter); 5] = [
-    ("id", UrlParameter::Id),
-    ("key", UrlParameter::Key),
-    ("scope", UrlParameter::Scope),
-    ("route", UrlParameter::Route),
-    ("path", UrlParameter::Path),
-];
 
 const EXAMPLE: &str = "write it like `http://payments:8080/v1/lookup?id={id}`";
 
 impl ReconcileUrl {
     /// Reads a template.
-    ///
-    /// # Errors
-    /// The problem, beginning with a verb. Never has the text itself, which may hold a password.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> ParseResult<Self> {
         let before_path = split(text).map_or("", |(_, _, rest)| &text[..text.len() - rest.len()]);
         if before_path.contains(['{', '}']) {
             return Err("has a placeholder before its path: the host is for the file alone to name".into());
@@ -135,12 +132,9 @@ impl ReconcileUrl {
 fn parse_pieces(text: &str) -> Result<Vec<UrlPiece>, String> {
     let pieces = split_placeholders(text)?.into_iter().map(|piece| match piece {
         TemplatePiece::Text(text) => Ok(UrlPiece::Text(text.into())),
-        TemplatePiece::Placeholder(name) => {
-            let parameter = PARAMETERS.iter().find(|(known, _)| *known == name).map(|(_, parameter)| *parameter);
-            parameter.map(UrlPiece::Parameter).ok_or_else(|| {
-                "has a placeholder that is not known: write `{id}`, `{key}`, `{scope}`, `{route}` or `{path}`".into()
-            })
-        }
+        TemplatePiece::Placeholder(name) => UrlParameter::parse(name).map(UrlPiece::Parameter).ok_or_else(|| {
+            "has a placeholder that is not known: write `{id}`, `{key}`, `{scope}`, `{route}` or `{path}`".into()
+        }),
     });
     pieces.collect()
 }
@@ -177,10 +171,7 @@ impl fmt::Display for UrlPiece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text(written) => f.write_str(written),
-            Self::Parameter(parameter) => {
-                let name = PARAMETERS.iter().find(|(_, known)| known == parameter).map_or("", |(name, _)| name);
-                write!(f, "{{{name}}}")
-            }
+            Self::Parameter(parameter) => write!(f, "{{{}}}", parameter.word()),
         }
     }
 }

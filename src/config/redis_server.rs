@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::problem::ParseResult;
 use super::server_url::{HostAndPort, ServerUrl, ServerUrlForm, is_local};
 use crate::domain::macros::debug_as_display;
 
@@ -32,10 +33,7 @@ const FORM: ServerUrlForm = ServerUrlForm {
 impl RedisServer {
     /// Reads `redis://user:password@host:port/database`: percent-encoding is decoded, and every part but the host may be
     /// missing. An empty text means that there is none.
-    ///
-    /// # Errors
-    /// The problem, beginning with a verb. Never has the text itself, which may hold a password.
-    pub fn parse(text: &str) -> Result<Option<Self>, String> {
+    pub fn parse(text: &str) -> ParseResult<Option<Self>> {
         if text.is_empty() {
             return Ok(None);
         }

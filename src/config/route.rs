@@ -1,29 +1,24 @@
 //! A route: which requests are guarded, and how.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, Method};
+use http::HeaderValue;
 
-use super::authorize::AuthorizeConfig;
 use super::cors::CorsPolicy;
 use super::delivery::DeliveryMode;
 use super::dialect::Dialect;
 use super::reconcile::ReconcileConfig;
+use super::route_options::{RouteMode, RouteOptions, StoreDownPolicy};
 use super::scope::ScopeRule;
 use super::upstream::UpstreamTarget;
 use super::upstream_tls::UpstreamTlsConfig;
 use super::value_origins::ValueOrigins;
-use super::words::{Word, words};
 use crate::domain::fingerprint::Recipe;
-use crate::domain::key::{KeyLimits, KeySyntax};
-use crate::domain::key_rate::KeyRate;
-use crate::domain::outcome_rules::OutcomeRules;
 use crate::domain::path_pattern::PathPattern;
-use crate::domain::response_policy::{OnUnknown, StatusTable};
-use crate::domain::retry::RetryPolicy;
+use crate::domain::response_policy::StatusTable;
 use crate::domain::route_table::Spelling;
-use canonical_json::Pointer;
 
 /// How far the clock of a client may be ahead of the store's.
 const AHEAD_MAX: Duration = Duration::from_secs(5 * 60);
@@ -31,87 +26,43 @@ const AHEAD_MAX: Duration = Duration::from_secs(5 * 60);
 /// A resolved route: values that the route does not have come from `[defaults]`, or are the defaults.
 #[derive(Clone, Debug)]
 pub struct Route {
+    /// The values of its options, which are read as fields of the route itself.
+    pub options: RouteOptions,
     /// The name in logs, metrics and the operators' tools; no two routes have the same.
     pub name: Arc<str>,
     /// Its earlier names, the oldest first: their keys are this route's keys.
     pub was: Vec<Arc<str>>,
     /// The paths that it guards.
     pub path: PathPattern,
-    /// The methods that are guarded; each once, at least one.
-    pub methods: Vec<Method>,
-    /// The handling of a path that a lenient service may take for this route's.
-    pub spelling: Spelling,
-    /// The only host whose requests it guards, in lower case and without a port.
-    pub host: Option<Box<str>>,
-    /// Whether it guards, observes or does neither.
-    pub mode: RouteMode,
     /// The service that its requests go to.
     pub upstream: Arc<UpstreamTarget>,
     /// TLS towards it, and towards the services that are asked about its keys.
     pub upstream_tls: UpstreamTlsConfig,
-    /// The convention that its clients follow.
-    pub dialect: Dialect,
-    /// The place and the syntax of a request's key.
-    pub key: KeyRule,
     /// The parts of a request that tell callers apart.
     pub scope: ScopeRule,
     /// The `WWW-Authenticate` of the 401 to a keyed request without credentials; `None` to answer it with 400.
     pub challenge: Option<Arc<HeaderValue>>,
-    /// The space in which a key is unique.
-    pub space: KeySpace,
     /// The recipe of a request's fingerprint.
     pub recipe: Recipe,
-    /// The response to a duplicate while the first attempt runs.
-    pub in_flight: InFlightPolicy,
-    /// The longest wait of a duplicate.
-    pub wait_timeout: Duration,
-    /// The time limit for connecting to the upstream.
-    pub connect_timeout: Duration,
-    /// The time limit for the whole response, from the attempt's start.
-    pub upstream_timeout: Duration,
-    /// The time for which an unused connection to the upstream is kept.
-    pub upstream_idle_timeout: Duration,
     /// The verdict on an attempt by its response's status.
     pub statuses: StatusTable,
-    /// The rules about the bodies of responses, which come before the statuses.
-    pub outcome: Arc<OutcomeRules>,
-    /// The response to a retry of an unknown outcome.
-    pub on_unknown: OnUnknown,
     /// The time past its deadline after which nothing of an attempt can be running any more: a lease, and
     /// `reconcile.after`.
     pub quiet_after: Duration,
     /// The reconciliation of unknown outcomes, if the route has one.
     pub reconcile: Option<ReconcileConfig>,
-    /// The time for which a key is remembered, from its completion.
-    pub ttl: Duration,
-    /// The time past its TTL for which a completed key is remembered, to refuse late retries; `None` to forget it.
-    pub remember: Option<Duration>,
-    /// The handling of a request whose key the store cannot reserve.
-    pub store_down: StoreDownPolicy,
-    /// The greatest age of a request, by its own date fields.
-    pub max_age: Option<Duration>,
-    /// Whether a request is answered at once or delivered later.
-    pub delivery: DeliveryMode,
-    /// The number and the duration of its tries.
-    pub retry: RetryPolicy,
-    /// The key as the service sees it.
-    pub forward_key: ForwardKey,
-    /// The rate of new keys for each caller; `None` for no limit.
-    pub key_rate: Option<KeyRate>,
-    /// The most live keys of each caller; `None` for no limit.
-    pub live_keys: Option<u32>,
-    /// The largest request body, in bytes; a larger one is refused.
-    pub max_request_body: usize,
-    /// The largest response body that is kept, in bytes.
-    pub max_response_body: usize,
     /// The origins whose pages may read its refusals and replays.
     pub cors: Arc<CorsPolicy>,
-    /// The service that is asked before each replay.
-    pub authorize: Option<Arc<AuthorizeConfig>>,
-    /// Response fields that are not kept for replays.
-    pub drop_headers: Vec<HeaderName>,
     /// The places that its values come from.
     pub origins: ValueOrigins,
+}
+
+impl Deref for Route {
+    type Target = RouteOptions;
+
+    fn deref(&self) -> &RouteOptions {
+        &self.options
+    }
 }
 
 impl Route {
@@ -164,7 +115,7 @@ impl Route {
 
     /// Whether it limits the new keys of its callers.
     pub fn limits_new_keys(&self) -> bool {
-        self.key_rate.is_some() || self.live_keys.is_some()
+        self.limits.new_keys_per_second.is_some() || self.limits.live_keys.is_some()
     }
 
     /// All names that its keys are stored under: its own and its earlier ones.
@@ -180,115 +131,5 @@ impl Route {
     /// The name of its key space, which stays as it is when the route is renamed: its oldest name.
     pub fn space_name(&self) -> &str {
         self.was.first().unwrap_or(&self.name)
-    }
-}
-
-/// The place and the syntax of a request's key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyRule {
-    /// The places to look; the first that is present counts. At least one.
-    pub sources: Vec<KeySource>,
-    /// Refuse a request without a key, rather than pass it unguarded.
-    pub required: bool,
-    /// The syntax of a key.
-    pub syntax: KeySyntax,
-    /// The shortest and the longest key.
-    pub limits: KeyLimits,
-}
-
-words! {
-    /// The space in which a key is unique.
-    pub enum KeySpace {
-        /// The method and the path, however it is spelled, without the query.
-        Path = "path",
-        /// The route.
-        Route = "route",
-        /// The whole service.
-        Service = "service",
-    }
-}
-
-/// A place where a key may be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeySource {
-    /// A value of a JSON body.
-    Body(Pointer),
-    /// A field of a form body.
-    Form(Box<str>),
-    /// A request field.
-    Header(HeaderName),
-    /// A query parameter.
-    Query(Box<str>),
-}
-
-impl KeyRule {
-    /// The request fields that may carry the key, the first that counts before the others.
-    pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
-        self.sources.iter().filter_map(|source| match source {
-            KeySource::Header(name) => Some(name),
-            KeySource::Body(_) | KeySource::Form(_) | KeySource::Query(_) => None,
-        })
-    }
-}
-
-words! {
-    /// Whether a route guards.
-    pub enum RouteMode {
-        /// It guards.
-        Enforce = "enforce",
-        /// It forwards, and counts what guarding would have done.
-        Observe = "observe",
-        /// It forwards its requests as streams.
-        Off = "off",
-    }
-}
-
-impl RouteMode {
-    /// The name in the configuration.
-    pub fn name(self) -> &'static str {
-        self.word()
-    }
-}
-
-words! {
-    /// The response to a duplicate while the first attempt runs.
-    pub enum InFlightPolicy {
-        /// 409.
-        Conflict = "conflict",
-        /// The first attempt's answer, if it comes in time.
-        Wait = "wait",
-        /// 202.
-        Accepted = "accepted",
-    }
-}
-
-/// The key as the service sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ForwardKey {
-    /// The key with this step appended, as a key of its own.
-    Derive(Box<str>),
-    /// No key: for services whose own client library re-sends requests that have one.
-    None,
-    /// The key as the client sent it.
-    Same,
-}
-
-words! {
-    /// The handling of a request whose key the store cannot reserve.
-    pub enum StoreDownPolicy {
-        /// 503.
-        Reject = "reject",
-        /// It is forwarded unguarded.
-        Bypass = "bypass",
-    }
-}
-
-words! {
-    /// The response to a retry past the TTL.
-    pub enum AfterTtl {
-        /// Another execution.
-        Forget = "forget",
-        /// 410.
-        Refuse = "refuse",
     }
 }

@@ -3,24 +3,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::Method;
 use http::uri::Authority;
 
 use super::authorize::ReplayOptions;
 use super::cors::CorsOptions;
-use super::delivery::{DeliveryMode, RetryOptions};
+use super::delivery::{self, DeliveryMode, RetryOptions};
 use super::dialect::Dialect;
 use super::fingerprint::FingerprintOptions;
-use super::key::{KeyOptions, parse_forward_key};
+use super::key::{self, ForwardKey, KeyOptions, KeyRule, parse_forward_key};
 use super::key_doc::KeyDoc;
-use super::limits::KeyLimitOptions;
+use super::limits::CallerLimits;
 use super::options::options;
-use super::outcome::OutcomeOptions;
+use super::outcome::{self, OutcomeOptions};
+use super::problem::ParseResult;
+use super::reader::Section;
 use super::reconcile::ReconcileOptions;
-use super::route::{AfterTtl, ForwardKey, InFlightPolicy, KeySpace, RouteMode, StoreDownPolicy};
-use super::units;
 use super::upstream_tls::UpstreamTlsOptions;
-use super::words::Word;
+use super::words::{Word, words};
+use super::{methods, units};
+use crate::domain::outcome_rules::OutcomeRules;
 use crate::domain::response_policy::OnUnknown;
+use crate::domain::retry::RetryPolicy;
 use crate::domain::route_table::Spelling;
 
 /// Many bodies are in memory at once, and each is written to a database.
@@ -32,9 +36,73 @@ const TTL_MIN: Duration = Duration::from_secs(1);
 /// A year and its leap day: a longer one only makes the store larger.
 const TTL_MAX: Duration = Duration::from_secs(366 * 86_400);
 
+words! {
+    /// The space in which a key is unique.
+    pub enum KeySpace {
+        /// The method and the path, however it is spelled, without the query.
+        Path = "path",
+        /// The route.
+        Route = "route",
+        /// The whole service.
+        Service = "service",
+    }
+}
+
+words! {
+    /// Whether a route guards.
+    pub enum RouteMode {
+        /// It guards.
+        Enforce = "enforce",
+        /// It forwards, and counts what guarding would have done.
+        Observe = "observe",
+        /// It forwards its requests as streams.
+        Off = "off",
+    }
+}
+
+impl RouteMode {
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        self.word()
+    }
+}
+
+words! {
+    /// The response to a duplicate while the first attempt runs.
+    pub enum InFlightPolicy {
+        /// 409.
+        Conflict = "conflict",
+        /// The first attempt's answer, if it comes in time.
+        Wait = "wait",
+        /// 202.
+        Accepted = "accepted",
+    }
+}
+
+words! {
+    /// The handling of a request whose key the store cannot reserve.
+    pub enum StoreDownPolicy {
+        /// 503.
+        Reject = "reject",
+        /// It is forwarded unguarded.
+        Bypass = "bypass",
+    }
+}
+
+words! {
+    /// The response to a retry past the TTL.
+    pub enum AfterTtl {
+        /// Another execution.
+        Forget = "forget",
+        /// 410.
+        Refuse = "refuse",
+    }
+}
+
 options! {
     /// The options of `[[routes]]`. The setting that an option is part of is described in `route_settings`.
-    pub(super) struct RouteOptions {
+    #[derive(Clone, Debug)]
+    pub struct RouteOptions {
         /// names the route in logs, metrics and the operators' tools
         name: Text;
         /// earlier names of the route, the oldest first, whose stored keys it takes over
@@ -42,7 +110,7 @@ options! {
         /// `{name}` is one segment, `{*rest}` the rest; the most specific route wins
         path: Text as "matches";
         /// the methods that are guarded
-        methods: Texts = ["POST", "PATCH"] as "matches";
+        methods: Texts = ["POST", "PATCH"] as "matches" => Vec<Method>, made(methods::read);
         /// requests for this host only; empty for every host
         host: Text = "" as "matches" => Option<Box<str>>, optional(parse_host);
         /// another spelling of the route's path, such as `//` for `/`: answer 400, guard it alike, or let it pass
@@ -54,7 +122,7 @@ options! {
         /// the convention of an API: a preset of the other keys, and the form of Oncegate's own answers
         dialect: Choice(Dialect::WORDS) = "ietf" as "dialect" => Dialect, choice();
         /// the place and the syntax of a request's key
-        key: Table(KeyOptions::KEYS) = {} as "key";
+        key: Table(KeyOptions::KEYS) = {} as "key" => KeyRule, inner(key::read);
         /// the parts of a request that identify its caller: authorization, jwt:CLAIM, client-cert, header:NAME,
         /// cookie:NAME, query:NAME or none; `?` marks optional ones
         scope: Texts = ["authorization?", "header:x-api-key?"] as "scope";
@@ -71,7 +139,7 @@ options! {
         /// TLS towards the route's services; keys that it lacks are the top's
         upstream_tls: Table(UpstreamTlsOptions::KEYS) = {} as "upstream tls";
         /// the time limit for connecting to the upstream
-        connect_timeout: Duration = "2s" as "timeouts" => Duration, duration_above_zero();
+        connect_timeout: Duration = "2s" as "timeouts" => Duration, made(read_connect_timeout);
         /// the time limit for the upstream's whole response
         upstream_timeout: Duration = "30s" as "timeouts" => Duration, duration_above_zero();
         /// how long an unused connection to the upstream is kept
@@ -84,15 +152,15 @@ options! {
         /// responses after which it is not known whether the request was executed
         unknown_statuses: Texts = ["424", "499", "502", "504", "520", "522", "524"] as "unknown";
         /// what a JSON body means; the first rule that matches decides
-        outcome: Tables(OutcomeOptions::KEYS) = [] as "outcome";
+        outcome: Tables(OutcomeOptions::KEYS) = [] as "outcome" => Arc<OutcomeRules>, made(outcome::read);
         /// the response to a retry of an unknown outcome: a refusal, or the next attempt
         on_unknown: Choice(OnUnknown::WORDS) = "hold" as "on unknown" => OnUnknown, choice();
         /// how long a key is remembered from its completion
         ttl: Duration = "24h" as "ttl" => Duration, parsed(parse_ttl);
         /// the response to a retry past the ttl: another execution, or 410
-        after_ttl: Choice(AfterTtl::WORDS) = "forget" as "ttl" => AfterTtl, choice();
+        after_ttl: Choice(AfterTtl::WORDS) = "forget" as "ttl";
         /// for `refuse`: how long past the ttl a key is remembered
-        remember: Duration = "30d" as "ttl" => Duration, duration_above_zero();
+        remember: Duration = "30d" as "ttl" => Option<Duration>, made(read_remember);
         /// a larger request is refused
         max_request_body: Size = "1MiB" as "bodies" => usize, parsed(parse_body_size);
         /// a larger response reaches the first client and is not kept
@@ -107,11 +175,11 @@ options! {
         /// `Prefer: respond-async`
         delivery: Choice(DeliveryMode::WORDS) = "sync" as "delivered" => DeliveryMode, choice();
         /// how often, and how long, an accepted request is tried
-        retry: Table(RetryOptions::KEYS) = {} as "delivered";
+        retry: Table(RetryOptions::KEYS) = {} as "delivered" => RetryPolicy, inner(delivery::read);
         /// the new keys of each caller
-        limits: Table(KeyLimitOptions::KEYS) = {};
+        limits: Table(CallerLimits::KEYS) = {} => CallerLimits, inner(CallerLimits::read);
         /// the content of a replay
-        replay: Table(ReplayOptions::KEYS) = {};
+        replay: Table(ReplayOptions::KEYS) = {} => ReplayOptions, inner(ReplayOptions::read);
         /// the origins whose pages may read refusals and replays
         cors: Table(CorsOptions::KEYS) = {} as "cors";
         /// how the service is asked about an unknown outcome
@@ -122,11 +190,28 @@ options! {
 /// The options of `[defaults]`: those of a route but `name`, `was` and `path`, which make a route itself.
 pub(super) const DEFAULTS: &[KeyDoc] = RouteOptions::KEYS.split_at(3).1;
 
+/// Reads `connect_timeout`. As a default it gives way to a short `upstream_timeout`.
+fn read_connect_timeout(section: &Section<'_>) -> Duration {
+    let [connect, whole] = ["connect_timeout", "upstream_timeout"].map(|name| section.duration_above_zero(name));
+    if connect >= whole && section.position("connect_timeout").is_written() {
+        let (connect, whole) = (units::show_duration(connect), units::show_duration(whole));
+        let message = format!(
+            "`connect_timeout` ({connect}) must be shorter than `upstream_timeout` ({whole}): if both ran out at once, it \
+             would not be known whether the request was sent"
+        );
+        section.conflict(&["connect_timeout", "upstream_timeout"], message);
+    }
+    connect.min(whole.mul_f64(0.9))
+}
+
+/// Reads for how long past its TTL a completed key is remembered, to refuse late retries; `None` to forget it.
+fn read_remember(section: &Section<'_>) -> Option<Duration> {
+    let (after_ttl, remember) = (section.choice::<AfterTtl>("after_ttl"), section.duration_above_zero("remember"));
+    (after_ttl == AfterTtl::Refuse).then_some(remember)
+}
+
 /// Parses how long a key is remembered: from a second to a year.
-///
-/// # Errors
-/// The problem, beginning with a verb.
-pub fn parse_ttl(text: &str) -> Result<Duration, String> {
+pub fn parse_ttl(text: &str) -> ParseResult<Duration> {
     match units::parse_duration(text)? {
         ttl if ttl < TTL_MIN => Err("is too short: a retry would find its key forgotten; write `1s` at least".into()),
         ttl if ttl > TTL_MAX => Err("is too long: write `366d` at most".into()),

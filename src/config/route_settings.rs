@@ -51,11 +51,9 @@ const SETTINGS: [LabelledSetting; 30] = [
     ("reconciled", |route| route.reconcile.as_ref().map(reconciled)),
     ("bodies", |route| Some(bodies(route))),
     ("cors", |route| (!route.cors.is_empty()).then(|| route.cors.to_string())),
-    ("new keys", |route| {
-        route.key_rate.map(|rate| format!("{} a second for each caller, {} at once", rate.per_second(), rate.burst()))
-    }),
-    ("live keys", |route| Some(format!("{} of each caller", route.live_keys?))),
-    ("authorized by", |route| route.authorize.as_ref().map(|service| format!("{}/…", service.upstream))),
+    ("new keys", |route| route.limits.new_keys_per_second.map(|rate| rate.to_string())),
+    ("live keys", |route| Some(format!("{} of each caller", route.limits.live_keys?))),
+    ("authorized by", |route| route.replay.authorize.as_ref().map(|service| format!("{}/…", service.upstream))),
     ("not replayed", |route| Some(not_replayed(route))),
 ];
 
@@ -105,7 +103,7 @@ fn bodies(route: &Route) -> String {
 }
 
 fn not_replayed(route: &Route) -> String {
-    let names: Vec<_> = route.drop_headers.iter().map(|name| name.as_str()).collect();
+    let names: Vec<_> = route.replay.drop_headers.iter().map(|name| name.as_str()).collect();
     if names.is_empty() { "-".into() } else { names.join(", ") }
 }
 

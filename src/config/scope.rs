@@ -83,27 +83,27 @@ pub(super) struct ProofSources {
 /// An entry of the list; `None` for the word `none`.
 type ScopeEntry = Option<ScopePart>;
 
-/// Reads `scope`. `proofs` is `None` for messages, which have no connection and no credentials.
+/// Reads `scope`; `None` where it has a problem. `proofs` is `None` for messages, which have no connection and no credentials.
 pub(super) fn read(section: &Section<'_>, proofs: Option<&ProofSources>) -> Option<ScopeRule> {
-    let entries = section.list("scope", |text| parse(text, proofs))?;
-    let reader = section.reader();
-    if entries.value.is_empty() {
-        reader.problem(&entries.position, "is empty: write [\"none\"] if all callers are to share their keys");
+    let entries = section.list("scope", |text| parse(text, proofs));
+    let is_none = entries.iter().any(|entry| entry.value.is_none());
+    if !section.is_right(&["scope"]) {
+        return None;
+    } else if entries.is_empty() {
+        section.problem("scope", "is empty: write [\"none\"] if all callers are to share their keys");
+        return None;
+    } else if is_none && entries.len() > 1 {
+        section.problem("scope", "has `none` beside others: `none` means that nothing tells callers apart");
         return None;
     }
-    let is_none = entries.value.iter().any(|entry| entry.value.is_none());
-    if is_none && entries.value.len() > 1 {
-        reader.problem(&entries.position, "has `none` beside others: `none` means that nothing tells callers apart");
-        return None;
-    }
-    for (index, entry) in entries.value.iter().enumerate() {
+    for (index, entry) in entries.iter().enumerate() {
         let source = |entry: &Located<ScopeEntry>| entry.value.as_ref().map(|part| part.source.clone());
-        if entries.value[..index].iter().any(|before| source(before) == source(entry)) {
-            reader.problem(&entry.position, "is listed a second time");
+        if entries[..index].iter().any(|before| source(before) == source(entry)) {
+            section.reader().problem(&entry.position, "is listed a second time");
             return None;
         }
     }
-    let parts: Vec<_> = entries.value.into_iter().filter_map(|entry| entry.value).collect();
+    let parts: Vec<_> = entries.into_iter().filter_map(|entry| entry.value).collect();
     let is_default = parts == default_parts();
     Some(ScopeRule { parts, is_default })
 }

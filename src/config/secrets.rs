@@ -10,14 +10,13 @@ const SECRET_BYTES_MIN: usize = 16;
 pub(super) fn read(section: &Section<'_>) -> Option<Secrets> {
     let current = section.text("secret").and_then(|text| read_secret(section, text));
     let previous = section.texts("previous_secrets");
-    let position = previous.as_ref().map(|previous| previous.position.clone());
     let previous: Option<Vec<_>> =
-        previous.and_then(|previous| previous.value.into_iter().map(|text| read_secret(section, text?)).collect());
+        previous.and_then(|previous| previous.into_iter().map(|text| read_secret(section, text?)).collect());
     let (current, previous) = (current?, previous?);
     let previous: Vec<_> = previous.into_iter().flatten().collect();
-    if let (None, false, Some(position)) = (&current, previous.is_empty(), position) {
+    if current.is_none() && !previous.is_empty() {
         // The first of the secrets is the current one: without it, an earlier one would be used as the current one.
-        section.reader().problem(&position, "needs a `secret` that comes after these");
+        section.problem("previous_secrets", "needs a `secret` that comes after these");
     }
     Some(Secrets::new(current.into_iter().chain(previous)))
 }

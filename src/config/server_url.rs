@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use http::uri::Authority;
 use percent_encoding::percent_decode_str;
 
+use super::problem::ParseResult;
+
 /// The form of one kind of URL.
 pub(super) struct ServerUrlForm {
     /// The server in a problem's words, such as `a broker`.
@@ -33,10 +35,7 @@ pub(super) struct ServerUrl<'a> {
 
 impl<'a> ServerUrl<'a> {
     /// Reads `scheme://user:password@host:port/path`. Every part but the scheme and the host may be missing.
-    ///
-    /// # Errors
-    /// The problem, beginning with a verb. Never has the text itself, which may hold a password.
-    pub fn parse(text: &'a str, form: &ServerUrlForm) -> Result<Self, String> {
+    pub fn parse(text: &'a str, form: &ServerUrlForm) -> ParseResult<Self> {
         let ServerUrlForm { server, cleartext, tls, example } = form;
         let Some((scheme, rest)) = text.split_once("://") else {
             return Err(format!("is no URL of {server}: {example}"));

@@ -2,6 +2,7 @@
 
 use http::uri::PathAndQuery;
 
+use super::problem::ParseResult;
 use super::upstream::{HAS_CREDENTIALS, UpstreamTarget};
 
 /// Splits a URL into its scheme, its host and what follows. `None` without a scheme.
@@ -13,10 +14,7 @@ pub(super) fn split(text: &str) -> Option<(&str, &str, &str)> {
 
 /// Parses `http://` or `https://` and a host, and returns with them what follows: a path, a query, both or nothing.
 /// `example` ends the problem's text.
-///
-/// # Errors
-/// The problem, beginning with a verb. It never has the text, which may hold a password.
-pub(super) fn parse_service<'a>(text: &'a str, example: &str) -> Result<(UpstreamTarget, &'a str), String> {
+pub(super) fn parse_service<'a>(text: &'a str, example: &str) -> ParseResult<(UpstreamTarget, &'a str)> {
     let Some((scheme, host, rest)) = split(text) else {
         return Err(format!("is no URL: {example}"));
     };
@@ -33,10 +31,7 @@ pub(super) fn parse_service<'a>(text: &'a str, example: &str) -> Result<(Upstrea
 }
 
 /// Parses `http://` or `https://`, a host, and a path with or without a query. `example` ends the problem's text.
-///
-/// # Errors
-/// The problem, beginning with a verb. It never has the text, which may hold a password.
-pub fn parse(text: &str, example: &str) -> Result<(UpstreamTarget, PathAndQuery), String> {
+pub fn parse(text: &str, example: &str) -> ParseResult<(UpstreamTarget, PathAndQuery)> {
     let (upstream, path) = parse_service(text, example)?;
     let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
     let target = path.parse().map_err(|_| "has characters that no URL may have: percent-encode them")?;

@@ -1,6 +1,6 @@
 //! Reads and checks the three lists of statuses of a route.
 
-use super::reader::{Located, Section};
+use super::reader::Section;
 use crate::domain::response_policy::{ResponseVerdict, StatusEntry, StatusList, StatusTable};
 
 const LISTS: [(&str, ResponseVerdict); 3] = [
@@ -9,13 +9,13 @@ const LISTS: [(&str, ResponseVerdict); 3] = [
     ("unknown_statuses", ResponseVerdict::Unknown),
 ];
 
+/// Reads the three lists; `None` where an entry has a problem, or is in two written lists.
 pub(super) fn read(section: &Section<'_>) -> Option<StatusTable> {
     let lists = LISTS.map(|(name, verdict)| (name, verdict, section.list(name, parse)));
-    let mut entries: Vec<(&str, &Located<StatusEntry>)> = Vec::new();
-    for (name, _, list) in &lists {
-        let written = list.iter().filter(|list| list.position.is_written());
-        entries.extend(written.flat_map(|list| &list.value).map(|entry| (*name, entry)));
-    }
+    let is_written = |name| section.is_right(&[name]) && section.position(name).is_written();
+    let written = lists.iter().filter(|(name, ..)| is_written(name));
+    let mut entries: Vec<_> =
+        written.flat_map(|(name, _, list)| list.iter().map(move |entry| (*name, entry))).collect();
     // The problem is at the second of the two positions: the lists may be written in any order.
     entries.sort_by(|(_, one), (_, other)| one.position.cmp(&other.position));
     for (index, (list, entry)) in entries.iter().enumerate() {
@@ -25,16 +25,12 @@ pub(super) fn read(section: &Section<'_>) -> Option<StatusTable> {
             section.reader().problem(&entry.position, message);
         }
     }
-    let lists: Option<Vec<_>> = lists
-        .into_iter()
-        .map(|(_, verdict, list)| {
-            let list = list?;
-            let written = list.position.is_written();
-            Some(StatusList { verdict, entries: list.value.into_iter().map(|entry| entry.value).collect(), written })
-        })
-        .collect();
-    // It fails only for an entry in two written lists, which is reported above.
-    StatusTable::new(&lists?).ok()
+    let lists = lists.map(|(name, verdict, list)| StatusList {
+        verdict,
+        entries: list.into_iter().map(|entry| entry.value).collect(),
+        written: is_written(name),
+    });
+    StatusTable::new(&lists).ok()
 }
 
 fn parse(text: &str) -> Result<StatusEntry, String> {

@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use super::options::options;
 use super::reader::{Section, Text};
-use super::upstream_tls::SystemAuthorities;
-use super::{STORE_CONNECTIONS_MIN, StoreConfig, StoreLocation, postgres_client_tls};
+use super::{StoreLocation, postgres_client_tls};
 use crate::domain::fingerprint::Secrets;
 use crate::tls::Authorities;
+
+/// The fewest connections to PostgreSQL: one each for the lease, the sweep, upkeep and reservations, and two for settlements.
+/// With fewer, one kind of work could starve another.
+pub const STORE_CONNECTIONS_MIN: usize = 6;
 
 /// A PostgreSQL server allows 100 by default; no instance needs more than this.
 const CONNECTIONS_MAX: usize = 1000;
@@ -18,10 +21,11 @@ const CONNECTIONS_MAX: usize = 1000;
 const CONNECTIONS_WHY: &str = "each kind of work needs its own, and a database has few";
 
 options! {
-    /// The options of `[store]`.
-    pub(super) struct StoreOptions {
+    /// The options of `[store]`. Its URL is shown without its password.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct StoreConfig {
         /// `sqlite:PATH`, `postgres://…` or `memory:`
-        url: Text = "sqlite:oncegate.db";
+        url: Text = "sqlite:oncegate.db" => StoreLocation, made(read_url);
         /// the most connections to PostgreSQL
         max_connections: Integer = 8 => usize, integer(STORE_CONNECTIONS_MIN..=CONNECTIONS_MAX, CONNECTIONS_WHY);
         /// for any one store operation
@@ -33,7 +37,7 @@ options! {
         /// encrypt stored responses with `secret`
         encrypt: Boolean = false => bool, boolean();
         /// an instance's right to run attempts
-        lease: Table(LeaseOptions::KEYS) = {};
+        lease: Table(LeaseConfig::KEYS) = {} => LeaseConfig, inner(read_lease);
         /// how often lapsed leases are looked for
         sweep_every: Duration = "5s" => Duration, duration_above_zero();
         /// how often keys past their ttl are deleted
@@ -43,7 +47,8 @@ options! {
 
 options! {
     /// The options of `store.lease`.
-    pub(super) struct LeaseOptions {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct LeaseConfig {
         /// how often an instance renews its lease
         heartbeat: Duration = "2s" => Duration, duration_above_zero();
         /// how long a lease lives without being renewed
@@ -52,64 +57,44 @@ options! {
 }
 
 /// Reads the whole table.
-pub(super) fn read(
-    section: &Section<'_>,
-    secrets: &Option<Secrets>,
-    system_authorities: &SystemAuthorities<'_>,
-) -> Option<StoreConfig> {
-    let options = StoreOptions::read(section);
-    let url = section.text("url").and_then(|text| match read_location(section, &text, system_authorities) {
-        Ok(location) => Some(location),
-        // The problem does not show the text, which may hold a password.
-        Err(message) => {
-            section.reader().problem(&text.position, message);
-            None
-        }
-    });
-    if let (Some(distribute), Some(StoreLocation::Memory | StoreLocation::Sqlite(_))) = (&options.distribute, &url)
-        && distribute.value
-    {
-        section.reader().problem(&distribute.position, "needs a `url` of PostgreSQL: no other store has several nodes");
+pub(super) fn read(section: &Section<'_>, secrets: &Option<Secrets>) -> StoreConfig {
+    let store = StoreConfig::read(section);
+    if store.encrypt && secrets.as_ref().is_some_and(|secrets| secrets.current().is_none()) {
+        section.problem("encrypt", "needs a `secret` to encrypt with");
     }
-    if let (Some(encrypt), Some(secrets)) = (&options.encrypt, secrets)
-        && encrypt.value
-        && secrets.current().is_none()
-    {
-        section.reader().problem(&encrypt.position, "needs a `secret` to encrypt with");
-    }
-    let LeaseOptions { heartbeat, expiry } = LeaseOptions::read(&section.table("lease"));
-    if let (Some(heartbeat), Some(expiry)) = (&heartbeat, &expiry)
-        && heartbeat.value * 2 > expiry.value
-    {
+    store
+}
+
+fn read_lease(section: &Section<'_>) -> LeaseConfig {
+    let lease = LeaseConfig::read(section);
+    if lease.heartbeat * 2 > lease.expiry {
         let message = "`expiry` must be twice `heartbeat` at least: a lease must outlive one lost heartbeat";
-        section.reader().problem((&heartbeat.position).max(&expiry.position), message);
+        section.conflict(&["heartbeat", "expiry"], message);
     }
-    Some(StoreConfig {
-        location: url?,
-        max_connections: options.max_connections?.value,
-        timeout: options.timeout?.value,
-        migrate: options.migrate?.value,
-        distribute: options.distribute?.value,
-        encrypt: options.encrypt?.value,
-        heartbeat: heartbeat?.value,
-        expiry: expiry?.value,
-        sweep_every: options.sweep_every?.value,
-        reap_every: options.reap_every?.value,
-    })
+    lease
+}
+
+/// Reads the URL. The memory stands for one with a problem, which is not shown, as it may hold a password.
+fn read_url(section: &Section<'_>) -> StoreLocation {
+    let Some(text) = section.text("url") else { return StoreLocation::Memory };
+    match read_location(section, &text) {
+        Ok(StoreLocation::Memory | StoreLocation::Sqlite(_)) if section.boolean("distribute") => {
+            section.problem("distribute", "needs a `url` of PostgreSQL: no other store has several nodes");
+        }
+        Ok(location) => return location,
+        Err(message) => section.problem("url", message),
+    }
+    StoreLocation::Memory
 }
 
 /// Reads the store's URL as far as the start does before it connects, its files included.
-fn read_location(
-    section: &Section<'_>,
-    text: &Text,
-    system_authorities: &SystemAuthorities<'_>,
-) -> Result<StoreLocation, String> {
+fn read_location(section: &Section<'_>, text: &Text) -> Result<StoreLocation, String> {
     let url = match StoreLocation::parse(&text.value)? {
         StoreLocation::Postgres(url) => url,
         other => return Ok(other),
     };
     let system = match url.tls().needs_system_authorities() {
-        true => Arc::clone(&system_authorities.get().roots),
+        true => Arc::clone(&section.reader().system_authorities().roots),
         false => Arc::clone(&Authorities::empty().roots),
     };
     let mut read = |path: &Path| section.reader().read_file(path).map(String::into_bytes);

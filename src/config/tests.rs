@@ -90,7 +90,7 @@ fn the_reference_is_the_defaults() {
 fn an_upstream_is_all_that_is_needed() {
     let config = config("");
     assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
-    assert_eq!(config.store.location, StoreLocation::Sqlite("oncegate.db".into()));
+    assert_eq!(config.store.url, StoreLocation::Sqlite("oncegate.db".into()));
     assert!(config.warnings.is_empty());
     let [route] = config.routes.as_slice() else { panic!("{:?}", config.routes) };
     assert_eq!((&*route.name, route.path.as_str()), ("default", "/{*rest}"));
@@ -115,8 +115,8 @@ fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
     let written = || FakeEnvironment::default().with_file("f", file);
     let from = |overrides: &Overrides, environment: FakeEnvironment| {
         let config = load(Some("f".as_ref()), overrides, &environment).expect("it loads");
-        let Config { listen, pass: PassThroughConfig { upstream, .. }, store, admin, log, .. } = config;
-        format!("{listen} {upstream} {} {} {}", store.location, admin.listen, log.filter)
+        let (store, admin, log) = (&config.store.url, config.admin.listen, &config.telemetry.log);
+        format!("{} {} {store} {admin} {log}", config.listen, config.pass.upstream)
     };
     let nothing = Overrides::default();
     assert_eq!(from(&nothing, written()), "127.0.0.1:1 http://file sqlite:file [::1]:1 warn");
@@ -236,7 +236,7 @@ fn strings_are_filled_in_and_never_shown() {
     );
     let config = load_in(environment(), &text).expect("it loads");
     assert!(config.secrets.current().is_some());
-    assert_eq!(config.store.location, StoreLocation::parse("postgres://u:hunter2@h/d?sslmode=disable").unwrap());
+    assert_eq!(config.store.url, StoreLocation::parse("postgres://u:hunter2@h/d?sslmode=disable").unwrap());
     assert!(!format!("{config:?}{}", describe(&config)).contains("hunter2"));
 
     let mut text = "service = '${NONE}'\n".to_owned();
@@ -455,7 +455,7 @@ fn the_admin_address_is_found_in_a_file_that_is_otherwise_wrong() {
 
 #[test]
 fn only_loopback_is_a_trusted_proxy_by_default() {
-    let trusted = config("").trusted_proxies;
+    let trusted = config("").options.trusted_proxies;
     let is_trusted =
         |peer: &str| trusted.iter().any(|network| network.contains(&peer.parse::<std::net::IpAddr>().unwrap()));
     assert!(["127.0.0.1", "127.9.9.9", "::1"].iter().all(|peer| is_trusted(peer)));

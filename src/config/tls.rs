@@ -53,49 +53,50 @@ options! {
 
 /// Reads `[tls]`; `Some(None)` for cleartext.
 pub(super) fn read(section: &Section<'_>) -> Option<Option<TlsConfig>> {
-    let reader = section.reader();
     let TlsOptions { certificate, key, client_ca, client } = TlsOptions::read(section);
-    let (certificate, key, authorities, clients) = (certificate?, key?, client_ca?, client?);
-    match (certificate.value.is_empty(), key.value.is_empty()) {
-        (true, true) if authorities.value.is_empty() => return Some(None),
-        (true, true) => {
-            reader.problem(&authorities.position, "needs `certificate` and `key` beside it");
-            return None;
-        }
-        (false, false) => {}
-        (certificate_is_missing, _) => {
-            let (written, missing) = if certificate_is_missing { (&key, "certificate") } else { (&certificate, "key") };
-            reader.problem(&written.position, format!("needs a `{missing}` beside it"));
-            return None;
-        }
+    if !section.is_right(&["certificate", "key", "client_ca", "client"]) {
+        return None;
     }
-    let (chain, secret) = (reader.tls_file(&certificate), reader.tls_file(&key));
-    let client_ca = match authorities.value.is_empty() {
-        true => None,
-        false => Some(reader.tls_file(&authorities)?),
-    };
-    let (chain, secret) = (chain?, secret?);
-    let verifier = match client_ca.as_ref().map(|text| tls::client_verifier(text.as_bytes(), clients.value)).transpose()
-    {
-        Ok(verifier) => verifier,
-        Err(message) => {
-            reader.problem(&authorities.position, format!("`{}` {message}", authorities.value));
-            return None;
+    if certificate.is_empty() && key.is_empty() {
+        if client_ca.is_empty() {
+            return Some(None);
         }
-    };
-    let server = match tls::server_config(chain.as_bytes(), secret.as_bytes(), verifier) {
-        Ok(server) => server,
-        Err(error) => {
-            let (text, message) = match error {
-                CertificateFileError::Certificate(message) => (&certificate, message),
-                CertificateFileError::Key(message) => (&key, message),
-            };
-            reader.problem(&text.position, format!("`{}` {message}", text.value));
-            return None;
+        section.problem("client_ca", "needs `certificate` and `key` beside it");
+        return None;
+    }
+    let pair = read_pair(section, &certificate, &key);
+    let authorities = if client_ca.is_empty() { None } else { Some(section.file("client_ca", &client_ca)?) };
+    let [chain, secret] = pair??;
+    let verifier = authorities.map(|text| tls::client_verifier(text.as_bytes(), client)).transpose();
+    let verifier = verifier.map_err(|message| section.problem("client_ca", format!("`{client_ca}` {message}"))).ok()?;
+    let server = tls::server_config(chain.as_bytes(), secret.as_bytes(), verifier);
+    let server = server.map_err(|error| report(section, &certificate, &key, error)).ok()?;
+    let clients = (!client_ca.is_empty()).then(|| (client_ca.into(), client));
+    let readable_by_all = section.reader().environment().is_readable_by_all(Path::new(&key));
+    Some(Some(TlsConfig { certificate: certificate.into(), key: key.into(), clients, server, readable_by_all }))
+}
+
+/// Reads the files of the options `certificate` and `key`: `Some(None)` where neither is written.
+pub(super) fn read_pair(section: &Section<'_>, certificate: &str, key: &str) -> Option<Option<[String; 2]>> {
+    let (written, missing) = match (certificate.is_empty(), key.is_empty()) {
+        (true, true) => return Some(None),
+        (false, false) => {
+            let [chain, secret] =
+                [("certificate", certificate), ("key", key)].map(|(name, path)| section.file(name, path));
+            return Some(Some([chain?, secret?]));
         }
+        (true, false) => ("key", "certificate"),
+        (false, true) => ("certificate", "key"),
     };
-    let clients = client_ca.is_some().then(|| (authorities.value.into(), clients.value));
-    let readable_by_all = reader.environment().is_readable_by_all(Path::new(&key.value));
-    let (certificate, key) = (certificate.value.into(), key.value.into());
-    Some(Some(TlsConfig { certificate, key, clients, server, readable_by_all }))
+    section.problem(written, format!("needs a `{missing}` beside it"));
+    None
+}
+
+/// Reports the problem of such a file.
+pub(super) fn report(section: &Section<'_>, certificate: &str, key: &str, error: CertificateFileError) {
+    let (name, path, message) = match error {
+        CertificateFileError::Certificate(message) => ("certificate", certificate, message),
+        CertificateFileError::Key(message) => ("key", key, message),
+    };
+    section.problem(name, format!("`{path}` {message}"));
 }

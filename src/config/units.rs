@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::problem::ParseResult;
+
 /// From the largest, so that the first unit that fits gives the shortest text.
 const DURATIONS: [(&str, Duration); 5] = [
     ("d", Duration::from_secs(86_400)),
@@ -17,10 +19,7 @@ const SIZES: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 <
 const DURATION_MAX: Duration = Duration::from_secs(3650 * 86_400);
 
 /// Parses `250ms`, `30s`, `5m`, `24h` or `30d`.
-///
-/// # Errors
-/// The problem, beginning with a verb.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
+pub fn parse_duration(text: &str) -> ParseResult<Duration> {
     let right = "write a whole number and its unit: `250ms`, `30s`, `5m`, `24h` or `30d`";
     let (number, unit) = split(text).ok_or_else(|| format!("is no duration: {right}"))?;
     if unit.is_empty() {

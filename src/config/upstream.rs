@@ -8,6 +8,7 @@ use std::sync::Arc;
 use http::uri::Authority;
 use rustls::pki_types::ServerName;
 
+use super::problem::ParseResult;
 use super::server_url::{bare_host, is_local, parse_authority};
 
 /// The address and the protocol of a service behind the proxy.
@@ -31,10 +32,7 @@ pub(super) const HAS_CREDENTIALS: &str = "has a user name or password, which is 
 
 impl UpstreamTarget {
     /// Reads `http://host:port`, `https://host:port`, `h2c://host:port` (the port may be missing) or `unix:PATH`.
-    ///
-    /// # Errors
-    /// The problem, beginning with a verb. Never has the text itself, which may hold a password.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> ParseResult<Self> {
         if let Some(path) = text.strip_prefix("unix:") {
             // Some write `unix:///run/app.sock` for `unix:/run/app.sock`.
             let path = path.strip_prefix("//").unwrap_or(path);

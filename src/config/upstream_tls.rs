@@ -1,14 +1,13 @@
 //! Reads and checks `upstream_tls`: TLS towards services.
 
-use std::cell::OnceCell;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustls::pki_types::ServerName;
 use sha2::{Digest, Sha256};
 
-use super::environment::Environment;
 use super::options::options;
 use super::reader::Section;
+use super::tls::{read_pair, report};
 use crate::tls::{self, Authorities, CertificateFileError, ClientIdentity, Trust};
 
 /// TLS towards services.
@@ -38,27 +37,6 @@ impl UpstreamTlsConfig {
     }
 }
 
-/// The authorities of the system, read when they are needed first.
-pub(super) struct SystemAuthorities<'a> {
-    environment: &'a dyn Environment,
-    read: OnceCell<Authorities>,
-}
-
-impl<'a> SystemAuthorities<'a> {
-    pub(super) fn new(environment: &'a dyn Environment) -> Self {
-        Self { environment, read: OnceCell::new() }
-    }
-
-    pub(super) fn get(&self) -> &Authorities {
-        self.read.get_or_init(|| self.environment.authorities())
-    }
-
-    /// Those that were read, if they were.
-    pub(super) fn if_read(&self) -> Option<&Authorities> {
-        self.read.get()
-    }
-}
-
 options! {
     /// The options of `upstream_tls`, at the top and of a route.
     pub(super) struct UpstreamTlsOptions {
@@ -79,60 +57,29 @@ fn parse_server_name(text: &str) -> Result<ServerName<'static>, String> {
 }
 
 /// Reads the whole table. Without a service that is called over TLS, the authorities of the system are not needed.
-pub(super) fn read(
-    section: &Section<'_>,
-    system: &SystemAuthorities<'_>,
-    is_needed: bool,
-) -> Option<UpstreamTlsConfig> {
-    let reader = section.reader();
+pub(super) fn read(section: &Section<'_>, is_needed: bool) -> Option<UpstreamTlsConfig> {
     let UpstreamTlsOptions { ca, certificate, key, server_name } = UpstreamTlsOptions::read(section);
-    let (ca, certificate, key, server_name) = (ca?, certificate?, key?, server_name?);
-    let authorities = match ca.value.is_empty() {
-        true if is_needed => system.get().clone(),
-        true => Authorities::empty(),
-        false => {
-            let text = reader.tls_file(&ca)?;
-            let parsed = Authorities::parse(text.as_bytes());
-            parsed.map_err(|message| reader.problem(&ca.position, format!("`{}` {message}", ca.value))).ok()?
+    if !section.is_right(&["ca", "certificate", "key"]) {
+        return None;
+    }
+    let authorities = match &*ca {
+        "" if is_needed => section.reader().system_authorities().clone(),
+        "" => Authorities::empty(),
+        path => {
+            let parsed = Authorities::parse(section.file("ca", path)?.as_bytes());
+            parsed.map_err(|message| section.problem("ca", format!("`{path}` {message}"))).ok()?
         }
     };
+    let pair = read_pair(section, &certificate, &key)?;
     let mut digest = Sha256::new_with_prefix(authorities.digest);
-    let pair = match (certificate.value.is_empty(), key.value.is_empty()) {
-        (true, true) => None,
-        (false, false) => {
-            let (chain, secret) = (reader.tls_file(&certificate), reader.tls_file(&key));
-            Some((chain?, secret?))
-        }
-        (certificate_is_missing, _) => {
-            let (written, missing) = if certificate_is_missing { (&key, "certificate") } else { (&certificate, "key") };
-            reader.problem(&written.position, format!("needs a `{missing}` beside it"));
-            return None;
-        }
-    };
-    let problem = |error| {
-        let (text, message) = match error {
-            CertificateFileError::Certificate(message) => (&certificate, message),
-            CertificateFileError::Key(message) => (&key, message),
-        };
-        reader.problem(&text.position, format!("`{}` {message}", text.value));
-    };
-    let identity = match &pair {
-        None => Ok(None),
-        Some((chain, secret)) => {
-            [chain, secret].into_iter().for_each(|text| digest.update(Sha256::digest(text)));
-            parse_identity(chain, secret).map(Some)
-        }
-    };
+    pair.iter().flatten().for_each(|text| digest.update(Sha256::digest(text)));
+    let identity = pair.map(|[chain, secret]| parse_identity(&chain, &secret)).transpose();
     let trust = identity.and_then(|identity| Trust::with_identity(&authorities, identity, digest.finalize().into()));
-    let trust = trust.map_err(problem).ok()?;
-    let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
-    Some(UpstreamTlsConfig {
-        trust,
-        server_name: server_name.value,
-        authorities: path(&ca.value),
-        certificate: path(&certificate.value),
-        exposed_key: path(&key.value).filter(|key| reader.environment().is_readable_by_all(Path::new(key))),
-    })
+    let trust = trust.map_err(|error| report(section, &certificate, &key, error)).ok()?;
+    let path = |text: String| (!text.is_empty()).then(|| PathBuf::from(text));
+    let is_exposed = |key: &PathBuf| section.reader().environment().is_readable_by_all(key);
+    let exposed_key = path(key).filter(is_exposed);
+    Some(UpstreamTlsConfig { trust, server_name, authorities: path(ca), certificate: path(certificate), exposed_key })
 }
 
 fn parse_identity(chain: &str, key: &str) -> Result<ClientIdentity, CertificateFileError> {

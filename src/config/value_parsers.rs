@@ -6,7 +6,7 @@ use std::sync::Arc;
 use canonical_json::Pointer;
 use http::HeaderName;
 
-use super::reader::{Section, Text};
+use super::reader::Section;
 use super::upstream::UpstreamTarget;
 
 /// Parses an address and port.
@@ -21,6 +21,13 @@ pub(super) fn header_name(text: &str) -> Result<HeaderName, String> {
     text.parse().map_err(|_| "is no name of a field: write one like `X-Request-Id`".into())
 }
 
+/// Whether a field is of the connection or of a message's framing.
+pub(super) fn is_of_connection(name: &HeaderName) -> bool {
+    let fields =
+        ["connection", "content-length", "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
+    fields.contains(&name.as_str())
+}
+
 /// Parses a JSON Pointer (RFC 6901).
 pub(super) fn json_pointer(text: &str) -> Result<Pointer, String> {
     Pointer::parse(text).map_err(|_| "is no JSON Pointer: write one like `/order/id`, `~1` for a `/` in a name".into())
@@ -29,20 +36,16 @@ pub(super) fn json_pointer(text: &str) -> Result<Pointer, String> {
 /// A listener of the proxy itself: its key, and its address.
 pub(super) type OwnListener = (&'static str, SocketAddr);
 
-/// Parses the URL of a service, or notes a problem that never shows the text, which may hold a password. No service is
-/// one of the proxy's own listeners.
-pub(super) fn upstream_target(
-    section: &Section<'_>,
-    text: Text,
-    listeners: &[OwnListener],
-) -> Option<Arc<UpstreamTarget>> {
-    let parsed = UpstreamTarget::parse(&text.value).and_then(|upstream| {
+/// Reads `upstream`, the URL of a service. A problem never shows the text, which may hold a password. No service is one of
+/// the proxy's own listeners.
+pub(super) fn read_upstream(section: &Section<'_>, listeners: &[OwnListener]) -> Option<Arc<UpstreamTarget>> {
+    section.required_concealed("upstream", |text| {
+        let upstream = UpstreamTarget::parse(text)?;
         match listeners.iter().find(|(_, address)| upstream.leads_to(*address)) {
             Some((key, address)) => {
                 Err(format!("leads back to this proxy's own `{key}`, {address}: write the address of the service"))
             }
-            None => Ok(upstream),
+            None => Ok(Arc::new(upstream)),
         }
-    });
-    parsed.map(Arc::new).map_err(|message| section.reader().problem(&text.position, message)).ok()
+    })
 }

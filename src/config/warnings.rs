@@ -16,10 +16,10 @@ pub(super) fn collect(config: &Config) -> Vec<String> {
     warnings.extend(exposed.into_iter().map(|key| {
         format!("upstream_tls.key: everybody on this machine can read `{}`: `chmod o-r` it", key.display())
     }));
-    if let StoreLocation::Postgres(url) = &config.store.location {
+    if let StoreLocation::Postgres(url) = &config.store.url {
         warnings.extend(url.warning());
     }
-    if let Some(server) = &config.cache_redis {
+    if let Some(server) = &config.cache.redis {
         if config.secrets.is_empty() {
             warnings.push(
                 "cache.redis without a `secret`: everybody who can write to the Redis server can forge replays, and everybody who \
@@ -43,7 +43,7 @@ pub(super) fn collect(config: &Config) -> Vec<String> {
             route.name
         ));
     }
-    if config.store.location == StoreLocation::Memory {
+    if config.store.url == StoreLocation::Memory {
         warnings.push("store.url is `memory:`: after a restart every retry is executed again".into());
     }
     for route in config.routes.iter().filter(|route| route.scope.parts.is_empty()) {

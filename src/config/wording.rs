@@ -38,31 +38,22 @@ fn example(keys: &[KeyDoc]) -> String {
     }
 }
 
-/// Names that other programs have for our keys: the name there, and ours.
-const FOREIGN_NAMES: [(&str, &str); 17] = [
-    ("address", "listen"),
-    ("backend", "upstream"),
-    ("bind", "listen"),
-    ("expiry", "ttl"),
-    ("idempotency_key", "key"),
-    ("location", "path"),
-    ("match", "path"),
-    ("port", "listen"),
-    ("prefix", "path"),
-    ("proxy_pass", "upstream"),
-    ("proxy_read_timeout", "upstream_timeout"),
-    ("read_timeout", "upstream_timeout"),
-    ("request_timeout", "upstream_timeout"),
-    ("retries", "retry"),
-    ("target", "upstream"),
-    ("timeout", "upstream_timeout"),
-    ("verb", "methods"),
+/// Names that other programs have for our keys: ours, and theirs.
+const FOREIGN_NAMES: [(&str, &[&str]); 8] = [
+    ("key", &["idempotency_key"]),
+    ("listen", &["address", "bind", "port"]),
+    ("methods", &["verb"]),
+    ("path", &["location", "match", "prefix"]),
+    ("retry", &["retries"]),
+    ("ttl", &["expiry"]),
+    ("upstream", &["backend", "proxy_pass", "target"]),
+    ("upstream_timeout", &["proxy_read_timeout", "read_timeout", "request_timeout", "timeout"]),
 ];
 
 /// The problem of a key that its table does not have: names the nearest key, or all keys and the table that has it.
 pub(super) fn unknown_key(name: &str, keys: &[KeyDoc], tables: &[(&str, &[KeyDoc])]) -> String {
     let names = || keys.iter().map(|key| key.name);
-    let foreign = FOREIGN_NAMES.iter().find(|(foreign, _)| *foreign == name).map(|(_, ours)| *ours);
+    let foreign = FOREIGN_NAMES.iter().find(|(_, theirs)| theirs.contains(&name)).map(|(ours, _)| *ours);
     if let Some(near) = nearest(name, names()).or(foreign.filter(|ours| names().any(|known| known == *ours))) {
         return format!("unknown key; did you mean `{near}`?");
     }

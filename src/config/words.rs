@@ -19,10 +19,7 @@ pub trait Word: Copy + PartialEq + 'static {
     }
 
     /// The word of the value.
-    fn word(self) -> &'static str {
-        let index = Self::VALUES.iter().position(|value| *value == self).expect("each value has a word");
-        Self::WORDS[index]
-    }
+    fn word(self) -> &'static str;
 }
 
 /// Declares an enum whose values are written as words, or gives words to one that exists.
@@ -38,6 +35,10 @@ macro_rules! words {
         impl $crate::config::words::Word for $name {
             const WORDS: &'static [&'static str] = &[$($word),+];
             const VALUES: &'static [Self] = &[$(Self::$value),+];
+
+            fn word(self) -> &'static str {
+                match self { $(Self::$value => $word),+ }
+            }
         }
     )+ };
 }

@@ -72,14 +72,17 @@ pub(super) async fn handle(session: Arc<SessionContext>, mut delivery: Delivery,
             Disposition::Hold(pause, reason) => (pause, reason),
             Disposition::SetAside(pause, reason) => {
                 if place.set_aside() {
-                    session.log_full();
+                    tracing::warn!(queue = %session.consumer.queue, route = %session.consumer.route,
+                        "the consumer may set no more messages of unknown outcome aside. Until the outcome of some is known, such \
+                         messages keep their places, and the queue stands still when they take all");
                 }
                 (pause, reason)
             }
             Disposition::DeadLetter(_) => unreachable!("a message to be tried again is no dead letter"),
         };
         if tries == 1 {
-            session.log_held(&delivery, &reason);
+            tracing::info!(queue = %session.consumer.queue, route = %session.consumer.route, reason = reason.slug,
+                redelivered = delivery.redelivered, "a message is held, and tried again");
         }
         tokio::select! {
             () = session.lost.cancelled() => return,
@@ -138,17 +141,6 @@ impl SessionContext {
                 false
             }
         }
-    }
-
-    fn log_held(&self, delivery: &Delivery, reason: &OutcomeReason) {
-        tracing::info!(queue = %self.consumer.queue, route = %self.consumer.route, reason = reason.slug,
-            redelivered = delivery.redelivered, "a message is held, and tried again");
-    }
-
-    fn log_full(&self) {
-        tracing::warn!(queue = %self.consumer.queue, route = %self.consumer.route,
-            "the consumer may set no more messages of unknown outcome aside. Until the outcome of some is known, such \
-             messages keep their places, and the queue stands still when they take all");
     }
 
     fn log_unsent(&self, sent: Result<bool, lapin::Error>) {

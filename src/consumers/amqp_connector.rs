@@ -4,8 +4,6 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use async_rs::Tokio;
@@ -13,10 +11,14 @@ use async_rs::traits::Reactor;
 use async_rs::util::RuntimeParts;
 use futures_util::Stream;
 use futures_util::io::{AsyncRead, AsyncWrite};
+use rustix::net::Shutdown;
 use rustls::pki_types::ServerName;
-use tokio::io::ReadBuf;
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
+use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 
 use crate::tls::HandshakeError;
@@ -28,54 +30,20 @@ pub(super) type Runtime = async_rs::Runtime<RuntimeParts<Tokio, AmqpConnector>>;
 #[derive(Clone)]
 pub(super) struct AmqpConnector {
     tokio: Tokio,
+    handle: Handle,
     tls: Option<(TlsConnector, ServerName<'static>)>,
     cut: CancellationToken,
 }
 
 /// Returns a runtime for lapin on the current tokio runtime. With `tls`, the broker must show a certificate for this name.
-/// Once `cut` is cancelled, reads on the connection fail: lapin keeps a thread for each connection that it believes is
-/// intact.
+/// Once `cut` is cancelled, the connection is shut down: lapin keeps a thread for each connection that it believes is intact.
 pub(super) fn create_runtime(tls: Option<(TlsConnector, ServerName<'static>)>, cut: CancellationToken) -> Runtime {
-    let tokio = Tokio::current();
-    Runtime::new(RuntimeParts::new(tokio.clone(), AmqpConnector { tokio, tls, cut }))
+    let (tokio, handle) = (Tokio::current(), Handle::current());
+    Runtime::new(RuntimeParts::new(tokio.clone(), AmqpConnector { tokio, handle, tls, cut }))
 }
-
-/// A connection whose reads fail once `cut` completes.
-struct Severable<T> {
-    stream: T,
-    cut: Pin<Box<dyn Future<Output = ()> + Send>>,
-}
-
-impl<T: tokio::io::AsyncRead + Unpin> tokio::io::AsyncRead for Severable<T> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.cut.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
-        }
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl<T: tokio::io::AsyncWrite + Unpin> tokio::io::AsyncWrite for Severable<T> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-/// A byte stream in both directions, in cleartext or with TLS.
-pub(super) trait BrokerStream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
-
-impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> BrokerStream for T {}
 
 impl Reactor for AmqpConnector {
-    type TcpStream = Compat<Box<dyn BrokerStream>>;
+    type TcpStream = Compat<Either<TcpStream, TlsStream<TcpStream>>>;
     type Sleep = <Tokio as Reactor>::Sleep;
 
     fn register<H: Read + Write + AsFd + AsRawFd + Send + 'static>(
@@ -97,15 +65,20 @@ impl Reactor for AmqpConnector {
         &self,
         address: SocketAddr,
     ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
-        let (connecting, tls) = (self.tokio.tcp_connect_addr(address), self.tls.clone());
-        let cut = self.cut.clone();
+        let (connecting, this) = (self.tokio.tcp_connect_addr(address), self.clone());
         async move {
-            let stream = Severable { stream: connecting.await?.into_inner(), cut: Box::pin(cut.cancelled_owned()) };
-            let stream: Box<dyn BrokerStream> = match tls {
-                None => Box::new(stream),
+            let stream = connecting.await?.into_inner();
+            let socket = stream.as_fd().try_clone_to_owned()?;
+            // Awaited by nobody: `cut` is cancelled when the session ends.
+            this.handle.spawn(async move {
+                this.cut.cancelled().await;
+                rustix::net::shutdown(socket, Shutdown::Both)
+            });
+            let stream = match this.tls {
+                None => Either::Left(stream),
                 Some((tls, name)) => {
                     let connected = tls.connect(name, stream).await;
-                    Box::new(connected.map_err(|error| io::Error::other(HandshakeError::from(error)))?)
+                    Either::Right(connected.map_err(|error| io::Error::other(HandshakeError::from(error)))?)
                 }
             };
             Ok(stream.compat())

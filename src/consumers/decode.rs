@@ -13,7 +13,6 @@ use lapin::types::AMQPValue;
 
 use crate::config::{Consumer, MessageKey};
 use crate::domain::key::KeyError;
-use crate::domain::message_path::MessagePathError;
 use crate::domain::response::FIELDS_MAX;
 use crate::gate::message::Message;
 use crate::protocol::fields::is_misspelled;
@@ -86,9 +85,7 @@ pub fn decode_message(
         HeaderLookup::Text(text) => Some(text),
         HeaderLookup::Missing | HeaderLookup::NotText | HeaderLookup::Several => None,
     });
-    let path = filled.map_err(|error| match error {
-        MessagePathError::Climbs | MessagePathError::Missing => PATH_HEADER_INVALID,
-    })?;
+    let path = filled.ok_or(PATH_HEADER_INVALID)?;
     let headers = sent.to_fields(properties, |name| consumer.reads_header(name)).ok_or(TOO_MANY_HEADERS)?;
     // A header that is present and cannot become a field must not count as missing.
     if consumer.scope.header_names().any(|name| sent.all(name.as_str()).count() != headers.get_all(name).iter().count())

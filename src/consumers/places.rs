@@ -12,7 +12,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-use super::disposition::reconnect_pause;
+use super::disposition::doubled_pause;
 use crate::gate::message::MessageOutcome;
 
 /// The messages that one session sets aside: as many as people can decide about in a day. A broken service turns no more
@@ -71,7 +71,7 @@ impl PlaceCounts {
 
     /// The pause before the next window: none, unless the service has failed all along.
     fn pause(&self) -> Duration {
-        if self.only_unknown { reconnect_pause(self.failures + 1) } else { Duration::ZERO }
+        if self.only_unknown { doubled_pause(self.failures + 1) } else { Duration::ZERO }
     }
 
     /// Begins a window, and returns its prefetch count: with the messages of earlier ones that are not set aside, never more

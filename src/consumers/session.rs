@@ -25,7 +25,7 @@ use super::acknowledge::{self, SessionContext};
 use super::amqp_connector;
 use super::broker_error::broker_message;
 use super::dead_letter::DeadLetterExchange;
-use super::disposition::reconnect_pause;
+use super::disposition::doubled_pause;
 use super::places::MessagePlaces;
 use crate::config::{Broker, Consumer};
 use crate::gate::Gate;
@@ -54,7 +54,7 @@ pub(super) async fn run(consumer: Arc<Consumer>, gate: Arc<Gate>, trust: Trust, 
             return;
         };
         failures = if was_consuming { 1 } else { failures.saturating_add(1) };
-        let pause = jittered(reconnect_pause(failures));
+        let pause = jittered(doubled_pause(failures));
         let (broker, queue) = (&consumer.broker, &consumer.queue);
         tracing::warn!(%broker, %queue, failures, again_in_ms = pause.as_millis(), cause,
             "messages are not consumed at the moment: the connection to the broker failed and is tried again");

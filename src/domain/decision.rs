@@ -95,21 +95,16 @@ pub struct DecisionRules {
     pub average_latency: Duration,
 }
 
-impl DecisionRules {
-    /// Whether a further attempt of the key may start: the rule that operators' actions are judged by too.
-    fn may_be_executed(&self, record: &RecordSummary) -> bool {
-        let &Self { on_unknown, quiet_after, .. } = self;
-        record.may_be_executed(&RetryRule { on_unknown, quiet_after })
-    }
-}
-
 /// The `Retry-After` of an outcome that only a reconciliation or an operator can bring.
 pub const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// Decides about a request, which was compared with the record's.
 pub fn decide(record: Record, comparison: RequestComparison, rules: &DecisionRules) -> Decision {
     let expected = ExpectedRecord::from(&record);
-    let may_be_executed = rules.may_be_executed(&RecordSummary::from(&record));
+    // The rule that operators' actions are judged by too.
+    let retry_rule = RetryRule { on_unknown: rules.on_unknown, quiet_after: rules.quiet_after };
+    let summary = RecordSummary::from(&record);
+    let may_be_executed = summary.may_be_executed(&retry_rule);
     // A record past its TTL counts as none, and so does what it was used for.
     if record.past_ttl {
         return Decision::TakeOver(expected);
@@ -169,7 +164,8 @@ impl Decision {
 
 /// The average latency less the time that the attempt has already taken, never past its deadline.
 fn until_done(record: &Record, average_latency: Duration) -> Duration {
-    average_latency.saturating_sub(record.running_for).min(until_deadline(record))
+    let until_deadline = Duration::from_millis(u64::try_from(record.deadline_in_ms).unwrap_or(0));
+    average_latency.saturating_sub(record.running_for).min(until_deadline)
 }
 
 /// The progress of an accepted key that is neither completed nor expired.
@@ -192,10 +188,6 @@ fn until_known(record: &Record, rules: &DecisionRules) -> Duration {
         OnUnknown::RetryWhenQuiet => RecordSummary::from(record).until_quiet(rules.quiet_after),
         OnUnknown::Hold | OnUnknown::Retry => DEFAULT_RETRY_AFTER,
     }
-}
-
-fn until_deadline(record: &Record) -> Duration {
-    Duration::from_millis(u64::try_from(record.deadline_in_ms).unwrap_or(0))
 }
 
 #[cfg(test)]

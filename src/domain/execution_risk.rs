@@ -11,23 +11,18 @@ use super::response_policy::OnUnknown;
 use super::state::StateKind;
 
 /// The part of a record that decides whether its key may be executed again.
+#[expect(missing_docs, reason = "the fields of these names in `Record` have them")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordSummary {
-    /// The state.
     pub state: StateKind,
     /// Whether the key was accepted for asynchronous delivery.
     pub is_accepted: bool,
     /// Whether none of its attempts has executed, for all that is known.
     pub is_unexecuted: bool,
-    /// See [`Record::past_ttl`].
     pub past_ttl: bool,
-    /// See [`Record::late`].
     pub late: bool,
-    /// See [`Record::running_for`].
     pub running_for: Duration,
-    /// See [`Record::deadline_in_ms`].
     pub deadline_in_ms: i64,
-    /// See [`Record::reading`].
     pub reading: Option<RecordReading>,
 }
 

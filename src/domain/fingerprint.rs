@@ -1,7 +1,6 @@
 //! Fingerprints, by which two requests with one key are compared.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 
 use hmac::{Hmac, Mac};
@@ -11,8 +10,8 @@ use sha2::{Digest, Sha256};
 
 use super::macros::{hex_bytes, named};
 use canonical_json::{Pointer, Selection, canonicalize_selected};
+use content_coding::is_encoded;
 pub use path_form::PathForm;
-use secret::KeyId;
 pub use secret::{Secret, Secrets};
 
 mod content_coding;
@@ -22,18 +21,10 @@ mod multipart;
 mod path_form;
 mod secret;
 
-/// The hash of the parts of a request that a retry must have unchanged, made by a [`Recipe`].
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Fingerprint([u8; 32]);
-
-impl Fingerprint {
-    /// Reads the stored bytes; `None` if the length is wrong.
-    pub fn from_stored(bytes: &[u8]) -> Option<Self> {
-        bytes.try_into().ok().map(Self)
-    }
+hex_bytes! {
+    /// The hash of the parts of a request that a retry must have unchanged, made by a [`Recipe`].
+    pub struct Fingerprint;
 }
-
-hex_bytes!(Fingerprint);
 
 /// The parts of a request that a fingerprint may include.
 #[derive(Clone, Copy, Debug)]
@@ -58,14 +49,14 @@ pub struct FingerprintInput<'a> {
 ///
 /// Its stored form is words with a space in between, the defaults left out: `1` for the default recipe,
 /// `1 body=raw path=lenient:101 query=no hmac=1f2e3d4c`. Cheap to clone.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("{}", _0.words)]
 pub struct Recipe(Arc<RecipeParts>);
 
-/// A recipe's parts, and its stored form, made once.
+/// A recipe's parts, and its stored form, made once, which ends with the name of the secret.
 #[derive(Debug, PartialEq, Eq)]
 struct RecipeParts {
     rules: FingerprintRules,
-    key_id: Option<KeyId>,
     words: String,
 }
 
@@ -130,7 +121,7 @@ pub struct IncludedBody<'a> {
 impl Recipe {
     /// Makes a route's recipe: keyed where there is a secret.
     pub fn new(rules: FingerprintRules, secret: Option<&Secret>) -> Self {
-        Self::from_parts(rules, secret.map(|secret| secret.id))
+        Self::from_parts(rules, secret.map(Secret::name).as_deref())
     }
 
     /// Reads the stored form; `None` if this version does not know it.
@@ -139,7 +130,7 @@ impl Recipe {
         if words.next() != Some("1") {
             return None;
         }
-        let (mut rules, mut key_id) = (FingerprintRules::default(), None);
+        let (mut rules, mut secret_name) = (FingerprintRules::default(), None);
         for word in words {
             match word.split_once('=')? {
                 ("body", rule) => rules.body = BodyRule::parse(rule).filter(|rule| *rule != BodyRule::Auto)?,
@@ -147,14 +138,14 @@ impl Recipe {
                 ("headers", list) => {
                     rules.headers = list.split(',').map(|name| name.parse().ok()).collect::<Option<_>>()?
                 }
-                ("hmac", id) => key_id = Some(KeyId::from_hex(id)?),
+                ("hmac", name) if is_secret_name(name) => secret_name = Some(name),
                 ("include", list) => rules.selection.include = parse_pointers(list)?,
                 ("path", form) => rules.path = PathForm::from_word(form)?,
                 ("query", "no") => rules.query = false,
                 _ => return None,
             }
         }
-        Some(Self::from_parts(rules, key_id))
+        Some(Self::from_parts(rules, secret_name))
     }
 
     /// The stored form.
@@ -162,9 +153,9 @@ impl Recipe {
         &self.0.words
     }
 
-    fn from_parts(rules: FingerprintRules, key_id: Option<KeyId>) -> Self {
-        let words = to_words(&rules, key_id);
-        Self(Arc::new(RecipeParts { rules, key_id, words }))
+    fn from_parts(rules: FingerprintRules, secret_name: Option<&str>) -> Self {
+        let words = to_words(&rules, secret_name);
+        Self(Arc::new(RecipeParts { rules, words }))
     }
 
     /// Whether a request field of this name, in lower case, is a part of the fingerprint.
@@ -173,8 +164,8 @@ impl Recipe {
     }
 
     /// The name of the secret that the fingerprint needs, as of [`Secret::name`].
-    pub fn secret_name(&self) -> Option<String> {
-        self.0.key_id.map(|id| id.to_string())
+    pub fn secret_name(&self) -> Option<&str> {
+        self.0.words.rsplit_once(SECRET_WORD).map(|(_, name)| name)
     }
 
     /// The most bytes that a body of this size, in its request's fields, may become before it is included; 0 if it is no part of
@@ -182,13 +173,10 @@ impl Recipe {
     pub fn body_size_limit(&self, headers: &HeaderMap, size: usize) -> usize {
         match self.0.rules.body {
             BodyRule::None => 0,
-            BodyRule::Raw => size,
-            BodyRule::Auto | BodyRule::Form | BodyRule::Graphql | BodyRule::Json
-                if content_coding::is_encoded(headers) =>
-            {
+            BodyRule::Auto | BodyRule::Form | BodyRule::Graphql | BodyRule::Json if is_encoded(headers) => {
                 size.max(content_coding::content_limit(size))
             }
-            BodyRule::Auto | BodyRule::Form | BodyRule::Graphql | BodyRule::Json => size,
+            BodyRule::Auto | BodyRule::Form | BodyRule::Graphql | BodyRule::Json | BodyRule::Raw => size,
         }
     }
 
@@ -200,10 +188,10 @@ impl Recipe {
     /// The fingerprint of a request by this recipe; `None` if it needs a secret that is not among `secrets` any more,
     /// so that requests cannot be compared.
     pub fn fingerprint(&self, parts: &FingerprintInput<'_>, secrets: &Secrets) -> Option<Fingerprint> {
-        let RecipeParts { rules, key_id, .. } = &*self.0;
-        let mut hash = match key_id {
+        let rules = &self.0.rules;
+        let mut hash = match self.secret_name() {
             None => Hasher::Plain(Sha256::new()),
-            Some(id) => Hasher::Keyed(Box::new(secrets.get(*id)?.mac.clone())),
+            Some(name) => Hasher::Keyed(Box::new(secrets.named(name)?.mac.clone())),
         };
         hash.part(b"oncegate fingerprint 1");
         hash.part(parts.method.as_bytes());
@@ -234,9 +222,7 @@ impl Recipe {
         match self.0.rules.body {
             BodyRule::None => included("none", Cow::Borrowed(b"")),
             BodyRule::Raw => included("raw", sent),
-            BodyRule::Auto | BodyRule::Form | BodyRule::Graphql | BodyRule::Json
-                if content_coding::is_encoded(parts.headers) =>
-            {
+            BodyRule::Auto | BodyRule::Form | BodyRule::Graphql | BodyRule::Json if is_encoded(parts.headers) => {
                 let Some(content) = content_coding::decode(parts.headers, parts.body) else {
                     return included(ENCODED, sent);
                 };
@@ -257,23 +243,26 @@ impl Recipe {
     fn canonical_content<'a>(&self, headers: &HeaderMap, content: &'a [u8]) -> Option<(&'static str, Cow<'a, [u8]>)> {
         let rules = &self.0.rules;
         let content_type = content_type(headers);
-        match (rules.body, essence(content_type)) {
-            (BodyRule::Graphql, Essence::Json) if let Some(body) = graphql::canonical(content, &rules.selection) => {
+        match (rules.body, is_json(content_type), is_form(content_type)) {
+            (BodyRule::Graphql, true, _) if let Some(body) = graphql::canonical(content, &rules.selection) => {
                 Some(("graphql", body.into()))
             }
-            (BodyRule::Json, _) | (BodyRule::Auto | BodyRule::Graphql, Essence::Json) => {
+            (BodyRule::Json, ..) | (BodyRule::Auto | BodyRule::Graphql, true, _) => {
                 canonicalize_selected(content, &rules.selection).ok().map(|body| ("json", body))
             }
-            (BodyRule::Form, _) | (BodyRule::Auto | BodyRule::Graphql, Essence::Form) => {
+            (BodyRule::Form, ..) | (BodyRule::Auto | BodyRule::Graphql, false, true) => {
                 Some(("form", form::canonical(content).into()))
             }
-            (BodyRule::Auto | BodyRule::Graphql, Essence::Multipart) => {
+            (BodyRule::Auto | BodyRule::Graphql, false, false) => {
                 multipart::canonical(content_type, content).map(|body| ("multipart", body.into()))
             }
-            (BodyRule::Auto | BodyRule::Graphql, Essence::Other) | (BodyRule::None | BodyRule::Raw, _) => None,
+            (BodyRule::None | BodyRule::Raw, ..) => None,
         }
     }
 }
+
+/// The beginning of a recipe's last word, which no other word has: all else is escaped, or has no space.
+const SECRET_WORD: &str = " hmac=";
 
 /// The form of an encoded body that is not decoded.
 const ENCODED: &str = "encoded";
@@ -309,13 +298,7 @@ fn include_field(hash: &mut Hasher, name: &HeaderName, parts: &FingerprintInput<
     }
 }
 
-impl fmt::Display for Recipe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.words)
-    }
-}
-
-fn to_words(rules: &FingerprintRules, key_id: Option<KeyId>) -> String {
+fn to_words(rules: &FingerprintRules, secret_name: Option<&str>) -> String {
     let mut words = String::from("1");
     if rules.body != BodyRule::Auto {
         words.push_str(&format!(" body={}", rules.body.name()));
@@ -336,10 +319,16 @@ fn to_words(rules: &FingerprintRules, key_id: Option<KeyId>) -> String {
             words.push_str(&format!(" {word}={}", list.join(",")));
         }
     }
-    if let Some(id) = key_id {
-        words.push_str(&format!(" hmac={id}"));
+    if let Some(name) = secret_name {
+        words.push_str(SECRET_WORD);
+        words.push_str(&name.to_ascii_lowercase());
     }
     words
+}
+
+/// Whether a text is a [`Secret::name`].
+fn is_secret_name(text: &str) -> bool {
+    text.len() == 8 && text.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 
 /// Reads the pointers of a recipe: each is escaped like a value of a form, so that neither a space nor a comma in it
@@ -349,44 +338,21 @@ fn parse_pointers(list: &str) -> Option<Vec<Pointer>> {
     unescaped.map(|pointer| Pointer::parse(&pointer?).ok()).collect()
 }
 
-/// The media types that differ for fingerprints.
-enum Essence {
-    /// `application/x-www-form-urlencoded`.
-    Form,
-    /// `application/json` or `*/*+json` (RFC 6839 section 3.1).
-    Json,
-    /// `multipart/…`.
-    Multipart,
-    /// Every other type.
-    Other,
-}
-
-/// Whether a `Content-Type` names a media type of JSON.
+/// Whether a `Content-Type` names a media type of JSON: `application/json` or `*/*+json` (RFC 6839 section 3.1).
 pub fn is_json(content_type: &[u8]) -> bool {
-    matches!(essence(content_type), Essence::Json)
+    let essence = essence(content_type);
+    let (kind, suffix) = essence.split_at(essence.len().saturating_sub(5));
+    essence.eq_ignore_ascii_case(b"application/json") || suffix.eq_ignore_ascii_case(b"+json") && kind.contains(&b'/')
 }
 
 /// Whether a `Content-Type` names the media type of forms.
 pub fn is_form(content_type: &[u8]) -> bool {
-    matches!(essence(content_type), Essence::Form)
+    essence(content_type).eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
 }
 
 /// The media type of a `Content-Type`, without its parameters.
-fn essence(content_type: &[u8]) -> Essence {
-    let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-    let is = |name: &[u8]| essence.eq_ignore_ascii_case(name);
-    let suffix = essence.len().saturating_sub(5);
-    if is(b"application/json")
-        || (essence[suffix..].eq_ignore_ascii_case(b"+json") && essence[..suffix].contains(&b'/'))
-    {
-        Essence::Json
-    } else if is(b"application/x-www-form-urlencoded") {
-        Essence::Form
-    } else if multipart::is_multipart(essence) {
-        Essence::Multipart
-    } else {
-        Essence::Other
-    }
+fn essence(content_type: &[u8]) -> &[u8] {
+    content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii()
 }
 
 enum Hasher {

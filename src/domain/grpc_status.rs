@@ -3,8 +3,10 @@
 use super::macros::named;
 
 named! {
-    /// The status of a gRPC call. Each value is at the place of its code.
-    #[derive(PartialOrd, Ord, Hash)]
+    /// The status of a gRPC call. Each value is at the place of its code. Displays the name in the configuration, the store, the
+    /// log and the metrics: `grpc:UNAVAILABLE`.
+    #[derive(PartialOrd, Ord, Hash, derive_more::Display)]
+    #[display("grpc:{}", self.name())]
     #[expect(missing_docs, reason = "the names are the specification's")]
     pub enum GrpcStatus {
         Ok => "OK",
@@ -42,13 +44,6 @@ impl GrpcStatus {
         }
         let known = digits.parse().ok().and_then(|code: usize| Self::ALL.get(code));
         Some(known.copied().unwrap_or(Self::Unknown))
-    }
-}
-
-/// The name in the configuration, the store, the log and the metrics: `grpc:UNAVAILABLE`.
-impl std::fmt::Display for GrpcStatus {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "grpc:{}", self.name())
     }
 }
 

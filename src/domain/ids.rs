@@ -1,18 +1,19 @@
 //! The names of instances, attempts and records.
 
-use std::fmt;
-
 use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
 
 use super::key::Key;
-use super::macros::{debug_as_display, hex_bytes};
+use super::macros::hex_bytes;
 use super::scope::Scope;
 use super::space::SpaceHash;
 
 /// One running proxy process. Its lease, and with it the right to start attempts, is stored under this number.
 ///
 /// Drawn at random at start and never reused: a restarted process is another instance.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, derive_more::Debug, derive_more::Display)]
+#[debug("{self}")]
+#[display("{_0:016x}")]
 pub struct InstanceId(i64);
 
 impl InstanceId {
@@ -32,19 +33,13 @@ impl InstanceId {
     }
 }
 
-impl fmt::Display for InstanceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-debug_as_display!(InstanceId);
-
 /// The fencing token of one attempt: 128 random bits.
 ///
 /// Every attempt replaces its predecessor's token in the record, so whoever holds the record's token is its newest
 /// attempt. Attempt numbers would not do: after a failover that lost a commit a number can come again, a token cannot.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+/// Tokens are capabilities: they are not printed, not even by `{:?}`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, derive_more::Debug)]
+#[debug("Token(..)")]
 pub struct Token([u8; 16]);
 
 impl Token {
@@ -60,7 +55,7 @@ impl Token {
 
     /// Whether the two tokens are equal, compared in constant time.
     pub fn is_same(&self, other: &Self) -> bool {
-        self.0.iter().zip(&other.0).fold(0, |differs, (one, other)| differs | (one ^ other)) == 0
+        self.0.ct_eq(&other.0).into()
     }
 
     /// The bytes as they are stored.
@@ -69,19 +64,14 @@ impl Token {
     }
 }
 
-/// Tokens are capabilities: they are not printed, not even by `{:?}`.
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(..)")
-    }
+hex_bytes! {
+    /// The id of one record: the SHA-256 of its service, scope, space and key, each length-prefixed.
+    ///
+    /// It is the primary key in every store, and the shard key of stores that shard. Being a hash it has one length
+    /// whatever clients send, and two different quadruples cannot be joined into the same bytes.
+    #[derive(PartialOrd, Ord)]
+    pub struct RecordId;
 }
-
-/// The id of one record: the SHA-256 of its service, scope, space and key, each length-prefixed.
-///
-/// It is the primary key in every store, and the shard key of stores that shard. Being a hash it has one length
-/// whatever clients send, and two different quadruples cannot be joined into the same bytes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RecordId([u8; 32]);
 
 impl RecordId {
     /// The id of a key within its service, scope and space.
@@ -93,11 +83,4 @@ impl RecordId {
         }
         Self(hash.finalize().into())
     }
-
-    /// Reads the stored bytes; `None` if the length is wrong.
-    pub fn from_stored(bytes: &[u8]) -> Option<Self> {
-        bytes.try_into().ok().map(Self)
-    }
 }
-
-hex_bytes!(RecordId);

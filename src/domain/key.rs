@@ -1,11 +1,11 @@
 //! The idempotency key: the client's name for one operation.
 
-use std::fmt;
-
 use super::macros::named;
 
 /// A checked idempotency key. A value of this type is the proof that the key is well-formed and within its limits.
-#[derive(Clone, PartialEq, Eq, Hash)]
+/// Anybody who knows a key can get its replays: only its beginning is printed.
+#[derive(Clone, PartialEq, Eq, Hash, derive_more::Debug)]
+#[debug("Key({})", self.prefix())]
 pub struct Key(Box<str>);
 
 impl Key {
@@ -15,7 +15,7 @@ impl Key {
     /// [`KeyError`]: the rule that the value breaks.
     pub fn parse(value: &[u8], syntax: KeySyntax, limits: KeyLimits) -> Result<Self, KeyError> {
         // Space and tab around a value are not part of it (RFC 9110, section 5.5).
-        let value = without_blanks_around(value);
+        let value = trim_blanks(value);
         let key = match syntax {
             KeySyntax::Ietf if value.first() == Some(&b'"') => sf_string(value)?,
             KeySyntax::Ietf => plain(value, 0x21)?,
@@ -49,7 +49,8 @@ impl Key {
 }
 
 /// The first eight characters of a key, with `…` where it has more. Without the sign, one would search for a key that nobody has sent.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, derive_more::Display)]
+#[display("{}", self.as_str())]
 pub struct KeyPrefix {
     text: [u8; KeyPrefix::BYTES_MAX],
     length: usize,
@@ -74,19 +75,6 @@ impl KeyPrefix {
     /// The text; empty where no key is known.
     pub fn as_str(&self) -> &str {
         str::from_utf8(&self.text[..self.length]).unwrap_or_default()
-    }
-}
-
-impl fmt::Display for KeyPrefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// Anybody who knows a key can get its replays: only its beginning is printed.
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key({})", self.prefix())
     }
 }
 
@@ -169,9 +157,9 @@ fn sf_string(value: &[u8]) -> Result<String, KeyError> {
     }
 }
 
-/// Without the spaces and tabs at both ends. A line feed stays, and is refused: a service that reads the key from a body may
+/// Removes the spaces and tabs at both ends. A line feed stays, and is refused: a service that reads the key from a body may
 /// take `k` and `k\n` for two keys.
-fn without_blanks_around(mut value: &[u8]) -> &[u8] {
+pub(super) fn trim_blanks(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
         value = rest;
     }

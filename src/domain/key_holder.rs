@@ -1,6 +1,5 @@
 //! The holder of a live key, where a route limits how many one holder may have.
 
-use std::fmt;
 use std::net::IpAddr;
 
 use data_encoding::HEXLOWER;
@@ -12,7 +11,8 @@ const BYTES: usize = 16;
 
 /// The party that a live key counts for: a caller on a route, or the address of callers that no service has accepted yet. A
 /// hash under the store's salt, so that a reader of the store finds no address by trying all of them.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, derive_more::Debug)]
+#[debug("{}", HEXLOWER.encode_display(_0))]
 pub struct KeyHolder([u8; BYTES]);
 
 impl KeyHolder {
@@ -42,12 +42,6 @@ impl KeyHolder {
     /// The bytes as they are stored.
     pub fn as_bytes(&self) -> &[u8; BYTES] {
         &self.0
-    }
-}
-
-impl fmt::Debug for KeyHolder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", HEXLOWER.encode_display(&self.0))
     }
 }
 

@@ -1,7 +1,8 @@
 //! The rate of new keys that a route allows.
 
 /// A number of new keys a second, and how many may come at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("{per_second} a second for each caller, {burst} at once")]
 pub struct KeyRate {
     per_second: u32,
     burst: u32,
@@ -14,16 +15,6 @@ impl KeyRate {
     /// A rate of 1 to 1000 keys a second; `burst` of at least 1 may come at once.
     pub fn new(per_second: u32, burst: u32) -> Self {
         Self { per_second: per_second.clamp(1, Self::PER_SECOND_MAX), burst: burst.max(1) }
-    }
-
-    /// Keys a second.
-    pub fn per_second(self) -> u32 {
-        self.per_second
-    }
-
-    /// Keys at once.
-    pub fn burst(self) -> u32 {
-        self.burst
     }
 
     /// The time between two keys at the even rate, in microseconds: whole milliseconds would make 501 a second into 1000.

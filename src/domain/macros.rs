@@ -38,23 +38,26 @@ macro_rules! debug_as_display {
 }
 pub(crate) use debug_as_display;
 
-/// Gives a type of 32 bytes its stored form, and hexadecimal digits as its text.
+/// Defines a type of 32 bytes, whose text is hexadecimal digits.
 macro_rules! hex_bytes {
-    ($type:ident) => {
+    ($(#[$about:meta])* pub struct $type:ident;) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, derive_more::Debug, derive_more::Display)]
+        #[debug("{self}")]
+        #[display("{}", data_encoding::HEXLOWER.encode_display(_0))]
+        pub struct $type([u8; 32]);
+
         impl $type {
+            /// Reads the stored bytes; `None` if the length is wrong.
+            pub fn from_stored(bytes: &[u8]) -> Option<Self> {
+                bytes.try_into().ok().map(Self)
+            }
+
             /// The bytes as they are stored.
             pub fn as_bytes(&self) -> &[u8; 32] {
                 &self.0
             }
         }
-
-        impl std::fmt::Display for $type {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(data_encoding::HEXLOWER.encode_mut_str(&self.0, &mut [0; 64]))
-            }
-        }
-
-        $crate::domain::macros::debug_as_display!($type);
     };
 }
 pub(crate) use hex_bytes;

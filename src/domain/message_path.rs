@@ -1,34 +1,11 @@
 //! The path that a message is posted to, with placeholders: `/v1/orders/{x-order-id}/payments`.
 
-use std::fmt;
-
 use super::percent::{encode_value, is_path};
 use super::placeholders::{TemplatePiece, split_placeholders};
 
-/// A path whose placeholders are named like the message headers that fill them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MessagePathTemplate {
-    text: Box<str>,
-    segments: Vec<Vec<MessagePathPiece>>,
-}
-
-/// A piece of a segment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum MessagePathPiece {
-    /// Text as it was written.
-    Text(Box<str>),
-    /// The value of the header of this name.
-    Header(Box<str>),
-}
-
-/// Why a path could not be filled in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MessagePathError {
-    /// The message has no header of a placeholder's name, or an empty one.
-    Missing,
-    /// The value would lead out of its segment: services resolve `.` and `..`.
-    Climbs,
-}
+/// A path whose placeholders are named like the message headers that fill them, in any case.
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
+pub struct MessagePathTemplate(Box<str>);
 
 impl MessagePathTemplate {
     /// Reads a template.
@@ -36,67 +13,53 @@ impl MessagePathTemplate {
     /// # Errors
     /// The problem, beginning with a verb.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let Some(inner) = text.strip_prefix('/') else { return Err("must begin with `/`".into()) };
+        if !text.starts_with('/') {
+            return Err("must begin with `/`".into());
+        }
         if !is_path(text) {
             return Err("has a character that no path has: percent-encode it".into());
         }
-        let segments = inner.split('/').map(parse_segment).collect::<Result<_, _>>()?;
-        Ok(Self { text: text.into(), segments })
+        if split_placeholders(text)?.contains(&TemplatePiece::Placeholder("")) {
+            return Err("has a placeholder without a name: write `{x-order-id}`, the name of a message header".into());
+        }
+        Ok(Self(text.into()))
     }
 
-    /// The path with the values of the headers, each percent-encoded so that it stays in its segment.
-    ///
-    /// # Errors
-    /// [`MessagePathError`].
-    pub fn fill_in<'a>(&self, header: impl Fn(&str) -> Option<&'a [u8]>) -> Result<String, MessagePathError> {
-        let mut path = String::with_capacity(self.text.len());
-        for pieces in &self.segments {
+    /// The path with the values of the headers of these names, in lower case; each value is percent-encoded so that it stays in its
+    /// segment. `None` if the message has no such header, or an empty one, or if a value would lead out of its segment: services
+    /// resolve `.` and `..`.
+    pub fn fill_in<'a>(&self, header: impl Fn(&str) -> Option<&'a [u8]>) -> Option<String> {
+        let mut path = String::with_capacity(self.0.len());
+        for segment in self.0.split('/').skip(1) {
             path.push('/');
             let begin = path.len();
-            for piece in pieces {
+            for piece in split_placeholders(segment).ok()? {
                 match piece {
-                    MessagePathPiece::Text(written) => path.push_str(written),
-                    MessagePathPiece::Header(name) => {
-                        let value = header(name).filter(|value| !value.is_empty()).ok_or(MessagePathError::Missing)?;
+                    TemplatePiece::Text(written) => path.push_str(written),
+                    TemplatePiece::Placeholder(name) => {
+                        let value = header(&name.to_ascii_lowercase()).filter(|value| !value.is_empty())?;
                         path.extend(encode_value(value));
                     }
                 }
             }
             if matches!(&path[begin..], "." | "..") {
-                return Err(MessagePathError::Climbs);
+                return None;
             }
         }
-        Ok(path)
+        Some(path)
     }
 
     /// The template as it was written.
     pub fn as_str(&self) -> &str {
-        &self.text
+        &self.0
     }
-}
-
-impl fmt::Display for MessagePathTemplate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-fn parse_segment(segment: &str) -> Result<Vec<MessagePathPiece>, String> {
-    let pieces = split_placeholders(segment)?.into_iter().map(|piece| match piece {
-        TemplatePiece::Text(text) => Ok(MessagePathPiece::Text(text.into())),
-        TemplatePiece::Placeholder("") => {
-            Err("has a placeholder without a name: write `{x-order-id}`, the name of a message header".into())
-        }
-        TemplatePiece::Placeholder(name) => Ok(MessagePathPiece::Header(name.to_ascii_lowercase().into())),
-    });
-    pieces.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn filled(template: &str, id: &'static [u8]) -> Result<String, MessagePathError> {
+    fn filled(template: &str, id: &'static [u8]) -> Option<String> {
         let header = |name: &str| (name == "x-id").then_some(id);
         MessagePathTemplate::parse(template).expect(template).fill_in(header)
     }
@@ -111,20 +74,20 @@ mod tests {
             ("/{x-id}-{x-id}", b"..", "/..-.."),
             ("/{x-id}/", b"...", "/.../"),
         ] {
-            assert_eq!(filled(template, id).as_deref(), Ok(path), "{template}");
+            assert_eq!(filled(template, id).as_deref(), Some(path), "{template}");
         }
     }
 
     #[test]
     fn a_missing_or_climbing_value_is_refused() {
-        for (template, id, why) in [
-            ("/{x-id}", &b""[..], MessagePathError::Missing),
-            ("/{other}", b"7", MessagePathError::Missing),
-            ("/{x-id}", b".", MessagePathError::Climbs),
-            ("/{x-id}", b"..", MessagePathError::Climbs),
-            ("/{x-id}{x-id}/x", b".", MessagePathError::Climbs),
+        for (template, id) in [
+            ("/{x-id}", &b""[..]),
+            ("/{other}", b"7"),
+            ("/{x-id}", b"."),
+            ("/{x-id}", b".."),
+            ("/{x-id}{x-id}/x", b"."),
         ] {
-            assert_eq!(filled(template, id), Err(why), "{template}");
+            assert_eq!(filled(template, id), None, "{template}");
         }
     }
 

@@ -50,39 +50,35 @@ pub fn has_unsafe_character(path: &str) -> bool {
             .any(|at| path.get(at..).and_then(escaped_byte).is_some_and(|byte| byte.is_ascii_control()))
 }
 
-/// The path that a lenient service takes a path for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LenientForm<'a> {
-    /// This path. It has no empty segment; the root is `/`.
-    One(Cow<'a, str>),
-    /// One of several paths, because services differ in what they undo, and in which order.
-    Several,
-}
-
-/// Something that some services undo before they look a path up.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Respelling {
-    /// `.` and `..` (RFC 3986, section 5.2.4).
-    DotSegments,
-    /// `%2F` for `/`.
-    EncodedSlash,
-    /// `%5C` and `\` for `/`.
-    Backslash,
-    /// `;parameters` of the last segment, as RFC 1808 had them.
-    LastParameters,
-    /// `//` for `/`.
-    MergedSlashes,
-    /// `;parameters` of a segment (RFC 3986, section 3.3).
-    Parameters,
-}
-
-const RESPELLINGS: [Respelling; 6] = [
-    Respelling::DotSegments,
-    Respelling::EncodedSlash,
-    Respelling::Backslash,
-    Respelling::LastParameters,
-    Respelling::MergedSlashes,
-    Respelling::Parameters,
+/// What some services undo before they look a path up. `None` for a path that has nothing of it.
+const RESPELLINGS: [fn(&str) -> Option<String>; 6] = [
+    // `.` and `..` (RFC 3986, section 5.2.4).
+    |path| {
+        let has_dots = path.contains("/.") && path.split('/').any(|segment| matches!(segment, "." | ".."));
+        has_dots.then(|| resolve_dots(path))
+    },
+    // `%2F` for `/`.
+    |path| path.contains("%2F").then(|| path.replace("%2F", "/")),
+    // `%5C` and `\` for `/`.
+    |path| (path.contains("%5C") || path.contains('\\')).then(|| path.replace("%5C", "/").replace('\\', "/")),
+    // `;parameters` of the last segment, as RFC 1808 had them.
+    |path| {
+        let last = path.rfind('/').map_or(0, |slash| slash + 1);
+        path[last..].find(';').map(|at| path[..last + at].to_owned())
+    },
+    // `//` for `/`.
+    |path| {
+        path.contains("//").then(|| {
+            let segments: Vec<_> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+            let end = if path.ends_with('/') && !segments.is_empty() { "/" } else { "" };
+            join(&segments) + end
+        })
+    },
+    // `;parameters` of a segment (RFC 3986, section 3.3).
+    |path| {
+        let segments = || path.split('/').map(|segment| segment.split(';').next().unwrap_or_default());
+        path.contains(';').then(|| segments().collect::<Vec<_>>().join("/"))
+    },
 ];
 
 /// The bound of the work for one path: the bytes of it and of all that it becomes on the way. The longest target with one
@@ -90,18 +86,18 @@ const RESPELLINGS: [Respelling; 6] = [
 const SEEN_BYTES_MAX: usize = 64 * 1024;
 
 /// Reads a path as lenient services do: without a `/` at the end, and with every respelling undone (dot segments, `%2F`,
-/// `%5C`, `//`, `;parameters`).
+/// `%5C`, `//`, `;parameters`). The result has no empty segment; the root is `/`. `None` for a path that is one of several.
 ///
 /// A service may undo some respellings and not others, in any order: `/a%2Fb/../pay` is `/pay` for one and `/a/pay` for
 /// another. All selections and orders are tried. A result that still has a respelling in it belongs to no route. The
 /// results without one must all be the same path.
-pub fn lenient_form(path: &str) -> LenientForm<'_> {
+pub fn lenient_form(path: &str) -> Option<Cow<'_, str>> {
     let bytes = path.as_bytes();
     let is_plain = memchr::memchr3(b'%', b';', b'\\', bytes).is_none()
         && memchr::memmem::find(bytes, b"//").is_none()
         && memchr::memmem::find(bytes, b"/.").is_none();
     if is_plain {
-        return LenientForm::One(Cow::Borrowed(without_last_slash(path)));
+        return Some(Cow::Borrowed(without_last_slash(path)));
     }
     let mut seen = vec![normalize_escapes(path)];
     let mut only_form: Option<String> = None;
@@ -110,14 +106,13 @@ pub fn lenient_form(path: &str) -> LenientForm<'_> {
         next += 1;
         bytes_seen += current.len();
         if bytes_seen > SEEN_BYTES_MAX {
-            return LenientForm::Several;
+            return None;
         }
-        let found = RESPELLINGS.into_iter().filter(|respelling| respelling.is_in(&current));
-        let undone: Vec<_> = found.map(|respelling| respelling.undo(&current)).collect();
+        let undone: Vec<_> = RESPELLINGS.iter().filter_map(|undo| undo(&current)).collect();
         if undone.is_empty() {
             let form = without_last_slash(&current);
             if only_form.get_or_insert_with(|| form.to_owned()) != form {
-                return LenientForm::Several;
+                return None;
             }
         }
         for path in undone {
@@ -126,54 +121,15 @@ pub fn lenient_form(path: &str) -> LenientForm<'_> {
             }
         }
     }
-    only_form.map_or(LenientForm::Several, |form| LenientForm::One(Cow::Owned(form)))
-}
-
-impl Respelling {
-    fn is_in(self, path: &str) -> bool {
-        match self {
-            Self::DotSegments => path.contains("/.") && path.split('/').any(|segment| matches!(segment, "." | "..")),
-            Self::EncodedSlash => path.contains("%2F"),
-            Self::Backslash => path.contains("%5C") || path.contains('\\'),
-            Self::LastParameters => path.rsplit('/').next().is_some_and(|segment| segment.contains(';')),
-            Self::MergedSlashes => path.contains("//"),
-            Self::Parameters => path.contains(';'),
-        }
-    }
-
-    fn undo(self, path: &str) -> String {
-        match self {
-            Self::DotSegments => resolve_dots(path),
-            Self::EncodedSlash => path.replace("%2F", "/"),
-            Self::Backslash => path.replace("%5C", "/").replace('\\', "/"),
-            Self::LastParameters => {
-                let last = path.rfind('/').map_or(0, |slash| slash + 1);
-                let end = path[last..].find(';').map_or(path.len(), |at| last + at);
-                path[..end].to_owned()
-            }
-            Self::MergedSlashes => {
-                let segments: Vec<_> = path.split('/').filter(|segment| !segment.is_empty()).collect();
-                let end = if path.ends_with('/') && !segments.is_empty() { "/" } else { "" };
-                join(&segments) + end
-            }
-            Self::Parameters => {
-                let segments: Vec<_> =
-                    path.split('/').map(|segment| segment.split(';').next().unwrap_or_default()).collect();
-                segments.join("/")
-            }
-        }
-    }
+    only_form.map(Cow::Owned)
 }
 
 /// The path by which keys are found: the same for all spellings that a lenient service may take for one path, whatever route
 /// guards them. So a key is found again when another route takes the path over. Letters are in lower case: many services
 /// take fixed segments in any case, and which segments are fixed is known to the service alone.
 pub fn key_path(path: &str) -> String {
-    match lenient_form(path) {
-        LenientForm::One(form) => form.to_ascii_lowercase(),
-        // Only a route whose `spelling` is `pass` guards such a path.
-        LenientForm::Several => normal_form(path).to_ascii_lowercase(),
-    }
+    // Only a route whose `spelling` is `pass` guards a path that is one of several.
+    lenient_form(path).unwrap_or_else(|| normal_form(path)).to_ascii_lowercase()
 }
 
 fn without_last_slash(path: &str) -> &str {
@@ -240,7 +196,7 @@ mod tests {
             ("/v1/a%20b.c/%", "/v1/a%20b.c/%"),
             ("/.well-known/pay", "/.well-known/pay"),
         ] {
-            assert_eq!(lenient_form(sent), LenientForm::One(form.into()), "{sent}");
+            assert_eq!(lenient_form(sent), Some(form.into()), "{sent}");
         }
     }
 
@@ -249,11 +205,8 @@ mod tests {
         // It becomes three others, by merging, by decoding and by both: n, n - 2, n - 2 and n - 4 bytes.
         let path = |length: usize| format!("/a//b//c%2F{}", "x".repeat(length - 11));
         let longest = (SEEN_BYTES_MAX + 8) / 4;
-        assert_eq!(
-            lenient_form(&path(longest)),
-            LenientForm::One(format!("/a/b/c/{}", "x".repeat(longest - 11)).into())
-        );
-        assert_eq!(lenient_form(&path(longest + 1)), LenientForm::Several);
+        assert_eq!(lenient_form(&path(longest)), Some(format!("/a/b/c/{}", "x".repeat(longest - 11)).into()));
+        assert_eq!(lenient_form(&path(longest + 1)), None);
     }
 
     #[test]
@@ -273,7 +226,7 @@ mod tests {
             "/v1;x%2Fy/pay",
             "/v1;x%5Ca%2fpay",
         ] {
-            assert_eq!(lenient_form(sent), LenientForm::Several, "{sent}");
+            assert_eq!(lenient_form(sent), None, "{sent}");
         }
     }
 

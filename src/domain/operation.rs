@@ -1,7 +1,5 @@
 //! The id of an operation, by which a client asks about an accepted request.
 
-use std::fmt;
-
 use data_encoding::HEXLOWER;
 use subtle::ConstantTimeEq;
 
@@ -13,7 +11,9 @@ use super::scope::{Salt, Scope};
 /// It needs no table: a client that presents it proves that it was given to this caller, also after the record is gone.
 /// It reveals nothing of the key, whose hash is salted by the scope, and does not change as long as the key means the
 /// same.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, derive_more::Debug, derive_more::Display)]
+#[debug("OperationId({record})")]
+#[display("{record}{}", HEXLOWER.encode_display(proof))]
 pub struct OperationId {
     /// The record's id.
     pub record: RecordId,
@@ -40,18 +40,6 @@ impl OperationId {
     pub fn is_valid_for(&self, scope: &Scope, salt: &Salt) -> bool {
         let proof = Self::derive(self.record, scope, salt).proof;
         self.proof.ct_eq(&proof).into()
-    }
-}
-
-impl fmt::Display for OperationId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.record, HEXLOWER.encode_display(&self.proof))
-    }
-}
-
-impl fmt::Debug for OperationId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OperationId({})", self.record)
     }
 }
 

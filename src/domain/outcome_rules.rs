@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::response_policy::ResponseVerdict;
 
 /// The rules of a route, in order: the first that matches decides.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct OutcomeRules(Vec<OutcomeRule>);
+#[derive(Clone, Debug, Default, PartialEq, derive_more::Deref)]
+pub struct OutcomeRules(pub Vec<OutcomeRule>);
 
 /// A condition on a response's body, and the verdict where it holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,21 +25,6 @@ pub struct OutcomeRule {
 }
 
 impl OutcomeRules {
-    /// The rules in this order.
-    pub fn new(rules: Vec<OutcomeRule>) -> Self {
-        Self(rules)
-    }
-
-    /// Whether there is no rule.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The rules, in order.
-    pub fn iter(&self) -> impl Iterator<Item = &OutcomeRule> {
-        self.0.iter()
-    }
-
     /// The verdict on a whole body; `None` where no rule matches, or the body is no JSON. `by_status` is the verdict of the status
     /// lists. A rule never releases what they leave unknown: a gateway that has lost an answer may send JSON too.
     ///
@@ -52,10 +37,7 @@ impl OutcomeRules {
             Value::Array(batch) => {
                 let verdicts: Vec<_> = batch.iter().map(|element| self.verdict_on_value(element)).collect();
                 verdicts.iter().flatten().next()?;
-                verdicts
-                    .into_iter()
-                    .map(|verdict| verdict.unwrap_or(by_status))
-                    .max_by_key(|verdict| caution(*verdict))?
+                verdicts.into_iter().map(|verdict| verdict.unwrap_or(by_status)).max()?
             }
             value => self.verdict_on_value(&value)?,
         };
@@ -67,15 +49,6 @@ impl OutcomeRules {
 
     fn verdict_on_value(&self, value: &Value) -> Option<ResponseVerdict> {
         self.0.iter().find(|rule| rule.matches(value)).map(|rule| rule.verdict)
-    }
-}
-
-/// The order in which the verdicts of a batch's elements count.
-fn caution(verdict: ResponseVerdict) -> u8 {
-    match verdict {
-        ResponseVerdict::Release => 0,
-        ResponseVerdict::Store => 1,
-        ResponseVerdict::Unknown => 2,
     }
 }
 
@@ -135,7 +108,7 @@ mod tests {
     }
 
     fn by(rules: &[OutcomeRule], body: &str) -> Option<ResponseVerdict> {
-        OutcomeRules::new(rules.to_vec()).verdict_on(body.as_bytes(), Store)
+        OutcomeRules(rules.to_vec()).verdict_on(body.as_bytes(), Store)
     }
 
     #[test]
@@ -187,7 +160,7 @@ mod tests {
 
     #[test]
     fn the_first_rule_that_matches_decides_and_none_releases_what_its_status_leaves_unknown() {
-        let rules = OutcomeRules::new(vec![
+        let rules = OutcomeRules(vec![
             rule("/error/code", Some(json!(1)), "", Release),
             rule("/error/code", Some(json!(2)), "", Store),
             rule("/error", None, "", Unknown),

@@ -1,14 +1,13 @@
 //! The paths of routes: the requests that they match, and which of two is the more specific.
 
-use std::fmt;
-
 use super::foreign_path::problem_of_foreign_syntax;
 use super::percent::{is_path, normalize_escapes};
 use super::placeholders::{TemplatePiece, split_placeholders};
 
 /// A route's path: each `{name}` is a whole segment, and `{*rest}` the rest of the path. Ordered by how specific it is:
 /// where two patterns match the same path, the lesser one counts.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
+#[display("{text}")]
 pub struct PathPattern {
     segments: Vec<PatternSegment>,
     text: Box<str>,
@@ -23,15 +22,6 @@ pub(super) enum PatternSegment {
     One,
     /// All segments from here on; the last one may be empty.
     Rest,
-}
-
-/// A segment of the path, or of all the paths, to be matched.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum PathSegment<'a> {
-    /// Any text but the empty one.
-    Any,
-    /// This text.
-    Written(&'a str),
 }
 
 impl PathPattern {
@@ -81,16 +71,16 @@ impl PathPattern {
 
     /// Whether the pattern matches a path, which is in its normal form.
     pub fn matches(&self, path: &str) -> bool {
-        self.matches_segments(path.strip_prefix('/').unwrap_or(path).split('/').map(PathSegment::Written))
+        self.matches_segments(path.strip_prefix('/').unwrap_or(path).split('/').map(Some))
     }
 
-    /// Whether the pattern matches every path of these segments.
-    pub(super) fn matches_segments<'a>(&self, mut others: impl Iterator<Item = PathSegment<'a>>) -> bool {
+    /// Whether the pattern matches every path of these segments. `None` stands for any text but the empty one.
+    pub(super) fn matches_segments<'a>(&self, mut others: impl Iterator<Item = Option<&'a str>>) -> bool {
         for segment in &self.segments {
             let is_match = match (segment, others.next()) {
                 (PatternSegment::Rest, Some(_)) => return true,
-                (PatternSegment::One, Some(other)) => other != PathSegment::Written(""),
-                (PatternSegment::Literal(literal), Some(other)) => other == PathSegment::Written(literal),
+                (PatternSegment::One, Some(other)) => other != Some(""),
+                (PatternSegment::Literal(literal), Some(other)) => other == Some(&**literal),
                 (_, None) => false,
             };
             if !is_match {
@@ -145,12 +135,6 @@ impl Default for PathPattern {
     }
 }
 
-impl fmt::Display for PathPattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
 /// A segment, and its placeholder's name where it has one.
 fn parse_segment(segment: &str) -> Result<(PatternSegment, Option<&str>), String> {
     let inside = match split_placeholders(segment).as_deref() {
@@ -173,7 +157,7 @@ fn parse_segment(segment: &str) -> Result<(PatternSegment, Option<&str>), String
 
 #[cfg(test)]
 mod tests {
-    use super::super::normal_path::{LenientForm, lenient_form};
+    use super::super::normal_path::lenient_form;
     use super::*;
 
     #[test]
@@ -266,7 +250,7 @@ mod tests {
     }
 
     fn is_lenient_match(text: &str, path: &str) -> bool {
-        matches!(lenient_form(path), LenientForm::One(form) if pattern(text).matches_leniently(&form))
+        lenient_form(path).is_some_and(|form| pattern(text).matches_leniently(&form))
     }
 
     #[test]

@@ -1,25 +1,19 @@
 //! The paths of an OpenAPI document: `/v1/payments/{id}`.
 
-use std::fmt;
-
 use super::normal_path::normal_form;
-use super::path_pattern::{PathPattern, PathSegment};
+use super::path_pattern::PathPattern;
 use super::percent::encode_path;
-use super::placeholders::{TemplatePiece, split_placeholders};
+use super::placeholders::split_placeholders;
 
 /// All the paths that an operation has, whatever the values of its parameters.
 ///
 /// A parameter is never empty and has no slash (OpenAPI, "Path Templating"), and may be anything else. The same holds
 /// for a segment that has a parameter in it, such as `{id}.json`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PathTemplate {
-    text: Box<str>,
-    /// `None` for a segment with a parameter.
-    segments: Vec<Option<Box<str>>>,
-}
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
+pub struct PathTemplate(Box<str>);
 
 impl PathTemplate {
-    /// Reads a template, and percent-encodes it as a client does.
+    /// Reads a template.
     ///
     /// # Errors
     /// The problem, beginning with a verb.
@@ -27,30 +21,16 @@ impl PathTemplate {
         if !text.starts_with('/') {
             return Err("must begin with `/`");
         }
-        let sent = encode_path(text);
-        let segments = normal_form(&sent)[1..].split('/').map(parse_segment).collect::<Result<_, _>>()?;
-        Ok(Self { text: text.into(), segments })
+        split_placeholders(&normal_form(&encode_path(text)))?;
+        Ok(Self(text.into()))
     }
 
-    /// Whether the pattern matches all of its paths.
+    /// Whether the pattern matches all of its paths, percent-encoded as a client does.
     pub fn is_covered_by(&self, pattern: &PathPattern) -> bool {
-        let segments = self.segments.iter().map(|text| text.as_deref().map_or(PathSegment::Any, PathSegment::Written));
-        pattern.matches_segments(segments)
+        let sent = encode_path(&self.0);
+        let path = normal_form(&sent);
+        pattern.matches_segments(path[1..].split('/').map(|segment| Some(segment).filter(|text| !text.contains('{'))))
     }
-}
-
-/// The template as it was written.
-impl fmt::Display for PathTemplate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-/// The segment's text; `None` where it has a parameter.
-fn parse_segment(segment: &str) -> Result<Option<Box<str>>, &'static str> {
-    let pieces = split_placeholders(segment)?;
-    let has_parameter = pieces.iter().any(|piece| matches!(piece, TemplatePiece::Placeholder(_)));
-    Ok((!has_parameter).then(|| segment.into()))
 }
 
 #[cfg(test)]

@@ -38,20 +38,13 @@ pub fn normalize_escapes(path: &str) -> String {
     let mut rest = path;
     while let Some(at) = rest.find('%') {
         decoded.push_str(&rest[..at]);
-        match escaped_byte(&rest[at..]) {
-            Some(byte) if is_unreserved(byte) => {
-                decoded.push(char::from(byte));
-                rest = &rest[at + 3..];
-            }
-            Some(_) => {
-                decoded.push_str(&rest[at..at + 3].to_ascii_uppercase());
-                rest = &rest[at + 3..];
-            }
-            None => {
-                decoded.push('%');
-                rest = &rest[at + 1..];
-            }
+        let escaped = escaped_byte(&rest[at..]);
+        match escaped {
+            Some(byte) if is_unreserved(byte) => decoded.push(char::from(byte)),
+            Some(_) => decoded.push_str(&rest[at..at + 3].to_ascii_uppercase()),
+            None => decoded.push('%'),
         }
+        rest = &rest[at + if escaped.is_some() { 3 } else { 1 }..];
     }
     decoded + rest
 }

@@ -1,13 +1,12 @@
 //! Recovery points: the progress of an attempt, reported by its service.
 
-use std::fmt;
 use std::sync::Arc;
 
 /// The name of a step that a service has completed for good, such as `charge_created`. The next attempt carries it, so
 /// that the service can continue from there.
 ///
 /// 1 to 128 letters, digits, `.`, `_`, `:` and `-`: it becomes a header field's value, and part of services' logs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 pub struct RecoveryPoint(Arc<str>);
 
 /// The greatest length of a name, in characters.
@@ -24,12 +23,6 @@ impl RecoveryPoint {
     /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
-    }
-}
-
-impl fmt::Display for RecoveryPoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

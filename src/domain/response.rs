@@ -25,6 +25,13 @@ pub struct StoredResponse {
 #[error("the stored record does not decode: {0}")]
 pub struct CorruptRow(pub &'static str);
 
+/// Writes a field as a line of HTTP/1.1.
+pub fn write_field(block: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
+    for piece in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+        block.extend_from_slice(piece);
+    }
+}
+
 impl StoredResponse {
     /// Fields and trailers as one block: a line `name: value\r\n` for each field, an empty line, then the trailers
     /// alike.
@@ -36,10 +43,7 @@ impl StoredResponse {
         let mut block = Vec::with_capacity(size(&self.headers) + size(&self.trailers) + 2);
         for (map, end) in [(&self.headers, &b"\r\n"[..]), (&self.trailers, &b""[..])] {
             for (name, value) in map {
-                block.extend_from_slice(name.as_str().as_bytes());
-                block.extend_from_slice(b": ");
-                block.extend_from_slice(value.as_bytes());
-                block.extend_from_slice(b"\r\n");
+                write_field(&mut block, name, value);
             }
             block.extend_from_slice(end);
         }

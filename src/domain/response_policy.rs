@@ -4,8 +4,8 @@ use http::StatusCode;
 
 use super::grpc_status::GrpcStatus;
 
-/// The verdict on an attempt by its response's status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The verdict on an attempt by its response's status. Ordered by how little it promises about the attempt's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ResponseVerdict {
     /// Treat the attempt as not executed: `retryable`.
     Release,
@@ -27,13 +27,16 @@ pub enum OnUnknown {
 }
 
 /// The status by which a service says how a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display, derive_more::From)]
 pub enum ServiceStatus {
     /// The status of a gRPC call that was answered.
+    #[from(ignore)]
     Grpc(GrpcStatus),
     /// The response to a gRPC call has no status of the call: it broke off, or no gRPC server has sent it.
+    #[display("without grpc-status")]
     GrpcMissing,
     /// The HTTP status of any other response, also that of a gateway that answers for a gRPC server.
+    #[display("{}", _0.as_str())]
     Http(StatusCode),
 }
 
@@ -59,36 +62,12 @@ impl ServiceStatus {
     /// Whether the same request may get another response at another time.
     pub fn may_pass(self) -> bool {
         match self {
-            Self::Grpc(status) => matches!(
-                status,
-                GrpcStatus::Aborted
-                    | GrpcStatus::Cancelled
-                    | GrpcStatus::DataLoss
-                    | GrpcStatus::DeadlineExceeded
-                    | GrpcStatus::Internal
-                    | GrpcStatus::ResourceExhausted
-                    | GrpcStatus::Unavailable
-                    | GrpcStatus::Unknown
-            ),
+            Self::Grpc(status) => {
+                matches!(status, GrpcStatus::Aborted | GrpcStatus::Unavailable)
+                    || default_verdict(status) == ResponseVerdict::Unknown
+            }
             Self::GrpcMissing => true,
             Self::Http(status) => matches!(status.as_u16(), 408 | 425 | 429 | 500..),
-        }
-    }
-}
-
-impl From<StatusCode> for ServiceStatus {
-    fn from(status: StatusCode) -> Self {
-        Self::Http(status)
-    }
-}
-
-/// The code as a number, or the name of a gRPC status.
-impl std::fmt::Display for ServiceStatus {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Grpc(status) => status.fmt(f),
-            Self::GrpcMissing => f.write_str("without grpc-status"),
-            Self::Http(status) => f.write_str(status.as_str()),
         }
     }
 }
@@ -158,11 +137,11 @@ pub struct StatusList {
 }
 
 /// The verdict on every status, computed once.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("StatusTable(..)")]
 pub struct StatusTable {
-    verdicts: Box<[ResponseVerdict; 400]>,
-    /// The codes that are listed by themselves, for which `Retry-After` changes nothing.
-    exact: Box<[bool; 400]>,
+    /// Each with whether its code is listed by itself, so that `Retry-After` changes nothing.
+    http: Box<[(ResponseVerdict, bool); 400]>,
     /// The verdicts on the statuses of gRPC calls, each at the place of its code.
     grpc: [ResponseVerdict; GrpcStatus::ALL.len()],
 }
@@ -182,8 +161,7 @@ impl StatusTable {
             }
         }
         let mut table = Self {
-            verdicts: Box::new([ResponseVerdict::Unknown; 400]),
-            exact: Box::new([false; 400]),
+            http: Box::new([(ResponseVerdict::Unknown, false); 400]),
             grpc: GrpcStatus::ALL.map(default_verdict),
         };
         // From the weakest to the strongest, each overwriting those before.
@@ -200,8 +178,7 @@ impl StatusTable {
                         StatusEntry::Class(_) | StatusEntry::Code(_) => continue,
                     };
                     for code in codes {
-                        table.verdicts[usize::from(code - 200)] = list.verdict;
-                        table.exact[usize::from(code - 200)] = exact;
+                        table.http[usize::from(code - 200)] = (list.verdict, exact);
                     }
                 }
             }
@@ -220,19 +197,12 @@ impl StatusTable {
     }
 
     fn verdict_on_http(&self, status: StatusCode, has_retry_after: bool) -> ResponseVerdict {
-        let Some(index) = usize::from(status.as_u16()).checked_sub(200).filter(|index| *index < 400) else {
-            return ResponseVerdict::Unknown;
-        };
-        if status.is_client_error() && has_retry_after && !self.exact[index] {
-            return ResponseVerdict::Release;
+        let listed = usize::from(status.as_u16()).checked_sub(200).and_then(|index| self.http.get(index));
+        match listed {
+            None => ResponseVerdict::Unknown,
+            Some((_, false)) if status.is_client_error() && has_retry_after => ResponseVerdict::Release,
+            Some((verdict, _)) => *verdict,
         }
-        self.verdicts[index]
-    }
-}
-
-impl std::fmt::Debug for StatusTable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("StatusTable(..)")
     }
 }
 

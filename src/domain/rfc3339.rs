@@ -15,9 +15,6 @@ pub fn format(time: SystemTime) -> String {
 }
 
 /// Serializes a time, or none, as [`format()`] does.
-///
-/// # Errors
-/// Those of the serializer.
 pub fn serialize<S: Serializer>(
     time: &(impl Copy + Into<Option<SystemTime>>),
     serializer: S,

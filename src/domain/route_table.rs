@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use http::Method;
 
-use super::normal_path::{LenientForm, key_path, lenient_form, normal_form, path_behind_authority};
+use super::normal_path::{key_path, lenient_form, normal_form, path_behind_authority};
 use super::path_pattern::PathPattern;
 use super::path_template::PathTemplate;
 
@@ -126,11 +126,9 @@ fn find_row<'a, T>(
     let normal = normal_form(path);
     let exact = rows().find(|row| row.path.matches(&normal));
     let lenient = match lenient_form(path) {
-        LenientForm::One(form) => rows().find(|row| row.path.matches_leniently(&form)),
-        LenientForm::Several => match rows().find(|row| row.spelling != Spelling::Pass) {
-            Some(row) => return RouteMatch::Ambiguous(row),
-            None => None,
-        },
+        Some(form) => rows().find(|row| row.path.matches_leniently(&form)),
+        None if let Some(row) = rows().find(|row| row.spelling != Spelling::Pass) => return RouteMatch::Ambiguous(row),
+        None => None,
     };
     match (exact, lenient.filter(|row| row.spelling != Spelling::Pass)) {
         (Some(exact), Some(lenient)) if std::ptr::eq(exact, lenient) => RouteMatch::Route(exact),

@@ -1,17 +1,16 @@
 //! The scope: the caller of a request, as a hash.
 
-use std::fmt;
-
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::macros::hex_bytes;
 
-/// The caller of a request, as a hash: the same key in two scopes is two records.
-///
-/// The parts of a scope are mostly credentials. They are hashed with the service's salt, and never stored.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Scope([u8; 32]);
+hex_bytes! {
+    /// The caller of a request, as a hash: the same key in two scopes is two records.
+    ///
+    /// The parts of a scope are mostly credentials. They are hashed with the service's salt, and never stored.
+    pub struct Scope;
+}
 
 impl Scope {
     /// The scope of a caller: HMAC-SHA-256 under the service's salt over each part's name and value, length-prefixed. An
@@ -28,18 +27,12 @@ impl Scope {
         }
         Self(mac.finalize().into_bytes().into())
     }
-
-    /// Reads the stored bytes; `None` if the length is wrong.
-    pub fn from_stored(bytes: &[u8]) -> Option<Self> {
-        bytes.try_into().ok().map(Self)
-    }
 }
-
-hex_bytes!(Scope);
 
 /// 256 random bits, drawn at a service's first start in a store and kept there for ever, sealed where there is a secret
 /// ([`StoredSalt`](super::stored_salt::StoredSalt)): without them, nobody can find a weak credential by its scope.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, derive_more::Debug)]
+#[debug("Salt(..)")]
 pub struct Salt([u8; 32]);
 
 impl Salt {
@@ -63,12 +56,6 @@ impl Salt {
             mac.update(part);
         }
         mac.finalize().into_bytes().into()
-    }
-}
-
-impl fmt::Debug for Salt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Salt(..)")
     }
 }
 

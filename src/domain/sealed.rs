@@ -1,7 +1,5 @@
 //! Sealed bytes: stored requests that can be read only with the secret.
 
-use std::fmt;
-
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
@@ -14,7 +12,8 @@ use super::fingerprint::{Secret, Secrets};
 /// Each text has a key of its own: HMAC-SHA-256, under a key derived from the secret, over 32 random bytes that precede
 /// the text. So no key encrypts a second text, and the nonce is always zero; with one key for all, random nonces would
 /// collide after some billion texts. The place of the text is authenticated too: it opens there and nowhere else.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, derive_more::Debug)]
+#[debug("SealedBytes({secret}, {} bytes)", bytes.len())]
 pub struct SealedBytes {
     /// The name of the secret that opens it.
     pub secret: String,
@@ -59,12 +58,6 @@ impl SealedBytes {
         let length = opened.map_err(|_| UnsealError::Broken)?.len();
         text.truncate(length);
         Ok(text)
-    }
-}
-
-impl fmt::Debug for SealedBytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SealedBytes({}, {} bytes)", self.secret, self.bytes.len())
     }
 }
 

@@ -14,10 +14,6 @@ use super::sealed::{SealedBytes, UnsealError};
 /// The field of a sealed response: its value is the secret's name. Responses of services never have it.
 pub const SEALED: HeaderName = HeaderName::from_static("oncegate-sealed");
 
-/// The first byte of the sealed text: whether the body was kept.
-const BODY_DROPPED: u8 = 0;
-const BODY_KEPT: u8 = 1;
-
 /// Seals a response to its record and attempt, with 32 bytes from the operating system's generator.
 pub fn seal(
     secret: &Secret,
@@ -30,7 +26,8 @@ pub fn seal(
     let body = response.body.as_deref();
     let length = u32::try_from(fields.len()).expect("fields are far smaller than 4 GiB");
     let mut text = Vec::with_capacity(5 + fields.len() + body.map_or(0, <[u8]>::len));
-    text.push(if body.is_some() { BODY_KEPT } else { BODY_DROPPED });
+    // A body that was not kept is not an empty one.
+    text.push(u8::from(body.is_some()));
     text.extend_from_slice(&length.to_be_bytes());
     text.extend_from_slice(&fields);
     text.extend_from_slice(body.unwrap_or_default());
@@ -66,7 +63,7 @@ pub fn open(
     let [kept, length @ ..] = *head;
     let end = usize::try_from(u32::from_be_bytes(length)).ok().and_then(|length| length.checked_add(head.len()));
     let end = end.filter(|end| *end <= text.len()).ok_or(CorruptRow("an encrypted response is cut"))?;
-    let body = (kept == BODY_KEPT).then(|| text.slice(end..));
+    let body = (kept == 1).then(|| text.slice(end..));
     StoredResponse::decode(response.status.as_u16().cast_signed(), &text.slice(head.len()..end), body).map(Some)
 }
 

@@ -4,11 +4,12 @@ use sha2::{Digest, Sha256};
 
 use super::macros::hex_bytes;
 
-/// SHA-256 of the set of requests in which a key is unique: method and path, route, or the whole service.
-///
-/// It has 32 bytes whatever the client's path is, so that a record's size does not depend on it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SpaceHash([u8; 32]);
+hex_bytes! {
+    /// SHA-256 of the set of requests in which a key is unique: method and path, route, or the whole service.
+    ///
+    /// It has 32 bytes whatever the client's path is, so that a record's size does not depend on it.
+    pub struct SpaceHash;
+}
 
 impl SpaceHash {
     /// Hashes the description of a space.
@@ -17,9 +18,7 @@ impl SpaceHash {
     }
 
     /// Reads the stored bytes. Versions before 0.1.0 stored the text: any other length is hashed.
-    pub fn from_stored(bytes: &[u8]) -> Self {
-        Self(bytes.try_into().unwrap_or_else(|_| Sha256::digest(bytes).into()))
+    pub fn from_stored_or_text(bytes: &[u8]) -> Self {
+        Self::from_stored(bytes).unwrap_or_else(|| Self(Sha256::digest(bytes).into()))
     }
 }
-
-hex_bytes!(SpaceHash);

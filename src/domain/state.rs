@@ -1,6 +1,5 @@
 //! The states of a key.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -57,28 +56,17 @@ pub struct CompletedResponse {
 
 named! {
     /// The name of a key's state: the form in which stores, lists and filters have it.
-    #[derive(Hash, PartialOrd, Ord)]
+    #[expect(missing_docs, reason = "they are those of `KeyState`")]
+    #[derive(Hash, PartialOrd, Ord, derive_more::Display)]
+    #[display("{}", self.name())]
     pub enum StateKind {
-        /// See [`KeyState::Completed`].
         Completed => "completed",
-        /// See [`KeyState::Dead`].
         Dead => "dead",
-        /// See [`KeyState::Expired`].
         Expired => "expired",
-        /// See [`KeyState::InFlight`].
         InFlight => "in_flight",
-        /// See [`KeyState::Queued`].
         Queued => "queued",
-        /// See [`KeyState::Retryable`].
         Retryable => "retryable",
-        /// See [`KeyState::Unknown`].
         Unknown => "unknown",
-    }
-}
-
-impl fmt::Display for StateKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

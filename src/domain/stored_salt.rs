@@ -98,9 +98,6 @@ impl StoredSalt {
     }
 
     /// Opens the salt.
-    ///
-    /// # Errors
-    /// [`SaltError`].
     pub fn open(&self, service: &str, secrets: &Secrets) -> Result<Salt, SaltError> {
         let copies = match self {
             Self::Clear(salt) => return Ok(salt.clone()),

@@ -1,14 +1,14 @@
 //! The cause of an unknown outcome.
 
-use std::fmt;
-
 use http::StatusCode;
 
 use super::grpc_status::GrpcStatus;
 use super::response_policy::ServiceStatus;
 
-/// The reason why the outcome of an attempt is unknown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// The reason why the outcome of an attempt is unknown. Displays its name in the store, the API, the log and the metrics: `body`,
+/// `broken`, `crashed`, `grpc:INTERNAL`, `service`, `status:500`, `store` or `timeout`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
+#[display(rename_all = "lowercase")]
 pub enum UnknownCause {
     /// A rule of the route takes the response's body for one that leaves the outcome unknown, or no rule can read the body.
     Body,
@@ -21,6 +21,7 @@ pub enum UnknownCause {
     /// The service said so, by `Oncegate-Decision: unknown`.
     Service,
     /// The route takes the response's status for one that leaves the outcome unknown.
+    #[display("status:{}", _0.as_u16())]
     Status(StatusCode),
     /// The store has lost the attempt's outcome, in a failover.
     Store,
@@ -29,7 +30,7 @@ pub enum UnknownCause {
 }
 
 impl UnknownCause {
-    /// Reads a name, as [`fmt::Display`] writes it; `None` if no cause has it.
+    /// Reads a name, as [`Display`](std::fmt::Display) writes it; `None` if no cause has it.
     pub fn parse(name: &str) -> Option<Self> {
         match name {
             "body" => Some(Self::Body),
@@ -53,23 +54,6 @@ impl From<ServiceStatus> for UnknownCause {
             ServiceStatus::Grpc(status) => Self::Grpc(status),
             ServiceStatus::GrpcMissing => Self::Broken,
             ServiceStatus::Http(status) => Self::Status(status),
-        }
-    }
-}
-
-/// The name in the store, the API, the log and the metrics: `body`, `broken`, `crashed`, `grpc:INTERNAL`, `service`, `status:500`,
-/// `store` or `timeout`.
-impl fmt::Display for UnknownCause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Body => f.write_str("body"),
-            Self::Broken => f.write_str("broken"),
-            Self::Crashed => f.write_str("crashed"),
-            Self::Grpc(status) => status.fmt(f),
-            Self::Service => f.write_str("service"),
-            Self::Status(status) => write!(f, "status:{}", status.as_u16()),
-            Self::Store => f.write_str("store"),
-            Self::Timeout => f.write_str("timeout"),
         }
     }
 }

@@ -17,7 +17,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 
 use super::DrainSignals;
-use super::shared_socket::{SharedSocket, Socket};
+use super::shared_socket::{SharedSocket, certificate_name};
 use crate::body::Body;
 use crate::body::client_body::{ClientBody, ResponseWatch};
 use crate::body::early_response::{can_keep_connection, delay_reset, split_unread};
@@ -26,6 +26,7 @@ use crate::gate::Gate;
 use crate::gate::client::ClientConnection;
 use crate::gate::pass::ServiceCloses;
 use crate::protocol::refusal::Refusal;
+use crate::transport::Transport;
 use framing_guard::{FramingTimeouts, GuardedStream, Malformed, Verdicts, http2};
 
 /// The concurrent streams of one HTTP/2 connection: as many as browsers and gRPC clients use, and a bound for one client.
@@ -45,9 +46,10 @@ const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Serves a connection to its end, or, once a drain is `closing`, to the end of its running requests.
-pub async fn serve(socket: Socket, peer: IpAddr, gate: Arc<Gate>, timeouts: FramingTimeouts, drain: DrainSignals) {
-    let certificate = socket.certificate_name().map(Arc::new);
-    let client = ClientConnection { certificate, ..ClientConnection::new(peer, socket.is_secure()) };
+pub async fn serve(socket: Transport, peer: IpAddr, gate: Arc<Gate>, timeouts: FramingTimeouts, drain: DrainSignals) {
+    let certificate = certificate_name(&socket).map(Arc::new);
+    let is_secure = matches!(socket, Transport::Tls(_));
+    let client = ClientConnection { certificate, ..ClientConnection::new(peer, is_secure) };
     let socket = SharedSocket::new(socket);
     let (stream, verdicts) = GuardedStream::new(socket.clone(), timeouts);
     let (responses, ends_connection) = (gate.response_watch(), AtomicBool::new(false));

@@ -11,33 +11,15 @@ use parking_lot::Mutex;
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::server::TlsStream;
+use tokio_rustls::{TlsStream, server};
 
 use crate::tls::CertificateName;
-use crate::write_coalesced;
+use crate::transport::Transport;
 
-/// The transport of a client's connection.
-#[derive(Debug)]
-pub enum Socket {
-    /// TCP.
-    Plain(TcpStream),
-    /// TLS over TCP, after its handshake.
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
-impl Socket {
-    /// Whether the connection is encrypted.
-    pub fn is_secure(&self) -> bool {
-        matches!(self, Self::Tls(_))
-    }
-
-    /// The name in the client's certificate, which the handshake has verified.
-    pub fn certificate_name(&self) -> Option<CertificateName> {
-        match self {
-            Self::Plain(_) => None,
-            Self::Tls(stream) => CertificateName::read(stream.get_ref().1.peer_certificates()?.first()?),
-        }
-    }
+/// The name in the client's certificate, which the handshake has verified.
+pub fn certificate_name(transport: &Transport) -> Option<CertificateName> {
+    let Transport::Tls(stream) = transport else { return None };
+    CertificateName::read(stream.get_ref().1.peer_certificates()?.first()?)
 }
 
 /// A socket with several handles, all for one task: only the last one to wait is woken.
@@ -49,7 +31,7 @@ pub struct SharedSocket(Arc<Mutex<SocketState>>);
 
 #[derive(Debug)]
 struct SocketState {
-    socket: Socket,
+    socket: Transport,
     /// Whether hyper has flushed since the current request began, and has written nothing since.
     flushed: bool,
     /// The bytes to write before any more of hyper's.
@@ -58,7 +40,7 @@ struct SocketState {
 
 impl SharedSocket {
     /// Shares a socket.
-    pub fn new(socket: Socket) -> Self {
+    pub fn new(socket: Transport) -> Self {
         Self(Arc::new(Mutex::new(SocketState { socket, flushed: false, inserted: Vec::new() })))
     }
 
@@ -89,14 +71,19 @@ impl SharedSocket {
     /// runs.
     pub fn poll_client_closed(&self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.0.lock().socket {
-            Socket::Plain(stream) => {
+            Transport::Tcp(stream) => {
                 let mut byte = [0];
                 match stream.poll_peek(context, &mut ReadBuf::new(&mut byte)) {
                     Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(()),
                     Poll::Ready(Ok(_)) | Poll::Pending => Poll::Pending,
                 }
             }
-            Socket::Tls(stream) => poll_tls_closed(stream, context),
+            Transport::Tls(stream) => match &mut **stream {
+                TlsStream::Server(stream) => poll_tls_closed(stream, context),
+                TlsStream::Client(_) => Poll::Pending,
+            },
+            // No client comes over these.
+            Transport::Unix(_) | Transport::Memory(_) => Poll::Pending,
         }
     }
 
@@ -105,8 +92,9 @@ impl SharedSocket {
     pub fn reset_at_end(&self) {
         let state = self.0.lock();
         let stream = match &state.socket {
-            Socket::Plain(stream) => stream,
-            Socket::Tls(stream) => stream.get_ref().0,
+            Transport::Tcp(stream) => stream,
+            Transport::Tls(stream) => stream.get_ref().0,
+            Transport::Unix(_) | Transport::Memory(_) => return,
         };
         // Without it the client sees an ordinary end, which is all that can be done.
         let _ = sockopt::set_socket_linger(stream, Some(Duration::ZERO));
@@ -116,7 +104,7 @@ impl SharedSocket {
 /// A TLS client announces its end with a record (`close_notify`), so peeking at the socket would only show that there are
 /// bytes. Stops at the first byte of another request, as a peek in cleartext does: it decrypts no more than one read of the
 /// socket brought.
-fn poll_tls_closed(stream: &mut TlsStream<TcpStream>, context: &mut Context<'_>) -> Poll<()> {
+fn poll_tls_closed(stream: &mut server::TlsStream<TcpStream>, context: &mut Context<'_>) -> Poll<()> {
     let (socket, session) = stream.get_mut();
     loop {
         match session.process_new_packets() {
@@ -149,21 +137,11 @@ impl io::Read for TlsRecordReader<'_, '_> {
     }
 }
 
-/// Forwards a call to the stream of either variant.
-macro_rules! on_socket {
-    ($socket:expr, $stream:ident => $call:expr) => {
-        match $socket {
-            Socket::Plain($stream) => $call,
-            Socket::Tls($stream) => $call,
-        }
-    };
-}
-
 impl SocketState {
     /// Writes the inserted bytes.
     fn poll_inserted(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.inserted.is_empty() {
-            let written = on_socket!(&mut self.socket, stream => Pin::new(stream).poll_write(context, &self.inserted));
+            let written = Pin::new(&mut self.socket).poll_write(context, &self.inserted);
             match ready!(written)? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 all if all == self.inserted.len() => self.inserted = Vec::new(),
@@ -182,7 +160,7 @@ impl SocketState {
 
 impl AsyncRead for SharedSocket {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        on_socket!(&mut self.0.lock().socket, stream => Pin::new(stream).poll_read(context, buffer))
+        Pin::new(&mut self.0.lock().socket).poll_read(context, buffer)
     }
 }
 
@@ -190,7 +168,7 @@ impl AsyncWrite for SharedSocket {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut state = self.0.lock();
         ready!(state.poll_before_write(context))?;
-        on_socket!(&mut state.socket, stream => Pin::new(stream).poll_write(context, bytes))
+        Pin::new(&mut state.socket).poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
@@ -200,22 +178,22 @@ impl AsyncWrite for SharedSocket {
     ) -> Poll<io::Result<usize>> {
         let mut state = self.0.lock();
         ready!(state.poll_before_write(context))?;
-        on_socket!(&mut state.socket, stream => write_coalesced::poll_write(Pin::new(stream), context, slices))
+        Pin::new(&mut state.socket).poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        on_socket!(&self.0.lock().socket, stream => stream.is_write_vectored())
+        self.0.lock().socket.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.0.lock();
         state.flushed = true;
         ready!(state.poll_inserted(context))?;
-        on_socket!(&mut state.socket, stream => Pin::new(stream).poll_flush(context))
+        Pin::new(&mut state.socket).poll_flush(context)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_socket!(&mut self.0.lock().socket, stream => Pin::new(stream).poll_shutdown(context))
+        Pin::new(&mut self.0.lock().socket).poll_shutdown(context)
     }
 }
 
@@ -237,7 +215,7 @@ mod tests {
         let address = listener.local_addr().expect("it is bound");
         let client = TcpSocket::new_v4().expect("a socket").connect(address).await.expect("it listens");
         let (stream, _) = listener.accept().await.expect("the client has connected");
-        (SharedSocket::new(Socket::Plain(stream)), client)
+        (SharedSocket::new(Transport::Tcp(stream)), client)
     }
 
     /// Writes until the socket takes no more, as hyper does, and returns the bytes that it took.

@@ -99,7 +99,7 @@ impl Gate {
                 return Err(refusal);
             }
             Ok(None) if fields::connection_lists_any(&head.headers, &[]) => return Err(NOMINATED_FIELD),
-            Ok(None) if live.config.refuse_unguarded && MethodLabel::from_method(&head.method).changes_state() => {
+            Ok(None) if live.config.refuses_unguarded() && MethodLabel::from_method(&head.method).changes_state() => {
                 return Err(Refusal::Unguarded);
             }
             Ok(None) => {

@@ -2,7 +2,7 @@
 //!
 //! One loop for all requests: those that start an attempt now, those that are accepted for delivery, and the copies of observed ones.
 //! A [`KeyTaker`] says which call of the store takes the key. The work that follows a claim is elsewhere: an attempt starts in
-//! `gate.rs`, `enqueue` answers 202, `observe` only counts, and `bypass` handles a store that is away.
+//! `execute`, `enqueue` answers 202, `observe` only counts, and `bypass` handles a store that is away.
 
 use std::pin::pin;
 

@@ -89,19 +89,11 @@ impl Gate {
         };
         // Accepted before, so it is not refused now.
         let share = self.instance.bodies.share_of(body.len());
+        let (reserve_request, request) = ((*lease.reserve_request).clone(), (head, body, share, origin));
         let guarded = Box::new(GuardedRequest {
-            reserve_request: (*lease.reserve_request).clone(),
-            head,
-            body,
-            share,
-            origin,
             client_address: None,
-            active: active.clone(),
-            secrets: live.config.secrets.clone(),
-            is_provisional: false,
             can_wait_for_store: true,
-            broken_rule: None,
-            store_clock: Arc::clone(&self.instance.store_clock),
+            ..GuardedRequest::new(&self.instance, reserve_request, request, active, &live.config)
         });
         if self.start_attempt(&guarded, &lease, &mut entry).await.is_err() {
             // An attempt of this key runs here, although the store says that it is over.

@@ -65,7 +65,7 @@ impl Router {
                 .entry((Arc::clone(target), tls.pool_key(), connect, idle))
                 .or_insert_with(|| UpstreamClient::new(target, connect, idle, tls, slots))
                 .clone();
-            let authorizer = route.authorize.as_ref().map(|authorize| {
+            let authorizer = route.replay.authorize.as_ref().map(|authorize| {
                 let tls = route.tls_towards(&authorize.upstream);
                 let client = UpstreamClient::new(&authorize.upstream, connect, idle, &tls, slots);
                 Authorizer::new(Arc::clone(authorize), client, permissions)

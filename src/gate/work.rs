@@ -1,6 +1,6 @@
 //! The result of a request's own work: its outcome, or a wait that is left.
 //!
-//! The work itself is in `gate.rs`, and the wait in `wait`.
+//! The work itself is in `execute`, and the wait in `wait`.
 
 use std::time::Duration;
 

@@ -1,10 +1,10 @@
 //! The attempts of this process: reserved, running, or ended and not stored yet.
 //!
-//! One lock guards four tables, because an attempt moves between them: the tokens that this process still has to settle,
-//! the newest attempt of each key (a duplicate joins it), outcomes that are not stored yet (and how many wait), and the tokens
-//! of attempts that may have executed lately.
+//! One lock guards three tables, because an attempt moves between them: the tokens that this process still has to settle, the
+//! newest attempt of each key (a duplicate joins it), and the tokens of attempts that may have executed lately. It also guards
+//! the number of outcomes that are not stored yet.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,13 +15,11 @@ use crate::domain::attempt::{AttemptLease, AttemptOutcome, Settlement};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::record::Record;
 use crate::domain::state::{CompletedResponse, KeyState};
-use newest_attempts::{NewestAttempts, StartedAttempt};
 use recently_executed::RecentlyExecuted;
-use unstored_outcomes::{UnstoredOutcomes, WaitingOutcomes};
+use waiting_outcomes::WaitingOutcomes;
 
-mod newest_attempts;
 mod recently_executed;
-mod unstored_outcomes;
+mod waiting_outcomes;
 
 /// The registry of this process's attempts.
 ///
@@ -35,10 +33,24 @@ pub struct InFlightRegistry(Mutex<InFlightTables>);
 struct InFlightTables {
     /// The attempts that this process still has to settle.
     registered: HashSet<Token>,
-    newest: NewestAttempts,
-    unstored: UnstoredOutcomes,
+    /// The newest started attempt of each key, until its outcome is durable.
+    newest: HashMap<RecordId, StartedAttempt>,
     waiting: WaitingOutcomes,
     executed: RecentlyExecuted,
+}
+
+/// An attempt with its record: as the reservation made it, or with its outcome once the attempt has ended.
+#[derive(Clone, Debug)]
+struct StartedAttempt {
+    record: Arc<Record>,
+    started_at: BootInstant,
+}
+
+impl InFlightTables {
+    /// The key's attempt, if it is the one with this token.
+    fn attempt(&mut self, id: &RecordId, token: Token) -> Option<&mut StartedAttempt> {
+        self.newest.get_mut(id).filter(|attempt| attempt.record.token == token)
+    }
 }
 
 impl InFlightRegistry {
@@ -74,12 +86,8 @@ impl InFlightRegistry {
 
     /// The subset of `tokens` whose attempts have ended and may have executed. Scans the whole table under the lock.
     pub fn recently_executed(&self, tokens: impl IntoIterator<Item = Token>) -> HashSet<Token> {
-        let mut tokens = tokens.into_iter().peekable();
-        if tokens.peek().is_none() {
-            return HashSet::new();
-        }
-        let wanted: Vec<Token> = tokens.collect();
-        self.0.lock().executed.find(wanted)
+        let wanted: Vec<Token> = tokens.into_iter().collect();
+        if wanted.is_empty() { HashSet::new() } else { self.0.lock().executed.find(wanted) }
     }
 
     /// Forgets the executed attempts that had ended more than `age` before `time`.
@@ -91,9 +99,7 @@ impl InFlightRegistry {
     /// The store may not know of either, and the key must not be executed again meanwhile. Where the route allows it,
     /// another instance may have started a later attempt; this is still the attempt of this process.
     pub fn find(&self, id: &RecordId) -> Option<Record> {
-        let tables = self.0.lock();
-        let StartedAttempt { record, started_at } = tables.newest.get(id).or_else(|| tables.unstored.get(id))?.clone();
-        drop(tables);
+        let StartedAttempt { record, started_at } = self.0.lock().newest.get(id)?.clone();
         let running_for = started_at.elapsed();
         let deadline_in_ms = record.deadline_in_ms - i64::try_from(running_for.as_millis()).unwrap_or(i64::MAX);
         Some(Record { running_for, deadline_in_ms, ..Record::clone(&record) })
@@ -102,8 +108,8 @@ impl InFlightRegistry {
     /// The keys of deliveries that run here or whose outcome is not stored yet. None of them may be picked up.
     pub fn running_deliveries(&self) -> Vec<RecordId> {
         let tables = self.0.lock();
-        let attempts = tables.newest.iter().chain(tables.unstored.iter());
-        attempts.filter(|attempt| attempt.record.accepted_at.is_some()).map(|attempt| attempt.record.id).collect()
+        let records = tables.newest.values().map(|attempt| &attempt.record);
+        records.filter(|record| record.accepted_at.is_some()).map(|record| record.id).collect()
     }
 }
 
@@ -174,16 +180,13 @@ impl InFlightEntry {
             state: KeyState::InFlight,
             reading: None,
         });
-        let started = StartedAttempt::new(Arc::clone(&record));
-        {
-            let mut tables = self.registry.0.lock();
-            let newest = tables.newest.get(&request.id).or_else(|| tables.unstored.get(&request.id));
-            if newest.map(|newest| newest.record.token) != replaces {
-                return Err(OtherAttemptStarted);
-            }
-            tables.unstored.remove(&request.id);
-            tables.newest.insert(started);
+        let started = StartedAttempt { record: Arc::clone(&record), started_at: BootInstant::now() };
+        let mut tables = self.registry.0.lock();
+        if tables.newest.get(&request.id).map(|newest| newest.record.token) != replaces {
+            return Err(OtherAttemptStarted);
         }
+        tables.newest.insert(request.id, started);
+        drop(tables);
         self.record = Some(record);
         Ok(())
     }
@@ -215,9 +218,11 @@ impl InFlightEntry {
             tables.waiting.add(bytes);
             self.waiting_bytes = Some(bytes);
         }
-        if let Some(started) = tables.newest.remove(&record.id, self.token) {
-            let record = Arc::new(Record { state, ..Record::clone(record) });
-            tables.unstored.insert(StartedAttempt { record, ..started });
+        // The first outcome that is published stays.
+        if let Some(started) = tables.attempt(&record.id, self.token)
+            && matches!(started.record.state, KeyState::InFlight)
+        {
+            started.record = Arc::new(Record { state, ..Record::clone(record) });
         }
     }
 
@@ -225,8 +230,9 @@ impl InFlightEntry {
     pub fn withdraw(&mut self) {
         let Some(record) = self.record.take() else { return };
         let mut tables = self.registry.0.lock();
-        tables.newest.remove(&record.id, self.token);
-        tables.unstored.remove_attempt(&record.id, self.token);
+        if tables.attempt(&record.id, self.token).is_some() {
+            tables.newest.remove(&record.id);
+        }
         if let Some(bytes) = self.waiting_bytes.take() {
             tables.waiting.remove(bytes);
         }

@@ -4,6 +4,7 @@
 //! accepted yet may be anybody with invented credentials, so the address that it comes from has the same limit, and a new key
 //! counts for both.
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,10 +72,7 @@ impl NewKeyLimits {
         let mut allowance = NewKeyAllowance { rate, buckets: [None, None] };
         let now = BootInstant::now().millis();
         for (party, taken) in parties.into_iter().flatten().zip(0..) {
-            let bucket = self
-                .buckets
-                .get_or_insert_with(&party, || Ok::<_, std::convert::Infallible>(Arc::default()))
-                .unwrap_or_else(|never| match never {});
+            let Ok(bucket) = self.buckets.get_or_insert_with(&party, || Ok::<_, Infallible>(Arc::default()));
             if let Err(wait_ms) = bucket.try_take(rate, now) {
                 allowance.give_back();
                 return Err(Duration::from_millis(wait_ms));

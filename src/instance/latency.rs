@@ -28,14 +28,16 @@ impl LatencyEwma {
     }
 }
 
-/// The latency of each route, by name. It survives reloads, and all workers share it.
+/// A value of each route, by name. It survives the reload that removes the route, and all workers share it.
 #[derive(Debug, Default)]
-pub struct RouteLatencies(Mutex<HashMap<Arc<str>, Arc<LatencyEwma>>>);
+pub struct PerRoute<T>(Mutex<HashMap<Arc<str>, Arc<T>>>);
 
-impl RouteLatencies {
-    /// The latency of one route.
-    pub fn route(&self, route: &Arc<str>) -> Arc<LatencyEwma> {
-        let mut latencies = self.0.lock();
-        Arc::clone(latencies.entry(Arc::clone(route)).or_default())
+/// The latency of each route.
+pub type RouteLatencies = PerRoute<LatencyEwma>;
+
+impl<T: Default> PerRoute<T> {
+    /// The value of one route, for its user to hold.
+    pub fn route(&self, route: &Arc<str>) -> Arc<T> {
+        Arc::clone(self.0.lock().entry(Arc::clone(route)).or_default())
     }
 }

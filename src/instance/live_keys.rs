@@ -57,12 +57,8 @@ pub struct CountRequest {
     begun: CountStart,
 }
 
-/// The keys that a count may miss.
-#[derive(Clone, Copy, Debug)]
-struct CountStart {
-    pending: u32,
-    allowed: u64,
-}
+/// The number of allowed keys that a count cannot miss: all but those that may be stored after it began.
+type CountStart = u64;
 
 /// The live keys of one holder.
 #[derive(Debug, Default)]
@@ -106,7 +102,7 @@ impl HeldKeys {
     }
 
     fn begin_count(&self) -> CountStart {
-        CountStart { pending: self.pending, allowed: self.allowed }
+        self.allowed - u64::from(self.pending)
     }
 
     /// Notes keys that have come from another holder. The last count has missed them, and a count that has begun may miss them.
@@ -119,8 +115,7 @@ impl HeldKeys {
 
     /// Notes a count. Keys that were allowed and not stored when it began, and those that were allowed since, may be missing.
     fn note_count(&mut self, begun: CountStart, counted: u32, now: u64) {
-        let allowed_since = u32::try_from(self.allowed - begun.allowed).unwrap_or(u32::MAX);
-        let missed = begun.pending.saturating_add(allowed_since);
+        let missed = u32::try_from(self.allowed - begun).unwrap_or(u32::MAX);
         self.counted = Some((counted.saturating_add(missed), now));
         self.since = 0;
     }
@@ -135,8 +130,7 @@ impl Default for LiveKeyLimits {
 impl LiveKeyLimits {
     /// Asks for room for a new key.
     pub fn try_take(&self, holder: KeyHolder, limit: u32) -> KeyRoom {
-        let held = self.0.get_or_insert_with(&holder, || Ok::<_, Infallible>(Arc::default()));
-        let held = held.unwrap_or_else(|never| match never {});
+        let Ok(held) = self.0.get_or_insert_with(&holder, || Ok::<_, Infallible>(Arc::default()));
         let mut keys = held.lock();
         let (taken, begun) = (keys.try_take(limit, now()), keys.begin_count());
         drop(keys);

@@ -11,7 +11,8 @@ use http::Method;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 
-use super::recent_outcomes::{RecentOutcomes, RouteOutcomes};
+use super::latency::PerRoute;
+use super::recent_outcomes::RecentOutcomes;
 use crate::cache::shared::SharedCacheMetrics;
 use crate::domain::decision::{AcceptedProgress, KeyAnswer, KeyRefusal};
 use crate::domain::state::StateKind;
@@ -21,17 +22,15 @@ use crate::protocol::status::OncegateStatus;
 use crate::store::metrics::StoreMetrics;
 use crate::telemetry::logs;
 use crate::telemetry::metrics::{
-    BuildInfo, ByRoute, Collector, Counter, Counters, Gauge, Gauges, Histogram, Label, Registry, RouteCounters,
-    ScrapeFormat, label, text,
+    ByRoute, Collector, Counter, Counters, Gauge, Gauges, Histogram, Label, Registry, RouteCounters, ScrapeFormat,
+    build_info, label, text,
 };
 use crate::telemetry::process::ProcessCollector;
 use crate::telemetry::traces;
 
-pub use scope_renewals::{RenewedPart, ScopeRenewals};
-pub use unknown_keys::UnknownKeys;
+pub use route_counters::{RenewedPart, ScopeRenewals, UnknownKeys};
 
-mod scope_renewals;
-mod unknown_keys;
+mod route_counters;
 
 /// Defines [`Metrics`]: each metric with its name in a scrape and its help, which documents its field as well.
 macro_rules! metrics {
@@ -41,7 +40,7 @@ macro_rules! metrics {
         pub struct Metrics {
             registry: Registry,
             /// The requests of the last hour, which no scrape has.
-            recent: RouteOutcomes,
+            recent: PerRoute<RecentOutcomes>,
             /// The shared cache.
             pub shared_cache: SharedCacheMetrics,
             /// Spans that were exported and dropped.
@@ -135,6 +134,7 @@ impl Metrics {
     pub fn new(store: &StoreMetrics) -> Self {
         let mut metrics = Self::default();
         metrics.register();
+        let shared = metrics.shared_cache.clone();
         let m = &mut metrics.registry;
         m.register("oncegate_store_duration_seconds", "Time that calls of the store took", store.durations.clone());
         m.register("oncegate_store_errors", "Calls of the store that failed", store.errors.clone());
@@ -148,22 +148,14 @@ impl Metrics {
             "Keys that were given up and need an operator",
             metrics.keys.of(StateKind::Dead),
         );
-        m.register(
-            "oncegate_shared_cache_reads",
-            "Reads of the shared cache, by result",
-            metrics.shared_cache.reads.clone(),
-        );
-        m.register(
-            "oncegate_shared_cache_writes",
-            "Completed records for the shared cache, by result",
-            metrics.shared_cache.writes.clone(),
-        );
+        m.register("oncegate_shared_cache_reads", "Reads of the shared cache, by result", shared.reads);
+        m.register("oncegate_shared_cache_writes", "Completed records for the shared cache, by result", shared.writes);
         m.register(
             "oncegate_shared_cache_connected",
             "1 while the server of the shared cache is connected",
-            metrics.shared_cache.connected.clone(),
+            shared.connected,
         );
-        m.register("oncegate_build_info", "1, with the version of this program", BuildInfo);
+        m.register("oncegate_build_info", "1, with the version of this program", build_info());
         m.register_collector(Box::new(TelemetryCollector(Arc::clone(&metrics.spans))));
         m.register_collector(Box::new(ProcessCollector));
         metrics

@@ -143,7 +143,7 @@ impl Observability {
     /// Logs that a request could not be compared with its key's first one, because this recipe's secret is gone.
     pub fn log_incomparable(&self, recipe: &Recipe) {
         let Some(secret) = recipe.secret_name() else { return };
-        if let Some(requests) = self.lost_secret_lines.count(&secret) {
+        if let Some(requests) = self.lost_secret_lines.count(secret) {
             tracing::error!(%secret, requests,
                 "requests cannot be compared with the first ones of their keys, and get 409 outcome-unknown: the secret of the \
                  fingerprints is not configured any more. Put the earlier `secret` back, into `previous_secrets`");

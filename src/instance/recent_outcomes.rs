@@ -1,10 +1,6 @@
 //! The outcomes of the last hour, minute by minute.
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::Mutex;
 
 use super::boot_time::BootInstant;
 use crate::protocol::status::OncegateStatus;
@@ -68,18 +64,6 @@ fn slot(minute: u32) -> usize {
 /// The count that a bucket holds for a minute.
 fn count_in(bucket: u64, minute: u32) -> u32 {
     if bucket >> COUNT_BITS == u64::from(minute) { bucket as u32 } else { 0 }
-}
-
-/// The outcomes of each route, by name. Like its counters, they survive the reload that removes the route.
-#[derive(Debug, Default)]
-pub struct RouteOutcomes(Mutex<HashMap<Arc<str>, Arc<RecentOutcomes>>>);
-
-impl RouteOutcomes {
-    /// The outcomes of one route, for the code that counts to hold.
-    pub fn route(&self, route: &Arc<str>) -> Arc<RecentOutcomes> {
-        let mut outcomes = self.0.lock();
-        Arc::clone(outcomes.entry(Arc::clone(route)).or_default())
-    }
 }
 
 #[cfg(test)]

@@ -33,23 +33,19 @@ pub struct ReloadState(RwLock<Option<Arc<RefusedReload>>>);
 impl ReloadState {
     /// Notes that the newest configuration is the running one.
     pub fn note_success(&self) {
-        self.set(None);
+        *self.0.write() = None;
     }
 
     /// Notes that the newest configuration has these problems.
     pub fn note_refusal(&self, mut problems: Vec<String>) {
         let more = problems.len().saturating_sub(PROBLEMS_MAX);
         problems.truncate(PROBLEMS_MAX);
-        self.set(Some(Arc::new(RefusedReload { at: SystemTime::now(), problems, more })));
+        *self.0.write() = Some(Arc::new(RefusedReload { at: SystemTime::now(), problems, more }));
     }
 
     /// The refusal of the last reload; `None` if it succeeded, or there was none.
     pub fn refusal(&self) -> Option<Arc<RefusedReload>> {
         self.0.read().clone()
-    }
-
-    fn set(&self, refusal: Option<Arc<RefusedReload>>) {
-        *self.0.write() = refusal;
     }
 }
 

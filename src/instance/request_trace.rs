@@ -191,9 +191,10 @@ impl RequestTrace {
             oncegate_status: state.oncegate_status.map(OncegateStatus::name),
             status,
             attempt: state.attempt,
-            total,
-            store: took(TraceStage::Reserve).map(|reserve| reserve + took(TraceStage::Settle).unwrap_or_default()),
-            upstream: took(TraceStage::Upstream),
+            total_ms: millis(total),
+            store_ms: took(TraceStage::Reserve)
+                .map(|reserve| millis(reserve + took(TraceStage::Settle).unwrap_or_default())),
+            upstream_ms: took(TraceStage::Upstream).map(millis),
             key,
             record: record.as_deref(),
             cause: cause.as_deref(),
@@ -206,17 +207,6 @@ impl RequestTrace {
     /// Reports a span for the request, and one for each of its stages.
     fn trace(&self, state: &TraceState, total: Duration, tracer: &Tracer, context: &TraceContext) {
         let method = self.method.name();
-        let span = |id, parent, kind, name, began, took, attributes, failed| Span {
-            trace: context.trace,
-            id,
-            parent,
-            kind,
-            name,
-            began,
-            took,
-            attributes,
-            failed,
-        };
         let status = state.answered.map(|(status, _)| status);
         let mut attributes = vec![("http.request.method", SpanValue::Word(method))];
         if let Some(status) = status {
@@ -236,9 +226,9 @@ impl RequestTrace {
             None => method.to_owned(),
         };
         let failed = status.is_some_and(|status| status.is_server_error());
-        let mut spans =
-            vec![span(context.span, context.parent, SpanKind::Server, name, context.began, total, attributes, failed)];
-        let parent = Some(context.span);
+        let (trace, id, parent, began) = (context.trace, context.span, context.parent, context.began);
+        let kind = SpanKind::Server;
+        let mut spans = vec![Span { trace, id, parent, kind, name, began, took: total, attributes, failed }];
         for stage in [TraceStage::Reserve, TraceStage::Upstream, TraceStage::Settle] {
             let Some((began, took)) = state.stages[stage as usize] else { continue };
             let began: SystemTime = context.began + began.saturating_duration_since(self.began);
@@ -251,7 +241,8 @@ impl RequestTrace {
                     (context.onward, method.to_owned(), vec![("http.request.method", SpanValue::Word(method))])
                 }
             };
-            spans.push(span(id, parent, SpanKind::Client, name, began, took, attributes, false));
+            let (parent, kind) = (Some(context.span), SpanKind::Client);
+            spans.push(Span { trace, id, parent, kind, name, began, took, attributes, failed: false });
         }
         tracer.send(spans);
     }

@@ -214,8 +214,7 @@ impl StoreClock {
 
     /// The record without the passed times that are not certain, see [`ClockView::certain`].
     pub fn certain(&self, record: Record, time_limit: Duration) -> Record {
-        let certain = self.certain_summary(RecordSummary::from(&record), time_limit);
-        certain.apply_to(record)
+        self.certain_summary(RecordSummary::from(&record), time_limit).apply_to(record)
     }
 
     /// The summary without the passed times that are not certain, see [`ClockView::certain`].

@@ -3,6 +3,8 @@
 //! Each form but the default has one table of its errors. A refusal that a table does not name keeps its status, and its slug is
 //! the code.
 
+use std::collections::BTreeMap;
+
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 use serde::Serialize;
@@ -17,31 +19,14 @@ const SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
 /// Whether a repeatable request was taken as one (OASIS Repeatable Requests 1.0).
 const REPEATABILITY_RESULT: HeaderName = HeaderName::from_static("repeatability-result");
 
-/// The form of Oncegate's own answers to a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AnswerShape {
-    /// A flat object with `type`, `code` and `message`.
-    Acp,
-    /// The `errors` of a GraphQL response.
-    Graphql,
-    /// A problem document (RFC 9457).
-    #[default]
-    Problem,
-    /// A problem document with an `error` as in OData, and `Repeatability-Result`.
-    Repeatability,
-    /// A problem document with an `error` as in Stripe's API, and `Stripe-Should-Retry`.
-    Stripe,
-}
+/// The form of Oncegate's own answers to a request: that of its route's dialect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::From)]
+pub struct AnswerShape(Dialect);
 
-impl From<Dialect> for AnswerShape {
-    fn from(dialect: Dialect) -> Self {
-        match dialect {
-            Dialect::Acp => Self::Acp,
-            Dialect::Graphql => Self::Graphql,
-            Dialect::Ietf => Self::Problem,
-            Dialect::Repeatability => Self::Repeatability,
-            Dialect::Stripe => Self::Stripe,
-        }
+/// Problem documents (RFC 9457).
+impl Default for AnswerShape {
+    fn default() -> Self {
+        Self(Dialect::Ietf)
     }
 }
 
@@ -131,85 +116,64 @@ struct ErrorObject<'a> {
     message: &'a str,
 }
 
-/// A GraphQL response to a request that was not executed (GraphQL, section 7.1).
-#[derive(Serialize)]
-struct GraphqlErrors<'a> {
-    errors: [GraphqlError<'a>; 1],
-}
-
+/// An element of `errors` in a GraphQL response to a request that was not executed (GraphQL, section 7.1).
 #[derive(Serialize)]
 struct GraphqlError<'a> {
     message: &'a str,
-    extensions: GraphqlExtensions<'a>,
-}
-
-#[derive(Serialize)]
-struct GraphqlExtensions<'a> {
-    code: &'a str,
-    retry: &'a str,
+    extensions: BTreeMap<&'a str, &'a str>,
 }
 
 impl AnswerShape {
+    fn error(self, refusal: &Refusal) -> DialectError {
+        let status = refusal.row().status;
+        match self.0 {
+            Dialect::Acp => acp_error(refusal),
+            Dialect::Graphql => DialectError::new(status, "", in_words(refusal).to_ascii_uppercase()),
+            Dialect::Ietf => DialectError::new(status, "", refusal.slug()),
+            Dialect::Repeatability => repeatability_error(refusal),
+            Dialect::Stripe => stripe_error(refusal),
+        }
+    }
+
     /// The status of the answer to a refused request.
     pub fn status(self, refusal: &Refusal) -> StatusCode {
-        let status = match self {
-            Self::Acp => acp_error(refusal).status,
-            Self::Graphql | Self::Problem => return refusal.status(),
-            Self::Repeatability => repeatability_error(refusal).status,
-            Self::Stripe => stripe_error(refusal).status,
-        };
-        StatusCode::from_u16(status).expect("the tables have valid statuses only")
+        StatusCode::from_u16(self.error(refusal).status).expect("the tables have valid statuses only")
     }
 
     /// Builds the answer to a refused request. The type of a problem document is `problem_base`, followed by the slug.
     pub fn render(self, refusal: &Refusal, problem_base: &str) -> Response<Body> {
-        let detail = refusal.detail();
-        let object = |error: &DialectError| -> Vec<u8> {
-            to_json(&ErrorObject { kind: error.kind, code: &error.code, message: &detail })
-        };
-        let problem = |status, error: Option<&DialectError>| {
-            to_json(&ProblemDocument {
-                kind: &format!("{problem_base}{}", refusal.slug()),
-                title: refusal.row().title,
-                status,
-                detail: &detail,
-                code: refusal.slug(),
-                retry: refusal.client_action(),
-                error: error.map(|error| ErrorObject { kind: error.kind, code: &error.code, message: &detail }),
-            })
-        };
-        let (status, kind, document) = match self {
-            Self::Acp => {
-                let error = acp_error(refusal);
-                (error.status, "application/json", object(&error))
-            }
+        let (row, action) = (refusal.row(), refusal.client_action());
+        let DialectError { status, kind, code } = self.error(refusal);
+        let error = ErrorObject { kind, code: &code, message: &row.detail };
+        let (media_type, document) = match self.0 {
+            Dialect::Acp => ("application/json", to_json(&error)),
             // Not `application/graphql-response+json`: clients take an error with the older type for one of the connection, and
             // their policies of retries act on it.
-            Self::Graphql => {
-                let code = in_words(refusal).to_ascii_uppercase();
-                let extensions = GraphqlExtensions { code: &code, retry: refusal.client_action() };
-                let errors = [GraphqlError { message: &detail, extensions }];
-                (refusal.status().as_u16(), "application/json", to_json(&GraphqlErrors { errors }))
+            Dialect::Graphql => {
+                let extensions = BTreeMap::from([("code", &*code), ("retry", action)]);
+                let errors = [GraphqlError { message: &row.detail, extensions }];
+                ("application/json", to_json(&BTreeMap::from([("errors", errors)])))
             }
-            Self::Problem => {
-                let status = refusal.status().as_u16();
-                (status, "application/problem+json", problem(status, None))
-            }
-            Self::Repeatability => {
-                let error = repeatability_error(refusal);
-                (error.status, "application/problem+json", problem(error.status, Some(&error)))
-            }
-            Self::Stripe => {
-                let error = stripe_error(refusal);
-                (error.status, "application/json", problem(error.status, Some(&error)))
+            Dialect::Ietf | Dialect::Repeatability | Dialect::Stripe => {
+                let document = ProblemDocument {
+                    kind: &format!("{problem_base}{}", row.slug),
+                    title: row.title,
+                    status,
+                    detail: &row.detail,
+                    code: row.slug,
+                    retry: action,
+                    error: (self.0 != Dialect::Ietf).then_some(error),
+                };
+                let is_stripe = self.0 == Dialect::Stripe;
+                (if is_stripe { "application/json" } else { "application/problem+json" }, to_json(&document))
             }
         };
         let mut response = Response::new(Body::whole(document));
         *response.status_mut() = StatusCode::from_u16(status).expect("the tables have valid statuses only");
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
         refusal.add_fields(headers);
-        if self == Self::Stripe {
+        if self.0 == Dialect::Stripe {
             headers
                 .insert(SHOULD_RETRY, HeaderValue::from_static(if refusal.invites_retry() { "true" } else { "false" }));
         }
@@ -219,14 +183,14 @@ impl AnswerShape {
     /// Adds the fields that the dialect has on answers to guarded requests.
     pub fn add_fields(self, response: (StatusCode, &mut HeaderMap), status: OncegateStatus) {
         let (code, headers) = response;
-        match self {
-            Self::Acp | Self::Graphql | Self::Problem => {}
-            Self::Repeatability => {
+        match self.0 {
+            Dialect::Acp | Dialect::Graphql | Dialect::Ietf => {}
+            Dialect::Repeatability => {
                 if let Some(result) = repeatability_result(status) {
                     headers.insert(REPEATABILITY_RESULT, HeaderValue::from_static(result));
                 }
             }
-            Self::Stripe => {
+            Dialect::Stripe => {
                 let is_error = code.is_client_error() || code.is_server_error();
                 let is_final = match status {
                     // A retry gets the same error again.

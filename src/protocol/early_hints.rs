@@ -11,6 +11,7 @@ use http::{HeaderMap, Request, StatusCode};
 use parking_lot::Mutex;
 
 use super::fields;
+use crate::domain::response::write_field;
 
 /// The fields that pass: those that a browser reads from a 103 response. All others describe the final response, or the
 /// connection that they came on.
@@ -96,14 +97,10 @@ fn encode(headers: &HeaderMap) -> Option<Vec<u8>> {
     let mut response = b"HTTP/1.1 103 Early Hints\r\n".to_vec();
     let empty = response.len();
     let named = fields::connection_names(headers);
-    for (name, value) in headers.iter().filter(|(name, value)| PASSED.contains(name) && is_one_line(value)) {
-        if named.contains(name) {
-            continue;
+    for (name, value) in headers {
+        if PASSED.contains(name) && is_one_line(value) && !named.contains(name) {
+            write_field(&mut response, name, value);
         }
-        response.extend_from_slice(name.as_str().as_bytes());
-        response.extend_from_slice(b": ");
-        response.extend_from_slice(value.as_bytes());
-        response.extend_from_slice(b"\r\n");
     }
     let has_fields = response.len() > empty;
     response.extend_from_slice(b"\r\n");

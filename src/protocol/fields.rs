@@ -73,25 +73,16 @@ pub static METHOD_OVERRIDES: [HeaderName; 3] = [
 /// The beginnings of fields that only Oncegate sets.
 const OWN_PREFIXES: [&str; 2] = ["oncegate-", "x-forwarded-"];
 
-/// Other fields with a hyphen that Oncegate sets, reads on every route or removes.
-const OWN_NAMES: [&str; 17] = [
+/// Other fields with a hyphen that Oncegate sets or reads on every route.
+const OWN_NAMES: [&str; 8] = [
     "accept-encoding",
     "content-encoding",
     "content-length",
     "content-type",
-    "http2-settings",
     "idempotency-key",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
     "repeatability-first-sent",
-    "transfer-encoding",
     "x-api-key",
-    "x-http-method",
-    "x-http-method-override",
     "x-idempotency-key",
-    "x-method-override",
 ];
 
 /// Other fields that no trailer may have (RFC 9110 section 6.5.1): those for routing, authentication and conditions, and those that
@@ -163,10 +154,17 @@ pub fn is_misspelled(name: &str, is_read: impl Fn(&str) -> bool) -> bool {
         return false;
     }
     let hyphenated = name.replace('_', "-");
-    OWN_PREFIXES.iter().any(|prefix| hyphenated.starts_with(prefix))
-        || OWN_NAMES.contains(&&*hyphenated)
-        || REWRITTEN_TARGET.iter().any(|field| *field == *hyphenated)
-        || is_read(&hyphenated)
+    is_ours(&hyphenated) || is_read(&hyphenated)
+}
+
+/// Whether Oncegate sets, reads on every route or removes the field of this name.
+fn is_ours(name: &str) -> bool {
+    let is_one_of = |names: &[HeaderName]| names.iter().any(|field| *field == *name);
+    OWN_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        || OWN_NAMES.contains(&name)
+        || is_one_of(&HOP_BY_HOP)
+        || is_one_of(&METHOD_OVERRIDES)
+        || is_one_of(&REWRITTEN_TARGET)
 }
 
 /// Returns the first field with a value whose name has `_` where a field that `is_wanted` names has `-`.
@@ -258,14 +256,7 @@ fn may_be_trailer(name: &str, is_read: impl Fn(&str) -> bool) -> bool {
         Some(_) => Cow::Owned(name.replace('_', "-")),
         None => Cow::Borrowed(name),
     };
-    let is_one_of = |names: &[HeaderName]| names.iter().any(|field| *field == *hyphenated);
-    !(NOT_IN_TRAILERS.contains(&&*hyphenated)
-        || OWN_NAMES.contains(&&*hyphenated)
-        || OWN_PREFIXES.iter().any(|prefix| hyphenated.starts_with(prefix))
-        || is_one_of(&HOP_BY_HOP)
-        || is_one_of(&REWRITTEN_TARGET)
-        || is_read(name)
-        || is_read(&hyphenated))
+    !(NOT_IN_TRAILERS.contains(&&*hyphenated) || is_ours(&hyphenated) || is_read(name) || is_read(&hyphenated))
 }
 
 /// Returns the host that the client has sent its request to, as the service gets it.
@@ -355,7 +346,7 @@ impl RequestOrigin {
 
 /// Adds the forwarding fields for the service. Those of an untrusted peer are dropped: anybody can write them.
 fn add_forwarding(headers: &mut HeaderMap, origin: &RequestOrigin) {
-    let PreviousHop { address, element, .. } = PreviousHop::from_origin(origin);
+    let PreviousHop { address, element } = PreviousHop::from_origin(origin);
     let scheme = HeaderValue::from_static(origin.scheme());
     if origin.trusted {
         append_member(headers, X_FORWARDED_FOR, address);
@@ -376,28 +367,24 @@ fn add_forwarding(headers: &mut HeaderMap, origin: &RequestOrigin) {
     append_member(headers, VIA, via::own_member(origin.version));
 }
 
-/// The forwarding values for the hop before us.
+/// The forwarding values for the hop before us: its address, and its element for `Forwarded` (RFC 7239 section 4).
 #[derive(Clone)]
 struct PreviousHop {
-    peer: IpAddr,
-    secure: bool,
-    host: Option<HeaderValue>,
     address: HeaderValue,
-    /// The element for `Forwarded` (RFC 7239 section 4).
     element: HeaderValue,
 }
 
 impl PreviousHop {
     fn from_origin(origin: &RequestOrigin) -> Self {
+        type HopOrigin = (IpAddr, bool, Option<HeaderValue>);
         thread_local! {
             /// The values of the last request: the next one mostly has the same origin.
-            static LAST: RefCell<Option<PreviousHop>> = const { RefCell::new(None) };
+            static LAST: RefCell<Option<(HopOrigin, PreviousHop)>> = const { RefCell::new(None) };
         }
+        let RequestOrigin { peer, secure, host, .. } = origin;
         LAST.with_borrow_mut(|last| match last {
-            Some(hop) if hop.peer == origin.peer && hop.secure == origin.secure && hop.host == origin.host => {
-                hop.clone()
-            }
-            _ => last.insert(Self::new(origin)).clone(),
+            Some((known, hop)) if (&known.0, &known.1, &known.2) == (peer, secure, host) => hop.clone(),
+            _ => last.insert(((*peer, *secure, host.clone()), Self::new(origin))).1.clone(),
         })
     }
 
@@ -414,8 +401,7 @@ impl PreviousHop {
         element.push_str(origin.scheme());
         let value =
             |text: String| HeaderValue::try_from(text).expect("an address and a field's visible part make a field");
-        let (peer, secure, host) = (origin.peer, origin.secure, origin.host.clone());
-        Self { peer, secure, host, address: value(peer.to_string()), element: value(element) }
+        Self { address: value(origin.peer.to_string()), element: value(element) }
     }
 }
 

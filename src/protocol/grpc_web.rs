@@ -52,15 +52,11 @@ pub fn trailers(headers: &HeaderMap, body: &[u8]) -> Option<HeaderMap> {
 
 /// Reads `name: value` lines.
 fn parse_fields(block: &[u8]) -> Option<HeaderMap> {
-    let lines = block.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
-    let field = |line: &[u8]| {
-        let colon = line.iter().position(|byte| *byte == b':')?;
-        let name = HeaderName::from_bytes(&line[..colon]).ok()?;
-        Some((name, HeaderValue::from_bytes(line[colon + 1..].trim_ascii()).ok()?))
-    };
     let mut fields = HeaderMap::new();
-    for line in lines {
-        let (name, value) = field(line)?;
+    for line in block.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty()) {
+        let (name, value) = line.split_at(memchr::memchr(b':', line)?);
+        let (name, value) =
+            (HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value[1..].trim_ascii()).ok()?);
         fields.try_append(name, value).ok()?;
     }
     Some(fields)

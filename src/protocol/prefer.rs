@@ -21,7 +21,7 @@ fn preferences(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str, &str)> 
     })
 }
 
-/// Returns the `wait_preference` preference in whole seconds (section 4.3); the first one counts.
+/// Returns the preference `wait` in whole seconds (section 4.3); the first one counts.
 pub fn wait_preference(headers: &HeaderMap) -> Option<Duration> {
     let seconds = |(_, name, value): (&str, &str, &str)| {
         name.eq_ignore_ascii_case("wait").then(|| value.parse().ok().map(Duration::from_secs)).flatten()
@@ -34,7 +34,7 @@ pub fn prefers_async(headers: &HeaderMap) -> bool {
     preferences(headers).any(|(_, name, _)| name.eq_ignore_ascii_case(RESPOND_ASYNC))
 }
 
-/// Returns the fields without `wait_preference` and `respond-async`: Oncegate applies them, so the service must not.
+/// Returns the fields without `wait` and `respond-async`: Oncegate applies them, so the service must not.
 pub fn without_applied(headers: &HeaderMap) -> HeaderMap {
     let mut headers = headers.clone();
     if !headers.contains_key(PREFER) {

@@ -4,8 +4,6 @@
 //! in a problem document works wherever the proxy is reached. Every other path below `/.oncegate/` is answered with 404: no
 //! request for it reaches the service.
 
-use std::fmt::Write;
-
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Method, Response, StatusCode};
 
@@ -82,17 +80,16 @@ fn problem_page(refusal: Refusal) -> String {
     let RefusalRow { slug, status, title, means, executed, client, operator, .. } = refusal.row();
     let mut text = format!("<h1>{}</h1>\n", to_html(title));
     let retry = refusal.client_action();
-    writeln!(text, "<p><code>{slug}</code> · status {status} · <code>\"retry\": \"{retry}\"</code></p>")
-        .expect("writing to a string cannot fail");
+    text += &format!("<p><code>{slug}</code> · status {status} · <code>\"retry\": \"{retry}\"</code></p>\n");
     for (heading, paragraph) in [
         ("What it means", means),
         ("Was anything executed?", executed),
         ("What the client should do now", client),
         ("What the operator can look at", operator),
     ] {
-        writeln!(text, "<h2>{heading}</h2>\n<p>{}</p>", to_html(paragraph)).expect("writing to a string cannot fail");
+        text += &format!("<h2>{heading}</h2>\n<p>{}</p>\n", to_html(paragraph));
     }
-    writeln!(text, "<p><a href=\"{HOME}\">All problems</a></p>").expect("writing to a string cannot fail");
+    text += &format!("<p><a href=\"{HOME}\">All problems</a></p>\n");
     html_page(slug, &text)
 }
 

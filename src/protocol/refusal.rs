@@ -208,11 +208,6 @@ impl Refusal {
         self.row().action == ClientAction::SameKey
     }
 
-    /// Whether the connection closes after this answer: the client should leave, or its bytes have stopped.
-    fn closes(&self) -> bool {
-        matches!(self, Self::Draining | Self::RequestTimeout)
-    }
-
     /// Adds the fields that the answer has, whatever the form of its document.
     pub fn add_fields(&self, headers: &mut HeaderMap) {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -226,7 +221,8 @@ impl Refusal {
         if let Self::ScopeMissing(_, Some(challenge)) = self {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::clone(challenge));
         }
-        if self.closes() {
+        // The client should leave, or its bytes have stopped.
+        if matches!(self, Self::Draining | Self::RequestTimeout) {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
     }

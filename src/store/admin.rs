@@ -141,12 +141,8 @@ impl OperatorDecision {
 
     /// The response that the key gets, as it is stored.
     pub fn response<'a>(&'a self, target: &'a Target) -> Option<&'a Arc<StoredResponse>> {
-        match &self.change {
-            OperatorAction::Complete(response) => Some(target.sealed_response.as_ref().unwrap_or(response)),
-            OperatorAction::NotExecuted | OperatorAction::Purge | OperatorAction::Release | OperatorAction::Requeue => {
-                None
-            }
-        }
+        let OperatorAction::Complete(response) = &self.change else { return None };
+        Some(target.sealed_response.as_ref().unwrap_or(response))
     }
 
     /// Whether the decision is possible in the key's state, and its risk is accepted, or is none once the attempt is quiet.

@@ -8,9 +8,9 @@
 //! is: one statement or one transaction.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -34,14 +34,6 @@ pub trait Batchable: Send + 'static {
     /// Whether nobody waits for the answer any more. Such a job is dropped, not executed: a reservation for a caller
     /// that is gone would stay in flight until it is swept.
     fn abandoned(&self) -> bool;
-
-    /// The approximate size in bytes.
-    fn bytes(&self) -> usize;
-
-    /// Whether the job goes before ordinary ones, as jobs do that end an attempt.
-    fn urgent(&self) -> bool {
-        false
-    }
 }
 
 /// A queue of waiting jobs. Several workers may take from it, tasks or threads.
@@ -54,8 +46,9 @@ pub struct BatchQueue<J> {
 }
 
 struct BatchQueueState<J> {
-    urgent: VecDeque<J>,
-    ordinary: VecDeque<J>,
+    /// Jobs with their approximate sizes in bytes.
+    urgent: VecDeque<(J, usize)>,
+    ordinary: VecDeque<(J, usize)>,
     /// The number of jobs in batches that are being committed.
     away: usize,
     /// The number of waiting threads. Waking is a system call even where no thread waits.
@@ -73,7 +66,7 @@ pub struct Batch<'a, J: Batchable> {
 
 impl<J: Batchable> Drop for Batch<'_, J> {
     fn drop(&mut self) {
-        let mut state = self.queue.lock();
+        let mut state = self.queue.state.lock();
         state.away -= self.size;
         // The worker itself looks for more; but it may be ending.
         if state.is_worth_it() {
@@ -90,14 +83,15 @@ impl<J: Batchable> BatchQueue<J> {
         Self { state: Mutex::new(state), arrived: Notify::new(), arrived_for_threads: Condvar::new() }
     }
 
-    /// Adds a job. Returns whether it was added; after [`Self::close`] none is.
-    pub fn push(&self, job: J) -> bool {
+    /// Adds a job of about so many bytes. An urgent one goes before ordinary ones, as jobs do that end an attempt. Returns whether
+    /// it was added; after [`Self::close`] none is.
+    pub fn push(&self, job: J, bytes: usize, is_urgent: bool) -> bool {
         let (is_to_be_told, threads) = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             if state.closed {
                 return false;
             }
-            if job.urgent() { &mut state.urgent } else { &mut state.ordinary }.push_back(job);
+            if is_urgent { &mut state.urgent } else { &mut state.ordinary }.push_back((job, bytes));
             // The first job too: a worker has to limit its wait.
             (state.is_worth_it() || state.waiting() == 1, state.threads)
         };
@@ -119,7 +113,7 @@ impl<J: Batchable> BatchQueue<J> {
             let arrived = self.arrived.notified();
             let is_held_back = {
                 let jobs_max = jobs_max();
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 if late || state.closed || jobs_max == 1 || state.is_worth_it() {
                     let jobs = state.take(jobs_max);
                     let size = jobs.len();
@@ -141,21 +135,21 @@ impl<J: Batchable> BatchQueue<J> {
 
     /// [`Self::batch`] for a thread.
     pub fn blocking_batch(&self) -> Option<Vec<J>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             let jobs = state.take(JOBS_MAX);
             if !jobs.is_empty() || state.closed {
                 return (!jobs.is_empty()).then_some(jobs);
             }
             state.threads += 1;
-            state = self.arrived_for_threads.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.arrived_for_threads.wait(&mut state);
             state.threads -= 1;
         }
     }
 
     /// Closes the queue to new jobs. Waiting jobs are still served.
     pub fn close(&self) {
-        self.lock().closed = true;
+        self.state.lock().closed = true;
         self.arrived.notify_waiters();
         self.arrived_for_threads.notify_all();
     }
@@ -163,14 +157,9 @@ impl<J: Batchable> BatchQueue<J> {
     /// Closes the queue and drops the waiting jobs, as no worker is left to serve them.
     pub fn abandon(&self) {
         self.close();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.urgent.clear();
         state.ordinary.clear();
-    }
-
-    /// Locks the state. A panic between two pushes leaves nothing half done, so a poisoned lock is as good as any.
-    fn lock(&self) -> MutexGuard<'_, BatchQueueState<J>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -195,18 +184,13 @@ impl<J: Batchable> BatchQueueState<J> {
 
 /// Moves jobs into a batch, up to so many bytes, and returns their bytes. An empty batch takes any first job. Jobs that nobody waits for
 /// are dropped.
-fn fill<J: Batchable>(batch: &mut Vec<J>, jobs_max: usize, from: &mut VecDeque<J>, bytes_max: usize) -> usize {
+fn fill<J: Batchable>(batch: &mut Vec<J>, jobs_max: usize, from: &mut VecDeque<(J, usize)>, bytes_max: usize) -> usize {
     let mut bytes = 0;
-    while batch.len() < jobs_max
-        && let Some(next) = from.front()
-    {
-        let weight = next.bytes();
-        if !next.abandoned() && !batch.is_empty() && bytes + weight > bytes_max {
-            break;
-        }
-        if let Some(job) = from.pop_front()
-            && !job.abandoned()
-        {
+    while batch.len() < jobs_max {
+        let has_room = batch.is_empty();
+        let fits = |(job, weight): &mut (J, usize)| has_room || bytes + *weight <= bytes_max || job.abandoned();
+        let Some((job, weight)) = from.pop_front_if(fits) else { break };
+        if !job.abandoned() {
             bytes += weight;
             batch.push(job);
         }
@@ -228,19 +212,15 @@ mod tests {
         fn abandoned(&self) -> bool {
             self.0 == 0
         }
+    }
 
-        fn bytes(&self) -> usize {
-            self.0
-        }
-
-        fn urgent(&self) -> bool {
-            self.1
-        }
+    fn push(queue: &BatchQueue<Weight>, Weight(bytes, is_urgent): Weight) {
+        assert!(queue.push(Weight(bytes, is_urgent), bytes, is_urgent));
     }
 
     fn batches(jobs: impl IntoIterator<Item = Weight>) -> Vec<Vec<usize>> {
         let queue = BatchQueue::new();
-        jobs.into_iter().for_each(|job| assert!(queue.push(job)));
+        jobs.into_iter().for_each(|job| push(&queue, job));
         queue.close();
         let weights = |batch: Vec<Weight>| batch.iter().map(|job| job.0).collect();
         std::iter::from_fn(|| queue.blocking_batch()).map(weights).collect()
@@ -287,7 +267,7 @@ mod tests {
             })
         });
         for _ in 0..10 {
-            assert!(queue.push(Weight(1, false)));
+            push(&queue, Weight(1, false));
             tokio::task::yield_now().await;
         }
         queue.close();
@@ -301,7 +281,7 @@ mod tests {
     /// The size of the next batch and the wait for it, while ten jobs are away, some wait, and one comes after a pause.
     async fn next_batch(waiting: usize, pause: Duration) -> (usize, Duration) {
         let queue = BatchQueue::new();
-        let push = |count| (0..count).for_each(|_| assert!(queue.push(Weight(1, false))));
+        let push = |count| (0..count).for_each(|_| push(&queue, Weight(1, false)));
         push(10);
         let away = queue.batch(|| JOBS_MAX).await.unwrap();
         assert_eq!(away.jobs.len(), 10);
@@ -323,9 +303,9 @@ mod tests {
     #[tokio::test]
     async fn waiting_jobs_go_as_soon_as_the_other_batch_has_ended() {
         let queue = BatchQueue::new();
-        (0..10).for_each(|_| assert!(queue.push(Weight(1, false))));
+        (0..10).for_each(|_| push(&queue, Weight(1, false)));
         let away = queue.batch(|| JOBS_MAX).await.unwrap();
-        queue.push(Weight(1, false));
+        push(&queue, Weight(1, false));
         let (batch, ()) = tokio::join!(queue.batch(|| JOBS_MAX), async { drop(away) });
         assert_eq!(batch.unwrap().jobs.len(), 1);
     }

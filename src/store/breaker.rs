@@ -7,9 +7,9 @@
 //! [`Breaker::admit`] is asked before each call, and [`Breaker::judge`] gets its answer. The breaker makes no calls itself:
 //! while it is open, [`Store`](super::Store) pings.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::StoreError;
@@ -92,13 +92,13 @@ pub struct BreakerPeriod(u64);
 impl Breaker {
     /// Returns the store's health.
     pub fn health(&self) -> StoreHealth {
-        let state = self.lock();
+        let state = self.0.lock();
         StoreHealth { is_open: state.is_open, silent_for: state.silent_since.map(|since| since.elapsed()) }
     }
 
     /// Admits a call, or refuses it because the breaker is open. Returns the period in which the call begins.
     pub fn admit(&self, kind: CallKind) -> Result<BreakerPeriod, StoreError> {
-        let state = self.lock();
+        let state = self.0.lock();
         match kind {
             CallKind::Begins(_) | CallKind::Unjudged(_) if state.is_open => {
                 Err(StoreError::Unavailable(Box::new(BreakerOpen)))
@@ -120,8 +120,8 @@ impl Breaker {
             (CallKind::Begins(_), None) => self.record_answer(0),
             (CallKind::Begins(_), Some(error)) => return self.record_failure(error, Some(began)),
             // One answered call does not prove that all calls work: the next failure opens the breaker again.
-            (CallKind::Always(_), None) if self.lock().is_open => self.record_answer(FAILURES_MAX - 1),
-            (CallKind::Always(_), None) => self.lock().silent_since = None,
+            (CallKind::Always(_), None) if self.0.lock().is_open => self.record_answer(FAILURES_MAX - 1),
+            (CallKind::Always(_), None) => self.0.lock().silent_since = None,
             (CallKind::Always(_), Some(error)) => return self.record_failure(error, None),
         }
         None
@@ -129,22 +129,21 @@ impl Breaker {
 
     /// Records an answer and closes the breaker; `failures` is the number of failures that still count.
     fn record_answer(&self, failures: u32) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.failures = failures;
         if failures == 0 {
             state.pause = Duration::ZERO;
         }
-        let away = state.silent_since.take().map(|since| since.elapsed());
+        let away_ms = state.silent_since.take().map_or(0, |since| since.elapsed().as_millis() as u64);
         if std::mem::take(&mut state.is_open) {
             drop(state);
-            let away_ms = away.map_or(0, |away| away.as_millis() as u64);
             tracing::warn!(away_ms, "the store answers again");
         }
     }
 
     /// Records a failure. `period` is the period in which a counted call began.
     fn record_failure(&self, error: &StoreError, period: Option<BreakerPeriod>) -> Option<BreakerPeriod> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.silent_since.get_or_insert_with(Instant::now);
         if state.is_open || period != Some(state.period) {
             return None;
@@ -166,21 +165,16 @@ impl Breaker {
 
     /// Whether the breaker is still open since that period began.
     pub fn is_open_since(&self, period: BreakerPeriod) -> bool {
-        let state = self.lock();
+        let state = self.0.lock();
         state.is_open && state.period == period
     }
 
     /// Returns the pause before the next ping, and lengthens it.
     pub fn next_pause(&self) -> Duration {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let pause = state.pause;
         state.pause = (pause * 2).clamp(PAUSE_FIRST, PAUSE_CAP);
         pause
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BreakerState> {
-        // Consistent between any two statements, so a panic leaves nothing half done.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

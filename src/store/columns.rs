@@ -9,9 +9,8 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
 use super::admin::{OperatorAction, SCAN_ROWS_MAX, Target};
-use super::probes::action;
 use super::row::{millis, since_1970_ms};
-use super::{ExpectedRecord, ListSettledKeysParams};
+use super::{ExpectedRecord, LeaseRenewal, ListSettledKeysParams};
 use crate::domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, Settlement};
 use crate::domain::fingerprint::Fingerprint;
 use crate::domain::ids::{InstanceId, RecordId, Token};
@@ -162,6 +161,14 @@ pub fn restored<'a>(lost: &'a AttemptLease, settlement: &'a Settlement) -> Colum
     }
 }
 
+/// The name of a verdict in the audit log.
+fn action(verdict: &ProbeVerdict) -> &'static str {
+    match verdict {
+        ProbeVerdict::Dead => "give_up",
+        ProbeVerdict::Completed { .. } | ProbeVerdict::Open { .. } | ProbeVerdict::Retryable { .. } => "resolve",
+    }
+}
+
 /// The columns that a reconciler's verdict writes.
 pub fn finding(finding: &ProbeFinding) -> Columns<'_> {
     let (absences, ttl, remember, response) = match &finding.verdict {
@@ -181,6 +188,17 @@ pub fn finding(finding: &ProbeFinding) -> Columns<'_> {
         remember_ms: remember.map(millis),
         note: &*finding.note,
         ..self::response(response),
+    }
+}
+
+/// The parameters of a lease's renewal.
+pub fn lease_renewal(renewal: &LeaseRenewal) -> Columns<'_> {
+    columns! {
+        id: renewal.instance,
+        service: &*renewal.service,
+        expiry_ms: millis(renewal.expiry),
+        purges_seen: renewal.purges_seen.map(|seen| i64::try_from(seen).unwrap_or(i64::MAX)),
+        hold_ttls_until: renewal.hold_ttls_until,
     }
 }
 

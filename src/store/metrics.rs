@@ -1,6 +1,5 @@
 //! Durations and failures of calls of the store.
 
-use super::StoreError;
 use super::calls;
 use crate::telemetry::metrics::{Counters, Gauge, Histograms, label};
 
@@ -29,14 +28,4 @@ pub struct StoreMetrics {
     pub errors: Counters<Op>,
     /// The servers of the URL that take writes; 0 where the URL has one host.
     pub primaries: Gauge,
-}
-
-impl StoreMetrics {
-    /// Counts a call that has ended.
-    pub(super) fn count<T>(&self, op: Op, started: tokio::time::Instant, answer: &Result<T, StoreError>) {
-        self.durations.observe(op, started.elapsed());
-        if answer.is_err() {
-            self.errors.count(op);
-        }
-    }
 }

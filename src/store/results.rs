@@ -3,19 +3,10 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use super::row::{RowReader, from_row};
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::record::Record;
-
-/// The result of a lease renewal.
-#[derive(Clone, Copy, Debug)]
-pub struct RenewResult {
-    /// The store's time.
-    pub now: SystemTime,
-    /// The number of purges by all instances that share the store.
-    pub purges: u64,
-    /// The latest `hold_ttls_until` of all instances; 1970 where there is none.
-    pub ttls_held_until: SystemTime,
-}
+use crate::domain::response::CorruptRow;
 
 /// The result of a look at all servers of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,39 +31,58 @@ pub enum SettleResult {
     Fenced(Option<Record>),
 }
 
-/// A key that [`Store::sweep`](super::Store::sweep) made unknown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SweptKey {
-    /// The record's id.
-    pub id: RecordId,
-    /// The route's name.
-    pub route: String,
-    /// The number of the attempt whose outcome is unknown.
-    pub attempt: u32,
-    /// The instance that had reserved the attempt.
-    pub instance: InstanceId,
-    /// Whether the start of the embedded store has made it unknown, and logged it, before the first sweep.
-    pub is_logged: bool,
+from_row! {
+    /// The result of a lease renewal.
+    #[derive(Clone, Copy, Debug)]
+    pub struct RenewResult {
+        /// The store's time.
+        pub now: SystemTime,
+        /// The number of purges by all instances that share the store.
+        pub purges: u64,
+        /// The latest `hold_ttls_until` of all instances; 1970 where there is none.
+        pub ttls_held_until: SystemTime,
+    }
+
+    /// A key that [`Store::sweep`](super::Store::sweep) made unknown.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct SweptKey {
+        pub id: RecordId,
+        pub route: String,
+        /// The number of the attempt whose outcome is unknown.
+        pub attempt: u32,
+        /// The instance that had reserved the attempt.
+        pub instance: InstanceId,
+        /// Whether the start of the embedded store has made it unknown, and logged it, before the first sweep.
+        pub is_logged: bool = not_logged,
+    }
+
+    /// A reservation that [`Store::list_in_flight`](super::Store::list_in_flight) found.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct ReservedAttempt {
+        pub id: RecordId,
+        pub token: Token,
+        pub route: String,
+    }
+
+    /// The records that one call of [`Store::reap`](super::Store::reap) handled.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct ReapedRows {
+        pub deleted: u64,
+        /// The records that are still remembered and lost their response.
+        pub responses_dropped: u64,
+    }
+
+    /// The requests of a route, and the way in which it finds their keys.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct RouteIdentity {
+        pub route: Arc<str>,
+        /// An opaque description.
+        pub finds: String,
+    }
 }
 
-/// A reservation that [`Store::list_in_flight`](super::Store::list_in_flight) found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReservedAttempt {
-    /// The record's id.
-    pub id: RecordId,
-    /// The attempt's token.
-    pub token: Token,
-    /// The route's name.
-    pub route: String,
-}
-
-/// The records that one call of [`Store::reap`](super::Store::reap) handled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReapedRows {
-    /// The deleted records.
-    pub deleted: u64,
-    /// The records that are still remembered and lost their response.
-    pub responses_dropped: u64,
+fn not_logged(_: &impl RowReader) -> Result<bool, CorruptRow> {
+    Ok(false)
 }
 
 impl ReapedRows {
@@ -80,13 +90,4 @@ impl ReapedRows {
     pub fn is_full_batch(self, limit: u32) -> bool {
         self.deleted + self.responses_dropped >= u64::from(limit)
     }
-}
-
-/// The requests of a route, and the way in which it finds their keys.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RouteIdentity {
-    /// The route's name.
-    pub route: Arc<str>,
-    /// An opaque description.
-    pub finds: String,
 }

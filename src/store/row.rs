@@ -5,16 +5,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
-use crate::domain::attempt::AttemptOutcome;
+use crate::domain::attempt::{AttemptLease, ReserveRequest, ReserveResult};
 use crate::domain::fingerprint::{Fingerprint, Recipe};
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::kept_path;
 use crate::domain::key::Key;
-use crate::domain::probe::{ProbeSubject, ProbeVerdict};
+use crate::domain::probe::{Probe, ProbeSubject, ProbeVerdict, SettledKey, SettledKeyPage};
 use crate::domain::record::{Record, RecordReading};
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::{CorruptRow, StoredResponse};
 use crate::domain::scope::Scope;
+use crate::domain::service_report::{ReportResult, ReservedKey};
 use crate::domain::space::SpaceHash;
 use crate::domain::state::{CompletedResponse, KeyState, StateKind};
 use crate::domain::unknown_cause::UnknownCause;
@@ -107,7 +108,7 @@ from_stored! {
     RecordId: Bytes => RecordId::from_stored,
     Token: Bytes => Token::from_stored,
     Scope: Bytes => Scope::from_stored,
-    SpaceHash: Bytes => |bytes| Some(SpaceHash::from_stored(bytes)),
+    SpaceHash: Bytes => |bytes| Some(SpaceHash::from_stored_or_text(bytes)),
     Key: Bytes => Key::from_stored,
     Fingerprint: Bytes => Fingerprint::from_stored,
     String: Text => |text: &str| Some(text.to_owned()),
@@ -177,6 +178,15 @@ impl FoundRecord {
     }
 }
 
+/// The result for a request whose attempt has begun.
+pub fn fresh(
+    reserve_request: Arc<ReserveRequest>,
+    attempt: u32,
+    recovery_point: Option<RecoveryPoint>,
+) -> ReserveResult {
+    ReserveResult::Fresh(AttemptLease { reserve_request, attempt, taken_from: None, recovery_point, delivery: None })
+}
+
 /// Reads the subject of a probe.
 pub fn probe_subject(row: &impl RowReader) -> Result<ProbeSubject, CorruptRow> {
     let path: Option<Bytes> = row.read("path")?;
@@ -188,6 +198,54 @@ pub fn probe_subject(row: &impl RowReader) -> Result<ProbeSubject, CorruptRow> {
         route: row.read("route")?,
         path: path.as_deref().and_then(kept_path::whole_target).map(Bytes::copy_from_slice),
     })
+}
+
+/// Reads a probe that was claimed.
+pub fn probe(row: &impl RowReader) -> Result<Probe, CorruptRow> {
+    Ok(Probe { subject: probe_subject(row)?, number: row.read("probes")?, absences: row.read("absences")? })
+}
+
+impl SettledKeyPage {
+    /// Adds a row to the page, if the key fits and is of one of the routes. `read` is the number of rows so far, with it.
+    pub(super) fn add(
+        &mut self,
+        row: &impl RowReader,
+        read: usize,
+        routes: &[Arc<str>],
+        limit: u32,
+    ) -> Result<(), CorruptRow> {
+        if row.read("fits")? {
+            let subject = probe_subject(row)?;
+            if routes.iter().any(|route| **route == *subject.route) {
+                self.keys.push(SettledKey { subject, state: row.read("state")?, status: row.read("status")? });
+            }
+        }
+        if read == limit as usize {
+            self.next = Some(row.read("id")?);
+        }
+        Ok(())
+    }
+}
+
+/// Reads the key of a reservation; `None` where it is another service's or another attempt's.
+pub(super) fn read_reserved_key(
+    row: &impl RowReader,
+    service: &str,
+    token: &Token,
+) -> Result<Option<ReservedKey>, CorruptRow> {
+    let (found, newest): (String, Token) = (row.read("service")?, row.read("token")?);
+    let is_its = found == service && newest.is_same(token);
+    Ok(if is_its { Some(ReservedKey { route: row.read("route")?, state: row.read("state")? }) } else { None })
+}
+
+/// The result of a report for a row in this state.
+pub(super) fn report_result(state: StateKind) -> ReportResult {
+    match state {
+        StateKind::Completed => ReportResult::Completed,
+        StateKind::Expired => ReportResult::Gone,
+        StateKind::InFlight => ReportResult::Noted,
+        StateKind::Dead | StateKind::Queued | StateKind::Retryable | StateKind::Unknown => ReportResult::Taken,
+    }
 }
 
 /// Reads the cause of an unknown outcome. A cause of a later version counts as none.
@@ -212,14 +270,6 @@ pub fn since_1970_ms(time: SystemTime) -> i64 {
 pub fn millis(duration: Duration) -> i64 {
     const MAX: i64 = 1000 * 365 * 24 * 60 * 60 * 1000;
     i64::try_from(duration.as_millis()).unwrap_or(MAX).min(MAX)
-}
-
-/// The size of an outcome: its response's body. The fields are small beside a body that is worth counting.
-pub fn body_bytes(outcome: &AttemptOutcome) -> usize {
-    match outcome {
-        AttemptOutcome::Completed { response, .. } => response.body.as_ref().map_or(0, Bytes::len),
-        AttemptOutcome::Retryable { .. } | AttemptOutcome::Unknown(_) => 0,
-    }
 }
 
 /// The size of a reconciler's verdict: its response's body.
@@ -318,15 +368,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_outcome_and_a_verdict_are_as_large_as_their_bodies() {
+    fn a_verdict_is_as_large_as_its_body() {
         let (headers, trailers) = (http::HeaderMap::new(), http::HeaderMap::new());
         let body = Some(Bytes::from_static(b"abc"));
         let response = Arc::new(StoredResponse { status: http::StatusCode::OK, headers, body, trailers });
         let ttl = Duration::ZERO;
-        let of_verdict = ProbeVerdict::Completed { response: Arc::clone(&response), ttl, remember: None };
+        let of_verdict = ProbeVerdict::Completed { response, ttl, remember: None };
         assert_eq!(verdict_bytes(&of_verdict), 3);
         assert_eq!(verdict_bytes(&ProbeVerdict::Dead), 0);
-        assert_eq!(body_bytes(&AttemptOutcome::Completed { response, ttl, remember: None }), 3);
-        assert_eq!(body_bytes(&AttemptOutcome::Retryable { ttl }), 0);
     }
 }

@@ -8,11 +8,11 @@
 //! Time is read once for each transaction.
 
 use std::path::Path;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use tokio_util::sync::CancellationToken;
@@ -65,7 +65,7 @@ pub struct InlineDatabase(Arc<Mutex<Connection>>);
 impl InlineDatabase {
     /// Uses the connection between two calls of the store. An open savepoint undoes the calls after it when it is rolled back.
     pub fn with_connection<T>(&self, work: impl FnOnce(&Connection) -> T) -> T {
-        work(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&self.0.lock())
     }
 }
 
@@ -130,9 +130,7 @@ fn mark_interrupted_unknown(db: &Connection, now: i64) -> SqliteResult<Vec<Swept
 }
 
 fn system_clock() -> i64 {
-    // Before 1970 there was no SQLite, and after 292 million years there is none.
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX)
+    row::since_1970_ms(SystemTime::now())
 }
 
 /// Defines the calls, as [`Sqlite`] has them.
@@ -156,7 +154,7 @@ macro_rules! job {
         let swept = $self.call("sweep", 0, move |transaction| transaction.sweep($params));
         Box::pin(async move {
             let mut swept = swept.await?;
-            swept.append(&mut $self.interrupted.lock().unwrap_or_else(PoisonError::into_inner));
+            swept.append(&mut $self.interrupted.lock());
             Ok(swept)
         })
     }};
@@ -166,10 +164,10 @@ macro_rules! job {
     }};
 }
 
-/// The bytes of the body in a call's parameters.
+/// The bytes of a response or request in a call's parameters.
 macro_rules! body_bytes {
     (settle($settlement:ident)) => {
-        row::body_bytes(&$settlement.outcome)
+        $settlement.outcome.response_bytes()
     };
     (enqueue($params:ident)) => {
         $params.request.sealed.bytes.len()
@@ -185,7 +183,7 @@ macro_rules! body_bytes {
 impl Backend for Sqlite {
     calls!(define_jobs);
 
-    fn failed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    fn failed(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.failed.cancelled())
     }
 }
@@ -197,8 +195,7 @@ impl Sqlite {
         bytes: usize,
         work: impl FnOnce(SqliteTransaction<'_>) -> SqliteResult<T> + Send + 'static,
     ) -> StoreFuture<'_, T> {
-        let limit = if matches!(name, "count_live_keys" | "move_live_keys") { COUNT_TIME_MAX } else { Duration::MAX };
-        let deadline = Instant::now() + self.timeout.min(limit);
+        let deadline = Instant::now() + time_limit(name, self.timeout);
         // They end an attempt or keep a lease; each heartbeat waits for the salt.
         let is_urgent = matches!(name, "extend_deadline" | "find_salt" | "release_lease" | "renew_lease" | "settle");
         Box::pin(async move {
@@ -228,6 +225,7 @@ impl Drop for Sqlite {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
+    use std::time::UNIX_EPOCH;
 
     use super::*;
     use crate::domain::attempt::tests::reserve_request;

@@ -9,7 +9,7 @@ use super::{PassResult, Task};
 use crate::config::Config;
 use crate::domain::stored_salt::SaltError;
 use crate::instance::boot_time::BootInstant;
-use crate::instance::store_clock::{ClockJump, ClockReading};
+use crate::instance::store_clock::ClockReading;
 use crate::instance::{Instance, clock_limits};
 use crate::store::salts::{self, SaltCheck};
 use crate::store::{LeaseRenewal, StoreError};
@@ -112,7 +112,11 @@ impl Task for Heartbeat {
         let reading = ClockReading { started, ended, store_time: renewed.now };
         if let Some(jump) = store_clock.observe(&reading) {
             observability.metrics.clock_jumps.count(jump.direction);
-            log_jump(&jump);
+            tracing::warn!(
+                direction = jump.direction.name(),
+                by_ms = jump.signed_millis(),
+                "the store's clock has jumped: leases, quiet times and TTLs that it has ended are not believed for a while"
+            );
         }
         store_clock.note_stored_hold(renewed.ttls_held_until);
         // The cache drops purged records before the next heartbeat reports the purge as seen, and before the lease lets the
@@ -126,13 +130,4 @@ impl Task for Heartbeat {
         // At once: a purge waits until all instances have reported it, and an instance that starts must know of the jump.
         Ok(if has_new_purge || store_clock.hold_to_store().is_some() { PassResult::Full } else { PassResult::Idle })
     }
-}
-
-fn log_jump(jump: &ClockJump) {
-    let (direction, by_ms) = (jump.direction.name(), jump.signed_millis());
-    tracing::warn!(
-        direction,
-        by_ms,
-        "the store's clock has jumped: leases, quiet times and TTLs that it has ended are not believed for a while"
-    );
 }

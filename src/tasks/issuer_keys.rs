@@ -58,23 +58,18 @@ impl IssuerKeysReader {
         let Some(jwt) = config.jwt.as_ref() else { return };
         let verifier = self.instance.token_verifiers.for_config(jwt);
         let text = read_keys(&jwt.keys, &config.trust, &self.instance.upstream_slots).await;
-        match (verifier.note_read(text), self.is_failing) {
-            (Ok(()), was_failing) => {
-                if was_failing {
-                    tracing::info!(jwks = %jwt.keys, "the issuer's keys can be read again");
-                }
-                self.is_failing = false;
+        let read = verifier.note_read(text);
+        let was_failing = std::mem::replace(&mut self.is_failing, read.is_err());
+        match read {
+            Ok(()) if was_failing => tracing::info!(jwks = %jwt.keys, "the issuer's keys can be read again"),
+            Err(problem) if !was_failing => {
+                let effect = match verifier.has_keys() {
+                    true => "the earlier ones stay in use",
+                    false => "keyed requests with its tokens are refused until they can be",
+                };
+                tracing::warn!(jwks = %jwt.keys, problem, "the issuer's keys cannot be read; {effect}");
             }
-            (Err(problem), was_failing) => {
-                if !was_failing {
-                    let effect = match verifier.has_keys() {
-                        true => "the earlier ones stay in use",
-                        false => "keyed requests with its tokens are refused until they can be",
-                    };
-                    tracing::warn!(jwks = %jwt.keys, problem, "the issuer's keys cannot be read; {effect}");
-                }
-                self.is_failing = true;
-            }
+            Ok(()) | Err(_) => {}
         }
     }
 

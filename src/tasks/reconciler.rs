@@ -9,13 +9,16 @@ use tokio::task::JoinSet;
 
 use super::{PassResult, Task};
 use crate::config::{Config, ReconcileConfig, Route};
-use crate::domain::probe::{Probe, ProbeAnswer, ProbeFinding, ProbeSchedule, ProbeVerdict, ReconcilePolicy};
+use crate::domain::probe::{
+    Probe, ProbeAnswer, ProbeFinding, ProbeSchedule, ProbeSubject, ProbeVerdict, ReconcilePolicy,
+};
 use crate::domain::quantity::quantity;
 use crate::instance::Instance;
 use crate::instance::metrics::ReconcileResult;
 use crate::store::{ClaimProbesParams, StoreError};
 use crate::telemetry::logs::error_causes;
 use crate::upstream::UpstreamClient;
+use crate::upstream::connection_slots::UpstreamSlots;
 use crate::upstream::probe::{self, ProbePools, ProbeReply};
 
 /// The probes that one instance sends at once: no load for a service, and a slow one delays few others. A pass claims no
@@ -40,10 +43,29 @@ pub struct Reconciler {
 }
 
 /// A route with a `reconcile` table, and the client for its probes.
-struct ReconciledRoute {
+pub struct ReconciledRoute {
     route: Arc<Route>,
     reconcile: ReconcileConfig,
     upstream: UpstreamClient,
+}
+
+impl ReconciledRoute {
+    /// Asks the service about one attempt.
+    pub async fn ask(&self, subject: &ProbeSubject) -> ProbeReply {
+        probe::send_probe(&self.upstream, &self.route, &self.reconcile, subject).await
+    }
+}
+
+/// Those of the routes that have a `reconcile` table, by each name that their keys are stored under.
+pub fn reconciled_routes(routes: &[Arc<Route>], slots: &UpstreamSlots) -> HashMap<Arc<str>, Arc<ReconciledRoute>> {
+    let mut pools = ProbePools::default();
+    let mut by_name = HashMap::new();
+    for (route, reconcile) in routes.iter().filter_map(|route| Some((route, route.reconcile.clone()?))) {
+        let upstream = pools.client_for(route, &reconcile.lookup, slots);
+        let reconciled = Arc::new(ReconciledRoute { route: Arc::clone(route), reconcile, upstream });
+        by_name.extend(route.names().map(|name| (Arc::clone(name), Arc::clone(&reconciled))));
+    }
+    by_name
 }
 
 impl Reconciler {
@@ -58,19 +80,6 @@ impl Reconciler {
         let every = config.routes.iter().filter_map(|route| route.reconcile.as_ref()).map(|reconcile| reconcile.every);
         every.min().unwrap_or(PERIOD_MAX).min(PERIOD_MAX)
     }
-
-    /// The routes, by each name that their keys are stored under.
-    fn reconciled_routes(&self) -> HashMap<Arc<str>, Arc<ReconciledRoute>> {
-        let config = Arc::clone(&self.live.borrow());
-        let mut pools = ProbePools::default();
-        let mut routes = HashMap::new();
-        for (route, reconcile) in config.routes.iter().filter_map(|route| Some((route, route.reconcile.clone()?))) {
-            let upstream = pools.client_for(route, &reconcile.lookup, &self.instance.upstream_slots);
-            let reconciled = Arc::new(ReconciledRoute { route: Arc::clone(route), reconcile, upstream });
-            routes.extend(route.names().map(|name| (Arc::clone(name), Arc::clone(&reconciled))));
-        }
-        routes
-    }
 }
 
 impl Task for Reconciler {
@@ -79,7 +88,8 @@ impl Task for Reconciler {
     async fn run_once(&mut self) -> Result<PassResult, StoreError> {
         let Instance { store, instance_lease, store_clock, draining, config, .. } = &*self.instance;
         let idle = PassResult::IdleFor(self.period());
-        let (mut routes, clock) = (self.reconciled_routes(), store_clock.view());
+        let (live, clock) = (Arc::clone(&self.live.borrow()), store_clock.view());
+        let mut routes = reconciled_routes(&live.routes, &self.instance.upstream_slots);
         // Before that, an attempt may be running that is quiet only by the store's clock.
         routes.retain(|_, reconciled| clock.is_watched_for(self.instance.quiet_time(&reconciled.route)));
         if routes.is_empty() || !instance_lease.may_start() || draining.is_cancelled() {
@@ -118,12 +128,12 @@ fn schedule(name: &Arc<str>, reconciled: &ReconciledRoute) -> ProbeSchedule {
 }
 
 async fn reconcile_key(instance: Arc<Instance>, reconciled: Arc<ReconciledRoute>, probe: Probe) {
-    let ReconciledRoute { route, reconcile, upstream } = &*reconciled;
+    let ReconciledRoute { route, reconcile, .. } = &*reconciled;
     let ReconcileConfig { confirmations, max_attempts, .. } = *reconcile;
     let policy = ReconcilePolicy { confirmations, max_attempts, ttl: route.ttl, remember: route.remember };
     let reply = match probe.is_past_last(&policy) {
         true => ProbeReply { answer: ProbeAnswer::Nothing, status: None, summary: "the last question was lost".into() },
-        false => probe::send_probe(upstream, route, reconcile, &probe.subject).await,
+        false => reconciled.ask(&probe.subject).await,
     };
     let ProbeReply { answer, summary, .. } = reply;
     let results = &instance.observability.metrics.reconcile;

@@ -174,13 +174,13 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-/// Returns the number of dropped lines.
-pub(super) fn dropped() -> u64 {
+/// Returns the number of lines that were dropped because standard error was too slow.
+pub fn dropped() -> u64 {
     QUEUE.get().map_or(0, |queue| queue.state.lock().dropped)
 }
 
 /// Waits until all lines are written, for at most `timeout`. For the end of the process.
-pub(super) fn flush(timeout: Duration) {
+pub fn flush(timeout: Duration) {
     if let Some(queue) = QUEUE.get() {
         queue.flush(timeout);
     }

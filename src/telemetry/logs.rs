@@ -3,13 +3,13 @@
 use std::error::Error;
 use std::io::IsTerminal;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
 use super::colours;
-use super::log_writer::{self, LogWriter};
-use crate::config::{LogConfig, LogFormat};
+use super::log_writer::LogWriter;
+pub use super::log_writer::{dropped, flush};
+use crate::config::{LogFormat, TelemetryConfig};
 pub use request_line::{RequestLine, millis};
 
 mod request_line;
@@ -34,14 +34,14 @@ fn json_writer() -> Option<LogWriter> {
 ///
 /// # Errors
 /// The system refuses a thread.
-pub fn start(log: &LogConfig) -> std::io::Result<()> {
+pub fn start(telemetry: &TelemetryConfig) -> std::io::Result<()> {
     // The configured filter comes last, so that it wins where it names one of the libraries.
     let filter =
-        EnvFilter::try_new(format!("{LIBRARY_LEVELS},{}", log.filter)).unwrap_or_else(|_| EnvFilter::new("info"));
+        EnvFilter::try_new(format!("{LIBRARY_LEVELS},{}", telemetry.log)).unwrap_or_else(|_| EnvFilter::new("info"));
     let terminal = std::io::stderr().is_terminal();
     let writer = LogWriter::new()?;
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_target(false);
-    let json = match log.format {
+    let json = match telemetry.format {
         LogFormat::Auto => !terminal,
         LogFormat::Json => true,
         LogFormat::Text => false,
@@ -53,16 +53,6 @@ pub fn start(log: &LogConfig) -> std::io::Result<()> {
         logs.with_ansi(colours::are_wanted(&std::io::stderr())).try_init()
     };
     Ok(())
-}
-
-/// Returns the number of lines that were dropped because standard error was too slow.
-pub fn dropped() -> u64 {
-    log_writer::dropped()
-}
-
-/// Waits until all lines are written, for at most `timeout`. For the end of the process.
-pub fn flush(timeout: Duration) {
-    log_writer::flush(timeout);
 }
 
 /// Returns the chain of an error's causes in one line; `None` if it has none.

@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::exemplar::Exemplar;
+use prometheus_client::metrics::{MetricType, TypedMetric};
 
 pub use prometheus_client::collector::Collector;
 pub use prometheus_client::metrics::counter::Counter;
+pub use prometheus_client::metrics::family::Family;
 pub use prometheus_client::metrics::gauge::Gauge;
 pub use prometheus_client::registry::Registry;
 pub use text::ScrapeFormat;
@@ -59,62 +59,63 @@ macro_rules! label {
 }
 pub(crate) use label;
 
-/// No exemplars are written.
-const NO_EXEMPLAR: Option<&Exemplar<NoLabelSet, f64>> = None;
-
-/// A number for each value of a label.
+/// A metric for each value of a label. All series exist from the start, so that the rate of one that has not moved is zero
+/// and not absent.
 #[derive(Clone, Debug)]
-struct NumbersByLabel<L>(Arc<[AtomicU64]>, PhantomData<L>);
+pub struct ByLabel<L, M>(Arc<[M]>, PhantomData<L>);
 
-impl<L: Label> NumbersByLabel<L> {
-    fn new() -> Self {
-        Self(L::ALL.iter().map(|_| AtomicU64::new(0)).collect(), PhantomData)
-    }
+/// A counter for each value of a label.
+pub type Counters<L> = ByLabel<L, Counter>;
 
-    fn get(&self, label: L) -> Option<&AtomicU64> {
-        self.0.get(label.index()?)
-    }
+/// A histogram for each value of a label.
+pub type Histograms<L> = ByLabel<L, Histogram>;
 
-    fn iter(&self) -> impl Iterator<Item = (L, u64)> {
-        L::ALL.iter().zip(self.0.iter()).map(|(label, number)| (*label, number.load(Ordering::Relaxed)))
+impl<L: Label, M: Default> Default for ByLabel<L, M> {
+    fn default() -> Self {
+        Self(L::ALL.iter().map(|_| M::default()).collect(), PhantomData)
     }
 }
 
-/// A counter for each value of a label. All series exist from the start, so that the rate of one that has not moved is zero
-/// and not absent.
-#[derive(Clone, Debug)]
-pub struct Counters<L>(NumbersByLabel<L>);
+impl<L: Label, M> ByLabel<L, M> {
+    fn of(&self, label: L) -> Option<&M> {
+        self.0.get(label.index()?)
+    }
 
-impl<L: Label> Default for Counters<L> {
-    fn default() -> Self {
-        Self(NumbersByLabel::new())
+    fn iter(&self) -> impl Iterator<Item = (L, &M)> {
+        L::ALL.iter().copied().zip(self.0.iter())
     }
 }
 
 impl<L: Label> Counters<L> {
     /// Adds one.
     pub fn count(&self, label: L) {
-        if let Some(number) = self.0.get(label) {
-            number.fetch_add(1, Ordering::Relaxed);
+        if let Some(counter) = self.of(label) {
+            counter.inc();
         }
     }
 
     /// Returns the count.
     pub fn get(&self, label: L) -> u64 {
-        self.0.get(label).map_or(0, |number| number.load(Ordering::Relaxed))
+        self.of(label).map_or(0, Counter::get)
     }
 }
 
-impl<L: Label> EncodeMetric for Counters<L> {
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for (label, value) in self.0.iter() {
-            encoder.encode_family(&[(L::NAME, label.name())])?.encode_counter(&value, NO_EXEMPLAR)?;
+impl<L: Label> Histograms<L> {
+    /// Adds one duration.
+    pub fn observe(&self, label: L, took: Duration) {
+        if let Some(histogram) = self.of(label) {
+            histogram.observe(took);
         }
-        Ok(())
+    }
+}
+
+impl<L: Label, M: EncodeMetric + TypedMetric> EncodeMetric for ByLabel<L, M> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        self.iter().try_for_each(|(label, metric)| metric.encode(encoder.encode_family(&[(L::NAME, label.name())])?))
     }
 
     fn metric_type(&self) -> MetricType {
-        MetricType::Counter
+        M::TYPE
     }
 }
 
@@ -134,9 +135,7 @@ impl<L: Label> Gauges<L> {
         let values = values.map(|value| L::ALL.iter().map(|label| value(*label)).collect());
         *self.0.write() = values;
     }
-}
 
-impl<L: Label> Gauges<L> {
     /// Returns the gauge of one label value, as a metric of its own without a label.
     pub fn of(&self, label: L) -> OneGauge<L> {
         OneGauge(self.clone(), label)
@@ -184,31 +183,35 @@ impl<L: Label> EncodeMetric for Gauges<L> {
     }
 }
 
-/// Counters by route and label value. The counters of a route survive the reload that removes it: a series that ends at a
-/// reload would look like a restart.
+/// Counters by route. The counters of a route survive the reload that removes it: a series that ends at a reload would look
+/// like a restart.
 #[derive(Clone, Debug)]
-pub struct ByRoute<L>(Arc<RwLock<BTreeMap<Arc<str>, Counters<L>>>>);
+pub struct PerRoute<M>(Arc<RwLock<BTreeMap<Arc<str>, M>>>);
 
-impl<L> Default for ByRoute<L> {
+/// Counters by route and label value.
+pub type ByRoute<L> = PerRoute<Counters<L>>;
+
+/// A counter by route.
+pub type RouteCounters = PerRoute<Counter>;
+
+impl<M> Default for PerRoute<M> {
     fn default() -> Self {
         Self(Arc::default())
     }
 }
 
-impl<L: Label> ByRoute<L> {
+impl<M: Clone + Default> PerRoute<M> {
     /// Returns the counters of a route, for the code that counts to hold.
-    pub fn of(&self, route: &Arc<str>) -> Counters<L> {
-        let mut routes = self.0.write();
-        routes.entry(Arc::clone(route)).or_default().clone()
+    pub fn of(&self, route: &Arc<str>) -> M {
+        self.0.write().entry(Arc::clone(route)).or_default().clone()
     }
 }
 
 impl<L: Label> EncodeMetric for ByRoute<L> {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         for (route, counters) in self.0.read().iter() {
-            for (label, value) in counters.0.iter() {
-                let labels = [("route", &**route), (L::NAME, label.name())];
-                encoder.encode_family(&labels)?.encode_counter(&value, NO_EXEMPLAR)?;
+            for (label, counter) in counters.iter() {
+                counter.encode(encoder.encode_family(&[("route", &**route), (L::NAME, label.name())])?)?;
             }
         }
         Ok(())
@@ -219,24 +222,10 @@ impl<L: Label> EncodeMetric for ByRoute<L> {
     }
 }
 
-/// A counter by route. Like those of [`ByRoute`], it survives the reload that removes its route.
-#[derive(Clone, Debug, Default)]
-pub struct RouteCounters(Arc<RwLock<BTreeMap<Arc<str>, Counter>>>);
-
-impl RouteCounters {
-    /// Returns the counter of a route, for the code that counts to hold.
-    pub fn of(&self, route: &Arc<str>) -> Counter {
-        let mut routes = self.0.write();
-        routes.entry(Arc::clone(route)).or_default().clone()
-    }
-}
-
 impl EncodeMetric for RouteCounters {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for (route, counter) in self.0.read().iter() {
-            encoder.encode_family(&[("route", &**route)])?.encode_counter(&counter.get(), NO_EXEMPLAR)?;
-        }
-        Ok(())
+        let routes = self.0.read();
+        routes.iter().try_for_each(|(route, counter)| counter.encode(encoder.encode_family(&[("route", &**route)])?))
     }
 
     fn metric_type(&self) -> MetricType {
@@ -273,70 +262,31 @@ impl Histogram {
         self.0.counts[bucket].fetch_add(1, Ordering::Relaxed);
         self.0.sum_us.fetch_add(took, Ordering::Relaxed);
     }
+}
 
-    fn encode_to(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
+impl TypedMetric for Histogram {
+    const TYPE: MetricType = MetricType::Histogram;
+}
+
+impl EncodeMetric for Histogram {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         let bounds = BOUNDS_US.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
         let buckets: Vec<_> = bounds.zip(self.0.counts.iter().map(|count| count.load(Ordering::Relaxed))).collect();
         let count = buckets.iter().map(|(_, count)| count).sum();
         let sum = self.0.sum_us.load(Ordering::Relaxed) as f64 / 1e6;
         encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
     }
-}
-
-impl EncodeMetric for Histogram {
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        self.encode_to(&mut encoder)
-    }
 
     fn metric_type(&self) -> MetricType {
-        MetricType::Histogram
-    }
-}
-
-/// A histogram for each value of a label.
-#[derive(Clone, Debug)]
-pub struct Histograms<L>(Arc<[Histogram]>, PhantomData<L>);
-
-impl<L: Label> Default for Histograms<L> {
-    fn default() -> Self {
-        Self(L::ALL.iter().map(|_| Histogram::default()).collect(), PhantomData)
-    }
-}
-
-impl<L: Label> Histograms<L> {
-    /// Adds one duration.
-    pub fn observe(&self, label: L, took: Duration) {
-        if let Some(histogram) = label.index().and_then(|index| self.0.get(index)) {
-            histogram.observe(took);
-        }
-    }
-}
-
-impl<L: Label> EncodeMetric for Histograms<L> {
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for (label, histogram) in L::ALL.iter().zip(self.0.iter()) {
-            histogram.encode_to(&mut encoder.encode_family(&[(L::NAME, label.name())])?)?;
-        }
-        Ok(())
-    }
-
-    fn metric_type(&self) -> MetricType {
-        MetricType::Histogram
+        Self::TYPE
     }
 }
 
 /// A gauge with the value 1 and this program's version as its label.
-#[derive(Clone, Copy, Debug)]
-pub struct BuildInfo;
-
-impl EncodeMetric for BuildInfo {
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        encoder.encode_family(&[("version", env!("CARGO_PKG_VERSION"))])?.encode_gauge(&1_u64)
-    }
-
-    fn metric_type(&self) -> MetricType {
-        MetricType::Gauge
-    }
+pub fn build_info() -> Family<[(&'static str, &'static str); 1], Gauge> {
+    let info = Family::<_, Gauge>::default();
+    info.get_or_create(&[("version", env!("CARGO_PKG_VERSION"))]).set(1);
+    info
 }
 
 #[cfg(test)]

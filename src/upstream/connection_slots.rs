@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use scopeguard::defer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -36,13 +37,6 @@ pub struct ConnectionSlots {
 /// The part of the connections that is for guarded requests alone. Responses that clients take slowly, or never, last for minutes where
 /// they stream through, and no key limits them.
 const GUARDED_SHARE: usize = 8;
-
-/// The right to one connection, until it is dropped.
-#[derive(Debug)]
-pub(super) struct ConnectionSlot(#[expect(dead_code, reason = "only its existence counts")] OwnedSemaphorePermit);
-
-/// Counts a waiting request until it is dropped.
-struct WaitingRequest<'a>(&'a AtomicUsize);
 
 impl UpstreamSlots {
     /// Slots for so many connections to each upstream.
@@ -73,15 +67,15 @@ impl UpstreamSlots {
 
 impl ConnectionSlots {
     /// Takes a free slot, if there is one.
-    pub(super) fn try_take(&self) -> Option<ConnectionSlot> {
-        Arc::clone(&self.free).try_acquire_owned().ok().map(ConnectionSlot)
+    pub(super) fn try_take(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.free).try_acquire_owned().ok()
     }
 
     /// Waits for a free slot.
-    pub(super) async fn take(&self) -> ConnectionSlot {
+    pub(super) async fn take(&self) -> OwnedSemaphorePermit {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let _waiting = WaitingRequest(&self.waiting);
-        ConnectionSlot(Arc::clone(&self.free).acquire_owned().await.expect("the semaphore is never closed"))
+        defer! { self.waiting.fetch_sub(1, Ordering::Relaxed); }
+        Arc::clone(&self.free).acquire_owned().await.expect("the semaphore is never closed")
     }
 
     /// Waits for a place among the unguarded requests, which leave an eighth of the connections to guarded ones. `None` if there is none
@@ -97,11 +91,5 @@ impl ConnectionSlots {
     /// Whether requests wait for a slot, on any worker. Idle connections are closed for them.
     pub(super) fn has_waiting(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
-    }
-}
-
-impl Drop for WaitingRequest<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 use http::Uri;
@@ -14,7 +14,7 @@ use http::uri::Authority;
 use hyper_util::client::legacy::connect::HttpConnector;
 use rustls::ProtocolVersion;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+use tokio::io::{AsyncBufRead, DuplexStream};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -22,8 +22,8 @@ use tokio_rustls::client::TlsStream;
 use tower_service::Service;
 
 use crate::lingering_stream::LingeringStream;
-use crate::tls::{self, HandshakeError, ServiceTls};
-use crate::write_coalesced;
+use crate::tls::{HandshakeError, ServiceTls};
+use crate::transport::Transport;
 
 /// The longest wait for a service's verdict on the proxy's certificate, see [`wait_for_verdict`]: more than the round trip
 /// to any place on Earth. Services that send no session tickets cost this much for each new connection.
@@ -63,15 +63,7 @@ pub(super) enum AlpnOffer {
 }
 
 /// An open connection to the upstream. An answer that came before a write failed is read.
-pub(super) type UpstreamStream = LingeringStream<UpstreamSocket>;
-
-/// The transport of a connection to the upstream.
-pub(super) enum UpstreamSocket {
-    Tcp(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-    Unix(UnixStream),
-    Memory(DuplexStream),
-}
+pub(super) type UpstreamStream = LingeringStream<Transport>;
 
 /// The reason why a connection could not be made or broke.
 pub(super) type ConnectionFailure = Box<dyn std::error::Error + Send + Sync>;
@@ -83,9 +75,9 @@ impl Connector {
         timeout(self.limit, self.connect_at_any_time(uri, offer)).await?.map(LingeringStream::new)
     }
 
-    async fn connect_at_any_time(&self, uri: Uri, offer: AlpnOffer) -> Result<UpstreamSocket, ConnectionFailure> {
+    async fn connect_at_any_time(&self, uri: Uri, offer: AlpnOffer) -> Result<Transport, ConnectionFailure> {
         match &self.kind {
-            ConnectorKind::Tcp(connector) => Ok(UpstreamSocket::Tcp(connect_tcp(connector, uri).await?)),
+            ConnectorKind::Tcp(connector) => Ok(Transport::Tcp(connect_tcp(connector, uri).await?)),
             ConnectorKind::Tls(connector, service, name) => {
                 let config = match offer {
                     AlpnOffer::Both => &service.negotiated,
@@ -97,10 +89,10 @@ impl Connector {
                 if service.asks_for_certificate() {
                     wait_for_verdict(&mut stream).await.map_err(HandshakeError::from)?;
                 }
-                Ok(UpstreamSocket::Tls(Box::new(stream)))
+                Ok(Transport::Tls(Box::new(stream.into())))
             }
-            ConnectorKind::Unix(path) => Ok(UpstreamSocket::Unix(UnixStream::connect(path).await?)),
-            ConnectorKind::Memory(network, authority) => Ok(UpstreamSocket::Memory(network.connect(authority).await?)),
+            ConnectorKind::Unix(path) => Ok(Transport::Unix(UnixStream::connect(path).await?)),
+            ConnectorKind::Memory(network, authority) => Ok(Transport::Memory(network.connect(authority).await?)),
         }
     }
 }
@@ -130,58 +122,4 @@ async fn wait_for_verdict(stream: &mut TlsStream<TcpStream>) -> io::Result<()> {
         }
     });
     timeout(VERDICT_MAX, verdict).await.unwrap_or(Ok(()))
-}
-
-impl UpstreamSocket {
-    /// Whether the service has picked HTTP/2.
-    pub(super) fn is_http2(&self) -> bool {
-        match self {
-            Self::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(tls::HTTP2),
-            Self::Memory(_) | Self::Tcp(_) | Self::Unix(_) => false,
-        }
-    }
-}
-
-/// Forwards a call to the stream of any variant.
-macro_rules! on_stream {
-    ($self:expr, $stream:ident => $call:expr) => {
-        match $self {
-            UpstreamSocket::Tcp($stream) => $call,
-            UpstreamSocket::Tls($stream) => $call,
-            UpstreamSocket::Unix($stream) => $call,
-            UpstreamSocket::Memory($stream) => $call,
-        }
-    };
-}
-
-impl AsyncRead for UpstreamSocket {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        on_stream!(self.get_mut(), stream => Pin::new(stream).poll_read(cx, buf))
-    }
-}
-
-impl AsyncWrite for UpstreamSocket {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        on_stream!(self.get_mut(), stream => Pin::new(stream).poll_write(cx, buf))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_stream!(self.get_mut(), stream => Pin::new(stream).poll_flush(cx))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_stream!(self.get_mut(), stream => Pin::new(stream).poll_shutdown(cx))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        on_stream!(self, stream => stream.is_write_vectored())
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        on_stream!(self.get_mut(), stream => write_coalesced::poll_write(Pin::new(stream), cx, bufs))
-    }
 }

@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use super::connector::{ConnectionFailure, UpstreamStream};
 use super::held_end::HeldEndStream;
-use super::open_streams::{OpenStreams, StreamSlot};
+use super::open_streams::OpenStreams;
 use super::{CallError, path_of, take_request};
 use crate::body::Body;
 
@@ -24,7 +24,7 @@ use crate::body::Body;
 #[derive(Clone)]
 pub(super) struct SharedConnection {
     sender: SendRequest<Body>,
-    streams: Arc<OpenStreams>,
+    pub(super) streams: Arc<OpenStreams>,
 }
 
 impl SharedConnection {
@@ -50,11 +50,6 @@ impl SharedConnection {
     /// Whether it may take a request.
     pub(super) fn is_usable(&self) -> bool {
         !self.sender.is_closed() && !self.streams.is_lost()
-    }
-
-    /// Waits until the service takes one more stream; see [`OpenStreams::reserve`].
-    pub(super) async fn reserve_stream(&self) -> Option<StreamSlot> {
-        self.streams.reserve().await
     }
 
     /// Sends a request and waits for the response's head. Takes the request out of the reference.

@@ -1,8 +1,5 @@
-//! The connection pool for one upstream.
-//!
-//! Over HTTP/1.1, a connection has no task of its own: the request that uses it polls it, and so does the reader of its response
-//! body. So bytes that pass through wake no other task, and a connection ends with the request that used it. Over HTTP/2, all
-//! requests share one connection. A task looks at the idle connections once a second.
+//! The connection pool for one upstream. Over HTTP/1.1, the request on a connection drives it (`body/pooled.rs`). Over HTTP/2,
+//! all requests share one connection. A task looks at the idle connections once a second.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -21,12 +18,14 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use super::connection_slots::{ConnectionSlot, ConnectionSlots};
+use super::connection_slots::ConnectionSlots;
 use super::connector::{AlpnOffer, ConnectionFailure, Connector, UpstreamStream};
 use super::http2::{self, SharedConnection};
 use super::{CallError, SendCheck, check_response, shape_for_http1};
 use crate::body::Body;
 use crate::body::pooled::{PooledBody, PooledConnection, ReturnToPool};
+use crate::tls::HTTP2;
+use crate::transport::Transport;
 
 /// The read buffer of a connection, which it keeps while it is idle. hyper's own bound, some 400 KiB, is 160 MB for 400 connections that
 /// have brought large responses. A head of 64 KiB must fit.
@@ -48,7 +47,7 @@ pub(super) enum PoolProtocol {
 
 /// The connections of one worker to one upstream.
 pub(super) struct UpstreamPool {
-    connector: Connector,
+    pub(super) connector: Connector,
     protocol: PoolProtocol,
     scheme: Scheme,
     authority: Authority,
@@ -56,7 +55,7 @@ pub(super) struct UpstreamPool {
     target: Uri,
     idle_max: Duration,
     /// The slots that all pools for this upstream share. Connections over HTTP/2 take none.
-    slots: Arc<ConnectionSlots>,
+    pub(super) slots: Arc<ConnectionSlots>,
     /// Whether the service picked HTTP/1.1 when it could pick HTTP/2.
     picks_http1: AtomicBool,
     /// Held while a connection is made that others may share.
@@ -122,18 +121,6 @@ impl UpstreamPool {
         }
     }
 
-    /// A place for an unguarded request; `None` where requests share connections.
-    ///
-    /// # Errors
-    /// [`CallError::Overloaded`] if there is none within the time for a connection.
-    pub(super) async fn take_unguarded_place(&self) -> Result<Option<OwnedSemaphorePermit>, CallError> {
-        if self.shares_connections() {
-            return Ok(None);
-        }
-        let place = self.slots.take_unguarded_place(self.connector.limit).await;
-        place.map(Some).ok_or(CallError::Overloaded)
-    }
-
     /// Sends a request, leaving an empty one in its place, and waits for the response's head. The connection keeps `place` until it is
     /// free again.
     pub(super) async fn call(
@@ -173,7 +160,7 @@ impl UpstreamPool {
                     }
                 }
                 ChosenConnection::Http2(mut connection) => {
-                    let slot = match timeout_at(deadline, connection.reserve_stream()).await {
+                    let slot = match timeout_at(deadline, connection.streams.reserve()).await {
                         Err(_) => return Err(CallError::Overloaded),
                         Ok(Some(slot)) => slot,
                         Ok(None) if was_open => continue,
@@ -269,11 +256,13 @@ impl UpstreamPool {
     /// Makes a connection and begins the protocol that the service picks.
     async fn connect(
         self: &Arc<Self>,
-        slot: ConnectionSlot,
+        slot: OwnedSemaphorePermit,
         offer: AlpnOffer,
     ) -> Result<ChosenConnection, ConnectionFailure> {
         let stream = self.connector.connect(self.target.clone(), offer).await?;
-        if stream.get_ref().is_http2() {
+        let picks_http2 =
+            matches!(stream.get_ref(), Transport::Tls(tls) if tls.get_ref().1.alpn_protocol() == Some(HTTP2));
+        if picks_http2 {
             return Ok(ChosenConnection::Http2(self.share(stream).await?));
         }
         if offer == AlpnOffer::Both {

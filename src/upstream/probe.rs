@@ -43,12 +43,6 @@ impl ProbeReply {
     }
 }
 
-/// Returns the time limit of a probe for this route's keys. It ends before the next probe is due, so that there is one probe
-/// of a key at a time.
-fn time_limit(route: &Route, reconcile: &ReconcileConfig) -> Duration {
-    route.upstream_timeout.min(reconcile.every).min(TIME_MAX)
-}
-
 /// The values by which connections for probes differ: target, TLS and the time limit for connecting.
 type ProbePoolKey = (Arc<config::UpstreamTarget>, ([u8; 32], Option<ServerName<'static>>), Duration);
 
@@ -86,7 +80,8 @@ pub async fn send_probe(
     }
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(USER_AGENT, HeaderValue::from_static(concat!("oncegate/", env!("CARGO_PKG_VERSION"))));
-    let deadline = Instant::now() + time_limit(route, reconcile);
+    // A probe ends before the next one is due, so that there is one probe of a key at a time.
+    let deadline = Instant::now() + route.upstream_timeout.min(reconcile.every).min(TIME_MAX);
     match timeout_at(deadline, receive_reply(upstream, request, route)).await {
         Ok(reply) => reply,
         Err(_) => ProbeReply::no_answer("no answer in time"),

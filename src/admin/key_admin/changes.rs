@@ -1,21 +1,21 @@
 //! Requests that change keys.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::KeyAdminSnapshot;
 use super::dto::{BulkChange, KeyChange, RefusedKey};
-use super::params::{BulkRequest, KeySelection};
-use super::problem::{ApiProblem, ProblemCode, ProblemMember};
+use super::params::KeySelection;
+use super::problem::{ApiProblem, ProblemCode};
 use super::typed_response::check_response;
+use super::{KeyAdmin, find_route, route_value};
 use crate::domain::execution_risk::{ActionKind, ActionRisk, RecordSummary, RetryRule};
+use crate::domain::quantity::quantity;
 use crate::domain::state::StateKind;
 use crate::instance::quiet_time;
 use crate::store::admin::{
     DECISIONS_MAX, DecisionResult, DecisionResults, KeyEntry, KeyFilter, OperatorAction, OperatorDecision, Target,
 };
-use crate::store::{ApplyOperatorDecisionParams, StoreError};
+use crate::store::{ApplyOperatorDecisionParams, ListKeysParams, StoreError};
 
 /// The number of keys that one request changes, at most: some minutes of work for the store.
 const KEYS_MAX: usize = 100_000;
@@ -29,36 +29,17 @@ const REFUSED_MAX: usize = 100;
 /// The number of keys that one call of the store returns, at most.
 const PAGE: u32 = 5_000;
 
-/// The part of a route's configuration that matters to decisions about its keys.
-pub(super) struct RouteTimes {
-    ttl: Duration,
-    remember: Option<Duration>,
-    /// `None` where the configuration does not have the route: how long its proxies wait is not known here.
-    pub(super) retry_rule: Option<RetryRule>,
-}
-
-impl KeyAdminSnapshot<'_> {
-    /// Returns the times of a route. For a route that is not configured here, they are the longest TTL and memory of all routes. The
-    /// time until its attempts are quiet cannot be guessed: other instances may have the route, and wait for longer than
-    /// any route here.
-    pub(super) fn route_times(&self, route: &str) -> RouteTimes {
-        let routes = &self.config.routes;
-        match routes.iter().find(|known| known.has_name(route)) {
-            Some(route) => {
-                let retry_rule = RetryRule { on_unknown: route.on_unknown, quiet_after: route.quiet_after };
-                RouteTimes { ttl: route.ttl, remember: route.remember, retry_rule: Some(retry_rule) }
-            }
-            None => RouteTimes {
-                ttl: routes.iter().map(|route| route.ttl).max().unwrap_or_default(),
-                remember: routes.iter().filter_map(|route| route.remember).max(),
-                retry_rule: None,
-            },
-        }
+impl KeyAdmin<'_> {
+    /// `None` for a route that is not configured here: the time until its attempts are quiet cannot be guessed. Other instances
+    /// may have the route, and wait for longer than any route here.
+    pub(super) fn retry_rule(&self, route: &str) -> Option<RetryRule> {
+        let route = find_route(&self.config, route)?;
+        Some(RetryRule { on_unknown: route.on_unknown, quiet_after: route.quiet_after })
     }
 
     /// Returns the time until this instance believes the store's clock that the key's attempt is quiet; `None` if it does.
     fn unwatched_for(&self, entry: &KeyEntry) -> Option<Duration> {
-        let route = self.config.routes.iter().find(|known| known.has_name(&entry.route))?;
+        let route = find_route(&self.config, &entry.route)?;
         let running_for = entry.now.duration_since(entry.reserved_at).unwrap_or_default();
         self.store_clock?.view().unwatched_for(entry.now, running_for, quiet_time(&self.config.store, route))
     }
@@ -75,7 +56,7 @@ impl KeyAdminSnapshot<'_> {
     /// The risk of an action on a key, see [`ActionKind::risk`].
     pub(super) fn risk(&self, entry: &KeyEntry, action: ActionKind) -> Option<ActionRisk> {
         let certain = self.certain_summary(entry);
-        let risk = action.risk(&certain, self.route_times(&entry.route).retry_rule.as_ref())?;
+        let risk = action.risk(&certain, self.retry_rule(&entry.route).as_ref())?;
         let is_in_doubt = entry.summary().past_ttl && !certain.past_ttl;
         Some(if is_in_doubt { ActionRisk::TtlInDoubt } else { risk })
     }
@@ -84,13 +65,12 @@ impl KeyAdminSnapshot<'_> {
     /// vouches for it.
     pub(super) fn is_quiet(&self, entry: &KeyEntry) -> bool {
         let summary = if self.store_clock.is_some() { self.certain_summary(entry) } else { entry.summary() };
-        let rule = self.route_times(&entry.route).retry_rule;
-        rule.is_some_and(|rule| summary.until_quiet(rule.quiet_after).is_zero())
+        self.retry_rule(&entry.route).is_some_and(|rule| summary.until_quiet(rule.quiet_after).is_zero())
     }
 
     /// Returns the target of a decision, unless the decision depends on a route that is not configured here.
     fn target(&self, entry: &KeyEntry, decision: &OperatorDecision) -> Result<Target, ApiProblem> {
-        let RouteTimes { ttl, remember, retry_rule } = self.route_times(&entry.route);
+        let retry_rule = self.retry_rule(&entry.route);
         // A decision that does not need a quiet attempt never looks at this time.
         let quiet_after = retry_rule.map_or(Duration::MAX, |rule| rule.quiet_after);
         let risk = self.risk(entry, decision.change.kind());
@@ -99,17 +79,24 @@ impl KeyAdminSnapshot<'_> {
             token: entry.token,
             state: entry.state,
             risk,
-            ttl,
-            remember,
+            ttl: route_value(&self.config, &entry.route, |route| route.ttl),
+            remember: route_value(&self.config, &entry.route, |route| route.remember),
             quiet_after,
             sealed_response: None,
         };
         let must_be_quiet = decision.requires_quiet(&target);
         if must_be_quiet && retry_rule.is_none() {
-            return Err(ApiProblem::unknown_route(&entry.route));
+            let detail = format!(
+                "its route `{}` is not in the configuration here, so it is not known when its last attempt can no longer run: \
+                 use the proxies' own configuration (-c), an instance that has the route (--admin), or use accept_risk",
+                entry.route
+            );
+            return Err(ApiProblem::new(ProblemCode::RouteUnknown, detail).with("route", &*entry.route));
         }
         if let Some(left) = self.unwatched_for(entry).filter(|_| must_be_quiet) {
-            return Err(ApiProblem::unwatched_clock(left));
+            // This instance has not watched the store's clock since before the attempt.
+            let why = ": the store's clock has jumped, or this instance started, since the attempt began;";
+            return Err(ApiProblem::not_quiet(left, why));
         }
         Ok(target)
     }
@@ -141,64 +128,73 @@ impl KeyAdminSnapshot<'_> {
         })
     }
 
-    /// Changes the keys with these ids, or those that a filter finds. Without the number that is expected, the keys are
-    /// only counted.
+    /// Changes keys. Without the number that is expected at most, the keys are only counted.
     ///
     /// # Errors
     /// [`ApiProblem`]. Where the store failed, the problem says how many keys were changed before. One response for several keys is
     /// refused unless the risk is accepted: most keys have a response of their own.
-    pub async fn change_keys(&self, request: BulkRequest) -> Result<BulkChange, ApiProblem> {
-        let BulkRequest { keys, decision, expect } = request;
+    pub async fn change_keys(
+        &self,
+        keys: KeySelection,
+        decision: OperatorDecision,
+        expect: Option<u64>,
+    ) -> Result<BulkChange, ApiProblem> {
         check_response(&decision)?;
-        let decision = Arc::new(decision);
-        let (targets, mut refused) = match keys {
-            KeySelection::ByFilter(filter) => self.find_targets(&filter, &decision).await?,
-            KeySelection::ByIds(ids) => self.find_targets_by_id(&ids, &decision).await?,
-        };
-        let count = targets.len() as u64;
-        if count > 1 && matches!(decision.change, OperatorAction::Complete(_)) && !decision.accept_risk {
-            return Err(ApiProblem::shared_response(count));
-        }
-        let mut by_state = BTreeMap::new();
-        targets.iter().for_each(|target| *by_state.entry(target.state).or_insert(0_u64) += 1);
-        let risks = targets.iter().filter_map(|target| target.risk).collect();
-        let (changed, instances_behind) = match expect {
-            None => (None, None),
-            Some(expected) if count > expected => return Err(ApiProblem::more_than_expected(count, expected)),
-            Some(_) => {
-                let (changed, purges) = self.change_targets(&decision, &targets, &mut refused).await?;
-                let after = if decision.change.may_queue() { "queued or " } else { "" };
-                log_change(&decision, changed, &format!("{after}{}", decision.change.resulting_state_name()));
-                (Some(changed), self.wait_until_forgotten(purges).await?)
-            }
-        };
-        let RefusedTargets { keys: refused, count: refused_count } = refused;
         let action = decision.change.action();
-        let (dry_run, changed) = (changed.is_none(), changed.unwrap_or(0));
-        Ok(BulkChange { action, count, by_state, risks, changed, dry_run, instances_behind, refused, refused_count })
+        let decision = Arc::new(decision);
+        let mut change = BulkChange { action, dry_run: expect.is_none(), ..BulkChange::default() };
+        let targets = match keys {
+            KeySelection::ByFilter(filter) => self.find_targets(&filter, &decision, &mut change).await?,
+            KeySelection::ByIds(ids) => self.find_targets_by_id(&ids, &decision, &mut change).await?,
+        };
+        change.count = targets.len() as u64;
+        if change.count > 1 && matches!(decision.change, OperatorAction::Complete(_)) && !decision.accept_risk {
+            let detail = format!(
+                "the retries of {} keys, perhaps of several callers, would all get this response: complete each key with its \
+                 own, or use accept_risk",
+                change.count
+            );
+            return Err(ApiProblem::new(ProblemCode::SharedResponse, detail).with("count", change.count));
+        }
+        for target in &targets {
+            *change.by_state.entry(target.state).or_default() += 1;
+            change.risks.extend(target.risk);
+        }
+        if let Some(expected) = expect {
+            if change.count > expected {
+                let keys = quantity(change.count, "key", "keys");
+                let detail = format!("{keys} match, more than the {expected} that were expected; nothing was changed");
+                return Err(ApiProblem::new(ProblemCode::MoreThanExpected, detail).with("count", change.count));
+            }
+            let purges = self.change_targets(&decision, &targets, &mut change).await?;
+            let after = if decision.change.may_queue() { "queued or " } else { "" };
+            log_change(&decision, change.changed, &format!("{after}{}", decision.change.resulting_state_name()));
+            change.instances_behind = self.wait_until_forgotten(purges).await?;
+        }
+        Ok(change)
     }
 
     /// Changes keys in batches, each a commit of its own: keys that were changed before the store fails stay changed, and
-    /// are in the audit log. Returns how many keys were changed, and the count of purges after that.
+    /// are in the audit log. Returns the count of purges after that.
     async fn change_targets(
         &self,
         decision: &Arc<OperatorDecision>,
         targets: &[Target],
-        refused: &mut RefusedTargets,
-    ) -> Result<(u64, Option<u64>), ApiProblem> {
-        let (mut changed, mut purges) = (0, None);
+        change: &mut BulkChange,
+    ) -> Result<Option<u64>, ApiProblem> {
+        let mut purges = None;
         for batch in targets.chunks(DECISIONS_MAX) {
             let decided = self.apply_decision(decision, batch.to_vec()).await;
-            let decided = decided.map_err(|error| ApiProblem::from(error).with(ProblemMember::Changed(changed)))?;
+            let decided = decided.map_err(|error| ApiProblem::from(error).with("changed", change.changed))?;
             purges = decided.purges.max(purges);
             for (target, result) in batch.iter().zip(decided.verdicts) {
                 match ApiProblem::from_result(result, decision, target) {
-                    None => changed += 1,
-                    Some(problem) => refused.add(target.id.to_string(), problem),
+                    None => change.changed += 1,
+                    Some(problem) => change.refuse(target.id, problem),
                 }
             }
         }
-        Ok((changed, purges))
+        Ok(purges)
     }
 
     async fn apply_decision(
@@ -214,23 +210,24 @@ impl KeyAdminSnapshot<'_> {
         &self,
         ids: &[String],
         decision: &OperatorDecision,
-    ) -> Result<(Vec<Target>, RefusedTargets), ApiProblem> {
+        change: &mut BulkChange,
+    ) -> Result<Vec<Target>, ApiProblem> {
         if ids.len() > IDS_MAX {
             return Err(ApiProblem::bad("ids", format!("has more than {IDS_MAX}")));
         }
-        let (mut targets, mut refused): (Vec<Target>, _) = (Vec::new(), RefusedTargets::default());
+        let mut targets: Vec<Target> = Vec::new();
         for id in ids {
             match self.find_entry(id).await {
                 Ok(entry) if targets.iter().any(|target| target.id == entry.id) => {}
                 Ok(entry) => match self.target(&entry, decision) {
                     Ok(target) => targets.push(target),
-                    Err(problem) => refused.add(entry.id.to_string(), problem),
+                    Err(problem) => change.refuse(entry.id, problem),
                 },
-                Err(problem) if problem.code == ProblemCode::NoSuchKey => refused.add(id.clone(), problem),
-                Err(problem) => return Err(problem.with(ProblemMember::Id(id.clone()))),
+                Err(problem) if problem.code == ProblemCode::NoSuchKey => change.refuse(id, problem),
+                Err(problem) => return Err(problem.about(id)),
             }
         }
-        Ok((targets, refused))
+        Ok(targets)
     }
 
     /// Finds the keys that fit a filter and that the decision is for, with those that it is for only at a risk: where the risk is
@@ -239,7 +236,8 @@ impl KeyAdminSnapshot<'_> {
         &self,
         filter: &KeyFilter,
         decision: &OperatorDecision,
-    ) -> Result<(Vec<Target>, RefusedTargets), ApiProblem> {
+        change: &mut BulkChange,
+    ) -> Result<Vec<Target>, ApiProblem> {
         // One state at a time where an index leads to it.
         let states: Vec<Option<StateKind>> = match (filter.state, &decision.change) {
             (Some(_), _) => vec![filter.state],
@@ -250,17 +248,20 @@ impl KeyAdminSnapshot<'_> {
             (None, OperatorAction::Release | OperatorAction::Purge) => vec![None],
         };
         let action = decision.change.kind();
-        let (mut targets, mut refused) = (Vec::new(), RefusedTargets::default());
+        let mut targets = Vec::new();
         for state in states {
             let filter = KeyFilter { state, ..filter.clone() };
             let mut after = None;
             loop {
-                let page = self.store.list_keys(self.key_page(filter.clone(), after, PAGE)).await?;
+                let page = self
+                    .store
+                    .list_keys(ListKeysParams { service: self.service(), filter: filter.clone(), after, limit: PAGE })
+                    .await?;
                 let fits = |entry: &&KeyEntry| filter.state.is_some() || action.is_for(entry.state);
                 for entry in page.entries.iter().filter(fits) {
                     match self.target(entry, decision) {
                         Ok(target) => targets.push(target),
-                        Err(problem) => refused.add(entry.id.to_string(), problem),
+                        Err(problem) => change.refuse(entry.id, problem),
                     }
                 }
                 if targets.len() > KEYS_MAX {
@@ -272,7 +273,7 @@ impl KeyAdminSnapshot<'_> {
                 }
             }
         }
-        Ok((targets, refused))
+        Ok(targets)
     }
 
     /// Waits until no instance remembers what was purged, for a lease's time at most: an instance that has not read the
@@ -280,23 +281,16 @@ impl KeyAdminSnapshot<'_> {
     /// where nothing was purged.
     async fn wait_until_forgotten(&self, purges: Option<u64>) -> Result<Option<u64>, ApiProblem> {
         let Some(purges) = purges else { return Ok(None) };
-        let behind = self.store.wait_until_forgotten(self.service(), purges, self.config.store.expiry).await?;
+        let behind = self.store.wait_until_forgotten(self.service(), purges, self.config.store.lease.expiry).await?;
         Ok(Some(behind))
     }
 }
 
-/// Keys that were not changed: the first with their reasons, and the count of all.
-#[derive(Default)]
-struct RefusedTargets {
-    keys: Vec<RefusedKey>,
-    count: u64,
-}
-
-impl RefusedTargets {
-    fn add(&mut self, id: String, problem: ApiProblem) {
-        self.count += 1;
-        if self.keys.len() < REFUSED_MAX {
-            self.keys.push(RefusedKey { id, problem });
+impl BulkChange {
+    fn refuse(&mut self, id: impl ToString, problem: ApiProblem) {
+        self.refused_count += 1;
+        if self.refused.len() < REFUSED_MAX {
+            self.refused.push(RefusedKey { id: id.to_string(), problem });
         }
     }
 }

@@ -4,62 +4,49 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use http::StatusCode;
 use serde::Serialize;
 
 use super::problem::ApiProblem;
+use super::timeline::TimelineEvent;
 use crate::domain::execution_risk::{ActionKind, ActionRisk};
 use crate::domain::ids::{InstanceId, RecordId};
-use crate::domain::recovery::RecoveryPoint;
-use crate::domain::response::CorruptRow;
+use crate::domain::rfc3339;
 use crate::domain::state::StateKind;
 use crate::instance::metrics::RenewedPart;
 use crate::instance::observability::{RepeatingCaller, UnguardedPath};
-use crate::store::admin::{AuditEntry, Cursor, KeyCounts, KeyEntry, KeysWithoutRoute, ListOrder};
+use crate::store::admin::{AuditEntry, KeyCounts, KeyEntry, KeysWithoutRoute};
 
-/// The result of a request.
-#[derive(Clone, Debug, Serialize)]
-#[serde(untagged)]
-pub enum AdminResponse {
-    Audit(AuditLog),
-    BulkChange(BulkChange),
-    Change(KeyChange),
-    Details(Box<KeyDetails>),
-    List(KeyList),
-    Stats(KeyStats),
-}
-
-/// Some of the keys that fit a filter.
 #[derive(Clone, Debug, Serialize)]
 pub struct KeyList {
     pub keys: Vec<KeyEntry>,
-    /// The place where the listing goes on; `None` at its end. A list may be empty and not the last.
+    /// The place where the listing goes on, valid only in the order of this list; `None` at its end. A list may be empty and not
+    /// the last.
     #[serde(rename = "next_cursor")]
-    pub next: Option<NextPage>,
-}
-
-/// The place where a listing goes on. A cursor is valid only in the order that it was made in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NextPage {
-    pub cursor: Cursor,
-    pub order: ListOrder,
+    pub next: Option<String>,
 }
 
 /// All that operators may know of a key. Bodies and the values of header fields are left out: they belong to the caller,
 /// and an operators' listener must not be a way around the scope that keeps callers' responses apart.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct KeyDetails {
+    #[serde(flatten)]
     pub entry: KeyEntry,
+    /// The entry's path, which lists leave out.
+    pub path: Option<String>,
     /// The time from which nothing of its newest attempt can be running; `None` where the route is not configured here.
+    #[serde(serialize_with = "rfc3339::serialize")]
     pub quiet_at: Option<SystemTime>,
     /// Whether nothing of its newest attempt can be running any more, as far as this instance believes the store's clock.
+    #[serde(rename = "quiet")]
     pub is_quiet: bool,
     /// The actions that have a risk now, each with its risk.
+    #[serde(skip)]
     pub risks: Vec<(ActionKind, ActionRisk)>,
-    pub recovery_point: Option<RecoveryPoint>,
+    pub recovery_point: Option<String>,
     /// `None` where the record is gone, or does not decode.
     pub fingerprint: Option<FingerprintSummary>,
     pub response: Option<ResponseSummary>,
+    pub timeline: Vec<TimelineEvent>,
     /// The newest entries of the audit log about this key, the latest first.
     pub audit: Vec<AuditEntry>,
 }
@@ -73,23 +60,22 @@ pub struct FingerprintSummary {
     pub recipe: String,
 }
 
-/// A stored response without its values.
-#[derive(Clone, Debug)]
+/// A stored response without its values: of fields only the names.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
 pub enum ResponseSummary {
-    /// The row does not decode.
-    Corrupt(CorruptRow),
+    /// The row does not decode, for this reason.
+    Corrupt { corrupt: String },
     Stored {
-        status: StatusCode,
-        /// The names of its header fields.
+        status: u16,
         headers: Vec<String>,
-        /// The names of its trailer fields.
         trailers: Vec<String>,
-        /// The length of its body; `None` where the body was too large to keep.
+        /// `false` where the body was too large to keep.
+        body_kept: bool,
         body_bytes: Option<usize>,
     },
 }
 
-/// Some of the audit log, the latest first.
 #[derive(Clone, Debug, Serialize)]
 pub struct AuditLog {
     pub entries: Vec<AuditEntry>,
@@ -98,7 +84,6 @@ pub struct AuditLog {
     pub next: Option<String>,
 }
 
-/// The numbers of keys, and the traffic that one instance has seen.
 #[derive(Clone, Debug, Serialize)]
 pub struct KeyStats {
     pub service: Arc<str>,
@@ -106,12 +91,9 @@ pub struct KeyStats {
     pub counts: KeyCounts,
     /// The unsettled keys of routes that are not configured.
     pub without_route: Vec<KeysWithoutRoute>,
-    /// `None` where no instance answers.
-    #[serde(flatten)]
-    pub instance: Option<InstanceStats>,
 }
 
-/// The traffic that one instance has seen.
+/// The traffic that one instance has seen. An instance adds it to its [`KeyStats`].
 #[derive(Clone, Debug, Serialize)]
 pub struct InstanceStats {
     pub instance: InstanceId,
@@ -124,7 +106,6 @@ pub struct InstanceStats {
     pub renewed: Vec<RenewedPart>,
 }
 
-/// A change of one key that was carried out.
 #[derive(Clone, Debug, Serialize)]
 pub struct KeyChange {
     pub id: RecordId,
@@ -133,13 +114,13 @@ pub struct KeyChange {
     pub before: StateKind,
     /// The state; `none` where the key was forgotten.
     pub after: &'static str,
-    /// The number of living instances that may still remember the key; `None` where the change takes nothing back.
+    /// The number of living instances that may still remember what was changed; `None` where the change takes nothing back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instances_behind: Option<u64>,
 }
 
 /// A change of several keys: counted, or carried out.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct BulkChange {
     /// `resolve`, `release`, `requeue` or `purge`.
     pub action: &'static str,
@@ -150,11 +131,9 @@ pub struct BulkChange {
     /// The risks of the change, each once.
     #[serde(skip)]
     pub risks: BTreeSet<ActionRisk>,
-    /// The number of changed keys.
     pub changed: u64,
     /// Whether keys were only counted.
     pub dry_run: bool,
-    /// As in [`KeyChange`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instances_behind: Option<u64>,
     /// The first keys that were not changed, each with the reason.
@@ -163,7 +142,6 @@ pub struct BulkChange {
     pub refused_count: u64,
 }
 
-/// A key that was not changed.
 #[derive(Clone, Debug, Serialize)]
 pub struct RefusedKey {
     #[serde(flatten)]

@@ -4,62 +4,38 @@ use std::fmt;
 use std::time::Duration;
 
 use http::StatusCode;
-use serde::Serialize;
+use serde_json::Value;
 
 use crate::domain::execution_risk::ActionRisk;
-use crate::domain::ids::RecordId;
-use crate::domain::quantity::quantity;
+use crate::domain::macros::named;
 use crate::domain::state::StateKind;
 use crate::store::StoreError;
 use crate::store::admin::{DecisionResult, OperatorDecision, Target};
 use crate::telemetry::logs::error_causes;
 
-macro_rules! define_codes {
-    ($($code:ident $name:literal $status:ident,)+) => {
-        /// The name of a problem, for programs.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        #[allow(missing_docs)]
-        pub enum ProblemCode { $($code),+ }
-
-        impl ProblemCode {
-            /// The name in the API.
-            pub fn name(self) -> &'static str {
-                match self { $(Self::$code => $name),+ }
-            }
-
-            /// The code of that name.
-            pub fn parse(name: &str) -> Option<Self> {
-                match name { $($name => Some(Self::$code),)+ _ => None }
-            }
-
-            /// The HTTP status of a response with this problem.
-            pub fn status(self) -> StatusCode {
-                match self { $(Self::$code => StatusCode::$status),+ }
-            }
-        }
-    };
-}
-
-define_codes! {
-    AlreadyCompleted "already-completed" CONFLICT,
-    BadRequest "bad-request" BAD_REQUEST,
-    DoubtfulResponse "doubtful-response" CONFLICT,
-    KeyChanged "key-changed" CONFLICT,
-    KeyHeld "key-held" CONFLICT,
-    MoreThanExpected "more-than-expected" CONFLICT,
-    NoSuchKey "no-such-key" NOT_FOUND,
-    NoSuchReservation "no-such-reservation" NOT_FOUND,
-    NotQuiet "not-quiet" CONFLICT,
-    OtherService "other-service" CONFLICT,
-    RequestTimeout "request-timeout" REQUEST_TIMEOUT,
-    RequestTooLarge "request-too-large" PAYLOAD_TOO_LARGE,
-    ReservationOver "reservation-over" GONE,
-    RouteUnknown "route-unknown" CONFLICT,
-    RowCorrupt "row-corrupt" INTERNAL_SERVER_ERROR,
-    SharedResponse "shared-response" CONFLICT,
-    StillRunning "still-running" CONFLICT,
-    StoreUnavailable "store-unavailable" SERVICE_UNAVAILABLE,
-    WrongState "wrong-state" CONFLICT,
+named! {
+    #[derive(PartialOrd, Ord)]
+    pub enum ProblemCode {
+        AlreadyCompleted => "already-completed",
+        BadRequest => "bad-request",
+        DoubtfulResponse => "doubtful-response",
+        KeyChanged => "key-changed",
+        KeyHeld => "key-held",
+        MoreThanExpected => "more-than-expected",
+        NoSuchKey => "no-such-key",
+        NoSuchReservation => "no-such-reservation",
+        NotQuiet => "not-quiet",
+        OtherService => "other-service",
+        RequestTimeout => "request-timeout",
+        RequestTooLarge => "request-too-large",
+        ReservationOver => "reservation-over",
+        RouteUnknown => "route-unknown",
+        RowCorrupt => "row-corrupt",
+        SharedResponse => "shared-response",
+        StillRunning => "still-running",
+        StoreUnavailable => "store-unavailable",
+        WrongState => "wrong-state",
+    }
 }
 
 /// A refused or failed request. The API writes it as a problem document (RFC 9457), the page as text.
@@ -70,69 +46,46 @@ pub struct ApiProblem {
     pub code: ProblemCode,
     /// The explanation, for people.
     pub detail: String,
-    /// Facts for programs, beyond the code.
-    pub members: Vec<ProblemMember>,
-}
-
-/// An extension member of a problem document (RFC 9457 section 3.2).
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ProblemMember {
-    /// The number of keys that were changed before the store failed.
-    Changed(u64),
-    /// The number of keys that fit.
-    Count(u64),
-    /// The name of the parameter or JSON field that is wrong.
-    Field(String),
-    /// The key's id; as it was written where no key has it.
-    Id(String),
-    /// The time until "not executed" is believed.
-    QuietInMs(u64),
-    /// The key's route.
-    Route(String),
-    /// The service of this instance.
-    Service(String),
-    /// The key's state.
-    State(StateKind),
-}
-
-impl ProblemMember {
-    fn quiet_in(left: Duration) -> Self {
-        Self::QuietInMs(u64::try_from(left.as_millis()).unwrap_or(u64::MAX))
-    }
+    /// Facts for programs, beyond the code: extension members (RFC 9457 section 3.2).
+    pub members: Vec<(&'static str, Value)>,
 }
 
 impl ApiProblem {
-    /// A problem without extension members.
     pub fn new(code: ProblemCode, detail: impl Into<String>) -> Self {
         Self { code, detail: detail.into(), members: Vec::new() }
     }
 
-    /// Adds an extension member.
-    pub fn with(mut self, member: ProblemMember) -> Self {
-        self.members.push(member);
+    pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
+        self.members.push((name, value.into()));
         self
     }
 
-    /// The HTTP status of a response with this problem.
     pub fn status(&self) -> StatusCode {
-        self.code.status()
+        match self.code {
+            ProblemCode::BadRequest => StatusCode::BAD_REQUEST,
+            ProblemCode::NoSuchKey | ProblemCode::NoSuchReservation => StatusCode::NOT_FOUND,
+            ProblemCode::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+            ProblemCode::RequestTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            ProblemCode::ReservationOver => StatusCode::GONE,
+            ProblemCode::RowCorrupt => StatusCode::INTERNAL_SERVER_ERROR,
+            ProblemCode::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            // It is about the state of the key.
+            _ => StatusCode::CONFLICT,
+        }
     }
 
     /// The request is wrong: `field` is the parameter or JSON field, `why` completes a sentence about it.
     pub fn bad(field: &str, why: impl fmt::Display) -> Self {
-        let problem = Self::new(ProblemCode::BadRequest, format!("`{field}` {why}"));
-        problem.with(ProblemMember::Field(field.to_owned()))
+        Self::new(ProblemCode::BadRequest, format!("`{field}` {why}")).with("field", field)
     }
 
-    /// The body is over so many bytes.
     pub fn body_too_large(bytes_max: usize) -> Self {
         Self::new(ProblemCode::RequestTooLarge, format!("the body is over {bytes_max} bytes"))
     }
 
     /// Adds the id of the key that the problem is about.
-    pub fn about(self, id: RecordId) -> Self {
-        self.with(ProblemMember::Id(id.to_string()))
+    pub fn about(self, id: impl ToString) -> Self {
+        self.with("id", id.to_string())
     }
 
     /// There is no key with this id, or it belongs to another service: the two are not told apart.
@@ -145,56 +98,23 @@ impl ApiProblem {
         Self::new(ProblemCode::KeyHeld, "an open transaction in the database holds the key; try again")
     }
 
-    /// More keys fit than the request expects.
-    pub fn more_than_expected(count: u64, expected: u64) -> Self {
-        let detail = format!(
-            "{} match, more than the {expected} that were expected; nothing was changed",
-            quantity(count, "key", "keys")
-        );
-        Self::new(ProblemCode::MoreThanExpected, detail).with(ProblemMember::Count(count))
-    }
-
-    /// One response would be stored for the requests of several keys.
-    pub fn shared_response(count: u64) -> Self {
-        let detail = format!(
-            "the retries of {count} keys, perhaps of several callers, would all get this response: complete each key with its own, or \
-             use accept_risk"
-        );
-        Self::new(ProblemCode::SharedResponse, detail).with(ProblemMember::Count(count))
-    }
-
-    /// An operator's response that nobody may mean. `doubt` is the rest of a sentence about it.
-    pub fn doubtful_response(doubt: &str) -> Self {
-        let detail = format!("the response {doubt}: correct it, or use accept_risk if retries are to get exactly this");
-        Self::new(ProblemCode::DoubtfulResponse, detail)
-    }
-
     /// The request names another service than the one that this instance serves.
     pub fn another_service(served: &str, named: &str) -> Self {
         let detail = format!(
             "this instance serves `{served}`, and the request is about `{named}`: name an instance of that service \
              (--admin, `admin.listen`), or this one's configuration"
         );
-        Self::new(ProblemCode::OtherService, detail).with(ProblemMember::Service(served.to_owned()))
+        Self::new(ProblemCode::OtherService, detail).with("service", served)
     }
 
-    /// "Not executed" cannot be believed here: the route's `reconcile.after` is not in the configuration.
-    pub fn unknown_route(route: &str) -> Self {
+    /// "Not executed" cannot be believed yet, but after this time.
+    pub fn not_quiet(left: Duration, why: &str) -> Self {
         let detail = format!(
-            "its route `{route}` is not in the configuration here, so it is not known when its last attempt can no longer \
-             run: use the proxies' own configuration (-c), an instance that has the route (--admin), or use accept_risk"
-        );
-        Self::new(ProblemCode::RouteUnknown, detail).with(ProblemMember::Route(route.to_owned()))
-    }
-
-    /// "Not executed" cannot be believed yet: this instance has not watched the store's clock since before the attempt.
-    pub fn unwatched_clock(left: Duration) -> Self {
-        let detail = format!(
-            "its last attempt may still be running: the store's clock has jumped, or this instance started, since the \
-             attempt began; try again in {} s, or use accept_risk",
+            "its last attempt may still be running{why} try again in {} s, or use accept_risk",
             left.as_millis().div_ceil(1000)
         );
-        Self::new(ProblemCode::NotQuiet, detail).with(ProblemMember::quiet_in(left))
+        let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+        Self::new(ProblemCode::NotQuiet, detail).with("quiet_in_ms", left_ms)
     }
 
     /// The action is not possible in the key's state.
@@ -203,7 +123,7 @@ impl ApiProblem {
             StateKind::InFlight => format!("the key is in_flight; {action} is not possible while its attempt runs"),
             _ => format!("the key is {state}; {action} is not possible in this state"),
         };
-        Self::new(ProblemCode::WrongState, detail).with(ProblemMember::State(state))
+        Self::new(ProblemCode::WrongState, detail).with("state", state.name())
     }
 
     /// The action has a risk that is not accepted.
@@ -235,7 +155,7 @@ impl ApiProblem {
             ),
         };
         let detail = format!("the key is {state}, and {facts}; use accept_risk to do it anyway");
-        Self::new(ProblemCode::WrongState, detail).with(ProblemMember::State(state))
+        Self::new(ProblemCode::WrongState, detail).with("state", state.name())
     }
 
     /// Returns the reason why a decision about a key did not take; `None` where it did.
@@ -245,16 +165,10 @@ impl ApiProblem {
             DecisionResult::Gone => Self::no_such_key(),
             DecisionResult::Changed(now) => {
                 let detail = format!("the key has changed since it was looked at: it is {now} now; look again");
-                Self::new(ProblemCode::KeyChanged, detail).with(ProblemMember::State(now))
+                Self::new(ProblemCode::KeyChanged, detail).with("state", now.name())
             }
             DecisionResult::Held => Self::held(),
-            DecisionResult::NotQuiet(left) => {
-                let detail = format!(
-                    "its last attempt may still be running: try again in {} s, or use accept_risk",
-                    left.as_millis().div_ceil(1000)
-                );
-                Self::new(ProblemCode::NotQuiet, detail).with(ProblemMember::quiet_in(left))
-            }
+            DecisionResult::NotQuiet(left) => Self::not_quiet(left, ":"),
             DecisionResult::Unfit => {
                 let (action, state) = (decision.change.action(), target.state);
                 match target.risk {

@@ -1,19 +1,20 @@
-//! Requests that change nothing.
+//! Requests that change nothing. Each fails where the store does.
 
 use std::time::Duration;
 
 use http::HeaderMap;
 use tokio::time::Instant;
 
-use super::KeyAdminSnapshot;
-use super::dto::{AuditLog, FingerprintSummary, KeyDetails, KeyList, KeyStats, NextPage, ResponseSummary};
-use super::params::{self, AuditQuery, ListQuery};
+use super::KeyAdmin;
+use super::dto::{AuditLog, FingerprintSummary, KeyDetails, KeyList, KeyStats, ResponseSummary};
+use super::params;
 use super::problem::ApiProblem;
+use super::timeline::timeline;
 use crate::domain::execution_risk::{ActionKind, ActionRisk};
 use crate::domain::record::Record;
 use crate::domain::state::KeyState;
 use crate::store::admin::{InstanceEntry, KeyEntry, KeyFilter};
-use crate::store::{ListAuditEntriesParams, ListInstancesParams, StoreError};
+use crate::store::{ListAuditEntriesParams, ListInstancesParams, ListKeysParams, StoreError};
 
 /// The time after which a list with few keys, and a place to go on from, is returned.
 const SEARCH_MAX: Duration = Duration::from_secs(1);
@@ -21,50 +22,44 @@ const SEARCH_MAX: Duration = Duration::from_secs(1);
 /// The number of audit entries that come with a key, at most.
 const AUDIT_ENTRIES_MAX: u32 = 100;
 
-/// The number of digits of a fingerprint that are shown.
 const FINGERPRINT_DIGITS: usize = 12;
 
 /// The number of instances that are listed: more than one service runs.
 const INSTANCES_MAX: u32 = 100;
 
-impl KeyAdminSnapshot<'_> {
-    /// Lists keys that fit a filter.
-    ///
-    /// # Errors
-    /// [`ApiProblem`], where the store fails.
-    pub async fn list_keys(&self, query: ListQuery) -> Result<KeyList, ApiProblem> {
-        let ListQuery { filter, mut after, limit } = query;
+impl KeyAdmin<'_> {
+    /// Lists keys that fit a filter, from the place that an earlier list has named; an empty `cursor` is the beginning.
+    pub async fn list_keys(&self, filter: KeyFilter, cursor: &str, limit: u32) -> Result<KeyList, ApiProblem> {
         let order = filter.order();
+        let mut after = params::parse_cursor(cursor, order)?;
         let begun = Instant::now();
         let mut keys = Vec::new();
         loop {
             let left = limit - u32::try_from(keys.len()).unwrap_or(limit);
-            let page = self.store.list_keys(self.key_page(filter.clone(), after, left)).await?;
+            let params = ListKeysParams { service: self.service(), filter: filter.clone(), after, limit: left };
+            let page = self.store.list_keys(params).await?;
             keys.extend(page.entries);
             after = page.next;
             if after.is_none() || keys.len() >= limit as usize || begun.elapsed() >= SEARCH_MAX {
-                return Ok(KeyList { keys, next: after.map(|cursor| NextPage { cursor, order }) });
+                return Ok(KeyList { keys, next: after.map(|after| params::format_cursor(after, order)) });
             }
         }
     }
 
     /// Returns all that operators may know of the key with this id, or with an id that begins so.
-    ///
-    /// # Errors
-    /// [`ApiProblem`], where there is no such key, there are several, or the store fails.
     pub async fn show_key(&self, id: &str) -> Result<KeyDetails, ApiProblem> {
-        let entry = self.find_entry(id).await?;
-        let quiet_at = self.route_times(&entry.route).retry_rule.map(|rule| entry.deadline + rule.quiet_after);
+        let mut entry = self.find_entry(id).await?;
+        let quiet_at = self.retry_rule(&entry.route).map(|rule| entry.deadline + rule.quiet_after);
         let (record, corrupt) = match self.store.find(entry.id).await {
             Ok(record) => (record, None),
-            Err(StoreError::Corrupt(row)) => (None, Some(ResponseSummary::Corrupt(row))),
+            Err(StoreError::Corrupt(row)) => (None, Some(ResponseSummary::Corrupt { corrupt: row.to_string() })),
             Err(error) => return Err(error.into()),
         };
         let fingerprint = record.as_ref().map(|record| FingerprintSummary {
             hash: record.fingerprint.to_string().chars().take(FINGERPRINT_DIGITS).collect(),
             recipe: record.recipe.to_stored().to_owned(),
         });
-        let recovery_point = record.as_ref().and_then(|record| record.recovery_point.clone());
+        let recovery_point = record.as_ref().and_then(|record| record.recovery_point.as_ref().map(ToString::to_string));
         let response = record.filter(|record| record.token == entry.token).and_then(summarize_response);
         let response = corrupt.or(response);
         let (service, id) = (self.service(), Some(entry.id));
@@ -74,13 +69,26 @@ impl KeyAdminSnapshot<'_> {
         let counts = |risk: &ActionRisk| !(*risk == ActionRisk::AttemptRunning && is_quiet);
         let risk = |action| Some((action, self.risk(&entry, action).filter(counts)?));
         let risks = ActionKind::ALL.into_iter().filter_map(risk).collect();
-        Ok(KeyDetails { entry, risks, is_quiet, quiet_at, recovery_point, fingerprint, response, audit })
+        let (path, timeline) = (entry.path.take(), timeline(&entry, &audit));
+        Ok(KeyDetails {
+            entry,
+            path,
+            risks,
+            is_quiet,
+            quiet_at,
+            recovery_point,
+            fingerprint,
+            response,
+            timeline,
+            audit,
+        })
     }
 
     /// Returns the one key that an id, or the beginning of one, names.
     pub(super) async fn find_entry(&self, id: &str) -> Result<KeyEntry, ApiProblem> {
         let filter = KeyFilter { ids: params::parse_id_prefix(id)?, ..KeyFilter::default() };
-        let mut page = self.store.list_keys(self.key_page(filter, None, 2)).await?;
+        let params = ListKeysParams { service: self.service(), filter, after: None, limit: 2 };
+        let mut page = self.store.list_keys(params).await?;
         match (page.entries.pop(), page.entries.pop()) {
             (Some(entry), None) => Ok(entry),
             (None, _) => Err(ApiProblem::no_such_key()),
@@ -88,31 +96,24 @@ impl KeyAdminSnapshot<'_> {
         }
     }
 
-    /// Counts keys by route and state.
-    ///
-    /// # Errors
-    /// [`ApiProblem`], where the store fails.
     pub async fn count_keys(&self) -> Result<KeyStats, ApiProblem> {
         let counts = self.store.count_keys(self.service()).await?;
         let without_route = counts.list_without_route(|name| self.config.has_route(name));
-        Ok(KeyStats { service: self.service(), counts, without_route, instance: None })
+        Ok(KeyStats { service: self.service(), counts, without_route })
     }
 
     /// Lists the instances of the service, the one that has renewed its lease last before the others.
-    ///
-    /// # Errors
-    /// [`ApiProblem`], where the store fails.
     pub async fn list_instances(&self) -> Result<Vec<InstanceEntry>, ApiProblem> {
         let params = ListInstancesParams { service: self.service(), limit: INSTANCES_MAX };
         Ok(self.store.list_instances(params).await?)
     }
 
-    /// Lists entries of the audit log, the latest first.
-    ///
-    /// # Errors
-    /// [`ApiProblem`], where the store fails.
-    pub async fn list_audit(&self, query: AuditQuery) -> Result<AuditLog, ApiProblem> {
-        let AuditQuery { id, before, limit } = query;
+    /// Lists entries of the audit log, the latest first: about the key with this whole id, or about all keys where it is empty;
+    /// from the place that an earlier log has named, or from the latest where `cursor` is empty.
+    pub async fn list_audit(&self, id: &str, cursor: &str, limit: u32) -> Result<AuditLog, ApiProblem> {
+        let id = (!id.is_empty()).then(|| params::parse_id(id)).transpose()?;
+        let before = (!cursor.is_empty()).then(|| cursor.parse()).transpose();
+        let before = before.map_err(|_| ApiProblem::bad("cursor", "is not from the audit log"))?;
         let params = ListAuditEntriesParams { service: self.service(), id, before, limit };
         let entries = self.store.list_audit_entries(params).await?;
         let is_full = entries.len() >= limit as usize;
@@ -126,9 +127,10 @@ fn summarize_response(record: Record) -> Option<ResponseSummary> {
     let response = completed.response;
     let names = |fields: &HeaderMap| fields.keys().map(|name| name.as_str().to_owned()).collect();
     Some(ResponseSummary::Stored {
-        status: response.status,
+        status: response.status.as_u16(),
         headers: names(&response.headers),
         trailers: names(&response.trailers),
+        body_kept: response.body.is_some(),
         body_bytes: response.body.as_ref().map(bytes::Bytes::len),
     })
 }

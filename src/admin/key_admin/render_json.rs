@@ -7,9 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::dto::{KeyDetails, NextPage, ResponseSummary};
 use super::problem::ApiProblem;
-use super::timeline::timeline;
 use crate::domain::ids::{InstanceId, RecordId};
 use crate::domain::rfc3339;
 use crate::domain::scope::Scope;
@@ -27,7 +25,7 @@ macro_rules! serialize_as_text {
     )+};
 }
 
-serialize_as_text!(InstanceId, NextPage, RecordId, Scope, StateKind, UnknownCause);
+serialize_as_text!(InstanceId, RecordId, Scope, StateKind, UnknownCause);
 
 /// A problem document (RFC 9457).
 impl Serialize for ApiProblem {
@@ -40,75 +38,44 @@ impl Serialize for ApiProblem {
             "detail": self.detail,
             "code": self.code.name(),
         });
-        for member in &self.members {
-            if let (Value::Object(document), Value::Object(member)) = (&mut document, json!(member)) {
-                document.extend(member);
-            }
+        for (name, value) in &self.members {
+            document[*name] = value.clone();
         }
         document.serialize(serializer)
     }
 }
 
+/// A key as a list shows it: without its token and its path, and of its response only the status and the body's length.
 impl Serialize for KeyEntry {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        render_entry(self).serialize(serializer)
+        let mut rendered = json!({
+            "id": self.id,
+            "key": String::from_utf8_lossy(&self.key),
+            "scope": self.scope,
+            "space": self.space.to_string(),
+            "route": self.route,
+            "state": self.state,
+            "attempts": self.attempts,
+            "created_at": rfc3339::format(self.created_at),
+            "reserved_at": rfc3339::format(self.reserved_at),
+            "deadline": rfc3339::format(self.deadline),
+            "settled_at": render_time(self.settled_at),
+            "expires_at": render_time(self.expires_at),
+            "lapsed": self.lapsed(),
+            "instance": self.instance,
+            "status": self.status,
+            "body_bytes": self.body_bytes,
+            "probes": self.probes,
+            "absences": self.absences,
+            "probe_at": render_time(self.probe_at),
+            "accepted_at": render_time(self.accepted_at),
+            "cause": self.cause,
+        });
+        if str::from_utf8(&self.key).is_err() {
+            rendered["key_base64"] = BASE64_STANDARD.encode(&self.key).into();
+        }
+        rendered.serialize(serializer)
     }
-}
-
-impl Serialize for KeyDetails {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut key = render_entry(&self.entry);
-        key["path"] = json!(self.entry.path);
-        key["quiet"] = self.is_quiet.into();
-        key["quiet_at"] = render_time(self.quiet_at);
-        key["recovery_point"] = self.recovery_point.as_ref().map(ToString::to_string).into();
-        key["fingerprint"] = json!(self.fingerprint);
-        key["response"] = match &self.response {
-            Some(ResponseSummary::Stored { status, headers, trailers, body_bytes }) => json!({
-                "status": status.as_u16(),
-                "headers": headers,
-                "trailers": trailers,
-                "body_kept": body_bytes.is_some(),
-                "body_bytes": body_bytes,
-            }),
-            Some(ResponseSummary::Corrupt(row)) => json!({ "corrupt": row.to_string() }),
-            None => Value::Null,
-        };
-        key["timeline"] = json!(timeline(&self.entry, &self.audit));
-        key["audit"] = json!(self.audit);
-        key.serialize(serializer)
-    }
-}
-
-/// A key as a list shows it: without its token, and of its response only the status and the body's length.
-fn render_entry(entry: &KeyEntry) -> Value {
-    let mut rendered = json!({
-        "id": entry.id,
-        "key": String::from_utf8_lossy(&entry.key),
-        "scope": entry.scope,
-        "space": entry.space.to_string(),
-        "route": entry.route,
-        "state": entry.state,
-        "attempts": entry.attempts,
-        "created_at": rfc3339::format(entry.created_at),
-        "reserved_at": rfc3339::format(entry.reserved_at),
-        "deadline": rfc3339::format(entry.deadline),
-        "settled_at": render_time(entry.settled_at),
-        "expires_at": render_time(entry.expires_at),
-        "lapsed": entry.lapsed(),
-        "instance": entry.instance,
-        "status": entry.status,
-        "body_bytes": entry.body_bytes,
-        "probes": entry.probes,
-        "absences": entry.absences,
-        "probe_at": render_time(entry.probe_at),
-        "accepted_at": render_time(entry.accepted_at),
-        "cause": entry.cause,
-    });
-    if str::from_utf8(&entry.key).is_err() {
-        rendered["key_base64"] = BASE64_STANDARD.encode(&entry.key).into();
-    }
-    rendered
 }
 
 fn render_time(time: Option<SystemTime>) -> Value {
@@ -117,7 +84,7 @@ fn render_time(time: Option<SystemTime>) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::super::problem::{ProblemCode, ProblemMember};
+    use super::super::problem::ProblemCode;
     use super::*;
 
     #[test]
@@ -126,20 +93,9 @@ mod tests {
         let expected = json!({ "type": "about:blank", "title": "Not Found", "status": 404, "code": "no-such-key",
                                "detail": "there is no key with this id; it may have been forgotten" });
         assert_eq!(plain, expected);
-        let members = [
-            ProblemMember::Changed(1),
-            ProblemMember::Count(2),
-            ProblemMember::Field("f".into()),
-            ProblemMember::Id("i".into()),
-            ProblemMember::QuietInMs(1500),
-            ProblemMember::Route("r".into()),
-            ProblemMember::Service("s".into()),
-            ProblemMember::State(StateKind::InFlight),
-        ];
-        let problem = ApiProblem { members: members.into(), ..ApiProblem::new(ProblemCode::NotQuiet, "d") };
+        let problem = ApiProblem::new(ProblemCode::NotQuiet, "d").with("changed", 1).with("route", "r");
         let expected = json!({ "type": "about:blank", "title": "Conflict", "status": 409, "code": "not-quiet",
-                               "detail": "d", "changed": 1, "count": 2, "field": "f", "id": "i", "quiet_in_ms": 1500,
-                               "route": "r", "service": "s", "state": "in_flight" });
+                               "detail": "d", "changed": 1, "route": "r" });
         assert_eq!(json!(problem), expected);
     }
 }

@@ -14,19 +14,15 @@ use crate::store::admin::{AuditEntry, KeyEntry};
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum TimelineEvent {
-    /// An attempt began.
     Attempt(TimelineAttempt),
     /// Somebody decided about the key: an operator, the service, a reconciler or the delivery.
     Decision(AuditEntry),
 }
 
-/// An attempt in the history of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct TimelineAttempt {
-    /// The attempt's number.
     #[serde(rename = "attempt")]
     pub number: u32,
-    /// The instance that ran it.
     pub instance: InstanceId,
     /// When it was reserved.
     #[serde(rename = "at", serialize_with = "rfc3339::serialize")]
@@ -34,7 +30,7 @@ pub struct TimelineAttempt {
     /// When its outcome was stored; `None` if it is running, or if a decision has changed the key since.
     #[serde(serialize_with = "rfc3339::serialize")]
     pub ended_at: Option<SystemTime>,
-    /// The time from its reservation until then, in milliseconds.
+    /// The time from its reservation until then.
     pub duration_ms: Option<u64>,
     /// The key's state after it; `None` if a decision has changed the key since.
     pub state: Option<StateKind>,
@@ -43,7 +39,6 @@ pub struct TimelineAttempt {
 }
 
 impl TimelineEvent {
-    /// The time of the event.
     pub fn at(&self) -> SystemTime {
         match self {
             Self::Attempt(attempt) => attempt.began_at,

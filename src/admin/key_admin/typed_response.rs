@@ -3,7 +3,7 @@
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use serde::de::IgnoredAny;
 
-use super::problem::ApiProblem;
+use super::problem::{ApiProblem, ProblemCode};
 use crate::domain::fingerprint::is_json;
 use crate::domain::response::StoredResponse;
 use crate::store::admin::{OperatorAction, OperatorDecision};
@@ -14,13 +14,14 @@ use crate::store::admin::{OperatorAction, OperatorDecision};
 /// # Errors
 /// [`ApiProblem`] with the reason, and nothing was changed.
 pub fn check_response(decision: &OperatorDecision) -> Result<(), ApiProblem> {
-    match &decision.change {
-        OperatorAction::Complete(response) if !decision.accept_risk => match find_doubt(response) {
-            Some(doubt) => Err(ApiProblem::doubtful_response(&doubt)),
-            None => Ok(()),
-        },
-        _ => Ok(()),
+    if let OperatorAction::Complete(response) = &decision.change
+        && !decision.accept_risk
+        && let Some(doubt) = find_doubt(response)
+    {
+        let detail = format!("the response {doubt}: correct it, or use accept_risk if retries are to get exactly this");
+        return Err(ApiProblem::new(ProblemCode::DoubtfulResponse, detail));
     }
+    Ok(())
 }
 
 /// The reason to doubt that retries should get this response, as the rest of a sentence about it; `None` for any other response.

@@ -11,17 +11,17 @@ use super::list_pages::FilterForm;
 use super::text::{self, DOUBTFUL_RESPONSE_RISK, SHARED_RESPONSE_RISK};
 use super::{FormParams, Frame, Visit, redirect_to, render_page};
 use crate::admin::key_admin::dto::{BulkChange, KeyDetails};
-use crate::admin::key_admin::params::{BulkRequest, KeySelection, build_typed_response, check_note};
+use crate::admin::key_admin::params::{KeySelection, build_response, check_note, check_typed_headers};
 use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
 use crate::admin::key_admin::typed_response::find_doubt;
 use crate::admin::key_admin::{self, BODY_BYTES_MAX};
 use crate::body::Body;
 use crate::domain::execution_risk::{ActionKind, ActionRisk};
 use crate::domain::quantity::quantity;
+use crate::domain::response::StoredResponse;
 use crate::store::admin::{KeyEntry, KeyFilter, OperatorAction, OperatorDecision};
 
 impl BulkChange {
-    /// The number of keys that are changed.
     fn keys(&self) -> String {
         quantity(self.count, "key", "keys")
     }
@@ -36,73 +36,43 @@ impl BulkChange {
     }
 }
 
-/// The text that an operator has typed in, to be shown again where it is refused.
-#[derive(Default)]
-struct Draft {
-    name: String,
-    note: String,
-    status: String,
-    headers: String,
-    body: String,
-    accept_risk: bool,
+/// The decision that a form has, with this actor for the audit log.
+fn read_decision(form: &FormParams, action: ActionKind, actor: String) -> Result<OperatorDecision, ApiProblem> {
+    if form.text("name").is_empty() {
+        return Err(ApiProblem::bad("name", "is empty: the audit log needs to know who you are"));
+    }
+    let change = match action {
+        ActionKind::Completed => OperatorAction::Complete(read_response(form)?.into()),
+        ActionKind::NotExecuted => OperatorAction::NotExecuted,
+        ActionKind::Purge => OperatorAction::Purge,
+        ActionKind::Release => OperatorAction::Release,
+        ActionKind::Requeue => OperatorAction::Requeue,
+    };
+    let (note, accept_risk) = (check_note(form.text("note").to_owned())?, form.get("accept_risk") == "true");
+    Ok(OperatorDecision { change, actor, note, accept_risk })
 }
 
-impl Draft {
-    fn empty(name: &str) -> Self {
-        Self { name: name.to_owned(), ..Self::default() }
+fn read_response(form: &FormParams) -> Result<StoredResponse, ApiProblem> {
+    let (headers, body) = (form.text("headers"), form.get("body"));
+    if headers.len() + body.len() > BODY_BYTES_MAX {
+        return Err(ApiProblem::body_too_large(BODY_BYTES_MAX));
     }
+    let status = form.text("status").parse::<u16>();
+    let status = status.map_err(|_| ApiProblem::bad("status", "is not a status from 200 to 599"))?;
+    let field = |line: &str| match line.split_once(':') {
+        Some((name, value)) => Ok((name.trim().to_owned(), value.trim().to_owned())),
+        None => Err(ApiProblem::bad("headers", "has a line without a colon: write `Name: value`")),
+    };
+    let lines = headers.lines().filter(|line| !line.trim().is_empty());
+    let headers = lines.map(field).collect::<Result<_, _>>()?;
+    let response = build_response(status.into(), headers, Bytes::from(body.to_owned()))?;
+    check_typed_headers(&response)?;
+    Ok(response)
+}
 
-    fn from_form(form: &FormParams) -> Self {
-        let text = |name: &str| form.get(name).trim().to_owned();
-        Self {
-            name: text("name"),
-            note: text("note"),
-            status: text("status"),
-            headers: text("headers"),
-            // Browsers send line ends as CR LF.
-            body: form.get("body").replace("\r\n", "\n"),
-            accept_risk: form.get("accept_risk") == "true",
-        }
-    }
-
-    /// Returns the decision, with this actor for the audit log.
-    fn to_decision(&self, action: ActionKind, actor: String) -> Result<OperatorDecision, ApiProblem> {
-        if self.name.is_empty() {
-            return Err(ApiProblem::bad("name", "is empty: the audit log needs to know who you are"));
-        }
-        let change = match action {
-            ActionKind::Completed => self.to_completion()?,
-            ActionKind::NotExecuted => OperatorAction::NotExecuted,
-            ActionKind::Purge => OperatorAction::Purge,
-            ActionKind::Release => OperatorAction::Release,
-            ActionKind::Requeue => OperatorAction::Requeue,
-        };
-        Ok(OperatorDecision { change, actor, note: check_note(self.note.clone())?, accept_risk: self.accept_risk })
-    }
-
-    /// Whether it has a response that needs a second look.
-    fn is_doubtful(&self) -> bool {
-        match self.to_completion() {
-            Ok(OperatorAction::Complete(response)) => find_doubt(&response).is_some(),
-            _ => false,
-        }
-    }
-
-    fn to_completion(&self) -> Result<OperatorAction, ApiProblem> {
-        if self.headers.len() + self.body.len() > BODY_BYTES_MAX {
-            return Err(ApiProblem::body_too_large(BODY_BYTES_MAX));
-        }
-        let status = self.status.parse::<u16>();
-        let status = status.map_err(|_| ApiProblem::bad("status", "is not a status from 200 to 599"))?;
-        let field = |line: &str| match line.split_once(':') {
-            Some((name, value)) => Ok((name.trim().to_owned(), value.trim().to_owned())),
-            None => Err(ApiProblem::bad("headers", "has a line without a colon: write `Name: value`")),
-        };
-        let lines = self.headers.lines().filter(|line| !line.trim().is_empty());
-        let headers = lines.map(field).collect::<Result<_, _>>()?;
-        let body = Bytes::from(self.body.clone());
-        build_typed_response(status.into(), headers, body).map(|response| OperatorAction::Complete(response.into()))
-    }
+/// Whether a form has a response that needs a second look.
+fn is_doubtful(form: &FormParams) -> bool {
+    read_response(form).is_ok_and(|response| find_doubt(&response).is_some())
 }
 
 #[derive(Template)]
@@ -112,7 +82,8 @@ struct ChangePage<'a> {
     action: ActionKind,
     key: &'a KeyEntry,
     details: &'a KeyDetails,
-    draft: Draft,
+    /// The texts that the operator has typed in, to be shown again where they are refused.
+    draft: &'a FormParams,
     /// The risk that the checkbox accepts; `None` where there is no risk.
     risk: Option<&'static str>,
     /// Whether the decision is refused without the risk accepted.
@@ -122,21 +93,20 @@ struct ChangePage<'a> {
 
 #[derive(Template)]
 #[template(path = "bulk_change.html")]
-struct BulkChangePage {
+struct BulkChangePage<'a> {
     frame: Frame,
     action: ActionKind,
     filter: FilterForm,
-    draft: Draft,
+    draft: &'a FormParams,
     counted: BulkChange,
     risk: Option<String>,
     trouble: Option<String>,
 }
 
 impl Visit<'_> {
-    /// Shows the meaning and the consequences of a decision about one key, and the form for it.
     pub(super) async fn show_change(&self, id: &str, action: ActionKind) -> Result<Response<Body>, ApiProblem> {
-        let details = self.key_admin().show_key(id).await?;
-        Ok(self.render_change(StatusCode::OK, action, &details, Draft::empty(&self.visitor.name), None).await)
+        let details = self.admin.key_admin().show_key(id).await?;
+        Ok(self.render_change(StatusCode::OK, action, &details, &self.new_draft(), None).await)
     }
 
     /// Carries a decision about one key out, if the key is still as the form was about.
@@ -146,18 +116,17 @@ impl Visit<'_> {
         action: ActionKind,
         form: &FormParams,
     ) -> Result<Response<Body>, ApiProblem> {
-        let details = self.key_admin().show_key(id).await?;
+        let details = self.admin.key_admin().show_key(id).await?;
         let key = &details.entry;
-        let draft = Draft::from_form(form);
         if form.get("seen") != key.version() {
             let trouble = format!(
                 "The key has changed since you looked: it is {} now, after attempt {}. Nothing was done. Look again.",
                 key.state, key.attempts
             );
-            return Ok(self.render_change(StatusCode::CONFLICT, action, &details, draft, Some(trouble)).await);
+            return Ok(self.render_change(StatusCode::CONFLICT, action, &details, form, Some(trouble)).await);
         }
-        let changed = match draft.to_decision(action, self.actor(&draft.name)) {
-            Ok(decision) => self.key_admin().change_key(&key.id.to_string(), decision).await,
+        let changed = match read_decision(form, action, self.actor(form.text("name"))) {
+            Ok(decision) => self.admin.key_admin().change_key(&key.id.to_string(), decision).await,
             Err(problem) => Err(problem),
         };
         match changed {
@@ -167,7 +136,7 @@ impl Visit<'_> {
             }
             Err(problem) => {
                 let trouble = Some(explain_problem(&problem));
-                Ok(self.render_change(problem.status(), action, &details, draft, trouble).await)
+                Ok(self.render_change(problem.status(), action, &details, form, trouble).await)
             }
         }
     }
@@ -177,11 +146,11 @@ impl Visit<'_> {
         status: StatusCode,
         action: ActionKind,
         details: &KeyDetails,
-        draft: Draft,
+        draft: &FormParams,
         trouble: Option<String>,
     ) -> Response<Body> {
         let risk = details.risks.iter().find(|(kind, _)| *kind == action).map(|(_, risk)| *risk);
-        let is_doubtful = action == ActionKind::Completed && draft.is_doubtful();
+        let is_doubtful = action == ActionKind::Completed && is_doubtful(draft);
         // The attempt may be quiet by the time the form comes back.
         let needs_risk = is_doubtful || risk.is_some_and(|risk| risk != ActionRisk::AttemptRunning);
         let risk = risk.map(ActionRisk::acceptance).or(is_doubtful.then_some(DOUBTFUL_RESPONSE_RISK));
@@ -189,18 +158,16 @@ impl Visit<'_> {
         render_page(status, &ChangePage { frame, action, key, details, draft, risk, needs_risk, trouble })
     }
 
-    /// Shows how many keys a decision is for, its meaning and consequences, and the form for it.
     pub(super) async fn show_bulk_change(&self) -> Result<Response<Body>, ApiProblem> {
         let (action, filter) = read_bulk_change(&self.query)?;
-        self.render_bulk_change(StatusCode::OK, action, filter, Draft::empty(&self.visitor.name), None).await
+        self.render_bulk_change(StatusCode::OK, action, filter, &self.new_draft(), None).await
     }
 
     /// Carries a decision about several keys out, if they are no more than were counted.
     pub(super) async fn change_keys(&self, form: &FormParams) -> Result<Response<Body>, ApiProblem> {
         let (action, filter) = read_bulk_change(form)?;
-        let draft = Draft::from_form(form);
         let expect = form.get("expect").parse::<u64>().map_err(|_| ApiProblem::bad("expect", "is not a count"))?;
-        let changed = match draft.to_decision(action, self.actor(&draft.name)) {
+        let changed = match read_decision(form, action, self.actor(form.text("name"))) {
             Ok(decision) => self.request_bulk_change(&filter, decision, Some(expect)).await,
             Err(problem) => Err(problem),
         };
@@ -215,7 +182,7 @@ impl Visit<'_> {
             ))),
             Err(problem) => {
                 let trouble = Some(explain_problem(&problem));
-                self.render_bulk_change(problem.status(), action, filter, draft, trouble).await
+                self.render_bulk_change(problem.status(), action, filter, form, trouble).await
             }
         }
     }
@@ -225,17 +192,14 @@ impl Visit<'_> {
         status: StatusCode,
         action: ActionKind,
         filter: FilterForm,
-        draft: Draft,
+        draft: &FormParams,
         trouble: Option<String>,
     ) -> Result<Response<Body>, ApiProblem> {
         // The count does not depend on the response that is typed in, which may still be wrong.
         let is_completion = action == ActionKind::Completed;
-        let counting = Draft {
-            accept_risk: draft.accept_risk || is_completion,
-            status: "200".to_owned(),
-            ..Draft::empty("nobody")
-        };
-        let decision = counting.to_decision(action, self.actor(""))?;
+        let accept_risk = is_completion || draft.get("accept_risk") == "true";
+        let counting = [("name", "nobody"), ("status", "200"), ("accept_risk", if accept_risk { "true" } else { "" })];
+        let decision = read_decision(&FormParams::new(&counting), action, self.actor(""))?;
         let counted = self.request_bulk_change(&filter, decision, None).await?;
         let mut risks = counted.risks.clone();
         // An attempt that is quiet when the keys are counted may be followed by one that is not.
@@ -245,7 +209,7 @@ impl Visit<'_> {
         let mut accepted: Vec<_> = risks.into_iter().map(ActionRisk::acceptance).collect();
         if is_completion && counted.count > 1 {
             accepted.push(SHARED_RESPONSE_RISK);
-        } else if is_completion && draft.is_doubtful() {
+        } else if is_completion && is_doubtful(draft) {
             accepted.push(DOUBTFUL_RESPONSE_RISK);
         }
         let risk = (!accepted.is_empty()).then(|| accepted.join(" "));
@@ -264,8 +228,11 @@ impl Visit<'_> {
         if filter == KeyFilter::default() {
             return Err(ApiProblem::bad("filter", "is empty: say which keys"));
         }
-        let keys = KeySelection::ByFilter(Box::new(filter));
-        self.key_admin().change_keys(BulkRequest { keys, decision, expect }).await
+        self.admin.key_admin().change_keys(KeySelection::ByFilter(filter), decision, expect).await
+    }
+
+    fn new_draft(&self) -> FormParams {
+        FormParams::new(&[("name", &self.visitor.name)])
     }
 
     fn actor(&self, name: &str) -> String {
@@ -273,7 +240,6 @@ impl Visit<'_> {
     }
 }
 
-/// Reads the decision, and the filter of the keys that it is about.
 fn read_bulk_change(params: &FormParams) -> Result<(ActionKind, FilterForm), ApiProblem> {
     let action = ActionKind::parse(params.get("step"));
     let action = action.ok_or_else(|| ApiProblem::bad("step", "is not a decision"))?;

@@ -22,31 +22,27 @@ use crate::store::admin::{KeyCount, KeyCounts, KeyEntry};
 const KEY_CHARS_MAX: usize = 25;
 
 /// A time as it is shown.
-pub trait ShownTime {
+pub trait ShownTime: Copy + Into<SystemTime> {
     /// RFC 3339, for programs.
-    fn iso(&self) -> String;
+    fn iso(self) -> String {
+        rfc3339::format(self.into())
+    }
 
     /// To the second, for people who compare it with a log.
-    fn utc(&self) -> String {
+    fn utc(self) -> String {
         format!("{} UTC", self.iso().get(..19).unwrap_or_default().replace('T', " "))
     }
 
     /// Returns the time since then, or until then.
-    fn age(&self) -> String;
-}
-
-impl ShownTime for SystemTime {
-    fn iso(&self) -> String {
-        rfc3339::format(*self)
-    }
-
-    fn age(&self) -> String {
-        match SystemTime::now().duration_since(*self) {
+    fn age(self) -> String {
+        match SystemTime::now().duration_since(self.into()) {
             Ok(ago) => format!("{} ago", format_span(ago)),
             Err(ahead) => format!("in {}", format_span(ahead.duration())),
         }
     }
 }
+
+impl ShownTime for SystemTime {}
 
 /// A text, an id or a hash as it is shown.
 pub trait Shown: Display {
@@ -70,7 +66,6 @@ pub trait Shown: Display {
         format!("{:.12}…", self.to_string())
     }
 
-    /// The beginning and the end of a key.
     fn short_key(&self) -> String {
         shorten_middle(&self.visible(), KEY_CHARS_MAX)
     }
@@ -96,39 +91,37 @@ pub fn format_duration(took: Duration) -> String {
 
 impl KeyEntry {
     /// The key as text.
-    pub fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         String::from_utf8_lossy(&self.key).into_owned()
     }
 
     /// The cause for which the outcome is unknown; `None` for keys in other states.
-    pub fn undecided_cause(&self) -> Option<UnknownCause> {
+    pub(super) fn undecided_cause(&self) -> Option<UnknownCause> {
         self.cause.filter(|_| matches!(self.state, StateKind::Dead | StateKind::Unknown))
     }
 
     /// The time at which its state began; a key in flight has not been settled.
-    pub fn since(&self) -> SystemTime {
+    pub(super) fn since(&self) -> SystemTime {
         self.settled_at.unwrap_or(self.reserved_at)
     }
 
-    /// Its state, and what a retry gets in it.
-    pub fn explanation(&self) -> &'static str {
+    pub(super) fn explanation(&self) -> &'static str {
         text::explain_state(self.state, self.accepted_at.is_some())
     }
 
-    /// The decisions that are offered.
-    pub fn actions(&self) -> &'static [ActionKind] {
-        ActionKind::for_state(self.state)
+    pub(super) fn actions(&self) -> Vec<ActionKind> {
+        ActionKind::for_state(Some(self.state))
     }
 
     /// The version that a decision is made about: it must still be the same when the decision is carried out.
-    pub fn version(&self) -> String {
+    pub(super) fn version(&self) -> String {
         format!("{}-{}", self.state, self.attempts)
     }
 }
 
 impl TimelineAttempt {
     /// Its end; empty where it is not known.
-    pub fn end(&self) -> String {
+    pub(super) fn end(&self) -> String {
         match (self.state, self.duration_ms) {
             (Some(state), Some(took)) => format!("{state} after {}", format_duration(Duration::from_millis(took))),
             (Some(state), None) => state.to_string(),
@@ -138,14 +131,12 @@ impl TimelineAttempt {
 }
 
 impl RepeatingCaller {
-    /// Its counts.
-    pub fn counts(&self) -> String {
+    pub(super) fn counts(&self) -> String {
         let duplicates = quantity(self.duplicates, "duplicate", "duplicates");
         format!("{duplicates}, {}", quantity(self.mismatches, "mismatch", "mismatches"))
     }
 }
 
-/// The number of keys in a state.
 #[derive(Debug)]
 pub struct StateTotal {
     pub keys: u64,
@@ -156,7 +147,7 @@ pub struct StateTotal {
 
 impl KeyCounts {
     /// The totals of the states that keys are in, those that need an operator first.
-    pub fn totals(&self) -> Vec<(StateKind, StateTotal)> {
+    pub(super) fn totals(&self) -> Vec<(StateKind, StateTotal)> {
         let mut totals: BTreeMap<StateKind, StateTotal> = BTreeMap::new();
         for KeyCount { route, state, keys, exact } in &self.counts {
             let total = totals.entry(*state).or_insert(StateTotal { keys: 0, is_exact: true, by_route: Vec::new() });
@@ -171,8 +162,7 @@ impl KeyCounts {
         totals
     }
 
-    /// Returns the number of keys in this state.
-    pub fn count_of(&self, state: StateKind) -> u64 {
+    pub(super) fn count_of(&self, state: StateKind) -> u64 {
         self.counts.iter().filter(|count| count.state == state).map(|count| count.keys).sum()
     }
 }

@@ -3,29 +3,25 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use super::sessions::Visitor;
 use super::{Visit, text};
 use crate::admin::key_admin::problem::ProblemCode;
 use crate::domain::execution_risk::ActionKind;
 use crate::domain::quantity::quantity;
 use crate::instance::reload_state::RefusedReload;
 
-/// The part that all pages have in common.
 pub struct Frame {
     pub service: String,
     pub instance: String,
     pub reasons: Vec<String>,
     pub refused_reload: Option<Arc<RefusedReload>>,
-    /// The secret that its forms bring back.
-    pub form: String,
-    pub name: String,
-    pub is_signed_in: bool,
+    pub visitor: Visitor,
     pub now: SystemTime,
     pub version: &'static str,
     pub notice: Option<String>,
 }
 
 impl Visit<'_> {
-    /// Returns the frame of a page that is built now.
     pub(super) async fn build_frame(&self) -> Frame {
         let instance = &self.admin.instance;
         Frame {
@@ -33,9 +29,7 @@ impl Visit<'_> {
             instance: instance.instance_lease.id().to_string(),
             reasons: self.admin.readiness().await.reasons,
             refused_reload: instance.reload_state.refusal(),
-            form: self.visitor.form.reveal().to_owned(),
-            name: self.visitor.name.clone(),
-            is_signed_in: self.visitor.is_signed_in,
+            visitor: self.visitor.clone(),
             now: SystemTime::now(),
             version: env!("CARGO_PKG_VERSION"),
             notice: self.build_notice(),

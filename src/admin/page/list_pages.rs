@@ -10,9 +10,9 @@ use super::format::{Shown, ShownTime};
 use super::text::explain_state;
 use super::{FormParams, Frame, Visit, redirect_to, render_page};
 use crate::admin::key_admin::dto::{AuditLog, InstanceStats, KeyDetails, KeyList, KeyStats, ResponseSummary};
-use crate::admin::key_admin::params::{AuditQuery, ListQuery, parse_filter};
+use crate::admin::key_admin::params::add_condition;
 use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
-use crate::admin::key_admin::timeline::{TimelineEvent, timeline};
+use crate::admin::key_admin::timeline::TimelineEvent;
 use crate::body::Body;
 use crate::domain::execution_risk::ActionKind;
 use crate::domain::fingerprint::form::escape;
@@ -28,52 +28,39 @@ const LOG_SHOWN: u32 = 8;
 /// The time for which a key is searched through the whole table before the operator is asked whether to go on.
 const FIND_MAX: Duration = Duration::from_secs(10);
 
-/// A filter as it was typed.
-#[derive(Clone, Default, PartialEq, Eq)]
+/// A filter as it was typed: the names and texts of its conditions, none of them empty.
+#[derive(Default)]
 pub struct FilterForm {
-    pub state: String,
-    pub route: String,
-    pub scope: String,
-    pub older_than: String,
+    pub conditions: Vec<(&'static str, String)>,
 }
 
 impl FilterForm {
     pub fn from_params(params: &FormParams) -> Self {
-        let text = |name: &str| params.get(name).trim().to_owned();
-        Self { state: text("state"), route: text("route"), scope: text("scope"), older_than: text("older_than") }
+        let conditions = ["state", "route", "scope", "older_than"].map(|name| (name, params.text(name).to_owned()));
+        Self { conditions: conditions.into_iter().filter(|(_, text)| !text.is_empty()).collect() }
     }
 
-    /// Returns its conditions; an empty text is none.
-    pub fn conditions(&self) -> Vec<(&'static str, &str)> {
-        let all =
-            [("state", &*self.state), ("route", &self.route), ("scope", &self.scope), ("older_than", &self.older_than)];
-        all.into_iter().filter(|(_, value)| !value.is_empty()).collect()
+    /// Returns the text of a condition; the empty text where it has none.
+    pub fn get(&self, name: &str) -> &str {
+        self.conditions.iter().find(|(known, _)| *known == name).map_or("", |(_, text)| text)
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.conditions().is_empty()
-    }
-
-    /// Reads the conditions.
-    ///
-    /// # Errors
-    /// [`ApiProblem`] names the condition that is wrong.
     pub fn to_key_filter(&self) -> Result<KeyFilter, ApiProblem> {
-        parse_filter(self.conditions())
+        let mut filter = KeyFilter::default();
+        for (name, text) in &self.conditions {
+            add_condition(&mut filter, name, text.as_bytes())?;
+        }
+        Ok(filter)
     }
 
     /// Returns the query string of an address with this filter.
     pub fn query(&self) -> String {
-        let pair = |(name, value): (&str, &str)| format!("{name}={}", escape(value.as_bytes()));
-        self.conditions().into_iter().map(pair).collect::<Vec<_>>().join("&")
+        let pairs = self.conditions.iter().map(|(name, text)| format!("{name}={}", escape(text.as_bytes())));
+        pairs.collect::<Vec<_>>().join("&")
     }
 
-    /// Returns the decisions for keys that fit.
-    pub fn actions(&self) -> &'static [ActionKind] {
-        match StateKind::parse(&self.state) {
-            Some(state) => ActionKind::for_state(state),
-            None => &ActionKind::ALL,
-        }
+    pub fn actions(&self) -> Vec<ActionKind> {
+        ActionKind::for_state(StateKind::parse(self.get("state")))
     }
 }
 
@@ -114,7 +101,6 @@ struct KeyPageView<'a> {
     frame: Frame,
     key: &'a KeyEntry,
     details: &'a KeyDetails,
-    timeline: Vec<TimelineEvent>,
 }
 
 /// A key that is gone, with its entries of the audit log.
@@ -133,19 +119,27 @@ struct AuditPage {
     log: AuditLog,
 }
 
+#[derive(Template)]
+#[template(path = "runbook.html")]
+struct RunbookPage {
+    frame: Frame,
+    title: &'static str,
+    text: &'static str,
+}
+
 impl Visit<'_> {
     /// Shows the keys that need an operator, then the counts. Without the store the page is there too, and says so.
     pub(super) async fn show_overview(&self) -> Response<Body> {
-        let key_admin = self.key_admin();
+        let key_admin = self.admin.key_admin();
         let list = |state: StateKind| {
             let filter = KeyFilter { state: Some(state), ..KeyFilter::default() };
-            key_admin.list_keys(ListQuery { filter, after: None, limit: WAITING_SHOWN })
+            key_admin.list_keys(filter, "", WAITING_SHOWN)
         };
         let (dead, unknown, stats, log) = tokio::join!(
             list(StateKind::Dead),
             list(StateKind::Unknown),
             key_admin.count_keys(),
-            key_admin.list_audit(AuditQuery { id: None, before: None, limit: LOG_SHOWN }),
+            key_admin.list_audit("", "", LOG_SHOWN),
         );
         let problems = [dead.as_ref().err(), unknown.as_ref().err(), stats.as_ref().err(), log.as_ref().err()];
         let trouble = problems.into_iter().flatten().next().map(|problem| problem.detail.clone());
@@ -164,38 +158,35 @@ impl Visit<'_> {
 
     /// Shows the keys that fit a filter, or leads to the one with an id.
     pub(super) async fn show_keys(&self) -> Result<Response<Body>, ApiProblem> {
-        let id = self.query.get("id").trim();
+        let id = self.query.text("id");
         if !id.is_empty() {
             let id: String = id.chars().filter(char::is_ascii_alphanumeric).collect();
             return Ok(redirect_to(&format!("/keys/{id}")));
         }
         let filter = FilterForm::from_params(&self.query);
-        let query = ListQuery::new(filter.to_key_filter()?, self.query.get("cursor"), PAGE)?;
-        let list = self.key_admin().list_keys(query).await?;
+        let list = self.admin.key_admin().list_keys(filter.to_key_filter()?, self.query.get("cursor"), PAGE).await?;
         Ok(self.render_keys(None, filter, list).await)
     }
 
     /// Finds the keys with exactly this name. A form sends it: an address stays in histories, and a key belongs to its
     /// caller.
     pub(super) async fn find_keys(&self, form: &FormParams) -> Result<Response<Body>, ApiProblem> {
-        let key = form.get("key").trim();
+        let key = form.text("key");
         if key.is_empty() {
             return Err(ApiProblem::bad("key", "is empty: write the whole key, as the client sent it"));
         }
         let begun = Instant::now();
         let filter = KeyFilter { key: Some(key.as_bytes().to_owned()), ..KeyFilter::default() };
-        let mut query = ListQuery::new(filter, form.get("cursor"), PAGE)?;
-        let mut found = KeyList { keys: Vec::new(), next: None };
-        while begun.elapsed() < FIND_MAX && found.keys.len() < PAGE as usize {
-            let list = self.key_admin().list_keys(query.clone()).await?;
-            found.keys.extend(list.keys);
+        let mut found = KeyList { keys: Vec::new(), next: Some(form.get("cursor").to_owned()) };
+        while begun.elapsed() < FIND_MAX
+            && found.keys.len() < PAGE as usize
+            && let Some(cursor) = &found.next
+        {
+            let list = self.admin.key_admin().list_keys(filter.clone(), cursor, PAGE).await?;
             found.next = list.next;
-            query.after = list.next.map(|next| next.cursor);
-            if query.after.is_none() {
-                break;
-            }
+            found.keys.extend(list.keys);
         }
-        match (&*found.keys, found.next) {
+        match (&*found.keys, &found.next) {
             ([one], None) => Ok(redirect_to(&format!("/keys/{}", one.id))),
             _ => Ok(self.render_keys(Some(key.short_key()), FilterForm::default(), found).await),
         }
@@ -208,18 +199,14 @@ impl Visit<'_> {
 
     /// Shows all about one key; where it is gone, its entries of the audit log.
     pub(super) async fn show_key(&self, id: &str) -> Result<Response<Body>, ApiProblem> {
-        match self.key_admin().show_key(id).await {
+        match self.admin.key_admin().show_key(id).await {
             Ok(details) => {
                 let (frame, key) = (self.build_frame().await, &details.entry);
-                let timeline = timeline(key, &details.audit);
-                Ok(render_page(StatusCode::OK, &KeyPageView { frame, key, details: &details, timeline }))
+                Ok(render_page(StatusCode::OK, &KeyPageView { frame, key, details: &details }))
             }
             Err(problem) if problem.code == ProblemCode::NoSuchKey => {
                 // The log is found by whole ids alone, and may be out of reach: then nothing of it is shown.
-                let log = match AuditQuery::new(id, "", PAGE) {
-                    Ok(query) => self.key_admin().list_audit(query).await,
-                    Err(problem) => Err(problem),
-                };
+                let log = self.admin.key_admin().list_audit(id, "", PAGE).await;
                 let audit = log.map(|log| log.entries).unwrap_or_default();
                 let page = KeyGonePage { frame: self.build_frame().await, detail: problem.detail, audit };
                 Ok(render_page(StatusCode::NOT_FOUND, &page))
@@ -228,11 +215,15 @@ impl Visit<'_> {
         }
     }
 
-    /// Shows the audit log, the latest first.
     pub(super) async fn show_audit(&self) -> Result<Response<Body>, ApiProblem> {
-        let query = AuditQuery::new("", self.query.get("cursor"), PAGE)?;
-        let log = self.key_admin().list_audit(query).await?;
+        let log = self.admin.key_admin().list_audit("", self.query.get("cursor"), PAGE).await?;
         Ok(render_page(StatusCode::OK, &AuditPage { frame: self.build_frame().await, log }))
+    }
+
+    /// Shows a runbook about keys that wait for a decision, for those who have no other copy now.
+    pub(super) async fn show_runbook(&self, markdown: &'static str) -> Response<Body> {
+        let (title, text) = markdown.trim_start_matches("# ").split_once('\n').unwrap_or_default();
+        render_page(StatusCode::OK, &RunbookPage { frame: self.build_frame().await, title, text: text.trim() })
     }
 }
 
@@ -240,7 +231,9 @@ impl Visit<'_> {
 mod tests {
     use std::time::SystemTime;
 
+    use super::super::Sessions;
     use super::*;
+    use crate::admin::auth::Role;
     use crate::domain::ids::InstanceId;
     use crate::domain::scope::Scope;
     use crate::instance::metrics::RenewedPart;
@@ -257,9 +250,7 @@ mod tests {
             instance: "ab".into(),
             reasons: vec!["store: <away>".into()],
             refused_reload: None,
-            form: "secret".into(),
-            name: String::new(),
-            is_signed_in: false,
+            visitor: Sessions::new().anonymous_visitor(Role::Operator),
             now: SystemTime::now(),
             version: "0",
             notice: None,
@@ -268,7 +259,6 @@ mod tests {
             service: "shop".into(),
             counts: KeyCounts { counts: Vec::new(), sample: CountSample { rows: 0, share: 1.0 } },
             without_route: Vec::new(),
-            instance: None,
         };
         let seen = InstanceStats { instance: InstanceId::from_random(1), callers, unguarded, renewed };
         OverviewPage { frame, trouble: None, waiting: Vec::new(), stats: Some(stats), seen, log: None }

@@ -2,76 +2,37 @@
 
 use crate::instance::recent_outcomes::{MINUTES, MinuteCounts};
 use crate::protocol::status::OncegateStatus;
+use crate::telemetry::metrics::Label;
 
 /// The width of a minute, of which the bar leaves a gap, and the height of the highest bar, in units of the chart.
 const MINUTE_WIDTH: usize = 10;
-const BAR_WIDTH: usize = 8;
-const HEIGHT: usize = 100;
+pub const BAR_WIDTH: usize = 8;
+pub const HEIGHT: usize = 100;
+pub const WIDTH: usize = MINUTES * MINUTE_WIDTH;
 
-/// Outcomes that mean the same to an operator, drawn in one colour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OutcomeGroup {
-    Executed,
-    Replayed,
-    Pending,
-    Refused,
-    Unknown,
-    Unguarded,
-}
+/// Outcomes that mean the same to an operator, drawn in one colour, from the bottom of a bar to its top: the class of the colour
+/// in `page.css`, the label, and the statuses.
+const GROUPS: [(&str, &str, &[OncegateStatus]); 6] = [
+    ("executed", "executed", &[OncegateStatus::Executed]),
+    ("replayed", "replayed", &[OncegateStatus::Replayed]),
+    ("pending", "in flight or queued", &[OncegateStatus::InFlight, OncegateStatus::Queued]),
+    (
+        "refused",
+        "refused or released",
+        &[OncegateStatus::KeyReused, OncegateStatus::Rejected, OncegateStatus::Released],
+    ),
+    ("unknown", "unknown or unstored", &[OncegateStatus::Unknown, OncegateStatus::Unstored]),
+    ("unguarded", "bypassed or observed", &[OncegateStatus::Bypassed, OncegateStatus::Observed]),
+];
 
-impl OutcomeGroup {
-    /// All groups, from the bottom of a bar to its top.
-    const ALL: [Self; 6] =
-        [Self::Executed, Self::Replayed, Self::Pending, Self::Refused, Self::Unknown, Self::Unguarded];
-
-    fn from_status(status: OncegateStatus) -> Self {
-        match status {
-            OncegateStatus::Executed => Self::Executed,
-            OncegateStatus::Replayed => Self::Replayed,
-            OncegateStatus::InFlight | OncegateStatus::Queued => Self::Pending,
-            OncegateStatus::KeyReused | OncegateStatus::Rejected | OncegateStatus::Released => Self::Refused,
-            OncegateStatus::Unknown | OncegateStatus::Unstored => Self::Unknown,
-            OncegateStatus::Bypassed | OncegateStatus::Observed => Self::Unguarded,
-        }
-    }
-
-    /// The class of its colour in `page.css`, and its label.
-    fn words(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Executed => ("executed", "executed"),
-            Self::Replayed => ("replayed", "replayed"),
-            Self::Pending => ("pending", "in flight or queued"),
-            Self::Refused => ("refused", "refused or released"),
-            Self::Unknown => ("unknown", "unknown or unstored"),
-            Self::Unguarded => ("unguarded", "bypassed or observed"),
-        }
-    }
-}
-
-/// The chart, as its template draws it.
 #[derive(Debug)]
 pub struct OutcomeChart {
-    pub bars: Vec<BarPart>,
-    pub legend: Vec<LegendEntry>,
+    /// The class, x, y and height of each part of a bar.
+    pub bars: Vec<(&'static str, usize, String, String)>,
+    /// The class and label of each colour, and the number of requests that it stands for.
+    pub legend: Vec<(&'static str, &'static str, u64)>,
     /// The number of requests in the busiest minute.
     pub busiest: u64,
-}
-
-/// A part of a bar.
-#[derive(Debug)]
-pub struct BarPart {
-    pub class: &'static str,
-    pub x: usize,
-    pub y: String,
-    pub height: String,
-}
-
-/// A colour of the chart, with the number of requests that it stands for.
-#[derive(Debug)]
-pub struct LegendEntry {
-    pub class: &'static str,
-    pub label: &'static str,
-    pub requests: u64,
 }
 
 impl OutcomeChart {
@@ -80,51 +41,35 @@ impl OutcomeChart {
         let grouped: Vec<_> = minutes.iter().map(group).collect();
         let busiest = grouped.iter().map(|groups| groups.iter().sum()).max().filter(|requests| *requests > 0)?;
         let bars = grouped.iter().enumerate().flat_map(|(minute, groups)| stack(minute, groups, busiest)).collect();
-        let legend = OutcomeGroup::ALL.into_iter().enumerate().filter_map(|(index, group)| {
-            let (requests, (class, label)) = (grouped.iter().map(|groups| groups[index]).sum(), group.words());
-            (requests > 0).then_some(LegendEntry { class, label, requests })
+        let legend = GROUPS.into_iter().enumerate().filter_map(|(index, (class, label, _))| {
+            let requests = grouped.iter().map(|groups| groups[index]).sum();
+            (requests > 0).then_some((class, label, requests))
         });
         Some(Self { bars, legend: legend.collect(), busiest })
     }
 
-    pub fn width(&self) -> usize {
-        MINUTES * MINUTE_WIDTH
-    }
-
-    pub fn height(&self) -> usize {
-        HEIGHT
-    }
-
-    pub fn bar_width(&self) -> usize {
-        BAR_WIDTH
-    }
-
     /// The chart in words.
     pub fn text(&self) -> String {
-        let parts: Vec<_> = self.legend.iter().map(|entry| format!("{} {}", entry.requests, entry.label)).collect();
+        let parts: Vec<_> = self.legend.iter().map(|(_, label, requests)| format!("{requests} {label}")).collect();
         format!("Outcomes of the last hour by minute: {}; at most {} in a minute", parts.join(", "), self.busiest)
     }
 }
 
-/// The number of requests of each group, in the order of [`OutcomeGroup::ALL`].
-fn group(counts: &MinuteCounts) -> [u64; OutcomeGroup::ALL.len()] {
-    let mut groups = [0; OutcomeGroup::ALL.len()];
-    for (status, count) in OncegateStatus::ALL.into_iter().zip(counts) {
-        groups[OutcomeGroup::from_status(status) as usize] += u64::from(*count);
-    }
-    groups
+fn group(counts: &MinuteCounts) -> [u64; GROUPS.len()] {
+    let count_of = |status: &OncegateStatus| status.index().map_or(0, |index| u64::from(counts[index]));
+    GROUPS.map(|(.., statuses)| statuses.iter().map(count_of).sum())
 }
 
-fn stack(minute: usize, groups: &[u64], busiest: u64) -> Vec<BarPart> {
+fn stack(minute: usize, groups: &[u64], busiest: u64) -> Vec<(&'static str, usize, String, String)> {
     let scale = |requests: u64| requests as f64 * HEIGHT as f64 / busiest as f64;
     let mut below = 0;
     let mut parts = Vec::new();
-    for (group, requests) in OutcomeGroup::ALL.into_iter().zip(groups) {
+    for ((class, ..), requests) in GROUPS.into_iter().zip(groups) {
         below += requests;
         if *requests > 0 {
             let (y, height) = (HEIGHT as f64 - scale(below), scale(*requests));
             let x = minute * MINUTE_WIDTH + (MINUTE_WIDTH - BAR_WIDTH) / 2;
-            parts.push(BarPart { class: group.words().0, x, y: format!("{y:.2}"), height: format!("{height:.2}") });
+            parts.push((class, x, format!("{y:.2}"), format!("{height:.2}")));
         }
     }
     parts
@@ -133,6 +78,13 @@ fn stack(minute: usize, groups: &[u64], busiest: u64) -> Vec<BarPart> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_status_is_in_one_group() {
+        let groups = GROUPS.map(|(.., statuses)| statuses).concat();
+        assert_eq!(groups.len(), OncegateStatus::ALL.len());
+        assert!(OncegateStatus::ALL.iter().all(|status| groups.contains(status)), "{groups:?}");
+    }
 
     #[test]
     fn bars_are_stacked_and_as_high_as_their_share_of_the_busiest_minute() {
@@ -144,7 +96,7 @@ mod tests {
         minutes[59][index(OncegateStatus::Executed)] = 1;
         minutes[59][index(OncegateStatus::Unstored)] = 1;
         let chart = OutcomeChart::new(&minutes).unwrap();
-        let bars: Vec<_> = chart.bars.iter().map(|part| (part.class, part.x, &*part.y, &*part.height)).collect();
+        let bars: Vec<_> = chart.bars.iter().map(|(class, x, y, height)| (*class, *x, &**y, &**height)).collect();
         assert_eq!(
             bars,
             [

@@ -4,11 +4,11 @@
 //! and leaves nothing to be stolen from a disk.
 
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
@@ -26,7 +26,6 @@ const SESSIONS_MAX: usize = 64;
 pub struct SessionSecret(String);
 
 impl SessionSecret {
-    /// A new secret of 256 random bits.
     fn new() -> Self {
         let mut random = [0; 32];
         getrandom::fill(&mut random).expect("the operating system gives random bytes, as it did at the start");
@@ -53,11 +52,9 @@ pub struct Visitor {
     pub name: String,
     /// Whether there is a session to sign out of.
     pub is_signed_in: bool,
-    /// Whether they may change keys.
     pub role: Role,
 }
 
-/// The open sessions.
 pub struct Sessions {
     /// The secret of visitors without a session, and of the form for signing in.
     form: SessionSecret,
@@ -80,7 +77,6 @@ impl Session {
 }
 
 impl Sessions {
-    /// No sessions.
     pub fn new() -> Self {
         Self { form: SessionSecret::new(), open: Mutex::default() }
     }
@@ -99,20 +95,20 @@ impl Sessions {
     /// to.
     pub fn find_visitor(&self, cookie: &[u8], peer: IpAddr) -> Option<Visitor> {
         let id = digest(cookie);
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         open.retain(|session| !session.is_over());
         let session = open.iter_mut().find(|session| is_same(&session.id, &id) && session.peer == peer)?;
         session.used = Instant::now();
         Some(session.visitor.clone())
     }
 
-    /// Opens a session, and returns its cookie's value.
+    /// Returns the cookie's value.
     pub fn sign_in(&self, name: String, role: Role, peer: IpAddr) -> SessionSecret {
         let cookie = SessionSecret::new();
         let now = Instant::now();
         let visitor = Visitor { form: SessionSecret::new(), name, is_signed_in: true, role };
         let session = Session { id: digest(cookie.0.as_bytes()), peer, visitor, begun: now, used: now };
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         open.retain(|session| !session.is_over());
         if open.len() >= SESSIONS_MAX
             && let Some(oldest) = (0..open.len()).min_by_key(|at| open[*at].used)
@@ -123,15 +119,13 @@ impl Sessions {
         cookie
     }
 
-    /// Ends all sessions.
     pub fn sign_out_all(&self) {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.open.lock().clear();
     }
 
-    /// Ends the session of that cookie.
     pub fn sign_out(&self, cookie: &[u8]) {
         let id = digest(cookie);
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|session| !is_same(&session.id, &id));
+        self.open.lock().retain(|session| !is_same(&session.id, &id));
     }
 }
 

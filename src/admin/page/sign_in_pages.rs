@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use askama::Template;
 use http::header::{HeaderValue, RETRY_AFTER, SET_COOKIE};
-use http::{Response, StatusCode};
+use http::{Method, Response, StatusCode};
 
 use super::sessions::LIFETIME;
 use super::{FORM, FormParams, PagePath, redirect_to, render_message, render_page, with_challenge};
-use crate::admin::auth::{AccessDenied, Role};
+use crate::admin::auth::{self, AccessDenied};
 use crate::admin::{AdminListener, key_admin};
 use crate::body::Body;
 
@@ -24,7 +24,6 @@ struct SignInPage<'a> {
 }
 
 impl AdminListener {
-    /// Shows the form for the token.
     pub(super) fn show_sign_in(&self, query: &FormParams) -> Response<Body> {
         if self.tokens().operator.is_none() {
             return redirect_to("/");
@@ -43,32 +42,29 @@ impl AdminListener {
         render_page(status, &page)
     }
 
-    /// Opens a session for a visitor with the token. After too many wrong tokens from one address, no token from there is
-    /// looked at for a while.
+    /// Opens a session for a visitor with the token.
     pub(super) fn sign_in(&self, form: &FormParams, listener: SocketAddr, peer: IpAddr) -> Response<Body> {
         let tokens = self.tokens();
-        let Some(operator) = &tokens.operator else { return redirect_to("/") };
+        if tokens.operator.is_none() {
+            return redirect_to("/");
+        }
         if !self.sessions.sign_in_form().is(form.get(FORM).as_bytes()) {
             let why = Some("The form was out of date: this instance has been restarted since. Try again.");
             return self.render_sign_in(StatusCode::FORBIDDEN, form, why);
         }
-        if let Some(wait) = self.guesses.wait_before_token(peer) {
-            self.note_denied(peer, AccessDenied::Slowed(wait));
-            return slowed_response(wait);
-        }
-        // As in the audit log: short, and in one line.
-        let actor = key_admin::remote_actor(peer, Some(form.get("name").as_bytes()));
-        let shown = form.get("token").trim().as_bytes();
-        let role = match &tokens.reader {
-            _ if operator.matches(shown) => Role::Operator,
-            Some(reader) if reader.matches(shown) => Role::Reader,
-            _ => {
-                self.guesses.count_wrong_token(peer);
-                self.note_denied(peer, AccessDenied::WrongToken);
+        let role = match auth::check_token(Some(form.text("token").as_bytes()), peer, &tokens, &self.guesses) {
+            Ok(role) => role,
+            Err(denied) => {
+                self.note_denied(peer, denied);
                 let why = Some("This is not the listener's token.");
-                return with_challenge(self.render_sign_in(StatusCode::UNAUTHORIZED, form, why));
+                return match denied {
+                    AccessDenied::Slowed(wait) => slowed_response(wait),
+                    _ => with_challenge(self.render_sign_in(StatusCode::UNAUTHORIZED, form, why)),
+                };
             }
         };
+        // As in the audit log: short, and in one line.
+        let actor = key_admin::remote_actor(peer, Some(form.get("name").as_bytes()));
         tracing::info!(actor, "an operator has signed in");
         let cookie = self.sessions.sign_in(form.get("name").to_owned(), role, peer);
         let mut response = redirect_to(parse_own_page(form.get("next")).unwrap_or("/"));
@@ -77,7 +73,6 @@ impl AdminListener {
     }
 }
 
-/// Returns the response to an address that has shown too many wrong tokens.
 pub fn slowed_response(wait: Duration) -> Response<Body> {
     let why = "Too many wrong tokens have come from your address. Oncegate accepts none from there for a minute.";
     let mut response = render_message(StatusCode::TOO_MANY_REQUESTS, "Wait a minute", why);
@@ -85,7 +80,6 @@ pub fn slowed_response(wait: Duration) -> Response<Body> {
     response
 }
 
-/// Returns the response that deletes the cookie.
 pub fn sign_out_response(listener: SocketAddr) -> Response<Body> {
     let mut response = redirect_to("/sign-in");
     set_cookie(&mut response, listener, "", 0);
@@ -109,18 +103,8 @@ fn set_cookie(response: &mut Response<Body>, listener: SocketAddr, value: &str, 
 /// Returns the page that a visitor wanted before signing in, if it is one of this listener: nobody is sent elsewhere.
 fn parse_own_page(next: &str) -> Option<&str> {
     let path = next.split('?').next()?;
-    let is_page = match PagePath::parse(path)? {
-        PagePath::Change(..)
-        | PagePath::Key(_)
-        | PagePath::Keys
-        | PagePath::Audit
-        | PagePath::Instances
-        | PagePath::Overview
-        | PagePath::Routes
-        | PagePath::Runbook(_)
-        | PagePath::BulkChange => true,
-        PagePath::Find | PagePath::SignIn | PagePath::SignOut | PagePath::Style => false,
-    };
+    let page = PagePath::parse(path)?;
+    let is_page = page.methods().contains(&Method::GET) && !matches!(page, PagePath::SignIn | PagePath::Style);
     let is_plain = next.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
     (is_page && is_plain).then_some(next)
 }

@@ -12,7 +12,6 @@ pub const DOUBTFUL_RESPONSE_RISK: &str = "I have looked again: every retry is to
 pub const SHARED_RESPONSE_RISK: &str =
     "I accept that the retries of all these keys get this one response, whoever their callers are.";
 
-/// The texts about a decision.
 pub struct ActionText {
     /// The name in addresses and forms.
     pub name: &'static str,
@@ -20,7 +19,6 @@ pub struct ActionText {
     pub label: &'static str,
     /// The command of `oncegate keys` that does the same.
     pub command: &'static str,
-    /// The text of its button.
     pub button: &'static str,
     /// The statement that the operator makes by it.
     pub meaning: &'static str,
@@ -30,8 +28,7 @@ pub struct ActionText {
 }
 
 impl ActionKind {
-    /// Its texts.
-    pub fn text(self) -> &'static ActionText {
+    pub(super) fn text(self) -> &'static ActionText {
         match self {
             Self::Completed => &ActionText {
                 name: "completed",
@@ -81,26 +78,19 @@ impl ActionKind {
         }
     }
 
-    /// The decision of that name.
-    pub fn parse(name: &str) -> Option<Self> {
+    pub(super) fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|action| action.text().name == name)
     }
 
-    /// The decisions for a key in that state, those that need the risk accepted among them.
-    pub fn for_state(state: StateKind) -> &'static [Self] {
-        match state {
-            StateKind::Completed => &[Self::Release, Self::Purge],
-            StateKind::Dead => &[Self::Completed, Self::NotExecuted, Self::Requeue, Self::Purge],
-            StateKind::Unknown => &[Self::Completed, Self::NotExecuted, Self::Purge],
-            StateKind::Expired | StateKind::Queued | StateKind::Retryable => &[Self::Purge],
-            StateKind::InFlight => &[],
-        }
+    /// The decisions for keys in that state, or in any; those that need the risk accepted among them.
+    pub(super) fn for_state(state: Option<StateKind>) -> Vec<Self> {
+        Self::ALL.into_iter().filter(|action| state.is_none_or(|state| action.is_for(state))).collect()
     }
 }
 
 impl ActionRisk {
     /// The statement by which the operator accepts the risk.
-    pub fn acceptance(self) -> &'static str {
+    pub(super) fn acceptance(self) -> &'static str {
         match self {
             Self::AttemptRunning => {
                 "I do not wait. Its last attempt may still be running, or may still arrive: it may be executed, and the next retry too."
@@ -151,8 +141,7 @@ pub fn explain_state(state: StateKind, accepted: bool) -> &'static str {
 }
 
 impl UnknownCause {
-    /// Explains it.
-    pub fn explanation(self) -> String {
+    pub(super) fn explanation(self) -> String {
         match self {
             Self::Body => {
                 "a rule of the route's `outcome` takes the response's body for unknown, or cannot read it".into()
@@ -175,7 +164,6 @@ impl UnknownCause {
     }
 }
 
-/// Explains why a key was not changed.
 pub fn explain_refusal(code: ProblemCode) -> &'static str {
     match code {
         ProblemCode::KeyChanged => "it has changed since it was looked at",
@@ -190,38 +178,7 @@ pub fn explain_refusal(code: ProblemCode) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderMap, StatusCode};
-
     use super::*;
-    use crate::domain::response::StoredResponse;
-    use crate::store::admin::OperatorAction;
-
-    #[test]
-    fn the_page_offers_the_decisions_that_the_store_carries_out() {
-        for state in StateKind::ALL {
-            for action in ActionKind::ALL {
-                let response = StoredResponse {
-                    status: StatusCode::OK,
-                    headers: HeaderMap::new(),
-                    body: None,
-                    trailers: HeaderMap::new(),
-                };
-                let change = match action {
-                    ActionKind::Completed => OperatorAction::Complete(response.into()),
-                    ActionKind::NotExecuted => OperatorAction::NotExecuted,
-                    ActionKind::Purge => OperatorAction::Purge,
-                    ActionKind::Release => OperatorAction::Release,
-                    ActionKind::Requeue => OperatorAction::Requeue,
-                };
-                assert_eq!(change.kind(), action);
-                assert_eq!(
-                    ActionKind::for_state(state).contains(&action),
-                    action.is_for(state),
-                    "{action:?} of {state}"
-                );
-            }
-        }
-    }
 
     #[test]
     fn an_action_is_found_by_its_name() {

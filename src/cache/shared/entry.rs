@@ -30,11 +30,9 @@ pub(super) struct EntryNames {
 /// A record as an entry has it.
 #[derive(Debug)]
 pub(super) struct SharedRecord {
-    /// The completed record.
     pub(super) record: Record,
     /// The purge count when the read of the store began that the record comes from.
     pub(super) epoch: CacheEpoch,
-    /// The end of its TTL.
     pub(super) expires_at: SystemTime,
 }
 
@@ -62,7 +60,6 @@ impl EntryNames {
         Self { prefix: format!("oncegate:1:{service}:{}:", HEXLOWER.encode(&store[..8])) }
     }
 
-    /// The name of a record's entry.
     pub(super) fn name(&self, id: &RecordId) -> String {
         format!("{}{id}", self.prefix)
     }
@@ -118,7 +115,7 @@ fn encode_record(record: &Record, epoch: CacheEpoch) -> Option<Vec<u8>> {
     let (recipe, fields) = (record.recipe.to_stored(), response.encode_fields());
     let body = response.body.as_deref();
     let mut text = Vec::with_capacity(96 + recipe.len() + fields.len() + body.map_or(0, <[u8]>::len));
-    text.extend_from_slice(&epoch.purges().to_be_bytes());
+    text.extend_from_slice(&epoch.0.to_be_bytes());
     text.extend_from_slice(&to_ms(*expires_at)?.to_be_bytes());
     text.extend_from_slice(&record.accepted_at.map_or(Some(NOT_ACCEPTED), to_ms)?.to_be_bytes());
     text.extend_from_slice(&record.attempt.to_be_bytes());
@@ -135,7 +132,7 @@ fn encode_record(record: &Record, epoch: CacheEpoch) -> Option<Vec<u8>> {
 }
 
 fn decode_record(id: RecordId, mut text: Bytes) -> Option<SharedRecord> {
-    let epoch = CacheEpoch::new(text.try_get_u64().ok()?);
+    let epoch = CacheEpoch(text.try_get_u64().ok()?);
     let expires_at = from_ms(text.try_get_i64().ok()?)?;
     let accepted_at = match text.try_get_i64().ok()? {
         NOT_ACCEPTED => None,
@@ -212,9 +209,9 @@ mod tests {
         for secrets in secrets() {
             for body in [Some(&b"paid"[..]), Some(b""), None] {
                 let (name, record) = (names().name(&id(1)), record(body));
-                let entry = encode(&secrets, &name, &record, CacheEpoch::new(3)).unwrap();
+                let entry = encode(&secrets, &name, &record, CacheEpoch(3)).unwrap();
                 let found = decode(&secrets, &name, id(1), entry.into()).unwrap();
-                assert_eq!((found.epoch, to_ms(found.expires_at)), (CacheEpoch::new(3), Some(86_400_001)));
+                assert_eq!((found.epoch, to_ms(found.expires_at)), (CacheEpoch(3), Some(86_400_001)));
                 assert_eq!(format!("{:?}", found.record), format!("{record:?}"));
                 assert!(found.record.token.is_same(&record.token));
             }
@@ -225,7 +222,7 @@ mod tests {
     fn a_changed_cut_or_foreign_entry_is_none() {
         for secrets in secrets() {
             let name = names().name(&id(1));
-            let entry = encode(&secrets, &name, &record(Some(b"paid")), CacheEpoch::new(3)).unwrap();
+            let entry = encode(&secrets, &name, &record(Some(b"paid")), CacheEpoch(3)).unwrap();
             for place in 0..entry.len() {
                 let mut changed = entry.clone();
                 changed[place] ^= 1;
@@ -248,7 +245,7 @@ mod tests {
         let [none, ours] = secrets();
         let other = Secrets::new([Secret::new("another secret of ours")]);
         let name = names().name(&id(1));
-        let entry = |secrets| encode(secrets, &name, &record(Some(b"canary")), CacheEpoch::new(0)).unwrap();
+        let entry = |secrets| encode(secrets, &name, &record(Some(b"canary")), CacheEpoch(0)).unwrap();
         assert!(memchr::memmem::find(&entry(&none), b"canary").is_some());
         assert!(memchr::memmem::find(&entry(&ours), b"canary").is_none());
         for (writer, reader) in [(&none, &ours), (&ours, &none), (&other, &ours)] {
@@ -260,13 +257,13 @@ mod tests {
     fn only_completed_records_are_encoded() {
         let [none, _] = secrets();
         let running = Record { state: KeyState::InFlight, ..record(None) };
-        assert!(encode(&none, "name", &running, CacheEpoch::new(0)).is_none());
+        assert!(encode(&none, "name", &running, CacheEpoch(0)).is_none());
     }
 
     /// A text whose checksum is right and whose inside is not.
     #[test]
     fn a_forged_inside_is_none_or_a_valid_record_and_never_a_panic() {
-        let text = encode_record(&record(Some(b"paid")), CacheEpoch::new(0)).unwrap();
+        let text = encode_record(&record(Some(b"paid")), CacheEpoch(0)).unwrap();
         for place in 0..text.len() {
             for byte in [0, 0x7f, 0xff] {
                 let mut changed = text.clone();
@@ -285,7 +282,7 @@ mod tests {
             if let KeyState::Completed(completed) = &mut record.state {
                 completed.expires_at = expires_at;
             }
-            decode_record(id(1), encode_record(&record, CacheEpoch::new(0)).unwrap().into())
+            decode_record(id(1), encode_record(&record, CacheEpoch(0)).unwrap().into())
         };
         assert!(ends_at(YEAR_10000_MS).is_none() && ends_at(u64::MAX >> 1).is_none());
         let last = ends_at(YEAR_10000_MS - 1).expect("it has a date").expires_at;

@@ -1,5 +1,6 @@
 //! A payments service whose requests are not safe to retry.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -28,18 +29,6 @@ pub(super) struct Payments {
     pub(super) proceed: Notify,
 }
 
-/// The service's crash in the middle of a request; hyper then closes the connection without a response.
-#[derive(Debug)]
-struct DemoCrash;
-
-impl std::fmt::Display for DemoCrash {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("died after charging")
-    }
-}
-
-impl std::error::Error for DemoCrash {}
-
 impl Payments {
     /// Starts it in the background. It ends with the process.
     pub(super) async fn start(self: Arc<Self>, address: SocketAddr) -> Result<SocketAddr, DemoError> {
@@ -66,7 +55,7 @@ impl Payments {
         let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, DemoCrash> {
+    async fn answer(&self, request: Request<Incoming>) -> io::Result<Response<Full<Bytes>>> {
         match (request.method(), request.uri().path()) {
             (&Method::POST, "/v1/payments") => self.charge(request).await,
             (&Method::GET, "/v1/payments/by-key") => {
@@ -81,10 +70,10 @@ impl Payments {
         }
     }
 
-    async fn charge(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, DemoCrash> {
+    async fn charge(&self, request: Request<Incoming>) -> io::Result<Response<Full<Bytes>>> {
         let key = request.headers().get("idempotency-key").and_then(|key| key.to_str().ok());
         let key = key.unwrap_or_default().trim_matches('"').to_owned();
-        let body = request.into_body().collect().await.map_err(|_| DemoCrash)?.to_bytes();
+        let body = request.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
         let Ok(order) = serde_json::from_slice::<Value>(&body) else {
             return Ok(json_response(StatusCode::BAD_REQUEST, &json!({ "error": "the body is no JSON" })));
         };
@@ -99,7 +88,8 @@ impl Payments {
             charged[number - 1].clone()
         };
         match order["then"] == "die" {
-            true => Err(DemoCrash),
+            // hyper then closes the connection without a response.
+            true => Err(io::Error::other("died after charging")),
             false => Ok(json_response(StatusCode::CREATED, &payment)),
         }
     }

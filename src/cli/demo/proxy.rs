@@ -6,14 +6,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use bytes::Bytes;
 use data_encoding::HEXLOWER;
-use http::Request;
-use http_body_util::Full;
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
+use http::Method;
 use tokio::time::{sleep, timeout};
 
+use super::super::client::request_public;
 use super::{DemoError, STEP_MAX};
 use crate::machine::fill_random;
 
@@ -93,10 +90,9 @@ impl DemoProxy {
     }
 
     async fn wait_until_ready(&mut self, admin: SocketAddr) -> Result<(), DemoError> {
-        let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
         loop {
-            let request = Request::get(format!("http://{admin}/readyz")).body(Full::default())?;
-            if client.request(request).await.is_ok_and(|response| response.status().is_success()) {
+            let response = request_public(admin, Method::GET, "/readyz", START_MAX).await;
+            if response.is_ok_and(|(status, _)| status.is_success()) {
                 return Ok(());
             }
             if let Some(status) = self.process.try_wait()? {

@@ -8,18 +8,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
-use super::super::client::{InstanceArguments, RequestError};
-use super::super::{load_without_service, require_file};
+use super::super::client::{Connected, InstanceArguments};
+use super::super::{CommandError, failed, load_without_service, require_file};
 use crate::admin;
 use crate::admin::key_admin::problem::ApiProblem;
 use crate::admin::key_admin::{self, AdminMethod, AdminRequest, KeyAdmin};
 use crate::app::StartError;
-use crate::cli::CommandError;
-use crate::cli::client::{ConnectError, Connected};
-use crate::config::StoreLocation;
-use crate::store::{self, OpenError, StoreSettings, salts};
+use crate::config::{Config, StoreLocation};
+use crate::store::{self, OpenError, Store, StoreSettings, salts};
 
 /// The time for a response: changes of many keys take long, and a purge waits for a lease.
 const RESPONSE_MAX: Duration = Duration::from_secs(600);
@@ -29,14 +26,14 @@ pub(super) enum KeyAdminSource {
     /// A running instance.
     Instance(Connected),
     /// This process, on the store.
-    Store(Box<KeyAdmin>, StoreLocation),
+    Store(Arc<Store>, Arc<Config>),
 }
 
 impl fmt::Display for KeyAdminSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Instance(instance) => write!(f, "through the instance at {}", instance.address),
-            Self::Store(_, location) => write!(f, "in {location}"),
+            Self::Store(_, config) => write!(f, "in {}", config.store.url),
         }
     }
 }
@@ -44,18 +41,16 @@ impl fmt::Display for KeyAdminSource {
 impl KeyAdminSource {
     /// Opens the instance, if one listens where it should; else the store that the configuration names.
     pub async fn open(arguments: &InstanceArguments) -> Result<Self, CommandError> {
-        match arguments.connect().await {
-            Ok(instance) => Ok(Self::Instance(instance)),
-            Err(ConnectError::NoResponse(address, RequestError::Refused)) if !arguments.is_named() => {
-                Self::open_store(arguments, address).await
-            }
-            Err(error) => Err(error.into()),
+        match arguments.connect().await? {
+            Some(instance) => Ok(Self::Instance(instance)),
+            None if arguments.is_named() => Err(arguments.nobody_listens()),
+            None => Self::open_store(arguments, arguments.address()?).await,
         }
     }
 
     async fn open_store(arguments: &InstanceArguments, silent: SocketAddr) -> Result<Self, CommandError> {
         let config = load_without_service(&arguments.file)?;
-        let location = config.store.location.clone();
+        let location = config.store.url.clone();
         if let StoreLocation::Memory = location {
             let inside = format!("it is inside an instance, and none answers at {silent}");
             return Err(CommandError::Store(location, OpenError::Missing(inside.into())));
@@ -74,8 +69,7 @@ impl KeyAdminSource {
             let checked = salts::check_current(&store, &config.service, &config.secrets).await;
             checked.map_err(|error| CommandError::Failure(StartError::Salt(error)))?;
         }
-        let (_, config) = watch::channel(Arc::new(config));
-        Ok(Self::Store(Box::new(KeyAdmin::new(store, config, None)), location))
+        Ok(Self::Store(store, Arc::new(config)))
     }
 
     /// Sends a request, and returns the response's JSON, or a refusal as an error.
@@ -91,14 +85,17 @@ impl KeyAdminSource {
         let user = ["ONCEGATE_ACTOR", "USER", "LOGNAME"].iter().find_map(std::env::var_os).unwrap_or_default();
         let user = user.as_encoded_bytes();
         let (status, body) = match self {
-            Self::Store(key_admin, _) => {
-                let actor = key_admin::local_actor(Some(user));
+            Self::Store(store, config) => {
+                let actor = key_admin::actor(Some(user), "on the command line");
                 let answer = match body.len() <= key_admin::BODY_BYTES_MAX {
-                    true => key_admin.answer(AdminRequest { method, id, query, body: &body, actor }).await,
+                    true => {
+                        let key_admin = KeyAdmin::new(store, Arc::clone(config), None);
+                        key_admin.answer(AdminRequest { method, id, query, body: &body, actor }).await
+                    }
                     false => Err(ApiProblem::body_too_large(key_admin::BODY_BYTES_MAX)),
                 };
                 match answer {
-                    Ok(response) => (StatusCode::OK, json!(response)),
+                    Ok(response) => (StatusCode::OK, response),
                     Err(problem) => (problem.status(), json!(problem)),
                 }
             }
@@ -112,7 +109,7 @@ impl KeyAdminSource {
                     request = request.header(admin::ACTOR, user);
                 }
                 let response = instance.request(request, Bytes::from(body), RESPONSE_MAX).await;
-                response.map_err(|error| CommandError::Other(format!("{}: {error}", instance.address).into()))?
+                response.map_err(|error| failed(format!("{}: {error}", instance.address)))?
             }
         };
         if status.is_success() { Ok(body) } else { Err(to_error(&body, status)) }
@@ -126,7 +123,7 @@ fn to_error(body: &Value, status: StatusCode) -> CommandError {
     let detail = name_flags(&detail, body["field"].as_str());
     match status {
         StatusCode::BAD_REQUEST => CommandError::Usage(detail),
-        _ => CommandError::Other(detail.into()),
+        _ => failed(detail),
     }
 }
 

@@ -8,37 +8,26 @@ use super::super::escape_invisible;
 use crate::domain::key::shorten_middle;
 use crate::domain::quantity::quantity;
 use crate::domain::rfc3339;
-use crate::telemetry::colours;
 
 /// The number of characters of a key that a table shows.
 const KEY_CHARS_MAX: usize = 40;
 /// The number of digits of an id that a table shows: unique among more keys than fit on any disk.
 const ID_DIGITS: usize = 16;
 
-/// Colours for states, or none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Paint(bool);
-
-impl Paint {
-    /// Colours where standard output shows them.
-    pub fn for_output() -> Self {
-        Self(colours::are_wanted(&std::io::stdout()))
-    }
-
-    fn state(self, state: &str, padded: &str) -> String {
-        let colour = match state {
-            "completed" => 32,
-            "dead" => 31,
-            "in_flight" => 36,
-            "unknown" => 33,
-            _ => return padded.to_owned(),
-        };
-        if self.0 { format!("\x1b[{colour}m{padded}\x1b[0m") } else { padded.to_owned() }
-    }
+/// Colours a state, which may be padded.
+fn paint(state: &str, padded: String, has_colours: bool) -> String {
+    let colour = match state {
+        "completed" => 32,
+        "dead" => 31,
+        "in_flight" => 36,
+        "unknown" => 33,
+        _ => return padded,
+    };
+    if has_colours { format!("\x1b[{colour}m{padded}\x1b[0m") } else { padded }
 }
 
 /// Renders a line for each key, in columns.
-pub(super) fn render_list(keys: &[Value], paint: Paint) -> String {
+pub(super) fn render_list(keys: &[Value], has_colours: bool) -> String {
     let now = SystemTime::now();
     let mut rows = vec![["STATE", "TRIES", "MADE", "SETTLED", "ROUTE", "KEY", "ID"].map(str::to_owned).to_vec()];
     rows.extend(keys.iter().map(|key| {
@@ -58,7 +47,7 @@ pub(super) fn render_list(keys: &[Value], paint: Paint) -> String {
     let line = |row: &Vec<String>| {
         let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
             let padded = format!("{cell:<width$}");
-            if column == 0 { paint.state(cell, &padded) } else { padded }
+            if column == 0 { paint(cell, padded, has_colours) } else { padded }
         });
         format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
     };
@@ -66,15 +55,15 @@ pub(super) fn render_list(keys: &[Value], paint: Paint) -> String {
 }
 
 /// Renders all about one key.
-pub(super) fn render_key(key: &Value, paint: Paint) -> String {
+pub(super) fn render_key(key: &Value, has_colours: bool) -> String {
     let mut rendered = String::new();
     let mut line = |name: &str, value: String| rendered.push_str(&format!("{name:<14}  {value}\n"));
-    let state = text(key, "state");
+    let state = paint(&text(key, "state"), text(key, "state"), has_colours);
     for name in ["id", "key", "state", "cause", "route", "path", "space", "scope", "attempts", "instance"] {
         match name {
             "cause" | "path" if key[name].is_null() => {}
-            "state" if key["lapsed"] == true => line(name, format!("{}, past its TTL", paint.state(&state, &state))),
-            "state" => line(name, paint.state(&state, &state)),
+            "state" if key["lapsed"] == true => line(name, format!("{state}, past its TTL")),
+            "state" => line(name, state.clone()),
             _ => line(name, text(key, name)),
         }
     }
@@ -168,7 +157,7 @@ mod tests {
                     "created_at": "2020-01-01T00:00:00.000Z", "settled_at": null })
         };
         let keys = [key("k", "unknown"), key("\u{1b}[2J", "completed"), key(&"x".repeat(255), "in_flight")];
-        let plain = render_list(&keys, Paint(false));
+        let plain = render_list(&keys, false);
         let lines: Vec<_> = plain.lines().collect();
         let column = lines[0].find("ID").unwrap();
         assert!(
@@ -176,7 +165,7 @@ mod tests {
             "{plain}"
         );
         assert!(plain.contains("\\u{1b}[2J") && plain.contains('…') && !plain.contains('\x1b'), "{plain}");
-        assert!(render_list(&keys, Paint(true)).contains("\x1b[33munknown"));
+        assert!(render_list(&keys, true).contains("\x1b[33munknown"));
     }
 
     #[test]

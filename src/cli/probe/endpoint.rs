@@ -5,25 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::Request;
 use http::uri::{Authority, PathAndQuery};
-use http::{Request, Uri};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use http_body_util::Full;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 
-use super::super::format_chain;
+use super::super::http_connection::HttpConnection;
 use super::response::{NoResponse, ProbedResponse, ProbedResult};
 use crate::config::{self, UpstreamTarget};
-use crate::tls::{Authorities, HandshakeError, Trust};
-
-/// The length of a response's body, at most.
-const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
+use crate::tls::{Authorities, Trust};
 
 /// The endpoint that is probed.
 pub(super) struct ProbedEndpoint {
@@ -72,58 +64,19 @@ impl ProbedEndpoint {
         format!("{scheme}://{}{}{query}", self.authority, self.path.path())
     }
 
-    /// Opens a connection.
-    pub(super) async fn connect(&self) -> Result<ProbeConnection, NoResponse> {
-        let connected = timeout(self.limit, self.open_connection()).await;
-        let connected = connected.unwrap_or_else(|_| Err("no connection in time".into()));
-        let sender = connected.map_err(|error| NoResponse(format_chain(error.as_ref())))?;
-        Ok(ProbeConnection { sender, limit: self.limit })
-    }
-
-    async fn open_connection(&self) -> Result<SendRequest<Full<Bytes>>, Box<dyn std::error::Error>> {
+    /// Opens a connection for one request.
+    pub(super) async fn connect(&self) -> Result<HttpConnection, NoResponse> {
         let default_port = if self.tls.is_some() { 443 } else { 80 };
-        let stream = TcpStream::connect((self.host(), self.authority.port_u16().unwrap_or(default_port))).await?;
-        stream.set_nodelay(true)?;
-        match &self.tls {
-            None => start_http(stream).await,
-            Some((config, name)) => {
-                let connecting = TlsConnector::from(Arc::clone(config)).connect(name.clone(), stream);
-                start_http(connecting.await.map_err(HandshakeError::from)?).await
-            }
-        }
+        let address = (self.host(), self.authority.port_u16().unwrap_or(default_port));
+        let opened = timeout(self.limit, HttpConnection::open(address, self.tls.as_ref())).await;
+        opened.unwrap_or_else(|_| Err("no connection in time".into())).map_err(NoResponse::new)
     }
-}
 
-async fn start_http(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) -> Result<SendRequest<Full<Bytes>>, Box<dyn std::error::Error>> {
-    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // The exchange gets the errors of its connection.
-    tokio::spawn(connection);
-    Ok(sender)
-}
-
-/// An open connection for one request.
-pub(super) struct ProbeConnection {
-    sender: SendRequest<Full<Bytes>>,
-    limit: Duration,
-}
-
-impl ProbeConnection {
     /// Sends the request, and reads its response to the end.
-    pub(super) async fn send(mut self, mut request: Request<Full<Bytes>>) -> ProbedResult {
-        let path = request.uri().path_and_query().cloned().map(Uri::from);
-        *request.uri_mut() = path.unwrap_or_default();
-        let exchange = async {
-            let (head, body) = self.sender.send_request(request).await.map_err(explain)?.into_parts();
-            let body = Limited::new(body, BODY_BYTES_MAX).collect().await;
-            let body = body.map_err(|error| NoResponse(format_chain(error.as_ref())))?.to_bytes();
-            Ok(ProbedResponse { status: head.status, headers: head.headers, body })
-        };
-        timeout(self.limit, exchange).await.unwrap_or_else(|_| Err(NoResponse("no response in time".into())))
+    pub(super) async fn send(&self, connection: HttpConnection, request: Request<Full<Bytes>>) -> ProbedResult {
+        let response = timeout(self.limit, connection.send(request)).await;
+        let response = response.unwrap_or_else(|_| Err("no response in time".into())).map_err(NoResponse::new)?;
+        let (head, body) = response.into_parts();
+        Ok(ProbedResponse { status: head.status, headers: head.headers, body })
     }
-}
-
-fn explain(error: hyper::Error) -> NoResponse {
-    NoResponse(format_chain(&error))
 }

@@ -20,12 +20,16 @@ pub(super) struct Baseline<'a> {
     pub(super) ignored: &'a [String],
 }
 
+/// Judges a response by a rule. A request without a response says nothing.
+fn judge(result: &ProbedResult, rule: impl FnOnce(&ProbedResponse) -> Finding) -> Finding {
+    result.as_ref().map_or_else(|NoResponse(reason)| Finding::no_response(reason), rule)
+}
+
 pub(super) fn judge_first(first: &ProbedResult) -> Finding {
-    match first {
-        Err(NoResponse(reason)) => Finding::NoResponse(reason.clone()),
-        Ok(first) if first.meaning() == StatusMeaning::Executed => Finding::Executed,
-        Ok(_) => Finding::NotExecuted,
-    }
+    judge(first, |first| match first.meaning() {
+        StatusMeaning::Executed => Finding::EXECUTED,
+        StatusMeaning::Refused | StatusMeaning::TurnedAway | StatusMeaning::Unclear => Finding::NOT_EXECUTED,
+    })
 }
 
 impl Baseline<'_> {
@@ -49,42 +53,42 @@ impl Baseline<'_> {
 
     /// Judges the control. The retry shows whether the server marks its replays.
     pub(super) fn judge_other_key(&self, retry: &ProbedResult) -> Finding {
-        let control = match self.control {
-            Ok(control) => control,
-            Err(NoResponse(reason)) => return Finding::NoResponse(reason.clone()),
-        };
-        let differences = self.differences(control);
-        match control.meaning() {
-            StatusMeaning::Executed if self.is_marked(control) => Finding::ReplayedForOtherKey,
-            StatusMeaning::Executed if !differences.is_empty() => Finding::ExecutedAnew(differences),
-            StatusMeaning::Executed if retry.as_ref().is_ok_and(|retry| self.is_marked(retry)) => {
-                Finding::ExecutedAnewUnmarked
+        judge(self.control, |control| {
+            let differences = self.differences(control);
+            match control.meaning() {
+                StatusMeaning::Executed if self.is_marked(control) => Finding::REPLAYED_FOR_OTHER_KEY,
+                StatusMeaning::Executed if !differences.is_empty() => {
+                    Finding::EXECUTED_ANEW.with_differences(differences)
+                }
+                StatusMeaning::Executed if retry.as_ref().is_ok_and(|retry| self.is_marked(retry)) => {
+                    Finding::EXECUTED_ANEW_UNMARKED
+                }
+                StatusMeaning::Executed => Finding::LOOKS_THE_SAME,
+                StatusMeaning::Refused => Finding::REFUSED_FOR_OTHER_KEY,
+                StatusMeaning::TurnedAway | StatusMeaning::Unclear => Finding::UNCLEAR,
             }
-            StatusMeaning::Executed => Finding::LooksTheSame,
-            StatusMeaning::Refused => Finding::RefusedForOtherKey,
-            StatusMeaning::TurnedAway | StatusMeaning::Unclear => Finding::Unclear,
-        }
+        })
     }
 
     pub(super) fn judge_retry(&self, retry: &ProbedResult) -> Finding {
-        let retry = match retry {
-            Ok(retry) => retry,
-            Err(NoResponse(reason)) => return Finding::NoResponse(reason.clone()),
-        };
-        match retry.meaning() {
-            StatusMeaning::Executed => {}
-            StatusMeaning::Refused => return Finding::RetryRefused,
-            StatusMeaning::TurnedAway | StatusMeaning::Unclear => return Finding::Unclear,
-        }
-        let (differences, executions_differ) = (self.differences(retry), self.differences_of_executions());
-        let is_marked = self.is_marked(retry);
-        match differences.is_empty() {
-            true if is_marked || !executions_differ.is_empty() => Finding::Replayed,
-            true => Finding::ReplayedOrExecuted,
-            // Something that every execution changes has stayed.
-            false if is_marked || !executions_differ.is_subset(&differences) => Finding::Changed(differences),
-            false => Finding::ExecutedAgain(differences),
-        }
+        judge(retry, |retry| {
+            match retry.meaning() {
+                StatusMeaning::Executed => {}
+                StatusMeaning::Refused => return Finding::RETRY_REFUSED,
+                StatusMeaning::TurnedAway | StatusMeaning::Unclear => return Finding::UNCLEAR,
+            }
+            let (differences, executions_differ) = (self.differences(retry), self.differences_of_executions());
+            let is_marked = self.is_marked(retry);
+            match differences.is_empty() {
+                true if is_marked || !executions_differ.is_empty() => Finding::REPLAYED,
+                true => Finding::REPLAYED_OR_EXECUTED,
+                // Something that every execution changes has stayed.
+                false if is_marked || !executions_differ.is_subset(&differences) => {
+                    Finding::CHANGED.with_differences(differences)
+                }
+                false => Finding::EXECUTED_AGAIN.with_differences(differences),
+            }
+        })
     }
 
     pub(super) fn judge_duplicates(&self, duplicates: &[ProbedResult]) -> Finding {
@@ -94,20 +98,20 @@ impl Baseline<'_> {
         let failed = duplicates.iter().find_map(|duplicate| duplicate.as_ref().err());
         let executions = self.count_executions(&unmarked);
         match (executions, failed) {
-            (2.., _) => return Finding::ExecutedManyTimes(executions),
-            (_, Some(NoResponse(reason))) => return Finding::NoResponse(reason.clone()),
-            _ if with(StatusMeaning::Unclear).next().is_some() => return Finding::Unclear,
-            (0, None) if with(StatusMeaning::Executed).next().is_some() => return Finding::ExecutedOnceOrMore,
-            (0, None) if with(StatusMeaning::Refused).next().is_some() => return Finding::NeverExecuted,
-            (0, None) => return Finding::Unclear,
+            (2.., _) => return Finding::executed_many_times(executions),
+            (_, Some(NoResponse(reason))) => return Finding::no_response(reason),
+            _ if with(StatusMeaning::Unclear).next().is_some() => return Finding::UNCLEAR,
+            (0, None) if with(StatusMeaning::Executed).next().is_some() => return Finding::EXECUTED_ONCE_OR_MORE,
+            (0, None) if with(StatusMeaning::Refused).next().is_some() => return Finding::NEVER_EXECUTED,
+            (0, None) => return Finding::UNCLEAR,
             (1, None) => {}
         }
         let changed: Differences =
             unmarked.iter().flat_map(|response| compare(unmarked[0], response, self.ignored)).collect();
         match changed.is_empty() {
-            false => Finding::Changed(changed),
-            true if unmarked.len() == 1 || !self.differences_of_executions().is_empty() => Finding::ExecutedOnce,
-            true => Finding::ExecutedOnceOrMore,
+            false => Finding::CHANGED.with_differences(changed),
+            true if unmarked.len() == 1 || !self.differences_of_executions().is_empty() => Finding::EXECUTED_ONCE,
+            true => Finding::EXECUTED_ONCE_OR_MORE,
         }
     }
 
@@ -130,29 +134,25 @@ impl Baseline<'_> {
     /// Judges another body with the first key. `with_own_key` is the response to the same body with a fresh key, which was sent
     /// if the other was refused: servers refuse bodies for many reasons, with 400 and 422 too.
     pub(super) fn judge_other_body(&self, reuse: &ProbedResult, with_own_key: Option<&ProbedResult>) -> Finding {
-        let reuse = match reuse {
-            Ok(reuse) => reuse,
-            Err(NoResponse(reason)) => return Finding::NoResponse(reason.clone()),
-        };
-        match (reuse.meaning(), with_own_key) {
+        judge(reuse, |reuse| match (reuse.meaning(), with_own_key) {
             (StatusMeaning::Executed, _) => {
                 let differences = self.differences(reuse);
                 let would_show = self.is_marked(reuse) || !self.differences_of_executions().is_empty();
-                match differences.is_empty() && would_show {
-                    true => Finding::ReuseReplayed,
-                    false => Finding::ReuseAccepted(differences),
+                match differences.is_empty() {
+                    true if would_show => Finding::REUSE_REPLAYED,
+                    true => Finding::REUSE_ACCEPTED,
+                    false => Finding::REUSE_EXECUTED.with_differences(differences),
                 }
             }
-            (StatusMeaning::Refused, Some(Ok(own))) => match own.meaning() {
-                StatusMeaning::Executed => Finding::ReuseRefused,
-                StatusMeaning::Refused => Finding::BodyRefused,
-                StatusMeaning::TurnedAway | StatusMeaning::Unclear => Finding::Unclear,
-            },
-            (StatusMeaning::Refused, Some(Err(NoResponse(reason)))) => Finding::NoResponse(reason.clone()),
+            (StatusMeaning::Refused, Some(own)) => judge(own, |own| match own.meaning() {
+                StatusMeaning::Executed => Finding::REUSE_REFUSED,
+                StatusMeaning::Refused => Finding::BODY_REFUSED,
+                StatusMeaning::TurnedAway | StatusMeaning::Unclear => Finding::UNCLEAR,
+            }),
             (StatusMeaning::Refused, None) | (StatusMeaning::TurnedAway | StatusMeaning::Unclear, _) => {
-                Finding::Unclear
+                Finding::UNCLEAR
             }
-        }
+        })
     }
 }
 
@@ -162,32 +162,30 @@ pub(super) fn is_refused(result: &ProbedResult) -> bool {
 }
 
 pub(super) fn judge_no_key(response: &ProbedResult) -> Finding {
-    match response {
-        Err(NoResponse(reason)) => Finding::NoResponse(reason.clone()),
-        Ok(response) => match response.meaning() {
-            StatusMeaning::Executed => Finding::KeyOptional,
-            StatusMeaning::Refused => Finding::KeyRequired,
-            StatusMeaning::TurnedAway | StatusMeaning::Unclear => Finding::Unclear,
-        },
-    }
+    judge(response, |response| match response.meaning() {
+        StatusMeaning::Executed => Finding::KEY_OPTIONAL,
+        StatusMeaning::Refused => Finding::KEY_REQUIRED,
+        StatusMeaning::TurnedAway | StatusMeaning::Unclear => Finding::UNCLEAR,
+    })
 }
 
 /// Judges by all responses whether refusals name their documentation.
 pub(super) fn judge_policy<'a>(responses: impl Iterator<Item = &'a ProbedResponse>) -> Finding {
     let refusals = responses.filter(|response| response.meaning() == StatusMeaning::Refused);
     let urls: BTreeSet<_> = refusals.flat_map(ProbedResponse::documentation).collect();
-    if urls.is_empty() { Finding::Undocumented } else { Finding::Documented(urls) }
+    if urls.is_empty() { Finding::UNDOCUMENTED } else { Finding::documented(&urls) }
 }
 
 /// Returns the note about a status other than the draft's, where the finding holds.
 pub(super) fn note_status(finding: &Finding, statuses: &[StatusCode]) -> Option<&'static str> {
+    const OTHER_STATUS: Option<&str> = Some("not the draft's status");
     let has = |status: StatusCode| statuses.contains(&status);
-    match finding {
-        Finding::ReuseRefused if !has(StatusCode::UNPROCESSABLE_ENTITY) => Some("not the draft's status"),
-        Finding::KeyRequired if !has(StatusCode::BAD_REQUEST) => Some("not the draft's status"),
-        Finding::ExecutedOnce if has(StatusCode::CONFLICT) => None,
-        Finding::ExecutedOnce if statuses.iter().any(StatusCode::is_client_error) => Some("not the draft's status"),
-        Finding::ExecutedOnce => Some("without 409: the others waited for the first, or came after its end"),
+    match finding.name {
+        "reuse-refused" if !has(StatusCode::UNPROCESSABLE_ENTITY) => OTHER_STATUS,
+        "key-required" if !has(StatusCode::BAD_REQUEST) => OTHER_STATUS,
+        "executed-once" if has(StatusCode::CONFLICT) => None,
+        "executed-once" if statuses.iter().any(StatusCode::is_client_error) => OTHER_STATUS,
+        "executed-once" => Some("without 409: the others waited for the first, or came after its end"),
         _ => None,
     }
 }

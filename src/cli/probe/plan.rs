@@ -10,7 +10,7 @@ use http_body_util::Full;
 use serde_json::Value;
 
 use super::endpoint::ProbedEndpoint;
-use super::finding::ProbeCheck;
+use super::finding::Finding;
 use super::response::member_pointer;
 use crate::domain::fingerprint::is_form;
 
@@ -33,33 +33,21 @@ pub(super) struct ProbePlan {
 /// The place of the key in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ProbeKeyPlace {
-    /// This field, bare: `Idempotency-Key: 6f1d`.
-    Bare(HeaderName),
-    /// This field, as a structured-field String: `Idempotency-Key: "6f1d"`.
-    Quoted(HeaderName),
+    /// This field, bare or as a structured-field String: `Idempotency-Key: "6f1d"`.
+    Field { name: HeaderName, is_quoted: bool },
     /// The member of the JSON body at this pointer.
     Body(String),
 }
 
-/// The body that is sent with a key that had another one before.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum OtherBody {
-    /// The command line has it.
-    Given(Bytes),
-    /// The body with the value at this place changed.
-    Changed(Bytes, String),
-    /// The operation has no body.
-    Empty,
-    /// Nobody can change the body without knowing its format.
-    Unknown,
-}
+/// The body that is sent with a key that had another one before, and the place where the probe has changed it; or the finding
+/// without such a body.
+pub(super) type OtherBody = Result<(Bytes, Option<String>), Finding>;
 
 impl ProbePlan {
     /// Returns the number of requests at most. Where another body is refused, it is sent with a key of its own too.
     pub(super) fn requests_max(&self) -> usize {
-        let singles = [ProbeCheck::First, ProbeCheck::OtherKey, ProbeCheck::Retry, ProbeCheck::NoKey];
-        let other_bodies = if self.other_body.bytes().is_some() { 2 } else { 0 };
-        singles.len() + other_bodies + self.duplicates
+        // The first request, another key, the retry, and no key.
+        4 + if self.other_body.is_ok() { 2 } else { 0 } + self.duplicates
     }
 
     /// Checks that the bodies have the place of the key.
@@ -68,8 +56,8 @@ impl ProbePlan {
     /// The problem.
     pub(super) fn check_key_place(&self) -> Result<(), String> {
         let ProbeKeyPlace::Body(pointer) = &self.key_place else { return Ok(()) };
-        let mut bodies = [Some(&self.body), self.other_body.bytes()].into_iter().flatten();
-        match bodies.all(|body| put_key(body, pointer, Some("key")).is_some()) {
+        let other_body = self.other_body.iter().map(|(body, _)| body);
+        match std::iter::once(&self.body).chain(other_body).all(|body| put_key(body, pointer, Some("key")).is_some()) {
             true => Ok(()),
             false => Err(format!("the body has no place for a key at {pointer}: it needs a JSON object there")),
         }
@@ -80,12 +68,8 @@ impl ProbePlan {
         let mut headers = self.fields.clone();
         let body = match (&self.key_place, key) {
             (ProbeKeyPlace::Body(pointer), _) => put_key(body, pointer, key).unwrap_or_else(|| body.clone()),
-            (ProbeKeyPlace::Bare(name), Some(key)) => {
-                headers.insert(name, to_value(key));
-                body.clone()
-            }
-            (ProbeKeyPlace::Quoted(name), Some(key)) => {
-                headers.insert(name, to_value(&format!("\"{key}\"")));
+            (ProbeKeyPlace::Field { name, is_quoted }, Some(key)) => {
+                headers.insert(name, to_value(&if *is_quoted { format!("\"{key}\"") } else { key.to_owned() }));
                 body.clone()
             }
             (_, None) => body.clone(),
@@ -148,39 +132,30 @@ pub(super) fn put_key(body: &[u8], pointer: &str, key: Option<&str>) -> Option<B
 impl fmt::Display for ProbeKeyPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Bare(name) => write!(f, "the field {name}"),
-            Self::Quoted(name) => write!(f, "the field {name}, quoted"),
+            Self::Field { name, is_quoted } => {
+                write!(f, "the field {name}{}", if *is_quoted { ", quoted" } else { "" })
+            }
             Self::Body(pointer) => write!(f, "the body at {pointer}"),
         }
     }
 }
 
-impl OtherBody {
-    /// Returns the body; `None` where there is none.
-    pub(super) fn bytes(&self) -> Option<&Bytes> {
-        match self {
-            Self::Given(body) | Self::Changed(body, _) => Some(body),
-            Self::Empty | Self::Unknown => None,
-        }
+/// Makes another body that the operation probably takes: one value is changed, preferably a number.
+pub(super) fn change_body(body: &Bytes, fields: &HeaderMap, key_place: &ProbeKeyPlace) -> OtherBody {
+    if body.is_empty() {
+        return Err(Finding::NO_BODY);
     }
-
-    /// Makes another body that the operation probably takes: one value is changed, preferably a number.
-    pub(super) fn from_body(body: &Bytes, fields: &HeaderMap, key_place: &ProbeKeyPlace) -> Self {
-        if body.is_empty() {
-            return Self::Empty;
-        }
-        let key = match key_place {
-            ProbeKeyPlace::Body(pointer) => Some(pointer.as_str()),
-            ProbeKeyPlace::Bare(_) | ProbeKeyPlace::Quoted(_) => None,
-        };
-        let is_form = fields.get(CONTENT_TYPE).is_some_and(|kind| is_form(kind.as_bytes()));
-        let changed = match serde_json::from_slice(body) {
-            Ok(value) => change_json(value, key),
-            Err(_) if is_form => change_form(body),
-            Err(_) => None,
-        };
-        changed.map_or(Self::Unknown, |(body, place)| Self::Changed(body, place))
-    }
+    let key = match key_place {
+        ProbeKeyPlace::Body(pointer) => Some(pointer.as_str()),
+        ProbeKeyPlace::Field { .. } => None,
+    };
+    let is_form = fields.get(CONTENT_TYPE).is_some_and(|kind| is_form(kind.as_bytes()));
+    let changed = match serde_json::from_slice(body) {
+        Ok(value) => change_json(value, key),
+        Err(_) if is_form => change_form(body),
+        Err(_) => None,
+    };
+    changed.map(|(body, place)| (body, Some(place))).ok_or(Finding::NO_OTHER_BODY)
 }
 
 /// Changes a value other than the key.
@@ -246,12 +221,12 @@ mod tests {
 
     fn other(body: &str, content_type: &'static str, key_place: &ProbeKeyPlace) -> OtherBody {
         let fields = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(content_type))]);
-        OtherBody::from_body(&Bytes::from(body.to_owned()), &fields, key_place)
+        change_body(&Bytes::from(body.to_owned()), &fields, key_place)
     }
 
     #[test]
     fn another_body_has_one_value_changed_a_number_before_a_text() {
-        let in_field = ProbeKeyPlace::Bare(HeaderName::from_static("idempotency-key"));
+        let in_field = ProbeKeyPlace::Field { name: HeaderName::from_static("idempotency-key"), is_quoted: false };
         let in_body = ProbeKeyPlace::Body("/a/key".to_owned());
         for (body, content_type, key_place, expected) in [
             (
@@ -272,14 +247,15 @@ mod tests {
                 Some(("name=a%20b&amount=10", "amount")),
             ),
             ("name=a", "application/x-www-form-urlencoded", &in_field, Some(("name=a2", "name"))),
+            ("name=a", "Application/X-WWW-Form-Urlencoded; charset=utf-8", &in_field, Some(("name=a2", "name"))),
             ("<pay>1</pay>", "application/xml", &in_field, None),
             ("null", "", &in_field, None),
         ] {
             let expected =
-                expected.map_or(OtherBody::Unknown, |(body, place)| OtherBody::Changed(body.into(), place.into()));
+                expected.map(|(body, place)| (body.into(), Some(place.into()))).ok_or(Finding::NO_OTHER_BODY);
             assert_eq!(other(body, content_type, key_place), expected, "{body}");
         }
-        assert_eq!(other("", "", &in_field), OtherBody::Empty);
+        assert_eq!(other("", "", &in_field), Err(Finding::NO_BODY));
     }
 
     #[test]

@@ -7,8 +7,9 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::super::escape_invisible;
-use super::finding::{CheckText, Finding, ProbeCheck, ProbeConclusion};
+use super::finding::{Finding, ProbeCheck, ProbeConclusion};
 use super::judge::note_status;
+use super::plan::ProbePlan;
 use crate::domain::rfc3339;
 
 /// The document whose expectations are checked.
@@ -33,14 +34,8 @@ pub(super) struct CheckedExpectation {
 }
 
 /// The result of a probe.
-pub(super) struct ProbeReport {
-    pub(super) url: String,
-    pub(super) method: String,
-    /// The place of the key, in words.
-    pub(super) key_place: String,
-    /// The names of the fields that the command line adds.
-    pub(super) fields: Vec<String>,
-    pub(super) ignored: Vec<String>,
+pub(super) struct ProbeReport<'a> {
+    pub(super) plan: &'a ProbePlan,
     pub(super) at: SystemTime,
     /// The number of requests that were sent.
     pub(super) requests: usize,
@@ -49,15 +44,7 @@ pub(super) struct ProbeReport {
 
 impl CheckedExpectation {
     pub(super) fn conclusion(&self) -> ProbeConclusion {
-        match self.check {
-            // The draft leaves it to the server whether it requires a key.
-            ProbeCheck::NoKey | ProbeCheck::Policy => ProbeConclusion::Info,
-            _ => self.finding.meaning().0,
-        }
-    }
-
-    fn note(&self) -> Option<&'static str> {
-        note_status(&self.finding, &self.statuses)
+        if self.check.is_optional { ProbeConclusion::Info } else { self.finding.conclusion }
     }
 
     /// The statuses, each with its number where there are several: `201, 4 × 409`.
@@ -72,16 +59,16 @@ impl CheckedExpectation {
     }
 
     fn observation(&self) -> String {
-        let differences = self.finding.differences();
+        let differences = &self.finding.differences;
         let more = differences.len().saturating_sub(DIFFERENCES_MAX);
-        let named = differences[..differences.len() - more].iter().map(|part| format!("`{part}`")).collect::<Vec<_>>();
+        let named: Vec<_> = differences.iter().take(DIFFERENCES_MAX).map(|part| format!("`{part}`")).collect();
         let and_more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let parts = [
             self.statuses_text(),
-            Some(self.finding.text()),
+            Some(self.finding.text.to_string()),
             (!named.is_empty()).then(|| format!("differs at {}{and_more}", named.join(", "))),
             self.marker.as_ref().map(|marker| format!("`{marker}`")),
-            self.note().map(str::to_owned),
+            note_status(&self.finding, &self.statuses).map(str::to_owned),
             self.sent.clone(),
         ];
         parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
@@ -90,13 +77,13 @@ impl CheckedExpectation {
     fn to_json(&self) -> Value {
         let statuses: Vec<_> = self.statuses.iter().map(StatusCode::as_u16).collect();
         json!({
-            "check": self.check.text().name,
+            "check": self.check.name,
             "verdict": self.conclusion().name(),
-            "finding": self.finding.meaning().1,
-            "expected": self.check.text().expected,
+            "finding": self.finding.name,
+            "expected": self.check.expected,
             "detail": self.observation(),
             "statuses": statuses,
-            "differences": self.finding.differences(),
+            "differences": self.finding.differences.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "marker": self.marker,
             "key": self.key,
             "own_key": self.own_key,
@@ -104,9 +91,9 @@ impl CheckedExpectation {
     }
 }
 
-impl ProbeReport {
+impl ProbeReport<'_> {
     pub(super) fn conclusion(&self) -> ProbeConclusion {
-        ProbeConclusion::from_all(self.checks.iter().map(CheckedExpectation::conclusion))
+        self.checks.iter().map(CheckedExpectation::conclusion).max().unwrap_or(ProbeConclusion::Holds)
     }
 
     /// Returns the sentence for a report that is not all good.
@@ -121,10 +108,10 @@ impl ProbeReport {
     }
 
     pub(super) fn to_text(&self) -> String {
-        let Self { url, method, key_place, requests, .. } = self;
+        let Self { plan, requests, .. } = self;
         let mut rows = vec![["check", "verdict", "the draft expects", "came back"].map(str::to_owned)];
         rows.extend(self.checks.iter().map(|check| {
-            let CheckText { title, expected, .. } = check.check.text();
+            let ProbeCheck { title, expected, .. } = check.check;
             let verdict = check.conclusion().name().replace('-', " ");
             [title.to_owned(), verdict, expected.to_owned(), check.observation()].map(|cell| to_cell(&cell))
         }));
@@ -140,22 +127,19 @@ impl ProbeReport {
         table.extend(rows[1..].iter().map(line));
         let keys: String =
             self.titles_by_key().iter().map(|(key, titles)| format!("- `{key}`: {}\n", titles.join("; "))).collect();
-        let fields = match self.fields.is_empty() {
+        let list = |before: &str, list: &[String]| match list.is_empty() {
             true => String::new(),
-            false => format!(" and the fields {}", self.fields.join(", ")),
-        };
-        let ignored = match self.ignored.is_empty() {
-            true => String::new(),
-            false => format!(" and not the values at {}", self.ignored.join(", ")),
+            false => format!("{before} {}", list.join(", ")),
         };
         format!(
-            "{method} {}: {}\n\n\
-             oncegate {} sent {requests} requests on {}, with the key in {key_place}{fields}.\n\
+            "{} {}: {}\n\n\
+             oncegate {} sent {requests} requests on {}, with the key in {}{}.\n\
              Expectations: {DRAFT}.\n\n\
              {table}\n\
-             Compared: status, Location, Content-Location and body (JSON by its values), no other fields{ignored}.\n\
+             Compared: status, Location, Content-Location and body (JSON by its values), no other fields{}.\n\
              Keys, to find the requests in the server's log:\n\n{keys}",
-            escape_invisible(url),
+            plan.method,
+            escape_invisible(&plan.endpoint.public_url()),
             match self.conclusion() {
                 ProbeConclusion::Holds | ProbeConclusion::Info => "it holds",
                 ProbeConclusion::Broken => "it does not hold",
@@ -163,6 +147,9 @@ impl ProbeReport {
             },
             env!("CARGO_PKG_VERSION"),
             rfc3339::format(self.at),
+            plan.key_place,
+            list(" and the fields", &plan.given_fields),
+            list(" and not the values at", &plan.ignored),
         )
     }
 
@@ -170,7 +157,7 @@ impl ProbeReport {
     fn titles_by_key(&self) -> Vec<(&str, Vec<&str>)> {
         let uses = self.checks.iter().flat_map(|check| {
             let own = check.own_key.as_deref().map(|key| (key, "another body, its own key"));
-            check.key.as_deref().map(|key| (key, check.check.text().title)).into_iter().chain(own)
+            check.key.as_deref().map(|key| (key, check.check.title)).into_iter().chain(own)
         });
         let mut keys: Vec<(&str, Vec<&str>)> = Vec::new();
         for (key, title) in uses {
@@ -184,14 +171,14 @@ impl ProbeReport {
 
     pub(super) fn to_json(&self) -> String {
         let document = json!({
-            "url": self.url,
-            "method": self.method,
+            "url": self.plan.endpoint.public_url(),
+            "method": self.plan.method.as_str(),
             "draft": DRAFT,
             "at": rfc3339::format(self.at),
-            "key_place": self.key_place,
+            "key_place": self.plan.key_place.to_string(),
             "verdict": self.conclusion().name(),
             "requests": self.requests,
-            "ignored": self.ignored,
+            "ignored": self.plan.ignored,
             "checks": self.checks.iter().map(CheckedExpectation::to_json).collect::<Vec<_>>(),
         });
         format!("{document:#}\n")
@@ -212,7 +199,7 @@ mod tests {
 
     fn checked(finding: Finding, statuses: &[u16]) -> CheckedExpectation {
         CheckedExpectation {
-            check: ProbeCheck::Retry,
+            check: ProbeCheck::RETRY,
             finding,
             statuses: statuses.iter().map(|status| StatusCode::from_u16(*status).unwrap()).collect(),
             key: None,
@@ -225,13 +212,13 @@ mod tests {
     #[test]
     fn an_observation_counts_statuses_and_names_some_differences() {
         let differences: BTreeSet<_> = (0..8).map(|number| Difference::Json(format!("/{number}"))).collect();
-        let text = checked(Finding::ExecutedAgain(differences), &[409, 201, 409]).observation();
+        let text = checked(Finding::EXECUTED_AGAIN.with_differences(differences), &[409, 201, 409]).observation();
         assert!(text.starts_with("201, 2 × 409; another result"), "{text}");
         assert!(text.ends_with("differs at `/0`, `/1`, `/2`, `/3`, `/4`, `/5` and 2 more"), "{text}");
-        let text = checked(Finding::ReuseRefused, &[400]).observation();
+        let text = checked(Finding::REUSE_REFUSED, &[400]).observation();
         assert_eq!(text, "400; refused; accepted with a key of its own; not the draft's status");
         assert_eq!(
-            checked(Finding::ReuseRefused, &[422]).observation(),
+            checked(Finding::REUSE_REFUSED, &[422]).observation(),
             "422; refused; accepted with a key of its own"
         );
     }

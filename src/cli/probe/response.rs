@@ -8,8 +8,11 @@ use http::header::{CONTENT_LOCATION, LINK, LOCATION};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::Value;
 
+use super::super::format_chain;
+use super::super::http_connection::HttpError;
+
 /// The fields that name the result of an execution. All others may differ between two copies of one response.
-const COMPARED_FIELDS: [HeaderName; 2] = [LOCATION, CONTENT_LOCATION];
+const COMPARED_FIELDS: [(HeaderName, &str); 2] = [(LOCATION, "Location"), (CONTENT_LOCATION, "Content-Location")];
 
 /// The number of characters of a field that the report shows.
 const MARKER_CHARS_MAX: usize = 60;
@@ -25,6 +28,12 @@ pub(super) struct ProbedResponse {
 /// The reason why a request of the probe has no response.
 #[derive(Clone, Debug)]
 pub(super) struct NoResponse(pub(super) String);
+
+impl NoResponse {
+    pub(super) fn new(error: HttpError) -> Self {
+        Self(format_chain(error.as_ref()))
+    }
+}
 
 /// The end of a request of the probe.
 pub(super) type ProbedResult = Result<ProbedResponse, NoResponse>;
@@ -113,15 +122,9 @@ pub(super) fn compare(first: &ProbedResponse, second: &ProbedResponse, ignored: 
     if first.status != second.status {
         found.insert(Difference::Status);
     }
-    let values = |response: &ProbedResponse, name: &HeaderName| -> Vec<HeaderValue> {
-        response.headers.get_all(name).iter().cloned().collect()
-    };
-    let fields = COMPARED_FIELDS.iter().zip(["Location", "Content-Location"]);
-    found.extend(
-        fields
-            .filter(|(name, _)| values(first, name) != values(second, name))
-            .map(|(_, shown)| Difference::Field(shown)),
-    );
+    let has_changed = |name: &HeaderName| first.headers.get_all(name) != second.headers.get_all(name);
+    let changed = COMPARED_FIELDS.into_iter().filter(|(name, _)| has_changed(name));
+    found.extend(changed.map(|(_, shown)| Difference::Field(shown)));
     if first.body != second.body {
         found.extend(compare_bodies(&first.body, &second.body, ignored));
     }

@@ -21,14 +21,8 @@ const RATIO_MAX: usize = 100;
 /// Clients use one coding. Each further one multiplies the work.
 const CODINGS_MAX: usize = 2;
 
-/// A coding that is decoded.
-#[derive(Clone, Copy)]
-enum Coding {
-    /// `deflate`: the zlib format (RFC 1950). The bare DEFLATE data that some clients send is not decoded.
-    Deflate,
-    /// `gzip` or `x-gzip` (RFC 1952).
-    Gzip,
-}
+/// Decodes a body to a content of at most so many bytes.
+type Decoder = fn(&[u8], usize) -> Option<Vec<u8>>;
 
 /// The largest content that a body of this size may have.
 pub fn content_limit(body_size: usize) -> usize {
@@ -51,30 +45,21 @@ pub(super) fn names(headers: &HeaderMap) -> impl Iterator<Item = Vec<u8>> {
 /// codings demand, or if the content is too large: it is then compared by its bytes.
 pub(super) fn decode(headers: &HeaderMap, body: &[u8]) -> Option<Vec<u8>> {
     let find = |name: Vec<u8>| match name.as_slice() {
-        b"deflate" => Some(Coding::Deflate),
-        b"gzip" | b"x-gzip" => Some(Coding::Gzip),
+        b"deflate" => Some(decode_zlib as Decoder),
+        b"gzip" | b"x-gzip" => Some(decode_gzip as Decoder),
         _ => None,
     };
-    let codings: Vec<Coding> = names(headers).take(CODINGS_MAX + 1).map(find).collect::<Option<_>>()?;
+    let codings: Vec<Decoder> = names(headers).take(CODINGS_MAX + 1).map(find).collect::<Option<_>>()?;
     if codings.len() > CODINGS_MAX {
         return None;
     }
     let limit = content_limit(body.len());
     let mut codings = codings.into_iter().rev();
-    let outer = codings.next()?.decode(body, limit)?;
-    codings.try_fold(outer, |body, coding| coding.decode(&body, limit))
+    let outer = codings.next()?(body, limit)?;
+    codings.try_fold(outer, |body, decode| decode(&body, limit))
 }
 
-impl Coding {
-    fn decode(self, body: &[u8], limit: usize) -> Option<Vec<u8>> {
-        match self {
-            Self::Deflate => decode_zlib(body, limit),
-            Self::Gzip => decode_gzip(body, limit),
-        }
-    }
-}
-
-/// One member and nothing behind it: some services read the first member alone, and others all.
+/// The format of RFC 1952, one member and nothing behind it: some services read the first member alone, and others all.
 fn decode_gzip(body: &[u8], limit: usize) -> Option<Vec<u8>> {
     let mut decoder = GzDecoder::new(body);
     let mut content = Vec::new();
@@ -82,7 +67,8 @@ fn decode_gzip(body: &[u8], limit: usize) -> Option<Vec<u8>> {
     (content.len() <= limit && decoder.get_ref().is_empty()).then_some(content)
 }
 
-/// The stream to its end: the reader of `flate2` takes a stream that breaks off for a whole one.
+/// The zlib format (RFC 1950), and the stream to its end: the reader of `flate2` takes a stream that breaks off for a whole one. The
+/// bare DEFLATE data that some clients send is not decoded.
 fn decode_zlib(body: &[u8], limit: usize) -> Option<Vec<u8>> {
     let mut stream = Decompress::new(true);
     let mut content = Vec::new();

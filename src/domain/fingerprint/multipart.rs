@@ -6,6 +6,8 @@
 
 use memchr::memmem;
 
+use crate::domain::key::trim_blanks;
+
 /// More parts than a body of this size has, and few enough to scan.
 const PARTS_MAX: usize = 1024;
 
@@ -24,11 +26,6 @@ pub(super) fn canonical(content_type: &[u8], body: &[u8]) -> Option<Vec<u8>> {
     Some(canonical)
 }
 
-/// Whether a media type is `multipart/…`.
-pub(super) fn is_multipart(content_type: &[u8]) -> bool {
-    content_type.get(..TYPE.len()).is_some_and(|start| start.eq_ignore_ascii_case(TYPE))
-}
-
 const TYPE: &[u8] = b"multipart/";
 
 /// The `Content-Type` of a multipart body.
@@ -43,22 +40,22 @@ struct MultipartType<'a> {
 impl<'a> MultipartType<'a> {
     /// `None` for a type that services may read in different ways.
     fn parse(content_type: &'a [u8]) -> Option<Self> {
-        if !is_multipart(content_type) {
+        let (kind, inner) = content_type.split_at_checked(TYPE.len())?;
+        if !kind.eq_ignore_ascii_case(TYPE) {
             return None;
         }
-        let inner = &content_type[TYPE.len()..];
         let (subtype, mut rest) = inner.split_at(memchr::memchr(b';', inner).unwrap_or(inner.len()));
-        let subtype = lower_token(trim(subtype))?;
+        let subtype = lower_token(trim_blanks(subtype))?;
         let mut parameters: Vec<(Vec<u8>, &[u8])> = Vec::new();
         while !rest.is_empty() {
-            let (name, value, after) = read_parameter(trim(rest.strip_prefix(b";")?))?;
+            let (name, value, after) = read_parameter(trim_blanks(rest.strip_prefix(b";")?))?;
             let is_repeated = || parameters.iter().any(|(other, _)| *other == name);
             // RFC 2231 has more spellings of a name.
             if parameters.len() == PARAMETERS_MAX || name.contains(&b'*') || is_repeated() {
                 return None;
             }
             parameters.push((name, value));
-            rest = trim(after);
+            rest = trim_blanks(after);
         }
         parameters.sort();
         let boundary = parameters.remove(parameters.iter().position(|(name, _)| name == b"boundary")?).1;
@@ -171,7 +168,7 @@ impl<'a> NestedPart<'a> {
             }
             let colon = memchr::memchr(b':', line)?;
             // A folded line begins with a space, which is in no name.
-            let (name, value) = (lower_token(&line[..colon])?, trim(&line[colon + 1..]));
+            let (name, value) = (lower_token(&line[..colon])?, trim_blanks(&line[colon + 1..]));
             match name.as_slice() {
                 b"content-type" if found.is_some() => return None,
                 b"content-type" => found = Some((at, line_end + 2, value)),
@@ -195,14 +192,6 @@ impl<'a> NestedPart<'a> {
 fn write_field(canonical: &mut Vec<u8>, bytes: &[u8]) {
     canonical.extend_from_slice(&(bytes.len() as u64).to_be_bytes());
     canonical.extend_from_slice(bytes);
-}
-
-/// Spaces and tabs alone are white space around a value.
-fn trim(text: &[u8]) -> &[u8] {
-    let is_text = |byte: &u8| !matches!(byte, b' ' | b'\t');
-    let start = text.iter().position(is_text).unwrap_or(text.len());
-    let end = text.iter().rposition(is_text).map_or(start, |last| last + 1);
-    &text[start..end]
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::domain::normal_path::{LenientForm, lenient_form, normal_form};
+use crate::domain::normal_path::{lenient_form, normal_form};
 use crate::domain::path_pattern::{PathPattern, PatternSegment};
 
 /// The form in which a path is included. It is a part of the recipe: a route may be given another pattern or another
@@ -12,14 +12,10 @@ pub enum PathForm {
     /// The normal form of RFC 3986, section 6.2.2.
     #[default]
     Normal,
-    /// The path that lenient services take the path for.
-    Lenient(FixedSegments),
+    /// The path that lenient services take the path for. Its leading segments each have a digit, up to the last `1`: the case
+    /// of letters does not count in those with a `1`, and counts in all others.
+    Lenient(Box<str>),
 }
-
-/// The leading segments of which the case of letters does not count, each as `true`; all others count as they were sent.
-/// The last one is `true`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FixedSegments(Box<[bool]>);
 
 impl PathForm {
     /// The lenient form for the paths of a pattern: services that are lenient take its fixed segments in any case.
@@ -28,42 +24,31 @@ impl PathForm {
         // The lenient form has no empty segment.
         let segments = segments.filter(|segment| !matches!(segment, PatternSegment::Literal(text) if text.is_empty()));
         let before_rest = segments.take_while(|segment| **segment != PatternSegment::Rest);
-        let mut fixed: Vec<_> = before_rest.map(|segment| matches!(segment, PatternSegment::Literal(_))).collect();
-        fixed.truncate(fixed.iter().rposition(|is_fixed| *is_fixed).map_or(0, |last| last + 1));
-        Self::Lenient(FixedSegments(fixed.into()))
+        let digit = |segment: &PatternSegment| if matches!(segment, PatternSegment::Literal(_)) { '1' } else { '0' };
+        Self::Lenient(before_rest.map(digit).collect::<String>().trim_end_matches('0').into())
     }
 
     /// Reads [`Self::word`]; `None` for any other text.
     pub(super) fn from_word(word: &str) -> Option<Self> {
-        let fixed = match word.strip_prefix("lenient")? {
-            "" => Box::default(),
-            digits => {
-                let digits = digits.strip_prefix(':')?;
-                let read = |digit| match digit {
-                    b'0' => Some(false),
-                    b'1' => Some(true),
-                    _ => None,
-                };
-                let fixed: Box<[bool]> = digits.bytes().map(read).collect::<Option<_>>()?;
-                fixed.last().is_some_and(|last| *last).then_some(fixed)?
-            }
-        };
-        Some(Self::Lenient(FixedSegments(fixed)))
+        let is_known = |digits: &&str| digits.ends_with('1') && digits.bytes().all(|digit| b"01".contains(&digit));
+        match word.strip_prefix("lenient")? {
+            "" => Some(Self::Lenient(Box::default())),
+            digits => digits.strip_prefix(':').filter(is_known).map(|digits| Self::Lenient(digits.into())),
+        }
     }
 
     /// The form's word in a recipe, such as `lenient:101` for the paths of `/orders/{id}/pay`; `None` for the default.
     pub(super) fn word(&self) -> Option<String> {
-        let Self::Lenient(FixedSegments(fixed)) = self else { return None };
-        let digits = fixed.iter().map(|is_fixed| if *is_fixed { '1' } else { '0' });
-        let colon = (!fixed.is_empty()).then_some(':');
-        Some("lenient".chars().chain(colon).chain(digits).collect())
+        let Self::Lenient(digits) = self else { return None };
+        Some(["lenient", if digits.is_empty() { "" } else { ":" }, digits].concat())
     }
 
     /// A path in this form.
     pub(super) fn apply<'a>(&self, path: &'a str) -> Cow<'a, str> {
-        let Self::Lenient(FixedSegments(fixed)) = self else { return normal_form(path) };
-        let LenientForm::One(form) = lenient_form(path) else { return normal_form(path) };
-        let segments = || form.split('/').skip(1).zip(fixed.iter().copied().chain(std::iter::repeat(false)));
+        let Self::Lenient(digits) = self else { return normal_form(path) };
+        let Some(form) = lenient_form(path) else { return normal_form(path) };
+        let is_fixed = || digits.bytes().map(|digit| digit == b'1').chain(std::iter::repeat(false));
+        let segments = || form.split('/').skip(1).zip(is_fixed());
         let is_capital = |byte: u8| byte.is_ascii_uppercase();
         if !segments().any(|(segment, is_fixed)| is_fixed && segment.bytes().any(is_capital)) {
             return form;

@@ -1,17 +1,17 @@
 //! The operator's secrets: the current one, and earlier ones.
 
-use std::fmt;
 use std::sync::Arc;
 
-use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
+use data_encoding::HEXLOWER;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 /// The operator's secret. With it, a fingerprint is an HMAC, so that nobody finds a short body (an amount, a card's
 /// expiry) by trying all values.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Secret({name})")]
 pub struct Secret {
-    pub(super) id: KeyId,
+    name: String,
     pub(super) mac: Hmac<Sha256>,
     sealing: [u8; 32],
 }
@@ -24,28 +24,21 @@ impl Secret {
             mac.update(purpose);
             mac.finalize().into_bytes().into()
         };
-        let id = derive(b"oncegate key id");
         Self {
-            id: KeyId([id[0], id[1], id[2], id[3]]),
+            name: HEXLOWER.encode(&derive(b"oncegate key id")[..4]),
             mac: Hmac::new_from_slice(&derive(b"oncegate fingerprint")).expect("HMAC takes keys of any length"),
             sealing: derive(b"oncegate sealing"),
         }
     }
 
-    /// A name that identifies the secret without revealing anything of it.
+    /// A name that identifies the secret without revealing anything of it: 32 derived bits, in hexadecimal digits.
     pub fn name(&self) -> String {
-        self.id.to_string()
+        self.name.clone()
     }
 
     /// The key from which the keys of sealed bytes are derived.
     pub(in crate::domain) fn sealing(&self) -> &[u8; 32] {
         &self.sealing
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Secret({})", self.id)
     }
 }
 
@@ -76,26 +69,6 @@ impl Secrets {
 
     /// The secret of this [`Secret::name`].
     pub fn named(&self, name: &str) -> Option<&Secret> {
-        self.get(KeyId::from_hex(name)?)
-    }
-
-    pub(super) fn get(&self, id: KeyId) -> Option<&Secret> {
-        self.0.iter().find(|secret| secret.id == id)
-    }
-}
-
-/// The id of a secret: 32 derived bits, which reveal nothing of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct KeyId([u8; 4]);
-
-impl KeyId {
-    pub(super) fn from_hex(text: &str) -> Option<Self> {
-        HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?.try_into().ok().map(Self)
-    }
-}
-
-impl fmt::Display for KeyId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", HEXLOWER.encode_display(&self.0))
+        self.0.iter().find(|secret| secret.name.eq_ignore_ascii_case(name))
     }
 }

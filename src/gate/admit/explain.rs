@@ -112,7 +112,7 @@ pub fn explain(
         return Err(refused(foretold));
     }
     let Some(active) = found.map_err(refused)? else {
-        if config.refuse_unguarded && MethodLabel::from_method(&head.method).changes_state() {
+        if config.refuses_unguarded() && MethodLabel::from_method(&head.method).changes_state() {
             return Err(Refusal::Unguarded.into());
         }
         return Ok(Explained {

@@ -51,7 +51,7 @@ pub struct GuardedRequest {
 
 impl GuardedRequest {
     /// A client's request that breaks no rule of its route, with its body and the memory that it counts in.
-    pub(super) fn new(
+    pub(in crate::gate) fn new(
         instance: &Instance,
         reserve_request: ReserveRequest,
         (head, body, share, origin): (request::Parts, Bytes, BudgetShare, RequestOrigin),

@@ -9,8 +9,8 @@ use super::*;
 const BASE: &str = "/.oncegate/problems/";
 
 /// The answer to a refusal: its status, its fields and its document.
-async fn answered(shape: AnswerShape, refusal: &Refusal) -> (u16, HeaderMap, Value) {
-    let (head, body) = shape.render(refusal, BASE).into_parts();
+async fn answered(shape: Dialect, refusal: &Refusal) -> (u16, HeaderMap, Value) {
+    let (head, body) = AnswerShape(shape).render(refusal, BASE).into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     (head.status.as_u16(), head.headers, serde_json::from_slice(&body).unwrap())
 }
@@ -35,7 +35,7 @@ async fn acp_has_the_flat_errors_of_its_specification() {
         (Refusal::UpstreamBroken, 502, "processing_error", "upstream_broken"),
         (Refusal::StoreUnavailable, 503, "service_unavailable", "store_unavailable"),
     ] {
-        let (answered, headers, document) = answered(AnswerShape::Acp, &refusal).await;
+        let (answered, headers, document) = answered(Dialect::Acp, &refusal).await;
         let expected = serde_json::json!({ "type": kind, "code": code, "message": refusal.detail() });
         assert_eq!((answered, document), (status, expected));
         assert_eq!(headers[CONTENT_TYPE], "application/json");
@@ -52,7 +52,7 @@ async fn graphql_has_one_error_without_data_and_its_code_in_capitals() {
         (unknown(), 409, "OUTCOME_UNKNOWN", "reconcile"),
         (Refusal::StoreUnavailable, 503, "STORE_UNAVAILABLE", "same_key"),
     ] {
-        let (answered, headers, document) = answered(AnswerShape::Graphql, &refusal).await;
+        let (answered, headers, document) = answered(Dialect::Graphql, &refusal).await;
         let extensions = serde_json::json!({ "code": code, "retry": retry });
         let error = serde_json::json!({ "message": refusal.detail(), "extensions": extensions });
         assert_eq!((answered, document), (status, serde_json::json!({ "errors": [error] })));
@@ -81,7 +81,7 @@ async fn stripe_has_errors_that_its_sdks_raise_and_retries_what_was_not_executed
         (Refusal::Draining, 503, "api_error", "draining", "true"),
         (Refusal::ResponseCorrupt, 500, "api_error", "response_corrupt", "false"),
     ] {
-        let (answered, headers, document) = answered(AnswerShape::Stripe, &refusal).await;
+        let (answered, headers, document) = answered(Dialect::Stripe, &refusal).await;
         let error = serde_json::json!({ "type": kind, "code": code, "message": refusal.detail() });
         assert_eq!((answered, &document["error"]), (status, &error));
         assert_eq!((document["status"].as_u64(), &document["code"]), (Some(status.into()), &refusal.slug().into()));
@@ -101,7 +101,7 @@ async fn repeatability_answers_412_outside_of_the_window_and_400_to_another_requ
         (in_flight(), 409),
         (unknown(), 409),
     ] {
-        let (answered, headers, document) = answered(AnswerShape::Repeatability, &refusal).await;
+        let (answered, headers, document) = answered(Dialect::Repeatability, &refusal).await;
         let error = serde_json::json!({ "code": refusal.slug(), "message": refusal.detail() });
         assert_eq!((answered, &document["error"]), (status, &error));
         assert_eq!(document["type"], format!("{BASE}{}", refusal.slug()));
@@ -112,38 +112,38 @@ async fn repeatability_answers_412_outside_of_the_window_and_400_to_another_requ
 #[tokio::test]
 async fn no_dialect_makes_an_error_a_success_or_offers_a_retry_of_what_may_have_executed() {
     for refusal in Refusal::ALL {
-        for shape in [AnswerShape::Acp, AnswerShape::Problem, AnswerShape::Repeatability, AnswerShape::Stripe] {
+        for shape in [Dialect::Acp, Dialect::Ietf, Dialect::Repeatability, Dialect::Stripe] {
             let (status, headers, _) = answered(shape, &refusal).await;
             assert!((400..600).contains(&status), "{shape:?} {}", refusal.slug());
             let may_retry = headers.get(SHOULD_RETRY).is_some_and(|value| value == "true");
             assert!(!may_retry || refusal.client_action() == "same_key", "{}", refusal.slug());
-            assert_eq!(headers.contains_key(SHOULD_RETRY), shape == AnswerShape::Stripe);
+            assert_eq!(headers.contains_key(SHOULD_RETRY), shape == Dialect::Stripe);
         }
     }
 }
 
 #[test]
 fn the_dialects_fields_follow_the_meaning_of_an_answer() {
-    let fields = |shape: AnswerShape, code: u16, status| {
+    let fields = |shape: Dialect, code: u16, status| {
         let mut headers = HeaderMap::new();
-        shape.add_fields((StatusCode::from_u16(code).unwrap(), &mut headers), status);
+        AnswerShape(shape).add_fields((StatusCode::from_u16(code).unwrap(), &mut headers), status);
         let text = |(name, value): (&HeaderName, &HeaderValue)| format!("{name}: {}", value.to_str().unwrap());
         headers.iter().map(text).collect::<Vec<_>>().join(", ")
     };
     for (shape, code, status, expected) in [
-        (AnswerShape::Problem, 500, OncegateStatus::Replayed, ""),
-        (AnswerShape::Acp, 500, OncegateStatus::Replayed, ""),
-        (AnswerShape::Stripe, 200, OncegateStatus::Replayed, ""),
-        (AnswerShape::Stripe, 402, OncegateStatus::Replayed, "stripe-should-retry: false"),
-        (AnswerShape::Stripe, 500, OncegateStatus::Executed, ""),
-        (AnswerShape::Stripe, 503, OncegateStatus::Released, ""),
-        (AnswerShape::Stripe, 502, OncegateStatus::Unknown, "stripe-should-retry: false"),
-        (AnswerShape::Repeatability, 201, OncegateStatus::Executed, "repeatability-result: accepted"),
-        (AnswerShape::Repeatability, 201, OncegateStatus::Replayed, "repeatability-result: accepted"),
-        (AnswerShape::Repeatability, 409, OncegateStatus::InFlight, "repeatability-result: accepted"),
-        (AnswerShape::Repeatability, 400, OncegateStatus::KeyReused, "repeatability-result: rejected"),
-        (AnswerShape::Repeatability, 412, OncegateStatus::Rejected, "repeatability-result: rejected"),
-        (AnswerShape::Repeatability, 201, OncegateStatus::Bypassed, ""),
+        (Dialect::Ietf, 500, OncegateStatus::Replayed, ""),
+        (Dialect::Acp, 500, OncegateStatus::Replayed, ""),
+        (Dialect::Stripe, 200, OncegateStatus::Replayed, ""),
+        (Dialect::Stripe, 402, OncegateStatus::Replayed, "stripe-should-retry: false"),
+        (Dialect::Stripe, 500, OncegateStatus::Executed, ""),
+        (Dialect::Stripe, 503, OncegateStatus::Released, ""),
+        (Dialect::Stripe, 502, OncegateStatus::Unknown, "stripe-should-retry: false"),
+        (Dialect::Repeatability, 201, OncegateStatus::Executed, "repeatability-result: accepted"),
+        (Dialect::Repeatability, 201, OncegateStatus::Replayed, "repeatability-result: accepted"),
+        (Dialect::Repeatability, 409, OncegateStatus::InFlight, "repeatability-result: accepted"),
+        (Dialect::Repeatability, 400, OncegateStatus::KeyReused, "repeatability-result: rejected"),
+        (Dialect::Repeatability, 412, OncegateStatus::Rejected, "repeatability-result: rejected"),
+        (Dialect::Repeatability, 201, OncegateStatus::Bypassed, ""),
     ] {
         assert_eq!(fields(shape, code, status), expected, "{shape:?} {code} {status:?}");
     }

@@ -11,9 +11,10 @@
 use std::future::{Ready, ready};
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::Client;
 use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
@@ -34,7 +35,7 @@ pub(super) async fn is_direct(client: &Client) -> bool {
 async fn process_in_key(client: &Client) -> Option<i32> {
     let request = WrittenRequest::default();
     client.cancel_token().cancel_query_raw(request.clone(), request.clone()).await.ok()?;
-    let written = request.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let written = request.0.lock();
     let message = written.len().checked_sub(CANCEL_REQUEST_LENGTH).map(|start| &written[start..])?;
     message[8..12].try_into().map(i32::from_be_bytes).ok()
 }
@@ -52,7 +53,7 @@ impl AsyncRead for WrittenRequest {
 
 impl AsyncWrite for WrittenRequest {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        self.0.lock().extend_from_slice(bytes);
         Poll::Ready(Ok(bytes.len()))
     }
 

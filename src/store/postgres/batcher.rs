@@ -22,7 +22,6 @@ pub(super) const OVERHEAD_BYTES: usize = 256;
 
 /// A request that is sent to the database together with others of its kind.
 pub(super) trait BatchStatement: Send + Sync + Sized + 'static {
-    /// The answer to one request.
     type Answer: Send + 'static;
 
     /// Whether a batch can answer only one request for each record.
@@ -34,7 +33,6 @@ pub(super) trait BatchStatement: Send + Sync + Sized + 'static {
     /// The request's record. Batches are sorted by it, so that two of them never deadlock.
     fn id(&self) -> RecordId;
 
-    /// The approximate size in bytes.
     fn bytes(&self) -> usize {
         OVERHEAD_BYTES
     }
@@ -64,10 +62,6 @@ impl<S: BatchStatement> Batchable for PendingCall<S> {
     fn abandoned(&self) -> bool {
         // Past its deadline the caller may still be there, but it will not read an answer any more.
         self.reply.is_closed() || Instant::now() >= self.deadline
-    }
-
-    fn bytes(&self) -> usize {
-        self.request.bytes()
     }
 }
 
@@ -113,8 +107,9 @@ pub(super) async fn call<S: BatchStatement>(
     deadline: Instant,
 ) -> Result<S::Answer, PgFailure> {
     let (reply, answer) = reply::channel();
-    if !queue.push(PendingCall { request, deadline, reply }) {
-        return Err(PgFailure::Unsent(Arc::from(Box::from("the store is closed"))));
+    let bytes = request.bytes();
+    if !queue.push(PendingCall { request, deadline, reply }, bytes, false) {
+        return Err(PgFailure::unsent("the store is closed"));
     }
     // Dropped after a lane took it, as by a panic.
     let dropped =

@@ -7,44 +7,30 @@
 use tokio::time::Instant;
 use tokio_postgres::{Error, Row};
 
+use super::PgCall;
 use super::client::{PgClient, in_transaction};
-use super::connect::PgPool;
-use super::failure::PgFailure;
-use super::functions::Function;
+use super::failure::PgResult;
 use crate::store::columns::Columns;
 use crate::store::statement::Statement;
 
-/// Runs a statement on one of the pool's connections; the server ends it at the deadline.
-pub(super) async fn run(
-    pool: &PgPool,
-    deadline: Instant,
-    statement: &Statement,
-    columns: Columns<'_>,
-) -> Result<Vec<Row>, PgFailure> {
-    query(pool, deadline, async |client| client.run(statement, &columns).await).await
-}
+impl PgCall<'_> {
+    /// Runs a statement; the server ends it at the deadline.
+    pub async fn run_bounded(self, statement: &Statement, columns: Columns<'_>) -> PgResult<Vec<Row>> {
+        self.bounded(async |client| client.run(statement, &columns).await).await
+    }
 
-/// Calls a function on one of the pool's connections; the server ends it at the deadline.
-pub(super) async fn call(
-    pool: &PgPool,
-    deadline: Instant,
-    function: &Function,
-    columns: Columns<'_>,
-) -> Result<Vec<Row>, PgFailure> {
-    query(pool, deadline, async |client| client.call(function, &columns).await).await
-}
-
-async fn query(
-    pool: &PgPool,
-    deadline: Instant,
-    statement: impl AsyncFnOnce(&PgClient) -> Result<Vec<Row>, Error>,
-) -> Result<Vec<Row>, PgFailure> {
-    let bounded = async |client: &PgClient| {
-        let left = deadline.saturating_duration_since(Instant::now());
-        // Zero would be no limit.
-        let limit_ms = left.as_millis().clamp(1, i32::MAX as u128);
-        let begin = format!("begin; set local statement_timeout = {limit_ms}");
-        in_transaction(client, &begin, statement(client)).await
-    };
-    pool.run(deadline, bounded).await
+    /// Sends what is no prepared call, see [`in_transaction`]; the server ends it at the deadline.
+    pub async fn bounded(
+        self,
+        statement: impl AsyncFnOnce(&PgClient) -> Result<Vec<Row>, Error>,
+    ) -> PgResult<Vec<Row>> {
+        let bounded = async |client: &PgClient| {
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            // Zero would be no limit.
+            let limit_ms = left.as_millis().clamp(1, i32::MAX as u128);
+            let begin = format!("begin; set local statement_timeout = {limit_ms}");
+            in_transaction(client, &begin, statement(client)).await
+        };
+        self.on_connection(bounded).await
+    }
 }

@@ -3,20 +3,19 @@
 use std::collections::HashMap;
 
 use futures_util::future::join_all;
-use tokio::time::Instant;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Error, Row};
 
+use super::PgCall;
 use super::batcher::{BatchStatement, OVERHEAD_BYTES};
 use super::client::PgClient;
-use super::connect::PgPool;
-use super::failure::PgFailure;
+use super::connect::PgConnection;
+use super::failure::{PgFailure, PgResult};
 use super::functions::Function;
 use super::rows::done;
 use crate::domain::ids::RecordId;
 use crate::domain::response::CorruptRow;
 use crate::store::columns::Columns;
-use crate::store::row::RowReader;
 use crate::store::statement::Statement;
 
 /// The most rows that one transaction of upkeep locks: few enough that requests for the same keys do not wait noticeably.
@@ -41,28 +40,23 @@ impl CallAnswer for bool {
 
 /// A write of a request's, which can go to the database together with others of its kind.
 pub(super) trait BatchedCall: Send + Sync + Sized + 'static {
-    /// The answer to one call.
     type Answer: CallAnswer;
 
     /// The function for one record.
     const FUNCTION: &'static Function;
 
-    /// The function for many records, which takes arrays of the same columns. It answers with the ids of those that it has
-    /// changed. Without one, several calls share a transaction.
-    const FUNCTION_OF_MANY: Option<&'static Function> = None;
-
-    /// The same for a cluster, which takes only statements of one record each: it has a loop. Without one, each call is sent by itself.
-    const FUNCTION_ON_CLUSTER: Option<&'static Function> = None;
+    /// The function for many records, which takes arrays of the same columns and answers with the ids of those that it has
+    /// changed; and the same for a cluster, which has a loop, as a cluster takes only statements of one record each. Without
+    /// them, several calls share a transaction, and on a cluster each is sent by itself.
+    const FUNCTIONS_OF_MANY: Option<[&'static Function; 2]> = None;
 
     /// See [`BatchStatement::goes_alone`].
     fn goes_alone(&self, _is_distributed: bool) -> bool {
         false
     }
 
-    /// The record.
     fn id(&self) -> RecordId;
 
-    /// The parameters.
     fn columns(&self) -> Columns<'_>;
 
     /// The bytes that clients and services have sent of it.
@@ -76,7 +70,7 @@ impl<C: BatchedCall> BatchStatement for C {
 
     // Answers have ids and no more, so of two calls for one record both would look done.
     const DISTINCT: bool = true;
-    const CLUSTER_JOBS_MAX: usize = if C::FUNCTION_ON_CLUSTER.is_some() { CLUSTER_ROWS_MAX } else { 1 };
+    const CLUSTER_JOBS_MAX: usize = if C::FUNCTIONS_OF_MANY.is_some() { CLUSTER_ROWS_MAX } else { 1 };
 
     fn id(&self) -> RecordId {
         BatchedCall::id(self)
@@ -96,11 +90,11 @@ impl<C: BatchedCall> BatchStatement for C {
         if let [alone] = &columns[..] {
             return Ok(vec![answer(&client.call(C::FUNCTION, alone).await?)]);
         }
-        let of_many = if client.is_distributed() { C::FUNCTION_ON_CLUSTER } else { C::FUNCTION_OF_MANY };
-        let Some(function) = of_many else {
+        let Some([function, on_cluster]) = C::FUNCTIONS_OF_MANY else {
             let answers = client.call_in_transaction(C::FUNCTION, &columns).await?;
             return Ok(answers.iter().map(|rows| answer(rows)).collect());
         };
+        let function = if client.is_distributed() { on_cluster } else { function };
         let rows = client.call_with_arrays(function, &columns).await?;
         let mut changed = HashMap::new();
         for row in &rows {
@@ -111,81 +105,73 @@ impl<C: BatchedCall> BatchStatement for C {
     }
 }
 
-/// Calls a function once. Returns its row where it has changed something.
-pub(super) async fn call(
-    pool: &PgPool,
-    deadline: Instant,
-    function: &Function,
-    columns: Columns<'_>,
-) -> Result<Option<Row>, PgFailure> {
-    Ok(changed(pool.run(deadline, async |client| client.call(function, &columns).await).await?)?)
-}
-
-/// Runs a statement.
-pub(super) async fn run(
-    pool: &PgPool,
-    deadline: Instant,
-    statement: &Statement,
-    columns: Columns<'_>,
-) -> Result<Vec<Row>, PgFailure> {
-    pool.run(deadline, async |client| client.run(statement, &columns).await).await
-}
-
-/// Calls a function for each of many items. Returns those for which it has changed something, with their rows; a row that another
-/// transaction has locked is left to it.
-///
-/// # Errors
-/// [`PgFailure`]; it is in doubt once some calls may have been committed.
-pub(super) async fn call_each<'i, T>(
-    pool: &PgPool,
-    deadline: Instant,
-    function: &Function,
-    items: &'i [T],
-    columns: impl Fn(&'i T) -> Columns<'i>,
-) -> Result<Vec<(&'i T, Row)>, PgFailure> {
-    let rows: Vec<Columns<'_>> = items.iter().map(columns).collect();
-    let mut answers = Vec::new();
-    for part in rows.chunks(ROWS_MAX) {
-        let answered = call_part(pool, deadline, function, part).await;
-        answers.extend(answered.map_err(|failure| if answers.is_empty() { failure } else { failure.after_commits() })?);
+impl PgCall<'_> {
+    /// Sends statements on a connection of their own, see [`PgConnection::finish`].
+    pub async fn on_connection<T>(self, statements: impl AsyncFnOnce(&PgClient) -> Result<T, Error>) -> PgResult<T> {
+        PgConnection::get(self.pool, self.deadline).await?.finish(self.deadline, statements).await
     }
-    Ok(items.iter().zip(answers).filter_map(|(item, row)| Some((item, row?))).collect())
-}
 
-async fn call_part(
-    pool: &PgPool,
-    deadline: Instant,
-    function: &Function,
-    part: &[Columns<'_>],
-) -> Result<Vec<Option<Row>>, PgFailure> {
-    // One commit for all; but several nodes would have to agree on it.
-    if part.len() > 1 && !pool.is_distributed() {
-        match pool.run(deadline, async |client| client.call_in_transaction(function, part).await).await {
-            Ok(rows) => return Ok(rows.into_iter().map(changed).collect::<Result<_, _>>()?),
-            // One of the rows: the others go without it.
-            Err(PgFailure::Held(_) | PgFailure::Row(_) | PgFailure::Conflict(_)) => {}
-            Err(failure) => return Err(failure),
+    /// Calls a function once. Returns its row where it has changed something.
+    pub async fn call(self, function: &Function, columns: Columns<'_>) -> PgResult<Option<Row>> {
+        Ok(changed(self.on_connection(async |client| client.call(function, &columns).await).await?)?)
+    }
+
+    /// Runs a statement.
+    pub async fn run(self, statement: &Statement, columns: Columns<'_>) -> PgResult<Vec<Row>> {
+        self.on_connection(async |client| client.run(statement, &columns).await).await
+    }
+
+    /// Runs a statement that writes and is no function, see [`PgClient::write`].
+    pub async fn write(self, statement: &Statement, columns: Columns<'_>) -> PgResult<Vec<Row>> {
+        self.on_connection(async |client| client.write(statement, &columns).await).await
+    }
+
+    /// Calls a function for each of many items. Returns those for which it has changed something, with their rows; a row that
+    /// another transaction has locked is left to it.
+    ///
+    /// # Errors
+    /// [`PgFailure`]; it is in doubt once some calls may have been committed.
+    pub async fn call_each<'i, T>(
+        self,
+        function: &Function,
+        items: &'i [T],
+        columns: impl Fn(&'i T) -> Columns<'i>,
+    ) -> PgResult<Vec<(&'i T, Row)>> {
+        let rows: Vec<Columns<'_>> = items.iter().map(columns).collect();
+        let mut answers = Vec::new();
+        for part in rows.chunks(ROWS_MAX) {
+            let answered = self.call_part(function, part).await;
+            let in_doubt = |failure: PgFailure| if answers.is_empty() { failure } else { failure.after_commits() };
+            answers.extend(answered.map_err(in_doubt)?);
         }
+        Ok(items.iter().zip(answers).filter_map(|(item, row)| Some((item, row?))).collect())
     }
-    let alone = async |client: &PgClient| {
-        let calls = part.iter().map(|columns| client.call(function, columns));
-        let rows = join_all(calls).await.into_iter().map(|rows| match rows {
-            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(Vec::new()),
-            rows => rows,
-        });
-        rows.collect::<Result<Vec<_>, _>>()
-    };
-    let rows = pool.run(deadline, alone).await;
-    let rows = rows.map_err(|failure| if part.len() > 1 { failure.after_commits() } else { failure })?;
-    Ok(rows.into_iter().map(changed).collect::<Result<_, _>>()?)
+
+    async fn call_part(self, function: &Function, part: &[Columns<'_>]) -> PgResult<Vec<Option<Row>>> {
+        // One commit for all; but several nodes would have to agree on it.
+        if part.len() > 1 && !self.pool.is_distributed() {
+            match self.on_connection(async |client| client.call_in_transaction(function, part).await).await {
+                Ok(rows) => return Ok(rows.into_iter().map(changed).collect::<Result<_, _>>()?),
+                // One of the rows: the others go without it.
+                Err(PgFailure::Held(_) | PgFailure::Row(_) | PgFailure::Conflict(_)) => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        let alone = async |client: &PgClient| {
+            let calls = part.iter().map(|columns| client.call(function, columns));
+            let rows = join_all(calls).await.into_iter().map(|rows| match rows {
+                Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(Vec::new()),
+                rows => rows,
+            });
+            rows.collect::<Result<Vec<_>, _>>()
+        };
+        let rows = self.on_connection(alone).await;
+        let rows = rows.map_err(|failure| if part.len() > 1 { failure.after_commits() } else { failure })?;
+        Ok(rows.into_iter().map(changed).collect::<Result<_, _>>()?)
+    }
 }
 
 /// The row of a call that has changed something.
-fn changed(mut rows: Vec<Row>) -> Result<Option<Row>, CorruptRow> {
+pub(super) fn changed(mut rows: Vec<Row>) -> Result<Option<Row>, CorruptRow> {
     Ok(done(&rows)?.is_some().then(|| rows.swap_remove(0)))
-}
-
-/// Reads the id of a row.
-pub(super) fn id(row: &Row) -> Result<RecordId, CorruptRow> {
-    row.read("id")
 }

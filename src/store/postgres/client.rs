@@ -37,7 +37,8 @@ pub(super) fn parameters<'a>(values: impl IntoIterator<Item = &'a Value<'a>>) ->
 pub(super) const BEGIN_WRITE: &str = "begin; select oncegate.begin_write()";
 
 /// Begins a transaction like this, runs statements in it, and commits. All are sent together, in this order, so that they take one
-/// round trip. After an error the server rolls back at the commit.
+/// round trip. After an error the server rolls back at the commit. None may be a prepared call: the commit would be sent while the
+/// server prepares it.
 pub(super) async fn in_transaction<T>(
     client: &Client,
     begin: &str,
@@ -65,12 +66,10 @@ impl PgClient {
         Self { client: ClientWrapper::new(client, driver), server, place, prepares: OnceCell::new() }
     }
 
-    /// The proofs of durable commits.
     pub fn horizons(&self) -> &Horizons {
         self.server.horizons()
     }
 
-    /// Whether the keys are distributed over a cluster.
     pub fn is_distributed(&self) -> bool {
         self.server.is_distributed()
     }
@@ -95,13 +94,18 @@ impl PgClient {
 
     /// Calls a function for each of many rows, in one transaction: for all of them, or for none.
     pub async fn call_in_transaction(&self, function: &Function, rows: &[Columns<'_>]) -> Result<Vec<Vec<Row>>, Error> {
+        debug_assert!(!function.is_prepared, "the commit would be sent while the server prepares the call");
         let calls = async { join_all(rows.iter().map(|row| self.call(function, row))).await.into_iter().collect() };
         in_transaction(self, "begin", calls).await
     }
 
-    /// Runs a statement.
     pub async fn run(&self, statement: &Statement, columns: &Columns<'_>) -> Result<Vec<Row>, Error> {
         self.query_typed(statement.for_postgres(), &parameters(statement.parameters(columns))).await
+    }
+
+    /// Runs a statement that writes and is no function, in a transaction that is durable.
+    pub async fn write(&self, statement: &Statement, columns: &Columns<'_>) -> Result<Vec<Row>, Error> {
+        in_transaction(self, BEGIN_WRITE, self.run(statement, columns)).await
     }
 
     /// Calls a function, by a prepared statement if function and connection allow that. Other statements are planned for their
@@ -140,11 +144,6 @@ impl Deref for PgClient {
     fn deref(&self) -> &Client {
         &self.client
     }
-}
-
-/// Runs a statement that writes and is no function, in a transaction that is durable.
-pub(super) async fn write(client: &PgClient, statement: &Statement, columns: &Columns<'_>) -> Result<Vec<Row>, Error> {
-    in_transaction(client, BEGIN_WRITE, client.run(statement, columns)).await
 }
 
 /// Whether the server refused a prepared call in a way in which it also does if the name is not known there, or is another

@@ -1,6 +1,5 @@
 //! Connections: making, pooling and discarding them.
 
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::Client;
 
 use super::client::PgClient;
-use super::failure::{PgFailure, connect_error};
+use super::failure::{PgFailure, PgResult, connect_error};
 use super::server::PgServer;
 use super::tls::BoxError;
 use crate::store::OpenError;
@@ -69,17 +68,14 @@ impl PgPool {
         Ok(Self { connections, given_up_max: GIVEN_UP_MAX })
     }
 
-    /// The most connections.
     pub fn max_size(&self) -> usize {
         self.connections.status().max_size
     }
 
-    /// The server to which the connections lead.
     pub fn server(&self) -> &PgServer {
         &self.connections.manager().0
     }
 
-    /// Whether the keys are distributed over a cluster, as far as that is known.
     pub fn is_distributed(&self) -> bool {
         self.server().is_distributed()
     }
@@ -87,15 +83,6 @@ impl PgPool {
     /// Waits at most so long for a statement whose caller has given up.
     pub fn with_given_up_max(self, max: Duration) -> Self {
         Self { given_up_max: max.min(GIVEN_UP_MAX), ..self }
-    }
-
-    /// Runs a statement on a connection of its own, see [`PgConnection::finish`].
-    pub async fn run<T>(
-        &self,
-        deadline: Instant,
-        statement: impl AsyncFnOnce(&PgClient) -> Result<T, tokio_postgres::Error>,
-    ) -> Result<T, PgFailure> {
-        PgConnection::get(self, deadline).await?.finish(deadline, statement).await
     }
 }
 
@@ -114,11 +101,11 @@ pub(super) struct PgConnection {
 
 impl PgConnection {
     /// Takes a connection from the pool, or makes a new one.
-    pub async fn get(pool: &PgPool, deadline: Instant) -> Result<Self, PgFailure> {
+    pub async fn get(pool: &PgPool, deadline: Instant) -> PgResult<Self> {
         match timeout_at(deadline, pool.connections.get()).await {
             Ok(Ok(object)) => Ok(Self { object: Some(object), given_up_max: pool.given_up_max }),
             Ok(Err(PoolError::Backend(source))) => Err(PgFailure::Unsent(Arc::from(source))),
-            Ok(Err(source)) => Err(PgFailure::Unsent(Arc::from(BoxError::from(source.to_string())))),
+            Ok(Err(source)) => Err(PgFailure::unsent(&source.to_string())),
             Err(_) => Err(too_late()),
         }
     }
@@ -129,7 +116,7 @@ impl PgConnection {
         mut self,
         deadline: Instant,
         statement: impl AsyncFnOnce(&PgClient) -> Result<T, tokio_postgres::Error>,
-    ) -> Result<T, PgFailure> {
+    ) -> PgResult<T> {
         if Instant::now() >= deadline {
             drop(self.object.take());
             return Err(too_late());
@@ -149,7 +136,7 @@ impl PgConnection {
 }
 
 fn too_late() -> PgFailure {
-    PgFailure::Unsent(Arc::<dyn Error + Send + Sync>::from(Box::from("no connection to the store became free in time")))
+    PgFailure::unsent("no connection to the store became free in time")
 }
 
 impl Drop for PgConnection {

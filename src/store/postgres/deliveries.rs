@@ -5,15 +5,12 @@ use std::iter::repeat;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use tokio::time::Instant;
 use tokio_postgres::{Error, Row};
 
-use super::calls;
+use super::calls::changed;
 use super::client::{PgClient, parameters};
-use super::connect::{PgConnection, PgPool};
-use super::failure::PgFailure;
-use super::functions;
-use super::rows::done;
+use super::failure::PgResult;
+use super::{PgCall, functions};
 use crate::domain::delivery::{DeliveryPolicy, GivenUpKey, PickUpRequest, PickUpResult};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::response::CorruptRow;
@@ -44,38 +41,46 @@ struct SelectedDelivery<'a> {
     since: i64,
 }
 
-pub(super) async fn pick_up(
-    pool: &PgPool,
-    request: &PickUpRequest,
-    deadline: Instant,
-) -> Result<PickUpResult, PgFailure> {
-    calls::call_each(pool, deadline, &functions::END_DELIVERY, &request.delivered, |id| columns! { id: id }).await?;
-    let discounted = calls::call_each(pool, deadline, &functions::DISCOUNT_ATTEMPT, &request.unsent, |(id, token)| {
-        columns! { id: id, token: token }
-    });
-    discounted.await?;
+impl PgCall<'_> {
+    pub async fn pick_up(self, request: Arc<PickUpRequest>) -> PgResult<PickUpResult> {
+        let request = &*request;
+        self.call_each(&functions::END_DELIVERY, &request.delivered, |id| columns! { id: id }).await?;
+        let discounted = self.call_each(&functions::DISCOUNT_ATTEMPT, &request.unsent, |(id, token)| {
+            columns! { id: id, token: token }
+        });
+        discounted.await?;
 
-    let held = PgConnection::get(pool, deadline).await?;
-    let is_locked = !pool.is_distributed();
-    let started = held.finish(deadline, async |client| match is_locked {
-        true => in_transaction(client, request).await,
-        // Each in a transaction of its own: other deliverers may select the same, and only one starts it.
-        false => begun(start(client, request, "").await?),
-    });
-    let mut picked = PickUpResult::default();
-    for (due, token, row) in started.await? {
-        let Some(row) = row? else { continue };
-        match (row.read::<Option<String>>("note")?, token) {
-            (Some(note), _) => picked.given_up.push(GivenUpKey { id: due.id, route: (*due.policy.route).into(), note }),
-            (None, None) => {}
-            // A row that cannot be read is not sent, and its attempt is released as an orphan; the others are delivered.
-            (None, Some(token)) => match read_job(&row, (due.id, token, due.seen_token), request, due.policy) {
-                Ok(job) => picked.jobs.push(job),
-                Err(corrupt) => tracing::error!(%corrupt, "an accepted key's row cannot be read; it is not delivered"),
-            },
+        let started = self.on_connection(async |client| match client.is_distributed() {
+            // Each in a transaction of its own: other deliverers may select the same, and only one starts it.
+            true => begun(start(client, request, "").await?),
+            false => in_transaction(client, request).await,
+        });
+        let mut picked = PickUpResult::default();
+        for (due, token, row) in started.await? {
+            let Some(row) = row? else { continue };
+            match (row.read::<Option<String>>("note")?, token) {
+                (Some(note), _) => {
+                    picked.given_up.push(GivenUpKey { id: due.id, route: (*due.policy.route).into(), note })
+                }
+                (None, None) => {}
+                // A row that cannot be read is not sent, and its attempt is released as an orphan; the others are delivered.
+                (None, Some(token)) => match read_job(&row, (due.id, token, due.seen_token), request, due.policy) {
+                    Ok(job) => picked.jobs.push(job),
+                    Err(corrupt) => {
+                        tracing::error!(%corrupt, "an accepted key's row cannot be read; it is not delivered")
+                    }
+                },
+            }
         }
+        Ok(picked)
     }
-    Ok(picked)
+
+    pub async fn give_up(self, params: Arc<GiveUpParams>) -> PgResult<bool> {
+        let states: Vec<&str> = params.states.iter().map(|state| state.name()).collect();
+        let columns =
+            columns! { id: &params.id, token: &params.token, states: states.join(","), note: params.note.as_str() };
+        Ok(self.call(&functions::GIVE_UP, columns).await?.is_some())
+    }
 }
 
 /// A delivery, the token that its attempt may use, and the row of the attempt where it has begun, or of the key that was given up.
@@ -127,9 +132,8 @@ async fn start<'a>(
             quiet_after_ms: quiet_after(policy),
             as_of: request.as_of,
         };
-        let mut rows = client.call(&functions::START_DELIVERY, &columns).await?;
-        let row = done(&rows).map(|row| row.is_some());
-        Ok((due, token.copied(), row.map(|is_done| is_done.then(|| rows.swap_remove(0)))))
+        let rows = client.call(&functions::START_DELIVERY, &columns).await?;
+        Ok((due, token.copied(), changed(rows)))
     });
     Ok(join_all(calls).await)
 }
@@ -184,11 +188,4 @@ async fn select<'a>(
     });
     due.truncate(request.rows_max());
     Ok(due)
-}
-
-pub(super) async fn give_up(pool: &PgPool, params: Arc<GiveUpParams>, deadline: Instant) -> Result<bool, PgFailure> {
-    let states: Vec<&str> = params.states.iter().map(|state| state.name()).collect();
-    let columns =
-        columns! { id: &params.id, token: &params.token, states: states.join(","), note: params.note.as_str() };
-    Ok(calls::call(pool, deadline, &functions::GIVE_UP, columns).await?.is_some())
 }

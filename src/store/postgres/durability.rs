@@ -14,9 +14,9 @@ use tokio::time::Instant;
 use tokio_postgres::{Error, Row};
 
 use super::batcher::{BatchStatement, Batcher};
-use super::client::{BEGIN_WRITE, PgClient, in_transaction, write};
+use super::client::{BEGIN_WRITE, PgClient, in_transaction};
 use super::connect::PgPool;
-use super::failure::PgFailure;
+use super::failure::PgResult;
 use super::horizons::{Horizons, Proof, Writer};
 use super::server::PgServer;
 use crate::domain::ids::RecordId;
@@ -42,7 +42,7 @@ impl Durability {
 
     /// Waits until a key's row is as durable as a commit of our own. `writer`: of the row as it was read before. Returns whether it is:
     /// not where the commit went to another server than the read, or to one whose list of standbys has changed since.
-    pub async fn proves(&self, id: RecordId, writer: Option<Writer>, deadline: Instant) -> Result<bool, PgFailure> {
+    pub async fn proves(&self, id: RecordId, writer: Option<Writer>, deadline: Instant) -> PgResult<bool> {
         let Some(writer) = writer.filter(|writer| !self.server.horizons().include(writer)) else { return Ok(true) };
         let proof = self.commits.call(DurableCommit(id), deadline).await??;
         Ok(accept(self.server.horizons(), proof, &writer))
@@ -86,7 +86,7 @@ impl BatchStatement for DurableCommit {
 /// Returns the proof in a row, where the server waits for a standby.
 async fn await_durability(client: &PgClient, ids: &[RecordId]) -> Result<Vec<Row>, Error> {
     if !client.is_distributed() || ids.is_empty() {
-        return write(client, &AWAIT_DURABILITY, &Columns::new()).await;
+        return client.write(&AWAIT_DURABILITY, &Columns::new()).await;
     }
     let mut rows = Vec::new();
     for id in ids {

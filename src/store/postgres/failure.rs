@@ -12,6 +12,8 @@ use crate::store::{OpenError, StoreError};
 /// The cause of a failure. Shared, because a batch fails as one.
 pub(super) type Cause = Arc<dyn Error + Send + Sync>;
 
+pub(super) type PgResult<T> = Result<T, PgFailure>;
+
 /// The failure of a statement.
 #[derive(Clone, Debug)]
 pub(super) enum PgFailure {
@@ -38,6 +40,16 @@ pub(super) enum PgFailure {
 }
 
 impl PgFailure {
+    /// A refusal for this reason.
+    pub fn refused(cause: &str) -> Self {
+        Self::Refused(Arc::from(Box::from(cause)))
+    }
+
+    /// A statement that was not sent, for this reason.
+    pub fn unsent(cause: &str) -> Self {
+        Self::Unsent(Arc::from(Box::from(cause)))
+    }
+
     /// The failure of the statement itself.
     fn root(&self) -> &Self {
         if let Self::Taken(look) = self { look } else { self }

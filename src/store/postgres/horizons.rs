@@ -1,8 +1,8 @@
 //! The proofs of durable commits, and the writers of rows: the comparison that [`super::durability`] rests on.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use tokio_postgres::Row;
 
 use crate::domain::response::CorruptRow;
@@ -60,9 +60,8 @@ impl Proof {
 pub(super) struct Horizons(Mutex<HashMap<String, i64>>);
 
 impl Horizons {
-    /// Keeps what a commit has proven.
     pub fn add(&self, proof: Proof) {
-        let mut horizons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut horizons = self.0.lock();
         if horizons.len() >= SERVERS_MAX && !horizons.contains_key(&proof.server) {
             horizons.clear();
         }
@@ -70,9 +69,8 @@ impl Horizons {
         *horizon = proof.horizon.max(*horizon);
     }
 
-    /// Whether the writer is proven to be durable.
     pub fn include(&self, writer: &Writer) -> bool {
-        let horizons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let horizons = self.0.lock();
         horizons.get(&writer.server).is_some_and(|horizon| writer.id < *horizon)
     }
 }

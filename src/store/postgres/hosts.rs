@@ -10,10 +10,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tokio::net::lookup_host;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -91,7 +92,6 @@ impl HostList {
         }
     }
 
-    /// The primary among several hosts.
     pub fn known_primary(&self) -> Option<&Arc<KnownPrimary>> {
         self.known_primary.as_ref()
     }
@@ -100,7 +100,7 @@ impl HostList {
     /// own. `budget` is the caller's time limit, which the hosts share. Returns the error of a refused host, or else of the last one
     /// that was tried.
     pub async fn connect(&self, budget: Duration) -> Result<(Client, JoinHandle<()>), BoxError> {
-        let (host_last, address_last) = *lock(&self.worked_last);
+        let (host_last, address_last) = *self.worked_last.lock();
         let mut failure = BoxError::from("no host of store.url has an address");
         // Stable, so that all others keep their order; so are their addresses.
         let mut hosts: Vec<usize> = (0..self.hosts.len()).collect();
@@ -123,7 +123,7 @@ impl HostList {
                 let limit = self.limit(budget, targets.len(), is_last);
                 match timeout(limit, self.connect_to(target)).await {
                     Ok(Ok(connected)) => {
-                        *lock(&self.worked_last) = (host, address(target));
+                        *self.worked_last.lock() = (host, address(target));
                         return Ok(connected);
                     }
                     Ok(Err(error)) => failure = keep_refusal(failure, error),
@@ -190,7 +190,10 @@ impl HostList {
         let Ok(Ok(targets)) = timeout_at(deadline, targets(&self.hosts[host])).await else { return Vec::new() };
         let looks = targets.iter().map(async |target| {
             match timeout_at(deadline, self.look_at((host, address(target)), target)).await {
-                Ok(Ok(ServerRole::Primary(identity))) => Some((identity, name_with_port(target))),
+                Ok(Ok(ServerRole::Primary(identity))) => {
+                    let port = target.get_ports().first().map_or_else(String::new, |port| format!(":{port}"));
+                    Some((identity, format!("{}{port}", name(target))))
+                }
                 _ => None,
             }
         });
@@ -199,7 +202,7 @@ impl HostList {
 
     /// Asks one server, on the connection of the last look if it still works.
     async fn look_at(&self, address: ServerAddress, target: &Config) -> Result<ServerRole, BoxError> {
-        let kept = lock(&self.kept).remove(&address).filter(|client| !client.is_closed());
+        let kept = self.kept.lock().remove(&address).filter(|client| !client.is_closed());
         let client = match kept {
             Some(client) => client,
             None => {
@@ -211,14 +214,14 @@ impl HostList {
             }
         };
         let role = ServerRole::ask(&client).await?;
-        lock(&self.kept).insert(address, client);
+        self.kept.lock().insert(address, client);
         Ok(role)
     }
 
     /// Logs each conflict when it begins or changes, and its end.
     fn log(&self, found: Vec<FoundPrimary>, conflict: Option<PrimaryConflict>) {
         let several = if found.len() > 1 { found } else { Vec::new() };
-        let mut logged = lock(&self.logged);
+        let mut logged = self.logged.lock();
         if *logged == several {
             return;
         }
@@ -236,10 +239,6 @@ impl HostList {
         }
         *logged = several;
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Fills in the settings that the URL leaves out.
@@ -300,12 +299,6 @@ fn name(target: &Config) -> String {
     }
 }
 
-/// The server's address as the log shows it.
-fn name_with_port(target: &Config) -> String {
-    let port = target.get_ports().first().map_or_else(String::new, |port| format!(":{port}"));
-    format!("{}{port}", name(target))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -331,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_random_host_is_one_of_the_list() {
-        let draw = |_| lock(&list("postgres://a,b,c?load_balance_hosts=random&sslmode=disable").worked_last).0;
+        let draw = |_| list("postgres://a,b,c?load_balance_hosts=random&sslmode=disable").worked_last.lock().0;
         let drawn: Vec<_> = (0..200).map(draw).collect();
         assert!((0..3).all(|host| drawn.contains(&host)) && drawn.iter().all(|host| *host < 3), "{drawn:?}");
     }

@@ -9,13 +9,12 @@ use super::tls::BoxError;
 const STORE_IDENTITY: &str = include_str!("sql/store_identity.sql");
 
 /// The identity of a store. It survives a failover to a physical standby, and is another one in each copy by a dump.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct StoreIdentity {
     /// The server that was asked; `None` where it does not say which one it is.
     server: Option<PrimaryIdentity>,
-    database: i64,
-    relation: i64,
-    created_at_us: i64,
+    /// The numbers of the database and of a table in it, and the time when the table was made.
+    store: Vec<i64>,
 }
 
 impl StoreIdentity {
@@ -29,18 +28,15 @@ impl StoreIdentity {
             ServerRole::Primary(server) => Some(server),
             ServerRole::ReadOnly | ServerRole::Unidentified => None,
         };
-        let number = |column: &str| row.try_get::<_, Option<i64>>(column).map_err(without_detail);
-        let numbers = (number("database")?, number("relation")?, number("created_at_us")?);
-        let (Some(database), Some(relation), Some(created_at_us)) = numbers else { return Ok(None) };
-        Ok(Some(Self { server, database, relation, created_at_us }))
+        let numbers = ["database", "relation", "created_at_us"].map(|column| row.try_get::<_, Option<i64>>(column));
+        let store: Option<Vec<i64>> = numbers.into_iter().collect::<Result<_, _>>().map_err(without_detail)?;
+        Ok(store.map(|store| Self { server, store }))
     }
 
     /// Whether both are of one store.
     pub fn is_same(&self, other: &Self) -> bool {
         let is_other_cluster = self.server.zip(other.server).is_some_and(|(one, other)| one.system != other.system);
-        !is_other_cluster
-            && (self.database, self.relation, self.created_at_us)
-                == (other.database, other.relation, other.created_at_us)
+        !is_other_cluster && self.store == other.store
     }
 
     /// Whether one server has said both, without a restart in between: it has all that was written.

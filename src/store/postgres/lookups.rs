@@ -5,6 +5,7 @@
 //! They are read by a second statement, in batches by those sizes, on another connection.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use futures_util::future::join;
 use tokio::time::Instant;
@@ -15,10 +16,10 @@ use super::batcher::{BatchStatement, Batcher, OVERHEAD_BYTES};
 use super::client::{Parameter, PgClient};
 use super::connect::PgPool;
 use super::durability::Durability;
-use super::failure::PgFailure;
+use super::failure::{PgFailure, PgResult};
 use super::horizons::Writer;
 use super::rows::one;
-use super::{bounded, calls, functions};
+use super::{PgCall, functions};
 use crate::domain::ids::RecordId;
 use crate::domain::response::CorruptRow;
 use crate::domain::state::KeyState;
@@ -56,22 +57,17 @@ impl Lookups {
     /// Reads a record, and returns it once it is as durable as a commit of our own. Only the record of a running attempt needs no
     /// wait: its duplicate is told to come again, and nothing rests on that. `in_doubt`: whether an earlier try of the same call may
     /// have written it; then it may be this call's own attempt, and the wait is needed.
-    pub async fn find(
-        &self,
-        id: RecordId,
-        in_doubt: bool,
-        deadline: Instant,
-    ) -> Result<Option<FoundRecord>, PgFailure> {
+    pub async fn find(&self, id: RecordId, in_doubt: bool, deadline: Instant) -> PgResult<Option<FoundRecord>> {
         loop {
             let mut row = self.small.call(FindStatement { id, left_out: None }, deadline).await??;
-            if let Some(LookupRow::LeftOut { bytes }) = row {
+            if let Some(LookupRow::LeftOut(bytes)) = row {
                 let large = self.large.call(FindStatement { id, left_out: Some(bytes) }, deadline).await;
                 row = large.map_err(PgFailure::for_taken_key)??;
             }
             let (found, writer) = match row {
                 None => return Ok(None),
                 Some(LookupRow::Whole(found, writer)) => (*found, writer),
-                Some(LookupRow::LeftOut { .. }) => return Err(CorruptRow("a response of impossible size").into()),
+                Some(LookupRow::LeftOut(_)) => return Err(CorruptRow("a response of impossible size").into()),
             };
             let record = &found.record;
             let is_told_to_come_again = record.accepted_at.is_none() && matches!(record.state, KeyState::InFlight);
@@ -88,12 +84,9 @@ impl Lookups {
 enum LookupRow {
     Whole(Box<FoundRecord>, Option<Writer>),
     /// The response has so many bytes, and was left out.
-    LeftOut {
-        bytes: usize,
-    },
+    LeftOut(usize),
 }
 
-/// Reads a record.
 struct FindStatement {
     id: RecordId,
     /// The size of the response where the first statement has left it out. A key that was deleted and completed again since may
@@ -120,7 +113,7 @@ impl BatchStatement for FindStatement {
         ids.dedup();
         let (now, rows) = find_rows(client, FIND, &ids, &[(/* bytes_max */ &limit, Type::INT8)]).await?;
         let decode = |row: &Row| match usize::try_from(row.read::<u64>("bytes")?).unwrap_or(usize::MAX) {
-            bytes if bytes > bytes_max => Ok(LookupRow::LeftOut { bytes }),
+            bytes if bytes > bytes_max => Ok(LookupRow::LeftOut(bytes)),
             _ => Ok(LookupRow::Whole(Box::new(FoundRecord::read(row, now)?), Writer::read(row)?)),
         };
         Ok(requests.iter().map(|q| rows.get(&q.id.as_bytes()[..]).map(decode).transpose()).collect())
@@ -154,37 +147,30 @@ pub(super) async fn at_moment(
     Ok((moment?.try_get("now")?, rows?))
 }
 
-/// Counts a holder's live keys, up to a limit.
-pub(super) async fn count_live_keys(
-    pool: &PgPool,
-    params: CountLiveKeysParams,
-    deadline: Instant,
-) -> Result<u32, PgFailure> {
-    let columns = columns! { holder: &params.holder, limit: i64::from(params.limit) };
-    let rows = bounded::call(pool, deadline, &functions::COUNT_LIVE_KEYS, columns).await?;
-    Ok(u32::try_from(one(&rows)?.read::<i64>("count")?).unwrap_or(params.limit))
-}
-
-/// Lets a key, and its caller's other keys with the same holder, count for another holder.
-pub(super) async fn move_live_keys(
-    pool: &PgPool,
-    params: MoveLiveKeysParams,
-    deadline: Instant,
-) -> Result<u32, PgFailure> {
-    let rows = bounded::run(pool, deadline, &HOLDER, columns! { id: &params.id }).await?;
-    let Some(seen) = rows.first().map(|row| row.read::<Option<Vec<u8>>>("holder")).transpose()?.flatten() else {
-        return Ok(0);
-    };
-    if seen == params.holder.as_bytes() {
-        return Ok(0);
+impl PgCall<'_> {
+    pub async fn count_live_keys(self, params: Arc<CountLiveKeysParams>) -> PgResult<u32> {
+        let columns = columns! { holder: &params.holder, limit: i64::from(params.limit) };
+        debug_assert!(!functions::COUNT_LIVE_KEYS.is_prepared, "it is called in a transaction");
+        let rows = self.bounded(async |client| client.call(&functions::COUNT_LIVE_KEYS, &columns).await).await?;
+        Ok(u32::try_from(one(&rows)?.read::<i64>("count")?).unwrap_or(params.limit))
     }
-    let columns = columns! { holder: &seen[..], scope: &params.scope };
-    let rows = bounded::run(pool, deadline, &HOLDER_KEYS, columns).await?;
-    let ids = rows.iter().map(calls::id).collect::<Result<Vec<_>, _>>()?;
-    let moved = calls::call_each(pool, deadline, &functions::SET_HOLDER, &ids, |id| {
-        columns! { id: id, seen_holder: &seen[..], holder: &params.holder }
-    });
-    Ok(u32::try_from(moved.await?.len()).unwrap_or(u32::MAX))
+
+    pub async fn move_live_keys(self, params: Arc<MoveLiveKeysParams>) -> PgResult<u32> {
+        let rows = self.run_bounded(&HOLDER, columns! { id: &params.id }).await?;
+        let Some(seen) = rows.first().map(|row| row.read::<Option<Vec<u8>>>("holder")).transpose()?.flatten() else {
+            return Ok(0);
+        };
+        if seen == params.holder.as_bytes() {
+            return Ok(0);
+        }
+        let columns = columns! { holder: &seen[..], scope: &params.scope };
+        let rows = self.run_bounded(&HOLDER_KEYS, columns).await?;
+        let ids = rows.iter().map(|row| row.read("id")).collect::<Result<Vec<RecordId>, _>>()?;
+        let moved = self.call_each(&functions::SET_HOLDER, &ids, |id| {
+            columns! { id: id, seen_holder: &seen[..], holder: &params.holder }
+        });
+        Ok(u32::try_from(moved.await?.len()).unwrap_or(u32::MAX))
+    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,6 @@ const ADMIN_READS_FROM: usize = 9;
 /// The fewest connections that end attempts: one may be busy with large replays, or with reports that wait for a lock.
 const SETTLE_MIN: usize = 2;
 
-/// The pools.
 pub(super) struct PgPools {
     /// Reservations, look-ups and pick-ups.
     pub begin: PgPool,
@@ -58,7 +57,6 @@ impl Shares {
 }
 
 impl PgPools {
-    /// Makes the pools.
     pub fn new(server: &PgServer, max_connections: usize) -> Result<Self, OpenError> {
         let shares = Shares::from_total(max_connections);
         let pool = |size| PgPool::new(server, size);

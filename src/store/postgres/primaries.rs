@@ -17,7 +17,6 @@ const SERVER_ROLE: &str = include_str!("sql/server_role.sql");
 /// The answer of a server to the question whether it takes writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServerRole {
-    /// It takes writes.
     Primary(PrimaryIdentity),
     /// A standby, or a server that was made read-only.
     ReadOnly,
@@ -36,10 +35,6 @@ pub(super) struct PrimaryIdentity {
 }
 
 impl ServerRole {
-    /// Asks a server.
-    ///
-    /// # Errors
-    /// The connection is lost.
     pub async fn ask(client: &Client) -> Result<Self, BoxError> {
         let row = ask_server(client, SERVER_ROLE).await?;
         Ok(row.and_then(|row| Self::from_row(&row)).unwrap_or(Self::Unidentified))

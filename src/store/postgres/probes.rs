@@ -2,16 +2,12 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
-
-use super::connect::PgPool;
-use super::failure::PgFailure;
-use super::{bounded, calls, functions};
+use super::failure::PgResult;
+use super::{PgCall, functions};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::probe::{Probe, ProbeFinding, SettledKeyPage};
 use crate::store::columns::{self, columns};
-use crate::store::probes::probe;
-use crate::store::row::{RowReader, millis};
+use crate::store::row::{RowReader, millis, probe};
 use crate::store::statement::{shared, statements};
 use crate::store::{ClaimProbesParams, ListSettledKeysParams};
 
@@ -19,55 +15,45 @@ statements! { "sql/":
     DUE_PROBES = "due_probes";
 }
 
-pub(super) async fn claim_probes(
-    pool: &PgPool,
-    params: ClaimProbesParams,
-    deadline: Instant,
-) -> Result<Vec<Probe>, PgFailure> {
-    let mut due = Vec::new();
-    for schedule in &params.schedules {
-        let columns = columns! {
-            service: &*params.service,
-            route: &*schedule.route,
-            quiet_after_ms: millis(schedule.quiet_after),
-            as_of: params.as_of,
-            limit: i64::from(params.limit),
-        };
-        for row in calls::run(pool, deadline, &DUE_PROBES, columns).await? {
-            due.push((schedule, row.read::<RecordId>("id")?, row.read::<Token>("token")?));
+impl PgCall<'_> {
+    pub async fn claim_probes(self, params: Arc<ClaimProbesParams>) -> PgResult<Vec<Probe>> {
+        let mut due = Vec::new();
+        for schedule in &params.schedules {
+            let columns = columns! {
+                service: &*params.service,
+                route: &*schedule.route,
+                quiet_after_ms: millis(schedule.quiet_after),
+                as_of: params.as_of,
+                limit: i64::from(params.limit),
+            };
+            for row in self.run(&DUE_PROBES, columns).await? {
+                due.push((schedule, row.read::<RecordId>("id")?, row.read::<Token>("token")?));
+            }
         }
+        due.truncate(params.limit as usize);
+        let claimed = self.call_each(&functions::CLAIM_PROBE, &due, |(schedule, id, token)| {
+            columns! {
+                id: id,
+                token: token,
+                as_of: params.as_of,
+                quiet_after_ms: millis(schedule.quiet_after),
+                pause_first_ms: millis(schedule.pause_first),
+                pause_cap_ms: millis(schedule.pause_cap),
+            }
+        });
+        claimed.await?.iter().map(|(_, row)| Ok(probe(row)?)).collect()
     }
-    due.truncate(params.limit as usize);
-    let claimed = calls::call_each(pool, deadline, &functions::CLAIM_PROBE, &due, |(schedule, id, token)| {
-        columns! {
-            id: id,
-            token: token,
-            as_of: params.as_of,
-            quiet_after_ms: millis(schedule.quiet_after),
-            pause_first_ms: millis(schedule.pause_first),
-            pause_cap_ms: millis(schedule.pause_cap),
+
+    pub async fn apply_probe_finding(self, finding: Arc<ProbeFinding>) -> PgResult<bool> {
+        Ok(self.call(&functions::APPLY_PROBE_FINDING, columns::finding(&finding)).await?.is_some())
+    }
+
+    pub async fn list_settled_keys(self, params: Arc<ListSettledKeysParams>) -> PgResult<SettledKeyPage> {
+        let rows = self.run_bounded(&shared::LIST_SETTLED_KEYS, columns::settled_keys(&params)).await?;
+        let mut page = SettledKeyPage::default();
+        for (row, read) in rows.iter().zip(1..) {
+            page.add(row, read, &params.routes, params.limit)?;
         }
-    });
-    claimed.await?.iter().map(|(_, row)| Ok(probe(row)?)).collect()
-}
-
-pub(super) async fn apply_probe_finding(
-    pool: &PgPool,
-    finding: Arc<ProbeFinding>,
-    deadline: Instant,
-) -> Result<bool, PgFailure> {
-    Ok(calls::call(pool, deadline, &functions::APPLY_PROBE_FINDING, columns::finding(&finding)).await?.is_some())
-}
-
-pub(super) async fn list_settled_keys(
-    pool: &PgPool,
-    params: Arc<ListSettledKeysParams>,
-    deadline: Instant,
-) -> Result<SettledKeyPage, PgFailure> {
-    let rows = bounded::run(pool, deadline, &shared::LIST_SETTLED_KEYS, columns::settled_keys(&params)).await?;
-    let mut page = SettledKeyPage::default();
-    for (row, read) in rows.iter().zip(1..) {
-        page.add(row, read, &params)?;
+        Ok(page)
     }
-    Ok(page)
 }

@@ -16,7 +16,7 @@ use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
 use crate::domain::state::KeyState;
 use crate::store::columns::{self, Columns, columns};
-use crate::store::row::{RowReader, body_bytes, millis};
+use crate::store::row::{RowReader, millis};
 use crate::store::{ExpectedRecord, ExtendDeadlineParams};
 
 fn path_bytes(request: &ReserveRequest) -> usize {
@@ -34,8 +34,7 @@ impl BatchedCall for ReserveCall {
     type Answer = bool;
 
     const FUNCTION: &'static Function = &functions::RESERVE;
-    const FUNCTION_OF_MANY: Option<&'static Function> = Some(&functions::RESERVE_ALL);
-    const FUNCTION_ON_CLUSTER: Option<&'static Function> = Some(&functions::RESERVE_EACH);
+    const FUNCTIONS_OF_MANY: Option<[&'static Function; 2]> = Some([&functions::RESERVE_ALL, &functions::RESERVE_EACH]);
 
     fn goes_alone(&self, is_distributed: bool) -> bool {
         is_distributed && self.in_doubt
@@ -46,9 +45,7 @@ impl BatchedCall for ReserveCall {
     }
 
     fn columns(&self) -> Columns<'_> {
-        let mut columns = columns::reservation(&self.request);
-        columns.extend(columns! { time_limit_ms: millis(self.request.time_limit) });
-        columns
+        columns! { time_limit_ms: millis(self.request.time_limit), ..columns::reservation(&self.request) }
     }
 
     fn sent_bytes(&self) -> usize {
@@ -79,10 +76,11 @@ impl BatchedCall for TakeOverCall {
     }
 
     fn columns(&self) -> Columns<'_> {
-        let mut columns = columns::next_attempt(&self.0);
-        columns.extend(columns! { time_limit_ms: millis(self.0.time_limit) });
-        columns.extend(columns::seen(Some(&self.1)));
-        columns
+        columns! {
+            time_limit_ms: millis(self.0.time_limit),
+            ..columns::next_attempt(&self.0),
+            ..columns::seen(Some(&self.1)),
+        }
     }
 
     fn sent_bytes(&self) -> usize {
@@ -112,8 +110,7 @@ impl BatchedCall for SettleCall {
     type Answer = Settled;
 
     const FUNCTION: &'static Function = &functions::SETTLE;
-    const FUNCTION_OF_MANY: Option<&'static Function> = Some(&functions::SETTLE_ALL);
-    const FUNCTION_ON_CLUSTER: Option<&'static Function> = Some(&functions::SETTLE_EACH);
+    const FUNCTIONS_OF_MANY: Option<[&'static Function; 2]> = Some([&functions::SETTLE_ALL, &functions::SETTLE_EACH]);
 
     fn goes_alone(&self, is_distributed: bool) -> bool {
         self.held || (is_distributed && self.in_doubt)
@@ -124,14 +121,12 @@ impl BatchedCall for SettleCall {
     }
 
     fn columns(&self) -> Columns<'_> {
-        let mut columns = columns! { id: &self.settlement.id, token: &self.settlement.token };
-        columns.extend(columns::outcome(&self.settlement.outcome));
-        columns.extend(columns! { due_ms: self.settlement.retry_in.map(millis) });
-        columns
+        let Settlement { id, token, outcome, retry_in, .. } = &*self.settlement;
+        columns! { id: id, token: token, due_ms: retry_in.map(millis), ..columns::outcome(outcome) }
     }
 
     fn sent_bytes(&self) -> usize {
-        body_bytes(&self.settlement.outcome)
+        self.settlement.outcome.response_bytes()
     }
 }
 
@@ -156,7 +151,7 @@ impl BatchedCall for RestoreCall {
 
     fn sent_bytes(&self) -> usize {
         let names = self.0.lease_to_restore().map_or(0, |lost| lost.reserve_request.key.as_bytes().len());
-        names + body_bytes(&self.0.outcome)
+        names + self.0.outcome.response_bytes()
     }
 }
 
@@ -192,10 +187,12 @@ impl BatchedCall for EnqueueCall {
 
     fn columns(&self) -> Columns<'_> {
         let EnqueueRequest { reserve_request, sealed } = &*self.0;
-        let mut columns = columns::reservation(reserve_request);
-        columns.extend(columns! { secret: &*sealed.secret, sealed: &sealed.bytes });
-        columns.extend(columns::seen(self.1.as_ref()));
-        columns
+        columns! {
+            secret: &*sealed.secret,
+            sealed: &sealed.bytes,
+            ..columns::reservation(reserve_request),
+            ..columns::seen(self.1.as_ref()),
+        }
     }
 
     fn sent_bytes(&self) -> usize {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::failure::PgFailure;
+use super::PgCall;
+use super::failure::{PgFailure, PgResult};
 use crate::store::StoreError;
 
 /// The connections on which a call is tried of which nothing was sent. Without a server these tries take no time.
@@ -19,21 +20,22 @@ pub(super) enum RetryBudget {
     /// Only where it may have been executed, as a caller cannot act on "perhaps"; and up to [`TRIES_MAX`] times
     /// where a connection failed while it was being made, or led to a server that takes no writes any more.
     InDoubt,
+    /// Its caller goes on without it.
+    Never,
 }
 
-/// Repeats a call until its outcome is known, or its deadline has come. `call_once` gets the parameters, whether an earlier try
-/// may have been executed, and the deadline.
-pub(super) async fn retry_until_known<P, T, F: Future<Output = Result<T, PgFailure>>>(
-    deadline: Instant,
+/// Repeats a call until its outcome is known, or its deadline has come.
+pub(super) async fn retry_until_known<'a, P, T, F: Future<Output = PgResult<T>>>(
+    mut call: PgCall<'a>,
     budget: RetryBudget,
     params: P,
-    call_once: impl Fn(Arc<P>, bool, Instant) -> F,
+    call_once: impl Fn(PgCall<'a>, Arc<P>) -> F,
 ) -> Result<T, StoreError> {
     let params = Arc::new(params);
-    let (mut in_doubt, mut tries, mut taken) = (false, 0, false);
+    let (mut tries, mut taken) = (0, false);
     let mut pauses = RetryPauses::new();
     loop {
-        let failure = match call_once(Arc::clone(&params), in_doubt, deadline).await {
+        let failure = match call_once(call, Arc::clone(&params)).await {
             Ok(done) => return Ok(done),
             // Once a try has found that somebody has the key, a later try that reads nothing does not undo that.
             Err(failure) if taken => failure.for_taken_key(),
@@ -41,11 +43,13 @@ pub(super) async fn retry_until_known<P, T, F: Future<Output = Result<T, PgFailu
         };
         taken = matches!(failure, PgFailure::Taken(_));
         tries += 1;
-        in_doubt |= failure.in_doubt();
-        let is_worth_it = matches!(budget, RetryBudget::Always)
-            || in_doubt
-            || (tries < TRIES_MAX && failure.wants_another_connection());
-        if failure.is_final() || !is_worth_it || Instant::now() + pauses.length >= deadline {
+        call.in_doubt |= failure.in_doubt();
+        let is_worth_it = match budget {
+            RetryBudget::Always => true,
+            RetryBudget::InDoubt => call.in_doubt || (tries < TRIES_MAX && failure.wants_another_connection()),
+            RetryBudget::Never => false,
+        };
+        if failure.is_final() || !is_worth_it || Instant::now() + pauses.length >= call.deadline {
             return Err(failure.into());
         }
         pauses.next().await;
@@ -59,12 +63,10 @@ pub(super) struct RetryPauses {
 }
 
 impl RetryPauses {
-    /// Begins with the shortest pause.
     pub fn new() -> Self {
         Self { length: Duration::from_millis(5) }
     }
 
-    /// Waits for the next pause.
     pub async fn next(&mut self) {
         sleep(self.length).await;
         self.length = (self.length * 2).min(Duration::from_millis(200));

@@ -3,7 +3,7 @@
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
 
-use super::failure::PgFailure;
+use super::failure::{PgFailure, PgResult};
 use crate::domain::response::CorruptRow;
 use crate::store::row::{RowReader, StoredValue};
 
@@ -33,6 +33,6 @@ pub(super) fn done(rows: &[Row]) -> Result<Option<&Row>, CorruptRow> {
 }
 
 /// The one row of an answer.
-pub(super) fn one(rows: &[Row]) -> Result<&Row, PgFailure> {
-    rows.first().ok_or_else(|| PgFailure::Refused(std::sync::Arc::from(Box::from("the server returned no row"))))
+pub(super) fn one(rows: &[Row]) -> PgResult<&Row> {
+    rows.first().ok_or_else(|| PgFailure::refused("the server returned no row"))
 }

@@ -4,9 +4,10 @@
 //! that were reserved. Until then, and if they do not work, the earlier ones stay.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::{Mutex, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -152,17 +153,14 @@ impl PgServer {
         changed.connect(left()).await
     }
 
-    /// The time limit of one call.
     pub fn timeout(&self) -> Duration {
         self.0.timeout
     }
 
-    /// Remembers that the keys are distributed over a cluster.
     pub fn set_distributed(&self) {
         self.0.is_distributed.send_replace(true);
     }
 
-    /// The proofs of durable commits.
     pub(super) fn horizons(&self) -> &Horizons {
         &self.0.horizons
     }
@@ -178,7 +176,6 @@ impl PgServer {
         async move { known.wait_for(|is_distributed| *is_distributed).await.is_ok() }
     }
 
-    /// The place to which new connections lead.
     pub fn place(&self) -> Place {
         self.current().place
     }
@@ -279,7 +276,7 @@ impl PgServer {
         let url = source.url.clone();
         let known = current.hosts.known_primary().cloned();
         let settings = PgSettings::new(source, self.0.timeout, known, place);
-        let mut current = self.0.current.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.0.current.write();
         if is_same_place {
             tracing::info!("new connections to the store use the changed password or certificates");
         } else {
@@ -294,6 +291,6 @@ impl PgServer {
     }
 
     fn current(&self) -> Arc<PgSettings> {
-        Arc::clone(&self.0.current.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.current.read())
     }
 }

@@ -4,15 +4,14 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use tokio_postgres::error::DbError;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
 
 use super::primaries::{KnownPrimary, PrimaryIdentity, ServerRole};
 use super::tls::{BoxError, PgTls};
 
-/// The function of the server that waits for the synchronous standby. Its notices name it in every language, and their
-/// texts are translated (`lc_messages`).
+/// The function of the server that waits for the synchronous standby. Its notices say that the wait was cancelled by a user
+/// (01000), or ends with the session (57P01). They name it in every language, and their texts are translated (`lc_messages`).
 const STANDBY_WAIT: &str = "SyncRepWaitForLSN";
 
 /// The side of a connection that reads and writes its socket.
@@ -29,7 +28,7 @@ pub(super) type PgDriver = Connection<Socket, <PgTls as MakeTlsConnect<Socket>>:
 async fn drive(connection: &mut PgDriver) {
     while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
         if let AsyncMessage::Notice(notice) = message
-            && is_cancelled_standby_wait(&notice)
+            && notice.routine() == Some(STANDBY_WAIT)
         {
             tracing::warn!(
                 code = notice.code().code(),
@@ -61,10 +60,4 @@ pub(super) async fn ask(client: &Client, connection: &mut PgDriver) -> Result<Se
         role = ServerRole::ask(client) => role,
         () = drive(connection) => Err("the server closed the connection".into()),
     }
-}
-
-/// Whether the server gave up a commit's wait for its standby: cancelled by a user (01000), or because the session is
-/// terminated (57P01).
-fn is_cancelled_standby_wait(notice: &DbError) -> bool {
-    notice.routine() == Some(STANDBY_WAIT)
 }

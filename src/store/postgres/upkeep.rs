@@ -5,22 +5,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::json;
-use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::client::{Parameter, write};
-use super::connect::{PgConnection, PgPool};
+use super::client::Parameter;
 use super::durability::wait_on;
-use super::failure::PgFailure;
+use super::failure::{PgFailure, PgResult};
 use super::horizons::Writer;
 use super::lookups::{MOMENT, at_moment};
 use super::rows::one;
-use super::{calls, functions};
+use super::{PgCall, functions};
 use crate::domain::ids::{InstanceId, RecordId, Token};
-use crate::store::columns::{Columns, columns};
+use crate::domain::response::CorruptRow;
+use crate::store::columns::{self, columns};
 use crate::store::row::{RowReader, millis, since_1970_ms};
-use crate::store::statement::{Statement, shared, statements};
+use crate::store::statement::{shared, statements};
 use crate::store::{
     LeaseRenewal, ListInFlightParams, ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult,
     ReplaceSaltParams, ReservedAttempt, RouteIdentity, SweepParams, SweptKey,
@@ -37,172 +36,110 @@ statements! { "sql/":
     REPLACE_SALT = "replace_salt";
 }
 
-pub(super) async fn renew_lease(
-    pool: &PgPool,
-    renewal: Arc<LeaseRenewal>,
-    deadline: Instant,
-) -> Result<RenewResult, PgFailure> {
-    let columns = columns! {
-        id: renewal.instance,
-        service: &*renewal.service,
-        expiry_ms: millis(renewal.expiry),
-        purges_seen: renewal.purges_seen.map(|seen| i64::try_from(seen).unwrap_or(i64::MAX)),
-        hold_ttls_until: renewal.hold_ttls_until,
-    };
-    let row = calls::call(pool, deadline, &functions::RENEW_LEASE, columns).await?;
-    let row = one(row.as_slice())?;
-    Ok(RenewResult {
-        now: row.read("now")?,
-        purges: row.read::<i64>("purges")?.unsigned_abs(),
-        ttls_held_until: row.read("ttls_held_until")?,
-    })
-}
-
-pub(super) async fn release_lease(
-    pool: &PgPool,
-    instance: Arc<InstanceId>,
-    deadline: Instant,
-) -> Result<(), PgFailure> {
-    write_on(pool, deadline, &RELEASE_LEASE, columns! { instance: *instance }).await.map(drop)
-}
-
-pub(super) async fn sweep(
-    pool: &PgPool,
-    params: Arc<SweepParams>,
-    deadline: Instant,
-) -> Result<Vec<SweptKey>, PgFailure> {
-    let (expiry_ms, as_of) = (millis(params.expiry), params.as_of);
-    let columns = columns! { expiry_ms: expiry_ms, as_of: as_of, limit: i64::from(params.limit) };
-    let rows = calls::run(pool, deadline, &CRASHED_KEYS, columns).await?;
-    let read = |row: &Row| {
-        let token: Token = row.read("token")?;
-        let key = SweptKey {
-            id: row.read("id")?,
-            route: row.read("route")?,
-            attempt: row.read("attempt")?,
-            instance: row.read("instance")?,
-            is_logged: false,
-        };
-        Ok::<_, PgFailure>((token, key))
-    };
-    let crashed = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    let marked = calls::call_each(pool, deadline, &functions::MARK_CRASHED, &crashed, |(token, key)| {
-        columns! { id: &key.id, token: token, instance: key.instance, expiry_ms: expiry_ms, as_of: as_of }
-    });
-    Ok(marked.await?.into_iter().map(|((_, key), _)| key.clone()).collect())
-}
-
-pub(super) async fn list_in_flight(
-    pool: &PgPool,
-    params: Arc<ListInFlightParams>,
-    deadline: Instant,
-) -> Result<Vec<ReservedAttempt>, PgFailure> {
-    let columns = columns! { instance: params.instance, older_than_ms: millis(params.older_than) };
-    let values = super::client::parameters(shared::LIST_IN_FLIGHT.parameters(&columns));
-    let held = PgConnection::get(pool, deadline).await?;
-    let sql = shared::LIST_IN_FLIGHT.for_postgres();
-    let (_, rows) = held.finish(deadline, async |client| at_moment(client, sql, &values).await).await?;
-    let read =
-        |row: &Row| Ok(ReservedAttempt { id: row.read("id")?, token: row.read("token")?, route: row.read("route")? });
-    rows.iter().map(read).collect()
-}
-
-pub(super) async fn reap(pool: &PgPool, params: Arc<ReapParams>, deadline: Instant) -> Result<ReapedRows, PgFailure> {
-    let ReapParams { limit, scope } = &*params;
-    calls::run(pool, deadline, &DELETE_OLD_INSTANCES, columns! { as_of: scope.as_of }).await?;
-    let columns = columns! { as_of: scope.as_of, settled_since: scope.settled_since, limit: i64::from(*limit) };
-    let rows = calls::run(pool, deadline, &EXPIRED_KEYS, columns).await?;
-    let mut ids: Vec<RecordId> = Vec::new();
-    for row in &rows {
-        if row.read("fits")? {
-            ids.push(row.read("id")?);
-        }
+impl PgCall<'_> {
+    pub async fn renew_lease(self, renewal: Arc<LeaseRenewal>) -> PgResult<RenewResult> {
+        let row = self.call(&functions::RENEW_LEASE, columns::lease_renewal(&renewal)).await?;
+        Ok(RenewResult::read(one(row.as_slice())?)?)
     }
-    if ids.is_empty() {
-        return Ok(ReapedRows::default());
-    }
-    let call = functions::REAP.call_named(["id", "as_of", "settled_since"]);
-    let mut reaped = ReapedRows::default();
-    let ids: Vec<&[u8]> = ids.iter().map(|id| id.as_bytes().as_slice()).collect();
-    let mut parts = vec![&ids[..]];
-    while let Some(part) = parts.pop() {
-        let parameters: [Parameter<'_>; 3] = [
-            (/* id */ &part, Type::BYTEA_ARRAY),
-            (/* as_of */ &since_1970_ms(scope.as_of), Type::INT8),
-            (/* settled_since */ &since_1970_ms(scope.settled_since), Type::INT8),
-        ];
-        let held = PgConnection::get(pool, deadline).await?;
-        match held.finish(deadline, async |client| client.query_typed(&call, &parameters).await).await {
-            Ok(rows) => {
-                let row = one(&rows)?;
-                reaped.deleted += row.read::<u64>("deleted")?;
-                reaped.responses_dropped += row.read::<u64>("responses_dropped")?;
-            }
-            // Another transaction has locked one of them: the others go without it.
-            Err(PgFailure::Held(_)) => {
-                parts.extend(part.chunks(part.len().div_ceil(2)).filter(|half| half.len() < part.len()))
-            }
-            Err(failure) => return Err(failure),
-        }
-    }
-    Ok(reaped)
-}
 
-pub(super) async fn ping(pool: &PgPool, deadline: Instant) -> Result<(), PgFailure> {
-    let held = PgConnection::get(pool, deadline).await?;
-    held.finish(deadline, async |client| client.query_typed(MOMENT, &[]).await).await.map(drop)
-}
+    pub async fn release_lease(self, instance: Arc<InstanceId>) -> PgResult<()> {
+        self.write(&RELEASE_LEASE, columns! { instance: *instance }).await.map(drop)
+    }
 
-pub(super) async fn find_salt(
-    pool: &PgPool,
-    service: Arc<Arc<str>>,
-    deadline: Instant,
-) -> Result<Option<Vec<u8>>, PgFailure> {
-    let held = PgConnection::get(pool, deadline).await?;
-    let read = held.finish(deadline, async |client| {
-        loop {
-            let rows = client.run(&FIND_SALT, &columns! { service: &**service }).await?;
-            let writer = rows.first().map(Writer::read).transpose();
-            // All ids are made with it: with another one after a failover, each key would be executed again. A row that does not
-            // decode fails below.
-            if wait_on(client, writer.ok().flatten().flatten()).await? {
-                return Ok(rows);
+    pub async fn sweep(self, params: Arc<SweepParams>) -> PgResult<Vec<SweptKey>> {
+        let (expiry_ms, as_of) = (millis(params.expiry), params.as_of);
+        let columns = columns! { expiry_ms: expiry_ms, as_of: as_of, limit: i64::from(params.limit) };
+        let rows = self.run(&CRASHED_KEYS, columns).await?;
+        let read = |row: &Row| Ok::<_, CorruptRow>((row.read::<Token>("token")?, SweptKey::read(row)?));
+        let crashed = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        let marked = self.call_each(&functions::MARK_CRASHED, &crashed, |(token, key)| {
+            columns! { id: &key.id, token: token, instance: key.instance, expiry_ms: expiry_ms, as_of: as_of }
+        });
+        Ok(marked.await?.into_iter().map(|((_, key), _)| key.clone()).collect())
+    }
+
+    pub async fn list_in_flight(self, params: Arc<ListInFlightParams>) -> PgResult<Vec<ReservedAttempt>> {
+        let columns = columns! { instance: params.instance, older_than_ms: millis(params.older_than) };
+        let values = super::client::parameters(shared::LIST_IN_FLIGHT.parameters(&columns));
+        let sql = shared::LIST_IN_FLIGHT.for_postgres();
+        let (_, rows) = self.on_connection(async |client| at_moment(client, sql, &values).await).await?;
+        rows.iter().map(|row| Ok(ReservedAttempt::read(row)?)).collect()
+    }
+
+    pub async fn reap(self, params: Arc<ReapParams>) -> PgResult<ReapedRows> {
+        let ReapParams { limit, scope } = &*params;
+        self.run(&DELETE_OLD_INSTANCES, columns! { as_of: scope.as_of }).await?;
+        let columns = columns! { as_of: scope.as_of, settled_since: scope.settled_since, limit: i64::from(*limit) };
+        let rows = self.run(&EXPIRED_KEYS, columns).await?;
+        let mut ids: Vec<RecordId> = Vec::new();
+        for row in &rows {
+            if row.read("fits")? {
+                ids.push(row.read("id")?);
             }
         }
-    });
-    Ok(read.await?.first().map(|row| row.read("value")).transpose()?)
-}
+        if ids.is_empty() {
+            return Ok(ReapedRows::default());
+        }
+        let call = functions::REAP.call_named(["id", "as_of", "settled_since"]);
+        let mut reaped = ReapedRows::default();
+        let ids: Vec<&[u8]> = ids.iter().map(|id| id.as_bytes().as_slice()).collect();
+        let mut parts = vec![&ids[..]];
+        while let Some(part) = parts.pop() {
+            let parameters: [Parameter<'_>; 3] = [
+                (/* id */ &part, Type::BYTEA_ARRAY),
+                (/* as_of */ &since_1970_ms(scope.as_of), Type::INT8),
+                (/* settled_since */ &since_1970_ms(scope.settled_since), Type::INT8),
+            ];
+            match self.on_connection(async |client| client.query_typed(&call, &parameters).await).await {
+                Ok(rows) => {
+                    let part = ReapedRows::read(one(&rows)?)?;
+                    reaped.deleted += part.deleted;
+                    reaped.responses_dropped += part.responses_dropped;
+                }
+                // Another transaction has locked one of them: the others go without it.
+                Err(PgFailure::Held(_)) => {
+                    parts.extend(part.chunks(part.len().div_ceil(2)).filter(|half| half.len() < part.len()))
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(reaped)
+    }
 
-pub(super) async fn replace_salt(
-    pool: &PgPool,
-    params: Arc<ReplaceSaltParams>,
-    deadline: Instant,
-) -> Result<bool, PgFailure> {
-    let ReplaceSaltParams { service, from, to } = &*params;
-    let statement = if from.is_none() { &INSERT_SALT } else { &REPLACE_SALT };
-    let columns = columns! { service: &**service, from: from.as_deref(), to: &to[..] };
-    Ok(!write_on(pool, deadline, statement, columns).await?.is_empty())
-}
+    pub async fn ping(self, _: Arc<()>) -> PgResult<()> {
+        self.on_connection(async |client| client.query_typed(MOMENT, &[]).await).await.map(drop)
+    }
 
-pub(super) async fn remember_route_identities(
-    pool: &PgPool,
-    params: Arc<RememberRouteIdentitiesParams>,
-    deadline: Instant,
-) -> Result<Vec<RouteIdentity>, PgFailure> {
-    let finds: BTreeMap<&str, &str> =
-        params.identities.iter().map(|identity| (&*identity.route, &*identity.finds)).collect();
-    let columns = columns! { service: &*params.service, identities: json!(finds).to_string() };
-    let identity = |row: &Row| Ok(RouteIdentity { route: row.read("route")?, finds: row.read("finds")? });
-    write_on(pool, deadline, &REMEMBER_ROUTE_IDENTITIES, columns).await?.iter().map(identity).collect()
-}
+    pub async fn find_salt(self, service: Arc<Arc<str>>) -> PgResult<Option<Vec<u8>>> {
+        let read = self.on_connection(async |client| {
+            loop {
+                let rows = client.run(&FIND_SALT, &columns! { service: &**service }).await?;
+                let writer = rows.first().map(Writer::read).transpose();
+                // All ids are made with it: with another one after a failover, each key would be executed again. A row that does not
+                // decode fails below.
+                if wait_on(client, writer.ok().flatten().flatten()).await? {
+                    return Ok(rows);
+                }
+            }
+        });
+        Ok(read.await?.first().map(|row| row.read("value")).transpose()?)
+    }
 
-/// Runs a statement that writes and is no function, see [`write()`].
-pub(super) async fn write_on(
-    pool: &PgPool,
-    deadline: Instant,
-    statement: &Statement,
-    columns: Columns<'_>,
-) -> Result<Vec<Row>, PgFailure> {
-    let held = PgConnection::get(pool, deadline).await?;
-    held.finish(deadline, async |client| write(client, statement, &columns).await).await
+    pub async fn replace_salt(self, params: Arc<ReplaceSaltParams>) -> PgResult<bool> {
+        let ReplaceSaltParams { service, from, to } = &*params;
+        let statement = if from.is_none() { &INSERT_SALT } else { &REPLACE_SALT };
+        let columns = columns! { service: &**service, from: from.as_deref(), to: &to[..] };
+        Ok(!self.write(statement, columns).await?.is_empty())
+    }
+
+    pub async fn remember_route_identities(
+        self,
+        params: Arc<RememberRouteIdentitiesParams>,
+    ) -> PgResult<Vec<RouteIdentity>> {
+        let finds: BTreeMap<&str, &str> =
+            params.identities.iter().map(|identity| (&*identity.route, &*identity.finds)).collect();
+        let columns = columns! { service: &*params.service, identities: json!(finds).to_string() };
+        let rows = self.write(&REMEMBER_ROUTE_IDENTITIES, columns).await?;
+        rows.iter().map(|row| Ok(RouteIdentity::read(row)?)).collect()
+    }
 }

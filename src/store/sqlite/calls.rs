@@ -5,17 +5,15 @@ use std::sync::Arc;
 use rusqlite::Row;
 
 use super::transaction::{SqliteResult, SqliteTransaction, sql};
-use crate::domain::attempt::{AttemptLease, ReserveRequest, ReserveResult, Settlement};
+use crate::domain::attempt::{ReserveRequest, ReserveResult, Settlement};
 use crate::domain::ids::{InstanceId, RecordId};
 use crate::domain::probe::{Probe, ProbeFinding, SettledKeyPage};
 use crate::domain::record::Record;
-use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
 use crate::domain::state::StateKind;
 use crate::machine::random_u32;
 use crate::store::columns::{self, columns};
-use crate::store::probes::probe;
-use crate::store::row::{self, FoundRecord, RowReader, millis};
+use crate::store::row::{FoundRecord, RowReader, fresh, millis, probe};
 use crate::store::statement::shared;
 use crate::store::{
     ClaimProbesParams, CountLiveKeysParams, ExtendDeadlineParams, LeaseRenewal, ListInFlightParams,
@@ -25,24 +23,25 @@ use crate::store::{
 
 impl SqliteTransaction<'_> {
     pub fn reserve(&self, request: ReserveRequest) -> SqliteResult<ReserveResult> {
-        let mut columns = columns::reservation(&request);
-        columns.extend(columns! { time_limit_ms: millis(request.time_limit) });
+        let columns = columns! { time_limit_ms: millis(request.time_limit), ..columns::reservation(&request) };
         if self.execute(sql!("reserve"), &columns)? == 1 {
             drop(columns);
-            return Ok(fresh(request, 1, None));
+            return Ok(fresh(Arc::new(request), 1, None));
         }
         Ok(ReserveResult::Taken(self.find_taken(request.id)?))
     }
 
     pub fn take_over(&self, TakeOverParams { request, from }: TakeOverParams) -> SqliteResult<ReserveResult> {
-        let mut columns = columns::next_attempt(&request);
-        columns.extend(columns::seen(Some(&from)));
-        columns.extend(columns! { time_limit_ms: millis(request.time_limit) });
+        let columns = columns! {
+            time_limit_ms: millis(request.time_limit),
+            ..columns::next_attempt(&request),
+            ..columns::seen(Some(&from)),
+        };
         let read = |row: &Row<'_>| Ok((row.read("attempt")?, row.read("recovery_point")?));
         let taken = self.query_one(sql!("take_over"), &columns, read)?;
         drop(columns);
         let result = match taken {
-            Some((attempt, reached)) => fresh(request, attempt, reached),
+            Some((attempt, reached)) => fresh(Arc::new(request), attempt, reached),
             None => match self.find(request.id)? {
                 Some(record) => return Ok(ReserveResult::Taken(record)),
                 None => self.reserve(request)?,
@@ -93,21 +92,12 @@ impl SqliteTransaction<'_> {
     }
 
     pub fn renew_lease(&self, renewal: LeaseRenewal) -> SqliteResult<RenewResult> {
-        let columns = columns! {
-            id: renewal.instance,
-            service: &*renewal.service,
-            expiry_ms: millis(renewal.expiry),
-            purges_seen: renewal.purges_seen.map(|seen| i64::try_from(seen).unwrap_or(i64::MAX)),
-            hold_ttls_until: renewal.hold_ttls_until,
-        };
+        let columns = columns::lease_renewal(&renewal);
         if renewal.hold_ttls_until.is_some() {
             self.execute(sql!("hold_ttls"), &columns)?;
         }
-        let read = |row: &Row<'_>| {
-            let (purges, ttls_held_until) = (row.read("purges")?, row.read("ttls_held_until")?);
-            Ok(RenewResult { now: row::time(self.now)?, purges, ttls_held_until })
-        };
-        Ok(self.query_one(sql!("renew_lease"), &columns, read)?.ok_or(CorruptRow("the lease"))?)
+        let renewed = self.query_one(sql!("renew_lease"), &columns, |row| RenewResult::read(row))?;
+        Ok(renewed.ok_or(CorruptRow("the lease"))?)
     }
 
     pub fn release_lease(&self, instance: InstanceId) -> SqliteResult<()> {
@@ -121,21 +111,19 @@ impl SqliteTransaction<'_> {
             as_of: self.no_later_than(params.as_of),
             estimate: params.as_of,
         };
-        self.query(sql!("sweep"), &columns, read_swept_key)
+        self.query(sql!("sweep"), &columns, |row| SweptKey::read(row))
     }
 
     /// Makes all keys in flight unknown, and ends all leases. To be called at opening: this process alone has the file, so
     /// no attempt is running.
     pub fn mark_interrupted_unknown(&self) -> SqliteResult<Vec<SweptKey>> {
         self.db.execute("delete from instances", [])?;
-        self.query(sql!("mark_interrupted_unknown"), &vec![], read_swept_key)
+        self.query(sql!("mark_interrupted_unknown"), &vec![], |row| SweptKey::read(row))
     }
 
     pub fn list_in_flight(&self, params: ListInFlightParams) -> SqliteResult<Vec<ReservedAttempt>> {
         let columns = columns! { instance: params.instance, older_than_ms: millis(params.older_than) };
-        self.query(&shared::LIST_IN_FLIGHT, &columns, |row| {
-            Ok(ReservedAttempt { id: row.read("id")?, token: row.read("token")?, route: row.read("route")? })
-        })
+        self.query(&shared::LIST_IN_FLIGHT, &columns, |row| ReservedAttempt::read(row))
     }
 
     pub fn extend_deadline(
@@ -201,7 +189,7 @@ impl SqliteTransaction<'_> {
         let (mut page, mut read) = (SettledKeyPage::default(), 0);
         self.query(&shared::LIST_SETTLED_KEYS, &columns::settled_keys(&params), |row| {
             read += 1;
-            page.add(row, read, &params)
+            page.add(row, read, &params.routes, params.limit)
         })?;
         Ok(page)
     }
@@ -216,8 +204,8 @@ impl SqliteTransaction<'_> {
         RememberRouteIdentitiesParams { service, identities }: RememberRouteIdentitiesParams,
     ) -> SqliteResult<Vec<RouteIdentity>> {
         self.in_savepoint(|| {
-            let read = |row: &Row<'_>| Ok(RouteIdentity { route: row.read("route")?, finds: row.read("finds")? });
-            let mut before = self.query(sql!("forget_route_identities"), &columns! { service: &*service }, read)?;
+            let columns = columns! { service: &*service };
+            let mut before = self.query(sql!("forget_route_identities"), &columns, |row| RouteIdentity::read(row))?;
             before.sort_by(|one, other| one.route.cmp(&other.route));
             for RouteIdentity { route, finds } in &identities {
                 let columns = columns! { service: &*service, route: &**route, finds: finds.as_str() };
@@ -240,19 +228,4 @@ impl SqliteTransaction<'_> {
         secure_delete("off")?;
         Ok(replaced? > 0)
     }
-}
-
-fn read_swept_key(row: &Row<'_>) -> Result<SweptKey, CorruptRow> {
-    Ok(SweptKey {
-        id: row.read("id")?,
-        route: row.read("route")?,
-        attempt: row.read("attempt")?,
-        instance: row.read("instance")?,
-        is_logged: false,
-    })
-}
-
-fn fresh(reserve_request: ReserveRequest, attempt: u32, recovery_point: Option<RecoveryPoint>) -> ReserveResult {
-    let reserve_request = Arc::new(reserve_request);
-    ReserveResult::Fresh(AttemptLease { reserve_request, attempt, taken_from: None, recovery_point, delivery: None })
 }

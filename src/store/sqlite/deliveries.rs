@@ -18,9 +18,12 @@ type DueDelivery = (RecordId, Token, StateKind, Option<String>);
 impl SqliteTransaction<'_> {
     pub fn enqueue(&self, EnqueueParams { request, from }: EnqueueParams) -> SqliteResult<EnqueueResult> {
         let EnqueueRequest { reserve_request, sealed } = &request;
-        let mut columns = columns::reservation(reserve_request);
-        columns.extend(columns! { secret: &*sealed.secret, sealed: &sealed.bytes });
-        columns.extend(columns::seen(from.as_ref()));
+        let columns = columns! {
+            secret: &*sealed.secret,
+            sealed: &sealed.bytes,
+            ..columns::reservation(reserve_request),
+            ..columns::seen(from.as_ref()),
+        };
         self.in_savepoint(|| {
             let is_over = from.is_some() && self.execute(sql!("enqueue_over"), &columns)? == 1;
             if is_over || self.execute(sql!("enqueue"), &columns)? == 1 {

@@ -88,7 +88,6 @@ fn read_link(path: &Path) -> Option<PathBuf> {
     Some(path.parent().unwrap_or(Path::new("")).join(named))
 }
 
-/// Opens a database in memory.
 pub(super) fn memory() -> Result<Database, OpenError> {
     let db = Connection::open_in_memory().map_err(unusable)?;
     configure(&db).map_err(unusable)?;

@@ -4,7 +4,6 @@
 //! a file: it would go on to acknowledge writes that no later process can read. A look costs 4 µs in a debug build, where a
 //! transaction costs 2 ms.
 
-use std::fmt;
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -32,31 +31,22 @@ const REFILL_LOOKS: usize = 10;
 const REFILL_PAUSE: Duration = Duration::from_millis(50);
 
 /// The way in which the files have changed behind the process's back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FileChange {
+    #[error("somebody has removed or moved the file, or a folder of its path")]
     Gone,
+    #[error("somebody has put another file in its place")]
     Replaced,
     /// As after `cp backup.db oncegate.db`.
+    #[error("somebody has written another file's contents into it")]
     Overwritten,
+    #[error("somebody has truncated it")]
     Truncated,
+    #[error("somebody has removed or replaced its write-ahead log")]
     LogGone,
+    #[error("somebody has truncated its write-ahead log")]
     LogTruncated,
 }
-
-impl fmt::Display for FileChange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Gone => "somebody has removed or moved the file, or a folder of its path",
-            Self::Replaced => "somebody has put another file in its place",
-            Self::Overwritten => "somebody has written another file's contents into it",
-            Self::Truncated => "somebody has truncated it",
-            Self::LogGone => "somebody has removed or replaced its write-ahead log",
-            Self::LogTruncated => "somebody has truncated its write-ahead log",
-        })
-    }
-}
-
-impl std::error::Error for FileChange {}
 
 /// A number in the file's header that each opening draws anew: the contents then differ from those of every backup that was made
 /// before.
@@ -193,7 +183,6 @@ impl FileWatch {
         }
     }
 
-    /// The path as it is configured, absolute.
     pub fn path(&self) -> &Path {
         &self.path
     }

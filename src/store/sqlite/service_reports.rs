@@ -8,12 +8,11 @@ use crate::domain::service_report::{ReportKind, ReportResult, ReservationHandle,
 use crate::domain::state::StateKind;
 use crate::store::FindReservationParams;
 use crate::store::columns::columns;
-use crate::store::row::{RowReader, millis};
-use crate::store::service_reports::{read_reserved_key, report_result};
+use crate::store::row::{RowReader, millis, read_reserved_key, report_result};
 
 impl SqliteTransaction<'_> {
     pub fn find_reservation(&self, params: FindReservationParams) -> SqliteResult<Option<ReservedKey>> {
-        let read = |row: &Row<'_>| read_reserved_key(row, &params);
+        let read = |row: &Row<'_>| read_reserved_key(row, &params.service, &params.handle.token);
         Ok(self.query_one(sql!("find_reservation"), &columns! { id: &params.handle.id }, read)?.flatten())
     }
 

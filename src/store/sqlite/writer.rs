@@ -56,7 +56,7 @@ pub(super) async fn call<T: Send + 'static>(
 ) -> Result<T, StoreError> {
     let stopped = || StoreError::Unavailable("the store's writer has stopped".into());
     let (reply, answer) = reply::channel();
-    if !queue.push(Box::new(WriterCall { is_urgent, bytes, work: Some(work), answer: None, reply })) {
+    if !queue.push(Box::new(WriterCall { work: Some(work), answer: None, reply }), bytes, is_urgent) {
         return Err(stopped());
     }
     let answered = timeout_at(deadline, answer).await.map_err(|_| StoreError::TimedOut)?;
@@ -135,19 +135,9 @@ impl Batchable for Box<dyn WriterJob> {
     fn abandoned(&self) -> bool {
         self.as_ref().abandoned()
     }
-
-    fn bytes(&self) -> usize {
-        self.as_ref().bytes()
-    }
-
-    fn urgent(&self) -> bool {
-        self.as_ref().urgent()
-    }
 }
 
 struct WriterCall<T, W> {
-    is_urgent: bool,
-    bytes: usize,
     work: Option<W>,
     answer: Option<SqliteResult<T>>,
     reply: ReplySender<Result<T, StoreError>>,
@@ -156,14 +146,6 @@ struct WriterCall<T, W> {
 impl<T: Send + 'static, W: Send + 'static> Batchable for WriterCall<T, W> {
     fn abandoned(&self) -> bool {
         self.reply.is_closed()
-    }
-
-    fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    fn urgent(&self) -> bool {
-        self.is_urgent
     }
 }
 
@@ -233,18 +215,13 @@ mod tests {
     }
 
     #[test]
-    fn a_boxed_job_is_queued_like_the_call_in_it() {
-        let job = |bytes, is_urgent| {
-            let (reply, answer) = reply::channel();
-            let work = Some(|_: SqliteTransaction<'_>| Ok(()));
-            let job: Box<dyn WriterJob> = Box::new(WriterCall { is_urgent, bytes, work, answer: None, reply });
-            (job, answer)
-        };
-        let (urgent, _answer) = job(7, true);
-        assert_eq!((urgent.bytes(), urgent.urgent(), urgent.abandoned()), (7, true, false));
-        let (ordinary, answer) = job(0, false);
+    fn a_boxed_job_is_abandoned_like_the_call_in_it() {
+        let (reply, answer) = reply::channel();
+        let work = Some(|_: SqliteTransaction<'_>| Ok(()));
+        let job: Box<dyn WriterJob> = Box::new(WriterCall { work, answer: None, reply });
+        assert!(!job.abandoned());
         drop(answer);
-        assert_eq!((ordinary.bytes(), ordinary.urgent(), ordinary.abandoned()), (0, false, true));
+        assert!(job.abandoned());
     }
 
     #[tokio::test]

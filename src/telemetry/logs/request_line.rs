@@ -1,18 +1,16 @@
 //! The log line of a request.
 
 use std::cell::RefCell;
-use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::Write;
 use std::time::{Duration, SystemTime};
 
-use itoa::Buffer;
+use serde::Serialize;
 
 use super::{REQUESTS, json_writer};
 use crate::domain::rfc3339::display_micros;
-use crate::telemetry::log_writer::LogWriter;
 
-/// The log line of a request on a route that guards or observes.
-#[derive(Clone, Copy, Debug)]
+/// The log line of a request on a route that guards or observes. Fields without a value are left out.
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct RequestLine<'a> {
     /// The route's name.
     pub route: &'a str,
@@ -21,27 +19,47 @@ pub struct RequestLine<'a> {
     /// The method, from a closed list.
     pub method: &'a str,
     /// The value of `Oncegate-Status`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub oncegate_status: Option<&'a str>,
-    /// The status that the client got; `None` if it had disconnected, or if there is no client.
-    pub status: Option<u16>,
-    /// The number of the attempt that the request became.
-    pub attempt: Option<u32>,
-    /// The time from the request's head to the answer's.
-    pub total: Duration,
-    /// The part of it in calls of the store.
-    pub store: Option<Duration>,
-    /// The part of it in the call of the service.
-    pub upstream: Option<Duration>,
     /// The beginning of the key, at most eight characters.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<&'a str>,
     /// The id of the key's record, in hexadecimal digits.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<&'a str>,
     /// The cause for which the attempt's outcome is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<&'a str>,
     /// The ID of the request's trace.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<&'a str>,
+    /// The status that the client got; `None` if it had disconnected, or if there is no client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// The number of the attempt that the request became.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// The milliseconds from the request's head to the answer's.
+    pub total_ms: f64,
+    /// The part of them in calls of the store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store_ms: Option<f64>,
+    /// The part of them in the call of the service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub upstream_ms: Option<f64>,
     /// Whether the client had disconnected; `false` for a delivery or a message, which has no client.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub client_gone: bool,
+}
+
+/// The line in the JSON format, with the fields of `tracing_subscriber` and in its order.
+#[derive(Serialize)]
+struct JsonLine<'a> {
+    timestamp: String,
+    level: &'static str,
+    message: &'static str,
+    #[serde(flatten)]
+    line: &'a RequestLine<'a>,
 }
 
 impl RequestLine<'_> {
@@ -57,7 +75,12 @@ impl RequestLine<'_> {
             return;
         }
         if let Some(mut writer) = json_writer() {
-            return self.write_json(&mut writer, SystemTime::now());
+            thread_local!(static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) });
+            return BUFFER.with_borrow_mut(|text| {
+                self.format_json(text, SystemTime::now());
+                // The writer never fails: it takes the line or counts it as dropped.
+                let _ = writer.write_all(text);
+            });
         }
         let Self { route, path, method, oncegate_status, status, attempt, key, record, cause, trace_id, .. } = *self;
         tracing::info!(
@@ -68,9 +91,9 @@ impl RequestLine<'_> {
             oncegate_status,
             status,
             attempt,
-            total_ms = millis(self.total),
-            store_ms = self.store.map(millis),
-            upstream_ms = self.upstream.map(millis),
+            total_ms = self.total_ms,
+            store_ms = self.store_ms,
+            upstream_ms = self.upstream_ms,
             key,
             record,
             cause,
@@ -80,86 +103,12 @@ impl RequestLine<'_> {
         );
     }
 
-    fn write_json(&self, writer: &mut LogWriter, now: SystemTime) {
-        thread_local!(static BUFFER: RefCell<String> = const { RefCell::new(String::new()) });
-        BUFFER.with_borrow_mut(|text| {
-            text.clear();
-            self.format_json(text, now);
-            // The writer never fails: it takes the line or counts it as dropped.
-            let _ = writer.write_all(text.as_bytes());
-        });
-    }
-
-    /// Appends the line as JSON, with the fields in the order of `tracing_subscriber`.
-    fn format_json(&self, text: &mut String, now: SystemTime) {
-        let _ = write!(text, "{{\"timestamp\":\"{}\",\"level\":\"INFO\",\"message\":\"request\"", display_micros(now));
-        let texts = [
-            ("route", Some(self.route)),
-            ("path", Some(self.path)),
-            ("method", Some(self.method)),
-            ("oncegate_status", self.oncegate_status),
-            ("key", self.key),
-            ("record", self.record),
-            ("cause", self.cause),
-            ("trace_id", self.trace_id),
-        ];
-        for (name, value) in texts {
-            let Some(value) = value else { continue };
-            append_name(text, name);
-            append_quoted(text, value);
-        }
-        let numbers = [("status", self.status.map(u32::from)), ("attempt", self.attempt)];
-        for (name, number) in numbers {
-            let Some(number) = number else { continue };
-            append_name(text, name);
-            text.push_str(Buffer::new().format(number));
-        }
-        let times = [("total_ms", Some(self.total)), ("store_ms", self.store), ("upstream_ms", self.upstream)];
-        for (name, time) in times {
-            let Some(time) = time else { continue };
-            append_name(text, name);
-            append_millis(text, time);
-        }
-        text.push_str(if self.client_gone { ",\"client_gone\":true}\n" } else { "}\n" });
-    }
-}
-
-fn append_name(text: &mut String, name: &str) {
-    text.push_str(",\"");
-    text.push_str(name);
-    text.push_str("\":");
-}
-
-/// Appends a time in milliseconds, with microsecond precision.
-fn append_millis(text: &mut String, time: Duration) {
-    let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    let (whole, fraction) = (us / 1_000, (us % 1_000) as u16);
-    text.push_str(Buffer::new().format(whole));
-    text.push('.');
-    let digit = |value: u16| char::from(b'0' + (value % 10) as u8);
-    text.extend([digit(fraction / 100), digit(fraction / 10), digit(fraction)]);
-}
-
-/// Appends `value` as a JSON string (RFC 8259 section 7). Nearly always there is nothing to escape.
-fn append_quoted(text: &mut String, value: &str) {
-    text.push('"');
-    if value.bytes().any(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)) {
-        append_escaped(text, value);
-    } else {
-        text.push_str(value);
-    }
-    text.push('"');
-}
-
-fn append_escaped(text: &mut String, value: &str) {
-    for character in value.chars() {
-        match character {
-            '"' | '\\' => text.extend(['\\', character]),
-            '\0'..='\x1f' => {
-                let _ = write!(text, "\\u{:04x}", u32::from(character));
-            }
-            _ => text.push(character),
-        }
+    fn format_json(&self, text: &mut Vec<u8>, now: SystemTime) {
+        text.clear();
+        let timestamp = display_micros(now).to_string();
+        let line = JsonLine { timestamp, level: "INFO", message: "request", line: self };
+        serde_json::to_writer(&mut *text, &line).expect("a line in memory can be written");
+        text.push(b'\n');
     }
 }
 
@@ -181,9 +130,9 @@ mod tests {
         oncegate_status: Some("executed"),
         status: Some(201),
         attempt: Some(2),
-        total: Duration::from_micros(12_034),
-        store: Some(Duration::from_micros(7)),
-        upstream: None,
+        total_ms: 12.034,
+        store_ms: Some(0.007),
+        upstream_ms: None,
         key: Some("a\"b\\c"),
         record: Some("0a"),
         cause: None,
@@ -192,10 +141,10 @@ mod tests {
     };
 
     fn written(line: &RequestLine<'_>) -> Value {
-        let mut text = String::new();
+        let mut text = Vec::new();
         line.format_json(&mut text, SystemTime::UNIX_EPOCH + Duration::from_micros(1_042_007));
-        assert!(text.ends_with("}\n"));
-        serde_json::from_str(&text).unwrap()
+        assert!(text.ends_with(b"}\n"));
+        serde_json::from_slice(&text).unwrap()
     }
 
     #[test]

@@ -5,18 +5,14 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
-use http::HeaderMap;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::{
-    KeySelection, add_condition, build_response, check_note, check_status, check_typed_headers, parse_headers,
-};
+use super::{KeySelection, add_condition, build_response, check_note, check_typed_headers};
 use crate::admin::key_admin::AdminMethod;
 use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
 use crate::domain::response::StoredResponse;
-use crate::protocol::fields;
 use crate::store::admin::{KeyFilter, OperatorAction, OperatorDecision};
 
 /// `{"name": "value"}`, or `[["name", "value"], …]` where a name comes more than once.
@@ -32,9 +28,6 @@ pub struct JsonFields(Map<String, Value>);
 
 impl JsonFields {
     /// Reads a body; an empty body is an object without fields.
-    ///
-    /// # Errors
-    /// [`ApiProblem`], where it is not a JSON object.
     pub fn parse(body: &[u8]) -> Result<Self, ApiProblem> {
         if body.trim_ascii().is_empty() {
             return Ok(Self(Map::new()));
@@ -56,14 +49,11 @@ impl JsonFields {
     }
 
     /// Takes a text; `None` where it is missing or null.
-    ///
-    /// # Errors
-    /// [`ApiProblem`], where it is something else.
     pub fn take_text(&mut self, name: &str) -> Result<Option<String>, ApiProblem> {
         self.take(name, "is not text")
     }
 
-    pub(super) fn take_number(&mut self, name: &str) -> Result<Option<u64>, ApiProblem> {
+    pub fn take_number(&mut self, name: &str) -> Result<Option<u64>, ApiProblem> {
         self.take(name, "is not a whole number")
     }
 
@@ -72,7 +62,7 @@ impl JsonFields {
     }
 
     /// Takes `ids` or `filter`. All keys need `"all": true`: an empty filter is more likely a mistake.
-    pub(super) fn take_selection(&mut self) -> Result<KeySelection, ApiProblem> {
+    pub fn take_selection(&mut self) -> Result<KeySelection, ApiProblem> {
         let ids = self.take("ids", "is not a list of texts")?;
         let (filter, all) = (self.take_filter()?, self.take_flag("all")?);
         let is_empty = filter.as_ref().is_none_or(|filter| *filter == KeyFilter::default());
@@ -81,7 +71,7 @@ impl JsonFields {
             (Some(_), None) if all => Err(ApiProblem::bad("all", "cannot be combined with `ids`")),
             (_, Some(_)) if all && !is_empty => Err(ApiProblem::bad("all", "cannot be combined with a filter")),
             (Some(ids), None) => Ok(KeySelection::ByIds(ids)),
-            (None, filter) if all || !is_empty => Ok(KeySelection::ByFilter(Box::new(filter.unwrap_or_default()))),
+            (None, filter) if all || !is_empty => Ok(KeySelection::ByFilter(filter.unwrap_or_default())),
             (None, Some(_)) => Err(ApiProblem::bad("filter", "is empty: say which keys, or `\"all\": true`")),
             (None, None) => Err(ApiProblem::bad("filter", "is missing: `filter` or `ids` say which keys")),
         }
@@ -92,15 +82,29 @@ impl JsonFields {
         let mut filter = KeyFilter::default();
         for (name, value) in conditions {
             let Value::String(text) = value else { return Err(ApiProblem::bad(&name, "is not text")) };
-            if !add_condition(&mut filter, &name, text.as_bytes())? {
-                return Err(ApiProblem::bad(&name, "is not a condition of a filter"));
+            if text.is_empty() {
+                // A shell variable that is not set leaves an empty value, which must not widen a change.
+                return Err(ApiProblem::bad(&name, "is empty: give a value, or leave it out"));
             }
+            add_condition(&mut filter, &name, text.as_bytes())?;
         }
         Ok(Some(filter))
     }
 
+    /// Takes the kind of change of several keys.
+    pub fn take_action(&mut self) -> Result<AdminMethod, ApiProblem> {
+        match self.take_text("action")?.as_deref() {
+            Some("purge") => Ok(AdminMethod::Purge),
+            Some("release") => Ok(AdminMethod::Release),
+            Some("requeue") => Ok(AdminMethod::Requeue),
+            Some("resolve") => Ok(AdminMethod::Resolve),
+            Some(_) => Err(ApiProblem::bad("action", "is none of `resolve`, `release`, `requeue` and `purge`")),
+            None => Err(ApiProblem::bad("action", "is missing")),
+        }
+    }
+
     /// Takes the decision that `method` asks for.
-    pub(super) fn take_decision(
+    pub fn take_decision(
         &mut self,
         method: AdminMethod,
         actor: String,
@@ -119,57 +123,38 @@ impl JsonFields {
 
     fn take_outcome(&mut self) -> Result<OperatorAction, ApiProblem> {
         match self.take_text("outcome")?.as_deref() {
-            Some("completed") => self.take_response().map(|response| OperatorAction::Complete(response.into())),
+            Some("completed") => {
+                let response = self.take_response()?;
+                check_typed_headers(&response)?;
+                Ok(OperatorAction::Complete(response.into()))
+            }
             Some("not_executed") => Ok(OperatorAction::NotExecuted),
             Some(_) => Err(ApiProblem::bad("outcome", "is neither `completed` nor `not_executed`")),
             None => Err(ApiProblem::bad("outcome", "is missing: `completed` or `not_executed`")),
         }
     }
 
-    /// Takes the response that a service reports for its own attempt. Header fields are filtered as in any stored
-    /// response.
-    ///
-    /// # Errors
-    /// [`ApiProblem`] names the field that is missing or wrong.
-    pub fn take_service_response(&mut self) -> Result<StoredResponse, ApiProblem> {
-        let mut headers = parse_headers(self.take_headers()?)?;
-        fields::prepare_for_client(&mut headers);
-        self.take_response_with(headers)
-    }
-
-    fn take_response(&mut self) -> Result<StoredResponse, ApiProblem> {
-        let headers = check_typed_headers(parse_headers(self.take_headers()?)?)?;
-        self.take_response_with(headers)
-    }
-
-    fn take_response_with(&mut self, headers: HeaderMap) -> Result<StoredResponse, ApiProblem> {
+    /// Takes a response with all the header fields that it names.
+    pub fn take_response(&mut self) -> Result<StoredResponse, ApiProblem> {
+        let headers = self.take("headers", "is neither an object of texts nor a list of [name, value]")?;
+        let headers = match headers {
+            None => Vec::new(),
+            Some(HeaderFields::ByName(fields)) => fields.into_iter().collect(),
+            Some(HeaderFields::Pairs(pairs)) => pairs,
+        };
         let status = self.take_number("status")?.ok_or_else(|| ApiProblem::bad("status", "is missing"))?;
-        let status = check_status(status)?;
         let body = match (self.take_text("body")?, self.take_text("body_base64")?) {
             (Some(_), Some(_)) => return Err(ApiProblem::bad("body_base64", "cannot be combined with `body`")),
-            (Some(text), None) => Bytes::from(text),
+            (text, None) => Bytes::from(text.unwrap_or_default()),
             (None, Some(text)) => {
                 let decoded = BASE64_STANDARD.decode(text);
                 Bytes::from(decoded.map_err(|_| ApiProblem::bad("body_base64", "is not base64 with its padding"))?)
             }
-            (None, None) => Bytes::new(),
         };
         build_response(status, headers, body)
     }
 
-    fn take_headers(&mut self) -> Result<Vec<(String, String)>, ApiProblem> {
-        let fields = self.take("headers", "is neither an object of texts nor a list of [name, value]")?;
-        Ok(match fields {
-            None => Vec::new(),
-            Some(HeaderFields::ByName(fields)) => fields.into_iter().collect(),
-            Some(HeaderFields::Pairs(pairs)) => pairs,
-        })
-    }
-
     /// Refuses fields that nothing has taken.
-    ///
-    /// # Errors
-    /// [`ApiProblem`] names one of them.
     pub fn finish(&self) -> Result<(), ApiProblem> {
         self.0.keys().next().map_or(Ok(()), |name| Err(ApiProblem::bad(name, "is not a field here")))
     }
