@@ -75,7 +75,7 @@ impl Router {
                 upstream,
                 authorizer,
                 token_verifier: token_verifier.filter(|_| route.scope.reads_token()).cloned(),
-                latency: latencies.route(&route.name),
+                latency: latencies.of(&route.name),
                 metrics: metrics.route_metrics(&route.name, route.path.to_string().into()),
                 renewable: renewable.clone(),
             };

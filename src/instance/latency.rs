@@ -1,11 +1,10 @@
 //! The recent latency of each route's attempts.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::telemetry::metrics::PerRoute;
 
 /// An exponentially weighted moving average (EWMA). Each new attempt counts one eighth, so some ten attempts after a change
 /// of latency the old value is gone.
@@ -28,16 +27,5 @@ impl LatencyEwma {
     }
 }
 
-/// A value of each route, by name. It survives the reload that removes the route, and all workers share it.
-#[derive(Debug, Default)]
-pub struct PerRoute<T>(Mutex<HashMap<Arc<str>, Arc<T>>>);
-
 /// The latency of each route.
-pub type RouteLatencies = PerRoute<LatencyEwma>;
-
-impl<T: Default> PerRoute<T> {
-    /// The value of one route, for its user to hold.
-    pub fn route(&self, route: &Arc<str>) -> Arc<T> {
-        Arc::clone(self.0.lock().entry(Arc::clone(route)).or_default())
-    }
-}
+pub type RouteLatencies = PerRoute<Arc<LatencyEwma>>;

@@ -11,7 +11,6 @@ use http::Method;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 
-use super::latency::PerRoute;
 use super::recent_outcomes::RecentOutcomes;
 use crate::cache::shared::SharedCacheMetrics;
 use crate::domain::decision::{AcceptedProgress, KeyAnswer, KeyRefusal};
@@ -22,8 +21,8 @@ use crate::protocol::status::OncegateStatus;
 use crate::store::metrics::StoreMetrics;
 use crate::telemetry::logs;
 use crate::telemetry::metrics::{
-    ByRoute, Collector, Counter, Counters, Gauge, Gauges, Histogram, Label, Registry, RouteCounters, ScrapeFormat,
-    build_info, label, text,
+    ByRoute, Collector, Counter, Counters, Gauge, Gauges, Histogram, Label, PerRoute, Registry, RouteCounters,
+    ScrapeFormat, build_info, label, text,
 };
 use crate::telemetry::process::ProcessCollector;
 use crate::telemetry::traces;
@@ -40,7 +39,7 @@ macro_rules! metrics {
         pub struct Metrics {
             registry: Registry,
             /// The requests of the last hour, which no scrape has.
-            recent: PerRoute<RecentOutcomes>,
+            recent: PerRoute<Arc<RecentOutcomes>>,
             /// The shared cache.
             pub shared_cache: SharedCacheMetrics,
             /// Spans that were exported and dropped.
@@ -164,7 +163,7 @@ impl Metrics {
     /// The counters of a route. The same name has the same counters after a reload.
     pub fn route_metrics(&self, route: &Arc<str>, path: Arc<str>) -> Arc<RouteMetrics> {
         let (requests, reservations) = (self.requests.of(route), self.reservations.of(route));
-        let (recent, rate_limited) = (self.recent.route(route), self.rate_limited.of(route));
+        let (recent, rate_limited) = (self.recent.of(route), self.rate_limited.of(route));
         Arc::new(RouteMetrics { name: Arc::clone(route), path, requests, recent, reservations, rate_limited })
     }
 

@@ -183,8 +183,8 @@ impl<L: Label> EncodeMetric for Gauges<L> {
     }
 }
 
-/// Counters by route. The counters of a route survive the reload that removes it: a series that ends at a reload would look
-/// like a restart.
+/// A value of each route, such as its counters. All workers share it. It survives the reload that removes the route: a series that ends
+/// at a reload would look like a restart.
 #[derive(Clone, Debug)]
 pub struct PerRoute<M>(Arc<RwLock<BTreeMap<Arc<str>, M>>>);
 
@@ -201,7 +201,7 @@ impl<M> Default for PerRoute<M> {
 }
 
 impl<M: Clone + Default> PerRoute<M> {
-    /// Returns the counters of a route, for the code that counts to hold.
+    /// Returns the value of a route, for its user to hold.
     pub fn of(&self, route: &Arc<str>) -> M {
         self.0.write().entry(Arc::clone(route)).or_default().clone()
     }

@@ -69,7 +69,7 @@ impl<'a> RouteView<'a> {
             let last_hour = minutes.iter().map(|counts| u64::from(counts[index])).sum();
             (since_start > 0).then_some((status.name(), last_hour, since_start))
         });
-        let average = instance.latencies.route(&route.name).average();
+        let average = instance.latencies.of(&route.name).average();
         Self {
             name: route.name.visible(),
             settings: route.settings(),
