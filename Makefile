@@ -1,12 +1,12 @@
 # What there is to do with Oncegate. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint doc tidy docs-write dependencies validate sbom test fuzz mutants attacks apps clients simulation soak torture seeded-bugs ha cluster upgrade postgres-versions bench dist release demo clean
+.PHONY: help check fmt lint doc docs tidy docs-write pictures dependencies validate sbom test fuzz mutants attacks apps clients simulation soak torture seeded-bugs ha cluster upgrade postgres-versions bench dist release demo clean
 
 help: ## Lists these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-check: fmt lint doc tidy dependencies validate ## Everything that needs no running service: format, lints, docs, structure, dependencies, validators
+check: fmt lint doc tidy docs dependencies validate ## Everything that needs no running service: format, lints, docs and their site, structure, dependencies, validators
 
 fmt:
 	cargo fmt --all --check
@@ -23,6 +23,13 @@ tidy:
 docs-write: ## Writes config/reference.toml and docs/configuration.md anew from the options, and tables and pictures from stored results
 	cargo test --locked --quiet --lib config::tests::documents::write_the_documents -- --ignored
 	cargo test --locked --quiet --test figures write_the_documents -- --ignored
+
+pictures: ## Writes the pictures of the admin page in docs/images anew, with a real browser
+	scripts/need chromium chromium-driver
+	cargo test --locked --test it -- page::browser::write_the_pictures_of_the_documents --ignored --exact
+
+docs: ## The documents as a site with search, in target/site; installs mdBook
+	scripts/docs
 
 dependencies:
 	scripts/dependencies

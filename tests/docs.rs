@@ -283,9 +283,38 @@ fn every_link_in_the_documents_has_a_target() {
     assert!(followed > 80, "the links are not found");
 }
 
+/// The documents that a document links to.
+fn links(name: &Path, text: &str) -> BTreeSet<PathBuf> {
+    let link = Regex::new(r"\]\(([^)#:\s]+\.md)[)#]").unwrap();
+    let prose = split(name, text).1;
+    link.captures_iter(&prose).map(|found| normal(&name.parent().unwrap().join(&found[1]))).collect()
+}
+
+#[test]
+fn every_page_of_docs_is_in_the_order_of_reading() {
+    // scripts/docs makes the site's order of these links.
+    let (documents, order) = (documents(), Path::new("docs/README.md"));
+    let mut listed = links(order, &documents[order]);
+    for folder in listed.clone().into_iter().filter(|page| page.ends_with("README.md")) {
+        let others = links(&folder, &documents[&folder]);
+        listed.extend(others.into_iter().filter(|page| page.parent() == folder.parent()));
+    }
+    let pages = documents.keys().filter(|page| page.starts_with("docs") && *page != order);
+    let missing: Vec<_> = pages.filter(|page| !listed.contains(*page)).collect();
+    assert!(missing.is_empty(), "docs/README.md, or the README.md of their folder, does not list {missing:?}");
+}
+
+#[test]
+fn the_first_documents_of_a_reader_stay_short() {
+    for (name, most) in [("README.md", 130), ("ARCHITECTURE.md", 180), ("docs/choosing.md", 180)] {
+        let lines = fs::read_to_string(root().join(name)).unwrap().lines().count();
+        assert!(lines <= most, "{name} has {lines} lines, more than {most}: move details to a page of docs/");
+    }
+}
+
 #[test]
 fn every_threat_has_a_test_that_exists_or_says_that_there_is_no_defence() {
-    let text = fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    let text = fs::read_to_string(root().join("docs/threats.md")).unwrap();
     let rows: Vec<_> = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| threat ")).collect();
     assert!(rows.len() > 40, "the threats are not found");
     for row in rows {
@@ -443,9 +472,9 @@ fn the_systemd_unit_keeps_trying_until_its_store_is_there_and_stops_at_a_wrong_c
 
 #[test]
 fn the_table_of_schemes_is_that_of_the_code() {
-    let text = fs::read_to_string(root().join("docs/choosing.md")).unwrap();
-    let (_, section) = text.split_once("### Credentials that differ with each try").unwrap();
-    let section = section.split("\n### ").next().unwrap();
+    let text = fs::read_to_string(root().join("docs/callers.md")).unwrap();
+    let (_, section) = text.split_once("\n## Credentials that differ with each try\n").unwrap();
+    let section = section.split("\n## ").next().unwrap();
     let rows: Vec<_> = section.lines().filter(|line| line.starts_with("| `")).collect();
     let expected: Vec<_> = SCHEMES
         .iter()

@@ -31,7 +31,7 @@ const fn row(names: &'static [&'static str], life: CredentialLife, reason: &'sta
 }
 
 /// All schemes of IANA's "Hypertext Transfer Protocol (HTTP) Authentication Scheme Registry" (2025-02-18), and others that are
-/// in use. The first row with a name counts. docs/choosing.md has the same table.
+/// in use. The first row with a name counts. docs/callers.md has the same table.
 pub const SCHEMES: [SchemeRow; 23] = {
     use CredentialLife::{Differs, Same, SameUnlessSigned};
     [

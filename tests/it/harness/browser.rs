@@ -6,7 +6,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -208,13 +208,15 @@ impl Browser {
         self.debugger("Emulation.setEmulatedMedia", json!({ "media": "print" })).await;
     }
 
-    /// Saves a picture of the whole page below the build folder, for people to look at.
-    pub async fn picture(&self, name: &str) {
+    /// Saves a picture of the whole page below the build folder, for people to look at. Returns its path.
+    pub async fn picture(&self, name: &str) -> PathBuf {
         let shot = self.debugger("Page.captureScreenshot", json!({ "captureBeyondViewport": true })).await;
         let picture = BASE64_STANDARD.decode(shot["data"].as_str().unwrap()).unwrap();
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("page");
         std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join(format!("{name}.png")), picture).unwrap();
+        let path = folder.join(format!("{name}.png"));
+        std::fs::write(&path, picture).unwrap();
+        path
     }
 
     /// Presses these keys, one after the other.

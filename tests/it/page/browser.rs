@@ -1,5 +1,7 @@
 //! The page in a real browser, on phone and desktop, in light and dark.
 
+use std::path::Path;
+
 use super::Visitor;
 use crate::harness::browser::{Browser, ENTER, SPACE, Screen, Scripts};
 use crate::harness::operator::{Operator, not_executed};
@@ -101,6 +103,22 @@ async fn each_page_is_accessible_on_phone_and_desktop_in_light_and_dark() {
     browser.open(&home).await;
     browser.set_print_media().await;
     browser.picture("overview-print").await;
+}
+
+/// The pictures of the README, by `make pictures`.
+#[tokio::test]
+#[ignore = "writes docs/images"]
+async fn write_the_pictures_of_the_documents() {
+    let browser = Browser::start(Scripts::On).await.expect("a browser: apt-get install chromium chromium-driver");
+    let world = night().await;
+    let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/images");
+    std::fs::create_dir_all(&images).unwrap();
+    for dark in [false, true] {
+        browser.set_screen(Screen { width: 1000, dark }).await;
+        browser.open(&format!("http://{}", world.proxy.admin)).await;
+        let name = if dark { "page-dark" } else { "page-light" };
+        std::fs::copy(browser.picture(name).await, images.join(format!("{name}.png"))).unwrap();
+    }
 }
 
 #[tokio::test]
