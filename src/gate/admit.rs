@@ -118,9 +118,10 @@ impl Gate {
             }
             RouteMode::Observe => {
                 context.observe(&self.instance.observability, &head, &active.metrics);
-                let observation = Observation::new(self, &head, &origin, active, live);
+                let observe = || Box::new(Observation::new(self, &head, &origin, active, live));
+                let observation = (!is_foretold).then(observe);
                 let passing = pass(head, Body::Streaming(body), &active.upstream, Some(route));
-                return Ok(Admission::Observed(passing, (!is_foretold).then(|| Box::new(observation))));
+                return Ok(Admission::Observed(passing, observation));
             }
             RouteMode::Enforce => context.guard(&self.instance.observability, &head, &active.metrics),
         }

@@ -10,10 +10,12 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use super::guarded_request::GuardedRequest;
 use super::identity::KeySearch;
 use super::incoming::{Incoming, Realm};
-use super::route_search::{check_path, find_route};
+use super::method_override::find_evaded_route;
+use super::route_search::{OVERRIDDEN_METHOD, check_path};
 use crate::config::{Consumer, Route, RouteMode};
 use crate::domain::key::KeyLimits;
 use crate::domain::normal_path::RequestPath;
+use crate::domain::route_table::RouteMatch;
 use crate::gate::first_sent;
 use crate::gate::worker::{Gate, LiveConfig};
 use crate::protocol::fields::RequestOrigin;
@@ -83,13 +85,14 @@ impl Gate {
         };
         let (mut head, ()) = Request::new(()).into_parts();
         (head.method, head.uri, head.headers) = (Method::POST, uri, headers);
-        // The same search as for requests, so that no message reaches a path under another route's policy.
         let target = head.uri.clone();
         let path = RequestPath::new(target.path());
-        let active = match find_route(&head, &path, origin.host_name(), &live.router).found {
-            Ok(Some(active)) if active.route.name == consumer.route => active,
-            Ok(_) | Err((_, Refusal::PathAmbiguous(_))) => return Err(PATH_NOT_GUARDED.into()),
-            Err((_, refusal)) => return Err(refusal.into()),
+        // The same table as for requests, so that no message reaches a path under another route's policy.
+        let active = match live.router.find(&head.method, origin.host_name(), &path) {
+            RouteMatch::Route(active) if active.route.name == consumer.route => active,
+            RouteMatch::Ambiguous(_) | RouteMatch::NoRoute | RouteMatch::Route(_) => {
+                return Err(PATH_NOT_GUARDED.into());
+            }
         };
         let route = &active.route;
         let salt = self.instance.salt.current();
@@ -109,9 +112,15 @@ impl Gate {
             true => Err(Refusal::RequestTooLarge(route.max_request_body)),
             false => Ok(()),
         };
+        let evaded = find_evaded_route(&head, &path, origin.host_name(), &live.router);
+        let check_method = || match evaded {
+            Some(evaded) if evaded.route.mode == RouteMode::Enforce => Err(OVERRIDDEN_METHOD),
+            Some(_) | None => Ok(()),
+        };
         let check_age = || route.max_age.map_or(Ok(()), |limit| first_sent::check_age(&head.headers, limit, now));
         let check_key = || route.key.limits.check(&identity.key).map_err(Refusal::from);
-        let broken_rule = check_body().and_then(|()| check_key()).and_then(|()| check_age()).err();
+        let broken_rule =
+            check_body().and_then(|()| check_method()).and_then(|()| check_key()).and_then(|()| check_age()).err();
         // The consumer says which key counts. The service must not find another one in a field that it may prefer.
         for name in route.key.headers() {
             head.headers.remove(name);

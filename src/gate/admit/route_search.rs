@@ -59,7 +59,7 @@ fn path_ambiguous(route: &Route) -> Refusal {
     Refusal::PathAmbiguous(detail.into())
 }
 
-const OVERRIDDEN_METHOD: Refusal = Refusal::BadRequest(
+pub(super) const OVERRIDDEN_METHOD: Refusal = Refusal::BadRequest(
     StatusCode::BAD_REQUEST,
     "The request asks the service to take another method than its own, and a route guards that method at this path. Send the \
      method itself.",

@@ -77,6 +77,42 @@ async fn a_messages_path_cannot_reach_a_more_specific_route() {
 }
 
 #[tokio::test]
+async fn a_route_that_observes_takes_no_message_from_the_consumers_route() {
+    let Some(broker) = rabbitmq::shared().await else { return };
+    let queue = broker.queue().await;
+    let world = World::with(Store::sqlite(), |setup| {
+        let routes = setup
+            .route("name = \"pay\"\npath = \"/{*rest}\"\nmethods = [\"POST\"]")
+            .route("name = \"seen\"\npath = \"/pay\"\nmethods = [\"POST\"]\nmode = \"observe\"\nspelling = \"same\"");
+        routes.consumer(&consumer(&broker.url(), &queue, "path = \"/pay/\""))
+    })
+    .await;
+    queue.publish([message("k-1")]).await;
+    acknowledged(&world.proxy, 1).await;
+    assert_eq!(world.upstream.last().target, "/pay/");
+}
+
+#[tokio::test]
+async fn a_message_that_names_a_method_which_a_route_guards_is_executed_only_if_it_was_before() {
+    let Some(broker) = rabbitmq::shared().await else { return };
+    let queue = broker.queue().await;
+    let world = World::with(Store::sqlite(), |setup| {
+        let routes = setup.route(&route("")).route("name = \"put\"\npath = \"/pay\"\nmethods = [\"PUT\"]");
+        routes.consumer(&consumer(&broker.url(), &queue, ""))
+    })
+    .await;
+    queue.publish([message("k-1")]).await;
+    acknowledged(&world.proxy, 1).await;
+    let names_put = |key| message(key).header("x-http-method-override", "PUT");
+    queue.publish([names_put("k-1")]).await;
+    acknowledged(&world.proxy, 2).await;
+    queue.publish([names_put("k-2")]).await;
+    let line = world.proxy.wait_for_log("is rejected").await;
+    assert_eq!(line["reason"], "bad-request");
+    assert_eq!(world.upstream.calls(), 1);
+}
+
+#[tokio::test]
 async fn the_same_key_of_two_tenants_is_two_keys() {
     let Some(consumer_world) = consumer_world(Store::sqlite(), "", "scope = [\"header:x-tenant\"]").await else {
         return;
