@@ -22,7 +22,7 @@ use crate::domain::retry::RetryPolicy;
 type LabelledSetting = (&'static str, fn(&Route) -> Option<String>);
 
 /// The settings in order. The options that are part of one are declared with its label.
-const SETTINGS: [LabelledSetting; 30] = [
+const SETTINGS: &[LabelledSetting] = &[
     ("was", |route| (!route.was.is_empty()).then(|| route.was.join(", "))),
     ("matches", |route| Some(matches(route))),
     ("spelling", |route| Some(route.spelling.word().into())),

@@ -286,6 +286,14 @@ mod tests {
     }
 
     #[test]
+    fn each_refusal_is_in_the_promises() {
+        let page = include_str!("../../docs/promises.md");
+        for refusal in Refusal::ALL {
+            assert!(page.contains(refusal.slug()), "docs/promises.md does not say what `{}` promises", refusal.slug());
+        }
+    }
+
+    #[test]
     fn a_request_without_a_body_is_never_advised_to_take_a_new_key() {
         let wait = Duration::from_secs(1);
         for (refusal, slug, advice) in [

@@ -77,6 +77,18 @@ pub(super) fn check_none_missing(pending: &[Migration]) -> Result<(), OpenError>
     Err(OpenError::SchemaOld { pending: pending.iter().map(|migration| migration.name.clone()).collect() })
 }
 
+/// Fails if a file of `migrations/FOLDER` is no step.
+#[cfg(test)]
+pub(super) fn assert_each_file_is_a_step(folder: &str, steps: &[MigrationStep]) {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations").join(folder);
+    let files =
+        std::fs::read_dir(folder).expect("it has the migrations").map(|file| file.expect("it can be read").path());
+    let mut files: Vec<_> = files.collect();
+    files.sort();
+    let names: Vec<_> = files.iter().filter_map(|file| file.file_stem()?.to_str()).collect();
+    assert_eq!(names, steps.iter().map(|step| step.name).collect::<Vec<_>>());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -174,3 +174,9 @@ async fn try_next(
     transaction.commit().await.map_err(failed)?;
     Ok(Ok(true))
 }
+
+#[cfg(test)]
+#[test]
+fn each_migration_is_a_step() {
+    crate::store::migrate::assert_each_file_is_a_step("postgres", STEPS);
+}

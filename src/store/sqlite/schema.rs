@@ -87,3 +87,9 @@ pub(super) fn open_error(path: &Path, source: rusqlite::Error) -> OpenError {
 pub(super) fn unusable(source: impl Into<Box<dyn Error + Send + Sync>>) -> OpenError {
     OpenError::Missing(source.into())
 }
+
+#[cfg(test)]
+#[test]
+fn each_migration_is_a_step() {
+    crate::store::migrate::assert_each_file_is_a_step("sqlite", STEPS);
+}

@@ -1,4 +1,6 @@
-//! Decides by the record that this instance has of a key, and asks the store where another instance may have a later one.
+//! Finds the newest record of a key: that of this instance, or the store's where another instance may have a later one.
+//!
+//! What the record means for a request is decided in `domain/decision`.
 
 use super::admit::GuardedRequest;
 use super::worker::{Gate, log_and_refuse};
