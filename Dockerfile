@@ -15,18 +15,10 @@ WORKDIR /src
 # glibc, linked in: the allocator of musl is slow with several threads, and a base image brings packages to watch.
 # An explicit --target keeps it from procedural macros, which must be loaded by the compiler.
 ENV RUSTFLAGS="-C target-feature=+crt-static"
-# Dependencies first: this layer is built anew only when they change.
-COPY Cargo.toml Cargo.lock ./
-COPY crates crates
-RUN mkdir -p src benches/side_by_side && touch src/lib.rs \
-    && echo 'fn main() {}' >src/main.rs && cp src/main.rs benches/side_by_side/ \
-    && cargo build --locked --profile "$PROFILE" --target "$(rustc --print host-tuple)"
-COPY docs/runbooks docs/runbooks
-COPY migrations migrations
-COPY src src
-# Cargo goes by times, and these files are older than the stand-ins.
-RUN touch src/main.rs src/lib.rs \
-    && cargo build --locked --profile "$PROFILE" --target "$(rustc --print host-tuple)" \
+COPY . .
+# The caches keep what is built of the dependencies.
+RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target \
+    cargo build --locked --profile "$PROFILE" --target "$(rustc --print host-tuple)" \
     && mkdir -p /image/etc/ssl/certs /image/etc/oncegate /image/var/lib/oncegate \
     && install -m 0755 target/*/*/oncegate /image/oncegate \
     && cp /etc/ssl/certs/ca-certificates.crt /image/etc/ssl/certs/ \

@@ -21,7 +21,7 @@ tidy:
 	cargo test --locked --quiet --test tidy --test docs --test figures
 
 docs-write: ## Writes config/reference.toml and docs/configuration.md anew from the options, and tables and pictures from stored results
-	cargo test --locked --quiet --lib config::tests::documents::write_the_documents -- --ignored
+	cargo test --locked --quiet -p oncegate-config --lib tests::documents::write_the_documents -- --ignored
 	cargo test --locked --quiet --test figures write_the_documents -- --ignored
 
 pictures: ## Writes the pictures of the admin page in docs/images anew, with a real browser
@@ -65,7 +65,7 @@ test: ## All tests, on real services that they start themselves; installs what i
 fuzz: ## Searches for inputs that break a property of fuzz/, a minute for each target; FUZZ_SECONDS, FUZZ=framing; needs nightly
 	FUZZ="$(FUZZ)" scripts/fuzz
 
-FILES ?= src/domain/decision.rs
+FILES ?= crates/domain/src/decision.rs
 mutants: ## Runs the mutants of FILES against the unit tests and TESTS, words of names in tests/it, one after another; needs cargo-mutants
 	@# cargo-mutants reads the patterns, and not the shell.
 	set -f && mutants/run $(FILES) -- $(TESTS)

@@ -23,18 +23,18 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::body::Body;
-use crate::body::early_response::{can_keep_connection, split_unread};
-use crate::body::request_body::RequestBody;
-use crate::config::Config;
 use crate::instance::Instance;
-use crate::telemetry::log_limiter::LogLimiter;
 use Endpoint::{Keys, Service};
 use auth::{Access, AccessDenied};
 use guesses::TokenGuesses;
 use key_admin::problem::{ApiProblem, ProblemCode};
 use key_admin::{AdminMethod, AdminRequest, BODY_BYTES_MAX, KeyAdmin};
 use metrics::KeyCountCache;
+use oncegate_config::Config;
+use oncegate_http::body::Body;
+use oncegate_http::body::early_response::{can_keep_connection, split_unread};
+use oncegate_http::body::request_body::RequestBody;
+use oncegate_telemetry::log_limiter::LogLimiter;
 use services::ServiceMethod;
 use tokens::AdminTokens;
 

@@ -10,9 +10,9 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 use crate::app::StartError;
-use crate::config::{self, Config, Overrides, ProcessEnvironment, StoreLocation};
-use crate::store::OpenError;
-use crate::telemetry::logs::error_causes;
+use oncegate_config::{self as config, Config, Overrides, ProcessEnvironment, StoreLocation};
+use oncegate_store::OpenError;
+use oncegate_telemetry::logs::error_causes;
 
 mod check;
 mod client;

@@ -11,9 +11,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::{Config, Consumer};
 use crate::gate::Gate;
-use crate::tls::Trust;
+use oncegate_config::{Config, Consumer};
+use oncegate_trust::tls::Trust;
 
 mod acknowledge;
 mod amqp_connector;

@@ -4,12 +4,12 @@
 //!
 //! - `admit` finds the route, the identity, the body and the fingerprint.
 //! - `execute` executes a guarded request, at most once for its key.
-//! - `claim` takes the key, or finds the answer of its record by [`decide`](crate::domain::decision::decide).
+//! - `claim` takes the key, or finds the answer of its record by [`decide`](oncegate_domain::decision::decide).
 //! - `forward` and `enqueue` are the two ways to execute, and `settle` stores the outcome of an attempt.
 //! - `outcome` is the result of a request, and `render` makes an HTTP response of it.
 //!
 //! Whether a response is stored is decided by
-//! [`ServiceDirectives::apply`](crate::protocol::directives::ServiceDirectives::apply) with the route's status table.
+//! [`ServiceDirectives::apply`](oncegate_http::protocol::directives::ServiceDirectives::apply) with the route's status table.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,25 +17,26 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Request, Response};
 
-use crate::body::Body;
-use crate::body::body_budget::BudgetShare;
-use crate::body::client_body::{ResponseWatch, UNWATCHED_MAX};
-use crate::body::request_body::RequestBody;
-use crate::domain::normal_path::RequestPath;
 use crate::instance::metrics::MethodLabel;
 use crate::instance::observability::UnguardedKey;
 use crate::instance::request_trace::TraceStage;
-use crate::protocol::problem_pages;
-use crate::protocol::refusal::Refusal;
-use crate::protocol::status::OncegateStatus;
-use crate::protocol::via;
 use admit::Admission;
 use admit::observed::Observation;
-use client::ClientConnection;
 use observe::Observer;
+use oncegate_domain::normal_path::RequestPath;
+use oncegate_http::body::Body;
+use oncegate_http::body::body_budget::BudgetShare;
+use oncegate_http::body::client_body::{ResponseWatch, UNWATCHED_MAX};
+use oncegate_http::body::request_body::RequestBody;
+use oncegate_http::downstream::client::{ClientConnection, RequestHandler};
+use oncegate_http::protocol::problem_pages;
+use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
+use oncegate_http::protocol::status::OncegateStatus;
+use oncegate_http::protocol::via;
 use outcome::Outcome;
 use pass::PassThroughRequest;
 use response_context::ResponseContext;
+use rustls::ServerConfig;
 
 pub use worker::{Gate, LiveConfig};
 
@@ -44,7 +45,6 @@ mod attempt_end;
 mod authorize;
 mod bypass;
 mod claim;
-pub mod client;
 pub mod deliver;
 mod enqueue;
 mod execute;
@@ -70,13 +70,8 @@ mod wait;
 mod work;
 mod worker;
 
-impl Gate {
-    /// Responds to a request, whatever happens.
-    pub async fn handle(
-        self: &Arc<Self>,
-        mut request: Request<RequestBody>,
-        client: &ClientConnection,
-    ) -> Response<Body> {
+impl RequestHandler for Gate {
+    async fn handle(self: &Arc<Self>, mut request: Request<RequestBody>, client: &ClientConnection) -> Response<Body> {
         let live = self.live();
         request.body_mut().limit_rate(Some(self.instance.config.limits.body_rate));
         let mut context = ResponseContext::new(request.headers(), &live.config.cors);
@@ -96,16 +91,24 @@ impl Gate {
         response
     }
 
-    /// A watch over the responses of a new client connection.
-    pub fn response_watch(&self) -> ResponseWatch {
-        ResponseWatch::new(Arc::clone(&self.instance.response_bodies))
-    }
-
-    /// Refuses bytes that never became a request, or a request whose body is not framed as it says.
-    pub fn refuse(&self, refusal: Refusal) -> Response<Body> {
+    fn refuse(&self, refusal: Refusal) -> Response<Body> {
         render::refusal(refusal, &ResponseContext::default(), &self.live().config.problem_base)
     }
 
+    fn count_overload(&self, limit: ReachedLimit) {
+        Self::count_overload(self, limit);
+    }
+
+    fn response_watch(&self) -> ResponseWatch {
+        ResponseWatch::new(Arc::clone(&self.instance.response_bodies))
+    }
+
+    fn tls(&self) -> Option<Arc<ServerConfig>> {
+        self.live().config.tls.as_ref().map(|tls| Arc::clone(&tls.server))
+    }
+}
+
+impl Gate {
     async fn journey(
         self: &Arc<Self>,
         request: Request<RequestBody>,

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::jitter::random_fraction;
-use crate::store::StoreError;
-use crate::telemetry::logs::error_causes;
+use oncegate_machine::jitter::random_fraction;
+use oncegate_store::StoreError;
+use oncegate_telemetry::logs::error_causes;
 
 pub mod deferred_reports;
 pub mod deliverer;

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use oncegate::domain::auth_scheme::{BETRAYING_ENDS, BETRAYING_NAMES, CredentialLife, SCHEMES};
+use oncegate_domain::auth_scheme::{BETRAYING_ENDS, BETRAYING_NAMES, CredentialLife, SCHEMES};
 use regex::Regex;
 use tempfile::TempDir;
 

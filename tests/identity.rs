@@ -7,12 +7,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 use http::{HeaderMap, HeaderValue};
-use oncegate::domain::fingerprint::{FingerprintInput, Recipe, Secret, Secrets};
-use oncegate::domain::ids::RecordId;
-use oncegate::domain::key::{Key, KeyLimits, KeySyntax};
-use oncegate::domain::normal_path::RequestPath;
-use oncegate::domain::scope::{Salt, Scope};
-use oncegate::domain::space::SpaceHash;
+use oncegate_domain::fingerprint::{FingerprintInput, Recipe, Secret, Secrets};
+use oncegate_domain::ids::RecordId;
+use oncegate_domain::key::{Key, KeyLimits, KeySyntax};
+use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::scope::{Salt, Scope};
+use oncegate_domain::space::SpaceHash;
 
 fn salt() -> Salt {
     Salt::new(std::array::from_fn(|byte| u8::try_from(byte).unwrap()))

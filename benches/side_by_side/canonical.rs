@@ -5,8 +5,8 @@ use std::time::Duration;
 use canonical_json::canonicalize;
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use oncegate::domain::fingerprint::{FingerprintInput, FingerprintRules, Recipe, Secrets};
-use oncegate::domain::normal_path::RequestPath;
+use oncegate_domain::fingerprint::{FingerprintInput, FingerprintRules, Recipe, Secrets};
+use oncegate_domain::normal_path::RequestPath;
 
 use crate::options::Options;
 use crate::report::BenchmarkReport;

@@ -37,7 +37,7 @@ impl Server {
             primary.configure("synchronous_standby_names = '*'").await;
         }
         let databases = [primary.empty_database().await, primary.empty_database().await];
-        oncegate::store::migrate(&settings(&databases[1].url)).await.map_err(|error| error.to_string())?;
+        oncegate_store::migrate(&settings(&databases[1].url)).await.map_err(|error| error.to_string())?;
         let start = |program: &str, url: &str| start_uncached_oncegate(program, testbed.upstream, url);
         let earlier = start(earlier, &databases[0].url);
         let now = [(); 2].map(|()| start(&this_program(), &databases[1].url));

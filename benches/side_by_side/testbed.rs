@@ -134,6 +134,6 @@ impl Testbed {
 /// Creates an empty database with our schema.
 pub async fn create_database(cluster: &Cluster) -> TestDatabase {
     let database = cluster.empty_database().await;
-    oncegate::store::migrate(&settings(&database.url)).await.unwrap();
+    oncegate_store::migrate(&settings(&database.url)).await.unwrap();
     database
 }

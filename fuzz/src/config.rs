@@ -3,8 +3,8 @@
 use std::io;
 use std::path::Path;
 
-use oncegate::config::{self, Environment, Overrides};
-use oncegate::tls::Authorities;
+use oncegate_config::{self as config, Environment, Overrides};
+use oncegate_trust::tls::Authorities;
 
 /// The value of every variable and the content of every file.
 const SECRET: &str = "canary-of-the-environment";

@@ -1,8 +1,8 @@
 //! Forms (`application/x-www-form-urlencoded`): one spelling for each list of pairs.
 
 use http::HeaderMap;
-use oncegate::domain::fingerprint::{BodyRule, FingerprintInput, FingerprintRules, Recipe, form};
-use oncegate::domain::normal_path::RequestPath;
+use oncegate_domain::fingerprint::{BodyRule, FingerprintInput, FingerprintRules, Recipe, form};
+use oncegate_domain::normal_path::RequestPath;
 
 type FormPairs = Vec<(Vec<u8>, Vec<u8>)>;
 

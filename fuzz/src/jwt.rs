@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oncegate::jwt::{Algorithm, KeySet, TokenRules, verify};
+use oncegate_trust::jwt::{Algorithm, KeySet, TokenRules, verify};
 
 /// Two public keys. Their private keys were deleted when they were made, so nobody can sign a token for them.
 const KEYS: &str = r#"{"keys": [

@@ -1,6 +1,6 @@
 //! Idempotency keys in their four syntaxes.
 
-use oncegate::domain::key::{Key, KeyError, KeyLimits, KeySyntax};
+use oncegate_domain::key::{Key, KeyError, KeyLimits, KeySyntax};
 
 const LIMITS: KeyLimits = KeyLimits { length_min: 1, length_max: 255 };
 

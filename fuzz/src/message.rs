@@ -8,11 +8,11 @@ use std::sync::{Arc, LazyLock};
 use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
-use oncegate::config::{self, Consumer, Environment, Overrides};
 use oncegate::consumers::decode::decode_message;
-use oncegate::domain::key::{Key, KeyLimits, KeySyntax};
-use oncegate::domain::normal_path::{has_unsafe_character, normal_form};
-use oncegate::tls::Authorities;
+use oncegate_config::{self as config, Consumer, Environment, Overrides};
+use oncegate_domain::key::{Key, KeyLimits, KeySyntax};
+use oncegate_domain::normal_path::{has_unsafe_character, normal_form};
+use oncegate_trust::tls::Authorities;
 
 use super::bytes_reader::BytesReader;
 

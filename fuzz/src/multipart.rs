@@ -2,8 +2,8 @@
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue};
-use oncegate::domain::fingerprint::{FingerprintInput, FingerprintRules, Recipe};
-use oncegate::domain::normal_path::RequestPath;
+use oncegate_domain::fingerprint::{FingerprintInput, FingerprintRules, Recipe};
+use oncegate_domain::normal_path::RequestPath;
 
 use super::bytes_reader::BytesReader;
 

@@ -3,9 +3,9 @@
 use std::sync::LazyLock;
 
 use http::Method;
-use oncegate::domain::normal_path::{RequestPath, has_unsafe_character, lenient_form, normal_form};
-use oncegate::domain::path_pattern::PathPattern;
-use oncegate::domain::route_table::{RouteMatch, RouteTable, Spelling};
+use oncegate_domain::normal_path::{RequestPath, has_unsafe_character, lenient_form, normal_form};
+use oncegate_domain::path_pattern::PathPattern;
+use oncegate_domain::route_table::{RouteMatch, RouteTable, Spelling};
 
 use super::bytes_reader::BytesReader;
 

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use http::HeaderMap;
-use oncegate::domain::response::CorruptRow;
-use oncegate::domain::response::StoredResponse;
-use oncegate::domain::state::KeyState;
-use oncegate::store::row::{FoundRecord, RowReader, StoredValue};
+use oncegate_domain::response::CorruptRow;
+use oncegate_domain::response::StoredResponse;
+use oncegate_domain::state::KeyState;
+use oncegate_store::row::{FoundRecord, RowReader, StoredValue};
 
 use super::bytes_reader::BytesReader;
 
@@ -49,7 +49,7 @@ pub fn check(input: &[u8]) {
             check_response(&completed.response, fields);
         }
         let stored = found.record.recipe.to_stored().to_owned();
-        let read = oncegate::domain::fingerprint::Recipe::from_stored(&stored);
+        let read = oncegate_domain::fingerprint::Recipe::from_stored(&stored);
         assert_eq!(read, Some(found.record.recipe), "{stored}");
     }
     let block = Bytes::copy_from_slice(fields);

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use oncegate::domain::fingerprint::{Secret, Secrets};
-use oncegate::domain::ids::{RecordId, Token};
-use oncegate::domain::response::StoredResponse;
-use oncegate::domain::sealed_response::{SEALED, open, seal};
+use oncegate_domain::fingerprint::{Secret, Secrets};
+use oncegate_domain::ids::{RecordId, Token};
+use oncegate_domain::response::StoredResponse;
+use oncegate_domain::sealed_response::{SEALED, open, seal};
 
 use super::bytes_reader::BytesReader;
 

@@ -3,10 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
-use oncegate::domain::recovery::RecoveryPoint;
-use oncegate::protocol::directives::ServiceDirectives;
-use oncegate::protocol::fields::{self, RequestOrigin};
-use oncegate::protocol::prefer;
+use oncegate_domain::recovery::RecoveryPoint;
+use oncegate_http::protocol::directives::ServiceDirectives;
+use oncegate_http::protocol::fields::{self, RequestOrigin};
+use oncegate_http::protocol::prefer;
 
 use super::bytes_reader::BytesReader;
 

@@ -3,7 +3,7 @@
 -- Bytes that clients chose are bytea throughout: text and jsonb refuse NUL, bad UTF-8, lone surrogates and huge numbers.
 -- Times are milliseconds since 1970, as in SQLite: to_timestamp(settled_at / 1000.0) shows one. A cluster refuses sums of
 -- timestamps and intervals where it has to know that a statement is the same on each node.
--- The functions that Oncegate itself calls are not here: see src/store/postgres/functions.
+-- The functions that Oncegate itself calls are not here: see crates/store/src/postgres/functions.
 
 create schema if not exists oncegate;
 

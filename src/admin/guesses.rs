@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::domain::peer_network::peer_network;
+use oncegate_domain::peer_network::peer_network;
 
 /// The number of wrong tokens from one address within [`WRONG_WINDOW`] after which its tokens are not looked at.
 const WRONG_MAX: usize = 5;

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::AdminListener;
-use crate::config::{Route, RouteMode};
-use crate::domain::rfc3339;
 use crate::instance::Instance;
-use crate::store::{self, StoreError};
+use oncegate_config::{Route, RouteMode};
+use oncegate_domain::rfc3339;
+use oncegate_store::{self as store, StoreError};
 
 /// The time for the store to answer. Probes give an instance a second, and should learn why it is not ready rather than
 /// time out.

@@ -11,9 +11,9 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
-use crate::config::{Config, Route};
 use crate::instance::store_clock::StoreClock;
-use crate::store::Store;
+use oncegate_config::{Config, Route};
+use oncegate_store::Store;
 use params::{JsonFields, QueryParams};
 use problem::ApiProblem;
 

@@ -10,10 +10,10 @@ use tokio::time::{Instant, timeout};
 
 use super::AdminListener;
 use super::key_admin::dto::InstanceStats;
-use crate::body::Body;
-use crate::domain::state::StateKind;
 use crate::instance::Instance;
-use crate::telemetry::metrics::ScrapeFormat;
+use oncegate_domain::state::StateKind;
+use oncegate_http::body::Body;
+use oncegate_telemetry::metrics::ScrapeFormat;
 
 /// The time in which keys are counted once, however many scrapes come. A count reads some ten thousand rows at most,
 /// whatever the table's size, and nobody needs it fresher.

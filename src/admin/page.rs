@@ -21,13 +21,14 @@ use super::auth::{self, AccessDenied, Role};
 use super::key_admin::BODY_BYTES_MAX;
 use super::key_admin::problem::ApiProblem;
 use super::{AdminListener, CHALLENGE, NOT_JOINED, read_body};
-use crate::body::Body;
-use crate::body::request_body::RequestBody;
-use crate::domain::execution_risk::ActionKind;
-use crate::domain::fingerprint::{form, is_form};
 use format::{Shown, ShownTime};
 use frame::Frame;
+use oncegate_domain::execution_risk::ActionKind;
+use oncegate_domain::fingerprint::{form, is_form};
+use oncegate_http::body::Body;
+use oncegate_http::body::request_body::RequestBody;
 use sessions::Visitor;
+use text::ActionTexts;
 
 pub use sessions::Sessions;
 

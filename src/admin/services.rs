@@ -13,18 +13,18 @@ use super::key_admin::params::JsonFields;
 use super::key_admin::problem::{ApiProblem, ProblemCode};
 use super::key_admin::{find_route, route_value};
 use super::{AdminListener, read_body};
-use crate::body::request_body::RequestBody;
-use crate::config::{Config, Route};
-use crate::domain::attempt::{AttemptOutcome, Settlement};
-use crate::domain::record::Record;
-use crate::domain::recovery::{NAME_LENGTH_MAX, RecoveryPoint};
-use crate::domain::response::StoredResponse;
-use crate::domain::service_report::{ReportKind, ReportResult, ReservationHandle, ReservedKey, ServiceReport};
-use crate::domain::state::{KeyState, StateKind};
 use crate::instance::Instance;
-use crate::protocol::fields;
-use crate::protocol::stored_response;
-use crate::store::{FindReservationParams, SettleResult};
+use oncegate_config::{Config, Route};
+use oncegate_domain::attempt::{AttemptOutcome, Settlement};
+use oncegate_domain::record::Record;
+use oncegate_domain::recovery::{NAME_LENGTH_MAX, RecoveryPoint};
+use oncegate_domain::response::StoredResponse;
+use oncegate_domain::service_report::{ReportKind, ReportResult, ReservationHandle, ReservedKey, ServiceReport};
+use oncegate_domain::state::{KeyState, StateKind};
+use oncegate_http::body::request_body::RequestBody;
+use oncegate_http::protocol::fields;
+use oncegate_http::protocol::stored_response;
+use oncegate_store::{FindReservationParams, SettleResult};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServiceMethod {

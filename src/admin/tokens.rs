@@ -8,7 +8,7 @@ use std::path::Path;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
-use crate::config::{AdminConfig, AdminToken};
+use oncegate_config::{AdminConfig, AdminToken};
 
 /// The tokens that the listener accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

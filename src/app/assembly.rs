@@ -9,11 +9,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::StartError;
-use crate::body::body_budget::BodyBudget;
-use crate::cache::Cache;
-use crate::cache::shared::{SharedCache, SharedCacheTask};
-use crate::config::Config;
-use crate::domain::ids::InstanceId;
 use crate::gate::Gate;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::instance_salt::InstanceSalt;
@@ -28,8 +23,6 @@ use crate::instance::reload_state::ReloadState;
 use crate::instance::store_clock::{ClockReading, StoreClock};
 use crate::instance::token_verifier::TokenVerifiers;
 use crate::instance::{self, Instance};
-use crate::machine::fill_random;
-use crate::store::{LeaseRenewal, Store, salts};
 use crate::tasks;
 use crate::tasks::deferred_reports::DeferredReports;
 use crate::tasks::deliverer::Deliverer;
@@ -39,8 +32,15 @@ use crate::tasks::orphans::OrphanedAttempts;
 use crate::tasks::reaper::Reaper;
 use crate::tasks::reconciler::Reconciler;
 use crate::tasks::sweeper::Sweeper;
-use crate::telemetry::traces::{self, SpanReceiver};
-use crate::upstream::connection_slots::UpstreamSlots;
+use oncegate_cache::Cache;
+use oncegate_cache::shared::{SharedCache, SharedCacheTask};
+use oncegate_config::Config;
+use oncegate_domain::ids::InstanceId;
+use oncegate_http::body::body_budget::BodyBudget;
+use oncegate_http::upstream::connection_slots::UpstreamSlots;
+use oncegate_machine::fill_random;
+use oncegate_store::{LeaseRenewal, Store, salts};
+use oncegate_telemetry::traces::{self, SpanReceiver};
 
 /// An instance, and what is still to be started for it.
 pub struct Assembly {

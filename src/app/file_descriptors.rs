@@ -5,7 +5,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::config::LimitsConfig;
+use oncegate_config::LimitsConfig;
 
 /// The descriptors for everything but clients, upstreams and PostgreSQL: listeners, logs, timers, the configuration and the
 /// SQLite file (about 30), and some 30 connections to the admin listener.

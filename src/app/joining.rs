@@ -8,10 +8,10 @@ use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
 use super::{ShutdownSignals, StartError, assembly, retention, route_identities};
-use crate::config::Config;
 use crate::instance::Instance;
-use crate::store::StorePreparation;
-use crate::telemetry::logs::error_causes;
+use oncegate_config::Config;
+use oncegate_store::StorePreparation;
+use oncegate_telemetry::logs::error_causes;
 
 /// The pause between two tries to reach the store.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use http::Method;
 
 use super::keyed_route::{KeyedRoute, RouteRequests};
-use crate::domain::normal_path::RequestPath;
-use crate::domain::path_pattern::PathPattern;
-use crate::domain::path_samples::sample_paths;
-use crate::domain::route_table::{RouteMatch, RouteTable, Spelling};
+use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::path_pattern::PathPattern;
+use oncegate_domain::path_samples::sample_paths;
+use oncegate_domain::route_table::{RouteMatch, RouteTable, Spelling};
 
 /// The differences between two configurations that matter to keys made under the earlier one.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use http::Method;
 
-use crate::config::{Config, KeySource, KeySpace, Route, RouteMode, ScopePart, ScopeSource};
-use crate::domain::path_pattern::PathPattern;
+use oncegate_config::{Config, KeySource, KeySpace, Route, RouteMode, ScopePart, ScopeSource};
+use oncegate_domain::path_pattern::PathPattern;
 
 /// A route as far as it decides which record a request has.
 #[derive(Clone, Debug, PartialEq, Eq)]

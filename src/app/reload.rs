@@ -10,12 +10,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::key_changes::{KeyChanges, LookupChange, compare_routes};
 use super::keyed_route::{KeyedRoute, keyed_routes};
-use crate::config::{self, AdminConfig, Config, ConfigProblems, Consumer, SourceFiles, StoreConfig, StoreLocation};
-use crate::domain::fingerprint::Secrets;
 use crate::instance::Instance;
 use crate::instance::metrics::Metrics;
-use crate::store::StoreError;
-use crate::store::salts::{self, OpenSaltError};
+use oncegate_config::{
+    self as config, AdminConfig, Config, ConfigProblems, Consumer, SourceFiles, StoreConfig, StoreLocation,
+};
+use oncegate_domain::fingerprint::Secrets;
+use oncegate_store::StoreError;
+use oncegate_store::salts::{self, OpenSaltError};
 
 /// The time between two reads of the file. Mounted configurations change by swapping a symbolic link, which file
 /// notifications miss; reading some kilobytes costs nothing.
@@ -280,7 +282,7 @@ fn store_needs_restart(running: &StoreConfig, new: &StoreConfig) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{self, Overrides, ProcessEnvironment};
+    use oncegate_config::{self as config, Overrides, ProcessEnvironment};
 
     fn config(route: &str, consumer: &str) -> Config {
         let file = format!(

@@ -11,10 +11,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::route_identities;
-use crate::config::{Config, RouteMode};
-use crate::domain::service_report::RouteRetention;
 use crate::instance::Instance;
-use crate::store::{Store, StoreError, StoreRouteRetentionParams};
+use oncegate_config::{Config, RouteMode};
+use oncegate_domain::service_report::RouteRetention;
+use oncegate_store::{Store, StoreError, StoreRouteRetentionParams};
 
 /// The pause between two tries while the store is unavailable.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::key_changes::{KeyChanges, compare_routes};
 use super::keyed_route::{KeyedRoute, keyed_routes};
-use crate::config::Config;
-use crate::store::{RememberRouteIdentitiesParams, RouteIdentity, Store, StoreError};
+use oncegate_config::Config;
+use oncegate_store::{RememberRouteIdentitiesParams, RouteIdentity, Store, StoreError};
 
 /// Stores the routes, and logs a warning for each change since the last time.
 ///

@@ -9,11 +9,11 @@ use http::Method;
 
 use super::openapi::{self, OpenApiOperation};
 use super::{CommandError, ConfigFile, block_on, failed, load, print};
-use crate::config::{self, Config, Overrides, Route, RouteMode, show_whole_path};
-use crate::domain::path_template::PathTemplate;
-use crate::domain::quantity::quantity;
-use crate::domain::route_table::RouteTable;
-use crate::store::{self, Distribution, OpenError, StoreSettings};
+use oncegate_config::{self as config, Config, Overrides, Route, RouteMode, show_whole_path};
+use oncegate_domain::path_template::PathTemplate;
+use oncegate_domain::quantity::quantity;
+use oncegate_domain::route_table::RouteTable;
+use oncegate_store::{self as store, Distribution, OpenError, StoreSettings};
 
 #[derive(Args)]
 pub(super) struct CheckArguments {

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::http_connection::{HttpConnection, HttpError};
 use super::{CommandError, ConfigFile, failed};
 use crate::admin;
-use crate::config::{self, AdminToken, Overrides, ProcessEnvironment};
+use oncegate_config::{self as config, AdminToken, Overrides, ProcessEnvironment};
 
 /// The time for the first response, which an instance gives from memory.
 const CONNECT_MAX: Duration = Duration::from_secs(5);

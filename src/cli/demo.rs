@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::http_connection::HttpConnection;
 use super::{CommandError, block_on};
-use crate::telemetry::colours;
+use oncegate_telemetry::colours;
 use payments::Payments;
 use proxy::{DemoProxy, any_address};
 

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::client::{Connected, InstanceArguments, is_refused};
 use super::{CommandError, block_on, failed, print};
-use crate::config;
+use oncegate_config as config;
 
 /// The time for a response, which the instance gives from memory.
 const RESPONSE_MAX: Duration = Duration::from_secs(5);

@@ -8,15 +8,15 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 
 use super::request_arguments::{parse_field, parse_method, read_data};
 use super::{CommandError, ConfigFile, block_on, escape_invisible, failed, load_without_service, print};
-use crate::config::Config;
 use crate::gate::admit::explain::{Explained, ExplainedCaller, explain};
 use crate::gate::admit::token::{CallerToken, verify_token};
 use crate::instance::token_verifier::TokenVerifier;
-use crate::jwt::TokenFault;
-use crate::protocol::refusal::Refusal;
 use crate::tasks::issuer_keys::read_keys;
-use crate::tls::{self, CertificateName};
-use crate::upstream::connection_slots::UpstreamSlots;
+use oncegate_config::Config;
+use oncegate_http::protocol::refusal::Refusal;
+use oncegate_http::upstream::connection_slots::UpstreamSlots;
+use oncegate_trust::jwt::TokenFault;
+use oncegate_trust::tls::{self, CertificateName};
 
 #[derive(Args)]
 pub(super) struct ExplainArguments {

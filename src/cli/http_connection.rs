@@ -14,7 +14,7 @@ use tokio::net::{TcpStream, ToSocketAddrs};
 use tokio_rustls::TlsConnector;
 use tokio_util::either::Either;
 
-use crate::tls::HandshakeError;
+use oncegate_trust::tls::HandshakeError;
 
 /// The length of a response's body, at most. A page of 500 keys is shorter.
 const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;

@@ -16,10 +16,10 @@ use super::client::InstanceArguments;
 use super::request_arguments::{parse_field, parse_status, read_data};
 use super::{CommandError, block_on, failed, print};
 use crate::admin::key_admin::AdminMethod;
-use crate::domain::fingerprint::form;
-use crate::domain::quantity::quantity;
-use crate::domain::state::StateKind;
-use crate::telemetry::colours;
+use oncegate_domain::fingerprint::form;
+use oncegate_domain::quantity::quantity;
+use oncegate_domain::state::StateKind;
+use oncegate_telemetry::colours;
 use source::KeyAdminSource;
 
 mod source;

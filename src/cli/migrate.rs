@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::{CommandError, ConfigFile, block_on, load_without_service, print};
-use crate::store;
+use oncegate_store as store;
 
 #[derive(Args)]
 pub(super) struct MigrateArguments {

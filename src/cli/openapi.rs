@@ -10,8 +10,8 @@ use http::Method;
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
-use crate::domain::normal_path::normal_form;
-use crate::domain::path_template::PathTemplate;
+use oncegate_domain::normal_path::normal_form;
+use oncegate_domain::path_template::PathTemplate;
 
 mod yaml;
 

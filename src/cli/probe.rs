@@ -13,11 +13,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
 use super::request_arguments::{parse_field, parse_method, read_data};
 use super::{CommandError, block_on, failed, print};
-use crate::config;
-use crate::tls::Authorities;
 use endpoint::ProbedEndpoint;
 use finding::{Finding, ProbeCheck};
 use judge::Baseline;
+use oncegate_config as config;
+use oncegate_trust::tls::Authorities;
 use plan::{ProbeKeyPlace, ProbePlan, draw_key};
 use report::{CheckedExpectation, ProbeReport};
 use response::{NoResponse, ProbedResponse, ProbedResult};

@@ -9,15 +9,15 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
 
 use super::{CommandError, ConfigFile, block_on, escape_invisible, failed, load_without_service, print, require_file};
-use crate::config::{self, Config, Route};
-use crate::domain::key::shorten_middle;
-use crate::domain::probe::{ProbeAnswer, SettledKey};
-use crate::domain::quantity::quantity;
-use crate::domain::state::StateKind;
-use crate::store::{self, ListSettledKeysParams, OpenError, Store, StoreError, StoreSettings};
 use crate::tasks::reconciler::{ReconciledRoute, reconciled_routes};
-use crate::upstream::connection_slots::UpstreamSlots;
-use crate::upstream::probe::ProbeReply;
+use oncegate_config::{self as config, Config, Route};
+use oncegate_domain::key::shorten_middle;
+use oncegate_domain::probe::{ProbeAnswer, SettledKey};
+use oncegate_domain::quantity::quantity;
+use oncegate_domain::state::StateKind;
+use oncegate_http::upstream::connection_slots::UpstreamSlots;
+use oncegate_http::upstream::probe::ProbeReply;
+use oncegate_store::{self as store, ListSettledKeysParams, OpenError, Store, StoreError, StoreSettings};
 
 /// The number of characters of a key that a line shows.
 const KEY_CHARS_MAX: usize = 40;
@@ -247,10 +247,10 @@ mod tests {
     use http::{HeaderMap, StatusCode};
 
     use super::*;
-    use crate::domain::ids::{RecordId, Token};
-    use crate::domain::probe::ProbeSubject;
-    use crate::domain::response::StoredResponse;
-    use crate::domain::scope::Scope;
+    use oncegate_domain::ids::{RecordId, Token};
+    use oncegate_domain::probe::ProbeSubject;
+    use oncegate_domain::response::StoredResponse;
+    use oncegate_domain::scope::Scope;
 
     #[test]
     fn the_same_outcome_agrees_and_no_answer_does_not() {

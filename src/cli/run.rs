@@ -5,9 +5,10 @@ use std::time::Duration;
 use clap::Args;
 
 use super::{CommandError, ConfigFile, failed, load};
+use crate::app;
 use crate::app::reload::ConfigSource;
-use crate::config::{self, Overrides, ProcessEnvironment};
-use crate::{app, telemetry};
+use oncegate_config::{self as config, Overrides, ProcessEnvironment};
+use oncegate_telemetry as telemetry;
 
 /// The time for the last log lines to be written.
 const LOG_FLUSH_MAX: Duration = Duration::from_secs(1);

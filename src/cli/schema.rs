@@ -1,7 +1,7 @@
 //! `oncegate schema`
 
 use super::{CommandError, print};
-use crate::config;
+use oncegate_config as config;
 
 pub(super) fn run() -> Result<(), CommandError> {
     print(&format!("{:#}\n", config::schema()))

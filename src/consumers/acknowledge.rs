@@ -14,10 +14,10 @@ use super::dead_letter::{self, DeadLetterError, DeadLetterExchange};
 use super::decode;
 use super::disposition::{Disposition, decide};
 use super::places::{MessagePlace, MessagePlaces};
-use crate::config::Consumer;
 use crate::gate::Gate;
 use crate::gate::message::{MessageOutcome, OutcomeReason};
-use crate::jitter::jittered;
+use oncegate_config::Consumer;
+use oncegate_machine::jitter::jittered;
 
 /// The values that all deliveries of a session share.
 pub(super) struct SessionContext {

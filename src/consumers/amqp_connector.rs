@@ -21,7 +21,7 @@ use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
 use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 
-use crate::tls::HandshakeError;
+use oncegate_trust::tls::HandshakeError;
 
 /// The runtime for lapin: tokio's, with connections opened here.
 pub(super) type Runtime = async_rs::Runtime<RuntimeParts<Tokio, AmqpConnector>>;

@@ -9,8 +9,8 @@ use lapin::{BasicProperties, Channel, Confirmation};
 use tokio::time::timeout;
 
 use super::broker_error::broker_message;
-use crate::config::Consumer;
 use crate::gate::message::OutcomeReason;
+use oncegate_config::Consumer;
 
 /// The time limit for the broker's confirmation. A healthy broker writes a message to its disks in milliseconds.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);

@@ -11,12 +11,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use lapin::BasicProperties;
 use lapin::types::AMQPValue;
 
-use crate::config::{Consumer, MessageKey};
-use crate::domain::key::KeyError;
-use crate::domain::response::FIELDS_MAX;
 use crate::gate::message::Message;
-use crate::protocol::fields::is_misspelled;
-use crate::protocol::refusal::Refusal;
+use oncegate_config::{Consumer, MessageKey};
+use oncegate_domain::key::KeyError;
+use oncegate_domain::response::FIELDS_MAX;
+use oncegate_http::protocol::fields::is_misspelled;
+use oncegate_http::protocol::refusal::Refusal;
 
 /// Headers that are not passed to the service: hop-by-hop ones, those about a request's origin, Oncegate's own, and those
 /// of the broker that change with each delivery and so are no part of the request.
@@ -196,7 +196,7 @@ mod tests {
     use lapin::types::{FieldTable, LongString};
 
     use super::*;
-    use crate::config::{self, Overrides, ProcessEnvironment};
+    use oncegate_config::{self as config, Overrides, ProcessEnvironment};
 
     fn consumer(lines: &str) -> Arc<Consumer> {
         let file = format!(

@@ -27,10 +27,10 @@ use super::broker_error::broker_message;
 use super::dead_letter::DeadLetterExchange;
 use super::disposition::doubled_pause;
 use super::places::MessagePlaces;
-use crate::config::{Broker, Consumer};
 use crate::gate::Gate;
-use crate::jitter::jittered;
-use crate::tls::Trust;
+use oncegate_config::{Broker, Consumer};
+use oncegate_machine::jitter::jittered;
+use oncegate_trust::tls::Trust;
 
 /// The time from the DNS lookup to a channel that delivers. A broker that is starting needs about as long.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);

@@ -12,21 +12,21 @@ use std::sync::Arc;
 
 use http::{Request, request};
 
-use super::client::ClientConnection;
 use super::first_sent;
 use super::pass::PassThroughRequest;
 use super::response_context::ResponseContext;
 use super::routing::ActiveRoute;
 use super::worker::{Gate, LiveConfig};
-use crate::body::Body;
-use crate::body::request_body::RequestBody;
-use crate::config::{BODY_BYTES_MAX, Route, RouteMode};
-use crate::domain::key::{Key, KeyLimits};
-use crate::domain::normal_path::RequestPath;
 use crate::instance::metrics::MethodLabel;
-use crate::protocol::fields;
-use crate::protocol::refusal::Refusal;
-use crate::upstream::UpstreamClient;
+use oncegate_config::{BODY_BYTES_MAX, Route, RouteMode};
+use oncegate_domain::key::{Key, KeyLimits};
+use oncegate_domain::normal_path::RequestPath;
+use oncegate_http::body::Body;
+use oncegate_http::body::request_body::RequestBody;
+use oncegate_http::downstream::client::ClientConnection;
+use oncegate_http::protocol::fields;
+use oncegate_http::protocol::refusal::Refusal;
+use oncegate_http::upstream::UpstreamClient;
 
 use identity::{KeySearch, RequestIdentity};
 use incoming::{Incoming, Realm};

@@ -9,15 +9,15 @@ use std::time::Duration;
 use http::HeaderMap;
 use http::header::RETRY_AFTER;
 
-use crate::config::Route;
-use crate::domain::attempt::{AttemptLease, Settlement};
-use crate::domain::response::StoredResponse;
-use crate::domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus};
-use crate::domain::retry::{DeliveryAttempt, RetryPolicy};
-use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
-use crate::jitter::random_fraction;
-use crate::protocol::retry_after::requested_pause;
+use oncegate_config::Route;
+use oncegate_domain::attempt::{AttemptLease, Settlement};
+use oncegate_domain::response::StoredResponse;
+use oncegate_domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus};
+use oncegate_domain::retry::{DeliveryAttempt, RetryPolicy};
+use oncegate_domain::unknown_cause::UnknownCause;
+use oncegate_http::protocol::retry_after::requested_pause;
+use oncegate_machine::jitter::random_fraction;
 
 /// The pause before the next pick-up of a delivery that has no further attempt. The instance of the last attempt gives the delivery up
 /// within this time, with the attempt's result as the reason. If that instance dies first, the next pick-up gives the delivery up.

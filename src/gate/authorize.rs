@@ -14,14 +14,14 @@ use http_body_util::{BodyExt, Limited};
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout_at};
 
-use crate::body::Body;
-use crate::config::{AuthorizeConfig, Route, ScopeSource};
 use crate::instance::replay_permissions::{QuestionDigest, ReplayPermissions};
-use crate::protocol::fields::{self, RequestOrigin};
-use crate::protocol::refusal::Refusal;
-use crate::telemetry::logs::error_causes;
-use crate::tls::CertificateName;
-use crate::upstream::UpstreamClient;
+use oncegate_config::{AuthorizeConfig, Route, ScopeSource};
+use oncegate_http::body::Body;
+use oncegate_http::protocol::fields::{self, RequestOrigin};
+use oncegate_http::protocol::refusal::Refusal;
+use oncegate_http::upstream::UpstreamClient;
+use oncegate_telemetry::logs::error_causes;
+use oncegate_trust::tls::CertificateName;
 
 /// The time limit of one question. The client waits for it.
 const TIME_MAX: Duration = Duration::from_secs(10);

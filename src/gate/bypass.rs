@@ -11,15 +11,15 @@ use super::outcome::Outcome;
 use super::response_context::ResponseContext;
 use super::work::WorkResult;
 use super::worker::Gate;
-use crate::domain::attempt::AttemptLease;
-use crate::domain::decision::{Decision, KeyAnswer, KeyRefusal};
-use crate::domain::execution_risk::RecordSummary;
-use crate::domain::record::Record;
-use crate::domain::state::KeyState;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
-use crate::protocol::refusal::Refusal;
-use crate::store::StoreError;
-use crate::telemetry::logs::error_causes;
+use oncegate_domain::attempt::AttemptLease;
+use oncegate_domain::decision::{Decision, KeyAnswer, KeyRefusal};
+use oncegate_domain::execution_risk::RecordSummary;
+use oncegate_domain::record::Record;
+use oncegate_domain::state::KeyState;
+use oncegate_http::protocol::refusal::Refusal;
+use oncegate_store::StoreError;
+use oncegate_telemetry::logs::error_causes;
 
 impl ClaimFailure {
     /// The error of a store that is away. `None` if the store has answered, because then its answer counts. `None` too if the store has

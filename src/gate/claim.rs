@@ -10,11 +10,11 @@ use super::admit::GuardedRequest;
 use super::new_key::NewKeyPermit;
 use super::response_context::ResponseContext;
 use super::worker::{Gate, log_and_refuse};
-use crate::domain::decision::{Decision, KeyAnswer};
-use crate::domain::record::{ExpectedRecord, Record};
 use crate::instance::request_trace::TraceStage;
-use crate::protocol::refusal::Refusal;
-use crate::store::{Store, StoreError};
+use oncegate_domain::decision::{Decision, KeyAnswer};
+use oncegate_domain::record::{ExpectedRecord, Record};
+use oncegate_http::protocol::refusal::Refusal;
+use oncegate_store::{Store, StoreError};
 
 /// The number of tries of one request to take over a key whose record keeps changing.
 const TAKE_OVERS_MAX: usize = 3;

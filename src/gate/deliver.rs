@@ -13,20 +13,20 @@ use super::attempt_end::{is_final, not_sent};
 use super::outcome::Outcome;
 use super::settle::persist;
 use super::worker::Gate;
-use crate::config::Route;
-use crate::domain::delivery::DeliveryJob;
-use crate::domain::ids::{RecordId, Token};
-use crate::domain::quantity::quantity;
-use crate::domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus};
-use crate::domain::retry::{DeliveryAttempt, RetryPolicy};
-use crate::domain::sealed::UnsealError;
-use crate::domain::state::StateKind;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::in_flight::InFlightEntry;
-use crate::protocol::refusal::Refusal;
-use crate::protocol::{grpc, request_codec};
-use crate::store::GiveUpParams;
-use crate::telemetry::logs::error_causes;
+use oncegate_config::Route;
+use oncegate_domain::delivery::DeliveryJob;
+use oncegate_domain::ids::{RecordId, Token};
+use oncegate_domain::quantity::quantity;
+use oncegate_domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus};
+use oncegate_domain::retry::{DeliveryAttempt, RetryPolicy};
+use oncegate_domain::sealed::UnsealError;
+use oncegate_domain::state::StateKind;
+use oncegate_http::protocol::refusal::Refusal;
+use oncegate_http::protocol::{grpc, request_codec};
+use oncegate_store::GiveUpParams;
+use oncegate_telemetry::logs::error_causes;
 
 /// The state of a delivery after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

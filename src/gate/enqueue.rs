@@ -11,15 +11,15 @@ use super::new_key::NewKeyPermit;
 use super::response_context::ResponseContext;
 use super::work::{AwaitedEnd, WorkResult};
 use super::worker::Gate;
-use crate::domain::delivery::{EnqueueRequest, EnqueueResult};
-use crate::domain::record::{ExpectedRecord, Record};
-use crate::domain::sealed::SealedBytes;
-use crate::domain::state::KeyState;
 use crate::instance::Instance;
-use crate::machine::fill_random;
-use crate::protocol::refusal::Refusal;
-use crate::protocol::request_codec;
-use crate::store::{EnqueueParams, Store, StoreError};
+use oncegate_domain::delivery::{EnqueueRequest, EnqueueResult};
+use oncegate_domain::record::{ExpectedRecord, Record};
+use oncegate_domain::sealed::SealedBytes;
+use oncegate_domain::state::KeyState;
+use oncegate_http::protocol::refusal::Refusal;
+use oncegate_http::protocol::request_codec;
+use oncegate_machine::fill_random;
+use oncegate_store::{EnqueueParams, Store, StoreError};
 
 impl GuardedRequest {
     /// The record of the request once it is accepted.

@@ -13,9 +13,9 @@ use super::settle;
 use super::start::AttemptTaker;
 use super::work::WorkResult;
 use super::worker::Gate;
-use crate::body::ConnectionGuards;
-use crate::domain::decision::{DEFAULT_RETRY_AFTER, Decision};
-use crate::protocol::refusal::{Refusal, RetryAfter};
+use oncegate_domain::decision::{DEFAULT_RETRY_AFTER, Decision};
+use oncegate_http::body::ConnectionGuards;
+use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
 
 impl Gate {
     /// Executes a guarded request, or finds out what became of its key. A wait for another request's attempt ends with the client of `ties`.

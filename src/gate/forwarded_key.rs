@@ -3,8 +3,8 @@
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 
-use crate::config::{ForwardKey, KeyRule, Route};
-use crate::domain::key::{Key, KeySyntax};
+use oncegate_config::{ForwardKey, KeyRule, Route};
+use oncegate_domain::key::{Key, KeySyntax};
 
 /// The field of a derived key if the client's key came in no field.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -58,7 +58,7 @@ fn derive(key: &Key, step: &str, quoted: bool) -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::key::KeyLimits;
+    use oncegate_domain::key::KeyLimits;
 
     #[test]
     fn a_derived_key_is_spelt_like_the_clients() {

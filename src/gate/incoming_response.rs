@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use tokio::time::Instant;
 
-use crate::body::body_budget::{BodyBudget, BudgetShare, SMALL_BODY};
+use oncegate_http::body::body_budget::{BodyBudget, BudgetShare, SMALL_BODY};
 
 /// The longest wait for room, unless half of the attempt's time is less. Clients that do not take the responses which fill the memory
 /// lose their connections within two or three seconds. After the wait the response is read without room: its request has been executed.

@@ -11,12 +11,12 @@ pub use super::admit::Message;
 use super::admit::AdmitError;
 use super::outcome::Outcome;
 use super::worker::Gate;
-use crate::domain::ids::RecordId;
-use crate::domain::response_policy::{ResponseVerdict, ServiceStatus};
-use crate::domain::state::KeyState;
-use crate::protocol::grpc;
-use crate::protocol::refusal::{ClientAction, Refusal};
-use crate::protocol::retry_after::requested_pause;
+use oncegate_domain::ids::RecordId;
+use oncegate_domain::response_policy::{ResponseVerdict, ServiceStatus};
+use oncegate_domain::state::KeyState;
+use oncegate_http::protocol::grpc;
+use oncegate_http::protocol::refusal::{ClientAction, Refusal};
+use oncegate_http::protocol::retry_after::requested_pause;
 
 /// The outcome of a message. It decides how the broker is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,9 +185,9 @@ mod tests {
     use http::{HeaderName, HeaderValue};
 
     use super::*;
-    use crate::domain::response::StoredResponse;
-    use crate::domain::state::CompletedResponse;
-    use crate::protocol::refusal::RetryAfter;
+    use oncegate_domain::response::StoredResponse;
+    use oncegate_domain::state::CompletedResponse;
+    use oncegate_http::protocol::refusal::RetryAfter;
 
     /// The outcome in one word.
     fn word(outcome: &MessageOutcome) -> &'static str {

@@ -1,15 +1,15 @@
 //! The limits of a route on the new keys of its callers. `claim` asks them before it takes a key that may be new.
 
 use super::admit::GuardedRequest;
-use crate::config::Route;
-use crate::domain::attempt::ReserveRequest;
-use crate::domain::key_holder::KeyHolder;
-use crate::domain::scope::Scope;
 use crate::instance::Instance;
 use crate::instance::key_limits::NewKeyAllowance;
 use crate::instance::live_keys::{KeyRoom, LiveKeyAllowance};
-use crate::protocol::refusal::RetryAfter;
-use crate::store::{CountLiveKeysParams, MoveLiveKeysParams};
+use oncegate_config::Route;
+use oncegate_domain::attempt::ReserveRequest;
+use oncegate_domain::key_holder::KeyHolder;
+use oncegate_domain::scope::Scope;
+use oncegate_http::protocol::refusal::RetryAfter;
+use oncegate_store::{CountLiveKeysParams, MoveLiveKeysParams};
 
 /// A key that may be new: it has taken its part of the route's limits.
 #[derive(Debug, Default)]

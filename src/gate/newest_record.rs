@@ -4,13 +4,13 @@
 
 use super::admit::GuardedRequest;
 use super::worker::{Gate, log_and_refuse};
-use crate::domain::decision::{Decision, RequestComparison, decide};
-use crate::domain::record::Record;
-use crate::domain::response_policy::OnUnknown;
-use crate::domain::state::KeyState;
 use crate::instance::boot_time::BootInstant;
-use crate::protocol::refusal::Refusal;
-use crate::store::StoreError;
+use oncegate_domain::decision::{Decision, RequestComparison, decide};
+use oncegate_domain::record::Record;
+use oncegate_domain::response_policy::OnUnknown;
+use oncegate_domain::state::KeyState;
+use oncegate_http::protocol::refusal::Refusal;
+use oncegate_store::StoreError;
 
 impl Gate {
     /// Decides by the key's record, if this instance or the shared cache knows it.

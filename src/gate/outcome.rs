@@ -7,14 +7,14 @@ use http::header::HeaderValue;
 use http::{StatusCode, response};
 use tokio::sync::mpsc;
 
-use crate::body::BodyPiece;
-use crate::domain::decision::AcceptedProgress;
-use crate::domain::operation::OperationId;
-use crate::domain::response::StoredResponse;
-use crate::domain::response_policy::ResponseVerdict;
-use crate::domain::state::CompletedResponse;
-use crate::protocol::refusal::{Refusal, RetryAfter};
-use crate::protocol::status::OncegateStatus;
+use oncegate_domain::decision::AcceptedProgress;
+use oncegate_domain::operation::OperationId;
+use oncegate_domain::response::StoredResponse;
+use oncegate_domain::response_policy::ResponseVerdict;
+use oncegate_domain::state::CompletedResponse;
+use oncegate_http::body::BodyPiece;
+use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
+use oncegate_http::protocol::status::OncegateStatus;
 
 /// The outcome of a guarded request. A response that came with this request's own attempt is as the service sent it; a
 /// replayed one is as the store keeps it.

@@ -11,18 +11,18 @@ use http_body::Body as _;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use super::client::ClientConnection;
 use super::worker::LiveConfig;
-use crate::body::pooled::PooledBody;
-use crate::body::request_body::{RequestBody, RequestBodyError};
-use crate::body::{Body, ConnectionGuard};
-use crate::config::{Route, RouteMode};
-use crate::lingering_stream::LingeringStream;
-use crate::protocol::early_hints;
-use crate::protocol::fields::{self, RequestOrigin};
-use crate::protocol::refusal::{ReachedLimit, Refusal};
-use crate::telemetry::logs::error_causes;
-use crate::upstream::{CallError, UpstreamClient, announced_length};
+use oncegate_config::{Route, RouteMode};
+use oncegate_http::body::pooled::PooledBody;
+use oncegate_http::body::request_body::{RequestBody, RequestBodyError};
+use oncegate_http::body::{Body, ConnectionGuard};
+use oncegate_http::downstream::client::{ClientConnection, ServiceCloses};
+use oncegate_http::lingering_stream::LingeringStream;
+use oncegate_http::protocol::early_hints;
+use oncegate_http::protocol::fields::{self, RequestOrigin};
+use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
+use oncegate_http::upstream::{CallError, UpstreamClient, announced_length};
+use oncegate_telemetry::logs::error_causes;
 
 /// The refusal of a request whose body broke off.
 pub(super) const BODY_BROKE_OFF: Refusal =
@@ -118,10 +118,6 @@ fn is_websocket(headers: &HeaderMap) -> bool {
 }
 
 const WEBSOCKET: &[u8] = b"websocket";
-
-/// A mark on a response: the service closes its connection after it, and may not read the rest of the request's body.
-#[derive(Clone, Copy, Debug)]
-pub struct ServiceCloses;
 
 fn closes_connection(response: &Response<PooledBody>) -> bool {
     let lists =

@@ -8,15 +8,15 @@ use http::{Response, StatusCode};
 use super::operations;
 use super::outcome::{Outcome, StreamedResponse};
 use super::response_context::ResponseContext;
-use crate::body::Body;
-use crate::domain::decision::{AcceptedProgress, DEFAULT_RETRY_AFTER};
-use crate::domain::operation::OperationId;
-use crate::domain::response::StoredResponse;
-use crate::domain::state::CompletedResponse;
-use crate::protocol::refusal::{Refusal, RetryAfter};
-use crate::protocol::status::OncegateStatus;
-use crate::protocol::stored_response::http_date;
-use crate::protocol::{fields, grpc, prefer};
+use oncegate_domain::decision::{AcceptedProgress, DEFAULT_RETRY_AFTER};
+use oncegate_domain::operation::OperationId;
+use oncegate_domain::response::StoredResponse;
+use oncegate_domain::state::CompletedResponse;
+use oncegate_http::body::Body;
+use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
+use oncegate_http::protocol::status::OncegateStatus;
+use oncegate_http::protocol::stored_response::http_date;
+use oncegate_http::protocol::{fields, grpc, prefer};
 
 impl Outcome {
     /// Renders the outcome for the request that `context` belongs to.

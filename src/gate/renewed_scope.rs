@@ -9,9 +9,9 @@ use std::sync::Arc;
 use http::header::{AUTHORIZATION, COOKIE, HOST, SET_COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
-use crate::config::{Config, Route, RouteMode, ScopeSource};
 use crate::instance::metrics::ScopeRenewals;
-use crate::telemetry::metrics::Counter;
+use oncegate_config::{Config, Route, RouteMode, ScopeSource};
+use oncegate_telemetry::metrics::Counter;
 
 /// The parts of all routes' scopes that a service can renew.
 pub struct RenewableParts {
@@ -192,7 +192,7 @@ fn split_pair(pair: &[u8]) -> Option<(&[u8], &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{self, Overrides, ProcessEnvironment};
+    use oncegate_config::{self as config, Overrides, ProcessEnvironment};
 
     /// One route with these lines, and what a response to `/app/poll` with `Cookie: s=1; t=2`, and with credentials, counts for it.
     fn count(lines: &str, response: &[(&'static str, &'static str)]) -> u64 {

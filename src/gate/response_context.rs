@@ -9,14 +9,14 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, request};
 use tokio::time::Instant;
 
 use super::outcome::Outcome;
-use crate::body::Body;
-use crate::config::{CorsPolicy, Route, RouteMode};
 use crate::instance::metrics::RouteMetrics;
 use crate::instance::observability::Observability;
 use crate::instance::request_trace::{RequestTrace, TraceStage};
-use crate::protocol::answer_shape::AnswerShape;
-use crate::protocol::status::OncegateStatus;
-use crate::protocol::{cors, fields, prefer};
+use oncegate_config::{CorsPolicy, Route, RouteMode};
+use oncegate_http::body::Body;
+use oncegate_http::protocol::answer_shape::AnswerShape;
+use oncegate_http::protocol::status::OncegateStatus;
+use oncegate_http::protocol::{cors, fields, prefer};
 
 /// The fields that Oncegate adds to a response, whether the client takes trailers, and the request's trace.
 #[derive(Clone, Default)]

@@ -7,15 +7,15 @@ use http::Method;
 
 use super::authorize::Authorizer;
 use super::renewed_scope::RenewableParts;
-use crate::config::{Config, Route};
-use crate::domain::normal_path::RequestPath;
-use crate::domain::route_table::{RouteMatch, RouteTable};
 use crate::instance::latency::{LatencyEwma, RouteLatencies};
 use crate::instance::metrics::{Metrics, RouteMetrics};
 use crate::instance::replay_permissions::ReplayPermissions;
 use crate::instance::token_verifier::TokenVerifier;
-use crate::upstream::UpstreamClient;
-use crate::upstream::connection_slots::UpstreamSlots;
+use oncegate_config::{Config, Route};
+use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::route_table::{RouteMatch, RouteTable};
+use oncegate_http::upstream::UpstreamClient;
+use oncegate_http::upstream::connection_slots::UpstreamSlots;
 
 /// A route with the parts that one worker needs to serve it. Cheap to clone.
 #[derive(Clone)]

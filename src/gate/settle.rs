@@ -5,17 +5,17 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::cache::CacheEpoch;
-use crate::domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
-use crate::domain::ids::{RecordId, Token};
-use crate::domain::record::Record;
-use crate::domain::state::{CompletedResponse, KeyState};
-use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
 use crate::instance::metrics::LateCompletion;
-use crate::store::{SettleResult, StoreError, TakeOverParams};
-use crate::telemetry::logs::error_causes;
+use oncegate_cache::CacheEpoch;
+use oncegate_domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
+use oncegate_domain::ids::{RecordId, Token};
+use oncegate_domain::record::Record;
+use oncegate_domain::state::{CompletedResponse, KeyState};
+use oncegate_domain::unknown_cause::UnknownCause;
+use oncegate_store::{SettleResult, StoreError, TakeOverParams};
+use oncegate_telemetry::logs::error_causes;
 
 /// The result of `persist`.
 pub enum SettleOutcome {

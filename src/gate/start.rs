@@ -10,15 +10,15 @@ use super::claim::{KeyTaker, TakeResult};
 use super::new_key::NewKeyPermit;
 use super::response_context::ResponseContext;
 use super::worker::Gate;
-use crate::domain::attempt::{AttemptLease, ReserveResult};
-use crate::domain::decision::{Decision, KeyAnswer};
-use crate::domain::record::ExpectedRecord;
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::in_flight::InFlightEntry;
 use crate::instance::request_trace::TraceStage;
-use crate::protocol::refusal::{ReachedLimit, Refusal};
-use crate::store::{Store, StoreError, TakeOverParams};
+use oncegate_domain::attempt::{AttemptLease, ReserveResult};
+use oncegate_domain::decision::{Decision, KeyAnswer};
+use oncegate_domain::record::ExpectedRecord;
+use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
+use oncegate_store::{Store, StoreError, TakeOverParams};
 
 /// Takes a key for an attempt.
 pub(super) struct AttemptTaker<'a> {

@@ -13,12 +13,12 @@ use super::outcome::Outcome;
 use super::response_context::ResponseContext;
 use super::work::AwaitedEnd;
 use super::worker::Gate;
-use crate::config::{InFlightPolicy, Route};
-use crate::domain::decision::{AcceptedProgress, Decision, KeyAnswer};
-use crate::domain::operation::OperationId;
-use crate::protocol::prefer;
-use crate::protocol::refusal::{Refusal, RetryAfter};
-use crate::protocol::status::OncegateStatus;
+use oncegate_config::{InFlightPolicy, Route};
+use oncegate_domain::decision::{AcceptedProgress, Decision, KeyAnswer};
+use oncegate_domain::operation::OperationId;
+use oncegate_http::protocol::prefer;
+use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
+use oncegate_http::protocol::status::OncegateStatus;
 
 /// One duplicate's wait.
 pub struct WaitPolicy {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::admit::GuardedRequest;
 use super::outcome::Outcome;
 use super::worker::Gate;
-use crate::domain::decision::{AcceptedProgress, KeyAnswer};
-use crate::protocol::refusal::Refusal;
+use oncegate_domain::decision::{AcceptedProgress, KeyAnswer};
+use oncegate_http::protocol::refusal::Refusal;
 
 /// The end of a request's own work.
 pub(super) enum WorkResult {

@@ -5,22 +5,21 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use http::{HeaderMap, HeaderName};
-use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 
 use super::admit::fingerprinting::Fingerprinting;
 use super::routing::Router;
-use crate::body::body_budget::{BudgetExhausted, BudgetShare};
-use crate::body::client_body::UNWATCHED_MAX;
-use crate::config::{Config, KeySource};
 use crate::instance::Instance;
 use crate::instance::token_verifier::TokenVerifier;
-use crate::protocol::fields;
-use crate::protocol::refusal::{ReachedLimit, Refusal};
-use crate::store::StoreError;
-use crate::store::breaker::is_refused_by_breaker;
-use crate::telemetry::logs::error_causes;
-use crate::upstream::UpstreamClient;
+use oncegate_config::{Config, KeySource};
+use oncegate_http::body::body_budget::{BudgetExhausted, BudgetShare};
+use oncegate_http::body::client_body::UNWATCHED_MAX;
+use oncegate_http::protocol::fields;
+use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
+use oncegate_http::upstream::UpstreamClient;
+use oncegate_store::StoreError;
+use oncegate_store::breaker::is_refused_by_breaker;
+use oncegate_telemetry::logs::error_causes;
 
 /// One worker's gate: the state that all workers share, and upstream connections of its own.
 pub struct Gate {
@@ -102,7 +101,7 @@ impl Gate {
     }
 
     /// Counts a connection or request that was refused because a limit was reached.
-    pub fn count_overload(&self, limit: ReachedLimit) {
+    pub(super) fn count_overload(&self, limit: ReachedLimit) {
         self.instance.observability.metrics.overloaded.count(limit);
     }
 
@@ -115,11 +114,6 @@ impl Gate {
             Ok(share) => Ok(Some(share)),
             Err(BudgetExhausted) => Err(Refusal::Overloaded(ReachedLimit::HeldBodies)),
         }
-    }
-
-    /// The TLS configuration for new client connections; `None` for cleartext.
-    pub fn tls(&self) -> Option<Arc<ServerConfig>> {
-        self.live().config.tls.as_ref().map(|tls| Arc::clone(&tls.server))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::machine::boot_millis;
+use oncegate_machine::boot_millis;
 
 /// A point in time on CLOCK_BOOTTIME, in whole milliseconds.
 ///

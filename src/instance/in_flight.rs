@@ -11,10 +11,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::boot_time::BootInstant;
-use crate::domain::attempt::{AttemptLease, AttemptOutcome, Settlement};
-use crate::domain::ids::{RecordId, Token};
-use crate::domain::record::Record;
-use crate::domain::state::{CompletedResponse, KeyState};
+use oncegate_domain::attempt::{AttemptLease, AttemptOutcome, Settlement};
+use oncegate_domain::ids::{RecordId, Token};
+use oncegate_domain::record::Record;
+use oncegate_domain::state::{CompletedResponse, KeyState};
 use recently_executed::RecentlyExecuted;
 use waiting_outcomes::WaitingOutcomes;
 

@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use crate::domain::scope::Salt;
+use oncegate_domain::scope::Salt;
 
 /// The salt of the scopes.
 pub struct InstanceSalt {

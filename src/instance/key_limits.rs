@@ -13,8 +13,8 @@ use std::time::Duration;
 use quick_cache::sync::Cache as Table;
 
 use super::boot_time::BootInstant;
-use crate::domain::key_rate::KeyRate;
-use crate::domain::scope::Scope;
+use oncegate_domain::key_rate::KeyRate;
+use oncegate_domain::scope::Scope;
 
 /// The callers and addresses that are remembered, about 100 bytes each. One that is forgotten has its whole burst again: to be
 /// forgotten, it takes as many others.

@@ -9,10 +9,10 @@ use http::HeaderMap;
 use quick_cache::sync::Cache as Table;
 
 use super::boot_time::BootInstant;
-use crate::domain::ids::RecordId;
-use crate::domain::record::{Record, RecordReading};
-use crate::domain::response::StoredResponse;
-use crate::domain::state::{CompletedResponse, KeyState};
+use oncegate_domain::ids::RecordId;
+use oncegate_domain::record::{Record, RecordReading};
+use oncegate_domain::response::StoredResponse;
+use oncegate_domain::state::{CompletedResponse, KeyState};
 
 /// The number of records that are kept, the most used and the latest ones: 12 to 20 MiB. Unknown, dead and expired keys are rare. Keys
 /// in flight, queued or reused come with the traffic of duplicates.
@@ -83,8 +83,8 @@ mod tests {
     use http::StatusCode;
 
     use super::*;
-    use crate::domain::fingerprint::{Fingerprint, FingerprintRules, Recipe};
-    use crate::domain::ids::Token;
+    use oncegate_domain::fingerprint::{Fingerprint, FingerprintRules, Recipe};
+    use oncegate_domain::ids::Token;
 
     fn record(state: KeyState) -> Record {
         Record {

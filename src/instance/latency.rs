@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::telemetry::metrics::PerRoute;
+use oncegate_telemetry::metrics::PerRoute;
 
 /// An exponentially weighted moving average (EWMA). Each new attempt counts one eighth, so some ten attempts after a change
 /// of latency the old value is gone.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::boot_time::BootInstant;
-use crate::domain::ids::InstanceId;
+use oncegate_domain::ids::InstanceId;
 
 /// The lease of this process, as the process sees it.
 ///

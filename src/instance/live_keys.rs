@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use quick_cache::sync::Cache as Table;
 
 use super::boot_time::BootInstant;
-use crate::domain::key_holder::KeyHolder;
+use oncegate_domain::key_holder::KeyHolder;
 
 /// The holders that are remembered, about 150 bytes each. One that is forgotten costs one more look at the store.
 const HOLDERS_MAX: usize = 65_536;

@@ -12,20 +12,20 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 
 use super::recent_outcomes::RecentOutcomes;
-use crate::cache::shared::SharedCacheMetrics;
-use crate::domain::decision::{AcceptedProgress, KeyAnswer, KeyRefusal};
-use crate::domain::state::StateKind;
-use crate::jwt::TokenFault;
-use crate::protocol::refusal::ReachedLimit;
-use crate::protocol::status::OncegateStatus;
-use crate::store::metrics::StoreMetrics;
-use crate::telemetry::logs;
-use crate::telemetry::metrics::{
+use oncegate_cache::shared::SharedCacheMetrics;
+use oncegate_domain::decision::{AcceptedProgress, KeyAnswer, KeyRefusal};
+use oncegate_domain::state::StateKind;
+use oncegate_http::protocol::refusal::ReachedLimit;
+use oncegate_http::protocol::status::OncegateStatus;
+use oncegate_store::metrics::StoreMetrics;
+use oncegate_telemetry::logs;
+use oncegate_telemetry::metrics::{
     ByRoute, Collector, Counter, Counters, Gauge, Gauges, Histogram, Label, PerRoute, Registry, RouteCounters,
     ScrapeFormat, build_info, label, text,
 };
-use crate::telemetry::process::ProcessCollector;
-use crate::telemetry::traces;
+use oncegate_telemetry::process::ProcessCollector;
+use oncegate_telemetry::traces;
+use oncegate_trust::jwt::TokenFault;
 
 pub use route_counters::{RenewedPart, ScopeRenewals, UnknownKeys};
 
@@ -191,24 +191,6 @@ impl Collector for TelemetryCollector {
             counter.encode(encoder.encode_descriptor(&name, help, None, counter.metric_type())?)?;
         }
         Ok(())
-    }
-}
-
-impl Label for TokenFault {
-    const NAME: &'static str = "reason";
-    const ALL: &'static [Self] = &TokenFault::ALL;
-
-    fn name(self) -> &'static str {
-        self.name()
-    }
-}
-
-impl Label for StateKind {
-    const NAME: &'static str = "state";
-    const ALL: &'static [Self] = &StateKind::ALL;
-
-    fn name(self) -> &'static str {
-        self.name()
     }
 }
 

@@ -7,12 +7,12 @@ use http::HeaderName;
 use serde::Serialize;
 
 use super::metrics::{MethodLabel, Metrics, ReservationResult, RouteMetrics};
-use crate::domain::fingerprint::Recipe;
-use crate::domain::scope::Scope;
-use crate::telemetry::log_limiter::LogLimiter;
-use crate::telemetry::metrics::Label;
-use crate::telemetry::top_k::{TopK, TopKCount};
-use crate::telemetry::traces::Tracer;
+use oncegate_domain::fingerprint::Recipe;
+use oncegate_domain::scope::Scope;
+use oncegate_telemetry::log_limiter::LogLimiter;
+use oncegate_telemetry::metrics::Label;
+use oncegate_telemetry::top_k::{TopK, TopKCount};
+use oncegate_telemetry::traces::Tracer;
 
 /// The number of callers that are counted apart. A new one replaces the rarest.
 const CALLERS_MAX: usize = 1_000;

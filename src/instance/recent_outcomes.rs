@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::boot_time::BootInstant;
-use crate::protocol::status::OncegateStatus;
-use crate::telemetry::metrics::Label;
+use oncegate_http::protocol::status::OncegateStatus;
+use oncegate_telemetry::metrics::Label;
 
 /// The minutes that are counted apart.
 pub const MINUTES: usize = 60;

@@ -13,13 +13,13 @@ use tokio::time::Instant;
 use super::boot_time::BootInstant;
 use super::metrics::{MethodLabel, RouteMetrics};
 use super::observability::Observability;
-use crate::domain::ids::RecordId;
-use crate::domain::key::{Key, KeyPrefix};
-use crate::domain::unknown_cause::UnknownCause;
-use crate::protocol::status::OncegateStatus;
-use crate::telemetry::logs::{REQUESTS, RequestLine, millis};
-use crate::telemetry::metrics::Label;
-use crate::telemetry::traces::{Span, SpanKind, SpanValue, TRACEPARENT, TraceContext, TraceParent, Tracer};
+use oncegate_domain::ids::RecordId;
+use oncegate_domain::key::{Key, KeyPrefix};
+use oncegate_domain::unknown_cause::UnknownCause;
+use oncegate_http::protocol::status::OncegateStatus;
+use oncegate_telemetry::logs::{REQUESTS, RequestLine, millis};
+use oncegate_telemetry::metrics::Label;
+use oncegate_telemetry::traces::{Span, SpanKind, SpanValue, TRACEPARENT, TraceContext, TraceParent, Tracer};
 
 /// A stage of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,10 +13,10 @@ use parking_lot::Mutex;
 
 use super::boot_time::BootInstant;
 use super::metrics::JumpDirection;
-use crate::domain::execution_risk::RecordSummary;
-use crate::domain::record::Record;
-use crate::domain::state::StateKind;
-use crate::store::ReapScope;
+use oncegate_domain::execution_risk::RecordSummary;
+use oncegate_domain::record::Record;
+use oncegate_domain::state::StateKind;
+use oncegate_store::ReapScope;
 
 /// Two clocks differ by one millisecond more in each of these milliseconds: ntpd corrects a clock by at most 500 ppm, and the
 /// two may be corrected in opposite directions.
@@ -320,11 +320,11 @@ fn signed_millis(duration: Duration) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::fingerprint::{Fingerprint, FingerprintRules, Recipe};
-    use crate::domain::ids::{RecordId, Token};
-    use crate::domain::record::RecordReading;
-    use crate::domain::state::KeyState;
-    use crate::machine::SimulatedMachine;
+    use oncegate_domain::fingerprint::{Fingerprint, FingerprintRules, Recipe};
+    use oncegate_domain::ids::{RecordId, Token};
+    use oncegate_domain::record::RecordReading;
+    use oncegate_domain::state::KeyState;
+    use oncegate_machine::SimulatedMachine;
 
     const HOUR: Duration = Duration::from_secs(60 * 60);
     const MINUTE: Duration = Duration::from_secs(60);

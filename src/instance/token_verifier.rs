@@ -9,8 +9,8 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 
-use crate::config::{IssuerKeys, JwtConfig};
-use crate::jwt::{self, KeySet, TokenFault, VerifiedToken};
+use oncegate_config::{IssuerKeys, JwtConfig};
+use oncegate_trust::jwt::{self, KeySet, TokenFault, VerifiedToken};
 
 /// The verified tokens that are remembered, so that a retry costs no second verification.
 const TOKENS_MAX: usize = 4_096;

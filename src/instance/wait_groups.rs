@@ -9,9 +9,9 @@ use tokio::sync::{Notify, SetOnce};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Instance;
-use crate::domain::ids::RecordId;
-use crate::domain::record::Record;
-use crate::domain::state::KeyState;
+use oncegate_domain::ids::RecordId;
+use oncegate_domain::record::Record;
+use oncegate_domain::state::KeyState;
 
 /// The pauses between two looks at a key that another instance executes: short at first, because most attempts end soon,
 /// and then no shorter than a client would wait.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{PassResult, Task};
 use crate::instance::Instance;
-use crate::store::StoreError;
+use oncegate_store::StoreError;
 
 /// The rows of one pass: few enough that their locks last some milliseconds at most.
 const BATCH: u32 = 500;

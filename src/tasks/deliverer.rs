@@ -10,20 +10,20 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::delivery_slots::{DeliverySlot, DeliverySlots};
-use crate::config::{Config, DeliveryMode, Route};
-use crate::domain::delivery::{DeliveryPolicy, PickUpRequest};
-use crate::domain::ids::{RecordId, Token};
-use crate::domain::response_policy::OnUnknown;
-use crate::domain::retry::RetryPolicy;
 use crate::gate::Gate;
 use crate::gate::deliver::DeliveryProgress;
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::store_clock::ClockView;
-use crate::machine::{fill_random, random_u32};
-use crate::store::StoreError;
-use crate::store::breaker::is_refused_by_breaker;
-use crate::telemetry::logs::error_causes;
+use oncegate_config::{Config, DeliveryMode, Route};
+use oncegate_domain::delivery::{DeliveryPolicy, PickUpRequest};
+use oncegate_domain::ids::{RecordId, Token};
+use oncegate_domain::response_policy::OnUnknown;
+use oncegate_domain::retry::RetryPolicy;
+use oncegate_machine::{fill_random, random_u32};
+use oncegate_store::StoreError;
+use oncegate_store::breaker::is_refused_by_breaker;
+use oncegate_telemetry::logs::error_causes;
 
 /// The deliveries that one call picks up.
 const BATCH: usize = 32;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::domain::delivery::DeliveryPolicy;
 use crate::instance::Instance;
+use oncegate_domain::delivery::DeliveryPolicy;
 
 /// The deliveries that one instance runs at once. A queue protects a service from bursts: with 64, ten thousand accepted
 /// requests reach it over as many connections as the clients of a busy hour hold, and 64 bodies of the usual largest size

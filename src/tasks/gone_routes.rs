@@ -6,14 +6,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::{PassResult, Task};
-use crate::config::Config;
-use crate::domain::delivery::{DeliveryPolicy, GIVE_UP_ROWS_MAX, PickUpRequest};
-use crate::domain::response_policy::OnUnknown;
-use crate::domain::retry::RetryPolicy;
-use crate::domain::state::StateKind;
 use crate::instance::Instance;
-use crate::store::StoreError;
-use crate::store::admin::KeysWithoutRoute;
+use oncegate_config::Config;
+use oncegate_domain::delivery::{DeliveryPolicy, GIVE_UP_ROWS_MAX, PickUpRequest};
+use oncegate_domain::response_policy::OnUnknown;
+use oncegate_domain::retry::RetryPolicy;
+use oncegate_domain::state::StateKind;
+use oncegate_store::StoreError;
+use oncegate_store::admin::KeysWithoutRoute;
 
 /// The task. Nothing is delivered without a route; but a key that was accepted must not stay queued for ever.
 pub struct GoneRoutes {

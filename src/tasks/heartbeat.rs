@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 use tokio::sync::watch;
 
 use super::{PassResult, Task};
-use crate::config::Config;
-use crate::domain::stored_salt::SaltError;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::store_clock::ClockReading;
 use crate::instance::{Instance, clock_limits};
-use crate::store::salts::{self, SaltCheck};
-use crate::store::{LeaseRenewal, StoreError};
+use oncegate_config::Config;
+use oncegate_domain::stored_salt::SaltError;
+use oncegate_store::salts::{self, SaltCheck};
+use oncegate_store::{LeaseRenewal, StoreError};
 
 /// Renews the lease. All attempts of this instance depend on its one row: the cost does not grow with their number.
 pub struct Heartbeat {

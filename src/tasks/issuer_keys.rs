@@ -14,15 +14,15 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::body::Body;
-use crate::config::{Config, IssuerKeys, UpstreamTlsConfig};
 use crate::instance::Instance;
-use crate::jwt::KEY_SET_BYTES_MAX;
-use crate::protocol::fields;
-use crate::telemetry::logs::error_causes;
-use crate::tls::Trust;
-use crate::upstream::UpstreamClient;
-use crate::upstream::connection_slots::UpstreamSlots;
+use oncegate_config::{Config, IssuerKeys, UpstreamTlsConfig};
+use oncegate_http::body::Body;
+use oncegate_http::protocol::fields;
+use oncegate_http::upstream::UpstreamClient;
+use oncegate_http::upstream::connection_slots::UpstreamSlots;
+use oncegate_telemetry::logs::error_causes;
+use oncegate_trust::jwt::KEY_SET_BYTES_MAX;
+use oncegate_trust::tls::Trust;
 
 /// The time between two reads. Issuers publish a key hours before they sign with it.
 const READ_EVERY: Duration = Duration::from_secs(300);

@@ -7,12 +7,12 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 
 use super::{PassResult, Task};
-use crate::domain::attempt::{AttemptOutcome, Settlement};
-use crate::domain::ids::Token;
-use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
-use crate::store::{ListInFlightParams, ReservedAttempt, SettleResult, StoreError};
+use oncegate_domain::attempt::{AttemptOutcome, Settlement};
+use oncegate_domain::ids::Token;
+use oncegate_domain::unknown_cause::UnknownCause;
+use oncegate_store::{ListInFlightParams, ReservedAttempt, SettleResult, StoreError};
 
 /// The task that settles orphaned attempts. There are two causes:
 ///

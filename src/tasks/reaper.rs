@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{PassResult, Task};
 use crate::instance::Instance;
-use crate::store::{ReapParams, StoreError};
+use oncegate_store::{ReapParams, StoreError};
 
 /// The rows that one call handles: few enough not to slow requests down.
 const BATCH: u32 = 500;

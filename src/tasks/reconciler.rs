@@ -8,18 +8,18 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::{PassResult, Task};
-use crate::config::{Config, ReconcileConfig, Route};
-use crate::domain::probe::{
-    Probe, ProbeAnswer, ProbeFinding, ProbeSchedule, ProbeSubject, ProbeVerdict, ReconcilePolicy,
-};
-use crate::domain::quantity::quantity;
 use crate::instance::Instance;
 use crate::instance::metrics::ReconcileResult;
-use crate::store::{ClaimProbesParams, StoreError};
-use crate::telemetry::logs::error_causes;
-use crate::upstream::UpstreamClient;
-use crate::upstream::connection_slots::UpstreamSlots;
-use crate::upstream::probe::{self, ProbePools, ProbeReply};
+use oncegate_config::{Config, ReconcileConfig, Route};
+use oncegate_domain::probe::{
+    Probe, ProbeAnswer, ProbeFinding, ProbeSchedule, ProbeSubject, ProbeVerdict, ReconcilePolicy,
+};
+use oncegate_domain::quantity::quantity;
+use oncegate_http::upstream::UpstreamClient;
+use oncegate_http::upstream::connection_slots::UpstreamSlots;
+use oncegate_http::upstream::probe::{self, ProbePools, ProbeReply};
+use oncegate_store::{ClaimProbesParams, StoreError};
+use oncegate_telemetry::logs::error_causes;
 
 /// The probes that one instance sends at once: no load for a service, and a slow one delays few others. A pass claims no
 /// more than it sends, so that a crash loses no more probes than these.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::{PassResult, Task};
-use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
-use crate::store::{StoreError, SweepParams};
+use oncegate_domain::unknown_cause::UnknownCause;
+use oncegate_store::{StoreError, SweepParams};
 
 /// The rows of one pass: few enough that their locks last some milliseconds at most.
 const BATCH: u32 = 500;

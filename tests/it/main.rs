@@ -20,7 +20,6 @@ mod bypass;
 mod consumers;
 
 mod start_without_store;
-mod store_contract;
 mod store_file;
 mod store_outage;
 mod store_postgres;

@@ -6,9 +6,9 @@ use std::process::Command;
 
 use data_encoding::HEXLOWER;
 use futures_util::future::join_all;
-use oncegate::domain::fingerprint::{Secret, Secrets};
-use oncegate::domain::scope::{Salt, Scope};
-use oncegate::store::salts::{self, OpenSaltError};
+use oncegate_domain::fingerprint::{Secret, Secrets};
+use oncegate_domain::scope::{Salt, Scope};
+use oncegate_store::salts::{self, OpenSaltError};
 
 use crate::harness::proxy::Setup;
 use crate::harness::store_fixture::StoreFixture;

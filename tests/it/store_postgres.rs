@@ -18,9 +18,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join, join_all};
-use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult};
-use oncegate::domain::response::StoredResponse;
-use oncegate::store::{self, ExpectedRecord, OpenError, ReapParams, Store, StoreSettings, SweepParams, TakeOverParams};
+use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult};
+use oncegate_domain::response::StoredResponse;
+use oncegate_store::{
+    self as store, ExpectedRecord, OpenError, ReapParams, Store, StoreSettings, SweepParams, TakeOverParams,
+};
 use tokio_postgres::Client;
 
 use crate::harness::postgres;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use futures_util::future::join_all;
-use oncegate::store::{self, OpenError, StoreError, StoreLocation, StoreSettings};
+use oncegate_store::{self as store, OpenError, StoreError, StoreLocation, StoreSettings};
 
 use crate::harness::pgbouncer::Bouncer;
 use crate::harness::postgres;

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest};
-use oncegate::store::{self, OpenError, StoreLocation, StoreSettings};
+use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest};
+use oncegate_store::{self as store, OpenError, StoreLocation, StoreSettings};
 use tempfile::TempDir;
 
 use crate::harness::store_fixture::{

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-use oncegate::machine::SimulatedMachine;
+use oncegate_machine::SimulatedMachine;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, advance, sleep_until};
 

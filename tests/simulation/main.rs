@@ -5,9 +5,9 @@
 //!   after the other in an order of the seed, for some milliseconds each. A host that is not run is a stopped process; a
 //!   host that is dropped is a killed one, with its tasks wherever they wait. turmoil has neither stopped processes nor a boot
 //!   clock, and wants its own sockets; madsim replaces tokio by a fork.
-//! - `oncegate::machine` takes the boot clock and the random numbers from here, in builds with debug assertions only.
+//! - `oncegate_machine` takes the boot clock and the random numbers from here, in builds with debug assertions only.
 //! - The store is Oncegate's SQL for SQLite on a database in memory (`store_link`). It passes the contract suite of all stores
-//!   (`tests/it/store_contract.rs`, module `inline`). Calls to it are delayed, lost, refused or executed long after their caller
+//!   (`crates/store-contract/tests/stores.rs`, module `inline`). Calls to it are delayed, lost, refused or executed long after their caller
 //!   has given up; its clock jumps; a failover loses the latest commits.
 //! - Clients and service speak HTTP/1.1 through hyper over connections in memory (`network`), which are slow, refuse, break after
 //!   any byte or fall silent.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::future;
 use http::uri::Authority;
-use oncegate::upstream::MemoryNetwork;
+use oncegate_http::upstream::MemoryNetwork;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::sleep;

@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
-use oncegate::domain::delivery::{EnqueueResult, PickUpRequest, PickUpResult};
-use oncegate::domain::ids::{InstanceId, RecordId};
-use oncegate::domain::probe::{Probe, ProbeFinding, SettledKeyPage};
-use oncegate::domain::record::Record;
-use oncegate::domain::service_report::{ReportResult, ReservedKey, ServiceReport};
-use oncegate::store::admin::{AuditEntry, DecisionResults, InstanceEntry, KeyCounts, KeyPage};
-use oncegate::store::{
+use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
+use oncegate_domain::delivery::{EnqueueResult, PickUpRequest, PickUpResult};
+use oncegate_domain::ids::{InstanceId, RecordId};
+use oncegate_domain::probe::{Probe, ProbeFinding, SettledKeyPage};
+use oncegate_domain::record::Record;
+use oncegate_domain::service_report::{ReportResult, ReservedKey, ServiceReport};
+use oncegate_store::admin::{AuditEntry, DecisionResults, InstanceEntry, KeyCounts, KeyPage};
+use oncegate_store::{
     ApplyOperatorDecisionParams, Backend, ClaimProbesParams, CountInstancesBehindParams, CountLiveKeysParams,
     EnqueueParams, ExtendDeadlineParams, FindReservationParams, GiveUpParams, InlineDatabase, LeaseRenewal,
     ListAuditEntriesParams, ListInFlightParams, ListInstancesParams, ListKeysParams, ListSettledKeysParams,

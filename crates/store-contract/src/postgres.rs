@@ -11,8 +11,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use oncegate::store::encryption::Encryption;
-use oncegate::store::{self, StoreLocation, StoreSettings};
+use oncegate_store::encryption::Encryption;
+use oncegate_store::{self as store, StoreLocation, StoreSettings};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::OnceCell;
 use tokio_postgres::{Client, NoTls};

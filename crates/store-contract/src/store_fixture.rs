@@ -6,22 +6,22 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode};
-use oncegate::domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
-use oncegate::domain::delivery::{DeliveryPolicy, EnqueueRequest, EnqueueResult, PickUpRequest};
-use oncegate::domain::fingerprint::{Fingerprint, FingerprintRules, Recipe, Secret, Secrets};
-use oncegate::domain::ids::{InstanceId, RecordId, Token};
-use oncegate::domain::key::{Key, KeyLimits, KeySyntax};
-use oncegate::domain::record::Record;
-use oncegate::domain::response::StoredResponse;
-use oncegate::domain::scope::{Salt, Scope};
-use oncegate::domain::sealed::SealedBytes;
-use oncegate::domain::space::SpaceHash;
-use oncegate::domain::unknown_cause::UnknownCause;
-use oncegate::store::encryption::Encryption;
-use oncegate::store::{
-    self, InlineDatabase, LeaseRenewal, ReapScope, SettleResult, Store, StoreLocation, StoreSettings,
+use oncegate_domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
+use oncegate_domain::delivery::{DeliveryPolicy, EnqueueRequest, EnqueueResult, PickUpRequest};
+use oncegate_domain::fingerprint::{Fingerprint, FingerprintRules, Recipe, Secret, Secrets};
+use oncegate_domain::ids::{InstanceId, RecordId, Token};
+use oncegate_domain::key::{Key, KeyLimits, KeySyntax};
+use oncegate_domain::record::Record;
+use oncegate_domain::response::StoredResponse;
+use oncegate_domain::scope::{Salt, Scope};
+use oncegate_domain::sealed::SealedBytes;
+use oncegate_domain::space::SpaceHash;
+use oncegate_domain::unknown_cause::UnknownCause;
+use oncegate_store::encryption::Encryption;
+use oncegate_store::{
+    self as store, InlineDatabase, LeaseRenewal, ReapScope, SettleResult, Store, StoreLocation, StoreSettings,
 };
-use oncegate::store::{
+use oncegate_store::{
     EnqueueParams, ExpectedRecord, ListInFlightParams, ReapParams, ReapedRows, ReservedAttempt, SweepParams, SweptKey,
     TakeOverParams, salts,
 };

@@ -8,14 +8,14 @@ use super::params::KeySelection;
 use super::problem::{ApiProblem, ProblemCode};
 use super::typed_response::check_response;
 use super::{KeyAdmin, find_route, route_value};
-use crate::domain::execution_risk::{ActionKind, ActionRisk, RecordSummary, RetryRule};
-use crate::domain::quantity::quantity;
-use crate::domain::state::StateKind;
 use crate::instance::quiet_time;
-use crate::store::admin::{
+use oncegate_domain::execution_risk::{ActionKind, ActionRisk, RecordSummary, RetryRule};
+use oncegate_domain::quantity::quantity;
+use oncegate_domain::state::StateKind;
+use oncegate_store::admin::{
     DECISIONS_MAX, DecisionResult, DecisionResults, KeyEntry, KeyFilter, OperatorAction, OperatorDecision, Target,
 };
-use crate::store::{ApplyOperatorDecisionParams, ListKeysParams, StoreError};
+use oncegate_store::{ApplyOperatorDecisionParams, ListKeysParams, StoreError};
 
 /// The number of keys that one request changes, at most: some minutes of work for the store.
 const KEYS_MAX: usize = 100_000;

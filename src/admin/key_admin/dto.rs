@@ -8,13 +8,13 @@ use serde::Serialize;
 
 use super::problem::ApiProblem;
 use super::timeline::TimelineEvent;
-use crate::domain::execution_risk::{ActionKind, ActionRisk};
-use crate::domain::ids::{InstanceId, RecordId};
-use crate::domain::rfc3339;
-use crate::domain::state::StateKind;
 use crate::instance::metrics::RenewedPart;
 use crate::instance::observability::{RepeatingCaller, UnguardedPath};
-use crate::store::admin::{AuditEntry, KeyCounts, KeyEntry, KeysWithoutRoute};
+use oncegate_domain::execution_risk::{ActionKind, ActionRisk};
+use oncegate_domain::ids::{InstanceId, RecordId};
+use oncegate_domain::rfc3339;
+use oncegate_domain::state::StateKind;
+use oncegate_store::admin::{AuditEntry, KeyCounts, KeyEntry, KeysWithoutRoute};
 
 #[derive(Clone, Debug, Serialize)]
 pub struct KeyList {

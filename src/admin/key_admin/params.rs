@@ -4,14 +4,14 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::problem::ApiProblem;
-use crate::config;
-use crate::domain::fingerprint::form;
-use crate::domain::ids::RecordId;
-use crate::domain::response::{FIELDS_MAX, StoredResponse};
-use crate::domain::state::StateKind;
-use crate::protocol::fields;
-use crate::store::admin::{Cursor, IdRange, KeyFilter, ListOrder};
 pub use json_fields::JsonFields;
+use oncegate_config as config;
+use oncegate_domain::fingerprint::form;
+use oncegate_domain::ids::RecordId;
+use oncegate_domain::response::{FIELDS_MAX, StoredResponse};
+use oncegate_domain::state::StateKind;
+use oncegate_http::protocol::fields;
+use oncegate_store::admin::{Cursor, IdRange, KeyFilter, ListOrder};
 
 mod json_fields;
 
@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
     use crate::admin::key_admin::AdminMethod;
-    use crate::store::admin::OperatorAction;
+    use oncegate_store::admin::OperatorAction;
 
     fn detail<T>(result: Result<T, ApiProblem>) -> String {
         match result {

@@ -6,12 +6,12 @@ use std::time::Duration;
 use http::StatusCode;
 use serde_json::Value;
 
-use crate::domain::execution_risk::ActionRisk;
-use crate::domain::macros::named;
-use crate::domain::state::StateKind;
-use crate::store::StoreError;
-use crate::store::admin::{DecisionResult, OperatorDecision, Target};
-use crate::telemetry::logs::error_causes;
+use oncegate_domain::execution_risk::ActionRisk;
+use oncegate_domain::macros::named;
+use oncegate_domain::state::StateKind;
+use oncegate_store::StoreError;
+use oncegate_store::admin::{DecisionResult, OperatorDecision, Target};
+use oncegate_telemetry::logs::error_causes;
 
 named! {
     #[derive(PartialOrd, Ord)]

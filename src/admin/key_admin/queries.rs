@@ -10,11 +10,11 @@ use super::dto::{AuditLog, FingerprintSummary, KeyDetails, KeyList, KeyStats, Re
 use super::params;
 use super::problem::ApiProblem;
 use super::timeline::timeline;
-use crate::domain::execution_risk::{ActionKind, ActionRisk};
-use crate::domain::record::Record;
-use crate::domain::state::KeyState;
-use crate::store::admin::{InstanceEntry, KeyEntry, KeyFilter};
-use crate::store::{ListAuditEntriesParams, ListInstancesParams, ListKeysParams, StoreError};
+use oncegate_domain::execution_risk::{ActionKind, ActionRisk};
+use oncegate_domain::record::Record;
+use oncegate_domain::state::KeyState;
+use oncegate_store::admin::{InstanceEntry, KeyEntry, KeyFilter};
+use oncegate_store::{ListAuditEntriesParams, ListInstancesParams, ListKeysParams, StoreError};
 
 /// The time after which a list with few keys, and a place to go on from, is returned.
 const SEARCH_MAX: Duration = Duration::from_secs(1);

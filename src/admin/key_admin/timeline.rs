@@ -4,11 +4,11 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use crate::domain::ids::InstanceId;
-use crate::domain::rfc3339;
-use crate::domain::state::StateKind;
-use crate::domain::unknown_cause::UnknownCause;
-use crate::store::admin::{AuditEntry, KeyEntry};
+use oncegate_domain::ids::InstanceId;
+use oncegate_domain::rfc3339;
+use oncegate_domain::state::StateKind;
+use oncegate_domain::unknown_cause::UnknownCause;
+use oncegate_store::admin::{AuditEntry, KeyEntry};
 
 /// An event in the history of a key.
 #[derive(Clone, Debug, Serialize)]

@@ -4,9 +4,9 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use serde::de::IgnoredAny;
 
 use super::problem::{ApiProblem, ProblemCode};
-use crate::domain::fingerprint::is_json;
-use crate::domain::response::StoredResponse;
-use crate::store::admin::{OperatorAction, OperatorDecision};
+use oncegate_domain::fingerprint::is_json;
+use oncegate_domain::response::StoredResponse;
+use oncegate_store::admin::{OperatorAction, OperatorDecision};
 
 /// Refuses a decision with a response that nobody may mean, unless its risk is accepted: one rule for the page, the API and the
 /// command line.

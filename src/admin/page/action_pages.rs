@@ -6,20 +6,22 @@ use askama::Template;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
+use super::format::KeyTexts;
 use super::format::{Shown, ShownTime};
 use super::list_pages::FilterForm;
 use super::text::{self, DOUBTFUL_RESPONSE_RISK, SHARED_RESPONSE_RISK};
+use super::text::{ActionTexts, CauseText, RiskText};
 use super::{FormParams, Frame, Visit, redirect_to, render_page};
 use crate::admin::key_admin::dto::{BulkChange, KeyDetails};
 use crate::admin::key_admin::params::{KeySelection, build_response, check_note, check_typed_headers};
 use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
 use crate::admin::key_admin::typed_response::find_doubt;
 use crate::admin::key_admin::{self, BODY_BYTES_MAX};
-use crate::body::Body;
-use crate::domain::execution_risk::{ActionKind, ActionRisk};
-use crate::domain::quantity::quantity;
-use crate::domain::response::StoredResponse;
-use crate::store::admin::{KeyEntry, KeyFilter, OperatorAction, OperatorDecision};
+use oncegate_domain::execution_risk::{ActionKind, ActionRisk};
+use oncegate_domain::quantity::quantity;
+use oncegate_domain::response::StoredResponse;
+use oncegate_http::body::Body;
+use oncegate_store::admin::{KeyEntry, KeyFilter, OperatorAction, OperatorDecision};
 
 impl BulkChange {
     fn keys(&self) -> String {

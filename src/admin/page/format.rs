@@ -8,15 +8,16 @@ use std::fmt::Display;
 use std::time::{Duration, SystemTime};
 
 use super::text;
+use super::text::ActionTexts;
 use crate::admin::key_admin::timeline::TimelineAttempt;
-use crate::domain::execution_risk::ActionKind;
-use crate::domain::key::shorten_middle;
-use crate::domain::quantity::quantity;
-use crate::domain::rfc3339;
-use crate::domain::state::StateKind;
-use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::observability::RepeatingCaller;
-use crate::store::admin::{KeyCount, KeyCounts, KeyEntry};
+use oncegate_domain::execution_risk::ActionKind;
+use oncegate_domain::key::shorten_middle;
+use oncegate_domain::quantity::quantity;
+use oncegate_domain::rfc3339;
+use oncegate_domain::state::StateKind;
+use oncegate_domain::unknown_cause::UnknownCause;
+use oncegate_store::admin::{KeyCount, KeyCounts, KeyEntry};
 
 /// The number of characters of a key that a list shows.
 const KEY_CHARS_MAX: usize = 25;
@@ -89,32 +90,42 @@ pub fn format_duration(took: Duration) -> String {
     if took < Duration::from_secs(10) { format!("{} ms", took.as_millis()) } else { format_span(took) }
 }
 
-impl KeyEntry {
+/// The texts of a key.
+pub(super) trait KeyTexts {
     /// The key as text.
-    pub(super) fn name(&self) -> String {
+    fn name(&self) -> String;
+    /// The cause for which the outcome is unknown; `None` for keys in other states.
+    fn undecided_cause(&self) -> Option<UnknownCause>;
+    /// The time at which its state began; a key in flight has not been settled.
+    fn since(&self) -> SystemTime;
+    fn explanation(&self) -> &'static str;
+    fn actions(&self) -> Vec<ActionKind>;
+    /// The version that a decision is made about: it must still be the same when the decision is carried out.
+    fn version(&self) -> String;
+}
+
+impl KeyTexts for KeyEntry {
+    fn name(&self) -> String {
         String::from_utf8_lossy(&self.key).into_owned()
     }
 
-    /// The cause for which the outcome is unknown; `None` for keys in other states.
-    pub(super) fn undecided_cause(&self) -> Option<UnknownCause> {
+    fn undecided_cause(&self) -> Option<UnknownCause> {
         self.cause.filter(|_| matches!(self.state, StateKind::Dead | StateKind::Unknown))
     }
 
-    /// The time at which its state began; a key in flight has not been settled.
-    pub(super) fn since(&self) -> SystemTime {
+    fn since(&self) -> SystemTime {
         self.settled_at.unwrap_or(self.reserved_at)
     }
 
-    pub(super) fn explanation(&self) -> &'static str {
+    fn explanation(&self) -> &'static str {
         text::explain_state(self.state, self.accepted_at.is_some())
     }
 
-    pub(super) fn actions(&self) -> Vec<ActionKind> {
+    fn actions(&self) -> Vec<ActionKind> {
         ActionKind::for_state(Some(self.state))
     }
 
-    /// The version that a decision is made about: it must still be the same when the decision is carried out.
-    pub(super) fn version(&self) -> String {
+    fn version(&self) -> String {
         format!("{}-{}", self.state, self.attempts)
     }
 }
@@ -145,9 +156,15 @@ pub struct StateTotal {
     pub by_route: Vec<(String, u64)>,
 }
 
-impl KeyCounts {
+/// The numbers of keys by state.
+pub(super) trait StateTotals {
     /// The totals of the states that keys are in, those that need an operator first.
-    pub(super) fn totals(&self) -> Vec<(StateKind, StateTotal)> {
+    fn totals(&self) -> Vec<(StateKind, StateTotal)>;
+    fn count_of(&self, state: StateKind) -> u64;
+}
+
+impl StateTotals for KeyCounts {
+    fn totals(&self) -> Vec<(StateKind, StateTotal)> {
         let mut totals: BTreeMap<StateKind, StateTotal> = BTreeMap::new();
         for KeyCount { route, state, keys, exact } in &self.counts {
             let total = totals.entry(*state).or_insert(StateTotal { keys: 0, is_exact: true, by_route: Vec::new() });
@@ -162,7 +179,7 @@ impl KeyCounts {
         totals
     }
 
-    pub(super) fn count_of(&self, state: StateKind) -> u64 {
+    fn count_of(&self, state: StateKind) -> u64 {
         self.counts.iter().filter(|count| count.state == state).map(|count| count.keys).sum()
     }
 }
@@ -170,7 +187,7 @@ impl KeyCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::admin::CountSample;
+    use oncegate_store::admin::CountSample;
 
     #[test]
     fn times_are_shown_by_their_age_and_in_utc() {

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::sessions::Visitor;
+use super::text::ActionTexts;
 use super::{Visit, text};
 use crate::admin::key_admin::problem::ProblemCode;
-use crate::domain::execution_risk::ActionKind;
-use crate::domain::quantity::quantity;
 use crate::instance::reload_state::RefusedReload;
+use oncegate_domain::execution_risk::ActionKind;
+use oncegate_domain::quantity::quantity;
 
 pub struct Frame {
     pub service: String,

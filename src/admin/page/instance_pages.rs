@@ -9,14 +9,14 @@ use http::{Response, StatusCode};
 use super::format::{Shown, ShownTime, format_duration};
 use super::outcome_chart::{BAR_WIDTH, HEIGHT, OutcomeChart, WIDTH};
 use super::{Frame, Visit, render_page};
-use crate::body::Body;
-use crate::config::{Route, RouteSetting};
-use crate::domain::ids::InstanceId;
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
-use crate::protocol::refusal::RetryAfter;
-use crate::protocol::status::OncegateStatus;
-use crate::store::admin::InstanceEntry;
+use oncegate_config::{Route, RouteSetting};
+use oncegate_domain::ids::InstanceId;
+use oncegate_http::body::Body;
+use oncegate_http::protocol::refusal::RetryAfter;
+use oncegate_http::protocol::status::OncegateStatus;
+use oncegate_store::admin::InstanceEntry;
 
 #[derive(Template)]
 #[template(path = "instances.html")]
@@ -49,8 +49,13 @@ struct RouteView<'a> {
     retry_after: u64,
 }
 
-impl RouteSetting<'_> {
+/// The place that a setting comes from.
+trait SettingOrigin {
     /// The place that its value comes from.
+    fn origin(&self) -> String;
+}
+
+impl SettingOrigin for RouteSetting<'_> {
     fn origin(&self) -> String {
         let origins = self.origins.iter().map(|(origin, keys)| match &**keys {
             [] => origin.name().to_owned(),

@@ -6,18 +6,20 @@ use askama::Template;
 use http::{Response, StatusCode};
 use tokio::time::Instant;
 
+use super::format::{KeyTexts, StateTotals};
 use super::format::{Shown, ShownTime};
 use super::text::explain_state;
+use super::text::{ActionTexts, CauseText};
 use super::{FormParams, Frame, Visit, redirect_to, render_page};
 use crate::admin::key_admin::dto::{AuditLog, InstanceStats, KeyDetails, KeyList, KeyStats, ResponseSummary};
 use crate::admin::key_admin::params::add_condition;
 use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
 use crate::admin::key_admin::timeline::TimelineEvent;
-use crate::body::Body;
-use crate::domain::execution_risk::ActionKind;
-use crate::domain::fingerprint::form::escape;
-use crate::domain::state::StateKind;
-use crate::store::admin::{AuditEntry, KeyEntry, KeyFilter};
+use oncegate_domain::execution_risk::ActionKind;
+use oncegate_domain::fingerprint::form::escape;
+use oncegate_domain::state::StateKind;
+use oncegate_http::body::Body;
+use oncegate_store::admin::{AuditEntry, KeyEntry, KeyFilter};
 
 /// The number of dead keys that the overview shows, at most; the same for unknown keys.
 const WAITING_SHOWN: u32 = 10;
@@ -234,11 +236,11 @@ mod tests {
     use super::super::Sessions;
     use super::*;
     use crate::admin::auth::Role;
-    use crate::domain::ids::InstanceId;
-    use crate::domain::scope::Scope;
     use crate::instance::metrics::RenewedPart;
     use crate::instance::observability::{RepeatingCaller, UnguardedPath};
-    use crate::store::admin::{CountSample, KeyCounts};
+    use oncegate_domain::ids::InstanceId;
+    use oncegate_domain::scope::Scope;
+    use oncegate_store::admin::{CountSample, KeyCounts};
 
     fn render_overview(
         callers: Vec<RepeatingCaller>,

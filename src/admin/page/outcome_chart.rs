@@ -1,8 +1,8 @@
 //! A chart of a route's outcomes in the last hour: one bar for each minute, its parts stacked.
 
 use crate::instance::recent_outcomes::{MINUTES, MinuteCounts};
-use crate::protocol::status::OncegateStatus;
-use crate::telemetry::metrics::Label;
+use oncegate_http::protocol::status::OncegateStatus;
+use oncegate_telemetry::metrics::Label;
 
 /// The width of a minute, of which the bar leaves a gap, and the height of the highest bar, in units of the chart.
 const MINUTE_WIDTH: usize = 10;

@@ -11,7 +11,7 @@ use super::sessions::LIFETIME;
 use super::{FORM, FormParams, PagePath, redirect_to, render_message, render_page, with_challenge};
 use crate::admin::auth::{self, AccessDenied};
 use crate::admin::{AdminListener, key_admin};
-use crate::body::Body;
+use oncegate_http::body::Body;
 
 #[derive(Template)]
 #[template(path = "sign_in.html")]

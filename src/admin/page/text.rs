@@ -1,9 +1,9 @@
 //! The texts about states and decisions, in plain words: an operator who was woken up reads them.
 
 use crate::admin::key_admin::problem::ProblemCode;
-use crate::domain::execution_risk::{ActionKind, ActionRisk};
-use crate::domain::state::StateKind;
-use crate::domain::unknown_cause::UnknownCause;
+use oncegate_domain::execution_risk::{ActionKind, ActionRisk};
+use oncegate_domain::state::StateKind;
+use oncegate_domain::unknown_cause::UnknownCause;
 
 /// The risk of a response that nobody may mean.
 pub const DOUBTFUL_RESPONSE_RISK: &str = "I have looked again: every retry is to get exactly this response.";
@@ -27,8 +27,16 @@ pub struct ActionText {
     pub done: &'static str,
 }
 
-impl ActionKind {
-    pub(super) fn text(self) -> &'static ActionText {
+/// The texts of a decision.
+pub(super) trait ActionTexts: Sized {
+    fn text(self) -> &'static ActionText;
+    fn parse(name: &str) -> Option<Self>;
+    /// The decisions for keys in that state, or in any; those that need the risk accepted among them.
+    fn for_state(state: Option<StateKind>) -> Vec<Self>;
+}
+
+impl ActionTexts for ActionKind {
+    fn text(self) -> &'static ActionText {
         match self {
             Self::Completed => &ActionText {
                 name: "completed",
@@ -78,19 +86,23 @@ impl ActionKind {
         }
     }
 
-    pub(super) fn parse(name: &str) -> Option<Self> {
+    fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|action| action.text().name == name)
     }
 
-    /// The decisions for keys in that state, or in any; those that need the risk accepted among them.
-    pub(super) fn for_state(state: Option<StateKind>) -> Vec<Self> {
+    fn for_state(state: Option<StateKind>) -> Vec<Self> {
         Self::ALL.into_iter().filter(|action| state.is_none_or(|state| action.is_for(state))).collect()
     }
 }
 
-impl ActionRisk {
+/// The text of a risk.
+pub(super) trait RiskText {
     /// The statement by which the operator accepts the risk.
-    pub(super) fn acceptance(self) -> &'static str {
+    fn acceptance(self) -> &'static str;
+}
+
+impl RiskText for ActionRisk {
+    fn acceptance(self) -> &'static str {
         match self {
             Self::AttemptRunning => {
                 "I do not wait. Its last attempt may still be running, or may still arrive: it may be executed, and the next retry too."
@@ -140,8 +152,13 @@ pub fn explain_state(state: StateKind, accepted: bool) -> &'static str {
     }
 }
 
-impl UnknownCause {
-    pub(super) fn explanation(self) -> String {
+/// The text of a cause.
+pub(super) trait CauseText {
+    fn explanation(self) -> String;
+}
+
+impl CauseText for UnknownCause {
+    fn explanation(self) -> String {
         match self {
             Self::Body => {
                 "a rule of the route's `outcome` takes the response's body for unknown, or cannot read it".into()

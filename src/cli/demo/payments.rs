@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
 use super::DemoError;
-use crate::domain::fingerprint::form;
+use oncegate_domain::fingerprint::form;
 
 /// The service: `POST /v1/payments` charges, and `GET /v1/payments/by-key?key=KEY` shows the payments under a key, of all callers.
 #[derive(Default)]

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 
 use super::super::client::request_public;
 use super::{DemoError, STEP_MAX};
-use crate::machine::fill_random;
+use oncegate_machine::fill_random;
 
 /// The time for the proxy to start, cold and on a slow machine.
 const START_MAX: Duration = Duration::from_secs(20);

@@ -15,8 +15,8 @@ use crate::admin;
 use crate::admin::key_admin::problem::ApiProblem;
 use crate::admin::key_admin::{self, AdminMethod, AdminRequest, KeyAdmin};
 use crate::app::StartError;
-use crate::config::{Config, StoreLocation};
-use crate::store::{self, OpenError, Store, StoreSettings, salts};
+use oncegate_config::{Config, StoreLocation};
+use oncegate_store::{self as store, OpenError, Store, StoreSettings, salts};
 
 /// The time for a response: changes of many keys take long, and a purge waits for a lease.
 const RESPONSE_MAX: Duration = Duration::from_secs(600);

@@ -14,8 +14,8 @@ use tokio::time::timeout;
 
 use super::super::http_connection::HttpConnection;
 use super::response::{NoResponse, ProbedResponse, ProbedResult};
-use crate::config::{self, UpstreamTarget};
-use crate::tls::{Authorities, Trust};
+use oncegate_config::{self as config, UpstreamTarget};
+use oncegate_trust::tls::{Authorities, Trust};
 
 /// The endpoint that is probed.
 pub(super) struct ProbedEndpoint {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::endpoint::ProbedEndpoint;
 use super::finding::Finding;
 use super::response::member_pointer;
-use crate::domain::fingerprint::is_form;
+use oncegate_domain::fingerprint::is_form;
 
 /// The operation that is probed.
 pub(super) struct ProbePlan {
@@ -217,7 +217,7 @@ fn change_form(body: &Bytes) -> Option<(Bytes, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::key::{Key, KeyLimits, KeySyntax};
+    use oncegate_domain::key::{Key, KeyLimits, KeySyntax};
 
     fn other(body: &str, content_type: &'static str, key_place: &ProbeKeyPlace) -> OtherBody {
         let fields = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(content_type))]);

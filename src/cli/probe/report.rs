@@ -10,7 +10,7 @@ use super::super::escape_invisible;
 use super::finding::{Finding, ProbeCheck, ProbeConclusion};
 use super::judge::note_status;
 use super::plan::ProbePlan;
-use crate::domain::rfc3339;
+use oncegate_domain::rfc3339;
 
 /// The document whose expectations are checked.
 const DRAFT: &str = "draft-ietf-httpapi-idempotency-key-header-07";

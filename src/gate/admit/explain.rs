@@ -18,22 +18,22 @@ use super::read_only::only_reads_at_once;
 use super::route_search::{EvadedRoute, RouteSearch, check_path, find_route};
 use super::scope::ScopeParts;
 use super::token::CallerToken;
-use crate::config::{Config, Route, RouteMode};
-use crate::domain::fingerprint::{Fingerprint, IncludedBody};
-use crate::domain::key::Key;
-use crate::domain::normal_path::RequestPath;
-use crate::domain::scope::Salt;
-use crate::gate::client::ClientConnection;
 use crate::gate::first_sent;
 use crate::gate::routing::Router;
 use crate::instance::latency::RouteLatencies;
 use crate::instance::metrics::{MethodLabel, Metrics};
-use crate::protocol::answer_shape::AnswerShape;
-use crate::protocol::fields::RequestOrigin;
-use crate::protocol::refusal::Refusal;
-use crate::store::metrics::StoreMetrics;
-use crate::tls::CertificateName;
-use crate::upstream::connection_slots::UpstreamSlots;
+use oncegate_config::{Config, Route, RouteMode};
+use oncegate_domain::fingerprint::{Fingerprint, IncludedBody};
+use oncegate_domain::key::Key;
+use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::scope::Salt;
+use oncegate_http::downstream::client::ClientConnection;
+use oncegate_http::protocol::answer_shape::AnswerShape;
+use oncegate_http::protocol::fields::RequestOrigin;
+use oncegate_http::protocol::refusal::Refusal;
+use oncegate_http::upstream::connection_slots::UpstreamSlots;
+use oncegate_store::metrics::StoreMetrics;
+use oncegate_trust::tls::CertificateName;
 
 /// The route, key, scope and fingerprint of a request.
 pub struct Explained {

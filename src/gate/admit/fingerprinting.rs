@@ -12,10 +12,10 @@ use tokio::task::spawn_blocking;
 use super::guarded_request::GuardedRequest;
 use super::incoming::Incoming;
 use super::origin::named_host;
-use crate::domain::decision::RequestComparison;
-use crate::domain::fingerprint::{Fingerprint, FingerprintInput, Recipe, Secrets};
-use crate::domain::normal_path::RequestPath;
-use crate::domain::record::Record;
+use oncegate_domain::decision::RequestComparison;
+use oncegate_domain::fingerprint::{Fingerprint, FingerprintInput, Recipe, Secrets};
+use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::record::Record;
 
 /// The size from which a body is large, by what it may have decoded. At the 300 MB/s that BENCHMARKS.md aims at, 64 KiB of JSON
 /// take 0.22 ms.

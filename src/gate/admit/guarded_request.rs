@@ -7,11 +7,6 @@ use bytes::Bytes;
 use http::request;
 
 use super::origin::client_address;
-use crate::body::body_budget::BudgetShare;
-use crate::config::{Config, DeliveryMode, Route, RouteMode, StoreDownPolicy};
-use crate::domain::attempt::ReserveRequest;
-use crate::domain::decision::DecisionRules;
-use crate::domain::fingerprint::Secrets;
 use crate::gate::authorize::{Authorizer, ReplayQuestion};
 use crate::gate::response_context::ResponseContext;
 use crate::gate::routing::ActiveRoute;
@@ -19,9 +14,14 @@ use crate::instance::Instance;
 use crate::instance::metrics::ReservationResult;
 use crate::instance::observability::Observability;
 use crate::instance::store_clock::StoreClock;
-use crate::protocol::fields::RequestOrigin;
-use crate::protocol::prefer;
-use crate::protocol::refusal::{Refusal, RetryAfter};
+use oncegate_config::{Config, DeliveryMode, Route, RouteMode, StoreDownPolicy};
+use oncegate_domain::attempt::ReserveRequest;
+use oncegate_domain::decision::DecisionRules;
+use oncegate_domain::fingerprint::Secrets;
+use oncegate_http::body::body_budget::BudgetShare;
+use oncegate_http::protocol::fields::RequestOrigin;
+use oncegate_http::protocol::prefer;
+use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
 
 /// A guarded request with its whole body and its reservation.
 pub struct GuardedRequest {

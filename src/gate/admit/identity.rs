@@ -7,12 +7,12 @@ use std::sync::Arc;
 use super::incoming::Incoming;
 use super::token::{CallerToken, verify_token};
 use super::{key_location, scope};
-use crate::config::KeySpace;
-use crate::domain::ids::RecordId;
-use crate::domain::key::Key;
-use crate::domain::scope::Scope;
-use crate::domain::space::SpaceHash;
-use crate::protocol::refusal::Refusal;
+use oncegate_config::KeySpace;
+use oncegate_domain::ids::RecordId;
+use oncegate_domain::key::Key;
+use oncegate_domain::scope::Scope;
+use oncegate_domain::space::SpaceHash;
+use oncegate_http::protocol::refusal::Refusal;
 
 /// The identity of a keyed request.
 #[derive(Clone, Debug, PartialEq, Eq)]

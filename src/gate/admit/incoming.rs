@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use http::request;
 
-use crate::config::{Route, ScopeRule};
-use crate::domain::fingerprint::Secrets;
-use crate::domain::key::KeyLimits;
-use crate::domain::normal_path::RequestPath;
-use crate::domain::scope::Salt;
 use crate::instance::token_verifier::TokenVerifier;
-use crate::protocol::fields::RequestOrigin;
+use oncegate_config::{Route, ScopeRule};
+use oncegate_domain::fingerprint::Secrets;
+use oncegate_domain::key::KeyLimits;
+use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::scope::Salt;
+use oncegate_http::protocol::fields::RequestOrigin;
 
 /// A request or message on its route, with all that its identity depends on but its body.
 #[derive(Clone, Copy)]

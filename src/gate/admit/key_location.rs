@@ -3,13 +3,13 @@
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode, request};
 
-use crate::config::{KeyRule, KeySource, Route};
-use crate::domain::fingerprint::{form, is_form};
-use crate::domain::key::{Key, KeyError, KeyLimits};
 use crate::gate::first_sent;
-use crate::protocol::fields;
-use crate::protocol::refusal::Refusal;
 use canonical_json::{Scalar, value_at};
+use oncegate_config::{KeyRule, KeySource, Route};
+use oncegate_domain::fingerprint::{form, is_form};
+use oncegate_domain::key::{Key, KeyError, KeyLimits};
+use oncegate_http::protocol::fields;
+use oncegate_http::protocol::refusal::Refusal;
 
 /// A key's value, unchecked; `None` if there is none.
 type FoundKey = Result<Option<Vec<u8>>, Refusal>;

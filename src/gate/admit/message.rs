@@ -12,14 +12,14 @@ use super::identity::KeySearch;
 use super::incoming::{Incoming, Realm};
 use super::method_override::find_evaded_route;
 use super::route_search::{OVERRIDDEN_METHOD, check_path};
-use crate::config::{Consumer, Route, RouteMode};
-use crate::domain::key::KeyLimits;
-use crate::domain::normal_path::RequestPath;
-use crate::domain::route_table::RouteMatch;
 use crate::gate::first_sent;
 use crate::gate::worker::{Gate, LiveConfig};
-use crate::protocol::fields::RequestOrigin;
-use crate::protocol::refusal::Refusal;
+use oncegate_config::{Consumer, Route, RouteMode};
+use oncegate_domain::key::KeyLimits;
+use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::route_table::RouteMatch;
+use oncegate_http::protocol::fields::RequestOrigin;
+use oncegate_http::protocol::refusal::Refusal;
 
 /// A message that is to be executed at most once.
 #[derive(Clone, Debug)]

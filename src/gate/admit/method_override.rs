@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use http::{Method, request};
 
-use crate::config::RouteMode;
-use crate::domain::fingerprint::form;
-use crate::domain::normal_path::RequestPath;
-use crate::domain::route_table::RouteMatch;
 use crate::gate::routing::{ActiveRoute, Router};
-use crate::protocol::fields;
+use oncegate_config::RouteMode;
+use oncegate_domain::fingerprint::form;
+use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::route_table::RouteMatch;
+use oncegate_http::protocol::fields;
 
 /// The query's parameter for the method, in Rails, Laravel, Express and others.
 const PARAMETER: &[u8] = b"_method";

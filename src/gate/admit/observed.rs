@@ -14,21 +14,21 @@ use super::key_location::{self, check_nominated, check_without_key};
 use super::origin::client_address;
 use super::read_only::{may_only_read, only_reads};
 use super::token::{CallerToken, verify_token};
-use crate::body::body_budget::BudgetShare;
-use crate::body::{CopyFailure, CopyResult};
-use crate::config::{Config, Route};
-use crate::domain::attempt::ReserveRequest;
-use crate::domain::ids::RecordId;
-use crate::domain::key::Key;
-use crate::domain::normal_path::RequestPath;
-use crate::domain::scope::Scope;
 use crate::gate::first_sent;
 use crate::gate::routing::ActiveRoute;
 use crate::gate::worker::{Gate, LiveConfig};
-use crate::protocol::fields::RequestOrigin;
-use crate::protocol::grpc::CallProtocol;
-use crate::protocol::refusal::Refusal;
-use crate::protocol::status::OncegateStatus;
+use oncegate_config::{Config, Route};
+use oncegate_domain::attempt::ReserveRequest;
+use oncegate_domain::ids::RecordId;
+use oncegate_domain::key::Key;
+use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::scope::Scope;
+use oncegate_http::body::body_budget::BudgetShare;
+use oncegate_http::body::{CopyFailure, CopyResult};
+use oncegate_http::protocol::fields::RequestOrigin;
+use oncegate_http::protocol::grpc::CallProtocol;
+use oncegate_http::protocol::refusal::Refusal;
+use oncegate_http::protocol::status::OncegateStatus;
 
 /// The result that an observed request would get under `mode = "enforce"`.
 #[derive(Debug)]

@@ -5,10 +5,10 @@ use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 use http_body_util::BodyExt;
 
-use crate::body::body_budget::{Arrived, BudgetExhausted, BudgetShare};
-use crate::body::request_body::{RequestBody, RequestBodyError};
 use crate::gate::pass::BODY_BROKE_OFF;
-use crate::protocol::refusal::{ReachedLimit, Refusal};
+use oncegate_http::body::body_budget::{Arrived, BudgetExhausted, BudgetShare};
+use oncegate_http::body::request_body::{RequestBody, RequestBodyError};
+use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
 
 /// Reads a body whole, up to a limit; a larger one can be read on with another limit.
 pub(super) struct BodyReader {

@@ -5,8 +5,8 @@ use http::{Method, request};
 
 use super::fingerprinting::Fingerprinting;
 use super::key_location;
-use crate::config::{Dialect, Route};
-use crate::protocol::graphql::GraphqlBodyForm;
+use oncegate_config::{Dialect, Route};
+use oncegate_http::protocol::graphql::GraphqlBodyForm;
 
 /// The size from which a body is large: a document takes up to 0.1 µs for each byte, ten times as long as JSON for a fingerprint.
 const LARGE_BODY: usize = 8 * 1024;
@@ -53,7 +53,7 @@ mod tests {
     use http::{HeaderValue, Request};
 
     use super::*;
-    use crate::config::{self, Overrides, ProcessEnvironment};
+    use oncegate_config::{self as config, Overrides, ProcessEnvironment};
 
     fn graphql_route() -> Arc<Route> {
         let folder = tempfile::tempdir().unwrap();

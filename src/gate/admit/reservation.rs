@@ -7,13 +7,13 @@ use bytes::Bytes;
 use http::request;
 
 use super::identity::RequestIdentity;
-use crate::config::{Route, RouteMode};
-use crate::domain::attempt::ReserveRequest;
-use crate::domain::fingerprint::Fingerprint;
-use crate::domain::ids::Token;
-use crate::domain::kept_path;
 use crate::instance::Instance;
-use crate::machine::fill_random;
+use oncegate_config::{Route, RouteMode};
+use oncegate_domain::attempt::ReserveRequest;
+use oncegate_domain::fingerprint::Fingerprint;
+use oncegate_domain::ids::Token;
+use oncegate_domain::kept_path;
+use oncegate_machine::fill_random;
 
 impl Instance {
     /// The reservation of a keyed request.

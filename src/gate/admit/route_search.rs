@@ -3,11 +3,11 @@
 use http::{StatusCode, request};
 
 use super::method_override::find_evaded_route;
-use crate::config::{Route, RouteMode};
-use crate::domain::normal_path::{RequestPath, has_unsafe_character};
-use crate::domain::route_table::RouteMatch;
 use crate::gate::routing::{ActiveRoute, Router};
-use crate::protocol::refusal::Refusal;
+use oncegate_config::{Route, RouteMode};
+use oncegate_domain::normal_path::{RequestPath, has_unsafe_character};
+use oncegate_domain::route_table::RouteMatch;
+use oncegate_http::protocol::refusal::Refusal;
 
 /// The result of looking for a request's route.
 pub(super) struct RouteSearch<'a> {

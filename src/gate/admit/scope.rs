@@ -8,11 +8,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use super::incoming::Incoming;
 use super::single_field::{AMBIGUOUS, single};
 use super::token::CallerToken;
-use crate::config::{Route, ScopeRule, ScopeSource};
-use crate::domain::auth_scheme::{ChangingCredentials, find_changing, is_lone_scheme};
-use crate::domain::fingerprint::form;
-use crate::domain::scope::Scope;
-use crate::protocol::refusal::Refusal;
+use oncegate_config::{Route, ScopeRule, ScopeSource};
+use oncegate_domain::auth_scheme::{ChangingCredentials, find_changing, is_lone_scheme};
+use oncegate_domain::fingerprint::form;
+use oncegate_domain::scope::Scope;
+use oncegate_http::protocol::refusal::Refusal;
 
 /// The parts of a scope: each part's configured name, and its value if the request has it. A value is never empty.
 pub(super) type ScopeParts<'a> = Vec<(&'a str, Option<Vec<u8>>)>;

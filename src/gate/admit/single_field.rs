@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderValue};
 
-use crate::protocol::refusal::Refusal;
+use oncegate_http::protocol::refusal::Refusal;
 
 /// With two values, nobody can tell which one the service would believe.
 pub(super) const AMBIGUOUS: Refusal = Refusal::ScopeMissing(

@@ -1,10 +1,10 @@
 //! A key that was stored before a rule of its route became narrower.
 
 use super::identity::RequestIdentity;
-use crate::config::Route;
-use crate::domain::execution_risk::{RecordSummary, RetryRule};
 use crate::gate::worker::{Gate, log_and_refuse};
-use crate::protocol::refusal::Refusal;
+use oncegate_config::Route;
+use oncegate_domain::execution_risk::{RecordSummary, RetryRule};
+use oncegate_http::protocol::refusal::Refusal;
 
 impl Gate {
     /// Looks up the key of a request that breaks a rule of its route which a reload or a start may have made narrower. A retry of a

@@ -7,8 +7,8 @@ use http::header::AUTHORIZATION;
 
 use super::single_field::single;
 use crate::instance::token_verifier::{TokenError, TokenVerifier};
-use crate::jwt::{ClaimReading, TokenFault, VerifiedToken};
-use crate::protocol::refusal::Refusal;
+use oncegate_http::protocol::refusal::Refusal;
+use oncegate_trust::jwt::{ClaimReading, TokenFault, VerifiedToken};
 
 /// A request's token, as far as it identifies the caller.
 #[derive(Clone, Debug)]

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-use crate::domain::ids::Token;
 use crate::instance::boot_time::BootInstant;
+use oncegate_domain::ids::Token;
 
 /// At most this many tokens are kept: 8 MiB. At 2,000 attempts a second that is five minutes, at 10,000 more than one.
 // See docs/decisions/0002-repair-lost-rows.md.

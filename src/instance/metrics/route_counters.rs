@@ -9,8 +9,8 @@ use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use serde::Serialize;
 
-use crate::domain::unknown_cause::UnknownCause;
-use crate::telemetry::metrics::Counter;
+use oncegate_domain::unknown_cause::UnknownCause;
+use oncegate_telemetry::metrics::Counter;
 
 /// A counter for each pair of a route and a label that was asked for.
 #[derive(Clone, Debug)]

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use framing_guard::FramingTimeouts;
 use http::uri::Authority;
 use oncegate::instance::boot_time::BootInstant;
-use oncegate::upstream::MemoryNetwork;
-use oncegate::upstream::connection_slots::UpstreamSlots;
+use oncegate_http::upstream::MemoryNetwork;
+use oncegate_http::upstream::connection_slots::UpstreamSlots;
 use tokio::io::DuplexStream;
 
 use crate::harness::in_process::{self, InProcess};

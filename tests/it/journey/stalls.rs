@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use framing_guard::FramingTimeouts;
-use oncegate::upstream::connection_slots::UpstreamSlots;
+use oncegate_http::upstream::connection_slots::UpstreamSlots;
 use tokio::net::TcpListener;
 
 use crate::harness::h2::H2Upstream;

@@ -1,6 +1,6 @@
 //! Admin requests that change nothing and reveal no secrets.
 
-use oncegate::domain::space::SpaceHash;
+use oncegate_domain::space::SpaceHash;
 use serde_json::{Value, json};
 
 use super::unknown;

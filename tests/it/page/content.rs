@@ -1,6 +1,6 @@
 //! The content of the page.
 
-use oncegate::domain::space::SpaceHash;
+use oncegate_domain::space::SpaceHash;
 use serde_json::json;
 
 use super::{Html, Visitor};

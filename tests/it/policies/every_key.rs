@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use oncegate::config::{KeyDoc, TOP, ValueKind};
+use oncegate_config::{KeyDoc, TOP, ValueKind};
 
 /// Keys that every test's file has, so that no test module needs to set them.
 const IN_EVERY_FILE: [&str; 4] = ["listen", "admin.listen", "telemetry.log", "telemetry.format"];

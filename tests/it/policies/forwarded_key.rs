@@ -1,6 +1,6 @@
 //! The key that the service gets.
 
-use oncegate::domain::key::{Key, KeyLimits, KeySyntax};
+use oncegate_domain::key::{Key, KeyLimits, KeySyntax};
 
 use crate::harness::{Store, World};
 

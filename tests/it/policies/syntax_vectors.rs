@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use oncegate::domain::key::{Key, KeyLimits, KeySyntax};
+use oncegate_domain::key::{Key, KeyLimits, KeySyntax};
 use serde_json::Value;
 
 use crate::harness::{Store, World};

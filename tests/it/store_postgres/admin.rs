@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join;
-use oncegate::domain::attempt::ReserveRequest;
-use oncegate::store::admin::{DecisionResult, IdRange, KeyFilter, OperatorAction, OperatorDecision, Target};
-use oncegate::store::{
-    self, ApplyOperatorDecisionParams, ListAuditEntriesParams, ListKeysParams, Store, StoreSettings,
+use oncegate_domain::attempt::ReserveRequest;
+use oncegate_store::admin::{DecisionResult, IdRange, KeyFilter, OperatorAction, OperatorDecision, Target};
+use oncegate_store::{
+    self as store, ApplyOperatorDecisionParams, ListAuditEntriesParams, ListKeysParams, Store, StoreSettings,
 };
 
 use crate::harness::database_link::DatabaseLink;
@@ -63,7 +63,7 @@ async fn a_locked_row_is_reported_and_the_others_are_decided() {
         (OperatorAction::NotExecuted, [DecisionResult::Held, DecisionResult::Done]),
         (
             OperatorAction::Purge,
-            [DecisionResult::Held, DecisionResult::Changed(oncegate::domain::state::StateKind::Retryable)],
+            [DecisionResult::Held, DecisionResult::Changed(oncegate_domain::state::StateKind::Retryable)],
         ),
     ] {
         let decided = world

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures_util::future::{join, join_all, join4};
-use oncegate::store::{self, SettleResult, StoreError, StoreSettings};
+use oncegate_store::{self as store, SettleResult, StoreError, StoreSettings};
 use rustix::process::{Signal, kill_process};
 use tokio::task::{JoinHandle, block_in_place};
 use tokio_postgres::Client;

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join, join_all};
-use oncegate::domain::attempt::ReserveRequest;
-use oncegate::domain::recovery::RecoveryPoint;
-use oncegate::domain::service_report::{ReportKind, ReportResult, ReservationHandle, ServiceReport};
-use oncegate::store::{self, ExtendDeadlineParams, ListAuditEntriesParams, StoreSettings};
+use oncegate_domain::attempt::ReserveRequest;
+use oncegate_domain::recovery::RecoveryPoint;
+use oncegate_domain::service_report::{ReportKind, ReportResult, ReservationHandle, ServiceReport};
+use oncegate_store::{self as store, ExtendDeadlineParams, ListAuditEntriesParams, StoreSettings};
 use serde_json::json;
 use tokio_postgres::Client;
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join;
-use oncegate::domain::attempt::{AttemptOutcome, ReserveResult, Settlement};
-use oncegate::domain::delivery::{DeliveryJob, DeliveryPolicy, EnqueueResult, PickUpRequest};
-use oncegate::domain::ids::Token;
-use oncegate::domain::response_policy::OnUnknown;
-use oncegate::domain::retry::RetryPolicy;
-use oncegate::domain::state::{KeyState, StateKind};
-use oncegate::store::{self, EnqueueParams, ExpectedRecord, GiveUpParams, SettleResult, Store};
+use oncegate_domain::attempt::{AttemptOutcome, ReserveResult, Settlement};
+use oncegate_domain::delivery::{DeliveryJob, DeliveryPolicy, EnqueueResult, PickUpRequest};
+use oncegate_domain::ids::Token;
+use oncegate_domain::response_policy::OnUnknown;
+use oncegate_domain::retry::RetryPolicy;
+use oncegate_domain::state::{KeyState, StateKind};
+use oncegate_store::{self as store, EnqueueParams, ExpectedRecord, GiveUpParams, SettleResult, Store};
 
 use crate::harness::database_link::DatabaseLink;
 use crate::harness::postgres;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use oncegate::store::{self, ListInFlightParams, OpenError, SettleResult, SweepParams};
+use oncegate_store::{self as store, ListInFlightParams, OpenError, SettleResult, SweepParams};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::task::block_in_place;
 use tokio::time::Instant;

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::{join, join_all};
-use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
-use oncegate::domain::state::KeyState;
-use oncegate::domain::unknown_cause::UnknownCause;
-use oncegate::store::{
-    self, ExpectedRecord, ListInFlightParams, ReapParams, ReapScope, SettleResult, Store, StoreError, StoreSettings,
-    SweepParams, TakeOverParams,
+use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
+use oncegate_domain::state::KeyState;
+use oncegate_domain::unknown_cause::UnknownCause;
+use oncegate_store::{
+    self as store, ExpectedRecord, ListInFlightParams, ReapParams, ReapScope, SettleResult, Store, StoreError,
+    StoreSettings, SweepParams, TakeOverParams,
 };
 use tokio::time::timeout;
 use tokio_postgres::Client;

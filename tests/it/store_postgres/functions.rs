@@ -5,13 +5,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::{join, join_all};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest};
-use oncegate::domain::record::Record;
-use oncegate::domain::response::StoredResponse;
-use oncegate::domain::service_report::{ReservationHandle, RouteRetention};
-use oncegate::domain::state::KeyState;
-use oncegate::protocol::fields;
-use oncegate::store::{self, ExpectedRecord, ReapParams, SettleResult, Store, StoreRouteRetentionParams, SweepParams};
+use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest};
+use oncegate_domain::record::Record;
+use oncegate_domain::response::StoredResponse;
+use oncegate_domain::service_report::{ReservationHandle, RouteRetention};
+use oncegate_domain::state::KeyState;
+use oncegate_http::protocol::fields;
+use oncegate_store::{
+    self as store, ExpectedRecord, ReapParams, SettleResult, Store, StoreRouteRetentionParams, SweepParams,
+};
 use tokio_postgres::{AsyncMessage, Client, Error, NoTls};
 
 use crate::harness::postgres::{self, Cluster, TestDatabase};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use oncegate::store;
+use oncegate_store as store;
 use tokio::net::TcpListener;
 use tokio::task::block_in_place;
 use tokio::time::Instant;

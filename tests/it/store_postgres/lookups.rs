@@ -1,9 +1,9 @@
 //! Look-ups of large responses.
 
 use futures_util::future::join_all;
-use oncegate::domain::record::Record;
-use oncegate::domain::state::KeyState;
-use oncegate::store::{self, StoreSettings};
+use oncegate_domain::record::Record;
+use oncegate_domain::state::KeyState;
+use oncegate_store::{self as store, StoreSettings};
 
 use crate::harness::database_link::DatabaseLink;
 use crate::harness::postgres;
@@ -19,7 +19,7 @@ fn body(record: Option<Record>) -> Option<bytes::Bytes> {
 }
 
 /// Completes so many keys with a response of 1 MiB.
-async fn complete_large(world: &StoreFixture, count: u8) -> Vec<oncegate::domain::attempt::ReserveRequest> {
+async fn complete_large(world: &StoreFixture, count: u8) -> Vec<oncegate_domain::attempt::ReserveRequest> {
     let reserve_requests: Vec<_> = (0..count).map(|n| new_reserve_request(&format!("k-{n}"))).collect();
     join_all(reserve_requests.iter().zip(0..).map(async |(reserve_request, n)| {
         world.reserve(reserve_request).await;

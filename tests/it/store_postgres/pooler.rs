@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use oncegate::store::{self, SettleResult, StoreError, StoreSettings};
+use oncegate_store::{self as store, SettleResult, StoreError, StoreSettings};
 
 use crate::harness::pgbouncer::{self, Bouncer};
 use crate::harness::postgres::{self, Cluster};

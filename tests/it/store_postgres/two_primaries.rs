@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use oncegate::store::{self, ListInFlightParams, OpenError, PrimaryCheck, StoreError};
+use oncegate_store::{self as store, ListInFlightParams, OpenError, PrimaryCheck, StoreError};
 use tokio::io::AsyncReadExt;
 use tokio::task::{block_in_place, spawn_blocking};
 use tokio_postgres::Client;

@@ -1,7 +1,7 @@
 //! Upkeep beside a request or a decision that commits at the same moment.
 
 use futures_util::future::join;
-use oncegate::domain::service_report::{ReportKind, ReportResult, ReservationHandle, ServiceReport};
+use oncegate_domain::service_report::{ReportKind, ReportResult, ReservationHandle, ServiceReport};
 
 use crate::harness::store_fixture::{
     DAY, StoreFixture, UNKNOWN, completion, new_enqueue_request, new_reserve_request, settlement,

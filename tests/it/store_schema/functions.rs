@@ -1,6 +1,6 @@
 //! The functions that PostgreSQL runs for a program: each program has those of its own version.
 
-use oncegate::store::{self, OpenError, StoreSettings};
+use oncegate_store::{self as store, OpenError, StoreSettings};
 use tokio_postgres::Client;
 
 use super::names;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use oncegate::store;
+use oncegate_store as store;
 use tokio::time::timeout;
 use tokio_postgres::Client;
 

@@ -1,6 +1,6 @@
 //! A serving role with no more rights than it needs.
 
-use oncegate::store::{self, OpenError, StoreSettings};
+use oncegate_store::{self as store, OpenError, StoreSettings};
 
 use super::functions;
 use crate::harness::postgres::{self, TestDatabase};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use oncegate::store::statement::Statement;
+use oncegate_store::statement::Statement;
 use tokio_postgres::types::Type;
 
 use super::{functions, sqlite_in_memory};
@@ -12,9 +12,9 @@ use crate::harness::store_fixture::StoreFixture;
 /// Texts that are parts of statements.
 const PARTS: [&str; 1] = ["key_columns"];
 
-/// The SQL files of a folder of `src/store` that are statements, by their names.
+/// The SQL files of a folder of `crates/store/src` that are statements, by their names.
 pub(super) fn sql_files(folder: &str) -> Vec<(String, String)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store").join(folder);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/store/src").join(folder);
     let mut files: Vec<(String, String)> = fs::read_dir(&folder)
         .unwrap()
         .map(|file| file.unwrap().path())

@@ -272,7 +272,7 @@ async fn a_tls_collector_is_verified_with_the_systems_authorities() {
     let authority = Authority::new();
     let collector = Collector::start().await;
     let pair = authority.issue(&["127.0.0.1"]);
-    let server = oncegate::tls::server_config(pair.certificate.as_bytes(), pair.key.as_bytes(), None).unwrap();
+    let server = oncegate_trust::tls::server_config(pair.certificate.as_bytes(), pair.key.as_bytes(), None).unwrap();
     let front = TlsFront::before(collector.address, FrontMode::Tls(server)).await;
     let world = World::with(Store::sqlite(), |setup| {
         let setup = setup.environment("SSL_CERT_FILE", authority.file().to_str().unwrap());

@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::os::unix::fs::{PermissionsExt, chown};
 
-use oncegate::store;
-use oncegate::telemetry::logs::error_causes;
+use oncegate_store as store;
+use oncegate_telemetry::logs::error_causes;
 use tempfile::TempDir;
 use tokio_postgres::NoTls;
 

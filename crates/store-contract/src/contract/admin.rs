@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use oncegate::domain::attempt::ReserveRequest;
-use oncegate::domain::ids::InstanceId;
-use oncegate::domain::scope::Scope;
-use oncegate::domain::space::SpaceHash;
-use oncegate::domain::state::StateKind;
-use oncegate::store::admin::{DecisionResult, IdRange, KeyEntry, KeyFilter, OperatorAction};
-use oncegate::store::{
+use oncegate_domain::attempt::ReserveRequest;
+use oncegate_domain::ids::InstanceId;
+use oncegate_domain::scope::Scope;
+use oncegate_domain::space::SpaceHash;
+use oncegate_domain::state::StateKind;
+use oncegate_store::admin::{DecisionResult, IdRange, KeyEntry, KeyFilter, OperatorAction};
+use oncegate_store::{
     ApplyOperatorDecisionParams, LeaseRenewal, ListAuditEntriesParams, ListInstancesParams, StoreLocation,
 };
 

@@ -5,11 +5,11 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult};
-use oncegate::domain::fingerprint::{BodyRule, Fingerprint, FingerprintRules, Recipe};
-use oncegate::domain::response::StoredResponse;
-use oncegate::domain::state::KeyState;
-use oncegate::store::{ExpectedRecord, SettleResult};
+use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult};
+use oncegate_domain::fingerprint::{BodyRule, Fingerprint, FingerprintRules, Recipe};
+use oncegate_domain::response::StoredResponse;
+use oncegate_domain::state::KeyState;
+use oncegate_store::{ExpectedRecord, SettleResult};
 
 use crate::store_fixture::{
     DAY, StoreFixture, UNKNOWN, completion, new_reserve_request, new_reserve_request_in, next_attempt_request,

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use oncegate::domain::attempt::ReserveRequest;
-use oncegate::domain::execution_risk::ActionRisk;
-use oncegate::domain::ids::{InstanceId, RecordId};
-use oncegate::domain::state::{KeyState, StateKind};
-use oncegate::store::admin::{
+use oncegate_domain::attempt::ReserveRequest;
+use oncegate_domain::execution_risk::ActionRisk;
+use oncegate_domain::ids::{InstanceId, RecordId};
+use oncegate_domain::state::{KeyState, StateKind};
+use oncegate_store::admin::{
     AuditEntry, Cursor, DecisionResult, DecisionResults, IdRange, KeyEntry, KeyFilter, OperatorAction,
     OperatorDecision, Target,
 };
-use oncegate::store::{
+use oncegate_store::{
     ApplyOperatorDecisionParams, CountInstancesBehindParams, LeaseRenewal, ListAuditEntriesParams, ListKeysParams,
     SettleResult,
 };

@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, Settlement};
-use oncegate::domain::delivery::{DeliveryJob, DeliveryPolicy, EnqueueResult, PickUpRequest, PickUpResult};
-use oncegate::domain::ids::{InstanceId, RecordId};
-use oncegate::domain::probe::{ProbeFinding, ProbeSchedule, ProbeVerdict};
-use oncegate::domain::record::Record;
-use oncegate::domain::recovery::RecoveryPoint;
-use oncegate::domain::response_policy::OnUnknown;
-use oncegate::domain::retry::RetryPolicy;
-use oncegate::domain::service_report::{ReportKind, ReportResult, ReservationHandle, ServiceReport};
-use oncegate::domain::state::StateKind;
-use oncegate::store::admin::{COUNTED_MAX, DecisionResult, OperatorAction, OperatorDecision, Target};
-use oncegate::store::{ApplyOperatorDecisionParams, ClaimProbesParams, ExpectedRecord, GiveUpParams, SettleResult};
+use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest, Settlement};
+use oncegate_domain::delivery::{DeliveryJob, DeliveryPolicy, EnqueueResult, PickUpRequest, PickUpResult};
+use oncegate_domain::ids::{InstanceId, RecordId};
+use oncegate_domain::probe::{ProbeFinding, ProbeSchedule, ProbeVerdict};
+use oncegate_domain::record::Record;
+use oncegate_domain::recovery::RecoveryPoint;
+use oncegate_domain::response_policy::OnUnknown;
+use oncegate_domain::retry::RetryPolicy;
+use oncegate_domain::service_report::{ReportKind, ReportResult, ReservationHandle, ServiceReport};
+use oncegate_domain::state::StateKind;
+use oncegate_store::admin::{COUNTED_MAX, DecisionResult, OperatorAction, OperatorDecision, Target};
+use oncegate_store::{ApplyOperatorDecisionParams, ClaimProbesParams, ExpectedRecord, GiveUpParams, SettleResult};
 
 use crate::store_fixture::{
     DAY, StoreFixture, UNKNOWN, any_time, completion, new_enqueue_request, new_pick_up_request, new_reserve_request,
@@ -119,7 +119,7 @@ pub async fn one_of_many_simultaneous_enqueues_or_reservations_gets_the_key(worl
     });
     let reserves = (0..20).map(|_| async {
         let reservation = world.store().reserve(next_attempt_request(&first)).await.unwrap();
-        matches!(reservation, oncegate::domain::attempt::ReserveResult::Fresh(_))
+        matches!(reservation, oncegate_domain::attempt::ReserveResult::Fresh(_))
     });
     let (accepted, reserved) = tokio::join!(join_all(accepts), join_all(reserves));
     assert_eq!(accepted.into_iter().chain(reserved).filter(|has_it| *has_it).count(), 1);

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest};
-use oncegate::domain::key_holder::KeyHolder;
-use oncegate::store::{CountLiveKeysParams, ExpectedRecord, MoveLiveKeysParams};
+use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest};
+use oncegate_domain::key_holder::KeyHolder;
+use oncegate_store::{CountLiveKeysParams, ExpectedRecord, MoveLiveKeysParams};
 
 use crate::store_fixture::{
     DAY, StoreFixture, completion, new_enqueue_request, new_reserve_request, new_reserve_request_in,

@@ -3,12 +3,12 @@
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
-use oncegate::domain::attempt::{
+use oncegate_domain::attempt::{
     AttemptLease, AttemptOutcome, ReplacedRecord, ReserveRequest, ReserveResult, Settlement,
 };
-use oncegate::domain::state::KeyState;
-use oncegate::domain::unknown_cause::UnknownCause;
-use oncegate::store::{self, ExpectedRecord, SettleResult, StoreSettings};
+use oncegate_domain::state::KeyState;
+use oncegate_domain::unknown_cause::UnknownCause;
+use oncegate_store::{self as store, ExpectedRecord, SettleResult, StoreSettings};
 
 use crate::store_fixture::{
     DAY, StoreFixture, UNKNOWN, completion, new_reserve_request, next_attempt_request, response, settlement,

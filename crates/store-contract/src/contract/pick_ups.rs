@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, Settlement};
-use oncegate::domain::delivery::{DeliveryJob, DeliveryPolicy, PickUpRequest};
-use oncegate::domain::ids::Token;
-use oncegate::domain::response_policy::OnUnknown;
-use oncegate::domain::retry::RetryPolicy;
-use oncegate::domain::state::StateKind;
-use oncegate::domain::unknown_cause::UnknownCause;
-use oncegate::store::{GiveUpParams, ReapParams};
+use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest, Settlement};
+use oncegate_domain::delivery::{DeliveryJob, DeliveryPolicy, PickUpRequest};
+use oncegate_domain::ids::Token;
+use oncegate_domain::response_policy::OnUnknown;
+use oncegate_domain::retry::RetryPolicy;
+use oncegate_domain::state::StateKind;
+use oncegate_domain::unknown_cause::UnknownCause;
+use oncegate_store::{GiveUpParams, ReapParams};
 
 use super::deliveries::{RETRY, ids, pick, settlement_of, terms};
 use super::losses::{copy_keys, fall_back};

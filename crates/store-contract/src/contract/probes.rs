@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
-use oncegate::domain::ids::RecordId;
-use oncegate::domain::kept_path::keep_path;
-use oncegate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, ProbeVerdict, SettledKey};
-use oncegate::domain::state::{KeyState, StateKind};
-use oncegate::store::{ClaimProbesParams, ExpectedRecord, ListSettledKeysParams};
+use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
+use oncegate_domain::ids::RecordId;
+use oncegate_domain::kept_path::keep_path;
+use oncegate_domain::probe::{Probe, ProbeFinding, ProbeSchedule, ProbeVerdict, SettledKey};
+use oncegate_domain::state::{KeyState, StateKind};
+use oncegate_store::{ClaimProbesParams, ExpectedRecord, ListSettledKeysParams};
 
 use crate::store_fixture::{
     DAY, StoreFixture, UNKNOWN, any_time, completion, new_reserve_request, new_reserve_request_in,

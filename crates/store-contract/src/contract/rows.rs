@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use http::StatusCode;
-use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest};
-use oncegate::domain::response::StoredResponse;
-use oncegate::store::{SettleResult, StoreError};
+use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest};
+use oncegate_domain::response::StoredResponse;
+use oncegate_store::{SettleResult, StoreError};
 
 use crate::store_fixture::{
     DAY, StoreFixture, UNKNOWN, completion, new_reserve_request, next_attempt_request, own_instance, renewal, response,

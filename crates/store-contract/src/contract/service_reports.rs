@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, Settlement};
-use oncegate::domain::grpc_status::GrpcStatus;
-use oncegate::domain::ids::Token;
-use oncegate::domain::recovery::RecoveryPoint;
-use oncegate::domain::service_report::{ReportKind, ReportResult, ReservationHandle, ReservedKey, ServiceReport};
-use oncegate::domain::state::{KeyState, StateKind};
-use oncegate::domain::unknown_cause::UnknownCause;
-use oncegate::store::{ExpectedRecord, FindReservationParams};
+use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest, Settlement};
+use oncegate_domain::grpc_status::GrpcStatus;
+use oncegate_domain::ids::Token;
+use oncegate_domain::recovery::RecoveryPoint;
+use oncegate_domain::service_report::{ReportKind, ReportResult, ReservationHandle, ReservedKey, ServiceReport};
+use oncegate_domain::state::{KeyState, StateKind};
+use oncegate_domain::unknown_cause::UnknownCause;
+use oncegate_store::{ExpectedRecord, FindReservationParams};
 
 use crate::store_fixture::{
     DAY, StoreFixture, UNKNOWN, completion, new_reserve_request, next_attempt_request, response, settlement, token,

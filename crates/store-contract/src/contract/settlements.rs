@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use oncegate::domain::attempt::AttemptOutcome;
-use oncegate::domain::state::StateKind;
-use oncegate::store::{ExpectedRecord, SettleResult};
+use oncegate_domain::attempt::AttemptOutcome;
+use oncegate_domain::state::StateKind;
+use oncegate_store::{ExpectedRecord, SettleResult};
 
 use crate::store_fixture::{
     DAY, StoreFixture, UNKNOWN, completion, new_reserve_request, next_attempt_request, response, settlement,

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult};
-use oncegate::domain::delivery::EnqueueResult;
-use oncegate::domain::fingerprint::{BodyRule, Fingerprint, FingerprintRules, Recipe};
-use oncegate::domain::state::StateKind;
-use oncegate::domain::unknown_cause::UnknownCause;
-use oncegate::store::admin::{IdRange, KeyFilter};
-use oncegate::store::{ExpectedRecord, ListKeysParams, TakeOverParams};
+use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult};
+use oncegate_domain::delivery::EnqueueResult;
+use oncegate_domain::fingerprint::{BodyRule, Fingerprint, FingerprintRules, Recipe};
+use oncegate_domain::state::StateKind;
+use oncegate_domain::unknown_cause::UnknownCause;
+use oncegate_store::admin::{IdRange, KeyFilter};
+use oncegate_store::{ExpectedRecord, ListKeysParams, TakeOverParams};
 
 use crate::store_fixture::{
     DAY, StoreFixture, UNKNOWN, any_time, completion, new_enqueue_request, new_reserve_request, next_attempt_request,

@@ -3,10 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
-use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult};
-use oncegate::domain::ids::InstanceId;
-use oncegate::store::{ExpectedRecord, LeaseRenewal, ReapScope, ReapedRows, RenewResult, RouteIdentity, SettleResult};
-use oncegate::store::{
+use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult};
+use oncegate_domain::ids::InstanceId;
+use oncegate_store::{ExpectedRecord, LeaseRenewal, ReapScope, ReapedRows, RenewResult, RouteIdentity, SettleResult};
+use oncegate_store::{
     ExtendDeadlineParams, ReapParams, RememberRouteIdentitiesParams, ReplaceSaltParams, ReservedAttempt, SweepParams,
 };
 

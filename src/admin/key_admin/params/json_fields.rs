@@ -12,8 +12,8 @@ use serde_json::{Map, Value};
 use super::{KeySelection, add_condition, build_response, check_note, check_typed_headers};
 use crate::admin::key_admin::AdminMethod;
 use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
-use crate::domain::response::StoredResponse;
-use crate::store::admin::{KeyFilter, OperatorAction, OperatorDecision};
+use oncegate_domain::response::StoredResponse;
+use oncegate_store::admin::{KeyFilter, OperatorAction, OperatorDecision};
 
 /// `{"name": "value"}`, or `[["name", "value"], …]` where a name comes more than once.
 #[derive(Deserialize)]

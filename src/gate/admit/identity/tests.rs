@@ -6,10 +6,10 @@ use http::{Request, Version};
 
 use super::super::incoming::Realm;
 use super::*;
-use crate::config::{self, Config, Overrides, ProcessEnvironment};
-use crate::domain::normal_path::RequestPath;
-use crate::domain::scope::Salt;
-use crate::protocol::fields::RequestOrigin;
+use oncegate_config::{self as config, Config, Overrides, ProcessEnvironment};
+use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::scope::Salt;
+use oncegate_http::protocol::fields::RequestOrigin;
 
 /// A caller that every route with the default scope identifies.
 const CALLER: (&str, &str) = ("authorization", "Bearer t");

@@ -1,0 +1,118 @@
+//! The resolved configuration as text, for people.
+
+use std::fmt::Write;
+
+use super::exposure;
+use super::route_settings::scope;
+use super::units::show_size;
+use super::words::Word;
+use super::{Config, Consumer, Route, RouteMode, TlsConfig, ValueOrigin};
+use oncegate_domain::auth_scheme::{BETRAYING_ENDS, CredentialLife, SCHEMES};
+use oncegate_domain::fingerprint::Secrets;
+
+/// The output of `oncegate check`: the proxy's own settings and each resolved route. Never has a secret or a password;
+/// the warnings are left to the caller.
+pub fn describe(config: &Config) -> String {
+    let mut lines = DescriptionTable::default();
+    let tls = config.tls.as_ref().map(describe_tls).unwrap_or_default();
+    let token = match (&config.admin.token, config.admin.open, &config.admin.token_file) {
+        (Some(_), ..) => " with a token".to_owned(),
+        (None, true, _) => ", open to everybody on this machine".to_owned(),
+        (None, false, Some(file)) => format!(" with the token in {}", file.display()),
+        (None, false, None) => ", without a place for its token".to_owned(),
+    };
+    lines.row("listen", &format!("{}{tls}, admin on {}{token}", config.listen, config.admin.listen));
+    lines.row("upstream", &config.pass.upstream.to_string());
+    let encrypted = if config.store.encrypt { ", responses encrypted" } else { "" };
+    lines.row("store", &format!("{}{encrypted}", config.store.url));
+    let shared = match &config.cache.redis {
+        None => String::new(),
+        Some(server) if config.secrets.is_empty() => format!(", shared through {server} without a secret"),
+        Some(server) => format!(", shared through {server}, encrypted"),
+    };
+    lines.row("cache", &format!("{} of memory{shared}", show_size(config.cache.memory)));
+    lines.row("service", &config.service);
+    lines.row("secret", &secrets(&config.secrets));
+    for (label, value) in exposure::describe(config) {
+        lines.row(label, &value);
+    }
+    if let Some(jwt) = &config.jwt {
+        let rules = &jwt.rules;
+        let algorithms: Vec<_> = rules.algorithms.iter().map(|algorithm| format!("{algorithm:?}")).collect();
+        let (audience, algorithms) = (rules.audience.join(", "), algorithms.join(", "));
+        lines.row("tokens", &format!("of {} for {audience}, keys at {}, {algorithms}", rules.issuer, jwt.keys));
+    }
+    if config.routes.iter().any(|route| route.mode != RouteMode::Off && route.scope.reads_authorization()) {
+        lines.row("credentials", &changing_schemes());
+    }
+    for route in &config.routes {
+        describe_route(&mut lines, route);
+    }
+    for consumer in &config.consumers {
+        describe_consumer(&mut lines, consumer);
+    }
+    lines.text
+}
+
+/// The schemes that a scope which reads `Authorization` refuses.
+fn changing_schemes() -> String {
+    let rows = SCHEMES.iter().filter(|row| row.life == CredentialLife::Differs);
+    let names: Vec<_> = rows.flat_map(|row| row.names).copied().collect();
+    format!(
+        "400 scope-missing for those that differ with each try: {}, and any with a parameter like {}",
+        names.join(", "),
+        BETRAYING_ENDS.join(", ")
+    )
+}
+
+/// The secrets by their names, which reveal nothing of them.
+fn secrets(secrets: &Secrets) -> String {
+    match &*secrets.names() {
+        [] => "none".into(),
+        [current] => format!("set, named {current}"),
+        [current, previous @ ..] => format!("set, named {current}; previous ones {}", previous.join(", ")),
+    }
+}
+
+fn describe_tls(tls: &TlsConfig) -> String {
+    let clients = match &tls.clients {
+        None => String::new(),
+        Some((authorities, clients)) => {
+            format!(", client certificates of {}, {}", authorities.display(), clients.word())
+        }
+    };
+    format!(" with TLS ({}{clients})", tls.certificate.display())
+}
+
+fn describe_route(lines: &mut DescriptionTable, route: &Route) {
+    lines.text.push('\n');
+    lines.row("route", &route.name);
+    for setting in route.settings() {
+        let preset = setting.origins.iter().find(|(origin, _)| *origin == ValueOrigin::Dialect);
+        let keys = preset.map_or(String::new(), |(_, keys)| format!("  (dialect: {})", keys.join(", ")));
+        lines.row(&format!("  {}", setting.label), &format!("{}{keys}", setting.value));
+    }
+}
+
+fn describe_consumer(lines: &mut DescriptionTable, consumer: &Consumer) {
+    lines.text.push('\n');
+    lines.row("consumer", &format!("{} of {}", consumer.queue, consumer.broker));
+    lines.row("  as", &format!("POST {} ({})", consumer.path, consumer.route));
+    lines.row("  key", &consumer.key.to_text());
+    lines.row("  scope", &scope(&consumer.scope));
+    lines.row("  at once", &consumer.prefetch.to_string());
+    let dead = consumer.dead_letter_exchange.as_ref().map(|exchange| format!("to the exchange {exchange}"));
+    lines.row("  dead letters", &dead.unwrap_or_else(|| "rejected".into()));
+}
+
+/// Labels and values in two columns.
+#[derive(Default)]
+struct DescriptionTable {
+    text: String,
+}
+
+impl DescriptionTable {
+    fn row(&mut self, label: &str, value: &str) {
+        writeln!(self.text, "{label:<16}{value}").expect("writing to a String does not fail");
+    }
+}

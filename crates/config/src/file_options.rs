@@ -1,0 +1,243 @@
+//! The options at the top of the file, and all tables of the file.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use super::admin::AdminConfig;
+use super::consumers::ConsumerOptions;
+use super::cors::CorsOptions;
+use super::jwt::JwtOptions;
+use super::key_doc::KeyDoc;
+use super::limits::LimitsConfig;
+use super::options::options;
+use super::reader::DeclaredTable;
+use super::redis_server::RedisServer;
+use super::route_options::{DEFAULTS, RouteOptions};
+use super::store::{LeaseConfig, StoreConfig};
+use super::telemetry::TelemetryConfig;
+use super::tls::TlsOptions;
+use super::units;
+use super::upstream_tls::UpstreamTlsOptions;
+use super::value_parsers::socket_address;
+use super::words::{Word, words};
+use super::{authorize, delivery, fingerprint, key, limits, outcome, reconcile};
+
+words! {
+    /// The handling of a state-changing request that no route guards.
+    pub enum UnguardedPolicy {
+        /// It passes.
+        Pass = "pass",
+        /// 403.
+        Refuse = "refuse",
+    }
+}
+
+options! {
+    /// The options at the top of the file.
+    #[derive(Clone, Debug)]
+    pub struct TopOptions {
+        /// address and port for clients
+        listen: Text = "127.0.0.1:8080" => SocketAddr, parsed(socket_address);
+        /// the service, as `http://host:port` or `https://host:port` (or `--upstream`, or ONCEGATE_UPSTREAM)
+        upstream: Text;
+        /// keeps services that share a database apart; part of every key
+        service: Text = "default" => Arc<str>, parsed(parse_service);
+        /// keys the fingerprints' HMAC and encrypts the salt of the scopes; empty for neither
+        secret: Text = "${ONCEGATE_SECRET:-}";
+        /// earlier secrets, still read while keys made under them live
+        previous_secrets: Texts = [];
+        /// networks whose forwarding fields and `header:` scope parts are believed
+        trusted_proxies: Texts = ["127.0.0.0/8", "::1"] => Vec<IpNet>, values(parse_network);
+        /// state-changing requests that no route guards: let them through, or answer 403
+        unguarded: Choice(UnguardedPolicy::WORDS) = "pass" => UnguardedPolicy, choice();
+        /// between failing /readyz and closing the listener
+        drain_delay: Duration = "0s" => Duration, duration();
+        /// how long running attempts may take to finish at shutdown
+        drain_timeout: Duration = "40s" => Duration, duration_above_zero();
+        /// the URI before the slug in a problem's `type`
+        problem_base: Text = "/.oncegate/problems/" => Box<str>, parsed(parse_problem_base);
+        /// the origins whose pages may read answers that no route owns
+        cors: Table(CorsOptions::KEYS) = {};
+        /// TLS towards clients; absent for cleartext
+        tls: Table(TlsOptions::KEYS) = {};
+        /// TLS towards `https://` services
+        upstream_tls: Table(UpstreamTlsOptions::KEYS) = {};
+        /// the issuer of callers' tokens, for `jwt:CLAIM` parts of scopes
+        jwt: Table(JwtOptions::KEYS) = {};
+        /// the bounds on what clients can hold
+        limits: Table(LimitsConfig::KEYS) = {} => LimitsConfig, inner(LimitsConfig::read);
+        /// the operators' listener
+        admin: Table(AdminConfig::KEYS) = {};
+        /// where keys are kept
+        store: Table(StoreConfig::KEYS) = {};
+        /// completed responses outside the store, for replays
+        cache: Table(CacheConfig::KEYS) = {} => CacheConfig, inner(CacheConfig::read);
+        /// logs and traces of the proxy itself
+        telemetry: Table(TelemetryConfig::KEYS) = {} => TelemetryConfig, inner(TelemetryConfig::read);
+        /// fields for each route that does not write them itself
+        defaults: Table(DEFAULTS) = {};
+        /// which requests are guarded, and how
+        routes: Tables(RouteOptions::KEYS) = [];
+        /// queues whose messages are requests of a route
+        consumers: Tables(ConsumerOptions::KEYS) = [];
+    }
+}
+
+options! {
+    /// The options of `[cache]`.
+    #[derive(Clone, Debug)]
+    pub struct CacheConfig {
+        /// how much of them is kept, so that a replay need not read the store; `0B` keeps none
+        memory: Size = "64MiB" => u64, parsed(units::parse_size);
+        /// a Redis or Valkey server that shares them between instances, as `redis://user:password@host:6379/0`, or
+        /// `rediss://` for TLS; empty for none
+        redis: Text = "" => Option<RedisServer>, concealed(RedisServer::parse);
+    }
+}
+
+/// The options at the top of the file, with all others in its tables.
+pub const TOP: &[KeyDoc] = TopOptions::KEYS;
+
+/// The tables, each with its place in words, in the order in which an unknown key is looked for.
+pub(super) const TABLES: &[DeclaredTable] = &[
+    ("at the top of the file, before the first table", TOP),
+    ("in `[[routes]]` or `[defaults]`", DEFAULTS),
+    ("in `[[routes]]`", RouteOptions::KEYS),
+    ("in `[limits]`", LimitsConfig::KEYS),
+    ("in `[admin]`", AdminConfig::KEYS),
+    ("in `[store]`", StoreConfig::KEYS),
+    ("in `lease` of `[store]`", LeaseConfig::KEYS),
+    ("in `[cache]`", CacheConfig::KEYS),
+    ("in `[telemetry]`", TelemetryConfig::KEYS),
+    ("in `cors`", CorsOptions::KEYS),
+    ("in `upstream_tls`", UpstreamTlsOptions::KEYS),
+    ("in a route's `key`", key::KeyOptions::KEYS),
+    ("in a route's `fingerprint`", fingerprint::FingerprintOptions::KEYS),
+    ("in a rule of a route's `outcome`", outcome::OutcomeOptions::KEYS),
+    ("in a route's `replay`", authorize::ReplayOptions::KEYS),
+    ("in a route's `reconcile`", reconcile::ReconcileOptions::KEYS),
+    ("in `[[consumers]]`", ConsumerOptions::KEYS),
+    ("in a route's `retry`", delivery::RetryOptions::KEYS),
+    ("in a route's `limits`", limits::CallerLimits::KEYS),
+];
+
+pub(super) fn parse_service(text: &str) -> Result<Arc<str>, String> {
+    let word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_.-".contains(&byte);
+    if (1..=63).contains(&text.len()) && text.bytes().all(word) {
+        return Ok(text.into());
+    }
+    Err("is no name of a service: write 1 to 63 small letters, digits, `_`, `.` and `-`".into())
+}
+
+fn parse_network(text: &str) -> Result<IpNet, String> {
+    let network: IpNet = match text.parse::<IpAddr>() {
+        Ok(address) => address.into(),
+        Err(_) => text.parse().map_err(|_| "is no network: write `10.0.0.0/8` or an address like `::1`".to_owned())?,
+    };
+    if network.trunc() != network {
+        return Err("has bits set beyond its prefix: write the network's first address".into());
+    }
+    Ok(network)
+}
+
+/// Parses the beginning of a URI reference, which a slug completes: RFC 9457 wants a URI reference as the `type`.
+fn parse_problem_base(text: &str) -> Result<Box<str>, String> {
+    let begins = ["/", "http://", "https://", "urn:", "tag:"].iter().any(|start| text.starts_with(start));
+    if begins && text.bytes().all(|byte| matches!(byte, 0x21..=0x7e) && !b"\"<>\\^`{|}".contains(&byte)) {
+        return Ok(text.into());
+    }
+    Err("is no beginning of a URI: write `/.oncegate/problems/` or `https://docs.example.com/errors#`".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ConfigProblems;
+    use crate::environment::FakeEnvironment;
+    use crate::key_doc::ValueKind::{Choice, Table, Tables};
+    use crate::{Overrides, load};
+
+    /// Every key that is no table, with a file that gives it this value.
+    fn files_with(value: impl Fn(&KeyDoc) -> Vec<String>) -> Vec<(String, String)> {
+        fn walk(before: &str, keys: &[KeyDoc], found: &mut dyn FnMut(String, &KeyDoc)) {
+            for key in keys {
+                let path = format!("{before}{}", key.name);
+                match key.kind {
+                    Table(keys) => walk(&format!("{path}."), keys, found),
+                    Tables(keys) => walk(&format!("{path}[0]."), keys, found),
+                    _ => found(path, key),
+                }
+            }
+        }
+        let mut files = Vec::new();
+        walk("", TOP, &mut |path, key| {
+            for value in value(key) {
+                let consumer = "amqp = 'amqp://b'\nqueue = 'q'\nroute = 'r'";
+                // A rule is a table in a list, with the keys that it must have.
+                let rule = path.split_once("outcome[0].").map(|(before, field)| {
+                    let others =
+                        [("pointer", "'/a'"), ("is", "'store'")].into_iter().filter(|(name, _)| *name != field);
+                    let others: String = others.map(|(name, value)| format!("{name} = {value}, ")).collect();
+                    (format!("{before}outcome"), format!("[{{ {others}{field} = {value} }}]"))
+                });
+                let (of, value) = rule.unwrap_or_else(|| (path.clone(), value));
+                let file = match of.strip_prefix("routes[0].").or(of.strip_prefix("consumers[0].")) {
+                    Some(field) if path.starts_with("consumers") => {
+                        let others = consumer.lines().filter(|line| !line.starts_with(&format!("{field} =")));
+                        let others: String = others.map(|line| format!("{line}\n")).collect();
+                        let route = "[[routes]]\nname = 'r'\npath = '/'";
+                        format!("{route}\n[[consumers]]\n{others}{field} = {value}")
+                    }
+                    None => format!("{of} = {value}"),
+                    Some("name") => format!("[[routes]]\npath = '/'\nname = {value}"),
+                    Some("path") => format!("[[routes]]\nname = 'r'\npath = {value}"),
+                    Some(field) => format!("[[routes]]\nname = 'r'\npath = '/'\n{field} = {value}"),
+                };
+                let file = if path == "upstream" { file } else { format!("upstream = 'http://a'\n{file}") };
+                // Requests that are stored encrypted need a secret.
+                let file = match path.ends_with(".delivery") {
+                    true => format!("secret = 'a secret of some length'\n{file}"),
+                    false => file,
+                };
+                files.push((path.clone(), file));
+            }
+        });
+        files
+    }
+
+    fn problems(file: &str) -> Option<ConfigProblems> {
+        load(Some("f".as_ref()), &Overrides::default(), &FakeEnvironment::default().with_file("f", file)).err()
+    }
+
+    #[test]
+    fn every_key_is_read_and_its_kind_is_checked() {
+        for (path, file) in files_with(|_| vec!["1979-05-27".into()]) {
+            let problems = problems(&file).expect(&file);
+            assert!(
+                problems.iter().any(|problem| problem.path == path && problem.message.starts_with("must be ")),
+                "{path}: {problems}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_default_and_every_word_of_a_choice_is_accepted() {
+        let values = |key: &KeyDoc| match key.kind {
+            Choice(words) => words.iter().map(|word| format!("{word:?}")).collect(),
+            _ => key.default.map(str::to_owned).into_iter().collect(),
+        };
+        for (path, file) in files_with(values) {
+            assert_eq!(problems(&file), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn defaults_has_every_key_of_a_route_but_its_names_and_path() {
+        let routes = RouteOptions::KEYS;
+        assert_eq!([routes[0].name, routes[1].name, routes[2].name], ["name", "was", "path"]);
+        assert!(routes[3..].iter().map(|key| key.name).eq(DEFAULTS.iter().map(|key| key.name)));
+    }
+}

@@ -1,0 +1,141 @@
+//! Reads and checks a route's `key` and `forward_key`.
+
+use http::HeaderName;
+
+use super::options::options;
+use super::reader::Section;
+use super::value_parsers::{header_name, is_of_connection, json_pointer};
+use super::words::Word;
+use canonical_json::Pointer;
+use oncegate_domain::key::{KeyLimits, KeySyntax};
+
+/// The store has an index of keys, and index entries have an upper bound: 1024 leaves room for the other columns.
+const KEY_LENGTH_MAX: usize = KeyLimits::WIDEST.length_max;
+
+/// Fields about the caller or the content, which cannot carry a key as well.
+const UNUSABLE_FIELDS: [&str; 5] = ["authorization", "content-type", "cookie", "host", "proxy-authorization"];
+
+/// The longest step of `derive:STEP`: it is appended to every key of its route.
+const STEP_LENGTH_MAX: usize = 64;
+
+const NO_FIELD: &str = "is empty: name a field, or another place of the key alone";
+
+/// The reason for the bounds of a key's length.
+const LENGTH_WHY: &str = "an empty key names nothing, and the store has an index of keys";
+
+/// The place and the syntax of a request's key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRule {
+    /// The places to look; the first that is present counts. At least one.
+    pub sources: Vec<KeySource>,
+    /// Refuse a request without a key, rather than pass it unguarded.
+    pub required: bool,
+    /// The syntax of a key.
+    pub syntax: KeySyntax,
+    /// The shortest and the longest key.
+    pub limits: KeyLimits,
+}
+
+/// A place where a key may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// A value of a JSON body.
+    Body(Pointer),
+    /// A field of a form body.
+    Form(Box<str>),
+    /// A request field.
+    Header(HeaderName),
+    /// A query parameter.
+    Query(Box<str>),
+}
+
+impl KeyRule {
+    /// The request fields that may carry the key, the first that counts before the others.
+    pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
+        self.sources.iter().filter_map(|source| match source {
+            KeySource::Header(name) => Some(name),
+            KeySource::Body(_) | KeySource::Form(_) | KeySource::Query(_) => None,
+        })
+    }
+}
+
+/// The key as the service sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ForwardKey {
+    /// The key with this step appended, as a key of its own.
+    Derive(Box<str>),
+    /// No key: for services whose own client library re-sends requests that have one.
+    None,
+    /// The key as the client sent it.
+    Same,
+}
+
+options! {
+    /// The options of a route's `key`.
+    pub(super) struct KeyOptions {
+        /// the request field that carries the key; of several, the first that is present
+        header: TextOrTexts = "Idempotency-Key" => Vec<HeaderName>, distinct_values(NO_FIELD, parse_key_field);
+        /// the query parameter that carries the key
+        query: Text = "" => Option<KeySource>, optional(|name| Ok(KeySource::Query(name.into())));
+        /// the field of a form body that carries the key
+        form: Text = "" => Option<KeySource>, optional(|name| Ok(KeySource::Form(name.into())));
+        /// the JSON Pointer to the key in a JSON body
+        body: Text = "" => Option<KeySource>, optional(parse_key_pointer);
+        /// refuse a request without a key, rather than pass it unguarded
+        required: Boolean = false => bool, boolean();
+        /// the shortest key, in characters
+        min_length: Integer = 1 => usize, integer(1..=KEY_LENGTH_MAX, LENGTH_WHY);
+        /// the longest key, in characters
+        max_length: Integer = 255 => usize, integer(1..=KEY_LENGTH_MAX, LENGTH_WHY);
+        /// the syntax of a key: quoted or bare, quoted, any text, or a UUID
+        syntax: Choice(KeySyntax::WORDS) = "ietf" => KeySyntax, choice();
+    }
+}
+
+pub(super) fn read(section: &Section<'_>) -> KeyRule {
+    let KeyOptions { header, query, form, body, required, min_length, max_length, syntax } = KeyOptions::read(section);
+    if min_length > max_length {
+        let message =
+            format!("`min_length` ({min_length}) must not be over `max_length` ({max_length}): no key would do");
+        section.conflict(&["min_length", "max_length"], message);
+    }
+    let others: Vec<_> = [query, form, body].into_iter().flatten().collect();
+    // Default headers give way to another source that is written.
+    let counts = section.position("header").is_written() || others.is_empty();
+    let headers = header.into_iter().filter(|_| counts).map(KeySource::Header);
+    let limits = KeyLimits { length_min: min_length, length_max: max_length };
+    KeyRule { sources: headers.chain(others).collect(), required, syntax, limits }
+}
+
+fn parse_key_field(text: &str) -> Result<HeaderName, String> {
+    match header_name(text)? {
+        name if is_of_connection(&name) || UNUSABLE_FIELDS.contains(&name.as_str()) => {
+            Err("carries something else and cannot carry a key".into())
+        }
+        name => Ok(name),
+    }
+}
+
+fn parse_key_pointer(text: &str) -> Result<KeySource, String> {
+    let pointer = json_pointer(text)?;
+    if pointer.is_pattern() {
+        return Err("has a `*`: a key is one value, in one place".into());
+    }
+    Ok(KeySource::Body(pointer))
+}
+
+/// Parses `same`, `none` or `derive:STEP`.
+pub(super) fn parse_forward_key(text: &str) -> Result<ForwardKey, String> {
+    match (text, text.strip_prefix("derive:")) {
+        ("same", _) => Ok(ForwardKey::Same),
+        ("none", _) => Ok(ForwardKey::None),
+        (_, Some(step)) => {
+            let word = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+            match (1..=STEP_LENGTH_MAX).contains(&step.len()) && step.bytes().all(word) {
+                true => Ok(ForwardKey::Derive(step.into())),
+                false => Err("has no proper step: write 1 to 64 letters, digits, `_`, `.` and `-` behind it".into()),
+            }
+        }
+        _ => Err("is not known: write `same`, `none` or `derive:STEP`".into()),
+    }
+}

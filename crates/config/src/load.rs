@@ -1,0 +1,225 @@
+//! Reads and checks the file, and all of its tables but the routes and the consumers.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue};
+
+use super::environment::Environment;
+use super::file_options::{TABLES, TopOptions, parse_service};
+use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
+use super::reader::{ConfigReader, ExternalValue, Section};
+use super::routes::{self, RouteContext};
+use super::scope::ProofSources;
+use super::value_parsers::{read_upstream, socket_address};
+use super::wording::syntax_hint;
+use super::{
+    AdminToken, Config, Overrides, StoreLocation, UpstreamTarget, admin, consumers, cors, file_access, jwt, secrets,
+    store, tls, warnings,
+};
+use oncegate_trust::tls::{Authorities, Trust};
+
+/// Reads and checks a configuration. A flag overrides an environment variable, a variable overrides the file, and the
+/// file overrides a default; an empty variable counts as none. Without a file, the values come from flags, variables
+/// and defaults.
+///
+/// # Errors
+/// All problems.
+pub fn load(
+    file: Option<&Path>,
+    overrides: &Overrides,
+    environment: &dyn Environment,
+) -> Result<Config, ConfigProblems> {
+    let source = ConfigText::read(file, environment)?;
+    let table = source.parse()?;
+    let reader = source.reader(overrides, environment);
+    let config = read_config(&reader, table.get_ref());
+    match (config, reader.into_problems()) {
+        (_, Some(problems)) => Err(problems),
+        (Some(mut config), None) => {
+            config.warnings.extend(file_access::warnings(file, table.get_ref(), &config.store.url, environment));
+            Ok(config)
+        }
+        (None, None) => unreachable!("a missing value has its problem"),
+    }
+}
+
+/// Reads the address of the operators' listener alone, from the same places as [`load()`]. The rest of the file need only
+/// be TOML: a client of a running instance need not have its secrets or its upstream.
+///
+/// # Errors
+/// The problems of the address, or of the file.
+pub fn admin_listen(
+    file: Option<&Path>,
+    overrides: &Overrides,
+    environment: &dyn Environment,
+) -> Result<SocketAddr, ConfigProblems> {
+    read_part(file, overrides, environment, |top| top.table("admin").parsed("listen", socket_address))
+}
+
+/// Reads the operators' token alone, in the same way.
+///
+/// # Errors
+/// The problems of the token, or of the file.
+pub fn admin_token(file: Option<&Path>, environment: &dyn Environment) -> Result<Option<AdminToken>, ConfigProblems> {
+    read_part(file, &Overrides::default(), environment, |top| {
+        admin::read_client_token(&top.table("admin"), store_location(top).as_ref())
+    })
+}
+
+/// Reads the name of the service alone, in the same way.
+///
+/// # Errors
+/// The problems of the name, or of the file.
+pub fn service_name(file: &Path, environment: &dyn Environment) -> Result<Arc<str>, ConfigProblems> {
+    read_part(Some(file), &Overrides::default(), environment, |top| top.parsed("service", parse_service))
+}
+
+/// Reads one value of a file, whatever problems the rest of it has.
+fn read_part<T>(
+    file: Option<&Path>,
+    overrides: &Overrides,
+    environment: &dyn Environment,
+    read: impl FnOnce(&Section<'_>) -> T,
+) -> Result<T, ConfigProblems> {
+    let source = ConfigText::read(file, environment)?;
+    let table = source.parse()?;
+    let reader = source.reader(overrides, environment);
+    let found = read(&reader.top(table.get_ref()));
+    match reader.is_unreadable() {
+        false => Ok(found),
+        true => Err(reader.into_problems().expect("an unreadable value has its problem")),
+    }
+}
+
+/// A configuration as it is written.
+struct ConfigText {
+    /// The file's name; `None` where the values come from flags and variables alone.
+    name: Option<String>,
+    text: String,
+}
+
+impl ConfigText {
+    fn read(file: Option<&Path>, environment: &dyn Environment) -> Result<Self, ConfigProblems> {
+        let mut source = Self { name: file.map(|file| file.display().to_string()), text: String::new() };
+        if let Some(path) = file {
+            let text = environment.read(path);
+            source.text = text.map_err(|error| source.problem(None, format!("cannot be read: {error}")))?;
+        }
+        Ok(source)
+    }
+
+    fn parse(&self) -> Result<Spanned<DeTable<'_>>, ConfigProblems> {
+        DeTable::parse(&self.text).map_err(|error| {
+            // Not the error's own `Display`, which prints the line: there may be a password in it.
+            let position = error.span().map(|span| line_and_column(&self.text, span.start));
+            let message = error.message().replace('\n', ", ");
+            let hint = error.span().and_then(|span| syntax_hint(&self.text, span.start));
+            self.problem(position, hint.map_or(message.clone(), |hint| format!("{message} ({hint})")))
+        })
+    }
+
+    /// A problem of the file as a whole.
+    fn problem(&self, position: Option<(usize, usize)>, message: String) -> ConfigProblems {
+        let file = self.name.as_deref().map(Into::into);
+        ConfigProblems(vec![ConfigProblem { file, position, path: String::new(), message }])
+    }
+
+    fn reader<'a>(&'a self, overrides: &'a Overrides, environment: &'a dyn Environment) -> ConfigReader<'a> {
+        let variable = |name| environment.variable(name).filter(|value| !value.is_empty());
+        let value = |path, from, value: Option<String>| value.map(|value| ExternalValue { path, from, value });
+        let external = [
+            value("listen", "--listen", overrides.listen.clone()),
+            value("upstream", "--upstream", overrides.upstream.clone()),
+            value("admin.listen", "--admin", overrides.admin.clone()),
+            value("store.url", "--store", overrides.store.clone()),
+        ];
+        let variables = [
+            ("listen", "ONCEGATE_LISTEN"),
+            ("upstream", "ONCEGATE_UPSTREAM"),
+            ("admin.listen", "ONCEGATE_ADMIN_LISTEN"),
+            ("admin.token", "ONCEGATE_ADMIN_TOKEN"),
+            ("store.url", "ONCEGATE_STORE_URL"),
+            ("telemetry.log", "ONCEGATE_LOG"),
+        ];
+        let variables = variables.map(|(path, name)| value(path, name, variable(name)));
+        let external = external.into_iter().chain(variables).flatten().collect();
+        let mut defaults = DeTable::new();
+        if let Some(scope) = &overrides.scope {
+            let part = |part: &'a str| Spanned::new(0..0, DeValue::String(part.trim().into()));
+            let parts: DeArray<'_> = scope.split(',').map(part).collect();
+            defaults.insert(Spanned::new(0..0, "scope".into()), Spanned::new(0..0, DeValue::Array(parts)));
+        }
+        ConfigReader::new(self.name.as_deref(), &self.text, TABLES, environment, external, defaults)
+    }
+}
+
+/// The place of the store, where its URL can be read; its problems are reported with the rest of its table.
+fn store_location(top: &Section<'_>) -> Option<StoreLocation> {
+    StoreLocation::parse(&top.table("store").text("url")?.value).ok()
+}
+
+fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Option<Config> {
+    let top = reader.top(table);
+    let options = TopOptions::read(&top);
+    let admin_section = top.table("admin");
+    let admin = admin::read(&admin_section, &top, store_location(&top).as_ref());
+    let listeners = [("listen", &top, options.listen), ("admin.listen", &admin_section, admin.listen)];
+    let listeners = listeners.into_iter().filter(|(_, section, _)| section.is_right(&["listen"]));
+    let listeners: Vec<_> = listeners.map(|(name, _, address)| (name, address)).collect();
+    let upstream = read_upstream(&top, &listeners);
+    let secrets = secrets::read(&top);
+    let cors = cors::read(&top.table("cors"));
+    let tls = tls::read(&top.table("tls"));
+    let jwt = jwt::read(&top.table("jwt"));
+    let store = store::read(&top.table("store"), &secrets);
+    // A table with a problem of its own is there: the scopes that need it have none.
+    let issuer = match &jwt {
+        None => Some("".into()),
+        Some(jwt) => jwt.as_ref().map(|jwt| jwt.rules.issuer.clone().into()),
+    };
+    let has_client_certificates = tls.as_ref().is_none_or(|tls| tls.as_ref().is_some_and(|tls| tls.clients.is_some()));
+    let proofs = ProofSources { issuer, has_client_certificates };
+    let context = RouteContext { upstream, listeners, secrets, lease_expiry: store.lease.expiry, proofs };
+    let (pass, routes) = routes::read(&top, &context);
+    let consumers = consumers::read(&top, &routes, top.count("routes").max(1) == routes.len());
+    let collector = options.telemetry.otlp.iter().map(|collector| &collector.upstream);
+    let issuer = jwt.iter().flatten().filter_map(|jwt| jwt.upstream());
+    let needs_tls = collector.chain(issuer).any(|upstream| matches!(upstream, UpstreamTarget::Https(..)));
+    let needs_tls = needs_tls || options.cache.redis.iter().any(|server| server.tls);
+    let trust = match needs_tls || consumers.iter().any(|consumer| consumer.broker.tls) {
+        true => Trust::new(reader.system_authorities()),
+        false => Trust::new(&Authorities::empty()),
+    };
+    let mut config = Config {
+        pass: pass?,
+        secrets: context.secrets?,
+        cors: Arc::new(cors),
+        tls: tls?,
+        files: reader.files(),
+        trust,
+        jwt: jwt?.map(|jwt| Arc::new(jwt.with_claims_of(&routes))),
+        admin,
+        store,
+        routes: routes.into_iter().map(Arc::new).collect(),
+        consumers: consumers.into_iter().map(Arc::new).collect(),
+        warnings: Vec::new(),
+        options,
+    };
+    config.warnings = warnings::collect(&config);
+    config.warnings.extend(reader.read_authorities().and_then(warn_of_no_authorities));
+    Some(config)
+}
+
+/// A warning where no authority at all was found: one unreadable file among many is harmless.
+fn warn_of_no_authorities(authorities: &Authorities) -> Option<String> {
+    let why = authorities.problems.first().map(|why| format!(" ({why})")).unwrap_or_default();
+    authorities.roots.is_empty().then(|| {
+        format!(
+            "no certificate authority was found{why}, so every `https://` service will be refused: install \
+             ca-certificates, or name a file in SSL_CERT_FILE"
+        )
+    })
+}

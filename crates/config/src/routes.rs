@@ -1,0 +1,216 @@
+//! Reads and checks `[[routes]]` and `[defaults]`.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use http::Method;
+use toml::Spanned;
+use toml::de::DeTable;
+
+use super::delivery::DeliveryMode;
+use super::reader::{Located, Section};
+use super::route::Route;
+use super::route_options::{RouteOptions, StoreDownPolicy, parse_host, parse_name};
+use super::scope::ProofSources;
+use super::upstream::UpstreamTarget;
+use super::value_origins::{ValueOrigin, ValueOrigins};
+use super::value_parsers::{OwnListener, read_upstream};
+use super::{
+    PassThroughConfig, challenge, cors, dialect, fingerprint, methods, reconcile, scope, statuses, upstream_tls,
+};
+use oncegate_domain::fingerprint::{PathForm, Secrets};
+use oncegate_domain::path_pattern::PathPattern;
+use oncegate_domain::route_table::Spelling;
+
+/// The route of a file without routes.
+static BUILT_IN: LazyLock<Spanned<DeTable<'static>>> =
+    LazyLock::new(|| DeTable::parse("name = 'default'\npath = '/{*rest}'").expect("it is TOML"));
+
+/// The keys at the top that routes fall back to; `limits` there is another table than a route's.
+const TOP_FALLBACKS: [&str; 3] = ["cors", "upstream", "upstream_tls"];
+
+/// The settings from elsewhere in the file; `None` where one of them has a problem.
+pub(super) struct RouteContext {
+    pub upstream: Option<Arc<UpstreamTarget>>,
+    /// Empty where they have problems.
+    pub listeners: Vec<OwnListener>,
+    pub secrets: Option<Secrets>,
+    pub lease_expiry: Duration,
+    pub proofs: ProofSources,
+}
+
+/// Reads the settings of unguarded requests, and the routes that have a name, a path and a service.
+pub(super) fn read<'a>(top: &Section<'a>, context: &RouteContext) -> (Option<PassThroughConfig>, Vec<Route>) {
+    let defaults = top.table("defaults").into_defaults().with_flags();
+    let fallbacks =
+        TopTables { cors: top.table("cors").into_defaults(), upstream_tls: top.table("upstream_tls").into_defaults() };
+    // Read once without a route, for problems in a field that every route overrides.
+    let pass = read_route(&defaults, None, &fallbacks, context).zip(context.upstream.clone());
+    let pass = pass.map(|(route, upstream)| PassThroughConfig {
+        upstream,
+        connect_timeout: route.connect_timeout,
+        upstream_idle_timeout: route.upstream_idle_timeout,
+        give_up_after: route.retry.give_up_after,
+        tls: route.upstream_tls,
+    });
+    let routes = top.tables("routes").into_iter();
+    let mut sections: Vec<_> = routes.map(|route| route.with_fallback(&defaults)).collect();
+    if sections.is_empty() {
+        sections.push(defaults.with_built_in(RouteOptions::KEYS, "routes[0]", BUILT_IN.get_ref()));
+    }
+    let sections: Vec<_> = sections.into_iter().map(dialect::with_preset).collect();
+    let mut top_origins = ValueOrigins::default();
+    top.note_origins(ValueOrigin::Top, &mut top_origins);
+    let mut signatures = RouteSignatures::default();
+    let mut routes = Vec::new();
+    for section in &sections {
+        let signature = read_signature(section);
+        let route = read_route(section, signature.path.as_ref(), &fallbacks, context);
+        if let (Some(name), Some(path), Some(route)) = (&signature.name, &signature.path, route) {
+            let was = signature.was.iter().map(|was| Arc::clone(&was.value)).collect();
+            let mut origins = ValueOrigins::default();
+            section.note_origins(ValueOrigin::Route, &mut origins);
+            if section.text("upstream").is_some_and(|text| text.value.is_empty()) {
+                // It stands for the one at the top.
+                origins.forget("upstream");
+            }
+            origins.add_fallbacks(&top_origins, &TOP_FALLBACKS);
+            routes.push(Route { name: Arc::clone(&name.value), was, path: path.clone(), origins, ..route });
+        }
+        signatures.add(section, signature);
+    }
+    (pass, routes)
+}
+
+/// The tables at the top that a route's tables of the same names fall back to.
+struct TopTables<'a> {
+    cors: Section<'a>,
+    upstream_tls: Section<'a>,
+}
+
+/// The part of a route that may conflict with other routes, whatever problems the rest of it has.
+struct RouteSignature {
+    host: Option<Box<str>>,
+    name: Option<Located<Arc<str>>>,
+    was: Vec<Located<Arc<str>>>,
+    path: Option<PathPattern>,
+    /// Empty where they have a problem.
+    methods: Vec<Method>,
+}
+
+fn read_signature(section: &Section<'_>) -> RouteSignature {
+    let name = section.required("name", parse_name);
+    let methods = methods::read(section);
+    RouteSignature {
+        // It is read again with the other fields: its problem is reported once.
+        host: section.optional("host", parse_host),
+        name: name.map(|value| Located { value, position: section.position("name") }),
+        was: section.list("was", parse_name),
+        path: section.required("path", PathPattern::parse),
+        methods: if section.is_right(&["methods"]) { methods } else { Vec::new() },
+    }
+}
+
+impl RouteSignature {
+    /// Its name and its earlier ones.
+    fn names(&self) -> impl Iterator<Item = &Located<Arc<str>>> {
+        self.name.iter().chain(&self.was)
+    }
+
+    fn quoted_name(&self) -> String {
+        self.name.as_ref().map_or("another route".into(), |name| format!("`{}`", name.value))
+    }
+}
+
+/// The signatures of the routes so far.
+#[derive(Default)]
+struct RouteSignatures(Vec<RouteSignature>);
+
+impl RouteSignatures {
+    /// Adds a signature, and reports its conflicts with those before it.
+    fn add(&mut self, section: &Section<'_>, signature: RouteSignature) {
+        self.report_shared_names(section, &signature);
+        for other in &self.0 {
+            if other.host == signature.host
+                && let (Some(one), Some(path)) = (&other.path, &signature.path)
+                && let Some(method) = signature.methods.iter().find(|method| other.methods.contains(method))
+                && one.is_same_as(path)
+            {
+                let message =
+                    format!("{} and {} both match {method} at this path", other.quoted_name(), signature.quoted_name());
+                section.problem("path", message);
+            }
+        }
+        self.0.push(signature);
+    }
+
+    /// Reports each name that the signature shares with one before it, and each that it has twice: every stored key
+    /// must have one route at most.
+    fn report_shared_names(&self, section: &Section<'_>, signature: &RouteSignature) {
+        let theirs: Vec<_> = self.0.iter().flat_map(RouteSignature::names).collect();
+        let own: Vec<_> = signature.names().collect();
+        for (index, name) in own.iter().enumerate() {
+            let is_same = |other: &&Located<Arc<str>>| other.value == name.value;
+            if theirs.iter().copied().any(|other| is_same(&other)) {
+                section.reader().problem(&name.position, format!("is another route's name too: `{}`", name.value));
+            } else if own[..index].iter().any(is_same) {
+                section.reader().problem(&name.position, format!("is this route's name already: `{}`", name.value));
+            }
+        }
+    }
+}
+
+/// Reads all of a route but its name, its earlier names and its path, which are left empty. `None` without a service, or where
+/// the route has a problem.
+fn read_route<'a>(
+    section: &Section<'a>,
+    path: Option<&PathPattern>,
+    tops: &TopTables<'a>,
+    context: &RouteContext,
+) -> Option<Route> {
+    let options = RouteOptions::read(section);
+    let upstream = match section.text("upstream") {
+        Some(text) if text.value.is_empty() => context.upstream.clone(),
+        Some(_) => read_upstream(section, &context.listeners),
+        None => None,
+    };
+    let scope = scope::read(section, Some(&context.proofs));
+    let challenge = challenge::read(section, scope.as_ref());
+    let path_form = match path {
+        Some(path) if options.spelling == Spelling::Same => PathForm::lenient(path),
+        _ => PathForm::Normal,
+    };
+    let recipe = fingerprint::read(&section.table("fingerprint"), options.dialect, path_form, context.secrets.as_ref());
+    let statuses = statuses::read(section);
+    let cors = cors::read(&section.table("cors").with_fallback(&tops.cors));
+    let (quiet_after, reconcile) =
+        reconcile::read(&section.table("reconcile"), options.store_down == StoreDownPolicy::Bypass);
+    let is_without_secret = context.secrets.as_ref().is_some_and(|secrets| secrets.current().is_none());
+    if options.delivery != DeliveryMode::Sync && is_without_secret {
+        let message = "needs a `secret` at the top of the file: what is queued is stored encrypted, and never without";
+        section.problem("delivery", message);
+    }
+    let called = [
+        upstream.as_ref(),
+        reconcile.as_ref().map(|reconcile| &reconcile.lookup.upstream),
+        options.replay.authorize.as_ref().map(|authorize| &authorize.upstream),
+    ];
+    let needs_tls = called.into_iter().flatten().any(|target| matches!(**target, UpstreamTarget::Https(..)));
+    let upstream_tls = upstream_tls::read(&section.table("upstream_tls").with_fallback(&tops.upstream_tls), needs_tls);
+    Some(Route {
+        name: "".into(),
+        was: Vec::new(),
+        path: PathPattern::default(),
+        upstream: upstream?,
+        upstream_tls: upstream_tls?,
+        scope: scope?,
+        challenge,
+        recipe,
+        statuses: statuses?,
+        quiet_after: context.lease_expiry + quiet_after,
+        reconcile,
+        cors: Arc::new(cors),
+        origins: ValueOrigins::default(),
+        options,
+    })
+}

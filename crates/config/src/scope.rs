@@ -1,0 +1,252 @@
+//! Reads and checks `scope`: the parts of a request that tell callers apart.
+
+use std::sync::Arc;
+
+use http::HeaderName;
+
+use super::reader::{Located, Section};
+use oncegate_domain::auth_scheme::is_betraying;
+
+/// The parts of a request that tell callers apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScopeRule {
+    /// Empty for `none`: all callers share their keys.
+    pub parts: Vec<ScopePart>,
+    /// Whether these are the parts of the default. Under it, a keyed request that has a Cookie and neither of the two
+    /// default fields is refused: the cookie identifies its caller, and this scope does not read it.
+    pub is_default: bool,
+}
+
+impl ScopeRule {
+    /// Whether a part is a claim of a token.
+    pub fn reads_token(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part.source, ScopeSource::Jwt { .. }))
+    }
+
+    /// Whether a part is the credentials of `Authorization`, unread.
+    pub fn reads_authorization(&self) -> bool {
+        self.parts.iter().any(|part| part.source == ScopeSource::Authorization)
+    }
+
+    /// The names of the fields that its parts are in.
+    pub fn header_names(&self) -> impl Iterator<Item = &HeaderName> {
+        self.parts.iter().filter_map(|part| match &part.source {
+            ScopeSource::Header(name) => Some(name),
+            ScopeSource::Authorization | ScopeSource::Jwt { .. } => Some(&http::header::AUTHORIZATION),
+            ScopeSource::Cookie(_) => Some(&http::header::COOKIE),
+            ScopeSource::ClientCertificate | ScopeSource::Query(_) => None,
+        })
+    }
+}
+
+/// One part of a request that tells callers apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScopePart {
+    /// Its place in a request.
+    pub source: ScopeSource,
+    /// Whether a request may lack it.
+    pub optional: bool,
+    /// The part as it is written, without `?`, a field's name in lower case. It is part of the scope's hash.
+    pub name: Box<str>,
+}
+
+/// The place of a part of the scope in a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ScopeSource {
+    /// The `Authorization` field.
+    Authorization,
+    /// The verified certificate of the connection.
+    ClientCertificate,
+    /// A cookie of this name.
+    Cookie(Box<str>),
+    /// A field that a trusted proxy has set.
+    Header(HeaderName),
+    /// A claim of the verified token.
+    Jwt {
+        /// The claim's name.
+        claim: Box<str>,
+        /// The token's issuer: the same name from two issuers is two callers.
+        issuer: Arc<str>,
+    },
+    /// A parameter of the query.
+    Query(Box<str>),
+}
+
+/// The proofs of a caller's identity that the configuration sets up.
+pub(super) struct ProofSources {
+    /// The issuer of tokens.
+    pub issuer: Option<Arc<str>>,
+    /// Whether clients have certificates.
+    pub has_client_certificates: bool,
+}
+
+/// An entry of the list; `None` for the word `none`.
+type ScopeEntry = Option<ScopePart>;
+
+/// Reads `scope`; `None` where it has a problem. `proofs` is `None` for messages, which have no connection and no credentials.
+pub(super) fn read(section: &Section<'_>, proofs: Option<&ProofSources>) -> Option<ScopeRule> {
+    let entries = section.list("scope", |text| parse(text, proofs));
+    let is_none = entries.iter().any(|entry| entry.value.is_none());
+    if !section.is_right(&["scope"]) {
+        return None;
+    } else if entries.is_empty() {
+        section.problem("scope", "is empty: write [\"none\"] if all callers are to share their keys");
+        return None;
+    } else if is_none && entries.len() > 1 {
+        section.problem("scope", "has `none` beside others: `none` means that nothing tells callers apart");
+        return None;
+    }
+    for (index, entry) in entries.iter().enumerate() {
+        let source = |entry: &Located<ScopeEntry>| entry.value.as_ref().map(|part| part.source.clone());
+        if entries[..index].iter().any(|before| source(before) == source(entry)) {
+            section.reader().problem(&entry.position, "is listed a second time");
+            return None;
+        }
+    }
+    let parts: Vec<_> = entries.into_iter().filter_map(|entry| entry.value).collect();
+    let is_default = parts == default_parts();
+    Some(ScopeRule { parts, is_default })
+}
+
+const CHANGES: &str = "names a value that differs with each try or each token: a retry would be another caller, and would be \
+                       executed again";
+
+/// Fields whose value differs with each try, besides those whose names say so.
+const CHANGING_FIELDS: [&str; 5] = ["dpop", "signature-input", "traceparent", "x-request-id", "x-wsse"];
+
+/// Claims whose value differs with each token (RFC 7519 section 4.1, OpenID Connect Core sections 2 and 3.3.2.11).
+const CHANGING_CLAIMS: [&str; 7] = ["at_hash", "c_hash", "exp", "iat", "jti", "nbf", "nonce"];
+
+const NOT_IN_MESSAGES: &str = "has a part that a message does not have: write `header:NAME` or `none`";
+
+/// The parts of the default that `route_options` declares, to recognize them where they are written.
+fn default_parts() -> Vec<ScopePart> {
+    let part = |source, name: &str| ScopePart { source, optional: true, name: name.into() };
+    let api_key = ScopeSource::Header(HeaderName::from_static("x-api-key"));
+    vec![part(ScopeSource::Authorization, "authorization"), part(api_key, "header:x-api-key")]
+}
+
+fn parse(text: &str, proofs: Option<&ProofSources>) -> Result<ScopeEntry, String> {
+    let (text, optional) = text.strip_suffix('?').map_or((text, false), |text| (text, true));
+    let right =
+        "write `authorization`, `jwt:CLAIM`, `client-cert`, `header:NAME`, `cookie:NAME`, `query:NAME` or `none`";
+    let (kind, name) = text.split_once(':').unwrap_or((text, ""));
+    let source = match (kind, name) {
+        ("none", "") if text == "none" => {
+            return if optional { Err("is `none` already: it takes no `?`".into()) } else { Ok(None) };
+        }
+        ("authorization", "") if text == kind => ScopeSource::Authorization,
+        ("client-cert", "") if text == kind => match proofs {
+            None => return Err(NOT_IN_MESSAGES.into()),
+            Some(ProofSources { has_client_certificates: true, .. }) => ScopeSource::ClientCertificate,
+            Some(ProofSources { has_client_certificates: false, .. }) => {
+                return Err("needs the authorities of clients' certificates: write `client_ca` in `[tls]`".into());
+            }
+        },
+        ("header" | "cookie" | "jwt" | "query", "") => return Err(format!("lacks the name: {right}")),
+        ("header", name) => match name.parse() {
+            Ok(http::header::AUTHORIZATION) => return Err("must be written as `authorization`".into()),
+            Ok(name) if is_betraying(name.as_str()) || CHANGING_FIELDS.contains(&name.as_str()) => {
+                return Err(CHANGES.into());
+            }
+            Ok(name) => ScopeSource::Header(name),
+            Err(_) => return Err("names a field that HTTP does not allow".into()),
+        },
+        // A cookie's name is a token (RFC 6265), as a field's name is.
+        ("cookie", name) if name.parse::<HeaderName>().is_ok() => ScopeSource::Cookie(name.into()),
+        ("cookie", _) => return Err("names a cookie that HTTP does not allow".into()),
+        ("jwt", claim) if CHANGING_CLAIMS.contains(&claim) => return Err(CHANGES.into()),
+        ("jwt", claim) => match proofs {
+            None => return Err(NOT_IN_MESSAGES.into()),
+            Some(ProofSources { issuer: Some(issuer), .. }) => {
+                ScopeSource::Jwt { claim: claim.into(), issuer: Arc::clone(issuer) }
+            }
+            Some(ProofSources { issuer: None, .. }) => {
+                return Err("needs the issuer of the tokens: add `[jwt]` with `issuer`, `audience` and `jwks`".into());
+            }
+        },
+        ("query", name) if is_betraying(name) => return Err(CHANGES.into()),
+        ("query", name) => ScopeSource::Query(name.into()),
+        _ => {
+            return Err(format!(
+                "is no part of a request that is known here: {right}; `?` at the end marks what may be missing"
+            ));
+        }
+    };
+    let name = match &source {
+        ScopeSource::Header(name) => format!("header:{name}"),
+        _ => text.into(),
+    };
+    Ok(Some(ScopePart { source, optional, name: name.into() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proofs() -> ProofSources {
+        ProofSources { issuer: Some(Arc::default()), has_client_certificates: true }
+    }
+
+    fn part(text: &str) -> ScopePart {
+        parse(text, Some(&proofs())).expect(text).expect(text)
+    }
+
+    #[test]
+    fn each_part_has_its_source_and_its_name() {
+        assert_eq!(part("authorization").source, ScopeSource::Authorization);
+        assert!(part("authorization?").optional);
+        let header = part("header:X-Tenant?");
+        assert_eq!(header.source, ScopeSource::Header(HeaderName::from_static("x-tenant")));
+        assert_eq!(&*header.name, "header:x-tenant");
+        assert_eq!(part("cookie:SID").source, ScopeSource::Cookie("SID".into()));
+        assert_eq!(&*part("cookie:SID?").name, "cookie:SID");
+        assert_eq!(part("query:tenant").source, ScopeSource::Query("tenant".into()));
+        let claim = ScopeSource::Jwt { claim: "https://a/id".into(), issuer: Arc::default() };
+        assert_eq!((part("jwt:https://a/id?").source, &*part("jwt:sub?").name), (claim, "jwt:sub"));
+        assert_eq!(part("client-cert?").source, ScopeSource::ClientCertificate);
+        assert_eq!(parse("none", None), Ok(None));
+    }
+
+    #[test]
+    fn an_unknown_part_is_refused() {
+        for text in [
+            "",
+            "?",
+            "none?",
+            "none:x",
+            "None",
+            "authorization:x",
+            "authorization:",
+            "header:",
+            "header",
+            "header:a b",
+            "header:Authorization",
+            "cookie:a=b",
+            "query:",
+            "jwt:",
+            "jwt",
+            "client-cert:x",
+            "ip",
+        ] {
+            assert!(parse(text, Some(&proofs())).is_err(), "{text:?}");
+        }
+        for text in [
+            "header:x-timestamp",
+            "header:Date",
+            "header:DPoP",
+            "header:x-request-id?",
+            "query:signature",
+            "query:X-Amz-Signature",
+            "jwt:jti",
+            "jwt:exp",
+            "jwt:nonce",
+        ] {
+            assert!(parse(text, Some(&proofs())).unwrap_err().contains("each try"), "{text}");
+        }
+        let none = ProofSources { issuer: None, has_client_certificates: false };
+        assert!(parse("jwt:sub", Some(&none)).unwrap_err().contains("`[jwt]`"));
+        assert!(parse("client-cert", Some(&none)).unwrap_err().contains("`client_ca`"));
+        assert!(parse("jwt:sub", None).unwrap_err().contains("message"));
+    }
+}

@@ -1,0 +1,102 @@
+//! Reads and checks `[tls]`: the certificate for clients.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+
+use super::options::options;
+use super::reader::Section;
+use super::words::Word;
+use oncegate_trust::tls::{self, CertificateFileError, ClientCertificates};
+
+/// TLS towards clients.
+#[derive(Clone)]
+pub struct TlsConfig {
+    /// The file of the certificate and its chain.
+    pub certificate: PathBuf,
+    /// The file of its key.
+    pub key: PathBuf,
+    /// The file of the authorities of clients' certificates, and whether clients need one.
+    pub clients: Option<(PathBuf, ClientCertificates)>,
+    /// The rustls configuration made of them.
+    pub server: Arc<ServerConfig>,
+    /// Whether everybody on the machine may read the key's file.
+    pub(super) readable_by_all: bool,
+}
+
+/// The files' paths; never their contents.
+impl fmt::Debug for TlsConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsConfig")
+            .field("certificate", &self.certificate)
+            .field("key", &self.key)
+            .field("clients", &self.clients)
+            .finish_non_exhaustive()
+    }
+}
+
+options! {
+    /// The options of `[tls]`.
+    pub(super) struct TlsOptions {
+        /// a PEM file: the certificate, and behind it those up to its authority
+        certificate: Text = "" => String, string();
+        /// a PEM file: the certificate's private key
+        key: Text = "" => String, string();
+        /// a PEM file: the authorities of clients' certificates; empty to ask for none
+        client_ca: Text = "" => String, string();
+        /// a client without a certificate: refuse its connection, or serve it
+        client: Choice(ClientCertificates::WORDS) = "required" => ClientCertificates, choice();
+    }
+}
+
+/// Reads `[tls]`; `Some(None)` for cleartext.
+pub(super) fn read(section: &Section<'_>) -> Option<Option<TlsConfig>> {
+    let TlsOptions { certificate, key, client_ca, client } = TlsOptions::read(section);
+    if !section.is_right(&["certificate", "key", "client_ca", "client"]) {
+        return None;
+    }
+    if certificate.is_empty() && key.is_empty() {
+        if client_ca.is_empty() {
+            return Some(None);
+        }
+        section.problem("client_ca", "needs `certificate` and `key` beside it");
+        return None;
+    }
+    let pair = read_pair(section, &certificate, &key);
+    let authorities = if client_ca.is_empty() { None } else { Some(section.file("client_ca", &client_ca)?) };
+    let [chain, secret] = pair??;
+    let verifier = authorities.map(|text| tls::client_verifier(text.as_bytes(), client)).transpose();
+    let verifier = verifier.map_err(|message| section.problem("client_ca", format!("`{client_ca}` {message}"))).ok()?;
+    let server = tls::server_config(chain.as_bytes(), secret.as_bytes(), verifier);
+    let server = server.map_err(|error| report(section, &certificate, &key, error)).ok()?;
+    let clients = (!client_ca.is_empty()).then(|| (client_ca.into(), client));
+    let readable_by_all = section.reader().environment().is_readable_by_all(Path::new(&key));
+    Some(Some(TlsConfig { certificate: certificate.into(), key: key.into(), clients, server, readable_by_all }))
+}
+
+/// Reads the files of the options `certificate` and `key`: `Some(None)` where neither is written.
+pub(super) fn read_pair(section: &Section<'_>, certificate: &str, key: &str) -> Option<Option<[String; 2]>> {
+    let (written, missing) = match (certificate.is_empty(), key.is_empty()) {
+        (true, true) => return Some(None),
+        (false, false) => {
+            let [chain, secret] =
+                [("certificate", certificate), ("key", key)].map(|(name, path)| section.file(name, path));
+            return Some(Some([chain?, secret?]));
+        }
+        (true, false) => ("key", "certificate"),
+        (false, true) => ("certificate", "key"),
+    };
+    section.problem(written, format!("needs a `{missing}` beside it"));
+    None
+}
+
+/// Reports the problem of such a file.
+pub(super) fn report(section: &Section<'_>, certificate: &str, key: &str, error: CertificateFileError) {
+    let (name, path, message) = match error {
+        CertificateFileError::Certificate(message) => ("certificate", certificate, message),
+        CertificateFileError::Key(message) => ("key", key, message),
+    };
+    section.problem(name, format!("`{path}` {message}"));
+}

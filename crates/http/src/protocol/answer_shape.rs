@@ -1,0 +1,230 @@
+//! The form of Oncegate's own answers: the document and the status of a refusal, and the fields that a dialect has on answers.
+//!
+//! Each form but the default has one table of its errors. A refusal that a table does not name keeps its status, and its slug is
+//! the code.
+
+use std::collections::BTreeMap;
+
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
+use serde::Serialize;
+
+use super::refusal::Refusal;
+use super::status::OncegateStatus;
+use crate::body::Body;
+use oncegate_config::Dialect;
+
+/// Tells Stripe's SDKs whether to send the request again, whatever its status.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
+/// Whether a repeatable request was taken as one (OASIS Repeatable Requests 1.0).
+const REPEATABILITY_RESULT: HeaderName = HeaderName::from_static("repeatability-result");
+
+/// The form of Oncegate's own answers to a request: that of its route's dialect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::From)]
+pub struct AnswerShape(Dialect);
+
+/// Problem documents (RFC 9457).
+impl Default for AnswerShape {
+    fn default() -> Self {
+        Self(Dialect::Ietf)
+    }
+}
+
+/// An error as a dialect has it.
+struct DialectError {
+    status: u16,
+    /// The `type`; empty in a dialect that has none.
+    kind: &'static str,
+    code: String,
+}
+
+impl DialectError {
+    fn new(status: u16, kind: &'static str, code: impl Into<String>) -> Self {
+        Self { status, kind, code: code.into() }
+    }
+}
+
+/// The errors of the Agentic Commerce Protocol.
+#[rustfmt::skip]
+fn acp_error(refusal: &Refusal) -> DialectError {
+    match refusal {
+        Refusal::KeyMissing(_) => DialectError::new(400, "invalid_request", "idempotency_key_required"),
+        Refusal::KeyReused(_) => DialectError::new(422, "invalid_request", "idempotency_conflict"),
+        Refusal::InFlight(_) => DialectError::new(409, "invalid_request", "idempotency_in_flight"),
+        Refusal::OutcomeUnknown(_) | Refusal::ResponseNotKept => DialectError::new(409, "processing_error", in_words(refusal)),
+        other => match other.status().as_u16() {
+            status @ 503 => DialectError::new(status, "service_unavailable", in_words(other)),
+            status @ 500.. => DialectError::new(status, "processing_error", in_words(other)),
+            status => DialectError::new(status, "invalid_request", in_words(other)),
+        },
+    }
+}
+
+/// The errors of OASIS Repeatable Requests 1.0, section 2: 412 outside of the window, 400 for every other fault of the request.
+#[rustfmt::skip]
+fn repeatability_error(refusal: &Refusal) -> DialectError {
+    let status = match refusal {
+        Refusal::KeyReused(_) => 400,
+        Refusal::KeyExpired | Refusal::RequestFromFuture | Refusal::RequestTooOld => 412,
+        other => other.status().as_u16(),
+    };
+    DialectError::new(status, "", refusal.slug())
+}
+
+/// The errors of Stripe's API. The SDKs choose a class by the status (Python) or by the type (Node). A 400, 401, 403 or 429 has
+/// the same class in both; other faults of a request are therefore 400.
+#[rustfmt::skip]
+fn stripe_error(refusal: &Refusal) -> DialectError {
+    match refusal {
+        Refusal::KeyExpired | Refusal::KeyReused(_) => DialectError::new(400, "idempotency_error", in_words(refusal)),
+        Refusal::InFlight(_) => DialectError::new(409, "invalid_request_error", "idempotency_key_in_use"),
+        Refusal::OutcomeUnknown(_) | Refusal::ResponseNotKept => DialectError::new(409, "api_error", in_words(refusal)),
+        Refusal::TooManyKeys(_) => DialectError::new(429, "rate_limit_error", in_words(refusal)),
+        other => match other.status().as_u16() {
+            status @ 500.. => DialectError::new(status, "api_error", in_words(other)),
+            status @ (401 | 403) => DialectError::new(status, "invalid_request_error", in_words(other)),
+            _ => DialectError::new(400, "invalid_request_error", in_words(other)),
+        },
+    }
+}
+
+/// The slug as the codes of these APIs are spelled.
+fn in_words(refusal: &Refusal) -> String {
+    refusal.slug().replace('-', "_")
+}
+
+/// A problem document, with its members in reading order.
+#[derive(Serialize)]
+struct ProblemDocument<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    code: &'a str,
+    retry: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ErrorObject<'a>>,
+}
+
+/// An error as an object of its own.
+#[derive(Serialize)]
+struct ErrorObject<'a> {
+    #[serde(rename = "type", skip_serializing_if = "str::is_empty")]
+    kind: &'a str,
+    code: &'a str,
+    message: &'a str,
+}
+
+/// An element of `errors` in a GraphQL response to a request that was not executed (GraphQL, section 7.1).
+#[derive(Serialize)]
+struct GraphqlError<'a> {
+    message: &'a str,
+    extensions: BTreeMap<&'a str, &'a str>,
+}
+
+impl AnswerShape {
+    fn error(self, refusal: &Refusal) -> DialectError {
+        let status = refusal.row().status;
+        match self.0 {
+            Dialect::Acp => acp_error(refusal),
+            Dialect::Graphql => DialectError::new(status, "", in_words(refusal).to_ascii_uppercase()),
+            Dialect::Ietf => DialectError::new(status, "", refusal.slug()),
+            Dialect::Repeatability => repeatability_error(refusal),
+            Dialect::Stripe => stripe_error(refusal),
+        }
+    }
+
+    /// The status of the answer to a refused request.
+    pub fn status(self, refusal: &Refusal) -> StatusCode {
+        StatusCode::from_u16(self.error(refusal).status).expect("the tables have valid statuses only")
+    }
+
+    /// Builds the answer to a refused request. The type of a problem document is `problem_base`, followed by the slug.
+    pub fn render(self, refusal: &Refusal, problem_base: &str) -> Response<Body> {
+        let (row, action) = (refusal.row(), refusal.client_action());
+        let DialectError { status, kind, code } = self.error(refusal);
+        let error = ErrorObject { kind, code: &code, message: &row.detail };
+        let (media_type, document) = match self.0 {
+            Dialect::Acp => ("application/json", to_json(&error)),
+            // Not `application/graphql-response+json`: clients take an error with the older type for one of the connection, and
+            // their policies of retries act on it.
+            Dialect::Graphql => {
+                let extensions = BTreeMap::from([("code", &*code), ("retry", action)]);
+                let errors = [GraphqlError { message: &row.detail, extensions }];
+                ("application/json", to_json(&BTreeMap::from([("errors", errors)])))
+            }
+            Dialect::Ietf | Dialect::Repeatability | Dialect::Stripe => {
+                let document = ProblemDocument {
+                    kind: &format!("{problem_base}{}", row.slug),
+                    title: row.title,
+                    status,
+                    detail: &row.detail,
+                    code: row.slug,
+                    retry: action,
+                    error: (self.0 != Dialect::Ietf).then_some(error),
+                };
+                let is_stripe = self.0 == Dialect::Stripe;
+                (if is_stripe { "application/json" } else { "application/problem+json" }, to_json(&document))
+            }
+        };
+        let mut response = Response::new(Body::whole(document));
+        *response.status_mut() = StatusCode::from_u16(status).expect("the tables have valid statuses only");
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+        refusal.add_fields(headers);
+        if self.0 == Dialect::Stripe {
+            headers
+                .insert(SHOULD_RETRY, HeaderValue::from_static(if refusal.invites_retry() { "true" } else { "false" }));
+        }
+        response
+    }
+
+    /// Adds the fields that the dialect has on answers to guarded requests.
+    pub fn add_fields(self, response: (StatusCode, &mut HeaderMap), status: OncegateStatus) {
+        let (code, headers) = response;
+        match self.0 {
+            Dialect::Acp | Dialect::Graphql | Dialect::Ietf => {}
+            Dialect::Repeatability => {
+                if let Some(result) = repeatability_result(status) {
+                    headers.insert(REPEATABILITY_RESULT, HeaderValue::from_static(result));
+                }
+            }
+            Dialect::Stripe => {
+                let is_error = code.is_client_error() || code.is_server_error();
+                let is_final = match status {
+                    // A retry gets the same error again.
+                    OncegateStatus::Replayed | OncegateStatus::Unstored => is_error,
+                    // A retry gets 409 until somebody knows the outcome.
+                    OncegateStatus::Unknown => true,
+                    _ => false,
+                };
+                if is_final {
+                    headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+                }
+            }
+        }
+    }
+}
+
+/// Whether the request was taken as a repeatable one; `None` where nothing is promised about its retries.
+fn repeatability_result(status: OncegateStatus) -> Option<&'static str> {
+    match status {
+        OncegateStatus::Bypassed | OncegateStatus::Observed => None,
+        OncegateStatus::KeyReused | OncegateStatus::Rejected => Some("rejected"),
+        OncegateStatus::Executed
+        | OncegateStatus::InFlight
+        | OncegateStatus::Queued
+        | OncegateStatus::Released
+        | OncegateStatus::Replayed
+        | OncegateStatus::Unknown
+        | OncegateStatus::Unstored => Some("accepted"),
+    }
+}
+
+fn to_json(document: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(document).expect("strings and a number can be written as JSON")
+}
+
+#[cfg(test)]
+mod tests;

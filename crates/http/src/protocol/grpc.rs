@@ -1,0 +1,221 @@
+//! gRPC over HTTP/2: the status of a call in its response, and refusals as responses without a message ("Trailers-Only").
+//!
+//! `doc/PROTOCOL-HTTP2.md` in the repository of gRPC has the protocol, and proposal A6 the retries.
+
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use http::{HeaderMap, Response, StatusCode};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+use super::refusal::Refusal;
+use super::{fields, grpc_web};
+use crate::body::Body;
+use oncegate_domain::grpc_status::GrpcStatus;
+use oncegate_domain::response::StoredResponse;
+use oncegate_domain::response_policy::ServiceStatus;
+
+const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+const ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
+const RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
+/// The characters that `grpc-message` has only encoded.
+const NOT_IN_MESSAGES: &AsciiSet = &CONTROLS.add(b'%');
+
+/// Requests uncompressed messages: every later caller must be able to read them, whatever this one accepts.
+pub fn request_identity_encoding(headers: &mut HeaderMap) {
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+}
+
+/// The protocol of a message, by its media type. It says where the status of a call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallProtocol {
+    /// gRPC: in the trailers.
+    Grpc,
+    /// gRPC-Web: in the last frame of the body.
+    GrpcWeb,
+    /// Anything else: the message is of no call.
+    Http,
+}
+
+impl CallProtocol {
+    /// The protocol of a message with these fields.
+    pub fn from_headers(headers: &HeaderMap) -> Self {
+        if fields::is_grpc(headers) {
+            Self::Grpc
+        } else if grpc_web::is_grpc_web(headers) {
+            Self::GrpcWeb
+        } else {
+            Self::Http
+        }
+    }
+}
+
+/// The status of a whole response to a request of this protocol.
+pub fn service_status(protocol: CallProtocol, response: &StoredResponse) -> ServiceStatus {
+    if protocol == CallProtocol::Http || response.status != StatusCode::OK {
+        return ServiceStatus::Http(response.status);
+    }
+    // Only a response without a message may have the status in its head.
+    let has_message = response.body.as_ref().is_none_or(|body| !body.is_empty());
+    let in_head = || (!has_message && response.trailers.is_empty()).then(|| call_status(&response.headers)).flatten();
+    let at_end = match (protocol, &response.body) {
+        (CallProtocol::GrpcWeb, Some(body)) => {
+            grpc_web::trailers(&response.headers, body).as_ref().and_then(call_status)
+        }
+        (CallProtocol::GrpcWeb, None) => None,
+        (CallProtocol::Grpc | CallProtocol::Http, _) => call_status(&response.trailers),
+    };
+    at_end.or_else(in_head).map_or(ServiceStatus::GrpcMissing, ServiceStatus::Grpc)
+}
+
+/// The status of a response by its own media type, where its request is not at hand.
+pub fn answered_status(response: &StoredResponse) -> ServiceStatus {
+    service_status(CallProtocol::from_headers(&response.headers), response)
+}
+
+/// The status of a response whose end is still to come, as far as its head shows it: a call with a message counts as `OK` until
+/// its trailers.
+pub fn status_in_head(protocol: CallProtocol, status: StatusCode, headers: &HeaderMap) -> ServiceStatus {
+    if protocol == CallProtocol::Http || status != StatusCode::OK {
+        return ServiceStatus::Http(status);
+    }
+    ServiceStatus::Grpc(call_status(headers).unwrap_or(GrpcStatus::Ok))
+}
+
+/// The status of a response that was handed on, by its last frame.
+pub fn status_at_end(protocol: CallProtocol, status: StatusCode, trailers: Option<&HeaderMap>) -> ServiceStatus {
+    if protocol == CallProtocol::Http || status != StatusCode::OK {
+        return ServiceStatus::Http(status);
+    }
+    trailers.and_then(call_status).map_or(ServiceStatus::GrpcMissing, ServiceStatus::Grpc)
+}
+
+/// Moves the status of a stored response behind its message, where a client looks for it: people and services report a response
+/// without trailers.
+pub fn move_status_behind_message(response: &mut StoredResponse) {
+    let has_message = response.body.as_ref().is_some_and(|body| !body.is_empty());
+    if !has_message || !response.trailers.is_empty() || !response.headers.contains_key(STATUS) {
+        return;
+    }
+    let of_status = [STATUS, MESSAGE, STATUS_DETAILS];
+    let found = of_status.iter().filter_map(|name| Some((name.clone(), response.headers.get(name)?.clone())));
+    response.trailers = found.collect();
+    fields::remove(&mut response.headers, |name| of_status.contains(name));
+}
+
+fn call_status(fields: &HeaderMap) -> Option<GrpcStatus> {
+    GrpcStatus::from_code(fields.get(STATUS)?.as_bytes())
+}
+
+/// Builds the refusal of a gRPC call: a response without a message, so that a client's retry policy acts on it.
+pub fn refusal_response(refusal: &Refusal) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(STATUS, HeaderValue::from(u16::from(refusal.row().grpc.code())));
+    headers.insert(MESSAGE, encode_message(&format!("{}: {}", refusal.slug(), refusal.detail())));
+    refusal.add_fields(headers);
+    if let Some(pushback) = retry_pushback(refusal) {
+        headers.insert(RETRY_PUSHBACK, pushback);
+    }
+    response
+}
+
+/// The pause before a retry, or `-1` where the same call must not be sent again. Without it, the client's policy has the pause.
+fn retry_pushback(refusal: &Refusal) -> Option<HeaderValue> {
+    if !refusal.invites_retry() {
+        return Some(HeaderValue::from_static("-1"));
+    }
+    refusal.row().retry_after.map(|wait| HeaderValue::from(wait.seconds() * 1_000))
+}
+
+fn encode_message(message: &str) -> HeaderValue {
+    let encoded = utf8_percent_encode(message, NOT_IN_MESSAGES).to_string();
+    HeaderValue::try_from(encoded).expect("only visible ASCII and spaces are left")
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn status(status: Option<&'static str>) -> HeaderMap {
+        status.map(|status| (STATUS, HeaderValue::from_static(status))).into_iter().collect()
+    }
+
+    fn response(head: Option<&'static str>, body: &'static str, trailers: Option<&'static str>) -> StoredResponse {
+        let body = Some(Bytes::from_static(body.as_bytes()));
+        StoredResponse { status: StatusCode::OK, headers: status(head), body, trailers: status(trailers) }
+    }
+
+    #[test]
+    fn the_status_of_a_call_is_in_its_trailers_or_in_the_head_of_a_response_without_a_message() {
+        let [ok, aborted] = [GrpcStatus::Ok, GrpcStatus::Aborted].map(ServiceStatus::Grpc);
+        for (head, body, trailers, status) in [
+            (None, "message", Some("0"), ok),
+            (None, "", Some("10"), aborted),
+            (Some("10"), "", None, aborted),
+            (Some("0"), "", Some("10"), aborted),
+            (Some("0"), "message", None, ServiceStatus::GrpcMissing),
+            (None, "message", None, ServiceStatus::GrpcMissing),
+            (None, "", None, ServiceStatus::GrpcMissing),
+            (None, "", Some("x"), ServiceStatus::GrpcMissing),
+        ] {
+            assert_eq!(
+                service_status(CallProtocol::Grpc, &response(head, body, trailers)),
+                status,
+                "{head:?} {body} {trailers:?}"
+            );
+        }
+        assert_eq!(service_status(CallProtocol::Http, &response(Some("10"), "", None)), StatusCode::OK.into());
+        let gateway = StoredResponse { status: StatusCode::BAD_GATEWAY, ..response(None, "", None) };
+        assert_eq!(service_status(CallProtocol::Grpc, &gateway), StatusCode::BAD_GATEWAY.into());
+    }
+
+    #[test]
+    fn only_a_status_in_front_of_a_message_moves_behind_it() {
+        let moved = |mut response: StoredResponse| {
+            move_status_behind_message(&mut response);
+            response
+        };
+        assert_eq!(moved(response(Some("0"), "message", None)), response(None, "message", Some("0")));
+        for stays in [
+            response(Some("5"), "", None),
+            response(None, "message", Some("0")),
+            response(Some("0"), "message", Some("5")),
+            response(None, "message", None),
+        ] {
+            assert_eq!(moved(stays.clone()), stays);
+        }
+    }
+
+    #[test]
+    fn the_documents_have_the_status_and_the_pushback_of_each_refusal() {
+        let page = include_str!("../../../../docs/grpc.md");
+        for refusal in Refusal::ALL {
+            let pushback = match retry_pushback(&refusal) {
+                None => "none",
+                Some(value) if value == "-1" => "-1",
+                Some(_) => "`Retry-After` in ms",
+            };
+            let row = format!("\n| `{}` | `{}` | {pushback} |", refusal.slug(), refusal.row().grpc.name());
+            assert_eq!(page.matches(&row).count(), 1, "{row}");
+        }
+    }
+
+    #[test]
+    fn only_a_refusal_that_invites_a_retry_is_unavailable() {
+        for refusal in Refusal::ALL {
+            let is_unavailable = refusal.row().grpc == GrpcStatus::Unavailable;
+            let is_limit = matches!(refusal, Refusal::TooManyKeys(_));
+            assert_eq!(is_unavailable || is_limit, refusal.invites_retry(), "{}", refusal.slug());
+        }
+    }
+
+    #[test]
+    fn a_message_is_percent_encoded_as_utf_8() {
+        assert_eq!(encode_message("100 % of caf\u{e9}\r\n~"), "100 %25 of caf%C3%A9%0D%0A~");
+    }
+}

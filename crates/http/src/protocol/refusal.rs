@@ -1,0 +1,318 @@
+//! Refusals: all the error answers of Oncegate itself, in one table.
+//!
+//! Their documents are built in [`answer_shape`](super::answer_shape), in the form of the route's dialect.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{CACHE_CONTROL, CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, StatusCode};
+
+use super::status::OncegateStatus;
+use oncegate_domain::decision::KeyRefusal;
+use oncegate_domain::key::KeyError;
+use oncegate_domain::macros::named;
+use oncegate_telemetry::metrics::label;
+use oncegate_trust::jwt::TokenFault;
+
+pub mod rows;
+
+/// An error answer of Oncegate itself. It is never stored as the response of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The service that authorizes replays gave no usable answer.
+    AuthorizeUnavailable,
+    /// The request violates HTTP, or is ambiguous about its end or its target.
+    BadRequest(StatusCode, &'static str),
+    /// This instance is stopping.
+    Draining,
+    /// The first attempt is still running.
+    InFlight(RetryAfter),
+    /// The keys of the issuer of callers' tokens have not been read yet.
+    IssuerUnavailable,
+    /// The key is past its TTL, and the route refuses late retries.
+    KeyExpired,
+    /// The key is invalid.
+    KeyInvalid(&'static str),
+    /// The route requires a key. The text says where it was looked for.
+    KeyMissing(Cow<'static, str>),
+    /// The key was used for another request.
+    KeyReused(KeyReuse),
+    /// The request has been through this instance before.
+    LoopDetected,
+    /// The attempt may have executed; its outcome is unknown, or cannot be told to this request.
+    OutcomeUnknown(RetryAfter),
+    /// A limit of this instance is reached.
+    Overloaded(ReachedLimit),
+    /// The service may read the path as one that a route guards, and the path is not spelled as that route's. The text names
+    /// the route's path.
+    PathAmbiguous(Cow<'static, str>),
+    /// The request says that it was first sent in the future, by more than clocks differ.
+    RequestFromFuture,
+    /// The request did not arrive in time.
+    RequestTimeout,
+    /// The request's own time is older than the route allows.
+    RequestTooOld,
+    /// The body is larger than this limit of the route, in bytes.
+    RequestTooLarge(usize),
+    /// The key's record or its stored response cannot be decoded.
+    ResponseCorrupt,
+    /// The operation was executed, but its response was too large to store.
+    ResponseNotKept,
+    /// Nothing in the request identifies its caller. The text says what was looked for. With a value for `WWW-Authenticate`, the
+    /// answer asks for credentials.
+    ScopeMissing(Cow<'static, str>, Option<Arc<HeaderValue>>),
+    /// The store cannot reserve the key.
+    StoreUnavailable,
+    /// The token that identifies the caller does not verify.
+    TokenInvalid(TokenFault),
+    /// The caller, or the address it comes from, uses more new keys than the route allows.
+    TooManyKeys(RetryAfter),
+    /// The operation may change state, and no route guards it.
+    Unguarded,
+    /// The upstream closed the connection after the request was sent.
+    UpstreamBroken,
+    /// No complete response came within the route's time limit.
+    UpstreamTimeout,
+    /// The service got nothing of the request, or processed nothing of it. The text says why.
+    UpstreamUnreachable(Cow<'static, str>),
+}
+
+/// The kind of request that came with the key of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyReuse {
+    /// A request with a body, which is another operation.
+    OtherRequest,
+    /// A request without a body, which may be the beginning of a retry.
+    WithoutBody,
+}
+
+label!(
+    /// A limit of an instance that was reached.
+    ReachedLimit, "limit", {
+        /// `limits.connections`, or the file descriptors.
+        Connections => "connections",
+        /// `limits.connections_per_peer`.
+        ConnectionsPerPeer => "connections_per_peer",
+        /// `limits.held_bodies`.
+        HeldBodies => "held_bodies",
+        /// `limits.upstream_connections`.
+        UpstreamConnections => "upstream_connections",
+    }
+);
+
+/// The value of `Retry-After`: whole seconds, from 1 to 86 400 (RFC 9110 section 10.2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryAfter(u64);
+
+impl RetryAfter {
+    /// Rounds up: a client that comes a little late finds its answer, one that comes early has to ask twice.
+    pub fn new(wait: Duration) -> Self {
+        Self(wait.as_millis().div_ceil(1_000).clamp(1, 86_400) as u64)
+    }
+
+    /// Returns the seconds.
+    pub fn seconds(self) -> u64 {
+        self.0
+    }
+}
+
+impl From<KeyRefusal> for Refusal {
+    fn from(refusal: KeyRefusal) -> Self {
+        match refusal {
+            KeyRefusal::Expired => Self::KeyExpired,
+            KeyRefusal::InFlight(wait) => Self::InFlight(RetryAfter::new(wait)),
+            KeyRefusal::OtherRequest => Self::KeyReused(KeyReuse::OtherRequest),
+            KeyRefusal::OutcomeUnknown(wait) => Self::OutcomeUnknown(RetryAfter::new(wait)),
+            KeyRefusal::ResponseNotKept => Self::ResponseNotKept,
+            KeyRefusal::WithoutBody => Self::KeyReused(KeyReuse::WithoutBody),
+        }
+    }
+}
+
+named! {
+    /// The client's next step after a refusal.
+    pub enum ClientAction {
+        /// Correct the request: it can never succeed unchanged.
+        Fix => "fix",
+        /// This key is taken: a new operation needs a new one.
+        NewKey => "new_key",
+        /// Find out what happened before doing anything else.
+        Reconcile => "reconcile",
+        /// Send the same request with the same key again.
+        SameKey => "same_key",
+    }
+}
+
+impl Refusal {
+    /// All refusals, each once, in the order of their names. The values that they carry are examples.
+    pub const ALL: [Self; 27] = [
+        Self::AuthorizeUnavailable,
+        Self::BadRequest(StatusCode::BAD_REQUEST, ""),
+        Self::Draining,
+        Self::InFlight(RetryAfter(1)),
+        Self::IssuerUnavailable,
+        Self::KeyExpired,
+        Self::KeyInvalid(""),
+        Self::KeyMissing(Cow::Borrowed("")),
+        Self::KeyReused(KeyReuse::OtherRequest),
+        Self::LoopDetected,
+        Self::OutcomeUnknown(RetryAfter(1)),
+        Self::Overloaded(ReachedLimit::HeldBodies),
+        Self::PathAmbiguous(Cow::Borrowed("")),
+        Self::RequestFromFuture,
+        Self::RequestTimeout,
+        Self::RequestTooLarge(0),
+        Self::RequestTooOld,
+        Self::ResponseCorrupt,
+        Self::ResponseNotKept,
+        Self::ScopeMissing(Cow::Borrowed(""), None),
+        Self::StoreUnavailable,
+        Self::TokenInvalid(TokenFault::Malformed),
+        Self::TooManyKeys(RetryAfter(1)),
+        Self::Unguarded,
+        Self::UpstreamBroken,
+        Self::UpstreamTimeout,
+        Self::UpstreamUnreachable(Cow::Borrowed("")),
+    ];
+
+    /// Returns the name for the problem's type, its label in metrics and its page.
+    pub fn slug(&self) -> &'static str {
+        self.row().slug
+    }
+
+    /// Returns the answer's status.
+    pub fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.row().status).expect("the table has valid statuses only")
+    }
+
+    /// Returns the problem's detail: what is wrong, in one to three sentences.
+    pub fn detail(&self) -> Cow<'_, str> {
+        self.row().detail
+    }
+
+    /// Returns the client's next step, the document's `retry`: `fix`, `new_key`, `reconcile` or `same_key`.
+    pub fn client_action(&self) -> &'static str {
+        self.row().action.name()
+    }
+
+    /// Returns the `Oncegate-Status` of the answer on a guarded route.
+    pub fn oncegate_status(&self) -> OncegateStatus {
+        self.row().oncegate_status
+    }
+
+    /// Whether the client may send the same request with the same key again: this one was not executed, or the
+    /// first attempt runs.
+    pub fn invites_retry(&self) -> bool {
+        self.row().action == ClientAction::SameKey
+    }
+
+    /// Adds the fields that the answer has, whatever the form of its document.
+    pub fn add_fields(&self, headers: &mut HeaderMap) {
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(wait) = self.row().retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(wait.seconds()));
+        }
+        if matches!(self, Self::TokenInvalid(_)) {
+            // RFC 6750 section 3.
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer error=\"invalid_token\""));
+        }
+        if let Self::ScopeMissing(_, Some(challenge)) = self {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::clone(challenge));
+        }
+        // The client should leave, or its bytes have stopped.
+        if matches!(self, Self::Draining | Self::RequestTimeout) {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+    }
+}
+
+impl From<KeyError> for Refusal {
+    fn from(error: KeyError) -> Self {
+        Self::KeyInvalid(match error {
+            KeyError::BadCharacter => {
+                "The key has a character that this route's syntax does not allow. By default, visible ASCII without comma is allowed, or printable characters in quotes."
+            }
+            KeyError::BadString => {
+                "The key is not a structured-field String, which is in quotes (RFC 9651 section 3.3.3)."
+            }
+            KeyError::Empty => "The key is empty.",
+            KeyError::NotUuid => "This route requires UUIDs as keys, and this key is not a UUID.",
+            KeyError::Several => "The key was sent more than once.",
+            KeyError::TooLong => "The key is longer than this route allows.",
+            KeyError::TooShort => "The key is shorter than this route allows.",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_has_every_refusal_once() {
+        // No `_` arm: a new refusal does not compile until it is added here. Add it to `ALL` too.
+        let index = |refusal: Refusal| match refusal {
+            Refusal::AuthorizeUnavailable => 0,
+            Refusal::BadRequest(..) => 1,
+            Refusal::Draining => 2,
+            Refusal::InFlight(_) => 3,
+            Refusal::IssuerUnavailable => 4,
+            Refusal::KeyExpired => 5,
+            Refusal::KeyInvalid(_) => 6,
+            Refusal::KeyMissing(_) => 7,
+            Refusal::KeyReused(_) => 8,
+            Refusal::LoopDetected => 9,
+            Refusal::OutcomeUnknown(_) => 10,
+            Refusal::Overloaded(_) => 11,
+            Refusal::PathAmbiguous(_) => 12,
+            Refusal::RequestFromFuture => 13,
+            Refusal::RequestTimeout => 14,
+            Refusal::RequestTooLarge(_) => 15,
+            Refusal::RequestTooOld => 16,
+            Refusal::ResponseCorrupt => 17,
+            Refusal::ResponseNotKept => 18,
+            Refusal::ScopeMissing(..) => 19,
+            Refusal::StoreUnavailable => 20,
+            Refusal::TokenInvalid(_) => 21,
+            Refusal::TooManyKeys(_) => 22,
+            Refusal::Unguarded => 23,
+            Refusal::UpstreamBroken => 24,
+            Refusal::UpstreamTimeout => 25,
+            Refusal::UpstreamUnreachable(_) => 26,
+        };
+        assert!(Refusal::ALL.into_iter().map(index).eq(0..Refusal::ALL.len()));
+    }
+
+    #[test]
+    fn each_refusal_is_in_the_promises() {
+        let page = include_str!("../../../../docs/promises.md");
+        for refusal in Refusal::ALL {
+            assert!(page.contains(refusal.slug()), "docs/promises.md does not say what `{}` promises", refusal.slug());
+        }
+    }
+
+    #[test]
+    fn a_request_without_a_body_is_never_advised_to_take_a_new_key() {
+        let wait = Duration::from_secs(1);
+        for (refusal, slug, advice) in [
+            (KeyRefusal::Expired, "key-expired", "new_key"),
+            (KeyRefusal::InFlight(wait), "in-flight", "same_key"),
+            (KeyRefusal::OtherRequest, "key-reused", "new_key"),
+            (KeyRefusal::OutcomeUnknown(wait), "outcome-unknown", "reconcile"),
+            (KeyRefusal::ResponseNotKept, "response-not-kept", "reconcile"),
+            (KeyRefusal::WithoutBody, "key-reused", "fix"),
+        ] {
+            let refusal = Refusal::from(refusal);
+            assert_eq!((refusal.slug(), refusal.client_action()), (slug, advice));
+        }
+    }
+
+    #[test]
+    fn retry_after_is_whole_seconds_and_at_least_one() {
+        for (millis, seconds) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (30_000, 30)] {
+            assert_eq!(RetryAfter::new(Duration::from_millis(millis)).seconds(), seconds, "{millis} ms");
+        }
+    }
+}

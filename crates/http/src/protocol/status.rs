@@ -1,0 +1,50 @@
+//! `Oncegate-Status`: Oncegate's part in an answer.
+
+use http::HeaderValue;
+
+use oncegate_domain::decision::AcceptedProgress;
+use oncegate_telemetry::metrics::label;
+
+label!(
+    /// The values of `Oncegate-Status`.
+    OncegateStatus, "status", {
+        /// The request was forwarded unguarded, because the store could not reserve its key.
+        Bypassed => "bypassed",
+        /// This request was the first attempt or the next one, and its response is stored.
+        Executed => "executed",
+        /// Another request with this key is running.
+        InFlight => "in-flight",
+        /// The key was used for another request.
+        KeyReused => "key-reused",
+        /// The route only observes.
+        Observed => "observed",
+        /// The request was accepted for delivery, and waits for it or is being delivered; the client has to ask for its response.
+        Queued => "queued",
+        /// The request was refused, and was not executed.
+        Rejected => "rejected",
+        /// The attempt counts as not executed: the same key may be sent again.
+        Released => "released",
+        /// Nothing was executed now: this is the stored response, or the statement that it was not kept.
+        Replayed => "replayed",
+        /// The attempt may have executed.
+        Unknown => "unknown",
+        /// This is the service's response, and it could not be stored yet.
+        Unstored => "unstored",
+    }
+);
+
+impl From<AcceptedProgress> for OncegateStatus {
+    fn from(progress: AcceptedProgress) -> Self {
+        match progress {
+            AcceptedProgress::Pending(_) => Self::Queued,
+            AcceptedProgress::Unknown(_) | AcceptedProgress::Dead => Self::Unknown,
+        }
+    }
+}
+
+impl OncegateStatus {
+    /// Returns the field's value.
+    pub fn value(self) -> HeaderValue {
+        HeaderValue::from_static(self.name())
+    }
+}

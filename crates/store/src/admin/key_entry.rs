@@ -1,0 +1,166 @@
+//! A key as operators see it.
+
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Map, Value};
+
+use crate::row::{RowReader, StoredValue, cause, from_row, millis};
+use oncegate_domain::execution_risk::RecordSummary;
+use oncegate_domain::ids::{InstanceId, RecordId, Token};
+use oncegate_domain::kept_path;
+use oncegate_domain::record::RecordReading;
+use oncegate_domain::response::CorruptRow;
+use oncegate_domain::scope::Scope;
+use oncegate_domain::space::SpaceHash;
+use oncegate_domain::state::StateKind;
+use oncegate_domain::unknown_cause::UnknownCause;
+
+from_row! {
+    /// A key as operators see it: the columns of `key_columns.sql`.
+    #[derive(Clone, Debug)]
+    pub struct KeyEntry {
+        pub id: RecordId,
+        /// The newest attempt's token, for [`Target`](super::Target). Never shown to anybody.
+        pub token: Token,
+        /// The stored state.
+        pub state: StateKind,
+        /// The number of attempts.
+        pub attempts: u32 as "attempt",
+        /// The instance of the newest attempt.
+        pub instance: InstanceId,
+        /// The caller's scope.
+        pub scope: Scope,
+        /// The space within which the key is unique.
+        pub space: SpaceHash,
+        /// The client's name for the operation.
+        pub key: Vec<u8>,
+        /// The route of the newest request.
+        pub route: String,
+        /// The path of the newest request as sent, without its query, cut where it is long; `None` where it was not kept.
+        pub path: Option<String> = path,
+        /// When the first attempt was reserved.
+        pub created_at: SystemTime,
+        /// When the newest attempt was reserved.
+        pub reserved_at: SystemTime,
+        /// When the newest attempt's time limit ends or ended.
+        pub deadline: SystemTime,
+        /// When the state last changed; `None` while in flight.
+        pub settled_at: Option<SystemTime>,
+        /// When the record lapses, where it has a TTL.
+        pub expires_at: Option<SystemTime>,
+        /// The time past its TTL for which the key is remembered, to refuse late retries; `None` where it is not, or where its
+        /// response is gone already.
+        pub remembered_for: Option<Duration> as "remember_ms",
+        /// Whether the store has a time for its next delivery.
+        pub is_due: bool,
+        /// The stored response's status.
+        pub status: Option<u16>,
+        /// The length of the stored body; `None` where there is none, or it was too large to keep.
+        pub body_bytes: Option<u64>,
+        /// The number of probes for the newest attempt.
+        pub probes: u32,
+        /// The number of times in a row that the service knew of no such request.
+        pub absences: u32,
+        /// The time of the next probe.
+        pub probe_at: Option<SystemTime>,
+        /// When the request was accepted for asynchronous delivery; `None` if a client waits for each attempt.
+        pub accepted_at: Option<SystemTime>,
+        /// The cause for which the newest attempt's outcome is unknown, or was before it was decided; `None` if it never was.
+        pub cause: Option<UnknownCause> = cause,
+        /// The attempts before the newest one, the oldest first: the last 20.
+        // In the key's own row: a table would cost each first attempt, which most keys never leave, a second row.
+        pub earlier: Vec<EarlierAttempt> = earlier_attempts,
+        /// The store's time when the row was read.
+        pub now: SystemTime,
+    }
+
+    /// An attempt before the newest one, as the column `earlier` has it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct EarlierAttempt {
+        pub number: u32 as "attempt",
+        /// The instance that ran it.
+        pub instance: InstanceId,
+        pub reserved_at: SystemTime as "reserved_ms",
+        /// When the key's state last changed before the next attempt: when the attempt ended, or when somebody decided about it.
+        pub settled_at: Option<SystemTime> as "settled_ms",
+        /// The key's state before the next attempt.
+        pub state: StateKind,
+        /// The cause for which its outcome was unknown; `None` if it never was.
+        pub cause: Option<UnknownCause> = cause,
+    }
+}
+
+fn path(row: &impl RowReader) -> Result<Option<String>, CorruptRow> {
+    Ok(row.read::<Option<Vec<u8>>>("path")?.as_deref().map(kept_path::shown_path))
+}
+
+fn earlier_attempts(row: &impl RowReader) -> Result<Vec<EarlierAttempt>, CorruptRow> {
+    let Some(json) = row.read::<Option<String>>("earlier")? else { return Ok(Vec::new()) };
+    let attempts: Vec<Map<String, Value>> =
+        serde_json::from_str(&json).map_err(|_| CorruptRow("the earlier attempts"))?;
+    attempts.iter().map(EarlierAttempt::read).collect()
+}
+
+impl RowReader for Map<String, Value> {
+    fn value(&self, column: &'static str) -> Result<Option<StoredValue<'_>>, CorruptRow> {
+        match self.get(column) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::Number(number)) => Ok(Some(StoredValue::Number(number.as_i64().ok_or(CorruptRow(column))?))),
+            Some(Value::String(text)) => Ok(Some(StoredValue::Text(text))),
+            Some(_) => Err(CorruptRow(column)),
+        }
+    }
+}
+
+impl KeyEntry {
+    /// Whether the record is past its TTL, and counts as never seen (or as expired) although its row still exists.
+    pub fn lapsed(&self) -> bool {
+        self.expires_at.is_some_and(|at| at <= self.now)
+    }
+
+    /// The part of the record that decides whether the key may be executed again, by the store's clock.
+    pub fn summary(&self) -> RecordSummary {
+        let forgotten_at = self.expires_at.map(|at| at + self.remembered_for.unwrap_or_default());
+        let settled_for = self.settled_at.and_then(|at| self.now.duration_since(at).ok());
+        RecordSummary {
+            state: self.state,
+            is_accepted: self.accepted_at.is_some(),
+            is_unexecuted: is_unexecuted(self.state, self.is_due),
+            past_ttl: forgotten_at.is_some_and(|at| at <= self.now),
+            late: self.state == StateKind::Expired || (self.remembered_for.is_some() && self.lapsed()),
+            running_for: self.now.duration_since(self.reserved_at).unwrap_or_default(),
+            deadline_in_ms: match self.deadline.duration_since(self.now) {
+                Ok(left) => millis(left),
+                Err(passed) => -millis(passed.duration()),
+            },
+            reading: Some(RecordReading { at: self.now, settled_for: settled_for.unwrap_or_default() }),
+        }
+    }
+
+    /// The time limit of the newest attempt.
+    pub fn time_limit(&self) -> Duration {
+        self.deadline.duration_since(self.reserved_at).unwrap_or_default()
+    }
+}
+
+/// Whether none of a key's attempts has executed, for all that is known. A dead key with a time for its next delivery was queued
+/// when it was given up. An unknown key has such a time too where its route retries, and may have executed.
+fn is_unexecuted(state: StateKind, is_due: bool) -> bool {
+    match state {
+        StateKind::Queued | StateKind::Retryable => true,
+        StateKind::Dead => is_due,
+        StateKind::Completed | StateKind::Expired | StateKind::InFlight | StateKind::Unknown => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_dead_key_is_known_not_to_have_executed_by_the_time_of_its_next_delivery() {
+        let known = |is_due| StateKind::ALL.into_iter().filter(move |state| is_unexecuted(*state, is_due));
+        assert!(known(false).eq([StateKind::Queued, StateKind::Retryable]));
+        assert!(known(true).eq([StateKind::Dead, StateKind::Queued, StateKind::Retryable]));
+    }
+}

@@ -1,0 +1,338 @@
+//! The values that calls send to a database, by the names of their columns: one list for both stores.
+
+use std::borrow::Cow;
+use std::error::Error;
+use std::time::SystemTime;
+
+use bytes::{Bytes, BytesMut};
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
+
+use super::admin::{OperatorAction, SCAN_ROWS_MAX, Target};
+use super::row::{millis, since_1970_ms};
+use super::{ExpectedRecord, LeaseRenewal, ListSettledKeysParams};
+use crate::{ApplyOperatorDecisionParams, ListAuditEntriesParams, ListKeysParams};
+use oncegate_domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, Settlement};
+use oncegate_domain::fingerprint::Fingerprint;
+use oncegate_domain::ids::{InstanceId, RecordId, Token};
+use oncegate_domain::key::Key;
+use oncegate_domain::key_holder::KeyHolder;
+use oncegate_domain::probe::{ProbeFinding, ProbeVerdict};
+use oncegate_domain::response::StoredResponse;
+use oncegate_domain::scope::Scope;
+use oncegate_domain::space::SpaceHash;
+use oncegate_domain::state::StateKind;
+
+/// Defines [`Value`]: the kinds of values, each with its type in PostgreSQL and the type of an array of them.
+macro_rules! values {
+    ($($kind:ident($type:ty): $postgres:ident, $array:ident;)+) => {
+        /// A value for a column, with the column's type.
+        #[derive(Clone, Debug)]
+        pub enum Value<'a> { $($kind(Option<$type>),)+ }
+
+        impl Value<'_> {
+            pub fn postgres_type(&self) -> Type {
+                match self { $(Self::$kind(_) => Type::$postgres,)+ }
+            }
+
+            pub fn postgres_array_type(&self) -> Type {
+                match self { $(Self::$kind(_) => Type::$array,)+ }
+            }
+        }
+
+        impl ToSql for Value<'_> {
+            fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Send + Sync>> {
+                match self { $(Self::$kind(value) => value.to_sql(kind, out),)+ }
+            }
+
+            fn accepts(kind: &Type) -> bool {
+                [$(Type::$postgres),+].contains(kind)
+            }
+
+            to_sql_checked!();
+        }
+    };
+}
+
+values! {
+    Bool(bool): BOOL, BOOL_ARRAY;
+    Bytes(Cow<'a, [u8]>): BYTEA, BYTEA_ARRAY;
+    Int2(i16): INT2, INT2_ARRAY;
+    Int4(i32): INT4, INT4_ARRAY;
+    Int8(i64): INT8, INT8_ARRAY;
+    Text(Cow<'a, str>): TEXT, TEXT_ARRAY;
+}
+
+/// The values of a row, each with the name of its column.
+pub type Columns<'a> = Vec<(&'static str, Value<'a>)>;
+
+/// Lists the columns of a call, and others after them: `columns! { id: &request.id, limit: 10_i64, ..seen(from) }`.
+macro_rules! columns {
+    ($($name:ident: $value:expr),* $(,)?) => {
+        vec![$((stringify!($name), $crate::columns::Value::from($value))),*]
+    };
+    ($($name:ident: $value:expr,)* $(..$others:expr),+ $(,)?) => {{
+        let mut columns = $crate::columns::columns! { $($name: $value),* };
+        $(columns.extend($others);)+
+        columns
+    }};
+}
+pub(super) use columns;
+
+/// The columns that a reservation writes, with their types in PostgreSQL: those of [`reservation`]. They are the parameters of the
+/// functions that write them, so PostgreSQL refuses a call where the two differ.
+pub(super) const RESERVATION: &str = "id bytea, service text, scope bytea, space bytea, key bytea, path bytea, route text, \
+    recipe text, fingerprint bytea, instance bigint, token bytea, holder bytea";
+
+/// Those of them that the next attempt of the key writes anew.
+pub(super) const ATTEMPT: &str = "path bytea, route text, recipe text, fingerprint bytea, instance bigint, token bytea";
+
+/// The columns that an outcome writes besides the state and its times, likewise: those of [`outcome`].
+pub(super) const OUTCOME: &str = "remember_ms bigint, status smallint, fields bytea, body bytea, cause text";
+
+/// The columns of such a list, and their types.
+pub(super) fn listed(list: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    list.split(", ").filter_map(|column| column.split_once(' '))
+}
+
+/// The columns that a reservation writes.
+pub fn reservation(request: &ReserveRequest) -> Columns<'_> {
+    columns! {
+        id: &request.id,
+        service: &*request.service,
+        scope: &request.scope,
+        space: &request.space,
+        key: &request.key,
+        path: request.path.as_deref(),
+        route: &*request.route,
+        recipe: request.recipe.to_stored(),
+        fingerprint: &request.fingerprint,
+        instance: request.instance,
+        token: &request.token,
+        holder: request.holder.as_ref(),
+    }
+}
+
+/// The columns that the next attempt of a key writes anew, and the id.
+pub fn next_attempt(request: &ReserveRequest) -> Columns<'_> {
+    let mut columns = reservation(request);
+    columns.retain(|(name, _)| *name == "id" || listed(ATTEMPT).any(|(written, _)| written == *name));
+    columns
+}
+
+/// The columns of a record that is compared with the one that was seen; empty where none was.
+pub fn seen(from: Option<&ExpectedRecord>) -> Columns<'_> {
+    columns! {
+        seen_token: from.map(|from| &from.token),
+        seen_state: from.map(|from| from.state),
+        past_ttl_at: from.and_then(|from| from.past_ttl_at),
+    }
+}
+
+/// The columns that the outcome of an attempt writes.
+pub fn outcome(outcome: &AttemptOutcome) -> Columns<'_> {
+    let (state, ttl, remember, response, cause) = match outcome {
+        AttemptOutcome::Completed { response, ttl, remember } => {
+            (StateKind::Completed, Some(*ttl), *remember, Some(&**response), None)
+        }
+        AttemptOutcome::Retryable { ttl } => (StateKind::Retryable, Some(*ttl), None, None, None),
+        AttemptOutcome::Unknown(cause) => (StateKind::Unknown, None, None, None, Some(cause.to_string())),
+    };
+    columns! {
+        state: state,
+        ttl_ms: ttl.map(millis),
+        remember_ms: remember.map(millis),
+        cause: cause,
+        ..self::response(response),
+    }
+}
+
+/// The columns of a whole record that is written anew: those of the reservation that was lost, and those of its outcome.
+pub fn restored<'a>(lost: &'a AttemptLease, settlement: &'a Settlement) -> Columns<'a> {
+    columns! {
+        time_limit_ms: millis(lost.reserve_request.time_limit),
+        due_ms: settlement.retry_in.map(millis),
+        attempt: lost.attempt.cast_signed(),
+        accepted_at: lost.delivery.map(|delivery| delivery.accepted_at),
+        replaced_token: lost.taken_from.as_ref().map(|replaced| &replaced.token),
+        replaced_was_completed: lost.taken_from.map(|replaced| replaced.was_completed),
+        ..reservation(&lost.reserve_request),
+        ..outcome(&settlement.outcome),
+    }
+}
+
+/// The name of a verdict in the audit log.
+fn action(verdict: &ProbeVerdict) -> &'static str {
+    match verdict {
+        ProbeVerdict::Dead => "give_up",
+        ProbeVerdict::Completed { .. } | ProbeVerdict::Open { .. } | ProbeVerdict::Retryable { .. } => "resolve",
+    }
+}
+
+/// The columns that a reconciler's verdict writes.
+pub fn finding(finding: &ProbeFinding) -> Columns<'_> {
+    let (absences, ttl, remember, response) = match &finding.verdict {
+        ProbeVerdict::Completed { response, ttl, remember } => (None, Some(*ttl), *remember, Some(&**response)),
+        ProbeVerdict::Dead => (None, None, None, None),
+        ProbeVerdict::Open { absences } => (Some(absences.cast_signed()), None, None, None),
+        ProbeVerdict::Retryable { ttl } => (None, Some(*ttl), None, None),
+    };
+    columns! {
+        id: &finding.id,
+        token: &finding.token,
+        probe: finding.probe.cast_signed(),
+        state: finding.verdict.state(),
+        action: action(&finding.verdict),
+        absences: absences,
+        ttl_ms: ttl.map(millis),
+        remember_ms: remember.map(millis),
+        note: &*finding.note,
+        ..self::response(response),
+    }
+}
+
+/// The parameters of a lease's renewal.
+pub fn lease_renewal(renewal: &LeaseRenewal) -> Columns<'_> {
+    columns! {
+        id: renewal.instance,
+        service: &*renewal.service,
+        expiry_ms: millis(renewal.expiry),
+        purges_seen: renewal.purges_seen.map(|seen| i64::try_from(seen).unwrap_or(i64::MAX)),
+        hold_ttls_until: renewal.hold_ttls_until,
+    }
+}
+
+/// The parameters of a page of settled keys.
+pub fn settled_keys(params: &ListSettledKeysParams) -> Columns<'_> {
+    columns! {
+        service: &*params.service,
+        since_ms: millis(params.since),
+        after: params.after.as_ref().map_or(&[][..], |id| id.as_bytes().as_slice()),
+        limit: i64::from(params.limit),
+    }
+}
+
+/// The parameters of a listing of keys.
+pub fn key_list(params: &ListKeysParams) -> Columns<'_> {
+    let ListKeysParams { service, filter, after, limit } = params;
+    columns! {
+        service: &**service,
+        // The smallest bytes that sort after the id.
+        from: after.map_or_else(Vec::new, |cursor| [cursor.id.as_bytes(), &[0][..]].concat()),
+        settled_at: after.map_or(0, |cursor| cursor.settled_ms),
+        low: &filter.ids.low[..],
+        high: &filter.ids.high[..],
+        state: filter.state,
+        scope_low: filter.scope.as_ref().map(|scope| &scope.low[..]),
+        scope_high: filter.scope.as_ref().map(|scope| &scope.high[..]),
+        route: filter.route.as_deref(),
+        key: filter.key.as_deref(),
+        older_than_ms: filter.older_than.map(millis),
+        scan_limit: i64::from(SCAN_ROWS_MAX),
+        limit: i64::from(*limit),
+    }
+}
+
+/// The parameters of a list of audit entries.
+pub fn audit_list(params: &ListAuditEntriesParams) -> Columns<'_> {
+    columns! {
+        service: &*params.service,
+        id: params.id.as_ref(),
+        before: params.before,
+        limit: i64::from(params.limit),
+    }
+}
+
+/// The parameters of a decision about a key.
+pub fn decision<'a>(params: &'a ApplyOperatorDecisionParams, target: &'a Target) -> Columns<'a> {
+    let ApplyOperatorDecisionParams { service, decision, .. } = params;
+    columns! {
+        id: &target.id,
+        token: &target.token,
+        seen_state: target.state,
+        service: &**service,
+        actor: &*decision.actor,
+        action: decision.change.action(),
+        note: decision.audit_note(target),
+    }
+}
+
+/// The columns that a decision about a key writes, except for a purge.
+pub fn decided<'a>(params: &'a ApplyOperatorDecisionParams, target: &'a Target) -> Columns<'a> {
+    let decision = &params.decision;
+    let response = decision.response(target).map(|response| &**response);
+    let forgets = !matches!(decision.change, OperatorAction::Requeue);
+    columns! {
+        state: decision.change.resulting_state_name(),
+        ttl_ms: forgets.then(|| millis(target.ttl)),
+        remember_ms: response.and(target.remember).map(millis),
+        quiet_after_ms: decision.requires_quiet(target).then(|| millis(target.quiet_after)),
+        ..self::response(response),
+    }
+}
+
+/// The columns of a response, which are empty where there is none.
+pub fn response(response: Option<&StoredResponse>) -> Columns<'_> {
+    columns! {
+        status: response.map(|response| response.status.as_u16().cast_signed()),
+        fields: response.map(StoredResponse::encode_fields),
+        body: response.and_then(|response| response.body.as_deref()),
+    }
+}
+
+impl rusqlite::ToSql for Value<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        let value = match self {
+            Self::Bool(value) => value.map(|value| ValueRef::Integer(value.into())),
+            Self::Bytes(value) => value.as_deref().map(ValueRef::Blob),
+            Self::Int2(value) => value.map(|value| ValueRef::Integer(value.into())),
+            Self::Int4(value) => value.map(|value| ValueRef::Integer(value.into())),
+            Self::Int8(value) => value.map(ValueRef::Integer),
+            Self::Text(value) => value.as_deref().map(|text| ValueRef::Text(text.as_bytes())),
+        };
+        Ok(ToSqlOutput::Borrowed(value.unwrap_or(ValueRef::Null)))
+    }
+}
+
+/// A conversion of a type and of its option.
+macro_rules! from {
+    ($($from:ty => |$value:ident| $kind:ident($to:expr)),* $(,)?) => {$(
+        impl<'a> From<$from> for Value<'a> {
+            fn from($value: $from) -> Self {
+                Self::$kind(Some($to))
+            }
+        }
+
+        impl<'a> From<Option<$from>> for Value<'a> {
+            fn from(value: Option<$from>) -> Self {
+                Self::$kind(value.map(|$value| $to))
+            }
+        }
+    )*};
+}
+
+from! {
+    bool => |value| Bool(value),
+    i16 => |value| Int2(value),
+    i32 => |value| Int4(value),
+    i64 => |value| Int8(value),
+    SystemTime => |value| Int8(since_1970_ms(value)),
+    InstanceId => |value| Int8(value.get()),
+    &'a str => |value| Text(Cow::Borrowed(value)),
+    String => |value| Text(Cow::Owned(value)),
+    StateKind => |value| Text(Cow::Borrowed(value.name())),
+    &'a [u8] => |value| Bytes(bytes(value)),
+    Vec<u8> => |value| Bytes(Cow::Owned(value)),
+    &'a Bytes => |value| Bytes(bytes(value)),
+    &'a RecordId => |value| Bytes(bytes(value.as_bytes())),
+    &'a Token => |value| Bytes(bytes(value.as_bytes())),
+    &'a Scope => |value| Bytes(bytes(value.as_bytes())),
+    &'a SpaceHash => |value| Bytes(bytes(value.as_bytes())),
+    &'a Key => |value| Bytes(bytes(value.as_bytes())),
+    &'a Fingerprint => |value| Bytes(bytes(value.as_bytes())),
+    &'a KeyHolder => |value| Bytes(bytes(value.as_bytes())),
+}
+
+fn bytes(bytes: &[u8]) -> Cow<'_, [u8]> {
+    Cow::Borrowed(bytes)
+}

@@ -1,0 +1,65 @@
+//! Reading the rows of deliveries, for both stores.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::row::{self, RowReader, millis};
+use oncegate_domain::attempt::{AttemptLease, ReplacedRecord, ReserveRequest};
+use oncegate_domain::delivery::{DeliveryJob, DeliveryPolicy, PickUpRequest};
+use oncegate_domain::ids::{RecordId, Token};
+use oncegate_domain::response::CorruptRow;
+use oncegate_domain::response_policy::OnUnknown;
+use oncegate_domain::retry::DeliveryAttempt;
+use oncegate_domain::sealed::SealedBytes;
+
+/// The time after its deadline for which an unknown attempt may still be running, in milliseconds; `None` where the route accepts
+/// that.
+pub fn quiet_after(policy: &DeliveryPolicy) -> Option<i64> {
+    match policy.on_unknown {
+        OnUnknown::Retry => None,
+        OnUnknown::Hold | OnUnknown::RetryWhenQuiet => Some(millis(policy.quiet_after)),
+    }
+}
+
+/// The record of a delivery, the token of the attempt, and the token before it.
+pub type AttemptTokens = (RecordId, Token, Token);
+
+/// Reads a delivery that was picked up by this request.
+pub fn read_job(
+    row: &impl RowReader,
+    (id, token, taken_from): AttemptTokens,
+    request: &PickUpRequest,
+    policy: &DeliveryPolicy,
+) -> Result<DeliveryJob, CorruptRow> {
+    let reserve_request = ReserveRequest {
+        id,
+        service: Arc::clone(&request.service),
+        scope: row.read("scope")?,
+        space: row.read("space")?,
+        key: row.read("key")?,
+        path: row.read("path")?,
+        route: Arc::clone(&policy.route),
+        recipe: row::recipe(row)?,
+        fingerprint: row.read("fingerprint")?,
+        instance: request.instance,
+        token,
+        time_limit: policy.time_limit,
+        holder: None,
+    };
+    let delivery = DeliveryAttempt {
+        accepted_at: row.read("accepted_at")?,
+        number: row.read::<u32>("spent")?.saturating_add(1),
+        give_up_in: row.read::<Duration>("give_up_in_ms")?,
+    };
+    Ok(DeliveryJob {
+        lease: AttemptLease {
+            reserve_request: Arc::new(reserve_request),
+            attempt: row.read("attempt")?,
+            // Only queued and unknown keys are picked up.
+            taken_from: Some(ReplacedRecord { token: taken_from, was_completed: false }),
+            recovery_point: row.read("recovery_point")?,
+            delivery: Some(delivery),
+        },
+        sealed: SealedBytes { secret: row.read("secret")?, bytes: row.read("sealed")? },
+    })
+}

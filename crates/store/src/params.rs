@@ -1,0 +1,179 @@
+//! The parameters of the store's calls: a struct for each call that has more than one.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::admin::{Cursor, KeyFilter, OperatorAction, OperatorDecision, Target};
+use super::encryption::{Encryption, SealResponses};
+use super::results::RouteIdentity;
+use oncegate_domain::attempt::ReserveRequest;
+use oncegate_domain::delivery::EnqueueRequest;
+use oncegate_domain::ids::{InstanceId, RecordId, Token};
+use oncegate_domain::key_holder::KeyHolder;
+use oncegate_domain::probe::ProbeSchedule;
+use oncegate_domain::record::ExpectedRecord;
+use oncegate_domain::scope::Scope;
+use oncegate_domain::service_report::{ReservationHandle, RouteRetention};
+use oncegate_domain::state::StateKind;
+
+/// Defines structs of parameters, each `plain`, or `sealed` where it has responses. A field without a comment is what its name and
+/// type say.
+macro_rules! params {
+    ($($name:ident for $call:ident: $responses:ident { $($(#[$about:meta])* $field:ident: $type:ty,)+ })+) => { $(
+        #[doc = concat!("The parameters of [`Store::", stringify!($call), "`](super::Store::", stringify!($call), ").")]
+        #[derive(Clone, Debug)]
+        #[allow(missing_docs)]
+        pub struct $name { $($(#[$about])* pub $field: $type,)+ }
+
+        params!($responses $name);
+    )+ };
+    (plain $name:ident) => { impl SealResponses for $name {} };
+    (sealed $name:ident) => {};
+}
+
+params! {
+    TakeOverParams for take_over: plain {
+        request: ReserveRequest,
+        from: ExpectedRecord,
+    }
+    ExtendDeadlineParams for extend_deadline: plain {
+        id: RecordId,
+        token: Token,
+        time_limit: Duration,
+    }
+    CountLiveKeysParams for count_live_keys: plain {
+        holder: KeyHolder,
+        limit: u32,
+    }
+    MoveLiveKeysParams for move_live_keys: plain {
+        id: RecordId,
+        /// The scope of the key's caller.
+        scope: Scope,
+        holder: KeyHolder,
+    }
+    EnqueueParams for enqueue: plain {
+        request: EnqueueRequest,
+        /// The record over which the key is accepted, unless it has changed since; `None` for a key without a record.
+        from: Option<ExpectedRecord>,
+    }
+    GiveUpParams for give_up: plain {
+        id: RecordId,
+        token: Token,
+        states: &'static [StateKind],
+        note: String,
+    }
+    LeaseRenewal for renew_lease: plain {
+        instance: InstanceId,
+        service: Arc<str>,
+        /// The lease's length from now.
+        expiry: Duration,
+        /// The purge count up to which the instance has emptied its cache. `None` where it has just started and has cached
+        /// nothing: that applies only where the instance has no row yet.
+        purges_seen: Option<u64>,
+        /// The time until which no instance shall take a record for past its TTL, where this one has seen the store's clock
+        /// jump.
+        hold_ttls_until: Option<SystemTime>,
+    }
+    SweepParams for sweep: plain {
+        expiry: Duration,
+        limit: u32,
+        /// The store's time by the caller's own clock. A time after it has not come, whatever the store's clock says; and a
+        /// lease that was renewed later than both by more than `expiry` has expired: the store's clock was set back since.
+        as_of: SystemTime,
+    }
+    ListInFlightParams for list_in_flight: plain {
+        instance: InstanceId,
+        older_than: Duration,
+    }
+    ReapParams for reap: plain {
+        limit: u32,
+        scope: ReapScope,
+    }
+    ClaimProbesParams for claim_probes: plain {
+        service: Arc<str>,
+        /// The schedules of the routes that are probed.
+        schedules: Vec<ProbeSchedule>,
+        limit: u32,
+        /// The store's time by the caller's own clock, as in [`SweepParams`].
+        as_of: SystemTime,
+    }
+    ListSettledKeysParams for list_settled_keys: plain {
+        service: Arc<str>,
+        routes: Vec<Arc<str>>,
+        /// The longest time since the key was settled.
+        since: Duration,
+        /// The id after which the page begins.
+        after: Option<RecordId>,
+        /// The most rows that are read.
+        limit: u32,
+    }
+    RememberRouteIdentitiesParams for remember_route_identities: plain {
+        service: Arc<str>,
+        /// One entry for each route.
+        identities: Vec<RouteIdentity>,
+    }
+    StoreRouteRetentionParams for store_route_retention: plain {
+        service: Arc<str>,
+        /// One entry for each name of a route.
+        retention: Vec<RouteRetention>,
+    }
+    ReplaceSaltParams for replace_salt: plain {
+        service: Arc<str>,
+        /// The stored form that was read; `None` where there was none.
+        from: Option<Vec<u8>>,
+        to: Vec<u8>,
+    }
+    FindReservationParams for find_reservation: plain {
+        service: Arc<str>,
+        handle: ReservationHandle,
+    }
+    ListKeysParams for list_keys: plain {
+        service: Arc<str>,
+        filter: KeyFilter,
+        /// The last key of the page before.
+        after: Option<Cursor>,
+        limit: u32,
+    }
+    ApplyOperatorDecisionParams for apply_operator_decision: sealed {
+        service: Arc<str>,
+        decision: Arc<OperatorDecision>,
+        targets: Vec<Target>,
+        /// The store's time by the caller's own clock, where it has watched the store's: no attempt is quiet by a later time.
+        as_of: Option<SystemTime>,
+    }
+    ListAuditEntriesParams for list_audit_entries: plain {
+        service: Arc<str>,
+        /// The key; `None` for all.
+        id: Option<RecordId>,
+        /// The number before which the entries end; `None` for the latest.
+        before: Option<i64>,
+        limit: u32,
+    }
+    CountInstancesBehindParams for count_instances_behind: plain {
+        service: Arc<str>,
+        purges: u64,
+    }
+    ListInstancesParams for list_instances: plain {
+        service: Arc<str>,
+        limit: u32,
+    }
+}
+
+impl SealResponses for ApplyOperatorDecisionParams {
+    fn seal(&mut self, encryption: &Encryption) {
+        if let OperatorAction::Complete(response) = &self.decision.change {
+            for target in &mut self.targets {
+                target.sealed_response = Some(encryption.encrypt(&target.id, &target.token, response));
+            }
+        }
+    }
+}
+
+/// The records that [`Store::reap`](super::Store::reap) may take for past their TTL, as far as its caller believes the store's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReapScope {
+    /// The store's time by the caller's own clock, as for [`Store::sweep`](super::Store::sweep).
+    pub as_of: SystemTime,
+    /// Records that were settled before this time are left.
+    pub settled_since: SystemTime,
+}

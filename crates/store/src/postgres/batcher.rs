@@ -1,0 +1,218 @@
+//! Batching of calls. A lane takes all requests that wait for one kind of call, sends them in one transaction, and answers
+//! each caller.
+
+use std::mem;
+use std::sync::Arc;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::client::PgClient;
+use super::connect::{PgConnection, PgPool};
+use super::failure::PgFailure;
+use crate::batch::{BatchQueue, Batchable, JOBS_MAX};
+use crate::reply::{self, ReplySender};
+use oncegate_domain::ids::RecordId;
+
+/// The number of times that a batch is sent again after a conflict. In READ COMMITTED, with rows locked in one order, none is
+/// expected.
+const CONFLICTS_MAX: usize = 3;
+
+/// The size of a row beyond the data that clients send.
+pub(super) const OVERHEAD_BYTES: usize = 256;
+
+/// A request that is sent to the database together with others of its kind.
+pub(super) trait BatchStatement: Send + Sync + Sized + 'static {
+    type Answer: Send + 'static;
+
+    /// Whether a batch can answer only one request for each record.
+    const DISTINCT: bool = false;
+
+    /// The most requests in a batch on a cluster, where several nodes have to agree on it, and one that is away fails it.
+    const CLUSTER_JOBS_MAX: usize = 1;
+
+    /// The request's record. Batches are sorted by it, so that two of them never deadlock.
+    fn id(&self) -> RecordId;
+
+    fn bytes(&self) -> usize {
+        OVERHEAD_BYTES
+    }
+
+    /// Whether it is sent by itself: because another transaction had locked the row before, or because a node of a cluster may have
+    /// failed the batch that it was in.
+    fn goes_alone(&self, _is_distributed: bool) -> bool {
+        false
+    }
+
+    /// Executes all requests in one transaction. Returns the answers in the requests' order.
+    fn run(
+        client: &PgClient,
+        requests: &[&Self],
+    ) -> impl Future<Output = Result<Vec<Self::Answer>, tokio_postgres::Error>> + Send;
+}
+
+/// A request with the channel for its answer.
+pub(super) struct PendingCall<S: BatchStatement> {
+    pub request: S,
+    /// The time until which the caller waits.
+    pub deadline: Instant,
+    pub reply: ReplySender<Result<S::Answer, PgFailure>>,
+}
+
+impl<S: BatchStatement> Batchable for PendingCall<S> {
+    fn abandoned(&self) -> bool {
+        // Past its deadline the caller may still be there, but it will not read an answer any more.
+        self.reply.is_closed() || Instant::now() >= self.deadline
+    }
+}
+
+/// The queue for requests of one kind, with its lanes, which end when it is dropped.
+pub(super) struct Batcher<S: BatchStatement>(Arc<BatcherState<S>>);
+
+struct BatcherState<S: BatchStatement> {
+    queue: BatchQueue<PendingCall<S>>,
+    pool: PgPool,
+}
+
+impl<S: BatchStatement> Batcher<S> {
+    /// Starts this many lanes on the pool's connections; on a cluster, one for each connection.
+    pub fn open(pool: &PgPool, lanes: usize) -> Self {
+        let state = Arc::new(BatcherState { queue: BatchQueue::new(), pool: pool.clone() });
+        for _ in 0..lanes {
+            tokio::spawn(lane(Arc::clone(&state)));
+        }
+        let (waiting, distributed) = (Arc::downgrade(&state), pool.server().distributed());
+        tokio::spawn(async move {
+            // Weak, because it may never happen.
+            if distributed.await
+                && let Some(state) = waiting.upgrade()
+            {
+                for _ in lanes..state.pool.max_size() {
+                    tokio::spawn(lane(Arc::clone(&state)));
+                }
+            }
+        });
+        Self(state)
+    }
+
+    /// Executes a request together with others that wait now.
+    pub async fn call(&self, request: S, deadline: Instant) -> Result<S::Answer, PgFailure> {
+        call(&self.0.queue, request, deadline).await
+    }
+}
+
+/// Queues a request and waits for its answer. Without one it may be executed all the same, unless the queue is closed.
+pub(super) async fn call<S: BatchStatement>(
+    queue: &BatchQueue<PendingCall<S>>,
+    request: S,
+    deadline: Instant,
+) -> Result<S::Answer, PgFailure> {
+    let (reply, answer) = reply::channel();
+    let bytes = request.bytes();
+    if !queue.push(PendingCall { request, deadline, reply }, bytes, false) {
+        return Err(PgFailure::unsent("the store is closed"));
+    }
+    // Dropped after a lane took it, as by a panic.
+    let dropped =
+        |_| PgFailure::Unanswered(Arc::from(Box::from("the worker that was to send the statement has stopped")));
+    timeout_at(deadline, answer).await.map_err(|_| PgFailure::TimedOut)?.map_err(dropped)?
+}
+
+impl<S: BatchStatement> Drop for Batcher<S> {
+    fn drop(&mut self) {
+        self.0.queue.close();
+    }
+}
+
+async fn lane<S: BatchStatement>(state: Arc<BatcherState<S>>) {
+    let BatcherState { queue, pool } = &*state;
+    let jobs_max = || if pool.is_distributed() { S::CLUSTER_JOBS_MAX } else { JOBS_MAX };
+    while let Some(mut batch) = queue.batch(jobs_max).await {
+        let mut jobs = mem::take(&mut batch.jobs);
+        // The order in which rows are locked.
+        jobs.sort_by_key(|job| job.request.id());
+        while !jobs.is_empty() {
+            let mut last = None;
+            let mut is_first = |id| last.replace(id) != Some(id);
+            let (round, rest) = jobs.into_iter().partition(|job| !S::DISTINCT || is_first(job.request.id()));
+            serve(pool, round).await;
+            jobs = rest;
+        }
+    }
+}
+
+/// Sends a batch and answers its callers. A batch that fails because of one row is halved until that row fails alone.
+async fn serve<S: BatchStatement>(pool: &PgPool, batch: Vec<PendingCall<S>>) {
+    let (alone, batch): (Vec<_>, Vec<_>) =
+        batch.into_iter().partition(|job| job.request.goes_alone(pool.is_distributed()));
+    let mut parts: Vec<Vec<_>> = alone.into_iter().map(|job| vec![job]).collect();
+    // The last part is sent first.
+    parts.push(batch);
+    let mut conflicts = 0;
+    while let Some(mut part) = parts.pop() {
+        match send(pool, &mut part).await {
+            Ok(answers) => part.into_iter().zip(answers).for_each(|(job, answer)| job.reply.send(Ok(answer))),
+            Err(PgFailure::Held(_) | PgFailure::Row(_)) if part.len() > 1 => {
+                parts.push(part.split_off(part.len() / 2));
+                parts.push(part);
+            }
+            Err(PgFailure::Conflict(_)) if conflicts < CONFLICTS_MAX => {
+                conflicts += 1;
+                parts.push(part);
+            }
+            Err(failure) => part.into_iter().for_each(|job| job.reply.send(Err(failure.clone()))),
+        }
+    }
+}
+
+/// Sends the jobs of a batch that still have a caller, once there is a connection: a caller that gave up meanwhile has
+/// been told that nothing was executed, or calls again.
+async fn send<S: BatchStatement>(pool: &PgPool, batch: &mut Vec<PendingCall<S>>) -> Result<Vec<S::Answer>, PgFailure> {
+    let held = PgConnection::get(pool, last(batch)).await?;
+    batch.retain(|job| !job.abandoned());
+    let requests: Vec<&S> = batch.iter().map(|job| &job.request).collect();
+    held.finish(last(batch), async |client| S::run(client, &requests).await).await
+}
+
+/// The latest deadline of the batch; callers with an earlier one leave by themselves.
+fn last<S: BatchStatement>(batch: &[PendingCall<S>]) -> Instant {
+    batch.iter().map(|job| job.deadline).max().unwrap_or_else(Instant::now)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    struct Question;
+
+    impl BatchStatement for Question {
+        type Answer = ();
+
+        fn id(&self) -> RecordId {
+            RecordId::from_stored(&[0; 32]).unwrap()
+        }
+
+        async fn run(_: &PgClient, _: &[&Self]) -> Result<Vec<()>, tokio_postgres::Error> {
+            unreachable!("the lane has stopped")
+        }
+    }
+
+    #[tokio::test]
+    async fn a_dropped_call_may_have_been_executed_and_a_refused_one_was_not() {
+        let queue = Arc::new(BatchQueue::new());
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let lane = tokio::spawn({
+            let queue = Arc::clone(&queue);
+            async move {
+                let _taken = queue.batch(|| JOBS_MAX).await;
+                panic!("on purpose");
+            }
+        });
+        assert!(matches!(call(&queue, Question, deadline).await, Err(PgFailure::Unanswered(_))));
+        assert!(lane.await.unwrap_err().is_panic());
+        assert!(matches!(call(&queue, Question, Instant::now()).await, Err(PgFailure::TimedOut)));
+        queue.close();
+        assert!(matches!(call(&queue, Question, deadline).await, Err(PgFailure::Unsent(_))));
+    }
+}

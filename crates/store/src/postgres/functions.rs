@@ -1,0 +1,149 @@
+//! The functions in the database that this program calls, each in a file of its own.
+//!
+//! Their plans are made once for each session of the server rather than once for each statement, and they read the clock once,
+//! before the statements that need it: a cluster sends a statement to one node only if it names one id and nothing that each
+//! node would compute by itself. A function's name ends with the hash of its text. So several versions of this program can
+//! serve from one store, each with functions of its own, and a function never changes under a program that calls it.
+//!
+//! They run with the rights of whoever calls them, so everybody may execute them. All are in PL/pgSQL; a file has what differs.
+
+use std::sync::{LazyLock, OnceLock};
+
+use data_encoding::HEXLOWER;
+use sha2::{Digest, Sha256};
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Error};
+
+use crate::columns::Columns;
+use crate::migrate::Migration;
+use crate::statement::expand;
+
+const FUNCTIONS_THERE: &str = include_str!("sql/functions_there.sql");
+
+/// A function in the database.
+pub(super) struct Function {
+    /// The name without the hash, which is also the file's.
+    name: &'static str,
+    text: &'static str,
+    /// The name in the database.
+    installed: LazyLock<String>,
+    call: OnceLock<String>,
+    /// Whether it is called by a prepared statement where the connection allows that, see `client`. No two of these take the
+    /// same parameters, unless they do the same.
+    pub is_prepared: bool,
+}
+
+/// The functions of a list, and the list.
+macro_rules! functions {
+    ($($(#[$prepared:ident])? $function:ident = $name:literal;)*) => {
+        $(pub(super) static $function: Function = Function {
+            name: $name,
+            text: include_str!(concat!("functions/", $name, ".sql")),
+            installed: LazyLock::new(|| installed_name($name, $function.text)),
+            call: OnceLock::new(),
+            is_prepared: functions!(@ $($prepared)?),
+        };)*
+
+        static ALL: &[&Function] = &[$(&$function),*];
+    };
+    (@ prepared) => { true };
+    (@) => { false };
+}
+
+functions! {
+    APPLY_DEFERRED_REPORT = "apply_deferred_report";
+    APPLY_PROBE_FINDING = "apply_probe_finding";
+    CLAIM_PROBE = "claim_probe";
+    COUNT_LIVE_KEYS = "count_live_keys";
+    DECIDE = "decide";
+    DISCOUNT_ATTEMPT = "discount_attempt";
+    END_DELIVERY = "end_delivery";
+    ENQUEUE = "enqueue";
+    EXTEND_DEADLINE = "extend_deadline";
+    GIVE_UP = "give_up";
+    MARK_CRASHED = "mark_crashed";
+    REAP = "reap";
+    RENEW_LEASE = "renew_lease";
+    REPORT = "report";
+    #[prepared]
+    RESERVE = "reserve";
+    #[prepared]
+    RESERVE_ALL = "reserve_all";
+    #[prepared]
+    RESERVE_EACH = "reserve_each";
+    RESTORE = "restore";
+    SET_HOLDER = "set_holder";
+    #[prepared]
+    SETTLE = "settle";
+    #[prepared]
+    SETTLE_ALL = "settle_all";
+    #[prepared]
+    SETTLE_EACH = "settle_each";
+    START_DELIVERY = "start_delivery";
+    TAKE_OVER = "take_over";
+}
+
+// See docs/decisions/0011-one-id-per-function.md.
+fn installed_name(name: &str, text: &str) -> String {
+    format!("{name}_{}", &HEXLOWER.encode(&Sha256::digest(expanded(text)))[..8])
+}
+
+/// The text as the server takes it: with its lists of columns, the names of the functions that it calls, and the frame of a function.
+fn expanded(text: &str) -> String {
+    let text = [&GIVE_UP, &REPORT, &RESERVE, &SETTLE].iter().fold(expand(text, '_'), |text, called| {
+        let place = format!("{{function {}}}", called.name);
+        if text.contains(&place) { text.replace(&place, &called.installed) } else { text }
+    });
+    let code = text.find("\ndeclare\n").or_else(|| text.find("\nbegin\n")).unwrap_or(text.len());
+    let (head, code) = text.split_at(code);
+    format!("{head}\nlanguage plpgsql as $function$\n#variable_conflict use_column{}\n$function$;\n", code.trim_end())
+}
+
+impl Function {
+    /// The call with these columns as parameters; it is always called with the same ones. Where the function answers with one
+    /// row, that has `done`.
+    pub fn call(&self, columns: &Columns<'_>) -> &str {
+        self.call.get_or_init(|| self.call_named(columns.iter().map(|(name, _)| *name)))
+    }
+
+    /// The call with parameters of these names.
+    pub fn call_named<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> String {
+        let parameters: Vec<String> =
+            names.into_iter().zip(1..).map(|(name, number)| format!("_{name} => ${number}")).collect();
+        // A function that is scanned as a table costs more than one that is computed.
+        let from = if self.text.contains(") returns boolean") { "" } else { "* from " };
+        let (name, parameters) = (&*self.installed, parameters.join(", "));
+        format!("-- {}\nselect {from}oncegate.{name}({parameters}) as done", self.name)
+    }
+
+    /// The statement that makes the function. Several may run at once.
+    fn create(&self) -> String {
+        let from = format!("create function oncegate.{}(", self.name);
+        let to = format!("create or replace function oncegate.{}(", *self.installed);
+        expanded(self.text).replacen(&from, &to, 1)
+    }
+}
+
+/// The script that makes the functions that a database lacks; `None` where it has all.
+pub(super) async fn missing(client: &Client) -> Result<Option<Migration>, Error> {
+    let names: Vec<&str> = ALL.iter().map(|function| function.installed.as_str()).collect();
+    let rows = client.query_typed(FUNCTIONS_THERE, &[(/* names */ &names, Type::TEXT_ARRAY)]).await?;
+    let there = rows.iter().map(|row| row.try_get::<_, String>("name")).collect::<Result<Vec<_>, _>>()?;
+    let missing = ALL.iter().filter(|function| !there.contains(&function.installed));
+    let create: String = missing.map(|function| function.create()).collect();
+    let sql = format!("begin;\n\n{create}\ncommit;\n");
+    Ok((!create.is_empty()).then(|| Migration { name: NAME.to_owned(), sql }))
+}
+
+/// The name of all functions together, among those of migrations.
+pub(super) const NAME: &str = "functions";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_text_has_another_name() {
+        assert_ne!(installed_name("f", "a"), installed_name("f", "b"));
+    }
+}

@@ -1,0 +1,182 @@
+//! The schema in PostgreSQL: its migrations, and applying them.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+use super::connect;
+use super::distribution::{self, Distribution};
+use super::failure::{migration_error, open_error};
+use super::functions;
+use super::server::PgServer;
+use crate::migrate::{AppliedMigration, Migration, MigrationStep, check_none_missing, missing_steps};
+use crate::{OpenError, StoreSettings};
+use oncegate_config::PostgresUrl;
+use oncegate_machine::jitter::jittered;
+
+const APPLIED_MIGRATIONS: &str = include_str!("sql/applied_migrations.sql");
+const SERVER_PROPERTIES: &str = include_str!("sql/server_properties.sql");
+
+const STEPS: &[MigrationStep] =
+    &[MigrationStep::new(1, "0001_init", include_str!("../../../../migrations/postgres/0001_init.sql"))];
+
+/// See [`crate::schema()`].
+pub(crate) fn newest_step() -> &'static str {
+    STEPS.last().expect("there is a first step").name
+}
+
+/// Admits one migration at a time. The lock ends with its transaction, so pooled sessions do no harm. The number is
+/// random and means nothing.
+const LOCK_MIGRATIONS: &str = "set local lock_timeout = '60s'; select pg_advisory_xact_lock(7308327820391471206)";
+
+/// Limits the wait for a table lock: every request of the table waits behind it. 300 ms are below the time limits of
+/// requests, and above the time of any statement of ours.
+const LIMIT_LOCK_WAIT: &str = "set local lock_timeout = '300ms'";
+
+/// The longest pause between two tries to lock a table. Waiting requests run meanwhile.
+const LOCK_PAUSE: Duration = Duration::from_secs(1);
+
+/// The time after which a step is not tried again: some transaction holds its table's lock for longer.
+const LOCK_TRIES_MAX: Duration = Duration::from_secs(60);
+
+/// Migrates the schema, or refuses it.
+pub(crate) async fn prepare(server: &PgServer, settings: &StoreSettings) -> Result<(), OpenError> {
+    let mut client = connect::connect_once(server).await?;
+    if settings.migrate {
+        apply(&mut client, settings).await?;
+    } else {
+        let pending = find_pending(&client, settings).await?;
+        check_none_missing(&pending)?;
+    }
+    if let Distribution::Nodes(nodes) = distribution::find(&client).await? {
+        tracing::info!(nodes, "the keys are distributed over the nodes of a cluster");
+        server.set_distributed();
+    }
+    server.remember_identity(&client).await;
+    Ok(())
+}
+
+/// See [`crate::migrate()`].
+pub(crate) async fn migrate(url: &PostgresUrl, settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
+    let server = PgServer::open(url, settings.timeout).await?;
+    apply(&mut connect::connect_once(&server).await?, settings).await
+}
+
+/// See [`crate::pending()`].
+pub(crate) async fn pending(url: &PostgresUrl, settings: &StoreSettings) -> Result<Vec<Migration>, OpenError> {
+    let client = connect::connect_once(&PgServer::open(url, settings.timeout).await?).await?;
+    find_pending(&client, settings).await
+}
+
+/// See [`crate::distribution()`].
+pub(crate) async fn distribution(url: &PostgresUrl, settings: &StoreSettings) -> Result<Distribution, OpenError> {
+    let client = connect::connect_once(&PgServer::open(url, settings.timeout).await?).await?;
+    match applied(&client).await?.is_empty() {
+        true => Ok(Distribution::None),
+        false => distribution::find(&client).await,
+    }
+}
+
+/// The migrations that the database lacks, then the functions, and then the distribution of the keys.
+async fn find_pending(client: &Client, settings: &StoreSettings) -> Result<Vec<Migration>, OpenError> {
+    let has = applied(client).await?;
+    let distribution = distribution::missing(client, settings, !has.is_empty()).await?;
+    let mut pending: Vec<Migration> = missing_steps(STEPS, &has)?.iter().map(script).collect();
+    pending.extend(functions::missing(client).await.map_err(open_error)?);
+    pending.extend(distribution);
+    Ok(pending)
+}
+
+fn script(step: &MigrationStep) -> Migration {
+    step.script(&format!(
+        "insert into oncegate.migrations (version, name, sha256) values ({}, '{}', '\\x{}');",
+        step.version,
+        step.name,
+        step.sha256_hex()
+    ))
+}
+
+/// Returns the migrations that the database has. Refuses unsuitable servers.
+async fn applied(client: &Client) -> Result<Vec<AppliedMigration>, OpenError> {
+    let server = client.query_typed_one(SERVER_PROPERTIES, &[]).await.map_err(open_error)?;
+    if let Some(refusal) = server.try_get::<_, Option<String>>("refusal").map_err(open_error)? {
+        return Err(OpenError::Missing(refusal.into()));
+    }
+    if !server.try_get::<_, bool>("migrated").map_err(open_error)? {
+        return Ok(Vec::new());
+    }
+    let rows = client.query_typed(APPLIED_MIGRATIONS, &[]).await.map_err(open_error)?;
+    let step = |row: &tokio_postgres::Row| {
+        Ok(AppliedMigration { version: row.try_get(0)?, name: row.try_get(1)?, sha256: row.try_get(2)? })
+    };
+    rows.iter().map(step).collect::<Result<_, _>>().map_err(open_error)
+}
+
+/// Applies what the database lacks, one after the other. Tries again while a transaction holds the table of a migration, with
+/// pauses in which all others run.
+async fn apply(client: &mut Client, settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
+    let (mut done, mut started) = (Vec::new(), Instant::now());
+    while let Some(next) = find_pending(client, settings).await?.into_iter().next() {
+        let name = &*next.name;
+        match try_next(client, settings, &next).await? {
+            Ok(is_applied_here) => {
+                if is_applied_here {
+                    match name {
+                        functions::NAME => {}
+                        distribution::NAME => tracing::info!("distributed the keys over the nodes of the cluster"),
+                        _ => tracing::info!(migration = name, "applied a migration to the store"),
+                    }
+                    done.push(next.name);
+                }
+                started = Instant::now();
+            }
+            Err(source) if started.elapsed() >= LOCK_TRIES_MAX => {
+                return Err(OpenError::Migration { name: next.name, source: migration_error(source) });
+            }
+            Err(_) => {
+                tracing::info!(migration = name, "an open transaction holds the migration's table; trying again");
+                sleep(jittered(LOCK_PAUSE)).await;
+            }
+        }
+    }
+    Ok(done)
+}
+
+/// Tries to apply the next part in a transaction of its own. Returns whether it did, and no other instance meanwhile; the inner
+/// error says that a transaction holds its table's lock, and nothing was changed.
+async fn try_next(
+    client: &mut Client,
+    settings: &StoreSettings,
+    next: &Migration,
+) -> Result<Result<bool, tokio_postgres::Error>, OpenError> {
+    let failed = |source| OpenError::Migration { name: next.name.clone(), source: migration_error(source) };
+    let transaction = client.transaction().await.map_err(failed)?;
+    transaction.batch_execute(LOCK_MIGRATIONS).await.map_err(failed)?;
+    // Checked under the lock, so that no other instance can apply it.
+    if find_pending(transaction.client(), settings).await?.first() != Some(next) {
+        return Ok(Ok(false));
+    }
+    let is_step = STEPS.iter().any(|step| step.name == next.name);
+    if is_step {
+        transaction.batch_execute(LIMIT_LOCK_WAIT).await.map_err(failed)?;
+    }
+    // Without its own transaction.
+    let sql = next.sql.trim_start_matches("begin;\n").trim_end_matches("commit;\n");
+    match transaction.batch_execute(sql).await {
+        Err(error) if is_step && error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+            transaction.rollback().await.map_err(failed)?;
+            return Ok(Err(error));
+        }
+        done => done.map_err(failed)?,
+    }
+    transaction.commit().await.map_err(failed)?;
+    Ok(Ok(true))
+}
+
+#[cfg(test)]
+#[test]
+fn each_migration_is_a_step() {
+    crate::migrate::assert_each_file_is_a_step("postgres", STEPS);
+}

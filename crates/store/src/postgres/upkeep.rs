@@ -1,0 +1,145 @@
+//! Upkeep: leases, salts, sweeping, reaping and the like. It selects ids without locks, and then acts on each by a function whose
+//! conditions repeat what made it eligible; the reaper acts on many at once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::json;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::client::Parameter;
+use super::durability::wait_on;
+use super::failure::{PgFailure, PgResult};
+use super::horizons::Writer;
+use super::lookups::{MOMENT, at_moment};
+use super::rows::one;
+use super::{PgCall, functions};
+use crate::columns::{self, columns};
+use crate::row::{RowReader, millis, since_1970_ms};
+use crate::statement::{shared, statements};
+use crate::{
+    LeaseRenewal, ListInFlightParams, ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult,
+    ReplaceSaltParams, ReservedAttempt, RouteIdentity, SweepParams, SweptKey,
+};
+use oncegate_domain::ids::{InstanceId, RecordId, Token};
+use oncegate_domain::response::CorruptRow;
+
+statements! { "sql/":
+    CRASHED_KEYS = "crashed_keys";
+    DELETE_OLD_INSTANCES = "delete_old_instances";
+    EXPIRED_KEYS = "expired_keys";
+    FIND_SALT = "find_salt";
+    INSERT_SALT = "insert_salt";
+    RELEASE_LEASE = "release_lease";
+    REMEMBER_ROUTE_IDENTITIES = "remember_route_identities";
+    REPLACE_SALT = "replace_salt";
+}
+
+impl PgCall<'_> {
+    pub async fn renew_lease(self, renewal: Arc<LeaseRenewal>) -> PgResult<RenewResult> {
+        let row = self.call(&functions::RENEW_LEASE, columns::lease_renewal(&renewal)).await?;
+        Ok(RenewResult::read(one(row.as_slice())?)?)
+    }
+
+    pub async fn release_lease(self, instance: Arc<InstanceId>) -> PgResult<()> {
+        self.write(&RELEASE_LEASE, columns! { instance: *instance }).await.map(drop)
+    }
+
+    pub async fn sweep(self, params: Arc<SweepParams>) -> PgResult<Vec<SweptKey>> {
+        let (expiry_ms, as_of) = (millis(params.expiry), params.as_of);
+        let columns = columns! { expiry_ms: expiry_ms, as_of: as_of, limit: i64::from(params.limit) };
+        let rows = self.run(&CRASHED_KEYS, columns).await?;
+        let read = |row: &Row| Ok::<_, CorruptRow>((row.read::<Token>("token")?, SweptKey::read(row)?));
+        let crashed = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        let marked = self.call_each(&functions::MARK_CRASHED, &crashed, |(token, key)| {
+            columns! { id: &key.id, token: token, instance: key.instance, expiry_ms: expiry_ms, as_of: as_of }
+        });
+        Ok(marked.await?.into_iter().map(|((_, key), _)| key.clone()).collect())
+    }
+
+    pub async fn list_in_flight(self, params: Arc<ListInFlightParams>) -> PgResult<Vec<ReservedAttempt>> {
+        let columns = columns! { instance: params.instance, older_than_ms: millis(params.older_than) };
+        let values = super::client::parameters(shared::LIST_IN_FLIGHT.parameters(&columns));
+        let sql = shared::LIST_IN_FLIGHT.for_postgres();
+        let (_, rows) = self.on_connection(async |client| at_moment(client, sql, &values).await).await?;
+        rows.iter().map(|row| Ok(ReservedAttempt::read(row)?)).collect()
+    }
+
+    pub async fn reap(self, params: Arc<ReapParams>) -> PgResult<ReapedRows> {
+        let ReapParams { limit, scope } = &*params;
+        self.run(&DELETE_OLD_INSTANCES, columns! { as_of: scope.as_of }).await?;
+        let columns = columns! { as_of: scope.as_of, settled_since: scope.settled_since, limit: i64::from(*limit) };
+        let rows = self.run(&EXPIRED_KEYS, columns).await?;
+        let mut ids: Vec<RecordId> = Vec::new();
+        for row in &rows {
+            if row.read("fits")? {
+                ids.push(row.read("id")?);
+            }
+        }
+        if ids.is_empty() {
+            return Ok(ReapedRows::default());
+        }
+        let call = functions::REAP.call_named(["id", "as_of", "settled_since"]);
+        let mut reaped = ReapedRows::default();
+        let ids: Vec<&[u8]> = ids.iter().map(|id| id.as_bytes().as_slice()).collect();
+        let mut parts = vec![&ids[..]];
+        while let Some(part) = parts.pop() {
+            let parameters: [Parameter<'_>; 3] = [
+                (/* id */ &part, Type::BYTEA_ARRAY),
+                (/* as_of */ &since_1970_ms(scope.as_of), Type::INT8),
+                (/* settled_since */ &since_1970_ms(scope.settled_since), Type::INT8),
+            ];
+            match self.on_connection(async |client| client.query_typed(&call, &parameters).await).await {
+                Ok(rows) => {
+                    let part = ReapedRows::read(one(&rows)?)?;
+                    reaped.deleted += part.deleted;
+                    reaped.responses_dropped += part.responses_dropped;
+                }
+                // Another transaction has locked one of them: the others go without it.
+                Err(PgFailure::Held(_)) => {
+                    parts.extend(part.chunks(part.len().div_ceil(2)).filter(|half| half.len() < part.len()))
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(reaped)
+    }
+
+    pub async fn ping(self, _: Arc<()>) -> PgResult<()> {
+        self.on_connection(async |client| client.query_typed(MOMENT, &[]).await).await.map(drop)
+    }
+
+    pub async fn find_salt(self, service: Arc<Arc<str>>) -> PgResult<Option<Vec<u8>>> {
+        let read = self.on_connection(async |client| {
+            loop {
+                let rows = client.run(&FIND_SALT, &columns! { service: &**service }).await?;
+                let writer = rows.first().map(Writer::read).transpose();
+                // All ids are made with it: with another one after a failover, each key would be executed again. A row that does not
+                // decode fails below.
+                if wait_on(client, writer.ok().flatten().flatten()).await? {
+                    return Ok(rows);
+                }
+            }
+        });
+        Ok(read.await?.first().map(|row| row.read("value")).transpose()?)
+    }
+
+    pub async fn replace_salt(self, params: Arc<ReplaceSaltParams>) -> PgResult<bool> {
+        let ReplaceSaltParams { service, from, to } = &*params;
+        let statement = if from.is_none() { &INSERT_SALT } else { &REPLACE_SALT };
+        let columns = columns! { service: &**service, from: from.as_deref(), to: &to[..] };
+        Ok(!self.write(statement, columns).await?.is_empty())
+    }
+
+    pub async fn remember_route_identities(
+        self,
+        params: Arc<RememberRouteIdentitiesParams>,
+    ) -> PgResult<Vec<RouteIdentity>> {
+        let finds: BTreeMap<&str, &str> =
+            params.identities.iter().map(|identity| (&*identity.route, &*identity.finds)).collect();
+        let columns = columns! { service: &*params.service, identities: json!(finds).to_string() };
+        let rows = self.write(&REMEMBER_ROUTE_IDENTITIES, columns).await?;
+        rows.iter().map(|row| Ok(RouteIdentity::read(row)?)).collect()
+    }
+}

@@ -1,0 +1,95 @@
+//! The schema in SQLite: its migrations, and applying them.
+
+use std::error::Error;
+use std::path::Path;
+
+use rusqlite::{Connection, ErrorCode, OptionalExtension, named_params};
+
+use crate::OpenError;
+use crate::migrate::{AppliedMigration, Migration, MigrationStep, check_none_missing, missing_steps};
+
+const APPLIED_MIGRATIONS: &str = include_str!("sql/applied_migrations.sql");
+
+const STEPS: &[MigrationStep] =
+    &[MigrationStep::new(1, "0001_init", include_str!("../../../../migrations/sqlite/0001_init.sql"))];
+
+/// See [`crate::schema()`].
+pub(crate) fn newest_step() -> &'static str {
+    STEPS.last().expect("there is a first step").name
+}
+
+/// Migrates the schema, or refuses it.
+pub(super) fn prepare(db: &Connection, path: &Path, migrate: bool) -> Result<(), OpenError> {
+    match migrate {
+        true => apply(db, path).map(drop),
+        false => check_none_missing(&pending(db, path)?),
+    }
+}
+
+/// Applies the missing migrations, each in a transaction of its own. Returns their names.
+pub(super) fn apply(db: &Connection, path: &Path) -> Result<Vec<String>, OpenError> {
+    let mut taken = Vec::new();
+    for step in missing(db, path)? {
+        apply_step(db, step)
+            .map_err(|source| OpenError::Migration { name: step.name.to_owned(), source: Box::new(source) })?;
+        taken.push(step.name.to_owned());
+    }
+    Ok(taken)
+}
+
+fn apply_step(db: &Connection, step: &MigrationStep) -> rusqlite::Result<()> {
+    let transaction = db.unchecked_transaction()?;
+    transaction.execute_batch(step.sql)?;
+    transaction.execute(
+        "insert into migrations (version, name, sha256) values (:version, :name, :sha256)",
+        named_params! { ":version": step.version, ":name": step.name, ":sha256": step.sha256() },
+    )?;
+    transaction.commit()
+}
+
+/// Returns the migrations that the database lacks.
+pub(super) fn pending(db: &Connection, path: &Path) -> Result<Vec<Migration>, OpenError> {
+    let script = |step: &MigrationStep| {
+        let (version, name, sha256) = (step.version, step.name, step.sha256_hex());
+        let values = format!("({version}, '{name}', x'{sha256}')");
+        step.script(&format!("insert into migrations (version, name, sha256) values {values};"))
+    };
+    Ok(missing(db, path)?.iter().map(script).collect())
+}
+
+fn missing(db: &Connection, path: &Path) -> Result<&'static [MigrationStep], OpenError> {
+    let applied = || {
+        let there = "select 1 from sqlite_schema where name = 'migrations'";
+        if db.query_row(there, [], |_| Ok(())).optional()?.is_none() {
+            return Ok(Vec::new());
+        }
+        let step = |row: &rusqlite::Row<'_>| {
+            Ok(AppliedMigration { version: row.get(0)?, name: row.get(1)?, sha256: row.get(2)? })
+        };
+        db.prepare(APPLIED_MIGRATIONS)?.query_map([], step)?.collect::<rusqlite::Result<_>>()
+    };
+    missing_steps(STEPS, &applied().map_err(|source| open_error(path, source))?)
+}
+
+/// The meaning of SQLite's error at opening.
+pub(super) fn open_error(path: &Path, source: rusqlite::Error) -> OpenError {
+    let path = path.to_owned();
+    match source.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => OpenError::InUse { path },
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            OpenError::Damaged { path, source: source.into() }
+        }
+        _ => unusable(source),
+    }
+}
+
+/// The error of a store that cannot be used for this reason.
+pub(super) fn unusable(source: impl Into<Box<dyn Error + Send + Sync>>) -> OpenError {
+    OpenError::Missing(source.into())
+}
+
+#[cfg(test)]
+#[test]
+fn each_migration_is_a_step() {
+    crate::migrate::assert_each_file_is_a_step("sqlite", STEPS);
+}

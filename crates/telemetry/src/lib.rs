@@ -1,0 +1,13 @@
+//! Logs, metrics and traces of a running instance.
+
+#[doc(hidden)]
+pub use oncegate_domain::named;
+
+pub mod colours;
+pub mod log_limiter;
+mod log_writer;
+pub mod logs;
+pub mod metrics;
+pub mod process;
+pub mod top_k;
+pub mod traces;

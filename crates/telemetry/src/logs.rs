@@ -1,0 +1,71 @@
+//! Logs on standard error. Standard output is for the results of commands.
+
+use std::error::Error;
+use std::io::IsTerminal;
+use std::sync::OnceLock;
+
+use tracing_subscriber::EnvFilter;
+
+use super::colours;
+use super::log_writer::LogWriter;
+pub use super::log_writer::{dropped, flush};
+use oncegate_config::{LogFormat, TelemetryConfig};
+pub use request_line::{RequestLine, millis};
+
+mod request_line;
+
+/// The highest log levels of libraries, whatever the configured level is: below `warn` they log single bytes and frames.
+///
+/// lapin is off: we log its errors ourselves, and its warnings contain whole messages.
+const LIBRARY_LEVELS: &str = "hyper=warn,hyper_util=warn,tokio_postgres=warn,h2=warn,lapin=off";
+
+/// The log target of request lines, for filters such as `info,oncegate::requests=warn`.
+pub const REQUESTS: &str = "oncegate::requests";
+
+/// The writer for lines that are JSON already; set if the log format is JSON.
+static JSON_WRITER: OnceLock<LogWriter> = OnceLock::new();
+
+/// Returns the writer for lines that are JSON already; `None` if the log format is text.
+fn json_writer() -> Option<LogWriter> {
+    JSON_WRITER.get().copied()
+}
+
+/// Starts logging. A second call changes nothing.
+///
+/// # Errors
+/// The system refuses a thread.
+pub fn start(telemetry: &TelemetryConfig) -> std::io::Result<()> {
+    // The configured filter comes last, so that it wins where it names one of the libraries.
+    let filter =
+        EnvFilter::try_new(format!("{LIBRARY_LEVELS},{}", telemetry.log)).unwrap_or_else(|_| EnvFilter::new("info"));
+    let terminal = std::io::stderr().is_terminal();
+    let writer = LogWriter::new()?;
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_target(false);
+    let json = match telemetry.format {
+        LogFormat::Auto => !terminal,
+        LogFormat::Json => true,
+        LogFormat::Text => false,
+    };
+    let _ = if json {
+        let _ = JSON_WRITER.set(writer);
+        logs.json().flatten_event(true).with_current_span(false).try_init()
+    } else {
+        logs.with_ansi(colours::are_wanted(&std::io::stderr())).try_init()
+    };
+    Ok(())
+}
+
+/// Returns the chain of an error's causes in one line; `None` if it has none.
+pub fn error_causes(error: &dyn Error) -> Option<String> {
+    let mut line = String::new();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        if !line.ends_with(&text) {
+            line.push_str(if line.is_empty() { "" } else { ": " });
+            line.push_str(&text);
+        }
+        source = cause.source();
+    }
+    (!line.is_empty()).then_some(line)
+}

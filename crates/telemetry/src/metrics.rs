@@ -1,0 +1,376 @@
+//! The types of metrics: counters, gauges and histograms by label, and the text of a scrape.
+//!
+//! The code that counts holds its counter: on a request's path no name is looked up and nothing is allocated. Labels are
+//! enums and the names of routes; data from a client cannot become a label. The metrics themselves are in
+//! `instance::metrics`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use oncegate_domain::state::StateKind;
+use oncegate_trust::jwt::TokenFault;
+use parking_lot::RwLock;
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::{MetricType, TypedMetric};
+
+pub use prometheus_client::collector::Collector;
+pub use prometheus_client::metrics::counter::Counter;
+pub use prometheus_client::metrics::family::Family;
+pub use prometheus_client::metrics::gauge::Gauge;
+pub use prometheus_client::registry::Registry;
+pub use text::ScrapeFormat;
+
+pub mod text;
+
+/// A label whose values are all known at compile time.
+pub trait Label: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
+    /// The label's name.
+    const NAME: &'static str;
+    /// All values, each once. A value that is missing here is not counted.
+    const ALL: &'static [Self];
+    /// The value as it is written in a scrape.
+    fn name(self) -> &'static str;
+
+    /// The value's index in [`Self::ALL`].
+    fn index(self) -> Option<usize> {
+        Self::ALL.iter().position(|label| *label == self)
+    }
+}
+
+/// Defines an enum whose variants are the values of a label.
+#[macro_export]
+macro_rules! label {
+    ($(#[$about:meta])* $type:ident, $label:literal, { $($(#[$doc:meta])* $variant:ident => $name:literal),+ $(,)? }) => {
+        $crate::named! {
+            $(#[$about])*
+            pub enum $type { $($(#[$doc])* $variant => $name),+ }
+        }
+
+        impl $crate::metrics::Label for $type {
+            const NAME: &'static str = $label;
+            const ALL: &'static [Self] = &Self::ALL;
+
+            fn name(self) -> &'static str {
+                self.name()
+            }
+        }
+    };
+}
+pub use label;
+
+impl Label for TokenFault {
+    const NAME: &'static str = "reason";
+    const ALL: &'static [Self] = &TokenFault::ALL;
+
+    fn name(self) -> &'static str {
+        self.name()
+    }
+}
+
+impl Label for StateKind {
+    const NAME: &'static str = "state";
+    const ALL: &'static [Self] = &StateKind::ALL;
+
+    fn name(self) -> &'static str {
+        self.name()
+    }
+}
+
+/// A metric for each value of a label. All series exist from the start, so that the rate of one that has not moved is zero
+/// and not absent.
+#[derive(Clone, Debug)]
+pub struct ByLabel<L, M>(Arc<[M]>, PhantomData<L>);
+
+/// A counter for each value of a label.
+pub type Counters<L> = ByLabel<L, Counter>;
+
+/// A histogram for each value of a label.
+pub type Histograms<L> = ByLabel<L, Histogram>;
+
+impl<L: Label, M: Default> Default for ByLabel<L, M> {
+    fn default() -> Self {
+        Self(L::ALL.iter().map(|_| M::default()).collect(), PhantomData)
+    }
+}
+
+impl<L: Label, M> ByLabel<L, M> {
+    fn of(&self, label: L) -> Option<&M> {
+        self.0.get(label.index()?)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (L, &M)> {
+        L::ALL.iter().copied().zip(self.0.iter())
+    }
+}
+
+impl<L: Label> Counters<L> {
+    /// Adds one.
+    pub fn count(&self, label: L) {
+        if let Some(counter) = self.of(label) {
+            counter.inc();
+        }
+    }
+
+    /// Returns the count.
+    pub fn get(&self, label: L) -> u64 {
+        self.of(label).map_or(0, Counter::get)
+    }
+}
+
+impl<L: Label> Histograms<L> {
+    /// Adds one duration.
+    pub fn observe(&self, label: L, took: Duration) {
+        if let Some(histogram) = self.of(label) {
+            histogram.observe(took);
+        }
+    }
+}
+
+impl<L: Label, M: EncodeMetric + TypedMetric> EncodeMetric for ByLabel<L, M> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        self.iter().try_for_each(|(label, metric)| metric.encode(encoder.encode_family(&[(L::NAME, label.name())])?))
+    }
+
+    fn metric_type(&self) -> MetricType {
+        M::TYPE
+    }
+}
+
+/// A gauge for each value of a label. Nothing is written while the values are not known.
+#[derive(Clone, Debug)]
+pub struct Gauges<L>(Arc<RwLock<Option<Vec<u64>>>>, PhantomData<L>);
+
+impl<L> Default for Gauges<L> {
+    fn default() -> Self {
+        Self(Arc::default(), PhantomData)
+    }
+}
+
+impl<L: Label> Gauges<L> {
+    /// Sets all values; `None` if they are no longer known.
+    pub fn set(&self, values: Option<impl Fn(L) -> u64>) {
+        let values = values.map(|value| L::ALL.iter().map(|label| value(*label)).collect());
+        *self.0.write() = values;
+    }
+
+    /// Returns the gauge of one label value, as a metric of its own without a label.
+    pub fn of(&self, label: L) -> OneGauge<L> {
+        OneGauge(self.clone(), label)
+    }
+
+    fn get(&self, label: L) -> Option<u64> {
+        let values = self.0.read();
+        values.as_ref()?.get(label.index()?).copied()
+    }
+}
+
+/// The gauge of one label value; see [`Gauges::of`].
+#[derive(Clone, Debug)]
+pub struct OneGauge<L>(Gauges<L>, L);
+
+impl<L: Label> EncodeMetric for OneGauge<L> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        self.0.get(self.1).map_or(Ok(()), |value| encoder.encode_gauge(&value))
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Gauge
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<L: Label> EncodeMetric for Gauges<L> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let values = self.0.read();
+        for (label, value) in L::ALL.iter().zip(values.iter().flatten()) {
+            encoder.encode_family(&[(L::NAME, label.name())])?.encode_gauge(value)?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Gauge
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.read().is_none()
+    }
+}
+
+/// A value of each route, such as its counters. All workers share it. It survives the reload that removes the route: a series that ends
+/// at a reload would look like a restart.
+#[derive(Clone, Debug)]
+pub struct PerRoute<M>(Arc<RwLock<BTreeMap<Arc<str>, M>>>);
+
+/// Counters by route and label value.
+pub type ByRoute<L> = PerRoute<Counters<L>>;
+
+/// A counter by route.
+pub type RouteCounters = PerRoute<Counter>;
+
+impl<M> Default for PerRoute<M> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<M: Clone + Default> PerRoute<M> {
+    /// Returns the value of a route, for its user to hold.
+    pub fn of(&self, route: &Arc<str>) -> M {
+        self.0.write().entry(Arc::clone(route)).or_default().clone()
+    }
+}
+
+impl<L: Label> EncodeMetric for ByRoute<L> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        for (route, counters) in self.0.read().iter() {
+            for (label, counter) in counters.iter() {
+                counter.encode(encoder.encode_family(&[("route", &**route), (L::NAME, label.name())])?)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Counter
+    }
+}
+
+impl EncodeMetric for RouteCounters {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let routes = self.0.read();
+        routes.iter().try_for_each(|(route, counter)| counter.encode(encoder.encode_family(&[("route", &**route)])?))
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Counter
+    }
+}
+
+/// The upper bounds of a histogram's buckets, in microseconds.
+///
+/// There are fifteen, from 1 ms (a durable reservation on a good disk) to 60 s (few clients wait longer): three in each
+/// factor of ten up to 10 s, then 30 s and 60 s. Among them are the usual objectives (100 ms, 250 ms, 500 ms, 1 s) and the default time limits (2.5 s is
+/// near the store's 2 s; 10 s of waiting; 30 s of the upstream).
+const BOUNDS_US: [u64; 15] = [
+    1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
+    10_000_000, 30_000_000, 60_000_000,
+];
+
+/// A histogram of durations. An observation is two additions without a lock; a scrape in between may see one and not the
+/// other.
+#[derive(Clone, Debug, Default)]
+// prometheus-client's own is behind a mutex that all workers would meet at. See docs/decisions/0030-choose-dependencies.md.
+pub struct Histogram(Arc<HistogramBuckets>);
+
+#[derive(Debug, Default)]
+struct HistogramBuckets {
+    counts: [AtomicU64; BOUNDS_US.len() + 1],
+    sum_us: AtomicU64,
+}
+
+impl Histogram {
+    /// Adds one duration.
+    pub fn observe(&self, took: Duration) {
+        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let bucket = BOUNDS_US.partition_point(|bound| *bound < took);
+        self.0.counts[bucket].fetch_add(1, Ordering::Relaxed);
+        self.0.sum_us.fetch_add(took, Ordering::Relaxed);
+    }
+}
+
+impl TypedMetric for Histogram {
+    const TYPE: MetricType = MetricType::Histogram;
+}
+
+impl EncodeMetric for Histogram {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let bounds = BOUNDS_US.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
+        let buckets: Vec<_> = bounds.zip(self.0.counts.iter().map(|count| count.load(Ordering::Relaxed))).collect();
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let sum = self.0.sum_us.load(Ordering::Relaxed) as f64 / 1e6;
+        encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        Self::TYPE
+    }
+}
+
+/// A gauge with the value 1 and this program's version as its label.
+pub fn build_info() -> Family<[(&'static str, &'static str); 1], Gauge> {
+    let info = Family::<_, Gauge>::default();
+    info.get_or_create(&[("version", env!("CARGO_PKG_VERSION"))]).set(1);
+    info
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Side {
+        Left,
+        Right,
+    }
+
+    impl Label for Side {
+        const NAME: &'static str = "side";
+        const ALL: &'static [Self] = &[Self::Left, Self::Right];
+        fn name(self) -> &'static str {
+            match self {
+                Self::Left => "left",
+                Self::Right => "right",
+            }
+        }
+    }
+
+    fn written(metric: impl prometheus_client::registry::Metric) -> String {
+        let mut registry = Registry::default();
+        registry.register("it", "Help", metric);
+        text::write(&registry, ScrapeFormat::OpenMetrics)
+    }
+
+    #[test]
+    fn each_value_of_a_label_has_a_series_from_the_start() {
+        let counters = Counters::default();
+        counters.count(Side::Right);
+        assert_eq!(
+            written(counters),
+            "# HELP it Help.\n# TYPE it counter\nit_total{side=\"left\"} 0\nit_total{side=\"right\"} 1\n# EOF\n"
+        );
+        let gauges = Gauges::<Side>::default();
+        assert_eq!(written(gauges.clone()), "# EOF\n", "unknown values are not written");
+        gauges.set(Some(|_| 7));
+        assert!(written(gauges).contains("it{side=\"left\"} 7\nit{side=\"right\"} 7\n"));
+    }
+
+    #[test]
+    fn a_route_keeps_its_counters_and_its_name_is_escaped() {
+        let routes = ByRoute::default();
+        routes.of(&"a\"b".into()).count(Side::Left);
+        routes.of(&"a\"b".into()).count(Side::Left);
+        assert!(written(routes).contains("it_total{route=\"a\\\"b\",side=\"left\"} 2\n"));
+    }
+
+    #[test]
+    fn a_duration_equal_to_a_bound_is_within_its_bucket() {
+        let histogram = Histogram::default();
+        for millis in [0, 1, 60_000, 60_001] {
+            histogram.observe(Duration::from_millis(millis));
+        }
+        let written = written(histogram);
+        for line in ["it_sum 120.002", "it_count 4", "it_bucket{le=\"0.001\"} 2", "it_bucket{le=\"60.0\"} 3"] {
+            assert!(written.contains(&format!("{line}\n")), "{line}: {written}");
+        }
+        assert!(written.contains("it_bucket{le=\"+Inf\"} 4\n"));
+        assert!(BOUNDS_US.is_sorted());
+    }
+}

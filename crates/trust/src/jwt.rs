@@ -1,0 +1,173 @@
+//! JSON Web Tokens (RFC 7519): verifies a caller's token with the keys of its issuer.
+//!
+//! Nothing here opens a file or a connection. The signature is checked before any claim is believed, with keys of the key set
+//! alone: keys and addresses of keys in the token's own header (`jwk`, `jku`, `x5c`, `x5u`) are never used.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
+
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::{Validation, decode, decode_header};
+
+pub use claims::ClaimReading;
+use claims::UniqueClaims;
+pub use jsonwebtoken::Algorithm;
+pub use key_set::{KEY_SET_BYTES_MAX, KeySet};
+use oncegate_domain::macros::named;
+
+mod claims;
+mod key_set;
+
+/// The keys that are tried for a token without a `kid`. An issuer signs with one or two at a time, and each try costs up to 0.1 ms.
+const KEYS_TRIED_MAX: usize = 16;
+
+/// The rules that a token has to meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenRules {
+    /// The only `iss`.
+    pub issuer: Box<str>,
+    /// The `aud`, of which a token names one at least.
+    pub audience: Vec<Box<str>>,
+    /// The allowed algorithms.
+    pub algorithms: Vec<Algorithm>,
+    /// The difference between the issuer's clock and this machine's that is allowed for.
+    pub leeway: Duration,
+    /// The claims that scopes read. No other claim is kept.
+    pub claims: BTreeSet<Box<str>>,
+}
+
+named! {
+    /// The reason why a token is refused.
+    pub enum TokenFault {
+        /// Its algorithm is not allowed, or its key is for another one.
+        Algorithm => "algorithm",
+        /// It is for another audience.
+        Audience => "audience",
+        /// A claim that the scope reads names nobody.
+        Claim => "claim",
+        /// It has expired, or has no time of expiry.
+        Expired => "expired",
+        /// It is from another issuer.
+        Issuer => "issuer",
+        /// It is no signed token.
+        Malformed => "malformed",
+        /// It is not valid yet.
+        NotYetValid => "not_yet_valid",
+        /// Its signature is not by a key of the issuer.
+        Signature => "signature",
+        /// The issuer has published no key of its `kid`.
+        UnknownKey => "unknown_key",
+    }
+}
+
+impl TokenFault {
+    /// The fault in a sentence for the caller.
+    pub fn detail(self) -> &'static str {
+        match self {
+            Self::Algorithm => "The token's algorithm is not allowed here, or not the one that its key is for.",
+            Self::Audience => "The token is for another audience.",
+            Self::Claim => {
+                "A claim of the token that identifies its caller is no text, boolean or whole number of 64 bits."
+            }
+            Self::Expired => "The token has expired, or does not say when it expires.",
+            Self::Issuer => "The token is from another issuer.",
+            Self::Malformed => "The token is no signed JSON Web Token that can be read.",
+            Self::NotYetValid => "The token is not valid yet.",
+            Self::Signature => "The token's signature is not by a key of its issuer.",
+            Self::UnknownKey => "The token names a key that its issuer has not published.",
+        }
+    }
+}
+
+/// A token whose signature and claims have been verified.
+#[derive(Debug)]
+pub struct VerifiedToken {
+    claims: Vec<(Box<str>, ClaimReading)>,
+    /// The time until which it counts, in seconds since 1970: its expiry and the leeway.
+    valid_until: u64,
+}
+
+impl VerifiedToken {
+    /// A claim among [`TokenRules::claims`].
+    pub fn claim(&self, name: &str) -> &ClaimReading {
+        let found = self.claims.iter().find(|(known, _)| **known == *name);
+        found.map_or(&ClaimReading::Absent, |(_, reading)| reading)
+    }
+
+    /// Whether it still counts.
+    pub fn is_current(&self, now: SystemTime) -> bool {
+        // A clock before 1970 tells no time.
+        now.duration_since(SystemTime::UNIX_EPOCH).is_ok_and(|now| now.as_secs() <= self.valid_until)
+    }
+}
+
+/// Verifies a token: its signature by a key of the set that is for its algorithm, then `exp`, `nbf`, `iss` and `aud`.
+///
+/// # Errors
+/// The fault.
+pub fn verify(token: &str, keys: &KeySet, rules: &TokenRules) -> Result<VerifiedToken, TokenFault> {
+    // No variant of `Algorithm` is `none`: such a header cannot be read.
+    let header = decode_header(token).map_err(|_| TokenFault::Malformed)?;
+    // RFC 7515 section 4.1.11: an extension that must be understood, and none is.
+    if header.crit.is_some() {
+        return Err(TokenFault::Malformed);
+    }
+    if !rules.algorithms.contains(&header.alg) {
+        return Err(TokenFault::Algorithm);
+    }
+    let validation = validation(rules, header.alg);
+    for key in keys.find(header.kid.as_deref(), header.alg)?.take(KEYS_TRIED_MAX) {
+        match decode::<UniqueClaims>(token, key, &validation) {
+            Ok(found) => return read_claims(&found.claims, rules),
+            Err(error) => match fault_after_signature(error.kind()) {
+                Some(fault) => return Err(fault),
+                // Not by this key.
+                None => continue,
+            },
+        }
+    }
+    Err(TokenFault::Signature)
+}
+
+fn validation(rules: &TokenRules, algorithm: Algorithm) -> Validation {
+    let mut validation = Validation::new(algorithm);
+    // Without this, a token that lacks one of them would pass its check.
+    validation.set_required_spec_claims(&["exp", "iss", "aud"]);
+    validation.set_issuer(&[&rules.issuer]);
+    validation.set_audience(&rules.audience);
+    validation.validate_nbf = true;
+    validation.leeway = rules.leeway.as_secs();
+    validation
+}
+
+/// The fault of a token whose signature is right; `None` where the signature is not right by this key.
+fn fault_after_signature(error: &ErrorKind) -> Option<TokenFault> {
+    Some(match error {
+        ErrorKind::ExpiredSignature => TokenFault::Expired,
+        ErrorKind::ImmatureSignature => TokenFault::NotYetValid,
+        ErrorKind::InvalidAudience => TokenFault::Audience,
+        ErrorKind::InvalidIssuer => TokenFault::Issuer,
+        ErrorKind::MissingRequiredClaim(claim) => match claim.as_str() {
+            "exp" => TokenFault::Expired,
+            "iss" => TokenFault::Issuer,
+            _ => TokenFault::Audience,
+        },
+        ErrorKind::Base64(_) | ErrorKind::InvalidClaimFormat(_) | ErrorKind::Json(_) | ErrorKind::Utf8(_) => {
+            TokenFault::Malformed
+        }
+        _ => return None,
+    })
+}
+
+fn read_claims(found: &UniqueClaims, rules: &TokenRules) -> Result<VerifiedToken, TokenFault> {
+    // The library takes a list of issuers too, if ours is in it. `iss` is one text (RFC 7519 section 4.1.1).
+    if found.text("iss") != Some(&*rules.issuer) {
+        return Err(TokenFault::Issuer);
+    }
+    let expiry = found.seconds("exp").ok_or(TokenFault::Expired)?;
+    let claims = rules.claims.iter().map(|name| (name.clone(), found.read(name))).collect();
+    Ok(VerifiedToken { claims, valid_until: expiry.saturating_add(rules.leeway.as_secs()) })
+}
+
+#[cfg(test)]
+mod tests;
