@@ -1,6 +1,6 @@
 //! Admits a request: finds its route, its identity, its body and its fingerprint, which are all that the store needs for a reservation.
 //!
-//! Four steps over one [`Incoming`](incoming::Incoming) value. Requests take them here, copies of observed requests in `observed`,
+//! Four steps over one `Incoming` value. Requests take them here, copies of observed requests in `observed`,
 //! messages in `message`, and `oncegate explain` in `explain`:
 //!
 //! 1. `route_search` finds the route.
