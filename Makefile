@@ -1,7 +1,7 @@
 # What there is to do with Oncegate. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint doc docs tidy docs-write pictures dependencies validate sbom test fuzz mutants attacks apps clients simulation soak torture seeded-bugs ha cluster upgrade postgres-versions bench dist release demo clean
+.PHONY: help check fmt lint doc docs tidy docs-write pictures dependencies validate sbom quick test fuzz mutants attacks apps clients simulation soak torture seeded-bugs ha cluster upgrade postgres-versions bench dist release demo clean
 
 help: ## Lists these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -42,6 +42,13 @@ validate:
 
 sbom: ## The CycloneDX SBOM of the program, in target/dist; TARGET for another platform; installs cargo-cyclonedx
 	scripts/sbom
+
+quick: ## The loop while you work, without a server: format, lints, unit tests, the contract on SQLite, a hundred seeds, documents
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --lib --bins -- -D warnings
+	cargo test --locked --quiet --workspace --lib
+	cargo test --locked --quiet --package store-contract --test stores -- sqlite:: inline::
+	ONCEGATE_SIMULATION_SEEDS=100 cargo test --locked --quiet --test identity --test simulation --test docs --test tidy
 
 test: ## All tests, on real services that they start themselves; installs what is missing
 	scripts/need postgresql
