@@ -20,7 +20,8 @@ COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target \
     cargo build --locked --profile "$PROFILE" --target "$(rustc --print host-tuple)" \
     && mkdir -p /image/etc/ssl/certs /image/etc/oncegate /image/var/lib/oncegate \
-    && install -m 0755 target/*/*/oncegate /image/oncegate \
+    && case "$PROFILE" in dev) folder=debug ;; *) folder=$PROFILE ;; esac \
+    && install -m 0755 target/*/"$folder"/oncegate /image/oncegate \
     && cp /etc/ssl/certs/ca-certificates.crt /image/etc/ssl/certs/ \
     && echo 'oncegate:x:65532:65532:oncegate:/:/sbin/nologin' >/image/etc/passwd \
     && echo 'oncegate:x:65532:' >/image/etc/group \
