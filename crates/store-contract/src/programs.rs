@@ -1,6 +1,9 @@
 //! Programs of this machine that a test needs, and what is said where one is missing.
 
+use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::path::PathBuf;
+use std::sync::Mutex;
 
 /// The first of these programs that is installed, also one for administrators alone.
 pub fn find_program(names: &[&str]) -> Option<PathBuf> {
@@ -10,9 +13,13 @@ pub fn find_program(names: &[&str]) -> Option<PathBuf> {
     programs.into_iter().find(|program| program.is_file())
 }
 
-/// Prints why a test is skipped. Panics where `ONCEGATE_NO_SKIPS` is set: in the check of a release, what is not installed fails. Test
-/// vectors that are no part of the repository may be absent there too.
+/// Prints why a test is skipped, each reason once. Panics where `ONCEGATE_NO_SKIPS` is set: in the check of a release, what is not
+/// installed fails. Test vectors that are no part of the repository may be absent there too.
 pub fn skip(reason: impl std::fmt::Display) {
     assert!(std::env::var_os("ONCEGATE_NO_SKIPS").is_none(), "this test must not be skipped: {reason}");
-    eprintln!("SKIPPED: {reason}");
+    static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    if TOLD.lock().unwrap().insert(reason.to_string()) {
+        // Not by `eprintln!`, whose text a test that passes does not show.
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {reason}");
+    }
 }
