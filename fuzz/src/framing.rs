@@ -4,7 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use framing_guard::{FramingTimeouts, GuardedStream, Malformed, Verdicts};
+use framing_guard::{FramingError, FramingTimeouts, GuardedStream, Verdicts};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::bytes_reader::BytesReader;
@@ -48,7 +48,7 @@ fn guard(bytes: &[u8], pieces: &[usize], room: usize) -> GuardedRequests {
             Poll::Ready(Ok(())) if buffer.filled().is_empty() => break false,
             Poll::Ready(Ok(())) => passed.extend_from_slice(buffer.filled()),
             Poll::Ready(Err(error)) => {
-                assert!(Malformed::found_in(&error).is_some(), "{error}");
+                assert!(FramingError::found_in(&error).is_some(), "{error}");
                 break true;
             }
             Poll::Pending => {
@@ -79,10 +79,10 @@ fn check_verdicts(verdicts: &Verdicts, heads: usize, is_refused: bool) {
         assert_eq!(verdicts.next(), Ok(()));
     }
     match verdicts.next() {
-        Err(Malformed::Unjudged) => {}
-        Err(malformed) => {
-            assert!(is_refused && (400..600).contains(&malformed.status()));
-            assert_eq!(verdicts.next(), Err(Malformed::Unjudged));
+        Err(FramingError::Unjudged) => {}
+        Err(error) => {
+            assert!(is_refused && (400..600).contains(&error.status().as_u16()));
+            assert_eq!(verdicts.next(), Err(FramingError::Unjudged));
         }
         Ok(()) => panic!("a verdict too many"),
     }

@@ -1,6 +1,8 @@
 //! Canonical JSON.
 
-use canonical_json::{NotCanonical, Pointer, Scalar, Selection, canonicalize, canonicalize_selected, value_at};
+use canonical_json::{
+    CanonicalizeError, Pointer, ReferencedValue, Selection, canonicalize, canonicalize_selected, value_at,
+};
 
 use super::bytes_reader::BytesReader;
 use super::json_model::{JsonValue, read, spell};
@@ -24,11 +26,14 @@ pub fn check(input: &[u8]) {
 fn check_text(text: &[u8]) -> Option<(Vec<u8>, JsonValue)> {
     let (form, value) = match (canonicalize(text), read(text)) {
         (Ok(form), value) => (form.into_owned(), value.expect("the model reads what has a form")),
-        (Err(NotCanonical::ExponentTooLarge), _) => return None,
+        (Err(CanonicalizeError::ExponentTooLarge), _) => return None,
         (Err(error), value) => {
             assert_eq!(value, None, "{error}");
             let is_json = serde_json::from_slice::<serde_json::Value>(text).is_ok();
-            assert!(!is_json || matches!(error, NotCanonical::DuplicateName | NotCanonical::TooDeep), "{error}");
+            assert!(
+                !is_json || matches!(error, CanonicalizeError::DuplicateName | CanonicalizeError::TooDeep),
+                "{error}"
+            );
             return None;
         }
     };
@@ -88,15 +93,16 @@ fn check_parts(text: &[u8], value: &JsonValue) {
     };
     let found = value_at(text, &pointers(&["/a"])[0]).expect("the whole has a form");
     match (found, member) {
-        (Some(Scalar::String(found)), Some(JsonValue::String(member))) => assert_eq!(found, *member),
-        (Some(Scalar::Number(found)), Some(number @ JsonValue::Number(_))) => {
+        (Some(ReferencedValue::String(found)), Some(JsonValue::String(member))) => assert_eq!(found, *member),
+        (Some(ReferencedValue::Number(found)), Some(number @ JsonValue::Number(_))) => {
             assert_eq!(read(found.as_bytes()).as_ref(), Some(number));
         }
-        (found, member) => assert!(
-            matches!((&found, member), (None, None))
-                || (found == Some(Scalar::Other)
-                    && !matches!(member, None | Some(JsonValue::String(_) | JsonValue::Number(_)))),
-            "{found:?} is not {member:?}"
-        ),
+        (Some(ReferencedValue::Array(found) | ReferencedValue::Object(found)), Some(member)) => {
+            assert_eq!(read(found.as_bytes()).as_ref(), Some(member));
+            assert_eq!(canonicalize(found.as_bytes()).as_deref(), Ok(found.as_bytes()));
+        }
+        (Some(ReferencedValue::Boolean(found)), Some(JsonValue::Word(word))) => assert_eq!(found.to_string(), *word),
+        (Some(ReferencedValue::Null), Some(JsonValue::Word(word))) => assert_eq!(*word, "null"),
+        (found, member) => assert!(matches!((&found, member), (None, None)), "{found:?} is not {member:?}"),
     }
 }

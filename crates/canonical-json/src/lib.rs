@@ -1,46 +1,4 @@
-//! The canonical form of a JSON text: one spelling for each JSON value.
-//!
-//! # Duty
-//!
-//! A fingerprint compares a retry with the first request. A serialiser may write the same value with other white space,
-//! another member order or other escapes. This crate gives all these texts the same bytes.
-//!
-//! The form is that of RFC 8785 (JSON Canonicalization Scheme) with one difference: numbers are exact decimals, not doubles.
-//! RFC 8785 writes `9007199254740993` and `9007199254740992` as the same text; a payment gateway must not.
-//!
-//! # Promises
-//!
-//! `tests/properties.rs` checks both on generated values:
-//!
-//! - The canonical form of a canonical form is itself.
-//! - Two texts have the same canonical form exactly if they are the same JSON value.
-//!
-//! A text that could break the second promise is refused with [`NotCanonical`]: duplicate member names, half a surrogate
-//! pair, bytes that are not UTF-8. No input makes the functions panic.
-//!
-//! # Limits
-//!
-//! | limit | value |
-//! |---|---|
-//! | nested arrays and objects | [`DEPTH_MAX`], 128 |
-//! | power of ten of a number's first digit | ±(10^18 - 1) |
-//! | length of the canonical form | less than six times the text's |
-//! | scratch memory | less than seven times the text's length |
-//! | length of the text | none: the caller must bound it |
-//!
-//! Time is linear in the length of the text, except that members out of order are sorted. The text is read once; parts that
-//! are canonical already stay in the input until something differs, and a text that is canonical as a whole is returned
-//! without a copy.
-//!
-//! # Left to others
-//!
-//! The size of the text; what to do with a refused text, such as comparing raw bytes; hashing. Unicode normalisation is not
-//! done: RFC 8785 section 3.1 keeps strings as they are.
-//!
-//! # Sources
-//!
-//! RFC 8259 (JSON) sections 4 and 6 to 8; RFC 8785 section 3.2 (white space, literals, strings, numbers, order of members) and
-//! appendix B (numbers); ECMA-262 `Number::toString` (the layout of numbers); RFC 6901 (JSON Pointer).
+#![doc = include_str!("../README.md")]
 
 mod number;
 mod select;
@@ -51,16 +9,25 @@ use std::cmp::Ordering;
 use std::error::Error;
 use std::fmt;
 
-pub use select::{Pointer, PointerError, Scalar, Selection};
+pub use select::{Pointer, PointerError, ReferencedValue, Selection};
 
-/// The greatest depth of nested arrays and objects.
+/// The greatest depth of nested arrays and objects: a text in which more are open at once is refused with
+/// [`CanonicalizeError::TooDeep`].
 ///
 /// It is enough for every payload seen in practice, and the limit of `serde_json` too. Recursion to this depth is safe on the
 /// stack of any thread.
 pub const DEPTH_MAX: usize = 128;
 
 /// Returns the canonical form of a JSON text (RFC 8259) as in RFC 8785 section 3.2, except that a number keeps every digit of
-/// its decimal value.
+/// its decimal value. The result is UTF-8.
+///
+/// ```
+/// use canonical_json::{CanonicalizeError, canonicalize};
+///
+/// assert_eq!(&*canonicalize(br#" {"b": 1.0, "a": "\u00e9"} "#)?, r#"{"a":"é","b":1}"#.as_bytes());
+/// assert_eq!(canonicalize(br#"{"a": 1, "a": 2}"#), Err(CanonicalizeError::DuplicateName));
+/// # Ok::<(), CanonicalizeError>(())
+/// ```
 ///
 /// A number is written in the layout of RFC 8785 section 3.2.2.3 (ECMA-262 `Number::toString`): `1.0`, `1` and `1e0`
 /// become `1`, `-0` becomes `0`, `1e21` becomes `1e+21`. The digits are those of the literal, so the result is that of
@@ -73,19 +40,19 @@ pub const DEPTH_MAX: usize = 128;
 ///
 /// # Errors
 ///
-/// [`NotCanonical`] says why the text has no canonical form.
-pub fn canonicalize(text: &[u8]) -> Result<Cow<'_, [u8]>, NotCanonical> {
+/// [`CanonicalizeError`] says why the text has no canonical form.
+pub fn canonicalize(text: &[u8]) -> Result<Cow<'_, [u8]>, CanonicalizeError> {
     // First, and for the whole text: this is several times faster than a check within the strings, and outside of them
     // every byte that is not ASCII is a syntax error anyway.
     if std::str::from_utf8(text).is_err() {
-        return Err(NotCanonical::InvalidUtf8);
+        return Err(CanonicalizeError::InvalidUtf8);
     }
     let mut reader = Canonicalizer::new(text);
     reader.skip_space();
     reader.read_value(0)?;
     let end = reader.position;
     if !text[end..].iter().all(|byte| is_space(*byte)) {
-        return Err(NotCanonical::Syntax);
+        return Err(CanonicalizeError::Syntax);
     }
     if reader.output.is_empty() {
         return Ok(Cow::Borrowed(&text[reader.run..end]));
@@ -101,39 +68,65 @@ pub fn canonicalize(text: &[u8]) -> Result<Cow<'_, [u8]>, NotCanonical> {
 /// one keeps its index; after the last selected one it is removed. Then `exclude` is applied: a member that it points at is
 /// removed, an array element becomes `null`.
 ///
-/// The result is empty if nothing is left. No JSON value has an empty form, so the two cannot be confused.
+/// The result is empty if nothing is left. No JSON value has an empty form, so the two cannot be confused. A pointer to
+/// a value that does not exist selects nothing.
+///
+/// Beyond the time of [`canonicalize`], time is at most the length of the text times the number of pointers and the segments of
+/// the longest.
+///
+/// ```
+/// use canonical_json::{Selection, canonicalize_selected};
+///
+/// let text = br#"{"lines": [{"id": 7, "at": "12:00"}, {"id": 8, "at": "12:01"}], "note": ""}"#;
+/// let selection = Selection { include: vec!["/lines".parse()?], exclude: vec!["/lines/*/at".parse()?] };
+/// assert_eq!(&*canonicalize_selected(text, &selection)?, br#"{"lines":[{"id":7},{"id":8}]}"#);
+///
+/// let second = Selection { include: vec!["/lines/1/id".parse()?], ..Selection::default() };
+/// assert_eq!(&*canonicalize_selected(text, &second)?, br#"{"lines":[null,{"id":8}]}"#);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 ///
-/// [`NotCanonical`] if the text has no canonical form, whether the reason lies in a selected part or not.
-pub fn canonicalize_selected<'t>(text: &'t [u8], selection: &Selection) -> Result<Cow<'t, [u8]>, NotCanonical> {
+/// [`CanonicalizeError`] if the text has no canonical form, whether the reason lies in a selected part or not.
+pub fn canonicalize_selected<'t>(text: &'t [u8], selection: &Selection) -> Result<Cow<'t, [u8]>, CanonicalizeError> {
     // On the canonical text, not while reading: excluded parts have to be validated too, and names and order are final
     // there.
     let canonical = canonicalize(text)?;
     Ok(select::apply(canonical, selection))
 }
 
-/// Finds the value at `pointer`, such as an idempotency key in the body.
+/// Finds the value that `pointer` references in a JSON text (RFC 6901 section 4), such as an id in the body of a request.
 ///
-/// Returns `None` if there is no such value. A pointer with a `*` names no single value and finds none: see
+/// Returns `None` if there is no such value. A pointer with a `*` references no single value and finds none: see
 /// [`Pointer::is_pattern`].
+///
+/// ```
+/// use canonical_json::{Pointer, ReferencedValue, value_at};
+///
+/// let text = br#"{"order": {"id": "\u0041-17"}}"#;
+/// assert_eq!(value_at(text, &Pointer::parse("/order/id")?)?, Some(ReferencedValue::String("A-17".into())));
+/// assert_eq!(value_at(text, &Pointer::parse("/order/0")?)?, None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 ///
-/// [`NotCanonical`] if the text has no canonical form. In particular, an object with a duplicate name is an error, not a
+/// [`CanonicalizeError`] if the text has no canonical form. In particular, an object with a duplicate name is an error, not a
 /// guess.
-pub fn value_at(text: &[u8], pointer: &Pointer) -> Result<Option<Scalar>, NotCanonical> {
+pub fn value_at(text: &[u8], pointer: &Pointer) -> Result<Option<ReferencedValue>, CanonicalizeError> {
     let canonical = canonicalize(text)?;
-    select::find(&canonical, pointer).map(Scalar::from_canonical).transpose()
+    select::find(&canonical, pointer).map(ReferencedValue::from_canonical).transpose()
 }
 
 /// The reason why a text has no canonical form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotCanonical {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CanonicalizeError {
     /// An object has two members with the same name, compared with their escapes resolved. RFC 8259 section 4 leaves open
-    /// which one counts, so the service might use another one than we.
+    /// which one counts, so two programs might use different ones.
     DuplicateName,
-    /// The power of ten of a number's first digit is beyond ±(10^18 - 1).
+    /// The power of ten of a number's first digit is beyond ±(10^18 - 1): 18 digits.
     ExponentTooLarge,
     /// The text is not UTF-8 (RFC 8259 section 8.1).
     InvalidUtf8,
@@ -146,7 +139,7 @@ pub enum NotCanonical {
     TooDeep,
 }
 
-impl fmt::Display for NotCanonical {
+impl fmt::Display for CanonicalizeError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::DuplicateName => "a JSON object has two members with the same name",
@@ -159,7 +152,7 @@ impl fmt::Display for NotCanonical {
     }
 }
 
-impl Error for NotCanonical {}
+impl Error for CanonicalizeError {}
 
 /// Reads a text and writes its canonical form in one pass.
 ///
@@ -209,7 +202,7 @@ impl<'t> Canonicalizer<'t> {
     }
 
     /// Reads a value within `depth` open arrays and objects.
-    fn read_value(&mut self, depth: usize) -> Result<(), NotCanonical> {
+    fn read_value(&mut self, depth: usize) -> Result<(), CanonicalizeError> {
         match self.peek() {
             Some(b'"') => self.read_string().map(drop),
             Some(b'-' | b'0'..=b'9') => self.read_number(),
@@ -218,13 +211,13 @@ impl<'t> Canonicalizer<'t> {
             Some(b't') => self.read_literal(b"true"),
             Some(b'f') => self.read_literal(b"false"),
             Some(b'n') => self.read_literal(b"null"),
-            _ => Err(NotCanonical::Syntax),
+            _ => Err(CanonicalizeError::Syntax),
         }
     }
 
-    fn read_object(&mut self, depth: usize) -> Result<(), NotCanonical> {
+    fn read_object(&mut self, depth: usize) -> Result<(), CanonicalizeError> {
         if depth == DEPTH_MAX {
-            return Err(NotCanonical::TooDeep);
+            return Err(CanonicalizeError::TooDeep);
         }
         self.position += 1;
         self.skip_space();
@@ -256,9 +249,9 @@ impl<'t> Canonicalizer<'t> {
     }
 
     /// Reads a name into `members`. Returns whether it sorts after the name of the object's previous member.
-    fn read_member_name(&mut self, first: usize) -> Result<bool, NotCanonical> {
+    fn read_member_name(&mut self, first: usize) -> Result<bool, CanonicalizeError> {
         if self.peek() != Some(b'"') {
-            return Err(NotCanonical::Syntax);
+            return Err(CanonicalizeError::Syntax);
         }
         let start = self.output_len();
         let name_start = self.position + 1;
@@ -279,21 +272,21 @@ impl<'t> Canonicalizer<'t> {
         self.members.push(member);
         match order {
             Ordering::Less => Ok(true),
-            Ordering::Equal => Err(NotCanonical::DuplicateName),
+            Ordering::Equal => Err(CanonicalizeError::DuplicateName),
             Ordering::Greater => Ok(false),
         }
     }
 
     /// Sorts the object's members as in RFC 8785 section 3.2.3. Equal names that are not neighbours occur only in objects out
     /// of order, so this also looks for them.
-    fn sort_members(&mut self, first: usize) -> Result<(), NotCanonical> {
+    fn sort_members(&mut self, first: usize) -> Result<(), CanonicalizeError> {
         self.flush();
         let Self { text, output, names, scratch, .. } = self;
         let members = &mut self.members[first..];
         let start = members[0].start;
         members.sort_unstable_by(|a, b| string::compare_as_utf16(a.name(text, names), b.name(text, names)));
         if members.windows(2).any(|pair| pair[0].name(text, names) == pair[1].name(text, names)) {
-            return Err(NotCanonical::DuplicateName);
+            return Err(CanonicalizeError::DuplicateName);
         }
         scratch.clear();
         for member in members {
@@ -307,9 +300,9 @@ impl<'t> Canonicalizer<'t> {
         Ok(())
     }
 
-    fn read_array(&mut self, depth: usize) -> Result<(), NotCanonical> {
+    fn read_array(&mut self, depth: usize) -> Result<(), CanonicalizeError> {
         if depth == DEPTH_MAX {
-            return Err(NotCanonical::TooDeep);
+            return Err(CanonicalizeError::TooDeep);
         }
         self.position += 1;
         self.skip_space();
@@ -327,7 +320,7 @@ impl<'t> Canonicalizer<'t> {
     }
 
     /// Reads a string from its opening to its closing quote. Returns whether it has escapes.
-    fn read_string(&mut self) -> Result<bool, NotCanonical> {
+    fn read_string(&mut self) -> Result<bool, CanonicalizeError> {
         self.position += 1;
         let mut has_escapes = false;
         loop {
@@ -339,13 +332,13 @@ impl<'t> Canonicalizer<'t> {
                 }
                 Some(b'\\') => self.read_escape()?,
                 // The text ends here, or has an unescaped control character (RFC 8259 section 7).
-                _ => return Err(NotCanonical::Syntax),
+                _ => return Err(CanonicalizeError::Syntax),
             }
             has_escapes = true;
         }
     }
 
-    fn read_escape(&mut self) -> Result<(), NotCanonical> {
+    fn read_escape(&mut self) -> Result<(), CanonicalizeError> {
         let (character, len) = string::read_escape(&self.text[self.position..])?;
         let mut buffer = [0; 6];
         let canonical = string::canonical(character, &mut buffer);
@@ -353,7 +346,7 @@ impl<'t> Canonicalizer<'t> {
         Ok(())
     }
 
-    fn read_number(&mut self) -> Result<(), NotCanonical> {
+    fn read_number(&mut self) -> Result<(), CanonicalizeError> {
         let literal = number::scan(&self.text[self.position..])?;
         if literal.is_plainly_canonical() {
             self.position += literal.len();
@@ -367,9 +360,9 @@ impl<'t> Canonicalizer<'t> {
         Ok(())
     }
 
-    fn read_literal(&mut self, literal: &[u8]) -> Result<(), NotCanonical> {
+    fn read_literal(&mut self, literal: &[u8]) -> Result<(), CanonicalizeError> {
         if !self.text[self.position..].starts_with(literal) {
-            return Err(NotCanonical::Syntax);
+            return Err(CanonicalizeError::Syntax);
         }
         self.position += literal.len();
         Ok(())
@@ -385,8 +378,8 @@ impl<'t> Canonicalizer<'t> {
         found
     }
 
-    fn expect(&mut self, byte: u8) -> Result<(), NotCanonical> {
-        if self.skip_if(byte) { Ok(()) } else { Err(NotCanonical::Syntax) }
+    fn expect(&mut self, byte: u8) -> Result<(), CanonicalizeError> {
+        if self.skip_if(byte) { Ok(()) } else { Err(CanonicalizeError::Syntax) }
     }
 
     /// Passes over white space without writing it.
@@ -433,7 +426,7 @@ fn is_space(byte: u8) -> bool {
 mod tests {
     use super::*;
 
-    fn canonical(text: impl AsRef<[u8]>) -> Result<String, NotCanonical> {
+    fn canonical(text: impl AsRef<[u8]>) -> Result<String, CanonicalizeError> {
         canonicalize(text.as_ref()).map(|form| String::from_utf8(form.into_owned()).expect("the form is UTF-8"))
     }
 
@@ -446,7 +439,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn assert_refused(reason: NotCanonical, texts: &[&str]) {
+    fn assert_refused(reason: CanonicalizeError, texts: &[&str]) {
         for text in texts {
             assert_eq!(canonical(text), Err(reason), "the form of {text:?}");
         }
@@ -467,7 +460,7 @@ mod tests {
         form
     }
 
-    fn found(text: &str, pointer: &str) -> Option<Scalar> {
+    fn found(text: &str, pointer: &str) -> Option<ReferencedValue> {
         value_at(text.as_bytes(), &pointers(&[pointer])[0]).expect("the text is canonicalisable")
     }
 
@@ -565,7 +558,7 @@ mod tests {
     #[test]
     fn an_exponent_beyond_eighteen_digits_is_refused_however_it_is_spelt() {
         assert_refused(
-            NotCanonical::ExponentTooLarge,
+            CanonicalizeError::ExponentTooLarge,
             &[
                 "1e1000000000000000000",
                 "10e999999999999999999",
@@ -595,7 +588,7 @@ mod tests {
     #[test]
     fn texts_that_are_not_json_are_refused() {
         assert_refused(
-            NotCanonical::Syntax,
+            CanonicalizeError::Syntax,
             &[
                 "",
                 " ",
@@ -664,7 +657,7 @@ mod tests {
             inner[place] = char::from(byte);
             let text = format!("\"{}\"", String::from_iter(inner));
             match byte {
-                0..0x20 | b'"' | b'\\' => assert_eq!(canonical(&text), Err(NotCanonical::Syntax), "{text:?}"),
+                0..0x20 | b'"' | b'\\' => assert_eq!(canonical(&text), Err(CanonicalizeError::Syntax), "{text:?}"),
                 _ => assert_eq!(canonical(&text).as_ref(), Ok(&text)),
             }
         }
@@ -673,7 +666,7 @@ mod tests {
     #[test]
     fn a_duplicate_name_is_refused_after_its_escapes_are_resolved() {
         assert_refused(
-            NotCanonical::DuplicateName,
+            CanonicalizeError::DuplicateName,
             &[
                 r#"{"a":1,"a":1}"#,
                 r#"{"a":1,"\u0061":2}"#,
@@ -688,7 +681,7 @@ mod tests {
     #[test]
     fn half_a_surrogate_pair_is_refused() {
         assert_refused(
-            NotCanonical::LoneSurrogate,
+            CanonicalizeError::LoneSurrogate,
             &[
                 r#""\ud800""#,
                 r#""\udc00""#,
@@ -704,7 +697,7 @@ mod tests {
     #[test]
     fn bytes_that_are_not_utf_8_are_refused() {
         for text in [&b"\"\xff\""[..], b"\"\xc0\x80\"", b"\"\xed\xa0\x80\"", b"\xff\xfe{\0}\0", b"\"\xf0\x9f\x98"] {
-            assert_eq!(canonical(text), Err(NotCanonical::InvalidUtf8));
+            assert_eq!(canonical(text), Err(CanonicalizeError::InvalidUtf8));
         }
     }
 
@@ -713,8 +706,8 @@ mod tests {
         for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
             let nested = |depth| format!("{}{}{}", open.repeat(depth), "1", close.repeat(depth));
             assert_eq!(canonical(nested(DEPTH_MAX)), Ok(nested(DEPTH_MAX)));
-            assert_eq!(canonical(nested(DEPTH_MAX + 1)), Err(NotCanonical::TooDeep));
-            assert_eq!(canonical(open.repeat(1_000_000)), Err(NotCanonical::TooDeep));
+            assert_eq!(canonical(nested(DEPTH_MAX + 1)), Err(CanonicalizeError::TooDeep));
+            assert_eq!(canonical(open.repeat(1_000_000)), Err(CanonicalizeError::TooDeep));
         }
     }
 
@@ -753,25 +746,40 @@ mod tests {
     fn an_excluded_part_is_validated_too() {
         let selection = Selection { include: pointers(&["/a"]), exclude: pointers(&["/b"]) };
         let check = |text: &str| canonicalize_selected(text.as_bytes(), &selection).map(drop);
-        assert_eq!(check(r#"{"a":1,"b":{"c":1,"c":2}}"#), Err(NotCanonical::DuplicateName));
-        assert_eq!(check(r#"{"a":1,"b":"\ud800"}"#), Err(NotCanonical::LoneSurrogate));
-        assert_eq!(check(r#"{"a":1,"b":01}"#), Err(NotCanonical::Syntax));
+        assert_eq!(check(r#"{"a":1,"b":{"c":1,"c":2}}"#), Err(CanonicalizeError::DuplicateName));
+        assert_eq!(check(r#"{"a":1,"b":"\ud800"}"#), Err(CanonicalizeError::LoneSurrogate));
+        assert_eq!(check(r#"{"a":1,"b":01}"#), Err(CanonicalizeError::Syntax));
     }
 
     #[test]
     fn a_value_is_found_by_its_pointer() {
         // The document of RFC 6901 section 5, and its pointers.
         let text = r#"{"foo":["bar","baz"],"":0,"a/b":1,"c%d":2,"e^f":3,"g|h":4,"i\\j":5,"k\"l":6," ":7,"m~n":8}"#;
-        let number = |text: &str| Some(Scalar::Number(text.to_owned()));
-        assert_eq!(found(text, ""), Some(Scalar::Other));
-        assert_eq!(found(text, "/foo"), Some(Scalar::Other));
-        assert_eq!(found(text, "/foo/0"), Some(Scalar::String("bar".to_owned())));
+        let number = |text: &str| Some(ReferencedValue::Number(text.to_owned()));
+        let form = canonical(text).expect("the text is canonicalisable");
+        assert_eq!(found(text, ""), Some(ReferencedValue::Object(form)));
+        assert_eq!(found(text, "/foo"), Some(ReferencedValue::Array(r#"["bar","baz"]"#.to_owned())));
+        assert_eq!(found(text, "/foo/0"), Some(ReferencedValue::String("bar".to_owned())));
         let names = ["/", "/a~1b", "/c%d", "/e^f", "/g|h", "/i\\j", "/k\"l", "/ ", "/m~0n"];
         for (value, pointer) in names.iter().enumerate() {
             assert_eq!(found(text, pointer), number(&value.to_string()), "{pointer}");
         }
-        assert_eq!(found(r#"{"\u006B":"\u00e9\n\ud83d\ude00"}"#, "/k"), Some(Scalar::String("é\n😀".to_owned())));
+        assert_eq!(
+            found(r#"{"\u006B":"\u00e9\n\ud83d\ude00"}"#, "/k"),
+            Some(ReferencedValue::String("é\n😀".to_owned()))
+        );
         assert_eq!(found(r#"{"k":1.50e1}"#, "/k"), number("15"));
+        for (text, value) in [
+            ("null", ReferencedValue::Null),
+            ("true", ReferencedValue::Boolean(true)),
+            ("false", ReferencedValue::Boolean(false)),
+            ("\"\"", ReferencedValue::String(String::new())),
+            ("[ ]", ReferencedValue::Array("[]".to_owned())),
+            ("{ }", ReferencedValue::Object("{}".to_owned())),
+        ] {
+            assert_eq!(found(text, ""), Some(value.clone()), "{text}");
+            assert_eq!(found(&format!("[0,{text}]"), "/1"), Some(value), "{text}");
+        }
         for (text, pointer) in
             [("{}", "/k"), (r#"{"k":"v"}"#, "/k/0"), ("[1]", "/1"), ("[1]", "/*"), (r#"{"~1":1}"#, "/~1")]
         {
@@ -788,7 +796,7 @@ mod tests {
             assert_eq!(Pointer::parse(text), Err(PointerError::BadEscape), "{text}");
         }
         assert_eq!(
-            Pointer::parse("/a~0/*").map(|pointer| (pointer.to_string(), pointer.is_pattern())),
+            "/a~0/*".parse::<Pointer>().map(|pointer| (pointer.to_string(), pointer.is_pattern())),
             Ok(("/a~0/*".to_owned(), true))
         );
     }

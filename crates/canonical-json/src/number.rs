@@ -10,7 +10,7 @@
 
 use std::io::Write as _;
 
-use super::NotCanonical;
+use super::CanonicalizeError;
 
 /// The largest power of ten of a number's first digit, up or down.
 ///
@@ -35,12 +35,12 @@ pub(super) struct NumberLiteral<'t> {
 }
 
 /// Reads the number literal at the start of `text`.
-pub(super) fn scan(text: &[u8]) -> Result<NumberLiteral<'_>, NotCanonical> {
+pub(super) fn scan(text: &[u8]) -> Result<NumberLiteral<'_>, CanonicalizeError> {
     let negative = text.first() == Some(&b'-');
     let mut len = usize::from(negative);
     let whole = digits(&text[len..])?;
     if whole.len() > 1 && whole[0] == b'0' {
-        return Err(NotCanonical::Syntax);
+        return Err(CanonicalizeError::Syntax);
     }
     len += whole.len();
     let mut fraction: &[u8] = &[];
@@ -80,7 +80,7 @@ impl NumberLiteral<'_> {
     }
 
     /// Appends the canonical form.
-    pub(super) fn write_canonical(&self, output: &mut Vec<u8>) -> Result<(), NotCanonical> {
+    pub(super) fn write_canonical(&self, output: &mut Vec<u8>) -> Result<(), CanonicalizeError> {
         // The significant digits are `head` and then `tail`; the value is 0.HEADTAIL times ten to the power of `point`.
         let mut head = without_leading_zeros(self.whole);
         let mut tail = without_trailing_zeros(self.fraction);
@@ -102,7 +102,7 @@ impl NumberLiteral<'_> {
         let point = point.saturating_add(self.exponent.unwrap_or(0));
         let exponent = point.saturating_sub(1);
         if exponent.unsigned_abs() > EXPONENT_MAX {
-            return Err(NotCanonical::ExponentTooLarge);
+            return Err(CanonicalizeError::ExponentTooLarge);
         }
 
         let digits = |from: usize, to: usize, output: &mut Vec<u8>| {
@@ -142,9 +142,9 @@ impl NumberLiteral<'_> {
 }
 
 /// Returns the digits at the start of `text`, at least one.
-fn digits(text: &[u8]) -> Result<&[u8], NotCanonical> {
+fn digits(text: &[u8]) -> Result<&[u8], CanonicalizeError> {
     let count = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    if count == 0 { Err(NotCanonical::Syntax) } else { Ok(&text[..count]) }
+    if count == 0 { Err(CanonicalizeError::Syntax) } else { Ok(&text[..count]) }
 }
 
 /// Parses digits. A number that is too large becomes `i64::MAX`, which is beyond [`EXPONENT_MAX`].

@@ -7,21 +7,34 @@
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
+use std::str::FromStr;
 
-use super::{NotCanonical, string};
+use super::{CanonicalizeError, string};
 
-/// A JSON Pointer (RFC 6901) in its string form: `""` is the whole document, `/a/0` the first element of member `a`.
+/// A JSON Pointer (RFC 6901) in its string form: `""` references the whole text, `/a/0` the first element of member `a`.
 ///
 /// One addition: a segment `*` stands for every member of an object and every element of an array. A member whose name
-/// is `*` can thus not be pointed at alone.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// is `*` can thus not be referenced alone.
+///
+/// ```
+/// use canonical_json::{Pointer, PointerError};
+///
+/// let pointer: Pointer = "/lines/*/a~1b".parse()?;
+/// assert!(pointer.is_pattern());
+/// assert_eq!(pointer.to_string(), "/lines/*/a~1b");
+/// assert_eq!(Pointer::parse("lines"), Err(PointerError::NoLeadingSlash));
+/// # Ok::<(), PointerError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pointer {
     text: String,
     segments: Vec<PointerSegment>,
 }
 
 impl Pointer {
-    /// Parses a pointer, with `~1` for `/` and `~0` for `~` in names.
+    /// Parses a pointer, with `~1` for `/` and `~0` for `~` in names. `str::parse` does the same.
+    ///
+    /// The URI fragment form (RFC 6901 section 6), such as `#/a`, is not accepted.
     ///
     /// # Errors
     ///
@@ -43,6 +56,14 @@ impl Pointer {
     }
 }
 
+impl FromStr for Pointer {
+    type Err = PointerError;
+
+    fn from_str(text: &str) -> Result<Self, PointerError> {
+        Self::parse(text)
+    }
+}
+
 /// Writes the pointer as it was parsed.
 impl fmt::Display for Pointer {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,7 +72,8 @@ impl fmt::Display for Pointer {
 }
 
 /// The reason why a text is not a JSON Pointer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum PointerError {
     /// A `~` is followed by neither `0` nor `1`.
     BadEscape,
@@ -70,37 +92,48 @@ impl fmt::Display for PointerError {
 
 impl Error for PointerError {}
 
-/// The parts of a body that make its fingerprint: see [`super::canonicalize_selected`]. The default is the whole body.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The parts of a JSON text that [`canonicalize_selected`](super::canonicalize_selected) keeps. The default is the whole text.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Selection {
-    /// The parts to keep; everything if this is empty.
+    /// The parts to keep; everything if this is empty. If it has pointers and none references a value, nothing is kept.
     pub include: Vec<Pointer>,
     /// The parts to remove from those.
     pub exclude: Vec<Pointer>,
 }
 
-/// A value within a JSON text, as far as it can be a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Scalar {
-    /// A number, in its canonical form.
+/// A value that a [`Pointer`] references in a JSON text: the result of [`value_at`](super::value_at).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ReferencedValue {
+    /// An array, in its canonical form.
+    Array(String),
+    /// `true` or `false`.
+    Boolean(bool),
+    /// `null`.
+    Null,
+    /// A number, in its canonical form: with every digit, so that it may not fit an `f64` exactly.
     Number(String),
-    /// `true`, `false`, `null`, an object or an array.
-    Other,
-    /// A string, its escapes resolved.
+    /// An object, in its canonical form.
+    Object(String),
+    /// A string, without quotes and with its escapes resolved.
     String(String),
 }
 
-impl Scalar {
-    pub(super) fn from_canonical(value: &[u8]) -> Result<Self, NotCanonical> {
-        let text = |bytes| String::from_utf8(bytes).map_err(|_| NotCanonical::InvalidUtf8);
+impl ReferencedValue {
+    /// Makes the value of its canonical text.
+    pub(super) fn from_canonical(value: &[u8]) -> Result<Self, CanonicalizeError> {
+        let text = |bytes| String::from_utf8(bytes).map_err(|_| CanonicalizeError::InvalidUtf8);
         match value {
             [b'"', inner @ .., b'"'] => {
                 let mut unescaped = Vec::with_capacity(inner.len());
                 string::unescape(inner, &mut unescaped)?;
                 text(unescaped).map(Self::String)
             }
-            [b'-' | b'0'..=b'9', ..] => text(value.to_vec()).map(Self::Number),
-            _ => Ok(Self::Other),
+            [b'[', ..] => text(value.to_vec()).map(Self::Array),
+            [b'{', ..] => text(value.to_vec()).map(Self::Object),
+            b"true" => Ok(Self::Boolean(true)),
+            b"false" => Ok(Self::Boolean(false)),
+            b"null" => Ok(Self::Null),
+            _ => text(value.to_vec()).map(Self::Number),
         }
     }
 }
@@ -137,7 +170,7 @@ pub(super) fn find<'t>(canonical: &'t [u8], pointer: &Pointer) -> Option<&'t [u8
 }
 
 /// One step of a pointer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum PointerSegment {
     Any,
     Named {

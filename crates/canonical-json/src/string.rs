@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::NotCanonical;
+use super::CanonicalizeError;
 
 /// Returns the number of bytes at the start of `text` before a quote, a backslash or a control character.
 ///
@@ -32,7 +32,7 @@ fn special_bytes(chunk: u64) -> u64 {
 
 /// Reads the escape at the start of `text`, which begins with a backslash. Returns its character and its length; a surrogate
 /// pair is one escape (RFC 8259 section 7).
-pub(super) fn read_escape(text: &[u8]) -> Result<(char, usize), NotCanonical> {
+pub(super) fn read_escape(text: &[u8]) -> Result<(char, usize), CanonicalizeError> {
     let character = match text.get(1) {
         Some(b'"') => '"',
         Some(b'\\') => '\\',
@@ -43,34 +43,34 @@ pub(super) fn read_escape(text: &[u8]) -> Result<(char, usize), NotCanonical> {
         Some(b'r') => '\r',
         Some(b't') => '\t',
         Some(b'u') => return read_unicode_escape(text),
-        _ => return Err(NotCanonical::Syntax),
+        _ => return Err(CanonicalizeError::Syntax),
     };
     Ok((character, 2))
 }
 
-fn read_unicode_escape(text: &[u8]) -> Result<(char, usize), NotCanonical> {
+fn read_unicode_escape(text: &[u8]) -> Result<(char, usize), CanonicalizeError> {
     let unit = code_unit(text)?;
     if let Some(character) = char::from_u32(unit) {
         return Ok((character, 6));
     }
     let next = &text[6..];
     if unit >= 0xDC00 || !next.starts_with(b"\\u") {
-        return Err(NotCanonical::LoneSurrogate);
+        return Err(CanonicalizeError::LoneSurrogate);
     }
     match code_unit(next)? {
         low @ 0xDC00..=0xDFFF => {
             let code_point = 0x1_0000 + ((unit - 0xD800) << 10) + (low - 0xDC00);
-            char::from_u32(code_point).map(|character| (character, 12)).ok_or(NotCanonical::LoneSurrogate)
+            char::from_u32(code_point).map(|character| (character, 12)).ok_or(CanonicalizeError::LoneSurrogate)
         }
-        _ => Err(NotCanonical::LoneSurrogate),
+        _ => Err(CanonicalizeError::LoneSurrogate),
     }
 }
 
 /// Returns the number in `\uXXXX`.
-fn code_unit(escape: &[u8]) -> Result<u32, NotCanonical> {
-    let digits = escape.get(2..6).ok_or(NotCanonical::Syntax)?;
+fn code_unit(escape: &[u8]) -> Result<u32, CanonicalizeError> {
+    let digits = escape.get(2..6).ok_or(CanonicalizeError::Syntax)?;
     digits.iter().try_fold(0, |unit, digit| {
-        let digit = char::from(*digit).to_digit(16).ok_or(NotCanonical::Syntax)?;
+        let digit = char::from(*digit).to_digit(16).ok_or(CanonicalizeError::Syntax)?;
         Ok(unit << 4 | digit)
     })
 }
@@ -99,7 +99,7 @@ pub(super) fn canonical(character: char, buffer: &mut [u8; 6]) -> &[u8] {
 }
 
 /// Appends the content of a string, given without its quotes, with its escapes resolved.
-pub(super) fn unescape(mut inner: &[u8], output: &mut Vec<u8>) -> Result<(), NotCanonical> {
+pub(super) fn unescape(mut inner: &[u8], output: &mut Vec<u8>) -> Result<(), CanonicalizeError> {
     while let Some(plain) = inner.iter().position(|byte| *byte == b'\\') {
         output.extend_from_slice(&inner[..plain]);
         let (character, len) = read_escape(&inner[plain..])?;

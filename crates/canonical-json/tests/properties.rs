@@ -11,7 +11,7 @@ use canonical_json::*;
 use proptest::prelude::*;
 use serde::de::IgnoredAny;
 
-fn canonical(text: &str) -> Result<String, NotCanonical> {
+fn canonical(text: &str) -> Result<String, CanonicalizeError> {
     canonicalize(text.as_bytes()).map(|form| String::from_utf8(form.into_owned()).expect("the form is UTF-8"))
 }
 
@@ -258,7 +258,7 @@ proptest! {
                 prop_assert!(is_json(&text));
                 prop_assert_eq!(canonicalize(&form), Ok(Cow::Borrowed(&*form)));
             }
-            Err(NotCanonical::Syntax) => prop_assert!(!is_json(&text), "{} was refused", text),
+            Err(CanonicalizeError::Syntax) => prop_assert!(!is_json(&text), "{} was refused", text),
             Err(_) => {}
         }
     }
@@ -301,7 +301,7 @@ proptest! {
         let pointer = format!("/{}/1", name.replace('~', "~0").replace('/', "~1"));
         let pointer = Pointer::parse(&pointer).expect("a pointer");
         let found = value_at(spell(&value, &mut Choices(seed)).as_bytes(), &pointer);
-        prop_assert_eq!(found, Ok(Some(Scalar::String(text))));
+        prop_assert_eq!(found, Ok(Some(ReferencedValue::String(text))));
     }
 }
 

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
+/// The wait in place of one that is too long for an [`Instant`], such as `Duration::MAX`: 30 years.
+const FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+
 /// A deadline that is set with every request and hardly ever passes.
 ///
 /// Setting and clearing it only changes a field. The timer itself stays where it is in the runtime's timer wheel; when it
@@ -35,7 +38,8 @@ impl Deadline {
         let due = match self.due {
             Some((current, due)) if current == purpose => due,
             _ => {
-                let due = Instant::now() + after;
+                let now = Instant::now();
+                let due = now.checked_add(after).unwrap_or_else(|| now + FOREVER);
                 self.due = Some((purpose, due));
                 due
             }

@@ -9,7 +9,7 @@ use std::net::Ipv6Addr;
 use memchr::{memchr, memrchr};
 
 use super::text::{decimal, is_tchar, is_token, split_field, trim};
-use super::verdict::Malformed;
+use super::verdict::FramingError;
 
 /// The bytes of a head: room for every header field that a client has reason to send.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -108,7 +108,7 @@ impl HeadParser {
     /// Continues with `bytes`, which start where the head does and may hold more than it.
     ///
     /// A wrong line is refused as soon as its end is there, without waiting for the rest of the head.
-    pub(super) fn advance(&mut self, bytes: &[u8]) -> Result<HeadStep, Malformed> {
+    pub(super) fn advance(&mut self, bytes: &[u8]) -> Result<HeadStep, FramingError> {
         if self.is_first && self.version.is_none() {
             if bytes.starts_with(PREFACE) {
                 return Ok(HeadStep::Preface);
@@ -123,7 +123,7 @@ impl HeadParser {
                 return Err(self.too_large());
             }
             if line_feed == 0 || bytes[line_feed - 1] != b'\r' {
-                return Err(Malformed::BareLineFeed);
+                return Err(FramingError::BareLineFeed);
             }
             let line = &bytes[self.line_start..line_feed - 1];
             let next = line_feed + 1;
@@ -138,7 +138,7 @@ impl HeadParser {
         self.parsed = bytes.len();
         // A client that speaks TLS or another protocol to this port is refused at once, not after its timeout.
         if self.version.is_none() && bytes.first().is_some_and(|&first| first != b'\r' && !is_tchar(first)) {
-            return Err(Malformed::BadRequestLine);
+            return Err(FramingError::BadRequestLine);
         }
         if bytes.len() >= HEAD_BYTES_MAX || (self.version.is_none() && bytes.len() > REQUEST_LINE_BYTES_MAX) {
             return Err(self.too_large());
@@ -146,29 +146,29 @@ impl HeadParser {
         Ok(HeadStep::More)
     }
 
-    fn too_large(&self) -> Malformed {
+    fn too_large(&self) -> FramingError {
         // Only a target can make a request line this long: methods are checked when their line is complete.
-        if self.version.is_none() { Malformed::TargetTooLong } else { Malformed::HeadTooLarge }
+        if self.version.is_none() { FramingError::TargetTooLong } else { FramingError::HeadTooLarge }
     }
 
-    fn skip_blank_line(&mut self, end: usize) -> Result<HeadStep, Malformed> {
+    fn skip_blank_line(&mut self, end: usize) -> Result<HeadStep, FramingError> {
         if self.blank_lines == BLANK_LINES_MAX {
-            return Err(Malformed::BadRequestLine);
+            return Err(FramingError::BadRequestLine);
         }
         // The caller passes the empty line on, and the head starts after it.
         *self = Self { blank_lines: self.blank_lines + 1, ..Self::new(false) };
         Ok(HeadStep::Blank(end))
     }
 
-    fn parse_field_line(&mut self, line: &[u8]) -> Result<(), Malformed> {
+    fn parse_field_line(&mut self, line: &[u8]) -> Result<(), FramingError> {
         if matches!(line[0], b' ' | b'\t') {
-            return Err(Malformed::ObsFold);
+            return Err(FramingError::ObsFold);
         }
         self.fields += 1;
         if self.fields > FIELDS_MAX {
-            return Err(Malformed::TooManyFields);
+            return Err(FramingError::TooManyFields);
         }
-        let (name, value) = split_field(line).ok_or(Malformed::BadHeader)?;
+        let (name, value) = split_field(line).ok_or(FramingError::BadHeader)?;
         // By length first: of twenty fields, one or two are compared.
         match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => self.add_host(trim(value)),
@@ -183,45 +183,45 @@ impl HeadParser {
     }
 
     /// Refuses a second `Host` and one that is no authority (RFC 9112 section 3.2).
-    fn add_host(&mut self, value: &[u8]) -> Result<(), Malformed> {
+    fn add_host(&mut self, value: &[u8]) -> Result<(), FramingError> {
         self.hosts += 1;
         if self.hosts > 1 {
-            return Err(Malformed::SeveralHosts);
+            return Err(FramingError::SeveralHosts);
         }
-        if is_authority(value) { Ok(()) } else { Err(Malformed::BadHost) }
+        if is_authority(value) { Ok(()) } else { Err(FramingError::BadHost) }
     }
 
     /// RFC 9110 section 8.6 lets a recipient read `2, 2` as `2`. Not every recipient behind us does, so it is refused.
-    fn add_content_length(&mut self, name: &[u8], value: &[u8]) -> Result<(), Malformed> {
+    fn add_content_length(&mut self, name: &[u8], value: &[u8]) -> Result<(), FramingError> {
         if name[7] != b'-' {
-            return Err(Malformed::BadHeader);
+            return Err(FramingError::BadHeader);
         }
-        let length = decimal(value).ok_or(Malformed::BadLength)?;
+        let length = decimal(value).ok_or(FramingError::BadLength)?;
         match self.length.replace(length) {
             None => Ok(()),
-            Some(before) if before == length => Err(Malformed::BadLength),
-            Some(_) => Err(Malformed::DifferingLengths),
+            Some(before) if before == length => Err(FramingError::BadLength),
+            Some(_) => Err(FramingError::DifferingLengths),
         }
     }
 
-    fn add_transfer_encoding(&mut self, name: &[u8], value: &[u8]) -> Result<(), Malformed> {
+    fn add_transfer_encoding(&mut self, name: &[u8], value: &[u8]) -> Result<(), FramingError> {
         if name[8] != b'-' {
-            return Err(Malformed::BadHeader);
+            return Err(FramingError::BadHeader);
         }
         self.codings.get_or_insert_default().add(value);
         Ok(())
     }
 
     /// Checks the rules that need the complete head.
-    fn finish(&self, version: HttpVersion) -> Result<FramedHead, Malformed> {
+    fn finish(&self, version: HttpVersion) -> Result<FramedHead, FramingError> {
         // HTTP/1.0 allows it, but the request goes on in HTTP/1.1, and a route may be for one host.
         if self.hosts == 0 {
-            return Err(Malformed::NoHost);
+            return Err(FramingError::NoHost);
         }
         let body = match (&self.codings, self.length) {
             (None, length) => BodyLength::Sized(length.unwrap_or(0)),
-            (Some(_), _) if version == HttpVersion::Http10 => return Err(Malformed::TransferEncodingInHttp10),
-            (Some(_), Some(_)) => return Err(Malformed::BothLengths),
+            (Some(_), _) if version == HttpVersion::Http10 => return Err(FramingError::TransferEncodingInHttp10),
+            (Some(_), Some(_)) => return Err(FramingError::BothLengths),
             (Some(codings), None) => {
                 codings.check()?;
                 BodyLength::Chunked
@@ -252,35 +252,35 @@ impl TransferCodings {
     }
 
     /// Accepts exactly `chunked` (RFC 9112 sections 6.1 and 6.3).
-    fn check(&self) -> Result<(), Malformed> {
+    fn check(&self) -> Result<(), FramingError> {
         if self.chunked > 1 {
-            return Err(Malformed::ChunkedTwice);
+            return Err(FramingError::ChunkedTwice);
         }
         if self.improper || (self.chunked == 1 && !self.chunked_is_last) {
-            return Err(Malformed::BadTransferEncoding);
+            return Err(FramingError::BadTransferEncoding);
         }
-        if self.others { Err(Malformed::TransferCoding) } else { Ok(()) }
+        if self.others { Err(FramingError::TransferCoding) } else { Ok(()) }
     }
 }
 
 /// Parses a request line (RFC 9112 section 3).
-fn parse_request_line(line: &[u8]) -> Result<HttpVersion, Malformed> {
+fn parse_request_line(line: &[u8]) -> Result<HttpVersion, FramingError> {
     let (first, last) = (memchr(b' ', line), memrchr(b' ', line));
-    let (Some(first), Some(last)) = (first, last) else { return Err(Malformed::BadRequestLine) };
+    let (Some(first), Some(last)) = (first, last) else { return Err(FramingError::BadRequestLine) };
     if first == last {
-        return Err(Malformed::BadRequestLine);
+        return Err(FramingError::BadRequestLine);
     }
     let (method, target, version) = (&line[..first], &line[first + 1..last], &line[last + 1..]);
     let version = match version {
         b"HTTP/1.1" => HttpVersion::Http11,
         b"HTTP/1.0" => HttpVersion::Http10,
-        [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => return Err(Malformed::Version),
-        _ => return Err(Malformed::BadRequestLine),
+        [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => return Err(FramingError::Version),
+        _ => return Err(FramingError::BadRequestLine),
     };
     if target.len() > TARGET_BYTES_MAX {
-        return Err(Malformed::TargetTooLong);
+        return Err(FramingError::TargetTooLong);
     }
-    if is_method(method) && is_target(method, target) { Ok(version) } else { Err(Malformed::BadRequestLine) }
+    if is_method(method) && is_target(method, target) { Ok(version) } else { Err(FramingError::BadRequestLine) }
 }
 
 /// Whether a method is a token of at most 32 bytes without lower-case letters, and not `CONNECT`.

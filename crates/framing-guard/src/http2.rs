@@ -1,9 +1,11 @@
-//! Checks the head of an HTTP/2 request by the rules for HTTP/1.x.
+//! The rules of HTTP/1.x for the heads of HTTP/2 requests.
 //!
-//! HTTP/2 frames its messages without ambiguity, and h2 refuses requests that RFC 9113 section 8 calls malformed. But an
-//! HTTP/2 request passes the same routes and mostly goes on to a service that speaks HTTP/1.1. So its method, target,
-//! `Host` and number of fields have the same limits, and names that resemble `content-length` or `transfer-encoding` are
-//! refused.
+//! HTTP/2 frames its messages without ambiguity, and h2 refuses requests that RFC 9113 section 8 calls malformed. But a proxy
+//! routes an HTTP/2 request by the same rules, and mostly sends it on to a service that speaks HTTP/1.1. So its method,
+//! target, `Host` and number of fields have the same limits, and names that resemble `content-length` or `transfer-encoding`
+//! are refused.
+//!
+//! The guard does not apply these rules itself, as it reads nothing of HTTP/2: the service calls [`check_request`].
 //!
 //! A fragment in `:path` cannot be refused here: `http` cuts it off before the request is complete. Routes and services see
 //! the same path without it.
@@ -13,10 +15,13 @@ use http::{HeaderMap, HeaderValue, Method, Request, Uri};
 
 use super::head::{FIELDS_MAX, TARGET_BYTES_MAX};
 use super::head::{is_authority, is_method, is_or_resembles, is_target_text};
-use super::verdict::Malformed;
+use super::verdict::FramingError;
 
 /// Joins several `cookie` fields into one, as a recipient must before it passes them on to anything but HTTP/2 (RFC 9113
-/// section 8.2.3). Compression makes clients split them, into any number of fields.
+/// section 8.2.3). Compression makes clients split them, into any number of fields. Without several such fields, nothing
+/// changes.
+///
+/// Call this before [`check_request`], so that split cookies do not count as many fields.
 pub fn join_cookies(headers: &mut HeaderMap) {
     if headers.get_all(COOKIE).iter().nth(1).is_none() {
         return;
@@ -27,42 +32,45 @@ pub fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Checks the head of a request that came over HTTP/2.
+/// Checks the head of a request that came over HTTP/2, before the service looks at it. A request needs a host in its URI or a
+/// `Host` field.
 ///
 /// # Errors
-/// [`Malformed`] names the first rule that the request breaks.
-pub fn check_request<B>(request: &Request<B>) -> Result<(), Malformed> {
+/// The first rule that the request breaks: [`FramingError::BadHeader`], [`BadHost`](FramingError::BadHost),
+/// [`BadRequestLine`](FramingError::BadRequestLine), [`NoHost`](FramingError::NoHost),
+/// [`TargetTooLong`](FramingError::TargetTooLong) or [`TooManyFields`](FramingError::TooManyFields).
+pub fn check_request<B>(request: &Request<B>) -> Result<(), FramingError> {
     check_method_and_target(request.method(), request.uri())?;
     check_fields(request.headers())?;
     let host = match request.uri().authority() {
         Some(authority) => authority.as_str().as_bytes(),
-        None => request.headers().get(HOST).ok_or(Malformed::NoHost)?.as_bytes(),
+        None => request.headers().get(HOST).ok_or(FramingError::NoHost)?.as_bytes(),
     };
-    if is_authority(host) { Ok(()) } else { Err(Malformed::BadHost) }
+    if is_authority(host) { Ok(()) } else { Err(FramingError::BadHost) }
 }
 
-fn check_method_and_target(method: &Method, uri: &Uri) -> Result<(), Malformed> {
+fn check_method_and_target(method: &Method, uri: &Uri) -> Result<(), FramingError> {
     let target = uri.path_and_query().map_or("/", |target| target.as_str()).as_bytes();
     if target.len() > TARGET_BYTES_MAX {
-        return Err(Malformed::TargetTooLong);
+        return Err(FramingError::TargetTooLong);
     }
     let has_form = target.starts_with(b"/") || (target == b"*" && *method == Method::OPTIONS);
     match is_method(method.as_str().as_bytes()) && has_form && is_target_text(target) {
         true => Ok(()),
-        false => Err(Malformed::BadRequestLine),
+        false => Err(FramingError::BadRequestLine),
     }
 }
 
-fn check_fields(headers: &HeaderMap) -> Result<(), Malformed> {
+fn check_fields(headers: &HeaderMap) -> Result<(), FramingError> {
     if headers.len() > FIELDS_MAX {
-        return Err(Malformed::TooManyFields);
+        return Err(FramingError::TooManyFields);
     }
     let resembles = |name: &[u8], start: &[u8], end: &[u8]| {
         name.len() == start.len() + end.len() + 1 && name[start.len()] != b'-' && is_or_resembles(name, start, end)
     };
     let misleads = |name: &[u8]| resembles(name, b"content", b"length") || resembles(name, b"transfer", b"encoding");
     match headers.keys().any(|name| misleads(name.as_str().as_bytes())) {
-        true => Err(Malformed::BadHeader),
+        true => Err(FramingError::BadHeader),
         false => Ok(()),
     }
 }
@@ -84,13 +92,13 @@ mod tests {
         assert_eq!(check_request(&request("POST", "http://shop.example/v1/pay?a=1", &[("x-a", "1")])), Ok(()));
         assert_eq!(check_request(&request("OPTIONS", "http://shop.example/", &[])), Ok(()));
         for (request, why) in [
-            (request("post", "http://h/pay", &[]), Malformed::BadRequestLine),
-            (request("CONNECT", "http://h/pay", &[]), Malformed::BadRequestLine),
-            (request("POST", "http://u@h/pay", &[]), Malformed::BadHost),
-            (request("POST", "/pay", &[]), Malformed::NoHost),
-            (request("POST", "http://h/pay", &[("content_length", "5")]), Malformed::BadHeader),
-            (request("POST", "http://h/pay", &[("transfer_encoding", "chunked")]), Malformed::BadHeader),
-            (request("POST", &format!("http://h/{}", "x".repeat(9_000)), &[]), Malformed::TargetTooLong),
+            (request("post", "http://h/pay", &[]), FramingError::BadRequestLine),
+            (request("CONNECT", "http://h/pay", &[]), FramingError::BadRequestLine),
+            (request("POST", "http://u@h/pay", &[]), FramingError::BadHost),
+            (request("POST", "/pay", &[]), FramingError::NoHost),
+            (request("POST", "http://h/pay", &[("content_length", "5")]), FramingError::BadHeader),
+            (request("POST", "http://h/pay", &[("transfer_encoding", "chunked")]), FramingError::BadHeader),
+            (request("POST", &format!("http://h/{}", "x".repeat(9_000)), &[]), FramingError::TargetTooLong),
         ] {
             assert_eq!(check_request(&request), Err(why), "{request:?}");
         }
@@ -106,6 +114,6 @@ mod tests {
             }
             check_request(&request)
         };
-        assert_eq!((with(100), with(101)), (Ok(()), Err(Malformed::TooManyFields)));
+        assert_eq!((with(100), with(101)), (Ok(()), Err(FramingError::TooManyFields)));
     }
 }

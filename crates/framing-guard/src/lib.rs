@@ -1,60 +1,4 @@
-//! A strict guard of HTTP/1.x request framing, between a client's stream and hyper.
-//!
-//! # Duty
-//!
-//! Request smuggling needs two programs that disagree where a request ends. hyper repairs or accepts ambiguous requests, and
-//! the service behind it cannot see that it did: hyper removes a `Content-Length` beside a `Transfer-Encoding`, accepts
-//! lines that end in a bare LF, and passes on two `Host` fields. [`GuardedStream`] therefore reads every byte before hyper
-//! does, and refuses such requests.
-//!
-//! # Promises
-//!
-//! - hyper sees a request head only when it is complete and valid, and then unchanged. In place of a refused head, hyper gets
-//!   a stand-in (`GET /` with `Connection: close`), and the service learns from [`Verdicts`] what to answer.
-//! - hyper and the guard agree where each body ends. If the framing of a body is wrong and hyper has not seen its head yet,
-//!   the whole request is refused; otherwise reading the body ends with an I/O error that holds the [`Malformed`].
-//! - After a refusal no more bytes of the connection reach hyper. The connection is closed in a way that lets the client
-//!   read the answer: for up to 1 s and 256 KiB the guard reads and discards what the client still sends (RFC 9112 section
-//!   9.6).
-//! - Three waits have a time limit ([`FramingTimeouts`]): for a request, for the end of its head, and for more of its body.
-//!
-//! # Limits
-//!
-//! | limit | value | refused with |
-//! |---|---|---|
-//! | head, with its request line | 64 KiB | 431 |
-//! | field lines | 100 | 431 |
-//! | request target | 8 KiB | 414 |
-//! | method | 32 bytes, no lower case, not `CONNECT` | 400 |
-//! | empty lines before a head | 2 | 400 |
-//! | `Content-Length` | 2^63 - 1, present once | 400 |
-//! | digits of a chunk's size | 15 | 400 |
-//! | chunk extensions | 256 bytes in a line, 4 KiB in a body | 400 |
-//! | trailers | 32 lines, 8 KiB | 400 |
-//! | transfer codings | `chunked` alone | 501, or 400 if malformed |
-//! | versions | HTTP/1.0 and HTTP/1.1; HTTP/2 by its preface | 505 |
-//! | end of a head after its first byte | 30 s by default | 408 |
-//! | next bytes of a body | 60 s by default | 408, or the body's error |
-//! | first byte of a request | 75 s by default | closed without an answer |
-//!
-//! # Left to others
-//!
-//! The size of a body and the time that all of it takes; the meaning of targets and fields; fields that `Connection` names;
-//! responses. HTTP/2 (known by its preface) and the bytes after an upgrade pass through unread; [`http2::check_request`]
-//! applies the rules for heads to HTTP/2.
-//!
-//! # Requirements on the server
-//!
-//! The guard relies on hyper for two things: it calls the service once for each head, in order, and it does not read the next
-//! head while a request is being served. The latter holds with `half_close(true)`, which the server must set; without it
-//! the idle time would also run while the service works. Two settings must stay off: `header_read_timeout` sends no 408, and
-//! `pipeline_flush` loses the last answer of a connection that has more requests waiting (hyper 1.12).
-//!
-//! # Sources
-//!
-//! RFC 9112 sections 2.2 (lines), 3 (request line, target, `Host`), 5 (field lines, obs-fold), 6 (body length, transfer
-//! codings), 7.1 (chunks) and 9.6 (closing); RFC 9110 sections 5 (fields), 7.8 (upgrade), 8.6 (`Content-Length`) and 9.1
-//! (methods); RFC 9113 section 3.4 (the preface of HTTP/2); RFC 3986 section 3.2.2 (hosts).
+#![doc = include_str!("../README.md")]
 
 use std::io::{self, IoSlice};
 use std::mem::{self, MaybeUninit};
@@ -68,7 +12,7 @@ use self::chunked::{ChunkedParser, ChunkedStep};
 use self::deadline::{Deadline, WaitPurpose};
 use self::head::{BodyLength, HeadParser, HeadStep};
 
-pub use self::verdict::{Malformed, Verdicts};
+pub use self::verdict::{FramingError, Verdicts};
 
 mod chunked;
 mod deadline;
@@ -90,23 +34,45 @@ const LINGER: Duration = Duration::from_secs(1);
 /// answer.
 const LINGER_BYTES_MAX: usize = 256 * 1024;
 
-/// The time limits of the guard's waits for a client.
+/// The time limits of the guard's waits for a client. A limit of zero has passed at once; `Duration::MAX` is no limit.
+///
+/// No time limit applies over HTTP/2 and after an upgrade.
+///
+/// ```
+/// use std::time::Duration;
+/// use framing_guard::FramingTimeouts;
+///
+/// let timeouts = FramingTimeouts { body: Duration::from_secs(10), ..FramingTimeouts::default() };
+/// assert_eq!(timeouts.head, Duration::from_secs(30));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct FramingTimeouts {
     /// From the first byte of a head to its last, 30 s by default. Then the request is refused with
-    /// [`Malformed::HeadTimeout`].
+    /// [`FramingError::HeadTimeout`].
     pub head: Duration,
-    /// For the next bytes of a body while it is being read, 60 s by default. Then reading it ends with
-    /// [`Malformed::BodyTimeout`].
+    /// For the next bytes of a body while the service reads it, 60 s by default. Then reading it ends with
+    /// [`FramingError::BodyTimeout`]. Time in which the service does not read does not count.
     pub body: Duration,
     /// For the first byte of a head, 75 s by default. Then the connection is closed without an answer.
     pub idle: Duration,
 }
 
-/// The client's stream as hyper sees it: only valid requests.
+/// The client's stream as hyper sees it: only valid requests. The crate's page has the rules and the requirements on the
+/// server.
 ///
-/// It needs a tokio runtime with time. Bodies are read directly into hyper's buffer, and so is a head that arrives in one
-/// piece.
+/// Bodies are read directly into hyper's buffer, and so is a head that arrives in one piece. Written bytes pass unchanged.
+/// Shutting the stream down over HTTP/1.x first shuts down the direction to the client, and then discards the bytes that the
+/// client still sends, for up to 1 s and 256 KiB.
+///
+/// # Errors
+///
+/// Reading fails with the errors of the client's stream. It also fails with an [`io::Error`] that holds a [`FramingError`] if
+/// the framing of a body is wrong, or its next bytes do not arrive in time; [`FramingError::found_in`] finds it. Such errors
+/// have the kind `InvalidData` or `TimedOut`. Each further read fails likewise.
+///
+/// # Panics
+///
+/// Reading and shutting down panic outside of a tokio runtime whose time is enabled. No bytes of a client make them panic.
 #[derive(Debug)]
 // See docs/decisions/0021-find-where-messages-end.md.
 pub struct GuardedStream<S> {
@@ -132,7 +98,7 @@ pub struct GuardedStream<S> {
 enum FramingState {
     Chunked(ChunkedParser),
     /// The framing of a body that hyper is reading is wrong.
-    Failed(Malformed),
+    Failed(FramingError),
     Head(HeadParser),
     /// HTTP/2, or the protocol after an upgrade: passes unread.
     Opaque,
@@ -164,7 +130,9 @@ impl Default for FramingTimeouts {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> GuardedStream<S> {
-    /// Guards a connection from its first byte on. The verdicts are for the connection's service.
+    /// Guards a connection from its first byte on: nothing may have been read from `stream` before. The stream goes to hyper,
+    /// the verdicts to the connection's service.
+    #[must_use]
     pub fn new(stream: S, timeouts: FramingTimeouts) -> (Self, Verdicts) {
         let verdicts = Verdicts::new();
         let guarded = Self {
@@ -195,8 +163,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GuardedStream<S> {
             match &mut self.state {
                 FramingState::Head(_) if self.pending_upgrade.is_some() => break,
                 FramingState::Head(parser) => match parser.advance(rest) {
-                    Err(malformed) => {
-                        self.refuse(malformed);
+                    Err(error) => {
+                        self.refuse(error);
                         break;
                     }
                     Ok(HeadStep::More) => break,
@@ -235,12 +203,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GuardedStream<S> {
                         passed += length;
                     }
                     (ChunkedStep::Bad(_), Some(head)) => {
-                        self.verdicts.replace_newest(Err(Malformed::BadChunk));
+                        self.verdicts.replace_newest(Err(FramingError::BadChunk));
                         self.state = FramingState::Refused;
                         passed = head;
                     }
                     (ChunkedStep::Bad(valid), None) => {
-                        self.state = FramingState::Failed(Malformed::BadChunk);
+                        self.state = FramingState::Failed(FramingError::BadChunk);
                         passed += valid;
                     }
                 },
@@ -251,9 +219,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GuardedStream<S> {
         passed
     }
 
-    fn refuse(&mut self, malformed: Malformed) {
+    fn refuse(&mut self, error: FramingError) {
         self.heads += 1;
-        self.verdicts.push(Err(malformed), false);
+        self.verdicts.push(Err(error), false);
         self.state = FramingState::Refused;
     }
 
@@ -327,12 +295,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GuardedStream<S> {
             }
             FramingState::Head(_) => {
                 ready!(self.deadline.poll(context, WaitPurpose::Head, self.timeouts.head));
-                self.refuse(Malformed::HeadTimeout);
+                self.refuse(FramingError::HeadTimeout);
                 self.hold_stand_in();
             }
             FramingState::Chunked(_) | FramingState::Sized(_) => {
                 ready!(self.deadline.poll(context, WaitPurpose::Body, self.timeouts.body));
-                self.state = FramingState::Failed(Malformed::BodyTimeout);
+                self.state = FramingState::Failed(FramingError::BodyTimeout);
             }
             FramingState::Failed(_) | FramingState::Opaque | FramingState::Refused => return Poll::Pending,
         }
@@ -396,9 +364,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for GuardedStream<S> {
                 continue;
             }
             match this.state {
-                FramingState::Failed(malformed) => {
-                    this.verdicts.set_body_error(this.heads, malformed);
-                    return Poll::Ready(Err(malformed.into()));
+                FramingState::Failed(error) => {
+                    this.verdicts.set_body_error(this.heads, error);
+                    return Poll::Ready(Err(error.into()));
                 }
                 // Not an end of stream: hyper might conclude that the client has left, and drop the answer. hyper does not
                 // need the end either, as the stand-in says `close`.

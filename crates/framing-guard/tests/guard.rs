@@ -20,7 +20,7 @@ use proptest::prelude::*;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 
-use framing_guard::{FramingTimeouts, GuardedStream, Malformed, Verdicts};
+use framing_guard::{FramingError, FramingTimeouts, GuardedStream, Verdicts};
 
 const PAY: &str = "POST /pay HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\n10 EUR";
 const PAY_CHUNKED: &str = "POST /pay HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\n10 \r\n3\r\nEUR\r\n0\r\nX-T: v\r\n\r\n";
@@ -151,7 +151,7 @@ async fn a_refusal_is_sent_in_order_and_is_the_last_answer() {
     for pieces in [vec![[PAY, TWO_HOSTS, PAY].concat()], vec![PAY.into(), TWO_HOSTS.into(), PAY.into()]] {
         let received = exchange(pieces.into_iter().map(String::into_bytes).collect()).await;
         assert_eq!(received.statuses(), [200, 400]);
-        assert_eq!(received.answers[1].body, Malformed::SeveralHosts.detail().as_bytes());
+        assert_eq!(received.answers[1].body, FramingError::SeveralHosts.detail().as_bytes());
         assert!(received.answers[1].closes);
         assert!(received.saw_every_request());
     }
@@ -203,14 +203,14 @@ async fn a_body_that_ends_early_is_not_a_request() {
 async fn each_reason_has_its_status() {
     let field = |line: &str| format!("GET / HTTP/1.1\r\nHost: h\r\n{line}\r\n\r\n");
     let table = [
-        (field("Transfer-Encoding: gzip, chunked"), 501, Malformed::TransferCoding),
-        (field(&"X: y\r\n".repeat(100)), 431, Malformed::TooManyFields),
-        (field(&format!("X: {}", "y".repeat(64 * 1024))), 431, Malformed::HeadTooLarge),
-        (format!("GET /{} HTTP/1.1\r\n", "a".repeat(70_000)), 414, Malformed::TargetTooLong),
-        ("GET / HTTP/1.2\r\nHost: h\r\n\r\n".into(), 505, Malformed::Version),
-        (field("X : y"), 400, Malformed::BadHeader),
-        ("GET / HTTP/1.1\nHost: h\n\n".into(), 400, Malformed::BareLineFeed),
-        ("\u{16}\u{3}\u{1}".into(), 400, Malformed::BadRequestLine),
+        (field("Transfer-Encoding: gzip, chunked"), 501, FramingError::TransferCoding),
+        (field(&"X: y\r\n".repeat(100)), 431, FramingError::TooManyFields),
+        (field(&format!("X: {}", "y".repeat(64 * 1024))), 431, FramingError::HeadTooLarge),
+        (format!("GET /{} HTTP/1.1\r\n", "a".repeat(70_000)), 414, FramingError::TargetTooLong),
+        ("GET / HTTP/1.2\r\nHost: h\r\n\r\n".into(), 505, FramingError::Version),
+        (field("X : y"), 400, FramingError::BadHeader),
+        ("GET / HTTP/1.1\nHost: h\n\n".into(), 400, FramingError::BareLineFeed),
+        ("\u{16}\u{3}\u{1}".into(), 400, FramingError::BadRequestLine),
     ];
     for (request, status, reason) in table {
         let received = exchange(vec![request.into_bytes()]).await;
@@ -247,7 +247,7 @@ async fn a_refused_client_that_keeps_its_connection_is_closed_after_a_second() {
     let mut received = Vec::new();
     client.read_to_end(&mut received).await.expect("the refusal");
     assert_eq!(answers(&received)[0].status, 400);
-    assert_eq!(verdicts.next(), Err(Malformed::Unjudged), "none is left");
+    assert_eq!(verdicts.next(), Err(FramingError::Unjudged), "none is left");
 }
 
 // ---- Time limits ----
@@ -269,6 +269,17 @@ async fn a_connection_without_any_bytes_is_closed() {
     let start = tokio::time::Instant::now();
     assert_eq!(client.read_to_end(&mut Vec::new()).await.expect("an end"), 0);
     assert_eq!(start.elapsed().as_secs(), 75);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_duration_is_no_time_limit() {
+    let never = Duration::MAX;
+    let (mut client, _, _) = TestServer::memory(FramingTimeouts { head: never, body: never, idle: never });
+    for byte in PAY.bytes() {
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        client.write_all(&[byte]).await.expect("written");
+    }
+    assert_eq!(read_answer(&mut client).await.body, b"10 EUR");
 }
 
 #[tokio::test(start_paused = true)]
@@ -334,7 +345,7 @@ async fn a_stalled_body_times_out() {
         tokio::time::sleep(Duration::from_secs(30)).await;
         assert_eq!((verdicts.is_request_complete(), verdicts.body_error()), (false, None));
         assert_eq!(read_answer(&mut client).await.body, b"body: BodyTimeout");
-        assert_eq!((start.elapsed().as_secs(), verdicts.body_error()), (60, Some(Malformed::BodyTimeout)));
+        assert_eq!((start.elapsed().as_secs(), verdicts.body_error()), (60, Some(FramingError::BodyTimeout)));
     }
 }
 
@@ -470,7 +481,7 @@ proptest! {
 
         // Whatever hyper would refuse is refused by us before.
         prop_assert!(received.answers.iter().all(|answer| answer.ours), "{:?} to {}", received.answers, bytes.escape_ascii());
-        let unjudged = Malformed::Unjudged.detail().as_bytes();
+        let unjudged = FramingError::Unjudged.detail().as_bytes();
         prop_assert!(received.answers.iter().all(|answer| answer.body != unjudged), "{}", bytes.escape_ascii());
         // A head too many for the guard would be a verdict too many.
         let cut_short = received.answers.last().is_some_and(|answer| answer.closes);
@@ -492,9 +503,9 @@ async fn answer(
     served: Arc<Mutex<Vec<String>>>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     if let Some(verdicts) = &verdicts
-        && let Err(malformed) = verdicts.next()
+        && let Err(error) = verdicts.next()
     {
-        return Ok(closing(malformed.status(), malformed.detail().into()));
+        return Ok(closing(error.status().as_u16(), error.detail().into()));
     }
     served.lock().expect("no panic").push(format!("{} {}", request.method(), request.uri().path()));
     let mut response = Response::new(Full::default());
@@ -525,7 +536,7 @@ async fn answer(
         Ok(body) => *response.body_mut() = Full::new(body.to_bytes()),
         Err(error) => {
             let reason =
-                Malformed::found_in(&error).map_or_else(|| "incomplete".into(), |reason| format!("{reason:?}"));
+                FramingError::found_in(&error).map_or_else(|| "incomplete".into(), |reason| format!("{reason:?}"));
             return Ok(closing(400, format!("body: {reason}")));
         }
     }
@@ -606,7 +617,7 @@ impl Exchange {
 
     /// Whether hyper saw every request that the guard saw.
     fn saw_every_request(&self) -> bool {
-        self.verdicts.as_ref().is_none_or(|verdicts| verdicts.next() == Err(Malformed::Unjudged))
+        self.verdicts.as_ref().is_none_or(|verdicts| verdicts.next() == Err(FramingError::Unjudged))
     }
 }
 

@@ -4,7 +4,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode, request};
 
 use crate::gate::first_sent;
-use canonical_json::{Scalar, value_at};
+use canonical_json::{ReferencedValue, value_at};
 use oncegate_config::{KeyRule, KeySource, Route};
 use oncegate_domain::fingerprint::{form, is_form};
 use oncegate_domain::key::{Key, KeyError, KeyLimits};
@@ -149,9 +149,9 @@ fn in_document(body: &[u8], pointers: &[&KeySource]) -> Option<FoundKey> {
     for source in pointers {
         let KeySource::Body(pointer) = source else { continue };
         match value_at(body, pointer).ok()? {
-            Some(Scalar::String(text)) => return Some(Ok(Some(text.into_bytes()))),
-            Some(Scalar::Number(digits)) => return Some(Ok(Some(digits.into_bytes()))),
-            Some(Scalar::Other) => {
+            Some(ReferencedValue::String(text)) => return Some(Ok(Some(text.into_bytes()))),
+            Some(ReferencedValue::Number(digits)) => return Some(Ok(Some(digits.into_bytes()))),
+            Some(_) => {
                 return Some(Err(Refusal::KeyInvalid("The key in the body is neither a text nor a number.")));
             }
             None => {}

@@ -6,12 +6,12 @@ use super::*;
 
 const UPGRADE: FramedHead = FramedHead { body: BodyLength::Sized(0), upgrade: true };
 
-fn parse(head: &[u8]) -> Result<HeadStep, Malformed> {
+fn parse(head: &[u8]) -> Result<HeadStep, FramingError> {
     HeadParser::new(false).advance(head)
 }
 
 /// The verdict on a request with these field lines behind a `Host`.
-fn parse_fields(lines: &str) -> Result<BodyLength, Malformed> {
+fn parse_fields(lines: &str) -> Result<BodyLength, FramingError> {
     let head = format!("POST /pay HTTP/1.1\r\nHost: h\r\n{lines}\r\n");
     match parse(head.as_bytes())? {
         HeadStep::Done(length, found) => {
@@ -22,7 +22,7 @@ fn parse_fields(lines: &str) -> Result<BodyLength, Malformed> {
     }
 }
 
-fn parse_line(line: &str) -> Result<(), Malformed> {
+fn parse_line(line: &str) -> Result<(), FramingError> {
     parse(format!("{line}\r\nHost: h\r\n\r\n").as_bytes()).map(|step| {
         assert!(matches!(step, HeadStep::Done(..)), "{line:?}: {step:?}");
     })
@@ -30,7 +30,7 @@ fn parse_line(line: &str) -> Result<(), Malformed> {
 
 #[test]
 fn framing_fields_say_where_the_body_ends() {
-    use Malformed::*;
+    use FramingError::*;
     let sized = |length| Ok(BodyLength::Sized(length));
     let table = [
         ("", sized(0)),
@@ -91,7 +91,7 @@ fn framing_fields_say_where_the_body_ends() {
 
 #[test]
 fn field_lines_are_a_token_a_colon_and_text() {
-    use Malformed::*;
+    use FramingError::*;
     let table = [
         ("X-A: one\r\n", None),
         ("X-A:one\r\n", None),
@@ -129,7 +129,7 @@ fn field_lines_are_a_token_a_colon_and_text() {
 
 #[test]
 fn request_lines_have_three_parts_and_two_spaces() {
-    use Malformed::*;
+    use FramingError::*;
     let table = [
         ("GET / HTTP/1.1", None),
         ("M-SEARCH /a?b=c&d[]=|{}^\\ HTTP/1.0", None),
@@ -185,7 +185,7 @@ fn request_lines_have_three_parts_and_two_spaces() {
 
 #[test]
 fn host_is_one_authority() {
-    use Malformed::*;
+    use FramingError::*;
     let table = [
         ("HTTP/1.1", "Host: h\r\n", None),
         ("HTTP/1.1", "Host: pay.example.com:8443\r\n", None),
@@ -227,7 +227,7 @@ fn host_is_one_authority() {
 #[test]
 fn http_1_0_has_no_transfer_encoding_and_no_upgrade() {
     let head = b"POST / HTTP/1.0\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
-    assert_eq!(parse(head), Err(Malformed::TransferEncodingInHttp10));
+    assert_eq!(parse(head), Err(FramingError::TransferEncodingInHttp10));
     let head = b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: x\r\n\r\n";
     assert_eq!(parse(head), Ok(HeadStep::Done(head.len(), UPGRADE)));
     let head = b"GET / HTTP/1.0\r\nHost: h\r\nUpgrade: x\r\n\r\n";
@@ -236,7 +236,7 @@ fn http_1_0_has_no_transfer_encoding_and_no_upgrade() {
 
 #[test]
 fn sizes_are_bounded() {
-    use Malformed::*;
+    use FramingError::*;
     let fields = |count: usize| "X: y\r\n".repeat(count);
     assert_eq!(parse_fields(&fields(FIELDS_MAX - 1)), Ok(BodyLength::Sized(0)));
     assert_eq!(parse_fields(&fields(FIELDS_MAX)), Err(TooManyFields));
@@ -267,7 +267,7 @@ fn two_empty_lines_may_come_before_a_head() {
     let mut parser = HeadParser::new(true);
     assert_eq!(parser.advance(b"\r\n"), Ok(HeadStep::Blank(2)));
     assert_eq!(parser.advance(b"\r\n"), Ok(HeadStep::Blank(2)));
-    assert_eq!(parser.advance(b"\r\n"), Err(Malformed::BadRequestLine));
+    assert_eq!(parser.advance(b"\r\n"), Err(FramingError::BadRequestLine));
 }
 
 #[test]
@@ -277,19 +277,19 @@ fn the_preface_of_http_2_counts_at_the_start_of_a_connection_only() {
         assert_eq!(parser.advance(&PREFACE[..end]), Ok(HeadStep::More));
     }
     assert_eq!(parser.advance(PREFACE), Ok(HeadStep::Preface));
-    assert_eq!(HeadParser::new(false).advance(PREFACE), Err(Malformed::Version));
-    assert_eq!(HeadParser::new(true).advance(b"PRI * HTTP/2.0\r\n\r\nGET /"), Err(Malformed::Version));
+    assert_eq!(HeadParser::new(false).advance(PREFACE), Err(FramingError::Version));
+    assert_eq!(HeadParser::new(true).advance(b"PRI * HTTP/2.0\r\n\r\nGET /"), Err(FramingError::Version));
     let mut parser = HeadParser::new(true);
     assert_eq!(parser.advance(b"\r\n"), Ok(HeadStep::Blank(2)));
-    assert_eq!(parser.advance(PREFACE), Err(Malformed::Version));
+    assert_eq!(parser.advance(PREFACE), Err(FramingError::Version));
 }
 
 #[test]
 fn bytes_that_are_not_http_are_refused_at_the_first_one() {
-    assert_eq!(parse(b"\x16"), Err(Malformed::BadRequestLine), "TLS");
-    assert_eq!(parse(b" "), Err(Malformed::BadRequestLine));
-    assert_eq!(parse(b"\n"), Err(Malformed::BareLineFeed));
-    assert_eq!(parse(b"\rG\r\n"), Err(Malformed::BadRequestLine));
+    assert_eq!(parse(b"\x16"), Err(FramingError::BadRequestLine), "TLS");
+    assert_eq!(parse(b" "), Err(FramingError::BadRequestLine));
+    assert_eq!(parse(b"\n"), Err(FramingError::BareLineFeed));
+    assert_eq!(parse(b"\rG\r\n"), Err(FramingError::BadRequestLine));
     assert_eq!(parse(b"G"), Ok(HeadStep::More));
 }
 

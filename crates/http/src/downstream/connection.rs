@@ -25,7 +25,7 @@ use crate::body::early_response::{can_keep_connection, delay_reset, split_unread
 use crate::body::request_body::RequestBody;
 use crate::protocol::refusal::Refusal;
 use crate::transport::Transport;
-use framing_guard::{FramingTimeouts, GuardedStream, Malformed, Verdicts, http2};
+use framing_guard::{FramingError, FramingTimeouts, GuardedStream, Verdicts, http2};
 
 /// The concurrent streams of one HTTP/2 connection: as many as browsers and gRPC clients use, and a bound for one client.
 const STREAMS_MAX: u32 = 100;
@@ -190,13 +190,13 @@ impl<H: RequestHandler> ServedConnection<H> {
                         socket.write_between_messages(&client.early_hints.take());
                     }
                     match (handled, verdicts.body_error()) {
-                        (Poll::Pending, Some(malformed)) => Poll::Ready(refuse(&**handler, malformed)),
+                        (Poll::Pending, Some(error)) => Poll::Ready(refuse(&**handler, error)),
                         (handled, _) => handled,
                     }
                 })
                 .await
             }
-            Err(malformed) => refuse(&**handler, malformed),
+            Err(error) => refuse(&**handler, error),
         };
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             verdicts.mark_upgraded();
@@ -206,12 +206,11 @@ impl<H: RequestHandler> ServedConnection<H> {
 }
 
 /// Refuses a request whose end is unknown or wrong: no byte after it can be read as a request.
-fn refuse(handler: &impl RequestHandler, malformed: Malformed) -> Response<Body> {
-    let mut response =
-        handler.refuse(match StatusCode::from_u16(malformed.status()).unwrap_or(StatusCode::BAD_REQUEST) {
-            StatusCode::REQUEST_TIMEOUT => Refusal::RequestTimeout,
-            status => Refusal::BadRequest(status, malformed.detail()),
-        });
+fn refuse(handler: &impl RequestHandler, error: FramingError) -> Response<Body> {
+    let mut response = handler.refuse(match error.status() {
+        StatusCode::REQUEST_TIMEOUT => Refusal::RequestTimeout,
+        status => Refusal::BadRequest(status, error.detail()),
+    });
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
