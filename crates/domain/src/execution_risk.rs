@@ -2,7 +2,7 @@
 //! execute again what was executed.
 //!
 //! Requests and operators are judged by the same function, [`RecordSummary::may_be_executed`]. Its times have to be certain, see
-//! [`StoreClock::certain`](crate::instance::store_clock::StoreClock::certain). Pure, so that its test is a table.
+//! `StoreClock::certain` of the instance. Pure, so that its test is a table.
 
 use std::time::Duration;
 
