@@ -15,9 +15,9 @@ use http_body_util::Full;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::http_connection::HttpConnection;
 use super::{CommandError, block_on};
-use oncegate_telemetry::colours;
+use oncegate_http::http_connection::HttpConnection;
+use oncegate_telemetry::terminal;
 use payments::Payments;
 use proxy::{DemoProxy, any_address};
 
@@ -49,7 +49,7 @@ async fn tour() -> Result<(), DemoError> {
     let service = Arc::new(Payments::default());
     let upstream = Arc::clone(&service).start(any_address()).await?;
     let proxy = DemoProxy::start_on_free_ports(upstream).await?;
-    let has_colours = colours::are_wanted(&std::io::stdout());
+    let has_colours = terminal::wants_colours(&std::io::stdout());
     let mut guide = Guide { proxy: proxy.address, service: &service, steps: 0, has_colours };
 
     guide.print(&format!(

@@ -12,9 +12,9 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::time::timeout;
 
-use super::super::http_connection::HttpConnection;
 use super::response::{NoResponse, ProbedResponse, ProbedResult};
 use oncegate_config::{self as config, UpstreamTarget};
+use oncegate_http::http_connection::HttpConnection;
 use oncegate_trust::tls::{Authorities, Trust};
 
 /// The endpoint that is probed.

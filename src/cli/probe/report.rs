@@ -6,11 +6,11 @@ use std::time::SystemTime;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::super::escape_invisible;
 use super::finding::{Finding, ProbeCheck, ProbeConclusion};
 use super::judge::note_status;
 use super::plan::ProbePlan;
 use oncegate_domain::rfc3339;
+use oncegate_telemetry::terminal::escape_invisible;
 
 /// The document whose expectations are checked.
 const DRAFT: &str = "draft-ietf-httpapi-idempotency-key-header-07";

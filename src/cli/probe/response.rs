@@ -8,8 +8,8 @@ use http::header::{CONTENT_LOCATION, LINK, LOCATION};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::Value;
 
-use super::super::format_chain;
-use super::super::http_connection::HttpError;
+use oncegate_http::http_connection::HttpError;
+use oncegate_telemetry::logs::format_chain;
 
 /// The fields that name the result of an execution. All others may differ between two copies of one response.
 const COMPARED_FIELDS: [(HeaderName, &str); 2] = [(LOCATION, "Location"), (CONTENT_LOCATION, "Content-Location")];
