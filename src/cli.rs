@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::app::StartError;
 use oncegate_config::{self as config, Config, Overrides, ProcessEnvironment, StoreLocation};
 use oncegate_store::OpenError;
-use oncegate_telemetry::logs::error_causes;
+use oncegate_telemetry::logs::format_chain;
 
 mod check;
 mod client;
@@ -21,7 +21,6 @@ mod demo;
 mod drain;
 mod explain;
 mod healthcheck;
-mod http_connection;
 mod keys;
 mod man;
 mod migrate;
@@ -244,20 +243,4 @@ fn block_on<T>(work: impl Future<Output = Result<T, CommandError>>) -> Result<T,
 
 fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
-}
-
-/// Returns a text that anybody may have written, without characters that a terminal would interpret.
-fn escape_invisible(text: &str) -> String {
-    // Marks, embeddings and isolates that change the direction of the text around them.
-    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let safe = |c: char| !c.is_control() && !turns(c);
-    text.chars().flat_map(|c| if safe(c) { vec![c] } else { c.escape_default().collect() }).collect()
-}
-
-/// Returns an error with all its causes, in one line.
-fn format_chain(error: &dyn Error) -> String {
-    match error_causes(error) {
-        Some(causes) => format!("{error}: {causes}"),
-        None => error.to_string(),
-    }
 }

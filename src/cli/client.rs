@@ -13,10 +13,10 @@ use http_body_util::Full;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::http_connection::{HttpConnection, HttpError};
 use super::{CommandError, ConfigFile, failed};
 use crate::admin;
 use oncegate_config::{self as config, AdminToken, Overrides, ProcessEnvironment};
+use oncegate_http::http_connection::{HttpConnection, HttpError};
 
 /// The time for the first response, which an instance gives from memory.
 const CONNECT_MAX: Duration = Duration::from_secs(5);

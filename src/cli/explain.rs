@@ -7,7 +7,7 @@ use clap::Args;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 
 use super::request_arguments::{parse_field, parse_method, read_data};
-use super::{CommandError, ConfigFile, block_on, escape_invisible, failed, load_without_service, print};
+use super::{CommandError, ConfigFile, block_on, failed, load_without_service, print};
 use crate::gate::admit::explain::{Explained, ExplainedCaller, explain};
 use crate::gate::admit::token::{CallerToken, verify_token};
 use crate::instance::token_verifier::TokenVerifier;
@@ -15,6 +15,7 @@ use crate::tasks::issuer_keys::read_keys;
 use oncegate_config::Config;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
+use oncegate_telemetry::terminal::escape_invisible;
 use oncegate_trust::jwt::TokenFault;
 use oncegate_trust::tls::{self, CertificateName};
 

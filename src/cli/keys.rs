@@ -19,7 +19,7 @@ use crate::admin::key_admin::AdminMethod;
 use oncegate_domain::fingerprint::form;
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::state::StateKind;
-use oncegate_telemetry::colours;
+use oncegate_telemetry::terminal;
 use source::KeyAdminSource;
 
 mod source;
@@ -366,7 +366,7 @@ fn ask_to_confirm() -> Result<bool, CommandError> {
 }
 
 fn has_colours() -> bool {
-    colours::are_wanted(&std::io::stdout())
+    terminal::wants_colours(&std::io::stdout())
 }
 
 fn encode_query(query: &[(&str, &str)]) -> String {

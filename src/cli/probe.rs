@@ -1,33 +1,18 @@
 //! `oncegate probe`
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use bytes::Bytes;
 use canonical_json::Pointer;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use super::request_arguments::{parse_field, parse_method, read_data};
 use super::{CommandError, block_on, failed, print};
-use endpoint::ProbedEndpoint;
-use finding::{Finding, ProbeCheck};
-use judge::Baseline;
 use oncegate_config as config;
+use oncegate_probe::{ProbeKeyPlace, ProbePlan, ProbedEndpoint, probe};
 use oncegate_trust::tls::Authorities;
-use plan::{ProbeKeyPlace, ProbePlan, draw_key};
-use report::{CheckedExpectation, ProbeReport};
-use response::{NoResponse, ProbedResponse, ProbedResult};
-
-mod endpoint;
-mod finding;
-mod judge;
-mod plan;
-mod report;
-mod response;
 
 #[derive(Args)]
 pub(super) struct ProbeArguments {
@@ -85,24 +70,22 @@ fn parse_pointer(text: &str) -> Result<String, String> {
 pub(super) fn run(arguments: ProbeArguments) -> Result<(), CommandError> {
     let (is_json, is_confirmed) = (arguments.json, arguments.yes);
     let plan = arguments.into_plan()?;
+    let authority = &plan.endpoint.authority;
     if !is_confirmed && !plan.endpoint.is_loopback() {
-        let count = plan.requests_max();
-        let host = plan.endpoint.authority.host();
+        let (count, host) = (plan.requests_max(), authority.host());
         return Err(CommandError::Usage(format!(
             "this sends up to {count} requests to {host}, and each may execute the operation: use a test account, and say --yes"
         )));
     }
-    let report = block_on(Prober { plan: &plan, requests: 0 }.probe())?;
+    let unreachable = |reason| CommandError::Unreachable(format!("{authority}: {reason}"));
+    let report = block_on(async { probe(&plan).await.map_err(unreachable) })?;
     print(&if is_json { report.to_json() } else { report.to_text() })?;
-    match report.failure() {
-        None => Ok(()),
-        Some(failure) => Err(failed(failure)),
-    }
+    report.failure().map_or(Ok(()), |failure| Err(failed(failure)))
 }
 
 impl ProbeArguments {
     fn into_plan(self) -> Result<ProbePlan, CommandError> {
-        let usage = |text: String| CommandError::Usage(text);
+        let usage = CommandError::Usage;
         let cacert = self.cacert;
         let authorities = || match &cacert {
             None => Ok(Authorities::from_system()),
@@ -117,146 +100,30 @@ impl ProbeArguments {
             Some(pointer) => ProbeKeyPlace::Body(pointer),
             None => ProbeKeyPlace::Field { name: self.key_header, is_quoted: self.quoted_key },
         };
-        let given: HeaderMap = self.headers.into_iter().collect();
+        let fields: HeaderMap = self.headers.into_iter().collect();
         if let ProbeKeyPlace::Field { name, .. } = &key_place
-            && given.contains_key(name)
+            && fields.contains_key(name)
         {
             return Err(usage(format!("the probe makes its own keys: leave -H '{name}: …' out")));
         }
-        if given.contains_key(CONTENT_LENGTH) || given.contains_key(TRANSFER_ENCODING) {
-            return Err(usage(
-                "the probe frames its requests itself: leave Content-Length and Transfer-Encoding out".into(),
-            ));
+        if fields.contains_key(CONTENT_LENGTH) || fields.contains_key(TRANSFER_ENCODING) {
+            let text = "the probe frames its requests itself: leave Content-Length and Transfer-Encoding out";
+            return Err(usage(text.into()));
         }
-        let given_fields = given.keys().map(ToString::to_string).collect();
-        let body = Bytes::from(read_data(self.data)?);
-        let fields = plan::complete_fields(given, &endpoint, &body);
-        let other_body = match self.other_body {
-            Some(other) => Ok((read_data(other)?.into(), None)),
-            None => plan::change_body(&body, &fields, &key_place),
-        };
         let plan = ProbePlan {
             endpoint,
             method: self.method,
             fields,
-            given_fields,
             key_place,
-            body,
-            other_body,
+            body: read_data(self.data)?.into(),
+            other_body: self.other_body.map(read_data).transpose()?.map(Into::into),
             duplicates: self.duplicates,
             ignored: self.ignore,
         };
-        plan.check_key_place().map_err(usage)?;
-        Ok(plan)
-    }
-}
-
-/// Sends the requests of a plan.
-struct Prober<'a> {
-    plan: &'a ProbePlan,
-    requests: usize,
-}
-
-impl<'a> Prober<'a> {
-    async fn probe(mut self) -> Result<ProbeReport<'a>, CommandError> {
-        let at = SystemTime::now();
-        let plan = self.plan;
-        // Nothing is sent yet: a server that cannot be reached is no finding.
-        let connection = plan.endpoint.connect().await.map_err(|NoResponse(reason)| {
-            CommandError::Unreachable(format!("{}: {reason}", plan.endpoint.authority))
-        })?;
-        let key = draw_key();
-        self.requests += 1;
-        let first = plan.endpoint.send(connection, plan.request(Some(&key), &plan.body)).await;
-        let checks = match (judge::judge_first(&first), &first) {
-            (finding, Ok(response)) if finding == Finding::EXECUTED => self.check_all(key, response).await,
-            (finding, _) => vec![check(ProbeCheck::FIRST, finding, &[&first], Some(key))],
-        };
-        Ok(ProbeReport { plan, at, requests: self.requests, checks })
-    }
-
-    /// Sends all other requests, one after the other except the duplicates.
-    async fn check_all(&mut self, key: String, first: &ProbedResponse) -> Vec<CheckedExpectation> {
-        let plan = self.plan;
-        let (other_key, duplicates_key) = (draw_key(), draw_key());
-        let control = self.send(Some(&other_key), &plan.body).await;
-        let retry = self.send(Some(&key), &plan.body).await;
-        let duplicates = self.send_at_once(&duplicates_key).await;
-        let baseline = Baseline { first, control: &control, ignored: &plan.ignored };
-        let marker = |result: &ProbedResult| result.as_ref().ok().and_then(|response| response.replay_marker(first));
-        let executed = Ok(first.clone());
-
-        let mut checks = vec![
-            check(ProbeCheck::FIRST, Finding::EXECUTED, &[&executed], Some(key.clone())),
-            check(ProbeCheck::OTHER_KEY, baseline.judge_other_key(&retry), &[&control], Some(other_key)),
-            CheckedExpectation {
-                marker: marker(&retry),
-                ..check(ProbeCheck::RETRY, baseline.judge_retry(&retry), &[&retry], Some(key.clone()))
-            },
-            CheckedExpectation {
-                marker: duplicates.iter().find_map(marker),
-                ..check(
-                    ProbeCheck::DUPLICATES,
-                    baseline.judge_duplicates(&duplicates),
-                    &duplicates.iter().collect::<Vec<_>>(),
-                    Some(duplicates_key),
-                )
-            },
-        ];
-        let mut seen: Vec<ProbedResult> = duplicates;
-        match &plan.other_body {
-            Err(finding) => checks.push(check(ProbeCheck::OTHER_BODY, finding.clone(), &[], None)),
-            Ok((body, place)) => {
-                let reuse = self.send(Some(&key), body).await;
-                let own_key = judge::is_refused(&reuse).then(draw_key);
-                let own = match &own_key {
-                    Some(own_key) => Some(self.send(Some(own_key), body).await),
-                    None => None,
-                };
-                let finding = baseline.judge_other_body(&reuse, own.as_ref());
-                let sent = place.as_ref().map(|place| format!("sent with `{place}` changed"));
-                let marker = marker(&reuse);
-                checks.push(CheckedExpectation {
-                    marker,
-                    sent,
-                    own_key,
-                    ..check(ProbeCheck::OTHER_BODY, finding, &[&reuse], Some(key))
-                });
-                seen.push(reuse);
-            }
+        let no_place = |pointer| format!("the body has no place for a key at {pointer}: it needs a JSON object there");
+        match plan.missing_key_place().map(no_place) {
+            None => Ok(plan),
+            Some(text) => Err(usage(text)),
         }
-        let no_key = self.send(None, &plan.body).await;
-        checks.push(check(ProbeCheck::NO_KEY, judge::judge_no_key(&no_key), &[&no_key], None));
-        seen.extend([no_key, control.clone(), retry]);
-        checks.push(check(ProbeCheck::POLICY, judge::judge_policy(seen.iter().flatten()), &[], None));
-        checks
     }
-
-    /// Sends one request on a connection of its own.
-    async fn send(&mut self, key: Option<&str>, body: &Bytes) -> ProbedResult {
-        let connection = self.plan.endpoint.connect().await?;
-        self.requests += 1;
-        self.plan.endpoint.send(connection, self.plan.request(key, body)).await
-    }
-
-    /// Sends the duplicates, once all their connections are open.
-    async fn send_at_once(&mut self, key: &str) -> Vec<ProbedResult> {
-        let plan = self.plan;
-        let mut connections = Vec::new();
-        for _ in 0..plan.duplicates {
-            match plan.endpoint.connect().await {
-                Ok(connection) => connections.push(connection),
-                Err(failure) => return vec![Err(failure)],
-            }
-        }
-        self.requests += connections.len();
-        let send = |connection| plan.endpoint.send(connection, plan.request(Some(key), &plan.body));
-        connections.into_iter().map(send).collect::<FuturesUnordered<_>>().collect().await
-    }
-}
-
-fn check(check: ProbeCheck, finding: Finding, results: &[&ProbedResult], key: Option<String>) -> CheckedExpectation {
-    let responses = results.iter().filter_map(|result| result.as_ref().ok());
-    let statuses: Vec<StatusCode> = responses.map(|response| response.status).collect();
-    CheckedExpectation { check, finding, statuses, key, own_key: None, marker: None, sent: None }
 }

@@ -8,7 +8,7 @@ use clap::Args;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
 
-use super::{CommandError, ConfigFile, block_on, escape_invisible, failed, load_without_service, print, require_file};
+use super::{CommandError, ConfigFile, block_on, failed, load_without_service, print, require_file};
 use crate::tasks::reconciler::{ReconciledRoute, reconciled_routes};
 use oncegate_config::{self as config, Config, Route};
 use oncegate_domain::key::shorten_middle;
@@ -18,6 +18,7 @@ use oncegate_domain::state::StateKind;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
 use oncegate_http::upstream::probe::ProbeReply;
 use oncegate_store::{self as store, ListSettledKeysParams, OpenError, Store, StoreError, StoreSettings};
+use oncegate_telemetry::terminal::escape_invisible;
 
 /// The number of characters of a key that a line shows.
 const KEY_CHARS_MAX: usize = 40;

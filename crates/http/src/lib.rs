@@ -2,6 +2,7 @@
 
 pub mod body;
 pub mod downstream;
+pub mod http_connection;
 pub mod lingering_stream;
 pub mod protocol;
 pub mod transport;

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::path::PathBuf;
 
 use oncegate_domain::response::CorruptRow;
-use oncegate_telemetry::logs::error_causes;
+use oncegate_telemetry::logs::format_chain;
 
 type BoxedError = Box<dyn Error + Send + Sync>;
 
@@ -72,6 +72,6 @@ pub enum RelocateError {
 impl RelocateError {
     /// The reason with its causes, for people.
     pub fn describe(&self) -> String {
-        error_causes(self).map_or(self.to_string(), |causes| format!("{self}: {causes}"))
+        format_chain(self)
     }
 }

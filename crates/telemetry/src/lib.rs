@@ -3,11 +3,11 @@
 #[doc(hidden)]
 pub use oncegate_domain::named;
 
-pub mod colours;
 pub mod log_limiter;
 mod log_writer;
 pub mod logs;
 pub mod metrics;
 pub mod process;
+pub mod terminal;
 pub mod top_k;
 pub mod traces;

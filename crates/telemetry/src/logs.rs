@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 
 use tracing_subscriber::EnvFilter;
 
-use super::colours;
 use super::log_writer::LogWriter;
 pub use super::log_writer::{dropped, flush};
+use super::terminal::wants_colours;
 use oncegate_config::{LogFormat, TelemetryConfig};
 pub use request_line::{RequestLine, millis};
 
@@ -50,7 +50,7 @@ pub fn start(telemetry: &TelemetryConfig) -> std::io::Result<()> {
         let _ = JSON_WRITER.set(writer);
         logs.json().flatten_event(true).with_current_span(false).try_init()
     } else {
-        logs.with_ansi(colours::are_wanted(&std::io::stderr())).try_init()
+        logs.with_ansi(wants_colours(&std::io::stderr())).try_init()
     };
     Ok(())
 }
@@ -68,4 +68,9 @@ pub fn error_causes(error: &dyn Error) -> Option<String> {
         source = cause.source();
     }
     (!line.is_empty()).then_some(line)
+}
+
+/// Returns an error with all its causes, in one line.
+pub fn format_chain(error: &dyn Error) -> String {
+    error_causes(error).map_or_else(|| error.to_string(), |causes| format!("{error}: {causes}"))
 }

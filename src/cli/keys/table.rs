@@ -4,10 +4,10 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
-use super::super::escape_invisible;
 use oncegate_domain::key::shorten_middle;
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::rfc3339;
+use oncegate_telemetry::terminal::escape_invisible;
 
 /// The number of characters of a key that a table shows.
 const KEY_CHARS_MAX: usize = 40;

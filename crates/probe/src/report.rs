@@ -1,16 +1,12 @@
-//! The report of the probe: a table in Markdown, which reads well in a terminal, a mail and an issue, and JSON.
+//! The report of checks: a table in Markdown, which reads well in a terminal, a mail and an issue, and JSON.
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::super::escape_invisible;
-use super::finding::{Finding, ProbeCheck, ProbeConclusion};
-use super::judge::note_status;
-use super::plan::ProbePlan;
-use oncegate_domain::rfc3339;
+use super::finding::{Conclusion, Finding, IdempotencyCheck};
+use oncegate_telemetry::terminal::escape_invisible;
 
 /// The document whose expectations are checked.
 const DRAFT: &str = "draft-ietf-httpapi-idempotency-key-header-07";
@@ -18,33 +14,41 @@ const DRAFT: &str = "draft-ietf-httpapi-idempotency-key-header-07";
 const DIFFERENCES_MAX: usize = 6;
 
 /// The result of one check.
-pub(super) struct CheckedExpectation {
-    pub(super) check: ProbeCheck,
-    pub(super) finding: Finding,
+pub struct CheckedExpectation {
+    /// The check.
+    pub check: IdempotencyCheck,
+    /// What was found.
+    pub finding: Finding,
     /// The statuses of the check's responses.
-    pub(super) statuses: Vec<StatusCode>,
+    pub statuses: Vec<StatusCode>,
     /// The key that was sent.
-    pub(super) key: Option<String>,
+    pub key: Option<String>,
     /// The key that the same body was sent with again, because it was refused with the first one.
-    pub(super) own_key: Option<String>,
+    pub own_key: Option<String>,
     /// The field by which a response was marked as a replay.
-    pub(super) marker: Option<String>,
+    pub marker: Option<String>,
     /// The particulars of the request.
-    pub(super) sent: Option<String>,
+    pub sent: Option<String>,
 }
 
-/// The result of a probe.
-pub(super) struct ProbeReport<'a> {
-    pub(super) plan: &'a ProbePlan,
-    pub(super) at: SystemTime,
-    /// The number of requests that were sent.
-    pub(super) requests: usize,
-    pub(super) checks: Vec<CheckedExpectation>,
+/// The results of all checks, and what they are about.
+pub struct IdempotencyReport {
+    /// The heading, such as `POST http://127.0.0.1/pay`.
+    pub subject: String,
+    /// The sentence that says how it was checked.
+    pub procedure: String,
+    /// The sentence that says what was compared.
+    pub comparison: String,
+    /// The members of the JSON object that only this kind of report has.
+    pub facts: Value,
+    /// The results, in the order of the table.
+    pub checks: Vec<CheckedExpectation>,
 }
 
 impl CheckedExpectation {
-    pub(super) fn conclusion(&self) -> ProbeConclusion {
-        if self.check.is_optional { ProbeConclusion::Info } else { self.finding.conclusion }
+    /// The meaning of the finding; nothing of an optional expectation can be broken.
+    pub fn conclusion(&self) -> Conclusion {
+        if self.check.is_optional { Conclusion::Info } else { self.finding.conclusion }
     }
 
     /// The statuses, each with its number where there are several: `201, 4 × 409`.
@@ -68,7 +72,7 @@ impl CheckedExpectation {
             Some(self.finding.text.to_string()),
             (!named.is_empty()).then(|| format!("differs at {}{and_more}", named.join(", "))),
             self.marker.as_ref().map(|marker| format!("`{marker}`")),
-            note_status(&self.finding, &self.statuses).map(str::to_owned),
+            self.finding.status_note(&self.statuses).map(str::to_owned),
             self.sent.clone(),
         ];
         parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
@@ -91,27 +95,28 @@ impl CheckedExpectation {
     }
 }
 
-impl ProbeReport<'_> {
-    pub(super) fn conclusion(&self) -> ProbeConclusion {
-        self.checks.iter().map(CheckedExpectation::conclusion).max().unwrap_or(ProbeConclusion::Holds)
+impl IdempotencyReport {
+    /// The worst conclusion of all checks.
+    pub fn conclusion(&self) -> Conclusion {
+        self.checks.iter().map(CheckedExpectation::conclusion).max().unwrap_or(Conclusion::Holds)
     }
 
     /// Returns the sentence for a report that is not all good.
-    pub(super) fn failure(&self) -> Option<String> {
+    pub fn failure(&self) -> Option<String> {
         let count = |conclusion| self.checks.iter().filter(|check| check.conclusion() == conclusion).count();
-        let (broken, open) = (count(ProbeConclusion::Broken), count(ProbeConclusion::CannotTell));
+        let (broken, open) = (count(Conclusion::Broken), count(Conclusion::CannotTell));
         match self.conclusion() {
-            ProbeConclusion::Broken => Some(format!("expectations that do not hold: {broken}")),
-            ProbeConclusion::CannotTell => Some(format!("expectations that cannot be judged: {open}")),
-            ProbeConclusion::Holds | ProbeConclusion::Info => None,
+            Conclusion::Broken => Some(format!("expectations that do not hold: {broken}")),
+            Conclusion::CannotTell => Some(format!("expectations that cannot be judged: {open}")),
+            Conclusion::Holds | Conclusion::Info => None,
         }
     }
 
-    pub(super) fn to_text(&self) -> String {
-        let Self { plan, requests, .. } = self;
+    /// Returns the report as a text in Markdown.
+    pub fn to_text(&self) -> String {
         let mut rows = vec![["check", "verdict", "the draft expects", "came back"].map(str::to_owned)];
         rows.extend(self.checks.iter().map(|check| {
-            let ProbeCheck { title, expected, .. } = check.check;
+            let IdempotencyCheck { title, expected, .. } = check.check;
             let verdict = check.conclusion().name().replace('-', " ");
             [title.to_owned(), verdict, expected.to_owned(), check.observation()].map(|cell| to_cell(&cell))
         }));
@@ -127,29 +132,16 @@ impl ProbeReport<'_> {
         table.extend(rows[1..].iter().map(line));
         let keys: String =
             self.titles_by_key().iter().map(|(key, titles)| format!("- `{key}`: {}\n", titles.join("; "))).collect();
-        let list = |before: &str, list: &[String]| match list.is_empty() {
-            true => String::new(),
-            false => format!("{before} {}", list.join(", ")),
+        let verdict = match self.conclusion() {
+            Conclusion::Holds | Conclusion::Info => "it holds",
+            Conclusion::Broken => "it does not hold",
+            Conclusion::CannotTell => "the responses do not show whether it holds",
         };
+        let Self { procedure, comparison, .. } = self;
         format!(
-            "{} {}: {}\n\n\
-             oncegate {} sent {requests} requests on {}, with the key in {}{}.\n\
-             Expectations: {DRAFT}.\n\n\
-             {table}\n\
-             Compared: status, Location, Content-Location and body (JSON by its values), no other fields{}.\n\
+            "{}: {verdict}\n\n{procedure}\nExpectations: {DRAFT}.\n\n{table}\n{comparison}\n\
              Keys, to find the requests in the server's log:\n\n{keys}",
-            plan.method,
-            escape_invisible(&plan.endpoint.public_url()),
-            match self.conclusion() {
-                ProbeConclusion::Holds | ProbeConclusion::Info => "it holds",
-                ProbeConclusion::Broken => "it does not hold",
-                ProbeConclusion::CannotTell => "the responses do not show whether it holds",
-            },
-            env!("CARGO_PKG_VERSION"),
-            rfc3339::format(self.at),
-            plan.key_place,
-            list(" and the fields", &plan.given_fields),
-            list(" and not the values at", &plan.ignored),
+            escape_invisible(&self.subject),
         )
     }
 
@@ -169,18 +161,12 @@ impl ProbeReport<'_> {
         keys
     }
 
-    pub(super) fn to_json(&self) -> String {
-        let document = json!({
-            "url": self.plan.endpoint.public_url(),
-            "method": self.plan.method.as_str(),
-            "draft": DRAFT,
-            "at": rfc3339::format(self.at),
-            "key_place": self.plan.key_place.to_string(),
-            "verdict": self.conclusion().name(),
-            "requests": self.requests,
-            "ignored": self.plan.ignored,
-            "checks": self.checks.iter().map(CheckedExpectation::to_json).collect::<Vec<_>>(),
-        });
+    /// Returns the report as JSON, with a line break at its end.
+    pub fn to_json(&self) -> String {
+        let mut document = self.facts.clone();
+        document["draft"] = DRAFT.into();
+        document["verdict"] = self.conclusion().name().into();
+        document["checks"] = self.checks.iter().map(CheckedExpectation::to_json).collect();
         format!("{document:#}\n")
     }
 }
@@ -195,11 +181,11 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::cli::probe::response::Difference;
+    use crate::finding::Difference;
 
     fn checked(finding: Finding, statuses: &[u16]) -> CheckedExpectation {
         CheckedExpectation {
-            check: ProbeCheck::RETRY,
+            check: IdempotencyCheck::RETRY,
             finding,
             statuses: statuses.iter().map(|status| StatusCode::from_u16(*status).unwrap()).collect(),
             key: None,

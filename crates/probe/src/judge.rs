@@ -6,18 +6,16 @@
 
 use std::collections::BTreeSet;
 
-use http::StatusCode;
-
 use super::finding::{Differences, Finding};
 use super::response::{NoResponse, ProbedResponse, ProbedResult, StatusMeaning, compare};
 
 /// The first response, and what another execution's looks like beside it.
-pub(super) struct Baseline<'a> {
-    pub(super) first: &'a ProbedResponse,
+pub(crate) struct Baseline<'a> {
+    pub(crate) first: &'a ProbedResponse,
     /// The same body with another key.
-    pub(super) control: &'a ProbedResult,
+    pub(crate) control: &'a ProbedResult,
     /// JSON Pointers of values that do not count.
-    pub(super) ignored: &'a [String],
+    pub(crate) ignored: &'a [String],
 }
 
 /// Judges a response by a rule. A request without a response says nothing.
@@ -25,7 +23,7 @@ fn judge(result: &ProbedResult, rule: impl FnOnce(&ProbedResponse) -> Finding) -
     result.as_ref().map_or_else(|NoResponse(reason)| Finding::no_response(reason), rule)
 }
 
-pub(super) fn judge_first(first: &ProbedResult) -> Finding {
+pub(crate) fn judge_first(first: &ProbedResult) -> Finding {
     judge(first, |first| match first.meaning() {
         StatusMeaning::Executed => Finding::EXECUTED,
         StatusMeaning::Refused | StatusMeaning::TurnedAway | StatusMeaning::Unclear => Finding::NOT_EXECUTED,
@@ -52,7 +50,7 @@ impl Baseline<'_> {
     }
 
     /// Judges the control. The retry shows whether the server marks its replays.
-    pub(super) fn judge_other_key(&self, retry: &ProbedResult) -> Finding {
+    pub(crate) fn judge_other_key(&self, retry: &ProbedResult) -> Finding {
         judge(self.control, |control| {
             let differences = self.differences(control);
             match control.meaning() {
@@ -70,7 +68,7 @@ impl Baseline<'_> {
         })
     }
 
-    pub(super) fn judge_retry(&self, retry: &ProbedResult) -> Finding {
+    pub(crate) fn judge_retry(&self, retry: &ProbedResult) -> Finding {
         judge(retry, |retry| {
             match retry.meaning() {
                 StatusMeaning::Executed => {}
@@ -91,7 +89,7 @@ impl Baseline<'_> {
         })
     }
 
-    pub(super) fn judge_duplicates(&self, duplicates: &[ProbedResult]) -> Finding {
+    pub(crate) fn judge_duplicates(&self, duplicates: &[ProbedResult]) -> Finding {
         let responses: Vec<_> = duplicates.iter().flatten().collect();
         let with = |meaning: StatusMeaning| responses.iter().copied().filter(move |one| one.meaning() == meaning);
         let unmarked: Vec<_> = with(StatusMeaning::Executed).filter(|response| !self.is_marked(response)).collect();
@@ -133,7 +131,7 @@ impl Baseline<'_> {
 
     /// Judges another body with the first key. `with_own_key` is the response to the same body with a fresh key, which was sent
     /// if the other was refused: servers refuse bodies for many reasons, with 400 and 422 too.
-    pub(super) fn judge_other_body(&self, reuse: &ProbedResult, with_own_key: Option<&ProbedResult>) -> Finding {
+    pub(crate) fn judge_other_body(&self, reuse: &ProbedResult, with_own_key: Option<&ProbedResult>) -> Finding {
         judge(reuse, |reuse| match (reuse.meaning(), with_own_key) {
             (StatusMeaning::Executed, _) => {
                 let differences = self.differences(reuse);
@@ -157,11 +155,11 @@ impl Baseline<'_> {
 }
 
 /// Whether a request was refused for what it is.
-pub(super) fn is_refused(result: &ProbedResult) -> bool {
+pub(crate) fn is_refused(result: &ProbedResult) -> bool {
     result.as_ref().is_ok_and(|response| response.meaning() == StatusMeaning::Refused)
 }
 
-pub(super) fn judge_no_key(response: &ProbedResult) -> Finding {
+pub(crate) fn judge_no_key(response: &ProbedResult) -> Finding {
     judge(response, |response| match response.meaning() {
         StatusMeaning::Executed => Finding::KEY_OPTIONAL,
         StatusMeaning::Refused => Finding::KEY_REQUIRED,
@@ -170,24 +168,10 @@ pub(super) fn judge_no_key(response: &ProbedResult) -> Finding {
 }
 
 /// Judges by all responses whether refusals name their documentation.
-pub(super) fn judge_policy<'a>(responses: impl Iterator<Item = &'a ProbedResponse>) -> Finding {
+pub(crate) fn judge_policy<'a>(responses: impl Iterator<Item = &'a ProbedResponse>) -> Finding {
     let refusals = responses.filter(|response| response.meaning() == StatusMeaning::Refused);
     let urls: BTreeSet<_> = refusals.flat_map(ProbedResponse::documentation).collect();
     if urls.is_empty() { Finding::UNDOCUMENTED } else { Finding::documented(&urls) }
-}
-
-/// Returns the note about a status other than the draft's, where the finding holds.
-pub(super) fn note_status(finding: &Finding, statuses: &[StatusCode]) -> Option<&'static str> {
-    const OTHER_STATUS: Option<&str> = Some("not the draft's status");
-    let has = |status: StatusCode| statuses.contains(&status);
-    match finding.name {
-        "reuse-refused" if !has(StatusCode::UNPROCESSABLE_ENTITY) => OTHER_STATUS,
-        "key-required" if !has(StatusCode::BAD_REQUEST) => OTHER_STATUS,
-        "executed-once" if has(StatusCode::CONFLICT) => None,
-        "executed-once" if statuses.iter().any(StatusCode::is_client_error) => OTHER_STATUS,
-        "executed-once" => Some("without 409: the others waited for the first, or came after its end"),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

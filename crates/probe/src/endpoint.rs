@@ -12,15 +12,16 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::time::timeout;
 
-use super::super::http_connection::HttpConnection;
 use super::response::{NoResponse, ProbedResponse, ProbedResult};
 use oncegate_config::{self as config, UpstreamTarget};
+use oncegate_http::http_connection::HttpConnection;
 use oncegate_trust::tls::{Authorities, Trust};
 
 /// The endpoint that is probed.
-pub(super) struct ProbedEndpoint {
-    pub(super) authority: Authority,
-    pub(super) path: PathAndQuery,
+pub struct ProbedEndpoint {
+    /// The host and the port of its URL.
+    pub authority: Authority,
+    pub(crate) path: PathAndQuery,
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     /// The longest wait for a connection, and for a response.
     limit: Duration,
@@ -31,7 +32,7 @@ impl ProbedEndpoint {
     ///
     /// # Errors
     /// The problem, beginning with a verb.
-    pub(super) fn parse(
+    pub fn parse(
         url: &str,
         authorities: impl FnOnce() -> Result<Authorities, String>,
         limit: Duration,
@@ -48,7 +49,7 @@ impl ProbedEndpoint {
     }
 
     /// Whether the endpoint is on this machine, by its name.
-    pub(super) fn is_loopback(&self) -> bool {
+    pub fn is_loopback(&self) -> bool {
         let host = self.host();
         host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
     }
@@ -58,14 +59,14 @@ impl ProbedEndpoint {
     }
 
     /// Returns the URL without its query, which may have secrets.
-    pub(super) fn public_url(&self) -> String {
+    pub(crate) fn public_url(&self) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let query = if self.path.query().is_some() { "?…" } else { "" };
         format!("{scheme}://{}{}{query}", self.authority, self.path.path())
     }
 
     /// Opens a connection for one request.
-    pub(super) async fn connect(&self) -> Result<HttpConnection, NoResponse> {
+    pub(crate) async fn connect(&self) -> Result<HttpConnection, NoResponse> {
         let default_port = if self.tls.is_some() { 443 } else { 80 };
         let address = (self.host(), self.authority.port_u16().unwrap_or(default_port));
         let opened = timeout(self.limit, HttpConnection::open(address, self.tls.as_ref())).await;
@@ -73,7 +74,7 @@ impl ProbedEndpoint {
     }
 
     /// Sends the request, and reads its response to the end.
-    pub(super) async fn send(&self, connection: HttpConnection, request: Request<Full<Bytes>>) -> ProbedResult {
+    pub(crate) async fn send(&self, connection: HttpConnection, request: Request<Full<Bytes>>) -> ProbedResult {
         let response = timeout(self.limit, connection.send(request)).await;
         let response = response.unwrap_or_else(|_| Err("no response in time".into())).map_err(NoResponse::new)?;
         let (head, body) = response.into_parts();

@@ -1,17 +1,16 @@
-//! The proxy of the demo: this program, in a process of its own.
+//! The proxy of the demo: the program, in a process of its own.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use data_encoding::HEXLOWER;
-use http::Method;
+use http::Request;
 use tokio::time::{sleep, timeout};
 
-use super::super::client::request_public;
-use super::{DemoError, STEP_MAX};
+use super::{DemoError, STEP_MAX, send};
 use oncegate_machine::fill_random;
 
 /// The time for the proxy to start, cold and on a slow machine.
@@ -35,14 +34,18 @@ pub(super) struct DemoProxy {
 
 impl DemoProxy {
     /// Starts it on free ports, without its log.
-    pub(super) async fn start_on_free_ports(upstream: SocketAddr) -> Result<Self, DemoError> {
+    pub(super) async fn start_on_free_ports(program: &Path, upstream: SocketAddr) -> Result<Self, DemoError> {
         let (listen, admin) = (find_free_address(any_address())?, find_free_address(any_address())?);
         let listeners = DemoListeners { listen, admin, log: "error", has_own_group: false };
-        Self::start(upstream, &listeners).await
+        Self::start(program, upstream, &listeners).await
     }
 
     /// Starts it, and waits until it is ready.
-    pub(super) async fn start(upstream: SocketAddr, listeners: &DemoListeners) -> Result<Self, DemoError> {
+    pub(super) async fn start(
+        program: &Path,
+        upstream: SocketAddr,
+        listeners: &DemoListeners,
+    ) -> Result<Self, DemoError> {
         let DemoListeners { listen, admin, log, has_own_group } = listeners;
         let folder = std::env::temp_dir().join(format!("oncegate-demo-{}", std::process::id()));
         std::fs::create_dir(&folder)?;
@@ -58,7 +61,7 @@ impl DemoProxy {
             store.display()
         );
         std::fs::write(&file, config)?;
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new(program);
         if *has_own_group {
             command.process_group(0);
         }
@@ -91,8 +94,8 @@ impl DemoProxy {
 
     async fn wait_until_ready(&mut self, admin: SocketAddr) -> Result<(), DemoError> {
         loop {
-            let response = request_public(admin, Method::GET, "/readyz", START_MAX).await;
-            if response.is_ok_and(|(status, _)| status.is_success()) {
+            let response = send(admin, Request::get("/readyz"), "").await;
+            if response.is_ok_and(|response| response.status().is_success()) {
                 return Ok(());
             }
             if let Some(status) = self.process.try_wait()? {

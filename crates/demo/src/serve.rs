@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -16,12 +17,15 @@ const LISTEN: u16 = 8080;
 const ADMIN: u16 = 8081;
 
 /// Runs both until the process gets SIGINT, SIGTERM or SIGHUP. A port that another program has is replaced by a free one.
-pub(super) async fn serve() -> Result<(), DemoError> {
+///
+/// # Errors
+/// The proxy does not start, or ends by itself.
+pub async fn serve(program: &Path, out: &mut dyn Write) -> Result<(), DemoError> {
     let on_loopback = |port| find_free_address(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     let upstream = Arc::new(Payments::default()).start(on_loopback(SERVICE)?).await?;
     let (listen, admin) = (on_loopback(LISTEN)?, on_loopback(ADMIN)?);
     let listeners = DemoListeners { listen, admin, log: "info", has_own_group: true };
-    let mut proxy = DemoProxy::start(upstream, &listeners).await?;
+    let mut proxy = DemoProxy::start(program, upstream, &listeners).await?;
     // The commands look at the default port.
     let keys = match admin.port() {
         ADMIN => String::new(),
@@ -36,7 +40,7 @@ pub(super) async fn serve() -> Result<(), DemoError> {
          A service that charges and dies before it answers: -d '{{\"amount\": 1000, \"then\": \"die\"}}' and another key.\n",
         listeners.listen, listeners.admin, listeners.listen
     );
-    writeln!(std::io::stdout(), "{text}")?;
+    writeln!(out, "{text}")?;
     let mut terminated = signal(SignalKind::terminate())?;
     let mut hung_up = signal(SignalKind::hangup())?;
     tokio::select! {

@@ -15,57 +15,87 @@ use super::response::member_pointer;
 use oncegate_domain::fingerprint::is_form;
 
 /// The operation that is probed.
-pub(super) struct ProbePlan {
-    pub(super) endpoint: ProbedEndpoint,
-    pub(super) method: Method,
-    pub(super) fields: HeaderMap,
-    /// The names of the fields that the command line has.
-    pub(super) given_fields: Vec<String>,
-    pub(super) key_place: ProbeKeyPlace,
-    pub(super) body: Bytes,
-    pub(super) other_body: OtherBody,
+pub struct ProbePlan {
+    /// The endpoint.
+    pub endpoint: ProbedEndpoint,
+    /// The method of each request.
+    pub method: Method,
+    /// The fields of each request. A plan adds those that every request needs, and those of the body and of the key.
+    pub fields: HeaderMap,
+    /// The place of the key.
+    pub key_place: ProbeKeyPlace,
+    /// The body.
+    pub body: Bytes,
+    /// A valid body that is sent with a key that had another one before; without it, one value of the body is changed.
+    pub other_body: Option<Bytes>,
     /// The number of requests that are sent at once.
-    pub(super) duplicates: usize,
+    pub duplicates: usize,
     /// JSON Pointers of values of a response that do not count.
-    pub(super) ignored: Vec<String>,
+    pub ignored: Vec<String>,
 }
 
 /// The place of the key in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ProbeKeyPlace {
+pub enum ProbeKeyPlace {
     /// This field, bare or as a structured-field String: `Idempotency-Key: "6f1d"`.
-    Field { name: HeaderName, is_quoted: bool },
+    Field {
+        /// Its name.
+        name: HeaderName,
+        /// Whether it is a String.
+        is_quoted: bool,
+    },
     /// The member of the JSON body at this pointer.
     Body(String),
 }
 
 /// The body that is sent with a key that had another one before, and the place where the probe has changed it; or the finding
 /// without such a body.
-pub(super) type OtherBody = Result<(Bytes, Option<String>), Finding>;
+type OtherBody = Result<(Bytes, Option<String>), Finding>;
 
 impl ProbePlan {
     /// Returns the number of requests at most. Where another body is refused, it is sent with a key of its own too.
-    pub(super) fn requests_max(&self) -> usize {
+    pub fn requests_max(&self) -> usize {
         // The first request, another key, the retry, and no key.
-        4 + if self.other_body.is_ok() { 2 } else { 0 } + self.duplicates
+        4 + if self.other_body().is_ok() { 2 } else { 0 } + self.duplicates
     }
 
-    /// Checks that the bodies have the place of the key.
-    ///
-    /// # Errors
-    /// The problem.
-    pub(super) fn check_key_place(&self) -> Result<(), String> {
-        let ProbeKeyPlace::Body(pointer) = &self.key_place else { return Ok(()) };
-        let other_body = self.other_body.iter().map(|(body, _)| body);
-        match std::iter::once(&self.body).chain(other_body).all(|body| put_key(body, pointer, Some("key")).is_some()) {
-            true => Ok(()),
-            false => Err(format!("the body has no place for a key at {pointer}: it needs a JSON object there")),
+    /// Returns the key's JSON Pointer if a body has no object there, so that the key has no place.
+    pub fn missing_key_place(&self) -> Option<&str> {
+        let ProbeKeyPlace::Body(pointer) = &self.key_place else { return None };
+        let other_body = self.other_body().ok().map(|(body, _)| body);
+        let mut bodies = other_body.iter().chain([&self.body]);
+        bodies.any(|body| put_key(body, pointer, Some("key")).is_none()).then_some(pointer)
+    }
+
+    /// Returns the body that is sent with a key that had another one before.
+    pub(crate) fn other_body(&self) -> OtherBody {
+        match &self.other_body {
+            Some(other) => Ok((other.clone(), None)),
+            None => change_body(&self.body, &self.complete_fields(), &self.key_place),
         }
     }
 
+    /// Returns the fields with those that every request needs.
+    fn complete_fields(&self) -> HeaderMap {
+        let mut fields = self.fields.clone();
+        let mut default = |name: HeaderName, value: HeaderValue| {
+            fields.entry(name).or_insert(value);
+        };
+        default(HOST, to_value(self.endpoint.authority.as_str()));
+        default(ACCEPT, HeaderValue::from_static("*/*"));
+        default(USER_AGENT, HeaderValue::from_static(concat!("oncegate-probe/", env!("CARGO_PKG_VERSION"))));
+        let is_json = serde_json::from_slice::<Value>(&self.body).is_ok();
+        match (self.body.is_empty(), is_json) {
+            (true, _) => {}
+            (false, true) => default(CONTENT_TYPE, HeaderValue::from_static("application/json")),
+            (false, false) => default(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded")),
+        }
+        fields
+    }
+
     /// Returns the request with this key, or without a key, and with this body.
-    pub(super) fn request(&self, key: Option<&str>, body: &Bytes) -> Request<Full<Bytes>> {
-        let mut headers = self.fields.clone();
+    pub(crate) fn request(&self, key: Option<&str>, body: &Bytes) -> Request<Full<Bytes>> {
+        let mut headers = self.complete_fields();
         let body = match (&self.key_place, key) {
             (ProbeKeyPlace::Body(pointer), _) => put_key(body, pointer, key).unwrap_or_else(|| body.clone()),
             (ProbeKeyPlace::Field { name, is_quoted }, Some(key)) => {
@@ -83,7 +113,7 @@ impl ProbePlan {
 }
 
 /// Draws a fresh key, a UUID of version 4, which every syntax of keys allows.
-pub(super) fn draw_key() -> String {
+pub(crate) fn draw_key() -> String {
     let mut random = [0; 16];
     getrandom::fill(&mut random).expect("the operating system gives random bytes");
     random[6] = random[6] & 0x0f | 0x40;
@@ -96,27 +126,8 @@ fn to_value(text: &str) -> HeaderValue {
     HeaderValue::from_str(text).expect("keys and authorities are visible ASCII")
 }
 
-/// Completes the fields of the command line with those that every request needs.
-pub(super) fn complete_fields(mut fields: HeaderMap, endpoint: &ProbedEndpoint, body: &[u8]) -> HeaderMap {
-    let mut default = |name: HeaderName, value: HeaderValue| {
-        if !fields.contains_key(&name) {
-            fields.insert(name, value);
-        }
-    };
-    default(HOST, to_value(endpoint.authority.as_str()));
-    default(ACCEPT, HeaderValue::from_static("*/*"));
-    default(USER_AGENT, HeaderValue::from_static(concat!("oncegate-probe/", env!("CARGO_PKG_VERSION"))));
-    let is_json = serde_json::from_slice::<Value>(body).is_ok();
-    match (body.is_empty(), is_json) {
-        (true, _) => {}
-        (false, true) => default(CONTENT_TYPE, HeaderValue::from_static("application/json")),
-        (false, false) => default(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded")),
-    }
-    fields
-}
-
 /// Puts a key into a JSON body, or removes it; `None` where the body has no such place.
-pub(super) fn put_key(body: &[u8], pointer: &str, key: Option<&str>) -> Option<Bytes> {
+fn put_key(body: &[u8], pointer: &str, key: Option<&str>) -> Option<Bytes> {
     let mut value: Value = serde_json::from_slice(body).ok()?;
     let (parent, name) = pointer.rsplit_once('/')?;
     let parent = value.pointer_mut(parent)?.as_object_mut()?;
@@ -141,7 +152,7 @@ impl fmt::Display for ProbeKeyPlace {
 }
 
 /// Makes another body that the operation probably takes: one value is changed, preferably a number.
-pub(super) fn change_body(body: &Bytes, fields: &HeaderMap, key_place: &ProbeKeyPlace) -> OtherBody {
+fn change_body(body: &Bytes, fields: &HeaderMap, key_place: &ProbeKeyPlace) -> OtherBody {
     if body.is_empty() {
         return Err(Finding::NO_BODY);
     }

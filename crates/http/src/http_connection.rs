@@ -20,14 +20,17 @@ use oncegate_trust::tls::HandshakeError;
 const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The reason why there is no response.
-pub(super) type HttpError = Box<dyn Error + Send + Sync>;
+pub type HttpError = Box<dyn Error + Send + Sync>;
 
 /// An open connection.
-pub(super) struct HttpConnection(SendRequest<Full<Bytes>>);
+pub struct HttpConnection(SendRequest<Full<Bytes>>);
 
 impl HttpConnection {
     /// Opens a connection, with `tls` to a server that must show a certificate for this name.
-    pub(super) async fn open(
+    ///
+    /// # Errors
+    /// The server cannot be reached, or the handshake fails.
+    pub async fn open(
         address: impl ToSocketAddrs,
         tls: Option<&(Arc<ClientConfig>, ServerName<'static>)>,
     ) -> Result<Self, HttpError> {
@@ -47,7 +50,10 @@ impl HttpConnection {
     }
 
     /// Sends the request, whose target is a path, and reads its response to the end.
-    pub(super) async fn send(mut self, request: Request<Full<Bytes>>) -> Result<Response<Bytes>, HttpError> {
+    ///
+    /// # Errors
+    /// There is no whole response, or it is longer than 4 MiB.
+    pub async fn send(mut self, request: Request<Full<Bytes>>) -> Result<Response<Bytes>, HttpError> {
         let (head, body) = self.0.send_request(request).await?.into_parts();
         Ok(Response::from_parts(head, Limited::new(body, BODY_BYTES_MAX).collect().await?.to_bytes()))
     }

@@ -1,15 +1,15 @@
 //! The responses that the probe gets, and what two of them have in common.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LOCATION, LINK, LOCATION};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::Value;
 
-use super::super::format_chain;
-use super::super::http_connection::HttpError;
+use super::finding::{Difference, Differences};
+use oncegate_http::http_connection::HttpError;
+use oncegate_telemetry::logs::format_chain;
 
 /// The fields that name the result of an execution. All others may differ between two copies of one response.
 const COMPARED_FIELDS: [(HeaderName, &str); 2] = [(LOCATION, "Location"), (CONTENT_LOCATION, "Content-Location")];
@@ -19,28 +19,28 @@ const MARKER_CHARS_MAX: usize = 60;
 
 /// A response of the probed server, read to its end.
 #[derive(Clone, Debug)]
-pub(super) struct ProbedResponse {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-    pub(super) body: Bytes,
+pub(crate) struct ProbedResponse {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
 }
 
 /// The reason why a request of the probe has no response.
 #[derive(Clone, Debug)]
-pub(super) struct NoResponse(pub(super) String);
+pub(crate) struct NoResponse(pub(crate) String);
 
 impl NoResponse {
-    pub(super) fn new(error: HttpError) -> Self {
+    pub(crate) fn new(error: HttpError) -> Self {
         Self(format_chain(error.as_ref()))
     }
 }
 
 /// The end of a request of the probe.
-pub(super) type ProbedResult = Result<ProbedResponse, NoResponse>;
+pub(crate) type ProbedResult = Result<ProbedResponse, NoResponse>;
 
 /// The meaning of a status for the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StatusMeaning {
+pub(crate) enum StatusMeaning {
     /// The operation was executed, now or by the request whose response this is.
     Executed,
     /// The request was refused for what it is.
@@ -53,7 +53,7 @@ pub(super) enum StatusMeaning {
 
 impl ProbedResponse {
     /// Returns the status' meaning for the operation.
-    pub(super) fn meaning(&self) -> StatusMeaning {
+    pub(crate) fn meaning(&self) -> StatusMeaning {
         match self.status.as_u16() {
             // A form's answer is a redirection to its result; 301, 307 and 308 only name another URL for the request.
             200..=299 | 302 | 303 => StatusMeaning::Executed,
@@ -65,7 +65,7 @@ impl ProbedResponse {
     }
 
     /// Returns the field by which the server calls this response a replay, unless the first response has it too.
-    pub(super) fn replay_marker(&self, first: &Self) -> Option<String> {
+    pub(crate) fn replay_marker(&self, first: &Self) -> Option<String> {
         let field = self.headers.iter().find(|(name, value)| {
             is_replay_marker(name, value) && !first.headers.get_all(*name).iter().any(|other| other == *value)
         });
@@ -73,7 +73,7 @@ impl ProbedResponse {
     }
 
     /// Returns the URLs that a refusal names as its documentation: the `type` of its problem document, and links.
-    pub(super) fn documentation(&self) -> BTreeSet<String> {
+    pub(crate) fn documentation(&self) -> BTreeSet<String> {
         let body: Value = serde_json::from_slice(&self.body).unwrap_or_default();
         let kind = body["type"].as_str().filter(|kind| kind.contains('/')).map(str::to_owned);
         let links = self.headers.get_all(LINK).iter().filter_map(|link| link.to_str().ok());
@@ -93,31 +93,9 @@ fn is_replay_marker(name: &HeaderName, value: &HeaderValue) -> bool {
     is_marked || is_about_keys && (value.contains("replay") || value == "hit")
 }
 
-/// A part in which two responses differ.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Difference {
-    Status,
-    Field(&'static str),
-    /// The value at this JSON Pointer of both bodies.
-    Json(String),
-    /// The bodies' bytes.
-    Body,
-}
-
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Status => f.write_str("status"),
-            Self::Field(name) => f.write_str(name),
-            Self::Json(pointer) => f.write_str(pointer),
-            Self::Body => f.write_str("body"),
-        }
-    }
-}
-
 /// Returns the parts in which two responses differ. `ignored` are JSON Pointers of values that do not count, with all below
 /// them.
-pub(super) fn compare(first: &ProbedResponse, second: &ProbedResponse, ignored: &[String]) -> BTreeSet<Difference> {
+pub(crate) fn compare(first: &ProbedResponse, second: &ProbedResponse, ignored: &[String]) -> Differences {
     let mut found = BTreeSet::new();
     if first.status != second.status {
         found.insert(Difference::Status);
@@ -131,7 +109,7 @@ pub(super) fn compare(first: &ProbedResponse, second: &ProbedResponse, ignored: 
     found
 }
 
-fn compare_bodies(first: &[u8], second: &[u8], ignored: &[String]) -> BTreeSet<Difference> {
+fn compare_bodies(first: &[u8], second: &[u8], ignored: &[String]) -> Differences {
     let parse = |body: &[u8]| serde_json::from_slice::<Value>(body).ok();
     let (Some(first_value), Some(second_value)) = (parse(first), parse(second)) else {
         return BTreeSet::from([Difference::Body]);
@@ -154,7 +132,7 @@ fn is_below(pointer: &str, ignored: &str) -> bool {
 }
 
 /// The pointer of a member of the object at another one (RFC 6901 section 3).
-pub(super) fn member_pointer(object: &str, name: &str) -> String {
+pub(crate) fn member_pointer(object: &str, name: &str) -> String {
     format!("{object}/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 

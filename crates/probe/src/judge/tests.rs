@@ -1,10 +1,10 @@
 //! The rules, case by case: an executed response is named by its body.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::*;
-use crate::cli::probe::finding::ProbeConclusion;
+use crate::finding::Conclusion;
 
 fn reply(status: u16, body: &str) -> ProbedResult {
     let (status, body) = (StatusCode::from_u16(status).unwrap(), Bytes::from(body.to_owned()));
@@ -139,7 +139,7 @@ fn documentation_is_a_problem_type_or_a_link_of_a_refusal() {
 
 #[test]
 fn one_broken_expectation_breaks_the_whole_and_one_doubt_leaves_it_in_doubt() {
-    use ProbeConclusion::{Broken, CannotTell, Holds, Info};
+    use Conclusion::{Broken, CannotTell, Holds, Info};
     for (all, whole) in [
         (vec![Holds, Info], Holds),
         (vec![Holds, CannotTell, Info], CannotTell),
