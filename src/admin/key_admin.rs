@@ -22,7 +22,6 @@ pub mod dto;
 pub mod params;
 pub mod problem;
 mod queries;
-mod render_json;
 pub mod timeline;
 pub mod typed_response;
 
