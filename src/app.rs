@@ -343,6 +343,9 @@ async fn drain(instance: &Arc<Instance>, stops: &ShutdownSignals, workers: Vec<t
     instance.draining.cancel();
     let ended = tokio::task::spawn_blocking(move || workers.into_iter().for_each(|worker| drop(worker.join())));
     if tokio::time::timeout(instance.config.drain_timeout, ended).await.is_err() {
+        for record in instance.in_flight.running() {
+            tracing::warn!(%record, "the drain's time is up while the key's attempt runs; the key becomes unknown");
+        }
         tracing::warn!(
             attempts = instance.in_flight.count(),
             "the drain's time is up; attempts that still run become unknown"

@@ -5,7 +5,7 @@
 //! - `admit` finds the route, the identity, the body and the fingerprint.
 //! - `execute` executes a guarded request, at most once for its key.
 //! - `claim` takes the key, or finds the answer of its record by [`decide`](oncegate_domain::decision::decide).
-//! - `forward` and `enqueue` are the two ways to execute, and `settle` stores the outcome of an attempt.
+//! - `forward` and `enqueue` are the two ways to execute. `hand_on` streams a response, and `settle` stores the outcome of an attempt.
 //! - `outcome` is the result of a request, and `render` makes an HTTP response of it.
 //!
 //! Whether a response is stored is decided by
@@ -51,6 +51,7 @@ mod execute;
 mod first_sent;
 pub mod forward;
 mod forwarded_key;
+mod hand_on;
 mod incoming_response;
 pub mod message;
 mod new_key;
@@ -58,12 +59,12 @@ mod newest_record;
 pub mod observe;
 mod operations;
 pub mod outcome;
-mod oversize;
 pub mod pass;
 mod render;
 pub mod renewed_scope;
 mod response_context;
 pub mod routing;
+mod service_answer;
 pub mod settle;
 mod start;
 mod wait;
@@ -74,7 +75,7 @@ impl RequestHandler for Gate {
     async fn handle(self: &Arc<Self>, mut request: Request<RequestBody>, client: &ClientConnection) -> Response<Body> {
         let live = self.live();
         request.body_mut().limit_rate(Some(self.instance.config.limits.body_rate));
-        let mut context = ResponseContext::new(request.headers(), &live.config.cors);
+        let mut context = ResponseContext::new(&request, &live.config.cors);
         context.trace = self.instance.observability.start_trace(&request, context.began());
         let response = match self.journey(request, client, &live, &mut context).await {
             Ok(response) => response,
@@ -134,8 +135,8 @@ impl Gate {
             Admission::Guarded(guarded) => {
                 let question = guarded.replay_question();
                 let outcome = self.execute(guarded, context, Some(&client.ties)).await;
-                // One check for replays from memory, from the store and after a wait.
-                if let (Outcome::Replayed(_), Some((authorizer, question))) = (&outcome, question)
+                // One check for replays from memory, from the store and after a wait, and for streams that the request has joined.
+                if let (true, Some((authorizer, question))) = (outcome.is_of_earlier_request(), question)
                     && let Err(denied) = Box::pin(authorizer.ask(question)).await
                 {
                     let mut response = denied.into_response()?;

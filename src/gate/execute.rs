@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use tokio_util::sync::{CancellationToken, DropGuard};
+
 use super::admit::GuardedRequest;
 use super::claim::Claim;
 use super::outcome::Outcome;
@@ -13,12 +15,14 @@ use super::settle;
 use super::start::AttemptTaker;
 use super::work::WorkResult;
 use super::worker::Gate;
+use oncegate_config::OnClientGone;
 use oncegate_domain::decision::{DEFAULT_RETRY_AFTER, Decision};
 use oncegate_http::body::ConnectionGuards;
 use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
 
 impl Gate {
-    /// Executes a guarded request, or finds out what became of its key. A wait for another request's attempt ends with the client of `ties`.
+    /// Executes a guarded request, or finds out what became of its key. A wait for another request's attempt ends with the client of
+    /// `ties`, and so does an attempt whose route stops the service then.
     pub(super) async fn execute(
         self: &Arc<Self>,
         guarded: Box<GuardedRequest>,
@@ -27,27 +31,39 @@ impl Gate {
     ) -> Outcome {
         // This instance may know the answer: it has completed the key, is executing it, or has its outcome still to store. Or
         // another instance has shared it.
+        let cancels = guarded.route().on_client_gone == OnClientGone::Cancel;
+        let _tie = ties.filter(|_| cancels).map(ConnectionGuards::attach);
         let result = match self.decide_by_known(&guarded).await {
             // Only the store can decide.
             Ok(Some(Decision::TakeOver(_)) | None) => self.work(guarded, context).await,
             Ok(Some(Decision::Answer(answer))) => self.answer(guarded, answer),
             Err(refusal) => WorkResult::refused(refusal),
         };
-        match result {
-            WorkResult::Ended(outcome) => outcome,
+        let (mut outcome, ends_with_client) = match result {
+            WorkResult::Ended(outcome) => (outcome, cancels),
             WorkResult::Waits(guarded, end) => {
                 let _tie = ties.map(ConnectionGuards::attach);
                 let outcome = Box::pin(self.wait(&guarded, end, context)).await;
                 context.note_outcome(&outcome);
-                outcome
+                (outcome, true)
             }
+        };
+        if let Some(ties) = ties.filter(|_| ends_with_client) {
+            outcome.tie_to(ties);
         }
+        outcome
     }
 
     /// Does the request's own work in a task: hyper drops the caller's future when the client goes away, and an attempt must run
     /// on.
     async fn work(self: &Arc<Self>, guarded: Box<GuardedRequest>, context: &ResponseContext) -> WorkResult {
-        let (gate, context) = (Arc::clone(self), context.clone());
+        let (gate, mut context) = (Arc::clone(self), context.clone());
+        // Dropped with the caller's future, unless the work is done by then.
+        let mut while_client_waits = None;
+        if guarded.route().on_client_gone == OnClientGone::Cancel {
+            let client_gone = context.client_gone.insert(CancellationToken::new());
+            while_client_waits = Some(client_gone.clone().drop_guard());
+        }
         // Boxed because a task's future is moved several times until it runs, and its room again with its result.
         let work = self.instance.tracker.spawn(Box::pin(async move {
             let result = if guarded.is_for_later() {
@@ -61,7 +77,9 @@ impl Gate {
             }
             result
         }));
-        work.await.unwrap_or_else(|panic| {
+        let result = work.await;
+        while_client_waits.map(DropGuard::disarm);
+        result.unwrap_or_else(|panic| {
             tracing::error!(%panic, "a guarded request panicked; its key is settled by what is known of the attempt");
             WorkResult::refused(Refusal::OutcomeUnknown(RetryAfter::new(DEFAULT_RETRY_AFTER)))
         })

@@ -1,54 +1,57 @@
 //! Sends a request to the service under a lease, and judges the response. The attempt continues if the client disconnects.
 //!
-//! `attempt_end` makes the settlement, `settle` stores it, and `oversize` hands on a response that is too large to store.
+//! `attempt_end` makes the settlement of an attempt without a response, `service_answer` that of a whole response, and `hand_on` passes
+//! on a response that streams or is too large to store.
 
-use std::panic;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{HeaderValue, TRAILER};
-use http::{HeaderMap, Request, request};
+use http::{HeaderMap, Request, Response, request};
 use http_body_util::BodyExt;
-use tokio::task::spawn_blocking;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::admit::GuardedRequest;
+use super::hand_on::{AttemptTimes, BegunResponse, hand_on};
 use super::incoming_response::IncomingBody;
-use super::new_key::accept_caller;
 use super::outcome::Outcome;
-use super::oversize::OversizeResponse;
 use super::response_context::ResponseContext;
 use super::routing::ActiveRoute;
+use super::service_answer::{ServiceAnswer, SettledAnswer};
 use super::settle::{RunningAttempt, SettleOutcome, persist};
 use super::worker::Gate;
-use super::{attempt_end, forwarded_key, oversize};
+use super::{attempt_end, forwarded_key};
 use crate::instance::boot_time::BootInstant;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
 use crate::instance::request_trace::TraceStage;
-use oncegate_config::Route;
+use oncegate_config::{Route, StreamMode};
 use oncegate_domain::attempt::{AttemptLease, ReserveRequest, Settlement};
+use oncegate_domain::decision::DEFAULT_RETRY_AFTER;
+use oncegate_domain::ids::RecordId;
 use oncegate_domain::record::Record;
 use oncegate_domain::response::StoredResponse;
-use oncegate_domain::response_policy::{ResponseVerdict, ServiceStatus};
+use oncegate_domain::response_policy::ResponseVerdict;
 use oncegate_domain::service_report::ReservationHandle;
 use oncegate_domain::state::{CompletedResponse, KeyState};
 use oncegate_domain::unknown_cause::UnknownCause;
 use oncegate_http::body::Body;
 use oncegate_http::body::body_budget::{BodyBudget, BudgetShare};
 use oncegate_http::body::client_body::UNWATCHED_MAX;
-use oncegate_http::protocol::directives::{ResponseJudgement, ServiceDirectives};
+use oncegate_http::body::pooled::PooledBody;
+use oncegate_http::protocol::directives::ServiceDirectives;
 use oncegate_http::protocol::fields::{self, RequestOrigin};
 use oncegate_http::protocol::grpc::CallProtocol;
-use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
-use oncegate_http::protocol::{grpc, grpc_web, stored_response};
+use oncegate_http::protocol::refusal::{ReachedLimit, Refusal, RetryAfter};
+use oncegate_http::protocol::{event_stream, grpc};
 use oncegate_http::upstream::{CallError, SendCheck, UpstreamClient};
 use oncegate_telemetry::logs::error_causes;
 
 /// The result of a call to the service.
 enum UpstreamOutcome {
-    /// A whole response.
-    Answered(ServiceAnswer),
+    /// A whole response, and the part of the memory for responses that its body takes.
+    Answered(ServiceAnswer, BudgetShare),
     /// The service got nothing of the request, or processed nothing of it, so trying again is safe. The text says why.
     NeverSent(String),
     /// Bytes of the request may have left this process, and no whole response came back.
@@ -56,28 +59,19 @@ enum UpstreamOutcome {
     /// Not one byte of the request left this process: the lease or the time for the first byte was over, or all connections to the
     /// upstream were in use.
     NotSent(Refusal),
-    /// The response is larger than the route stores. Its beginning is here; the rest is still coming.
-    Oversize(OversizeResponse),
+    /// The client gets the response while it comes in.
+    Begun(BegunResponse),
 }
 
 impl UpstreamOutcome {
     /// The fields of the response, if there is one.
     fn response_fields(&self) -> Option<&HeaderMap> {
         match self {
-            Self::Answered(answer) => Some(&answer.response.headers),
-            Self::Oversize(oversize) => Some(&oversize.head.headers),
+            Self::Answered(answer, _) => Some(&answer.response.headers),
+            Self::Begun(begun) => Some(&begun.head.headers),
             Self::NeverSent(_) | Self::NoResponse(..) | Self::NotSent(_) => None,
         }
     }
-}
-
-/// A whole response of the service.
-struct ServiceAnswer {
-    response: StoredResponse,
-    /// The part of the memory for responses that its body takes.
-    share: BudgetShare,
-    status: ServiceStatus,
-    directives: ServiceDirectives,
 }
 
 impl Gate {
@@ -131,22 +125,33 @@ impl Gate {
         // A reload since the reservation may have given the route more time than the store waits for the attempt.
         let reserved_time = reserve_request.time_limit.saturating_sub(self.instance.first_byte_within());
         let deadline = began + route.upstream_timeout.min(reserved_time);
-        let outcome =
-            call(&upstream, (&mut request, protocol), deadline, &route, may_send, &self.instance.response_bodies).await;
+        let call =
+            Call { upstream: &upstream, protocol, deadline, route: &route, takes_streams: context.takes_streams };
+        let calling = call.send(&mut request, may_send, &self.instance.response_bodies);
+        let outcome = match self.unless_cancelled(calling, record, context).await {
+            Some(outcome) => outcome,
+            None => UpstreamOutcome::NoResponse(
+                Refusal::OutcomeUnknown(RetryAfter::new(DEFAULT_RETRY_AFTER)),
+                UnknownCause::Cancelled,
+            ),
+        };
         let took = began.elapsed();
-        latency.record(took);
+        if !matches!(outcome, UpstreamOutcome::Begun(_)) {
+            latency.record(took);
+        }
         self.instance.observability.metrics.upstream_duration.observe(took);
         context.with_trace(|trace| trace.note_stage(TraceStage::Upstream, began, took));
         if let (Some(sent), Some(response)) = (sent, outcome.response_fields()) {
             sent.note_renewals(response);
         }
         let (refusal, settlement, entry) = match outcome {
-            UpstreamOutcome::Answered(answer) => {
-                return self.settle_answer(answer, attempt, &route, &reserve_request, context).await;
+            UpstreamOutcome::Answered(answer, share) => {
+                return self.settle_answer((answer, share), attempt, &route, &reserve_request, context).await;
             }
-            UpstreamOutcome::Oversize(oversize) => {
-                let instance = Arc::clone(&self.instance);
-                return Outcome::Streamed(oversize::stream(instance, oversize, attempt, &route, deadline));
+            UpstreamOutcome::Begun(begun) => {
+                let times = AttemptTimes { began, deadline };
+                let of = (&route, &reserve_request, latency);
+                return Outcome::Streamed(hand_on(&self.instance, begun, attempt, of, context, times));
             }
             UpstreamOutcome::NeverSent(reason) => {
                 let (lease, entry) = attempt.into_parts();
@@ -170,39 +175,40 @@ impl Gate {
         self.settle_without_response(settlement, entry, &reserve_request, context, refusal).await
     }
 
+    /// Awaits the call. `None` if the client has left meanwhile, the route stops the service then, and nobody else waits for the key.
+    async fn unless_cancelled(
+        &self,
+        calling: impl Future<Output = UpstreamOutcome>,
+        record: RecordId,
+        context: &ResponseContext,
+    ) -> Option<UpstreamOutcome> {
+        let Some(client_gone) = &context.client_gone else { return Some(calling.await) };
+        let mut calling = pin!(calling);
+        tokio::select! {
+            biased;
+            outcome = &mut calling => return Some(outcome),
+            () = client_gone.cancelled() => {}
+        }
+        if self.instance.wait_groups.is_awaited(record) { Some(calling.await) } else { None }
+    }
+
     /// Judges a whole response, stores the outcome, and only then returns it.
     async fn settle_answer(
         &self,
-        answer: ServiceAnswer,
+        (answer, share): (ServiceAnswer, BudgetShare),
         attempt: RunningAttempt,
         route: &Arc<Route>,
         reserve_request: &ReserveRequest,
         context: &ResponseContext,
     ) -> Outcome {
-        let (answer, judgement) = judge(answer, route).await;
-        let ServiceAnswer { mut response, share, status, .. } = answer;
-        let ResponseJudgement { verdict, ttl, unknown_cause } = judgement;
-        // Anything that may panic comes before the lease leaves the attempt's care.
-        let storable = (verdict == ResponseVerdict::Store).then(|| stored_response::to_storable(&response, route));
         // The client's copy counts, and not the one that is stored and cached.
-        response.body = response.body.map(|body| if body.len() > UNWATCHED_MAX { share.attach_to(body) } else { body });
-        let (lease, entry) = attempt.into_parts();
-        let accepted = (route.limits_new_keys() && status.is_success()).then(|| Arc::clone(&lease.reserve_request));
-        let settlement = match (verdict, storable) {
-            (ResponseVerdict::Store, Some(storable)) => attempt_end::complete(lease, route, ttl, storable),
-            (ResponseVerdict::Release, _) => attempt_end::release(lease, route, ttl, Some((status, &response.headers))),
-            (ResponseVerdict::Unknown | ResponseVerdict::Store, _) => {
-                let cause = unknown_cause;
-                context.with_trace(|trace| trace.note_unknown(cause));
-                tracing::warn!(record = %reserve_request.id, route = %route.name, attempt = lease.attempt, %cause,
-                    "the service's response leaves the outcome unknown");
-                attempt_end::unknown(lease, route, cause)
+        let count = |response: &mut StoredResponse| {
+            if let Some(body) = response.body.take_if(|body| body.len() > UNWATCHED_MAX) {
+                response.body = Some(share.attach_to(body));
             }
         };
-        let settled = context.timed(TraceStage::Settle, pin!(persist(&self.instance, settlement, entry))).await;
-        if let Some(request) = accepted {
-            Box::pin(accept_caller(&self.instance, route, &request, settled.is_stored())).await;
-        }
+        let SettledAnswer { response, verdict, settled, .. } =
+            answer.settle(attempt, &self.instance, route, context, count).await;
         let expires_at = match settled {
             SettleOutcome::Done { expires_at } => expires_at,
             SettleOutcome::Bypassed => None,
@@ -235,24 +241,6 @@ impl Gate {
         };
         stored.unwrap_or(Outcome::Refused(refusal))
     }
-}
-
-/// The size from which a body is parsed on another thread, as it is for a fingerprint.
-const LARGE_BODY: usize = 64 * 1024;
-
-/// Judges a whole response.
-async fn judge(answer: ServiceAnswer, route: &Arc<Route>) -> (ServiceAnswer, ResponseJudgement) {
-    let judged = |answer: ServiceAnswer, route: &Route| {
-        let ServiceAnswer { response, status, directives, .. } = &answer;
-        let judgement = directives.apply(route, *status, &response.headers, response.body.as_deref());
-        (answer, judgement)
-    };
-    if route.outcome.is_empty() || answer.response.body.as_ref().is_none_or(|body| body.len() < LARGE_BODY) {
-        return judged(answer, route);
-    }
-    let route = Arc::clone(route);
-    let judging = spawn_blocking(move || judged(answer, &route));
-    judging.await.unwrap_or_else(|stopped| panic::resume_unwind(stopped.into_panic()))
 }
 
 /// The request as the service gets it. Without a lease there is no reservation that the service could complete.
@@ -290,84 +278,144 @@ fn reservation_field(lease: &AttemptLease) -> HeaderValue {
 const BROKEN: UpstreamOutcome = UpstreamOutcome::NoResponse(Refusal::UpstreamBroken, UnknownCause::Broken);
 const TIMED_OUT: UpstreamOutcome = UpstreamOutcome::NoResponse(Refusal::UpstreamTimeout, UnknownCause::Timeout);
 
-async fn call(
-    upstream: &UpstreamClient,
-    (request, protocol): (&mut Request<Body>, CallProtocol),
+/// The age of the first byte of a response without a length at which the response streams. A shorter response arrives whole, with its
+/// status in the head.
+const SLOW_RESPONSE: Duration = Duration::from_millis(200);
+/// The time from the head of a call's response to its end, up to which the response does not stream: most calls have one message, which
+/// comes with its status in one go.
+const WHOLE_CALL: Duration = Duration::from_millis(3);
+
+/// A call to the service.
+struct Call<'a> {
+    upstream: &'a UpstreamClient,
+    protocol: CallProtocol,
+    /// The time by which the response must be there, or its beginning if it streams.
     deadline: Instant,
-    route: &Route,
-    may_send: SendCheck<'_>,
-    budget: &Arc<BodyBudget>,
-) -> UpstreamOutcome {
-    // HTTP/1.1 to a gRPC service brings an error that says nothing to somebody who does not know HTTP/2.
-    let needs_http2 = protocol == CallProtocol::Grpc && !upstream.shares_connections();
-    let response = match timeout_at(deadline, upstream.call_while(request, may_send)).await {
-        Err(_) => return TIMED_OUT,
-        Ok(Err(error)) => {
-            if needs_http2 {
-                tracing::warn!(route = %route.name, "gRPC needs HTTP/2: write the upstream as h2c://host:port");
-            }
-            let cause = error_causes(&error);
-            tracing::warn!(route = %route.name, cause, "{error}");
-            return match error {
-                CallError::NeverSent(_) | CallError::Unprocessed(_) => {
-                    UpstreamOutcome::NeverSent(error.unreachable_reason())
-                }
-                CallError::Broken(_) | CallError::Garbage(_) => BROKEN,
-                CallError::Overloaded => {
-                    UpstreamOutcome::NotSent(Refusal::Overloaded(ReachedLimit::UpstreamConnections))
-                }
-                CallError::TooLate => UpstreamOutcome::NotSent(Refusal::StoreUnavailable),
-            };
-        }
-        Ok(Ok(response)) => response,
-    };
-    let (mut head, mut body) = response.into_parts();
-    let length = http_body::Body::size_hint(&body).exact();
-    let mut directives = ServiceDirectives::parse(&head.headers);
-    let announced_trailers = head.headers.get(TRAILER).cloned();
-    fields::prepare_for_client(&mut head.headers);
-    let mut incoming = IncomingBody::new(budget, length, route.max_response_body, !upstream.shares_connections());
-    let mut trailers = HeaderMap::new();
-    loop {
-        incoming.make_room(deadline).await;
-        let frame = match timeout_at(deadline, body.frame()).await {
+    route: &'a Route,
+    takes_streams: bool,
+}
+
+impl Call<'_> {
+    async fn send(
+        &self,
+        request: &mut Request<Body>,
+        may_send: SendCheck<'_>,
+        budget: &Arc<BodyBudget>,
+    ) -> UpstreamOutcome {
+        let Self { upstream, protocol, deadline, route, .. } = *self;
+        // HTTP/1.1 to a gRPC service brings an error that says nothing to somebody who does not know HTTP/2.
+        let needs_http2 = protocol == CallProtocol::Grpc && !upstream.shares_connections();
+        let response = match timeout_at(deadline, upstream.call_while(request, may_send)).await {
             Err(_) => return TIMED_OUT,
-            Ok(None) => break,
-            // A response that breaks off must never pass for a whole one.
-            Ok(Some(Err(_))) => return BROKEN,
-            Ok(Some(Ok(frame))) => frame,
+            Ok(Err(error)) => {
+                if needs_http2 {
+                    tracing::warn!(route = %route.name, "gRPC needs HTTP/2: write the upstream as h2c://host:port");
+                }
+                let cause = error_causes(&error);
+                tracing::warn!(route = %route.name, cause, "{error}");
+                return match error {
+                    CallError::NeverSent(_) | CallError::Unprocessed(_) => {
+                        UpstreamOutcome::NeverSent(error.unreachable_reason())
+                    }
+                    CallError::Broken(_) | CallError::Garbage(_) => BROKEN,
+                    CallError::Overloaded => {
+                        UpstreamOutcome::NotSent(Refusal::Overloaded(ReachedLimit::UpstreamConnections))
+                    }
+                    CallError::TooLate => UpstreamOutcome::NotSent(Refusal::StoreUnavailable),
+                };
+            }
+            Ok(Ok(response)) => response,
         };
-        match frame.into_data() {
-            Ok(data) => incoming.push(data),
-            Err(frame) => trailers.extend(frame.into_trailers().unwrap_or_default()),
+        self.receive(response, budget).await
+    }
+
+    /// Receives the whole response, or its beginning if the client gets it from there on.
+    async fn receive(&self, response: Response<PooledBody>, budget: &Arc<BodyBudget>) -> UpstreamOutcome {
+        let Self { upstream, protocol, deadline, route, .. } = *self;
+        let (mut head, mut body) = response.into_parts();
+        let length = http_body::Body::size_hint(&body).exact();
+        let directives = ServiceDirectives::parse(&head.headers);
+        let announced_trailers = head.headers.get(TRAILER).cloned();
+        fields::prepare_for_client(&mut head.headers);
+        let may_wait = !upstream.shares_connections();
+        let mut incoming = IncomingBody::new(budget, length, route.max_response_body, may_wait);
+        let mut trailers = HeaderMap::new();
+        let start = self.stream_start(&head.headers, length);
+        let mut streams_from = match start {
+            StreamStart::WithHead(wait) => Some(Instant::now() + wait),
+            StreamStart::AfterFirstByte(_) | StreamStart::Never => None,
+        };
+        let streams = loop {
+            incoming.make_room(deadline).await;
+            let frame = tokio::select! {
+                biased;
+                frame = timeout_at(deadline, body.frame()) => match frame {
+                    Err(_) => return TIMED_OUT,
+                    Ok(None) => {
+                        let (body, share) = incoming.into_whole();
+                        let answer = ServiceAnswer::new(head, Some(body), trailers, protocol, directives);
+                        return UpstreamOutcome::Answered(answer, share);
+                    }
+                    // A response that breaks off must never pass for a whole one.
+                    Ok(Some(Err(_))) => return BROKEN,
+                    Ok(Some(Ok(frame))) => frame,
+                },
+                () = sleep_until(streams_from.unwrap_or(deadline)), if streams_from.is_some() && trailers.is_empty() => break true,
+            };
+            match frame.into_data() {
+                Ok(data) => incoming.push(data),
+                Err(frame) => trailers.extend(frame.into_trailers().unwrap_or_default()),
+            }
+            if let (StreamStart::AfterFirstByte(wait), None) = (start, streams_from) {
+                streams_from = Some(Instant::now() + wait);
+            }
+            if incoming.is_too_long() {
+                break false;
+            }
+        };
+        let (beginning, share) = incoming.into_whole();
+        let rest = body;
+        UpstreamOutcome::Begun(BegunResponse {
+            head,
+            protocol,
+            directives,
+            announced_trailers,
+            beginning,
+            share,
+            rest,
+            length,
+            streams,
+            may_wait,
+        })
+    }
+
+    fn stream_start(&self, headers: &HeaderMap, length: Option<u64>) -> StreamStart {
+        if !self.takes_streams || length == Some(0) {
+            return StreamStart::Never;
         }
-        if incoming.is_too_long() {
-            let (beginning, share) = incoming.into_whole();
-            return UpstreamOutcome::Oversize(OversizeResponse {
-                head,
-                protocol,
-                directives,
-                announced_trailers,
-                beginning: share.attach_to(beginning),
-                rest: body,
-                length,
-            });
+        match self.route.stream {
+            StreamMode::Always => StreamStart::WithHead(Duration::ZERO),
+            StreamMode::Never => StreamStart::Never,
+            StreamMode::Auto if length.is_some() => StreamStart::Never,
+            StreamMode::Auto => match self.protocol {
+                CallProtocol::Grpc => StreamStart::WithHead(WHOLE_CALL),
+                // The status of the call is in the last bytes of the body.
+                CallProtocol::GrpcWeb => StreamStart::Never,
+                CallProtocol::Http if event_stream::is_streamed(headers) => StreamStart::WithHead(Duration::ZERO),
+                CallProtocol::Http => StreamStart::AfterFirstByte(SLOW_RESPONSE),
+            },
         }
     }
-    if protocol == CallProtocol::Grpc {
-        // The handler of a call often knows only at its end what it has done, and then it can set trailers alone.
-        directives = directives.or(ServiceDirectives::parse(&trailers));
-    }
-    fields::prepare_for_client(&mut trailers);
-    let (body, share) = incoming.into_whole();
-    let response = StoredResponse { status: head.status, headers: head.headers, body: Some(body), trailers };
-    if let (CallProtocol::GrpcWeb, Some(body)) = (protocol, &response.body)
-        && let Some(trailers) = grpc_web::trailers(&response.headers, body)
-    {
-        directives = directives.or(ServiceDirectives::parse(&trailers));
-    }
-    let status = grpc::service_status(protocol, &response);
-    UpstreamOutcome::Answered(ServiceAnswer { response, share, status, directives })
+}
+
+/// The time at which a response begins to stream, unless it is whole by then.
+#[derive(Clone, Copy)]
+enum StreamStart {
+    /// So long after its first byte.
+    AfterFirstByte(Duration),
+    Never,
+    /// So long after its head.
+    WithHead(Duration),
 }
 
 /// The outcome that the store has, if that is a response: every retry will get it, so this request gets it too.

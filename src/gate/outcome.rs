@@ -5,14 +5,14 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use http::header::HeaderValue;
 use http::{StatusCode, response};
-use tokio::sync::mpsc;
 
 use oncegate_domain::decision::AcceptedProgress;
 use oncegate_domain::operation::OperationId;
 use oncegate_domain::response::StoredResponse;
 use oncegate_domain::response_policy::ResponseVerdict;
 use oncegate_domain::state::CompletedResponse;
-use oncegate_http::body::BodyPiece;
+use oncegate_http::body::shared::BodyReader;
+use oncegate_http::body::{ConnectionGuard, ConnectionGuards};
 use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
 use oncegate_http::protocol::status::OncegateStatus;
 
@@ -45,7 +45,7 @@ pub enum Outcome {
     Released(StoredResponse),
     /// The response of an earlier attempt.
     Replayed(CompletedResponse),
-    /// The attempt's response is too large to store. Its body is still on its way.
+    /// The response of an attempt, this request's own or the one that it joined, whose body is still on its way.
     Streamed(StreamedResponse),
     /// The attempt's response leaves open whether it was executed.
     Unknown(StoredResponse),
@@ -65,20 +65,32 @@ pub struct StreamedResponse {
     pub(super) announced_trailers: Option<HeaderValue>,
     /// The body's length, if the service gave one.
     pub(super) length: Option<u64>,
+    pub(super) status: StreamStatus,
+    /// The body. It ends after the attempt is settled.
+    pub(super) body: BodyReader,
+    /// Ends the response with its client's connection, where somebody waits to learn that the client has left.
+    pub(super) tie: Option<ConnectionGuard>,
+}
+
+/// The part of Oncegate in a response that is handed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StreamStatus {
+    /// The response of another request with the key, which is still running.
+    Attached,
     /// The meaning of the response if its body comes to its end.
-    pub(super) verdict: ResponseVerdict,
-    /// The body. [`BodyPiece::End`] comes after the attempt is settled; without it the body broke off.
-    pub(super) body: mpsc::Receiver<BodyPiece>,
+    InHead(ResponseVerdict),
+    /// The end tells.
+    Open,
 }
 
 impl StreamedResponse {
     /// Reads the body to its end and drops it. `None` if it broke off, or if its end could not be stored.
-    pub async fn drain(mut self) -> Option<ResponseVerdict> {
-        loop {
-            match self.body.recv().await? {
-                BodyPiece::End => return Some(self.verdict),
-                BodyPiece::Frame(_) => {}
-            }
+    pub async fn drain(self) -> Option<ResponseVerdict> {
+        let is_whole = self.body.drain().await;
+        match self.status {
+            StreamStatus::InHead(verdict) => is_whole.then_some(verdict),
+            // Only a client gets such a response.
+            StreamStatus::Attached | StreamStatus::Open => None,
         }
     }
 
@@ -103,10 +115,12 @@ impl Outcome {
             Self::Refused(refusal) => refusal.oncegate_status(),
             Self::Released(_) => OncegateStatus::Released,
             Self::Replayed(_) => OncegateStatus::Replayed,
-            Self::Streamed(streamed) => match streamed.verdict {
-                ResponseVerdict::Release => OncegateStatus::Released,
-                ResponseVerdict::Store => OncegateStatus::Executed,
-                ResponseVerdict::Unknown => OncegateStatus::Unknown,
+            Self::Streamed(streamed) => match streamed.status {
+                StreamStatus::Attached => OncegateStatus::Attached,
+                StreamStatus::InHead(ResponseVerdict::Release) => OncegateStatus::Released,
+                StreamStatus::InHead(ResponseVerdict::Store) => OncegateStatus::Executed,
+                StreamStatus::InHead(ResponseVerdict::Unknown) => OncegateStatus::Unknown,
+                StreamStatus::Open => OncegateStatus::Streaming,
             },
             Self::Unknown(_) => OncegateStatus::Unknown,
             // Only a response that is to be replayed can lack its storage.
@@ -115,6 +129,24 @@ impl Outcome {
                 ResponseVerdict::Store => OncegateStatus::Unstored,
                 ResponseVerdict::Unknown => OncegateStatus::Unknown,
             },
+        }
+    }
+
+    /// Lets a response that is handed on end as soon as its client's connection does, and not at the next bytes.
+    pub(super) fn tie_to(&mut self, ties: &ConnectionGuards) {
+        match self {
+            Self::Bypassed(outcome) => outcome.tie_to(ties),
+            Self::Streamed(streamed) => streamed.tie = Some(ties.attach()),
+            _ => {}
+        }
+    }
+
+    /// Whether it is the response of an earlier request, which this request's caller must be allowed to read.
+    pub(super) fn is_of_earlier_request(&self) -> bool {
+        match self {
+            Self::Replayed(_) => true,
+            Self::Streamed(streamed) => streamed.status == StreamStatus::Attached,
+            _ => false,
         }
     }
 

@@ -6,7 +6,7 @@ use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderValu
 use http::{Response, StatusCode};
 
 use super::operations;
-use super::outcome::{Outcome, StreamedResponse};
+use super::outcome::{Outcome, StreamStatus, StreamedResponse};
 use super::response_context::ResponseContext;
 use oncegate_domain::decision::{AcceptedProgress, DEFAULT_RETRY_AFTER};
 use oncegate_domain::operation::OperationId;
@@ -30,6 +30,7 @@ impl Outcome {
             Self::Accepted { .. } | Self::InFlight(_) | Self::Refused(_) => true,
             // The store's, which another page may have got before.
             Self::ExecutedElsewhere(_) | Self::Replayed(_) => true,
+            Self::Streamed(streamed) if streamed.status == StreamStatus::Attached => true,
             Self::Bypassed(_) | Self::Executed { .. } | Self::Released(_) => false,
             Self::Streamed(_) | Self::Unknown(_) | Self::Unstored { .. } => false,
         };
@@ -96,6 +97,13 @@ fn live(response: StoredResponse, context: &ResponseContext) -> Response<Body> {
 fn stored(completed: CompletedResponse, context: &ResponseContext) -> Response<Body> {
     let CompletedResponse { response: stored, expires_at } = completed;
     let mut stored = Arc::unwrap_or_clone(stored);
+    if let Some(body) = &mut stored.body {
+        let unread = context.unread_events(&stored.headers, body);
+        if unread > 0 {
+            *body = body.slice(unread..);
+            fields::remove(&mut stored.headers, |name| *name == fields::CONTENT_DIGEST);
+        }
+    }
     if context.is_call {
         grpc::move_status_behind_message(&mut stored);
     }
@@ -112,15 +120,22 @@ fn stored(completed: CompletedResponse, context: &ResponseContext) -> Response<B
 }
 
 fn streamed(streamed: StreamedResponse, context: &ResponseContext) -> Response<Body> {
-    let mut response = Response::new(Body::Piped(streamed.body));
+    let tells_at_end = !matches!(streamed.status, StreamStatus::InHead(_));
+    let mut response = Response::new(Body::Shared(streamed.body, streamed.tie));
     *response.status_mut() = streamed.head.status;
     let headers = response.headers_mut();
     *headers = streamed.head.headers;
-    if let Some(length) = streamed.length {
+    // With a length, a client would take the last byte for the end.
+    if let Some(length) = streamed.length.filter(|_| !tells_at_end) {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
-    if let Some(announced) = streamed.announced_trailers.filter(|_| context.accepts_trailers) {
-        headers.insert(TRAILER, announced);
+    if context.accepts_trailers {
+        headers.extend(streamed.announced_trailers.map(|announced| (TRAILER, announced)));
+        if tells_at_end {
+            for name in [fields::ONCEGATE_STATUS, fields::KEY_EXPIRES] {
+                headers.append(TRAILER, HeaderValue::from(name));
+            }
+        }
     }
     response
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::TRAILER;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Version, request};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::outcome::Outcome;
 use crate::instance::metrics::RouteMetrics;
@@ -16,7 +17,7 @@ use oncegate_config::{CorsPolicy, Route, RouteMode};
 use oncegate_http::body::Body;
 use oncegate_http::protocol::answer_shape::AnswerShape;
 use oncegate_http::protocol::status::OncegateStatus;
-use oncegate_http::protocol::{cors, fields, prefer};
+use oncegate_http::protocol::{cors, event_stream, fields, prefer};
 
 /// The fields that Oncegate adds to a response, whether the client takes trailers, and the request's trace.
 #[derive(Clone, Default)]
@@ -26,6 +27,12 @@ pub struct ResponseContext {
     /// Whether the request is a gRPC call, to which Oncegate's own answers have a gRPC status.
     pub(super) is_call: bool,
     pub(super) accepts_trailers: bool,
+    /// Whether a client waits that can tell the end of a response from a cut: over HTTP/1.0 both are the end of the connection.
+    pub(super) takes_streams: bool,
+    /// The id of the last event that the client has received.
+    pub(super) last_event_id: Option<HeaderValue>,
+    /// Cancelled when the client has left, where the route stops the service then.
+    pub(super) client_gone: Option<CancellationToken>,
     pub(super) prefers_async: bool,
     /// The origin of the page that sent the request.
     page: Option<HeaderValue>,
@@ -39,13 +46,16 @@ pub struct ResponseContext {
 }
 
 impl ResponseContext {
-    /// The context of a request with these fields. No route owns it yet, so `cors` is the policy at the top.
-    pub fn new(headers: &HeaderMap, cors: &Arc<CorsPolicy>) -> Self {
+    /// The context of a request. No route owns it yet, so `cors` is the policy at the top.
+    pub fn new(request: &Request<impl Sized>, cors: &Arc<CorsPolicy>) -> Self {
+        let headers = request.headers();
         let is_call = fields::is_grpc(headers);
         Self {
             is_call,
             // A call's status is in its trailers, so its client reads them whatever it says.
             accepts_trailers: is_call || fields::accepts_trailers(headers),
+            takes_streams: request.version() > Version::HTTP_10,
+            last_event_id: headers.get(event_stream::LAST_EVENT_ID).cloned(),
             prefers_async: prefer::prefers_async(headers),
             page: cors::request_origin(headers),
             cors: unless_empty(cors),
@@ -75,6 +85,16 @@ impl ResponseContext {
             headers.append(TRAILER, HeaderValue::from_name(name.clone()));
         }
         Body::with_trailers(data, trailers)
+    }
+
+    /// The part of a stream of events that the client has not received; all of it if the last event that it names is not there.
+    pub(super) fn unread_events(&self, headers: &HeaderMap, body: &[u8]) -> usize {
+        match &self.last_event_id {
+            Some(id) if event_stream::is_event_stream(headers) => {
+                event_stream::end_of_event(body, id.as_bytes()).unwrap_or_default()
+            }
+            Some(_) | None => 0,
+        }
     }
 
     /// Echoes the key's field, which is well-formed, as it was received.

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use crate::instance::Instance;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
 use crate::instance::metrics::LateCompletion;
+use crate::instance::running_stream::RunningStream;
 use oncegate_cache::CacheEpoch;
 use oncegate_domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
 use oncegate_domain::ids::{RecordId, Token};
@@ -92,7 +93,7 @@ pub(super) async fn persist(
 /// Counts an outcome that is unknown, once for each attempt.
 fn count_unknown(instance: &Instance, settlement: &Settlement) {
     if let (AttemptOutcome::Unknown(cause), Some(lease)) = (&settlement.outcome, settlement.lease_to_restore()) {
-        instance.observability.metrics.unknown.count(&lease.reserve_request.route, *cause);
+        instance.observability.metrics.unknown.count(&lease.reserve_request.route, cause.without_bytes());
     }
 }
 
@@ -243,6 +244,15 @@ impl RunningAttempt {
         let (lease, entry) = self.held.as_ref()?;
         let request = &lease.reserve_request;
         (entry.reserve_status() == ReserveStatus::Reserved).then_some((request.id, request.token))
+    }
+
+    /// Lets duplicates read the response while it comes in.
+    pub(super) fn publish_stream(&self, stream: RunningStream) {
+        if let Some((lease, entry)) = &self.held {
+            let stream = Arc::new(stream);
+            entry.publish_stream(&stream);
+            self.instance.wait_groups.begin_stream(lease.reserve_request.id, &stream);
+        }
     }
 
     /// Returns the lease, which the caller settles now.

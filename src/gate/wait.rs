@@ -5,20 +5,20 @@
 
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, Response};
 use tokio::time::Instant;
 
 use super::admit::GuardedRequest;
-use super::outcome::Outcome;
+use super::outcome::{Outcome, StreamStatus, StreamedResponse};
 use super::response_context::ResponseContext;
 use super::work::AwaitedEnd;
 use super::worker::Gate;
 use oncegate_config::{InFlightPolicy, Route};
 use oncegate_domain::decision::{AcceptedProgress, Decision, KeyAnswer};
 use oncegate_domain::operation::OperationId;
-use oncegate_http::protocol::prefer;
 use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
 use oncegate_http::protocol::status::OncegateStatus;
+use oncegate_http::protocol::{event_stream, prefer};
 
 /// One duplicate's wait.
 pub struct WaitPolicy {
@@ -29,10 +29,11 @@ pub struct WaitPolicy {
 
 impl WaitPolicy {
     /// The policy of the route and of the client: `Prefer: wait=N` (RFC 7240 section 4.3) counts in every `in_flight` mode,
-    /// up to the route's `wait_timeout`.
+    /// up to the route's `wait_timeout`. A request for a stream of events waits until there is one to join.
     pub fn new(route: &Route, headers: &HeaderMap) -> Self {
         let default = match route.in_flight {
             InFlightPolicy::Wait => route.wait_timeout,
+            InFlightPolicy::Accepted if event_stream::is_accepted(headers) => route.wait_timeout,
             InFlightPolicy::Accepted | InFlightPolicy::Conflict => Duration::ZERO,
         };
         let wait = prefer::wait_preference(headers).map_or(default, |wait| wait.min(route.wait_timeout));
@@ -56,7 +57,7 @@ impl Gate {
             AwaitedEnd::Attempt(retry_after) => {
                 // Counted if the client leaves before the wait is over.
                 context.note_status(OncegateStatus::InFlight);
-                self.join(guarded, retry_after).await
+                self.join(guarded, retry_after, context).await
             }
             AwaitedEnd::Delivery(progress) => {
                 context.note_status(progress.into());
@@ -73,11 +74,16 @@ impl Gate {
         }
     }
 
-    /// Waits for the attempt that is running. A waiting request never becomes an attempt: if the first attempt is released,
+    /// Joins the response of the attempt that is running if that streams, and waits for its end if not. A waiting request never becomes an attempt: if the first attempt is released,
     /// or the wait is over, the client has to send the request again.
-    async fn join(&self, guarded: &GuardedRequest, retry_after: Duration) -> Outcome {
+    async fn join(&self, guarded: &GuardedRequest, retry_after: Duration, context: &ResponseContext) -> Outcome {
         let policy = WaitPolicy::new(guarded.route(), &guarded.head.headers);
-        let decision = match self.decide_by_end(guarded, policy.deadline).await {
+        let decided = tokio::select! {
+            biased;
+            decided = self.decide_by_end(guarded, policy.deadline) => decided,
+            streamed = self.attach(guarded, context), if context.takes_streams => return Outcome::Streamed(streamed),
+        };
+        let decision = match decided {
             Ok(Some(decision)) => decision,
             Ok(None) => return policy.still_running(retry_after),
             Err(refusal) => return Outcome::Refused(refusal),
@@ -88,6 +94,26 @@ impl Gate {
             KeyAnswer::Accepted(progress) => self.accepted(guarded, progress).await,
             KeyAnswer::Join(retry_after) => policy.still_running(retry_after),
         }
+    }
+
+    /// Joins the response of the key's attempt on this instance, from its beginning or from the event that the client has not received.
+    /// Never ends if the response does not stream, is not kept, or answers another request.
+    async fn attach(&self, guarded: &GuardedRequest, context: &ResponseContext) -> StreamedResponse {
+        let stream = self.instance.wait_groups.stream(&self.instance, guarded.reserve_request.id).await;
+        let begin = || {
+            let unread = match &context.last_event_id {
+                Some(_) => context.unread_events(&stream.headers, &stream.body.kept()?),
+                None => 0,
+            };
+            stream.body.read_from(unread, context.accepts_trailers)
+        };
+        let Some(body) = Some(()).filter(|()| stream.answers(&guarded.reserve_request)).and_then(|()| begin()) else {
+            return std::future::pending().await;
+        };
+        let (mut head, ()) = Response::new(()).into_parts();
+        (head.status, head.headers) = (stream.status, stream.headers.clone());
+        let announced_trailers = stream.announced_trailers.clone();
+        StreamedResponse { head, announced_trailers, length: None, status: StreamStatus::Attached, body, tie: None }
     }
 
     /// The outcome of an accepted request: its operation, or the response if it comes within the time that the client

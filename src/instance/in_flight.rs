@@ -11,6 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::boot_time::BootInstant;
+use super::running_stream::RunningStream;
 use oncegate_domain::attempt::{AttemptLease, AttemptOutcome, Settlement};
 use oncegate_domain::ids::{RecordId, Token};
 use oncegate_domain::record::Record;
@@ -44,6 +45,8 @@ struct InFlightTables {
 struct StartedAttempt {
     record: Arc<Record>,
     started_at: BootInstant,
+    /// Its response, while that streams.
+    stream: Option<Arc<RunningStream>>,
 }
 
 impl InFlightTables {
@@ -99,10 +102,22 @@ impl InFlightRegistry {
     /// The store may not know of either, and the key must not be executed again meanwhile. Where the route allows it,
     /// another instance may have started a later attempt; this is still the attempt of this process.
     pub fn find(&self, id: &RecordId) -> Option<Record> {
-        let StartedAttempt { record, started_at } = self.0.lock().newest.get(id)?.clone();
+        let StartedAttempt { record, started_at, .. } = self.0.lock().newest.get(id)?.clone();
         let running_for = started_at.elapsed();
         let deadline_in_ms = record.deadline_in_ms - i64::try_from(running_for.as_millis()).unwrap_or(i64::MAX);
         Some(Record { running_for, deadline_in_ms, ..Record::clone(&record) })
+    }
+
+    /// The response of the key's newest attempt of this process, while that streams.
+    pub fn find_stream(&self, id: &RecordId) -> Option<Arc<RunningStream>> {
+        self.0.lock().newest.get(id)?.stream.clone()
+    }
+
+    /// The records of the attempts that run here.
+    pub fn running(&self) -> Vec<RecordId> {
+        let tables = self.0.lock();
+        let running = tables.newest.iter().filter(|(_, attempt)| matches!(attempt.record.state, KeyState::InFlight));
+        running.map(|(id, _)| *id).collect()
     }
 
     /// The keys of deliveries that run here or whose outcome is not stored yet. None of them may be picked up.
@@ -180,7 +195,7 @@ impl InFlightEntry {
             state: KeyState::InFlight,
             reading: None,
         });
-        let started = StartedAttempt { record: Arc::clone(&record), started_at: BootInstant::now() };
+        let started = StartedAttempt { record: Arc::clone(&record), started_at: BootInstant::now(), stream: None };
         let mut tables = self.registry.0.lock();
         if tables.newest.get(&request.id).map(|newest| newest.record.token) != replaces {
             return Err(OtherAttemptStarted);
@@ -200,6 +215,14 @@ impl InFlightEntry {
     /// the token after this entry is gone, in case the store loses the settlement.
     pub fn note_settlement(&mut self, settlement: &Settlement) {
         self.may_have_executed = settlement.lease_to_restore().is_some();
+    }
+
+    /// Publishes the attempt's response while it streams.
+    pub fn publish_stream(&self, stream: &Arc<RunningStream>) {
+        let Some(record) = &self.record else { return };
+        if let Some(started) = self.registry.0.lock().attempt(&record.id, self.token) {
+            started.stream = Some(Arc::clone(stream));
+        }
     }
 
     /// Publishes the outcome of an attempt that has ended and is not stored yet: [`InFlightRegistry::find`] answers with it.

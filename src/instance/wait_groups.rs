@@ -9,6 +9,7 @@ use tokio::sync::{Notify, SetOnce};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Instance;
+use super::running_stream::RunningStream;
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::record::Record;
 use oncegate_domain::state::KeyState;
@@ -35,6 +36,8 @@ impl Default for WaitGroups {
 struct WaitGroup {
     /// Wakes the duplicates in the order in which they came.
     settled: SetOnce<SettledRecord>,
+    /// The response of the attempt, if it streams.
+    stream: SetOnce<Arc<RunningStream>>,
     wake_up: Notify,
 }
 
@@ -51,6 +54,29 @@ impl WaitGroups {
         let group = self.join(instance, id);
         let settled = timeout_at(deadline, group.settled.wait()).await.ok()?;
         settled.as_deref().cloned()
+    }
+
+    /// Waits until the response of the key's attempt on this instance streams.
+    pub async fn stream(&self, instance: &Arc<Instance>, id: RecordId) -> Arc<RunningStream> {
+        // The group first: a stream that begins now is in the registry or comes to the group.
+        let group = self.join(instance, id);
+        match instance.in_flight.find_stream(&id) {
+            Some(stream) => stream,
+            None => Arc::clone(group.stream.wait().await),
+        }
+    }
+
+    /// Tells the key's group that the response streams.
+    pub fn begin_stream(&self, id: RecordId, stream: &Arc<RunningStream>) {
+        if let Some(group) = self.groups.lock().get(&id).and_then(Weak::upgrade) {
+            // A group that outlives its attempt keeps the first stream, whose body has ended: it joins no second one.
+            let _ = group.stream.set(Arc::clone(stream));
+        }
+    }
+
+    /// Whether a duplicate waits for the key.
+    pub fn is_awaited(&self, id: RecordId) -> bool {
+        self.groups.lock().get(&id).is_some_and(|group| group.strong_count() > 0)
     }
 
     /// Wakes the key's group: this instance, or the service through it, has settled the attempt.
@@ -72,7 +98,7 @@ impl WaitGroups {
         if let Some(group) = groups.get(&id).and_then(Weak::upgrade) {
             return group;
         }
-        let group = Arc::new(WaitGroup { settled: SetOnce::new(), wake_up: Notify::new() });
+        let group = Arc::new(WaitGroup { settled: SetOnce::new(), stream: SetOnce::new(), wake_up: Notify::new() });
         groups.insert(id, Arc::downgrade(&group));
         tokio::spawn(watch_key(Arc::clone(instance), id, Arc::downgrade(&group)));
         group
@@ -138,7 +164,8 @@ mod tests {
     #[test]
     fn the_end_of_a_group_leaves_a_later_group_of_its_key() {
         let (groups, id) = (WaitGroups::default(), RecordId::from_stored(&[7; 32]).expect("it is 32 bytes long"));
-        let new_group = || Arc::new(WaitGroup { settled: SetOnce::new(), wake_up: Notify::new() });
+        let new_group =
+            || Arc::new(WaitGroup { settled: SetOnce::new(), stream: SetOnce::new(), wake_up: Notify::new() });
         let earlier = Arc::downgrade(&new_group());
         let later = new_group();
         groups.groups.lock().insert(id, Arc::downgrade(&later));

@@ -8,7 +8,7 @@ pub use store::Store;
 pub use store_contract::programs::{find_program, skip};
 pub use store_contract::waiting::{TEST_TIMEOUT, eventually};
 pub use store_contract::{pgbouncer, postgres, store_fixture};
-pub use upstream::{Answer, Hold, Upstream};
+pub use upstream::{Answer, Feed, Hold, Upstream};
 
 pub mod browser;
 #[allow(dead_code, reason = "tests/cluster needs it")]

@@ -21,4 +21,5 @@ mod request_trailers;
 mod same_request;
 mod stalls;
 mod statuses;
+mod streams;
 mod upstream_faults;

@@ -99,6 +99,28 @@ words! {
     }
 }
 
+words! {
+    /// Whether the first client gets the bytes of a response before the response is stored.
+    pub enum StreamMode {
+        /// Responses that are streams by their media type, and slow ones without a length.
+        Auto = "auto",
+        /// All responses.
+        Always = "always",
+        /// No response that can be stored.
+        Never = "never",
+    }
+}
+
+words! {
+    /// The end of an attempt whose client has left.
+    pub enum OnClientGone {
+        /// It runs on, and its response is stored.
+        Continue = "continue",
+        /// The connection to the service is closed, and the key is unknown.
+        Cancel = "cancel",
+    }
+}
+
 options! {
     /// The options of `[[routes]]`. The setting that an option is part of is described in `route_settings`.
     #[derive(Clone, Debug)]
@@ -140,10 +162,20 @@ options! {
         upstream_tls: Table(UpstreamTlsOptions::KEYS) = {} as "upstream tls";
         /// the time limit for connecting to the upstream
         connect_timeout: Duration = "2s" as "timeouts" => Duration, made(read_connect_timeout);
-        /// the time limit for the upstream's whole response
+        /// the time limit for the upstream's whole response; for one that streams, until its beginning
         upstream_timeout: Duration = "30s" as "timeouts" => Duration, duration_above_zero();
         /// how long an unused connection to the upstream is kept
         upstream_idle_timeout: Duration = "2s" as "timeouts" => Duration, duration_above_zero();
+        /// the first client reads while the response is being stored: event streams and other streams, and what has no
+        /// length and takes long; all responses; or none
+        stream: Choice(StreamMode::WORDS) = "auto" as "stream" => StreamMode, choice();
+        /// how long a service may send nothing within a response that streams
+        stream_idle_timeout: Duration = "60s" as "stream" => Duration, duration_above_zero();
+        /// the time limit for a whole response that streams
+        stream_timeout: Duration = "1h" as "stream" => Duration, duration_above_zero();
+        /// when the client leaves: let the attempt run on, or close the connection to the service, which makes the key
+        /// unknown
+        on_client_gone: Choice(OnClientGone::WORDS) = "continue" as "stream" => OnClientGone, choice();
         /// responses that are stored and replayed
         store_statuses: Texts = ["2xx", "3xx", "4xx"] as "stored";
         /// responses after which a retry is executed again

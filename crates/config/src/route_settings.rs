@@ -3,7 +3,7 @@
 use http::StatusCode;
 
 use super::key_doc::{KeyDoc, ValueKind};
-use super::route_options::RouteOptions;
+use super::route_options::{OnClientGone, RouteOptions};
 use super::units::{show_duration, show_size};
 use super::value_origins::ValueOrigin;
 use super::words::Word;
@@ -39,6 +39,7 @@ const SETTINGS: &[LabelledSetting] = &[
     ("ttl", |route| Some(ttl(route))),
     ("in flight", |route| Some(in_flight(route))),
     ("timeouts", |route| Some(timeouts(route))),
+    ("stream", |route| Some(stream(route))),
     ("stored", |route| Some(statuses(&route.statuses, ResponseVerdict::Store))),
     ("released", |route| Some(statuses(&route.statuses, ResponseVerdict::Release))),
     ("unknown", |route| Some(statuses(&route.statuses, ResponseVerdict::Unknown))),
@@ -135,6 +136,15 @@ fn timeouts(route: &Route) -> String {
     let [connect, upstream, idle] =
         [route.connect_timeout, route.upstream_timeout, route.upstream_idle_timeout].map(show_duration);
     format!("connect {connect}, upstream {upstream}, idle {idle}")
+}
+
+fn stream(route: &Route) -> String {
+    let [idle, whole] = [route.stream_idle_timeout, route.stream_timeout].map(show_duration);
+    let gone = match route.on_client_gone {
+        OnClientGone::Cancel => "cancelled",
+        OnClientGone::Continue => "continued",
+    };
+    format!("{}, idle {idle}, whole {whole}, {gone} without its client", route.stream.word())
 }
 
 fn on_unknown(route: &Route) -> String {

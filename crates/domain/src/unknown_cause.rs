@@ -6,7 +6,8 @@ use super::grpc_status::GrpcStatus;
 use super::response_policy::ServiceStatus;
 
 /// The reason why the outcome of an attempt is unknown. Displays its name in the store, the API, the log and the metrics: `body`,
-/// `broken`, `crashed`, `grpc:INTERNAL`, `service`, `status:500`, `store` or `timeout`.
+/// `broken`, `cancelled`, `crashed`, `grpc:INTERNAL`, `service`, `status:500`, `store` or `timeout`. A response that stopped within its
+/// body has the number of bytes that came: `broken:4096`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
 #[display(rename_all = "lowercase")]
 pub enum UnknownCause {
@@ -14,6 +15,8 @@ pub enum UnknownCause {
     Body,
     /// The connection to the service broke after the request may have reached it, or the response was invalid.
     Broken,
+    /// The client has left, and the route stops the service then.
+    Cancelled,
     /// The instance stopped, or lost its lease, while the attempt ran.
     Crashed,
     /// The route takes the gRPC status of the call for one that leaves the outcome unknown.
@@ -23,10 +26,38 @@ pub enum UnknownCause {
     /// The route takes the response's status for one that leaves the outcome unknown.
     #[display("status:{}", _0.as_u16())]
     Status(StatusCode),
+    /// The response stopped after this many bytes of its body, which clients may have got.
+    #[display("{_0}:{_1}")]
+    Stopped(BodyStop, u64),
     /// The store has lost the attempt's outcome, in a failover.
     Store,
     /// The service did not respond within the route's `upstream_timeout`.
     Timeout,
+}
+
+/// The reason why a response stopped within its body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
+#[display(rename_all = "lowercase")]
+pub enum BodyStop {
+    /// The connection to the service broke.
+    Broken,
+    /// Its clients have left, and the route stops the service then.
+    Cancelled,
+    /// The service sent nothing for the route's `stream_idle_timeout`, or was not done within its `stream_timeout`.
+    Timeout,
+}
+
+impl BodyStop {
+    const ALL: [Self; 3] = [Self::Broken, Self::Cancelled, Self::Timeout];
+
+    /// The same cause, of an attempt without any response.
+    fn without_response(self) -> UnknownCause {
+        match self {
+            Self::Broken => UnknownCause::Broken,
+            Self::Cancelled => UnknownCause::Cancelled,
+            Self::Timeout => UnknownCause::Timeout,
+        }
+    }
 }
 
 impl UnknownCause {
@@ -35,14 +66,27 @@ impl UnknownCause {
         match name {
             "body" => Some(Self::Body),
             "broken" => Some(Self::Broken),
+            "cancelled" => Some(Self::Cancelled),
             "crashed" => Some(Self::Crashed),
             "service" => Some(Self::Service),
             "store" => Some(Self::Store),
             "timeout" => Some(Self::Timeout),
-            _ => match name.strip_prefix("grpc:") {
-                Some(status) => GrpcStatus::parse(status).map(Self::Grpc),
-                None => name.strip_prefix("status:")?.parse().ok().map(Self::Status),
+            _ => match name.split_once(':')? {
+                ("grpc", status) => GrpcStatus::parse(status).map(Self::Grpc),
+                ("status", status) => status.parse().ok().map(Self::Status),
+                (name, bytes) => {
+                    let stop = BodyStop::ALL.into_iter().find(|stop| stop.to_string() == name)?;
+                    bytes.parse().ok().map(|bytes| Self::Stopped(stop, bytes))
+                }
             },
+        }
+    }
+
+    /// The cause without a number of bytes, of which there may be any number.
+    pub fn without_bytes(self) -> Self {
+        match self {
+            Self::Stopped(stop, _) => stop.without_response(),
+            other => other,
         }
     }
 }
@@ -66,13 +110,19 @@ mod tests {
     fn every_name_reads_back() {
         let status = UnknownCause::Status(StatusCode::BAD_GATEWAY);
         let grpc = UnknownCause::Grpc(GrpcStatus::DeadlineExceeded);
-        use UnknownCause::{Body, Broken, Crashed, Service, Store, Timeout};
-        for cause in [Body, Broken, Crashed, grpc, Service, status, Store, Timeout] {
+        use UnknownCause::{Body, Broken, Cancelled, Crashed, Service, Stopped, Store, Timeout};
+        let stopped = BodyStop::ALL.map(|stop| Stopped(stop, 4_096));
+        for cause in
+            [Body, Broken, Cancelled, Crashed, grpc, Service, status, Store, Timeout].into_iter().chain(stopped)
+        {
             assert_eq!(UnknownCause::parse(&cause.to_string()), Some(cause));
         }
         assert_eq!(status.to_string(), "status:502");
         assert_eq!(grpc.to_string(), "grpc:DEADLINE_EXCEEDED");
-        let none = ["", "Broken", "status:", "status:99", "status:1000", "status", "grpc:", "grpc:4"];
-        assert_eq!(none.map(UnknownCause::parse), [None; 8]);
+        assert_eq!(stopped.map(|cause| cause.to_string()), ["broken:4096", "cancelled:4096", "timeout:4096"]);
+        assert_eq!(stopped.map(UnknownCause::without_bytes), [Broken, Cancelled, Timeout]);
+        let none =
+            ["", "broken:", "crashed:1", "Broken", "status:", "status:99", "status:1000", "status", "grpc:", "grpc:4"];
+        assert_eq!(none.map(UnknownCause::parse), [None; 10]);
     }
 }

@@ -7,11 +7,12 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use body_budget::{Arrived, BudgetShare};
 use pooled::PooledBody;
 use request_body::{RequestBody, RequestBodyError};
+use shared::BodyReader;
 
 pub mod arrival_rate;
 pub mod body_budget;
@@ -20,6 +21,7 @@ pub mod client_body;
 pub mod early_response;
 pub mod pooled;
 pub mod request_body;
+pub mod shared;
 
 /// An error in the middle of a body. The connection is closed, so that nobody takes a part for the whole.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -40,8 +42,9 @@ pub enum Body {
     Tied(PooledBody, ConnectionGuard),
     /// A body that streams while a copy is kept for an observer.
     Teed(TeedBody),
-    /// A body that one of our tasks passes on: see `gate::oversize`.
-    Piped(mpsc::Receiver<BodyPiece>),
+    /// A body that one of our tasks passes on, perhaps to several clients: see `gate::hand_on`. It may keep a [`ConnectionGuard`] until it is
+    /// dropped.
+    Shared(BodyReader, Option<ConnectionGuard>),
 }
 
 /// Counts live [`ConnectionGuard`]s: the requests that must end with their client's connection, or a body that is still being sent.
@@ -62,15 +65,6 @@ impl ConnectionGuards {
     pub fn is_any_attached(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
-}
-
-/// A piece of a piped body.
-#[derive(Debug)]
-pub enum BodyPiece {
-    /// The next frame.
-    Frame(Frame<Bytes>),
-    /// The end of the body. A pipe that closes without it has failed, whoever was at the other end.
-    End,
 }
 
 /// A body that is copied while it streams.
@@ -193,7 +187,7 @@ impl Body {
     pub fn counted_in(self, share: BudgetShare) -> Self {
         match self {
             Self::Whole { data, trailers } => Self::Whole { data: share.attach_to(data), trailers },
-            Self::Piped(_) | Self::Streaming(_) | Self::Tied(..) | Self::Teed(_) => self,
+            Self::Shared(..) | Self::Streaming(_) | Self::Tied(..) | Self::Teed(_) => self,
         }
     }
 
@@ -201,13 +195,13 @@ impl Body {
     pub fn into_held_bytes(self) -> Bytes {
         match self {
             Self::Whole { data, .. } => data,
-            Self::Piped(_) | Self::Streaming(_) | Self::Tied(..) | Self::Teed(_) => Bytes::new(),
+            Self::Shared(..) | Self::Streaming(_) | Self::Tied(..) | Self::Teed(_) => Bytes::new(),
         }
     }
 
     /// Whether Oncegate holds bytes of this body for its reader.
     fn is_held(&self) -> bool {
-        matches!(self, Self::Whole { .. } | Self::Piped(_))
+        matches!(self, Self::Whole { .. } | Self::Shared(..))
     }
 }
 
@@ -226,11 +220,7 @@ impl http_body::Body for Body {
                 tee.copy_frame(frame.as_ref());
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
-            Self::Piped(pieces) => pieces.poll_recv(cx).map(|piece| match piece {
-                Some(BodyPiece::Frame(frame)) => Some(Ok(frame)),
-                Some(BodyPiece::End) => None,
-                None => Some(Err("the body broke off".into())),
-            }),
+            Self::Shared(reader, _) => reader.poll_frame(cx),
         }
     }
 
@@ -239,7 +229,7 @@ impl http_body::Body for Body {
             Self::Whole { data, trailers } => data.is_empty() && trailers.is_none(),
             Self::Streaming(incoming) | Self::Teed(TeedBody { incoming, .. }) => incoming.is_end_stream(),
             Self::Tied(body, _) => body.is_end_stream(),
-            Self::Piped(_) => false,
+            Self::Shared(..) => false,
         }
     }
 
@@ -247,7 +237,7 @@ impl http_body::Body for Body {
         match self {
             // With trailers there is no exact length: only a chunked message can carry them.
             Self::Whole { data, trailers: None } => SizeHint::with_exact(data.len() as u64),
-            Self::Whole { .. } | Self::Piped(_) => SizeHint::default(),
+            Self::Whole { .. } | Self::Shared(..) => SizeHint::default(),
             Self::Streaming(incoming) | Self::Teed(TeedBody { incoming, .. }) => incoming.size_hint(),
             Self::Tied(body, _) => body.size_hint(),
         }

@@ -4,6 +4,7 @@ pub mod answer_shape;
 pub mod cors;
 pub mod directives;
 pub mod early_hints;
+pub mod event_stream;
 pub mod fields;
 pub mod forwarded_for;
 pub mod graphql;

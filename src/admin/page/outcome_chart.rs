@@ -13,8 +13,8 @@ pub const WIDTH: usize = MINUTES * MINUTE_WIDTH;
 /// Outcomes that mean the same to an operator, drawn in one colour, from the bottom of a bar to its top: the class of the colour
 /// in `page.css`, the label, and the statuses.
 const GROUPS: [(&str, &str, &[OncegateStatus]); 6] = [
-    ("executed", "executed", &[OncegateStatus::Executed]),
-    ("replayed", "replayed", &[OncegateStatus::Replayed]),
+    ("executed", "executed", &[OncegateStatus::Executed, OncegateStatus::Streaming]),
+    ("replayed", "replayed", &[OncegateStatus::Attached, OncegateStatus::Replayed]),
     ("pending", "in flight or queued", &[OncegateStatus::InFlight, OncegateStatus::Queued]),
     (
         "refused",

@@ -3,7 +3,7 @@
 use crate::admin::key_admin::problem::ProblemCode;
 use oncegate_domain::execution_risk::{ActionKind, ActionRisk};
 use oncegate_domain::state::StateKind;
-use oncegate_domain::unknown_cause::UnknownCause;
+use oncegate_domain::unknown_cause::{BodyStop, UnknownCause};
 
 /// The risk of a response that nobody may mean.
 pub const DOUBTFUL_RESPONSE_RISK: &str = "I have looked again: every retry is to get exactly this response.";
@@ -164,6 +164,7 @@ impl CauseText for UnknownCause {
                 "a rule of the route's `outcome` takes the response's body for unknown, or cannot read it".into()
             }
             Self::Broken => "the connection to the service broke after the request may have reached it".into(),
+            Self::Cancelled => "its client left, and the route's on_client_gone stops the service then".into(),
             Self::Crashed => "its instance stopped, or lost its lease, while the attempt ran".into(),
             Self::Grpc(status) => {
                 format!(
@@ -174,6 +175,14 @@ impl CauseText for UnknownCause {
             Self::Service => "the service said so by Oncegate-Decision, or sent one that cannot be read".into(),
             Self::Status(status) => {
                 format!("the service answered {}, and the route takes this status for unknown", status.as_u16())
+            }
+            Self::Stopped(stop, bytes) => {
+                let why = match stop {
+                    BodyStop::Broken => "the connection to the service broke",
+                    BodyStop::Cancelled => "its clients left, and the route's on_client_gone stops the service then",
+                    BodyStop::Timeout => "the service was silent or busy for longer than the route's stream timeouts",
+                };
+                format!("{why}, after {bytes} bytes of the response's body")
             }
             Self::Store => "the store lost the stored outcome in a failover".into(),
             Self::Timeout => "the service did not answer within the route's upstream_timeout".into(),

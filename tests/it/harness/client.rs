@@ -227,6 +227,11 @@ impl Exchange {
         within_test_timeout(self.wire.piece(&mut self.framing, &mut self.trailers)).await
     }
 
+    /// The trailers that have come.
+    pub fn trailers(&self) -> Fields {
+        self.trailers.clone()
+    }
+
     /// Returns the final response, complete.
     pub async fn try_response(&mut self) -> io::Result<Response> {
         let mut interim = Vec::new();

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::TEST_TIMEOUT;
@@ -197,6 +197,63 @@ impl Hold {
     }
 }
 
+/// The body of one answer, which a test sends piece by piece.
+#[derive(Clone, Debug)]
+pub struct Feed {
+    sender: mpsc::UnboundedSender<Fed>,
+    receiver: Arc<tokio::sync::Mutex<mpsc::UnboundedReceiver<Fed>>>,
+}
+
+#[derive(Debug)]
+enum Fed {
+    Piece(Vec<u8>),
+    End,
+    Cut,
+}
+
+impl Feed {
+    pub fn new() -> Self {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        Self { sender, receiver: Arc::new(tokio::sync::Mutex::new(receiver)) }
+    }
+
+    /// Sends the next piece.
+    pub fn send(&self, piece: impl Into<Vec<u8>>) {
+        self.sender.send(Fed::Piece(piece.into())).unwrap();
+    }
+
+    /// Ends the body.
+    pub fn end(&self) {
+        self.sender.send(Fed::End).unwrap();
+    }
+
+    /// Closes the connection within the body.
+    pub fn cut(&self) {
+        self.sender.send(Fed::Cut).unwrap();
+    }
+
+    /// Sends the pieces as they are fed. `None` if the connection ends within the body.
+    async fn serve(&self, wire: &mut Wire, trailers: &[u8]) -> std::io::Result<Option<()>> {
+        let mut receiver = self.receiver.lock().await;
+        let mut byte = [0];
+        loop {
+            let fed = tokio::select! {
+                fed = receiver.recv() => fed,
+                _ = wire.stream.peek(&mut byte) => return Ok(None),
+            };
+            match fed {
+                Some(Fed::Piece(data)) => wire.write(&chunk(&data)).await?,
+                Some(Fed::End) => return wire.write(trailers).await.map(Some),
+                Some(Fed::Cut) | None => return Ok(None),
+            }
+        }
+    }
+}
+
+fn chunk(data: &[u8]) -> Vec<u8> {
+    [format!("{:x}\r\n", data.len()).as_bytes(), data, b"\r\n"].concat()
+}
+
 /// The service's answer.
 #[derive(Clone, Debug)]
 pub struct Answer {
@@ -229,6 +286,7 @@ enum Content {
     Effect,
     Whole(Vec<u8>),
     Chunks(Vec<Vec<u8>>),
+    Fed(Feed),
     /// The complete answer, as bytes.
     Raw(Vec<u8>),
 }
@@ -305,6 +363,11 @@ impl Answer {
         Self { content: Content::Chunks(chunks.iter().map(|chunk| chunk.as_bytes().to_vec()).collect()), ..self }
     }
 
+    /// An answer of this media type without a length, whose body the test sends.
+    pub fn fed(status: u16, media_type: &str, feed: &Feed) -> Self {
+        Self { content: Content::Fed(feed.clone()), ..Self::status(status).field("Content-Type", media_type) }
+    }
+
     pub fn trailer(mut self, name: &str, value: &str) -> Self {
         self.trailers.push((name.to_owned(), value.to_owned()));
         self
@@ -348,9 +411,13 @@ impl Answer {
         Self { outcome: Ending::Reset, ..self }
     }
 
+    fn last_chunk(&self) -> Vec<u8> {
+        let lines: String = self.trailers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        wire::bytes(&format!("0\r\n{lines}\r\n"))
+    }
+
     /// The head, and the body in two halves.
     fn render(&self, number: usize, head_only: bool) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
-        let chunk = |data: &[u8]| [format!("{:x}\r\n", data.len()).as_bytes(), data, b"\r\n"].concat();
         let (framing, mut halves) = match &self.content {
             Content::Raw(bytes) => return (bytes.clone(), Vec::new(), Vec::new()),
             Content::Effect => {
@@ -364,14 +431,10 @@ impl Answer {
             Content::Chunks(chunks) => {
                 let (first, second) = chunks.split_at(chunks.len() / 2);
                 let halves = [first, second].map(|half| half.iter().flat_map(|data| chunk(data)).collect::<Vec<_>>());
-                let mut last = b"0\r\n".to_vec();
-                for (name, value) in &self.trailers {
-                    last.extend(wire::bytes(&format!("{name}: {value}\r\n")));
-                }
-                last.extend(b"\r\n");
                 let [first, second] = halves;
-                ("Transfer-Encoding: chunked".to_owned(), (first, [second, last].concat()))
+                ("Transfer-Encoding: chunked".to_owned(), (first, [second, self.last_chunk()].concat()))
             }
+            Content::Fed(_) => ("Transfer-Encoding: chunked".to_owned(), Default::default()),
         };
         let mut head = format!("HTTP/1.1 {} Whatever\r\n", self.status);
         for (name, value) in &self.fields {
@@ -439,6 +502,9 @@ async fn exchange(inner: &Inner, wire: &mut Wire) -> std::io::Result<Option<()>>
     }
     let (head, first, second) = answer.render(number, head_only);
     wire.write(&head).await?;
+    if let Content::Fed(feed) = &answer.content {
+        return feed.serve(wire, &answer.last_chunk()).await;
+    }
     match (&answer.midway, answer.cut_after) {
         (Some(hold), _) => {
             wire.write(&first).await?;

@@ -195,7 +195,8 @@ impl Service {
 
 /// A proxy that takes long bodies in front of a service.
 fn before(url: &str, store: &Store) -> Setup {
-    let long = route("pay", "max_request_body = \"16MiB\"");
+    // A stream would be cut instead of refused.
+    let long = route("pay", "max_request_body = \"16MiB\"\nstream = \"never\"");
     Proxy::on(&store.url()).top(&format!("upstream = \"{url}\"")).route(&long)
 }
 

@@ -325,6 +325,7 @@ async fn every_label_value_is_fixed_or_a_route_name_and_no_token_is_needed() {
         (
             "status",
             &[
+                "attached",
                 "bypassed",
                 "executed",
                 "in-flight",
@@ -334,6 +335,7 @@ async fn every_label_value_is_fixed_or_a_route_name_and_no_token_is_needed() {
                 "rejected",
                 "released",
                 "replayed",
+                "streaming",
                 "unknown",
                 "unstored",
             ],

@@ -243,6 +243,12 @@ impl BudgetShare {
         self.bytes += more;
     }
 
+    /// Takes bytes out that are not held any more.
+    pub fn remove(&mut self, bytes: usize) {
+        self.bytes -= bytes as u64;
+        self.budget.give_back(bytes as u64);
+    }
+
     /// Gives the room back that was promised for more bytes.
     pub fn end_promise(&mut self) {
         if self.promised > 0 {

@@ -21,7 +21,7 @@ use super::{Body, BodyError};
 /// The longest body that is not watched, in bytes. Most responses are shorter; their streams and heads take more memory than they do.
 pub const UNWATCHED_MAX: usize = 4 * 1024;
 /// The bytes that hyper gets at once, so that a slow client shows progress.
-const PIECE_MAX: usize = 64 * 1024;
+pub(super) const PIECE_MAX: usize = 64 * 1024;
 /// The time within which a client must take some of a response that is held in memory. It gives a client 2 KiB a second.
 // See docs/decisions/0025-bound-bodies-in-memory.md.
 const HELD_STALL_MAX: Duration = Duration::from_secs(30);
@@ -231,10 +231,9 @@ impl http_body::Body for ClientBody {
 #[cfg(test)]
 mod tests {
     use http_body_util::BodyExt;
-    use tokio::sync::mpsc;
     use tokio::time::{sleep, timeout};
 
-    use super::super::BodyPiece;
+    use super::super::shared::BodyWriter;
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -250,6 +249,13 @@ mod tests {
 
     fn unpressed() -> ResponseWatch {
         ResponseWatch::new(BodyBudget::new(1 << 30))
+    }
+
+    /// A body whose writer has sent nothing yet.
+    fn open() -> (BodyWriter, Body) {
+        let writer = BodyWriter::new(BodyBudget::new(1 << 30).share());
+        let reader = writer.source().read_from(0, true).expect("it is kept");
+        (writer, Body::Shared(reader, None))
     }
 
     async fn next(body: &mut ClientBody) -> Bytes {
@@ -295,11 +301,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_response_that_waits_for_its_service_has_not_stalled() {
         let watch = unpressed();
-        let (sender, pieces) = mpsc::channel(1);
-        let mut body = watch.watch(Body::Piped(pieces));
+        let (writer, body) = open();
+        let mut body = watch.watch(body);
         let service = tokio::spawn(async move {
             sleep(3_600 * SECOND).await;
-            sender.send(BodyPiece::Frame(Frame::data(Bytes::from_static(b"late")))).await.expect("it is read");
+            writer.push(Bytes::from_static(b"late"));
         });
         let mut first = Box::pin(body.frame());
         tokio::select! {
@@ -313,13 +319,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_piece_that_is_not_written_counts_while_the_service_is_silent_and_after_the_end() {
         let watch = unpressed();
-        let (sender, pieces) = mpsc::channel(1);
-        let mut body = watch.watch(Body::Piped(pieces));
-        sender.send(BodyPiece::Frame(Frame::data(Bytes::from_static(b"first")))).await.expect("it is read");
+        let (writer, body) = open();
+        let mut body = watch.watch(body);
+        writer.push(Bytes::from_static(b"first"));
         let first = next(&mut body).await;
         assert!(timeout(SECOND, body.frame()).await.is_err(), "the service is silent");
         assert!(timeout(31 * SECOND, watch.stalled()).await.is_ok());
-        sender.send(BodyPiece::End).await.expect("it is read");
+        writer.end(http::HeaderMap::new());
         assert!(body.frame().await.is_none());
         drop(body);
         assert!(timeout(29 * SECOND, watch.stalled()).await.is_err());
@@ -337,8 +343,8 @@ mod tests {
             next(&mut read).await;
         }
         drop(read);
-        let (_sender, pieces) = mpsc::channel(1);
-        let mut events = watch.watch(Body::Piped(pieces));
+        let (_writer, events) = open();
+        let mut events = watch.watch(events);
         assert!(timeout(SECOND, events.frame()).await.is_err());
         assert!(timeout(3_600 * SECOND, watch.stalled()).await.is_err(), "an event may come");
         drop(events);
@@ -350,8 +356,8 @@ mod tests {
         let budget = BodyBudget::new(2 * PIECE_MAX as u64);
         let watch = ResponseWatch::new(Arc::clone(&budget));
         let _unread = watch.watch(counted(PIECE_MAX, &budget));
-        let (_sender, pieces) = mpsc::channel(1);
-        let mut events = watch.watch(Body::Piped(pieces));
+        let (_writer, events) = open();
+        let mut events = watch.watch(events);
         assert!(timeout(SECOND, events.frame()).await.is_err());
         let mut stalled = Box::pin(watch.stalled());
         assert!(timeout(60 * SECOND, &mut stalled).await.is_err());

@@ -212,11 +212,13 @@ fn repeatability_result(status: OncegateStatus) -> Option<&'static str> {
     match status {
         OncegateStatus::Bypassed | OncegateStatus::Observed => None,
         OncegateStatus::KeyReused | OncegateStatus::Rejected => Some("rejected"),
-        OncegateStatus::Executed
+        OncegateStatus::Attached
+        | OncegateStatus::Executed
         | OncegateStatus::InFlight
         | OncegateStatus::Queued
         | OncegateStatus::Released
         | OncegateStatus::Replayed
+        | OncegateStatus::Streaming
         | OncegateStatus::Unknown
         | OncegateStatus::Unstored => Some("accepted"),
     }

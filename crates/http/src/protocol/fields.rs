@@ -36,6 +36,8 @@ pub const ATTEMPT: HeaderName = HeaderName::from_static("oncegate-attempt");
 /// The recovery point that an earlier attempt has reached, for the service behind.
 pub const RECOVERY_POINT: HeaderName = HeaderName::from_static("oncegate-recovery-point");
 
+/// The digest of the content of one message (RFC 9530 section 2).
+pub const CONTENT_DIGEST: HeaderName = HeaderName::from_static("content-digest");
 /// The host that the client has sent its request to.
 pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");

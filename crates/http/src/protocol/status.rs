@@ -8,6 +8,8 @@ use oncegate_telemetry::metrics::label;
 label!(
     /// The values of `Oncegate-Status`.
     OncegateStatus, "status", {
+        /// This is the response of another request with the key, which is still running. It streams from its beginning.
+        Attached => "attached",
         /// The request was forwarded unguarded, because the store could not reserve its key.
         Bypassed => "bypassed",
         /// This request was the first attempt or the next one, and its response is stored.
@@ -26,6 +28,8 @@ label!(
         Released => "released",
         /// Nothing was executed now: this is the stored response, or the statement that it was not kept.
         Replayed => "replayed",
+        /// This request is an attempt, and its response streams. The response is stored before its end, whose trailer has the status.
+        Streaming => "streaming",
         /// The attempt may have executed.
         Unknown => "unknown",
         /// This is the service's response, and it could not be stored yet.

@@ -1,0 +1,414 @@
+//! A response's body while it comes in: one task writes it, and several clients read it, each at its own pace.
+//!
+//! The whole body is kept as long as it may be stored, so that a reader can begin at any byte. After that only the bytes are kept
+//! which some reader has not read, and the writer waits for the slowest reader.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use http_body::Frame;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::BodyError;
+use super::body_budget::BudgetShare;
+use super::client_body::PIECE_MAX;
+
+/// The bytes by which a reader may be behind the writer of a body that is not kept: some frames of HTTP/2, so that neither waits for
+/// each frame of the other.
+const BEHIND_MAX: usize = 256 * 1024;
+
+/// The writer's side. Dropping it before [`Self::end`] breaks the body off.
+#[derive(Debug)]
+pub struct BodyWriter(Arc<SharedBody>);
+
+/// A body that further readers can join.
+#[derive(Clone, Debug)]
+pub struct BodySource(Arc<SharedBody>);
+
+/// One reader's side.
+#[derive(Debug)]
+pub struct BodyReader {
+    body: Arc<SharedBody>,
+    number: usize,
+    /// Whether it gets the trailers.
+    accepts_trailers: bool,
+}
+
+#[derive(Debug)]
+struct SharedBody {
+    state: Mutex<State>,
+    /// Tells the writer that a reader has read or is gone.
+    moved: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    pieces: VecDeque<Bytes>,
+    /// The number of pieces that were dropped before the first of `pieces`.
+    dropped: usize,
+    /// The bytes of `pieces`.
+    held: usize,
+    share: BudgetShare,
+    is_kept: bool,
+    end: Option<BodyEnd>,
+    /// The readers by number; `None` for one that is gone.
+    readers: Vec<Option<Place>>,
+}
+
+#[derive(Debug)]
+enum BodyEnd {
+    Broken,
+    Whole(HeaderMap),
+}
+
+/// A reader's place.
+#[derive(Debug, Default)]
+struct Place {
+    /// The number of the next piece.
+    piece: usize,
+    /// The bytes to skip of it.
+    skip: usize,
+    waker: Option<Waker>,
+    has_trailers: bool,
+    /// Whether the writer has given it up.
+    is_cut: bool,
+}
+
+impl BodyWriter {
+    /// An empty body, whose bytes count in `share`. The share may count the first bytes already. The body is kept as a whole.
+    pub fn new(share: BudgetShare) -> Self {
+        let state = State {
+            pieces: VecDeque::new(),
+            dropped: 0,
+            held: 0,
+            share,
+            is_kept: true,
+            end: None,
+            readers: Vec::new(),
+        };
+        Self(Arc::new(SharedBody { state: Mutex::new(state), moved: Notify::new() }))
+    }
+
+    /// The body, for readers.
+    pub fn source(&self) -> BodySource {
+        BodySource(Arc::clone(&self.0))
+    }
+
+    /// Adds the next bytes.
+    pub fn push(&self, piece: Bytes) {
+        if piece.is_empty() {
+            return;
+        }
+        self.0.change(|state| {
+            state.held += piece.len();
+            let uncounted = (state.held as u64).saturating_sub(state.share.bytes());
+            state.share.add(uncounted as usize);
+            state.pieces.push_back(piece);
+            state.drop_read();
+        });
+    }
+
+    /// Keeps only what some reader has not read.
+    pub fn stop_keeping(&self) {
+        let mut state = self.0.state.lock();
+        state.is_kept = false;
+        state.drop_read();
+    }
+
+    /// Whether the whole body is kept.
+    pub fn is_kept(&self) -> bool {
+        self.0.state.lock().is_kept
+    }
+
+    /// The bytes that are held.
+    pub fn held(&self) -> usize {
+        self.0.state.lock().held
+    }
+
+    /// Waits until the slowest reader is near enough. A body that is kept has room for what comes.
+    pub async fn has_room(&self) {
+        self.wait_until(|state| state.is_kept || state.held <= BEHIND_MAX).await;
+    }
+
+    /// Waits until no reader is left.
+    pub async fn is_abandoned(&self) {
+        self.wait_until(|state| state.readers.iter().all(Option::is_none)).await;
+    }
+
+    async fn wait_until(&self, holds: impl Fn(&State) -> bool) {
+        loop {
+            let moved = self.0.moved.notified();
+            if holds(&self.0.state.lock()) {
+                return;
+            }
+            moved.await;
+        }
+    }
+
+    /// Gives the slowest readers up: their bodies break off.
+    pub fn cut_slowest(&self) {
+        self.0.change(|state| {
+            let first = state.dropped;
+            for place in state.readers.iter_mut().flatten().filter(|place| place.piece == first) {
+                place.is_cut = true;
+            }
+            state.drop_read();
+        });
+    }
+
+    /// The whole body, if it is kept.
+    pub fn whole(&self) -> Option<Bytes> {
+        self.source().kept()
+    }
+
+    /// Ends the body.
+    pub fn end(self, trailers: HeaderMap) {
+        self.0.change(|state| state.end = Some(BodyEnd::Whole(trailers)));
+    }
+}
+
+impl Drop for BodyWriter {
+    fn drop(&mut self) {
+        self.0.change(|state| {
+            state.end.get_or_insert(BodyEnd::Broken);
+        });
+    }
+}
+
+impl BodySource {
+    /// What there is of the body, if all of it is kept.
+    pub fn kept(&self) -> Option<Bytes> {
+        let state = self.0.state.lock();
+        if !state.is_kept {
+            return None;
+        }
+        if let [only] = state.pieces.as_slices().0
+            && state.pieces.len() == 1
+        {
+            return Some(only.clone());
+        }
+        let mut all = BytesMut::with_capacity(state.held);
+        state.pieces.iter().for_each(|piece| all.extend_from_slice(piece));
+        Some(all.freeze())
+    }
+
+    /// A reader that begins at this byte; `None` if that byte is gone or is still to come.
+    pub fn read_from(&self, byte: usize, accepts_trailers: bool) -> Option<BodyReader> {
+        let mut state = self.0.state.lock();
+        if !state.is_kept || byte > state.held {
+            return None;
+        }
+        let mut place = Place { skip: byte, ..Place::default() };
+        while let Some(piece) = state.pieces.get(place.piece).filter(|piece| piece.len() <= place.skip) {
+            place.skip -= piece.len();
+            place.piece += 1;
+        }
+        let number = state.readers.iter().position(Option::is_none).unwrap_or(state.readers.len());
+        if number == state.readers.len() {
+            state.readers.push(None);
+        }
+        state.readers[number] = Some(place);
+        Some(BodyReader { body: Arc::clone(&self.0), number, accepts_trailers })
+    }
+}
+
+impl SharedBody {
+    /// Changes the state, and wakes the readers.
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let wakers: Vec<Waker> = {
+            let mut state = self.state.lock();
+            change(&mut state);
+            state.readers.iter_mut().flatten().filter_map(|place| place.waker.take()).collect()
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl State {
+    /// Drops the pieces that every reader has read, unless the body is kept.
+    fn drop_read(&mut self) {
+        if self.is_kept {
+            return;
+        }
+        let places = self.readers.iter().flatten().filter(|place| !place.is_cut).map(|place| place.piece);
+        let first = places.min().unwrap_or(self.dropped + self.pieces.len());
+        for piece in self.pieces.drain(..first - self.dropped) {
+            self.held -= piece.len();
+            self.share.remove(piece.len());
+        }
+        self.dropped = first;
+    }
+}
+
+impl BodyReader {
+    /// Polls the next frame.
+    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let mut state = self.body.state.lock();
+        let State { pieces, dropped, readers, end, is_kept, .. } = &mut *state;
+        let place = readers[self.number].as_mut().expect("its place is there as long as the reader");
+        if place.is_cut {
+            return Poll::Ready(Some(Err("its client took the body too slowly".into())));
+        }
+        if let Some(piece) = pieces.get(place.piece - *dropped) {
+            // A client takes a large piece in several, and the rest counts until then.
+            let end = piece.len().min(place.skip + PIECE_MAX);
+            let data = piece.slice(place.skip..end);
+            (place.piece, place.skip) = if end == piece.len() { (place.piece + 1, 0) } else { (place.piece, end) };
+            if place.skip == 0 && !*is_kept {
+                state.drop_read();
+                self.body.moved.notify_waiters();
+            }
+            return Poll::Ready(Some(Ok(Frame::data(data))));
+        }
+        match end {
+            None => {
+                if place.waker.as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
+                    place.waker = Some(cx.waker().clone());
+                }
+                Poll::Pending
+            }
+            Some(BodyEnd::Broken) => Poll::Ready(Some(Err("the body broke off".into()))),
+            Some(BodyEnd::Whole(trailers)) => {
+                let has_them = std::mem::replace(&mut place.has_trailers, true);
+                let rest = self.accepts_trailers && !has_them && !trailers.is_empty();
+                Poll::Ready(rest.then(|| Ok(Frame::trailers(trailers.clone()))))
+            }
+        }
+    }
+
+    /// Reads to the end. Returns whether the body was whole.
+    pub async fn drain(mut self) -> bool {
+        loop {
+            match std::future::poll_fn(|cx| self.poll_frame(cx)).await {
+                None => return true,
+                Some(Err(_)) => return false,
+                Some(Ok(_)) => {}
+            }
+        }
+    }
+}
+
+impl Drop for BodyReader {
+    fn drop(&mut self) {
+        let mut state = self.body.state.lock();
+        state.readers[self.number] = None;
+        state.drop_read();
+        drop(state);
+        self.body.moved.notify_waiters();
+    }
+}
+
+impl http_body::Body for BodyReader {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Self::poll_frame(self.get_mut(), cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use http_body_util::BodyExt;
+    use tokio::time::{Duration, timeout};
+
+    use super::super::body_budget::BodyBudget;
+    use super::*;
+
+    fn writer() -> (BodyWriter, Arc<BodyBudget>) {
+        let budget = BodyBudget::new(8 << 20);
+        (BodyWriter::new(budget.share()), budget)
+    }
+
+    fn reader(writer: &BodyWriter) -> BodyReader {
+        writer.source().read_from(0, true).expect("the body is kept")
+    }
+
+    async fn is_pending(waits: impl Future) -> bool {
+        timeout(Duration::from_millis(1), waits).await.is_err()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_reader_gets_all_bytes_and_the_trailers_whenever_it_begins() {
+        let (writer, budget) = writer();
+        let early = tokio::spawn(reader(&writer).collect());
+        let mut middle = None;
+        for number in 0..10_u8 {
+            if number == 5 {
+                middle = Some(tokio::spawn(reader(&writer).collect()));
+            }
+            writer.push(Bytes::from(vec![number; 3]));
+            tokio::task::yield_now().await;
+        }
+        let source = writer.source();
+        let from_byte_4 = tokio::spawn(source.read_from(4, false).unwrap().collect());
+        let trailers = HeaderMap::from_iter([(http::header::ETAG, HeaderValue::from_static("1"))]);
+        writer.end(trailers.clone());
+        let late = tokio::spawn(source.read_from(0, true).unwrap().collect());
+        let whole: Vec<u8> = (0..10).flat_map(|number| [number; 3]).collect();
+        assert_eq!(budget.held(), 30);
+        for read in [early, middle.unwrap(), late] {
+            let read = read.await.unwrap().unwrap();
+            assert_eq!(read.trailers(), Some(&trailers));
+            assert_eq!(read.to_bytes(), whole);
+        }
+        let read = from_byte_4.await.unwrap().unwrap();
+        assert_eq!(read.trailers(), None);
+        assert_eq!(read.to_bytes(), whole[4..]);
+        drop(source);
+        assert_eq!(budget.held(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_whose_writer_is_gone_breaks_off() {
+        let (writer, _) = writer();
+        let mut read = reader(&writer);
+        writer.push(Bytes::from_static(b"begin"));
+        drop(writer);
+        assert!(read.frame().await.unwrap().is_ok());
+        assert!(read.frame().await.unwrap().is_err());
+        assert!(!read.drain().await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_is_not_kept_waits_for_its_slowest_reader_until_that_is_cut() {
+        let (writer, budget) = writer();
+        let (mut fast, mut slow) = (reader(&writer), reader(&writer));
+        writer.stop_keeping();
+        let piece = Bytes::from(vec![b'x'; BEHIND_MAX]);
+        writer.push(piece.clone());
+        writer.has_room().await;
+        writer.push(piece.clone());
+        assert!(is_pending(writer.has_room()).await);
+        for _ in 0..2 * BEHIND_MAX / PIECE_MAX {
+            assert!(fast.frame().await.unwrap().is_ok());
+        }
+        assert!(is_pending(writer.has_room()).await);
+        assert_eq!(budget.held(), 2 * BEHIND_MAX as u64);
+        writer.cut_slowest();
+        writer.has_room().await;
+        assert_eq!(budget.held(), 0);
+        assert!(slow.frame().await.unwrap().is_err());
+        assert!(writer.source().read_from(0, true).is_none() && writer.whole().is_none());
+        writer.push(Bytes::from_static(b"last"));
+        writer.end(HeaderMap::new());
+        assert_eq!(fast.collect().await.unwrap().to_bytes(), "last");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_writer_learns_that_the_last_reader_is_gone() {
+        let (writer, _) = writer();
+        let readers = [reader(&writer), reader(&writer)];
+        for reader in readers {
+            assert!(is_pending(writer.is_abandoned()).await);
+            drop(reader);
+        }
+        writer.is_abandoned().await;
+    }
+}

@@ -1,0 +1,342 @@
+//! Hands a response on while it comes in: the first client, and duplicates that join it, read it before it is stored.
+//!
+//! A response that streams has a head which says `streaming`, and its end follows the settlement: all bytes may go before it, and only
+//! the end tells a client that the response is stored. A response that is too large to store has its status in the head. Its end follows
+//! the settlement too, and so do its last bytes where the client knows the length. `forward` decides which responses come here, and `service_answer` judges and settles them.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, response};
+use http_body_util::BodyExt;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::attempt_end;
+use super::outcome::{StreamStatus, StreamedResponse};
+use super::response_context::ResponseContext;
+use super::service_answer::{ServiceAnswer, SettledAnswer};
+use super::settle::{RunningAttempt, SettleOutcome, persist};
+use crate::instance::Instance;
+use crate::instance::latency::LatencyEwma;
+use crate::instance::running_stream::RunningStream;
+use oncegate_config::{OnClientGone, Route};
+use oncegate_domain::attempt::ReserveRequest;
+use oncegate_domain::ids::{RecordId, Token};
+use oncegate_domain::response::StoredResponse;
+use oncegate_domain::response_policy::ResponseVerdict;
+use oncegate_domain::state::{CompletedResponse, KeyState};
+use oncegate_domain::unknown_cause::{BodyStop, UnknownCause};
+use oncegate_http::body::body_budget::{BudgetShare, SMALL_BODY};
+use oncegate_http::body::pooled::PooledBody;
+use oncegate_http::body::shared::BodyWriter;
+use oncegate_http::protocol::directives::ServiceDirectives;
+use oncegate_http::protocol::grpc::CallProtocol;
+use oncegate_http::protocol::status::OncegateStatus;
+use oncegate_http::protocol::stored_response::http_date;
+use oncegate_http::protocol::{fields, grpc, stored_response};
+use oncegate_store::ExtendDeadlineParams;
+use oncegate_telemetry::logs::error_causes;
+
+/// The time within which the slowest client must take some of a response that is not kept.
+const STALL_MAX: Duration = Duration::from_secs(30);
+/// The longest wait for room in the memory for responses, once a response is not small any more.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The time before the stored deadline at which it moves: room for some tries while the store is slow.
+const MOVE_AHEAD: Duration = Duration::from_secs(10);
+/// The time by which the stored deadline is ahead after it has moved. A response that lasts costs one statement in
+/// `MOVE_BY - MOVE_AHEAD`.
+const MOVE_BY: Duration = Duration::from_secs(60);
+/// The pause after a failed try to move the stored deadline.
+const MOVE_PAUSE: Duration = Duration::from_secs(1);
+
+/// The beginning of a response that is handed on.
+pub(super) struct BegunResponse {
+    pub(super) head: response::Parts,
+    /// The protocol of its request: the status of a call comes at the end.
+    pub(super) protocol: CallProtocol,
+    pub(super) directives: ServiceDirectives,
+    /// The service's `Trailer` field.
+    pub(super) announced_trailers: Option<HeaderValue>,
+    pub(super) beginning: Bytes,
+    /// The part of the memory for responses that the beginning takes.
+    pub(super) share: BudgetShare,
+    pub(super) rest: PooledBody,
+    pub(super) length: Option<u64>,
+    /// Whether it streams; else it is too large to store.
+    pub(super) streams: bool,
+    /// Whether its connection has no other responses, so that it may wait for room.
+    pub(super) may_wait: bool,
+}
+
+/// The times of the attempt whose response is handed on.
+#[derive(Clone, Copy)]
+pub(super) struct AttemptTimes {
+    pub(super) began: Instant,
+    /// A time that the attempt's stored deadline is not before.
+    pub(super) deadline: Instant,
+}
+
+/// The work of handing on.
+struct HandOn {
+    instance: Arc<Instance>,
+    route: Arc<Route>,
+    context: ResponseContext,
+    /// The recent latency of the route's attempts.
+    latency: Arc<LatencyEwma>,
+    status: StreamStatus,
+    writer: BodyWriter,
+    times: AttemptTimes,
+    /// The length that the head names.
+    length: Option<u64>,
+    may_wait: bool,
+}
+
+/// Hands the response on in a task, which outlives its clients.
+pub(super) fn hand_on(
+    instance: &Arc<Instance>,
+    begun: BegunResponse,
+    attempt: RunningAttempt,
+    (route, request, latency): (&Arc<Route>, &ReserveRequest, Arc<LatencyEwma>),
+    context: &ResponseContext,
+    times: AttemptTimes,
+) -> StreamedResponse {
+    let BegunResponse { head, protocol, directives, announced_trailers, beginning, share, rest, length, .. } = begun;
+    let status = if begun.streams {
+        StreamStatus::Open
+    } else {
+        let status = match protocol {
+            // Its end is not read: it is somewhere within the last pieces of the body.
+            CallProtocol::GrpcWeb => grpc::status_at_end(protocol, head.status, None),
+            CallProtocol::Grpc | CallProtocol::Http => grpc::status_in_head(protocol, head.status, &head.headers),
+        };
+        StreamStatus::InHead(directives.apply(route, status, &head.headers, None).verdict)
+    };
+    let writer = BodyWriter::new(share);
+    let source = writer.source();
+    let body = source.read_from(0, context.accepts_trailers).expect("a body that is kept has a beginning");
+    if begun.streams {
+        attempt.publish_stream(RunningStream {
+            recipe: request.recipe.clone(),
+            fingerprint: request.fingerprint,
+            status: head.status,
+            headers: stored_response::to_storable(&without_body(&head), route).headers,
+            announced_trailers: announced_trailers.clone(),
+            body: source,
+        });
+    } else {
+        writer.stop_keeping();
+    }
+    let response = StreamedResponse { head: head.clone(), announced_trailers, length, status, body, tie: None };
+    let (instance, route, context) = (Arc::clone(instance), Arc::clone(route), context.clone());
+    let tracker = instance.tracker.clone();
+    let length = length.filter(|_| !begun.streams);
+    let work = HandOn { instance, route, context, latency, status, writer, times, length, may_wait: begun.may_wait };
+    tracker.spawn(async move {
+        work.run((head, protocol, directives), beginning, rest, attempt).await;
+    });
+    response
+}
+
+fn without_body(head: &response::Parts) -> StoredResponse {
+    StoredResponse { status: head.status, headers: head.headers.clone(), body: None, trailers: HeaderMap::new() }
+}
+
+impl HandOn {
+    async fn run(
+        self,
+        (head, protocol, directives): (response::Parts, CallProtocol, ServiceDirectives),
+        beginning: Bytes,
+        rest: PooledBody,
+        attempt: RunningAttempt,
+    ) {
+        let mut pieces = Pieces::new(&self, beginning);
+        let read = self.read(&mut pieces, rest, &attempt).await;
+        self.latency.record(self.times.began.elapsed());
+        let trailers = match read {
+            Ok(trailers) => trailers,
+            Err(stop) => {
+                let cause = UnknownCause::Stopped(stop, pieces.received);
+                self.context.with_trace(|trace| trace.note_unknown(cause));
+                self.context.note_status(OncegateStatus::Unknown);
+                tracing::warn!(route = %self.route.name, %cause, "a response stopped within its body; the outcome is unknown");
+                let (lease, entry) = attempt.into_parts();
+                // The writer is dropped after that, and its clients are cut.
+                persist(&self.instance, attempt_end::unknown(lease, &self.route, cause), entry).await;
+                return;
+            }
+        };
+        let last = pieces.last.take();
+        let body = self.writer.whole();
+        let status_in_head = head.status;
+        let answer = ServiceAnswer::new(head, body, trailers, protocol, directives);
+        let fails_at_end = protocol == CallProtocol::Grpc && !answer.status.is_success();
+        let answer = answer.settle(attempt, &self.instance, &self.route, &self.context, |_| ()).await;
+        let cut =
+            |why: &str| tracing::warn!(record = %answer.own.id, status = %status_in_head, "a response is cut: {why}");
+        let trailers = match self.status {
+            StreamStatus::InHead(verdict) if verdict != answer.verdict || fails_at_end => {
+                return cut("its end has another status than its head");
+            }
+            StreamStatus::InHead(_) => match &answer.settled {
+                SettleOutcome::Bypassed | SettleOutcome::Done { .. } => answer.response.trailers,
+                SettleOutcome::Fenced(Some(record)) if answer.own.is_outcome_of(record) => answer.response.trailers,
+                SettleOutcome::Fenced(_) => return cut("its key was settled otherwise before its end"),
+                SettleOutcome::Unstored => return cut("its outcome could not be stored before its end"),
+            },
+            StreamStatus::Attached | StreamStatus::Open => match trailers_of_stream(&answer) {
+                Some((status, trailers)) => {
+                    self.context.note_status(status);
+                    trailers
+                }
+                None => return cut("its key was completed with another response before its end"),
+            },
+        };
+        last.into_iter().for_each(|last| self.writer.push(last));
+        self.writer.end(trailers);
+    }
+
+    /// Reads the response to its end, and returns its trailers.
+    ///
+    /// # Errors
+    /// The reason why it stopped before.
+    async fn read(
+        &self,
+        pieces: &mut Pieces<'_>,
+        mut rest: PooledBody,
+        attempt: &RunningAttempt,
+    ) -> Result<HeaderMap, BodyStop> {
+        let reservation = attempt.reservation();
+        let end = self.times.began + self.route.stream_timeout;
+        // Without a row there is no stored deadline.
+        let mut deadline = if reservation.is_some() { self.times.deadline } else { end };
+        let mut moving = pin!(move_deadline(&self.instance, reservation, deadline));
+        let mut trailers = HeaderMap::new();
+        loop {
+            let mut next = pin!(self.next_frame(pieces.received, &mut rest));
+            let frame = loop {
+                tokio::select! {
+                    biased;
+                    // See docs/decisions/0003-act-within-the-deadline.md.
+                    () = sleep_until(deadline.min(end)) => return Err(BodyStop::Timeout),
+                    moved = &mut moving => {
+                        deadline = moved;
+                        moving.set(move_deadline(&self.instance, reservation, deadline));
+                    }
+                    frame = &mut next => break frame?,
+                    () = self.writer.is_abandoned(), if self.cancels() => return Err(BodyStop::Cancelled),
+                }
+            };
+            match frame.map(http_body::Frame::into_data) {
+                None => return Ok(trailers),
+                Some(Ok(data)) => pieces.push(data),
+                Some(Err(frame)) => trailers.extend(frame.into_trailers().unwrap_or_default()),
+            }
+        }
+    }
+
+    fn cancels(&self) -> bool {
+        self.route.on_client_gone == OnClientGone::Cancel
+    }
+
+    /// The next frame, once there is room for it.
+    async fn next_frame(
+        &self,
+        received: u64,
+        rest: &mut PooledBody,
+    ) -> Result<Option<http_body::Frame<Bytes>>, BodyStop> {
+        let budget = &self.instance.response_bodies;
+        if self.may_wait && self.writer.held() as u64 >= SMALL_BODY && budget.is_pressed() {
+            budget.share().reserve_in_turn(SMALL_BODY, PATIENCE).await;
+        }
+        while timeout(STALL_MAX, self.writer.has_room()).await.is_err() {
+            tracing::warn!(route = %self.route.name, received, "a client that does not read a large response is cut");
+            self.writer.cut_slowest();
+        }
+        match timeout(self.route.stream_idle_timeout, rest.frame()).await {
+            Ok(Some(Ok(frame))) => Ok(Some(frame)),
+            Ok(None) => Ok(None),
+            Ok(Some(Err(_))) => Err(BodyStop::Broken),
+            Err(_) => Err(BodyStop::Timeout),
+        }
+    }
+}
+
+/// The pieces of the body on their way to the clients.
+struct Pieces<'a> {
+    work: &'a HandOn,
+    received: u64,
+    /// The piece that completes a body whose client knows its length. It waits for the settlement.
+    last: Option<Bytes>,
+}
+
+impl<'a> Pieces<'a> {
+    fn new(work: &'a HandOn, beginning: Bytes) -> Self {
+        let mut pieces = Self { work, received: 0, last: None };
+        pieces.push(beginning);
+        pieces
+    }
+
+    fn push(&mut self, piece: Bytes) {
+        self.received += piece.len() as u64;
+        let HandOn { writer, route, length, .. } = self.work;
+        if *length == Some(self.received) {
+            self.last = Some(piece);
+            return;
+        }
+        writer.push(piece);
+        if self.received > route.max_response_body as u64 && writer.is_kept() {
+            writer.stop_keeping();
+        }
+    }
+}
+
+/// The status that the end of a stream has, and its trailers. `None` if retries get another response.
+fn trailers_of_stream(answer: &SettledAnswer) -> Option<(OncegateStatus, HeaderMap)> {
+    let by_verdict = match answer.verdict {
+        ResponseVerdict::Release => OncegateStatus::Released,
+        ResponseVerdict::Store => OncegateStatus::Executed,
+        ResponseVerdict::Unknown => OncegateStatus::Unknown,
+    };
+    let unstored = if by_verdict == OncegateStatus::Executed { OncegateStatus::Unstored } else { by_verdict };
+    let (status, expires_at) = match &answer.settled {
+        SettleOutcome::Bypassed => (OncegateStatus::Bypassed, None),
+        SettleOutcome::Done { expires_at } => (by_verdict, *expires_at),
+        SettleOutcome::Fenced(Some(record)) => match &record.state {
+            KeyState::Completed(CompletedResponse { expires_at, .. }) if answer.own.is_outcome_of(record) => {
+                (by_verdict, *expires_at)
+            }
+            KeyState::Completed(completed) if completed.response.body.is_some() => return None,
+            _ => (unstored, None),
+        },
+        SettleOutcome::Fenced(None) | SettleOutcome::Unstored => (unstored, None),
+    };
+    let mut trailers = answer.response.trailers.clone();
+    trailers.insert(fields::ONCEGATE_STATUS, status.value());
+    if let Some(expires_at) = expires_at.filter(|_| status == OncegateStatus::Executed) {
+        trailers.insert(fields::KEY_EXPIRES, http_date(expires_at));
+    }
+    Some((status, trailers))
+}
+
+/// Waits until the stored deadline is near, and moves it. Returns the new one, which the stored one is not before.
+async fn move_deadline(instance: &Instance, reservation: Option<(RecordId, Token)>, deadline: Instant) -> Instant {
+    let Some((id, token)) = reservation else { return std::future::pending().await };
+    sleep(deadline.saturating_duration_since(Instant::now()).saturating_sub(MOVE_AHEAD)).await;
+    loop {
+        let moved = Instant::now() + MOVE_BY;
+        match instance.store.extend_deadline(ExtendDeadlineParams { id, token, time_limit: MOVE_BY }).await {
+            Ok(true) => return moved,
+            Ok(false) => {
+                tracing::warn!(record = %id, "the deadline of a response that is handed on cannot move: its key is not in flight any more");
+                return std::future::pending().await;
+            }
+            Err(error) => {
+                let cause = error_causes(&error);
+                tracing::warn!(record = %id, cause, "{error}; the deadline of a response that is handed on has not moved");
+                sleep(MOVE_PAUSE).await;
+            }
+        }
+    }
+}
