@@ -23,6 +23,7 @@ mod misspelled_fields;
 mod narrower_rules;
 mod observe;
 mod outcomes;
+mod payments;
 mod protocols;
 pub mod reload;
 mod renewed_scopes;

@@ -9,6 +9,7 @@ pub mod forwarded_for;
 pub mod graphql;
 pub mod grpc;
 pub mod grpc_web;
+pub mod payment_challenge;
 pub mod prefer;
 pub mod problem_pages;
 pub mod refusal;
