@@ -1,14 +1,16 @@
-//! The HTTP vocabulary: header fields, `Prefer`, the service's directives, `Oncegate-Status`, gRPC, refusals and their pages.
+//! The HTTP vocabulary: header fields, `Prefer`, the service's directives, `Oncegate-Status`, gRPC, JSON-RPC, refusals and their pages.
 
 pub mod answer_shape;
 pub mod cors;
 pub mod directives;
 pub mod early_hints;
+pub mod event_stream;
 pub mod fields;
 pub mod forwarded_for;
 pub mod graphql;
 pub mod grpc;
 pub mod grpc_web;
+pub mod jsonrpc;
 pub mod payment_challenge;
 pub mod prefer;
 pub mod problem_pages;

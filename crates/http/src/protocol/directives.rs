@@ -5,8 +5,8 @@ use std::time::Duration;
 use http::header::{CONTENT_ENCODING, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue};
 
-use super::fields;
 use super::payment_challenge::is_payment_challenge;
+use super::{fields, jsonrpc};
 use oncegate_config::{self as config, Route};
 use oncegate_domain::response_policy::{ResponseVerdict, ServiceStatus};
 use oncegate_domain::unknown_cause::UnknownCause;
@@ -100,6 +100,13 @@ fn verdict_on_body(
         return None;
     }
     let is_encoded = headers.get_all(CONTENT_ENCODING).iter().any(|coding| coding != "identity");
+    if !is_encoded && route.dialect.is_jsonrpc() {
+        return match jsonrpc::response_text(headers, body) {
+            Some(text) => route.outcome.verdict_on(&text, by_status),
+            // The stream has ended without an answer.
+            None => (by_status == ResponseVerdict::Store).then_some(ResponseVerdict::Unknown),
+        };
+    }
     if !is_encoded {
         return route.outcome.verdict_on(body, by_status);
     }
