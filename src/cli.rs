@@ -21,6 +21,7 @@ mod demo;
 mod drain;
 mod explain;
 mod healthcheck;
+mod init;
 mod keys;
 mod man;
 mod migrate;
@@ -65,6 +66,8 @@ enum Command {
     Run(run::RunArguments),
     /// Shows a tour on one terminal: its own upstream, the embedded store, real requests
     Demo(demo::DemoArguments),
+    /// Writes a first configuration file from what you know about your service, and checks it
+    Init(init::InitArguments),
     /// Validates the configuration and prints the routes as resolved
     Check(check::CheckArguments),
     /// Shows route, key, scope, canonical body and fingerprint of a request, as the proxy would see them
@@ -180,6 +183,7 @@ pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(arguments) => run::run(arguments),
         Command::Demo(arguments) => demo::run(&arguments),
+        Command::Init(arguments) => init::run(arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Explain(arguments) => explain::run(arguments),
         Command::Migrate(arguments) => migrate::run(&arguments),

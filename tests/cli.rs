@@ -231,6 +231,65 @@ fn the_manual_has_every_command_and_its_flags() {
 }
 
 #[test]
+fn init_writes_a_valid_file_for_each_use_each_caller_and_each_store() {
+    let uses = ["payments", "orders", "uploads", "model-api", "webhooks", "graphql", "grpc", "mcp"];
+    let callers: [&[&str]; 3] = [
+        &["--callers", "api-key"],
+        &["--callers", "one", "--store", "postgres://oncegate@127.0.0.1/oncegate"],
+        &["--callers", "jwt", "--issuer", "https://login.example/", "--audience", "shop"],
+    ];
+    for what in uses.into_iter().chain(["payments,webhooks,graphql", "orders=/v2/orders/{id}/items"]) {
+        for caller in callers {
+            let folder = Folder::with(&[]);
+            let arguments = ["init", "--upstream", "http://127.0.0.1:3000", "--for", what];
+            let written = run_in(&folder, &[], &[&arguments[..], caller].concat());
+            assert_eq!(written.code, 0, "{what} {caller:?}: {}", written.err);
+            assert!(written.out.contains("oncegate check -c oncegate.toml"), "the next command: {}", written.out);
+            let checked = run_in(&folder, &[], &["check"]);
+            assert_eq!(checked.code, 0, "{what} {caller:?}: {}", checked.err);
+            // A webhook has no caller, also where the other routes would have tokens.
+            let is_known =
+                |line: &str| line.contains("scope is `none`") || line.contains("no route's `scope` has a `jwt:` part");
+            assert!(checked.err.lines().all(is_known), "{what} {caller:?}: {}", checked.err);
+            assert_eq!(checked.out.matches("\nroute ").count(), what.split(',').count(), "{}", checked.out);
+        }
+    }
+}
+
+#[test]
+fn init_makes_a_route_of_each_operation_of_an_openapi_document() {
+    let spec = "openapi: 3.1.0\npaths:\n  /v1/payments:\n    post: {}\n    get: {}\n  /v1/payments/{id}/refunds:\n    \
+                post: {}\n    patch: {}\n";
+    let folder = Folder::with(&[("api.yaml", spec)]);
+    let arguments = ["init", "--upstream", "http://127.0.0.1:3000", "--for", "payments", "--openapi", "api.yaml"];
+    let written = run_in(&folder, &[], &arguments);
+    assert_eq!(written.code, 0, "{}", written.err);
+    let checked = run_in(&folder, &[], &["check", "--openapi", "api.yaml"]);
+    assert_eq!(checked.code, 0, "every operation has a route: {}", checked.out);
+    assert!(checked.out.contains("payments-refunds") && checked.out.contains("(kind: "), "{}", checked.out);
+}
+
+#[test]
+fn init_changes_no_file_and_says_which_flag_is_missing_where_nobody_can_be_asked() {
+    let folder = Folder::with(&[("oncegate.toml", "# mine\n")]);
+    let complete = ["init", "--upstream", "http://127.0.0.1:3000", "--for", "payments"];
+    let refused = run_in(&folder, &[], &complete);
+    assert_eq!((refused.code, refused.err.contains("is there already")), (2, true), "{}", refused.err);
+    assert_eq!(std::fs::read_to_string(folder.path("oncegate.toml")).unwrap(), "# mine\n");
+    for (arguments, problem, code) in [
+        (&complete[..3], "--for is missing", 2),
+        (&["init", "--for", "payments"][..], "--upstream is missing", 2),
+        (&["init", "--upstream", "http://h", "--for", "payment"][..], "payments, orders", 2),
+        (&["init", "--upstream", "ftp://h", "--for", "payments"][..], "upstream", 78),
+        (&["init", "--upstream", "http://h", "--for", "payments", "--callers", "jwt"][..], "--issuer is missing", 2),
+    ] {
+        let failed = run_in(&folder, &[], &[arguments, &["--output", "other.toml"]].concat());
+        assert_eq!((failed.code, failed.err.contains(problem)), (code, true), "{arguments:?}: {}", failed.err);
+        assert!(!std::path::Path::new(&folder.path("other.toml")).exists(), "{arguments:?} leaves nothing");
+    }
+}
+
+#[test]
 fn check_prints_the_routes_or_the_error() {
     let folder = Folder::with(&[("good.toml", CONFIG), ("bad.toml", "upstream = 'http://a'\nlistem = 'x'\n")]);
     let good = run(&["check", "-c", &folder.at("good.toml")]);

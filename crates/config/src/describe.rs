@@ -91,8 +91,9 @@ fn describe_route(lines: &mut DescriptionTable, route: &Route) {
     lines.text.push('\n');
     lines.row("route", &route.name);
     for setting in route.settings() {
-        let preset = setting.origins.iter().find(|(origin, _)| *origin == ValueOrigin::Dialect);
-        let keys = preset.map_or(String::new(), |(_, keys)| format!("  (dialect: {})", keys.join(", ")));
+        let presets = setting.origins.iter().filter(|(origin, _)| matches!(origin, ValueOrigin::Preset(_)));
+        let keys: String =
+            presets.map(|(origin, keys)| format!("  ({}: {})", origin.name(), keys.join(", "))).collect();
         lines.row(&format!("  {}", setting.label), &format!("{}{keys}", setting.value));
     }
 }

@@ -76,6 +76,7 @@ mod interpolate;
 mod jwt;
 mod key;
 mod key_doc;
+mod kind;
 mod limits;
 mod load;
 mod location;

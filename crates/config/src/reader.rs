@@ -1,8 +1,8 @@
 //! Reads a parsed file key by key, and collects every problem with its position.
 //!
 //! A [`Section`] is a table with its fallbacks. A key is looked up in this order: flags and variables, the file's own
-//! table, the file's defaults for it, the default of its declaration. The preset of a dialect comes behind the table that
-//! names the dialect. All values are parsed by the same code, so a default is checked like a written value. A value with a
+//! table, the file's defaults for it, the default of its declaration. A preset, of a dialect or of a kind, comes behind the table
+//! that names it. All values are parsed by the same code, so a default is checked like a written value. A value with a
 //! problem is reported and replaced by its default, so that everything else is read; the file is refused then.
 
 use std::cell::{OnceCell, RefCell};
@@ -60,16 +60,17 @@ pub(super) struct SourcePosition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     BuiltIn,
-    Preset,
+    /// Of the key that names it.
+    Preset(&'static str),
     Defaults,
     Own,
     External,
 }
 
 impl SourcePosition {
-    /// Whether the value was written, rather than left at its default or at a dialect's preset.
+    /// Whether the value was written, rather than left at its default or at a preset.
     pub(super) fn is_written(&self) -> bool {
-        !matches!(self.rank, Rank::BuiltIn | Rank::Preset)
+        !matches!(self.rank, Rank::BuiltIn | Rank::Preset(_))
     }
 
     /// Whether the value is the built-in default.
@@ -339,7 +340,7 @@ impl<'a> Section<'a> {
         for layer in &self.layers {
             let origin = match layer.rank {
                 Rank::BuiltIn => continue,
-                Rank::Preset => ValueOrigin::Dialect,
+                Rank::Preset(key) => ValueOrigin::Preset(key),
                 Rank::Defaults => ValueOrigin::Defaults,
                 Rank::Own => own,
                 Rank::External => ValueOrigin::External,
@@ -349,11 +350,11 @@ impl<'a> Section<'a> {
     }
 
     /// Puts a preset behind the first table that has this key, or behind all tables where none has it.
-    pub fn with_preset(mut self, key: &str, preset: &'a DeTable<'a>) -> Self {
+    pub fn with_preset(mut self, key: &'static str, preset: &'a DeTable<'a>) -> Self {
         let named = self.layers.iter().position(|layer| layer.table.contains_key(key));
         let at = named.map_or(self.layers.len(), |index| index + 1);
         let path = self.position.path.clone();
-        self.layers.insert(at, Layer { rank: Rank::Preset, path, table: preset });
+        self.layers.insert(at, Layer { rank: Rank::Preset(key), path, table: preset });
         self
     }
 

@@ -13,6 +13,7 @@ use super::dialect::{self, Dialect};
 use super::fingerprint::FingerprintOptions;
 use super::key::{self, ForwardKey, KeyOptions, KeyRule, parse_forward_key};
 use super::key_doc::KeyDoc;
+use super::kind::RouteKind;
 use super::limits::CallerLimits;
 use super::options::options;
 use super::outcome::{self, OutcomeOptions};
@@ -141,6 +142,8 @@ options! {
         mode: Choice(RouteMode::WORDS) = "enforce" as "mode" => RouteMode, choice();
         /// the route's own service; empty for the one at the top
         upstream: Text = "" as "upstream";
+        /// what an execution costs: `money` requires keys, and no 5xx counts as "not executed"; a preset of other keys
+        kind: Choice(RouteKind::WORDS) = "standard" as "kind" => RouteKind, choice();
         /// the convention of an API: a preset of the other keys, and the form of Oncegate's own answers
         dialect: Choice(Dialect::WORDS) = "ietf" as "dialect" => Dialect, choice();
         /// for JSON-RPC: the operations that are guarded, each `METHOD`, or `METHOD NAME` for one tool; empty for all

@@ -3,6 +3,7 @@
 use http::StatusCode;
 
 use super::key_doc::{KeyDoc, ValueKind};
+use super::kind::RouteKind;
 use super::route_options::{OnClientGone, RouteOptions};
 use super::units::{show_duration, show_size};
 use super::value_origins::ValueOrigin;
@@ -29,6 +30,7 @@ const SETTINGS: &[LabelledSetting] = &[
     ("mode", |route| Some(route.mode.name().into())),
     ("upstream", |route| Some(route.upstream.to_string())),
     ("upstream tls", |route| upstream_tls(&route.upstream_tls)),
+    ("kind", |route| (route.kind == RouteKind::Money).then(|| route.kind.word().into())),
     ("dialect", |route| Some(route.dialect.word().into())),
     ("operations", |route| (!route.operations.is_empty()).then(|| route.operations.join(", "))),
     ("key", |route| Some(key(&route.key))),

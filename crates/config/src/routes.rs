@@ -16,7 +16,7 @@ use super::upstream::UpstreamTarget;
 use super::value_origins::{ValueOrigin, ValueOrigins};
 use super::value_parsers::{OwnListener, read_upstream};
 use super::{
-    PassThroughConfig, challenge, cors, dialect, fingerprint, methods, reconcile, scope, statuses, upstream_tls,
+    PassThroughConfig, challenge, cors, dialect, fingerprint, kind, methods, reconcile, scope, statuses, upstream_tls,
 };
 use oncegate_domain::fingerprint::{PathForm, Secrets};
 use oncegate_domain::path_pattern::PathPattern;
@@ -58,7 +58,7 @@ pub(super) fn read<'a>(top: &Section<'a>, context: &RouteContext) -> (Option<Pas
     if sections.is_empty() {
         sections.push(defaults.with_built_in(RouteOptions::KEYS, "routes[0]", BUILT_IN.get_ref()));
     }
-    let sections: Vec<_> = sections.into_iter().map(dialect::with_preset).collect();
+    let sections: Vec<_> = sections.into_iter().map(dialect::with_preset).map(kind::with_preset).collect();
     let mut top_origins = ValueOrigins::default();
     top.note_origins(ValueOrigin::Top, &mut top_origins);
     let mut signatures = RouteSignatures::default();

@@ -15,8 +15,8 @@ pub enum ValueOrigin {
     Defaults,
     /// A key at the top of the file.
     Top,
-    /// The preset of the route's dialect.
-    Dialect,
+    /// A preset, with the key that names it: `dialect` or `kind`.
+    Preset(&'static str),
     /// The default of the program.
     BuiltIn,
 }
@@ -29,7 +29,7 @@ impl ValueOrigin {
             Self::Route => "route",
             Self::Defaults => "[defaults]",
             Self::Top => "top of the file",
-            Self::Dialect => "dialect",
+            Self::Preset(key) => key,
             Self::BuiltIn => "built-in",
         }
     }

@@ -336,7 +336,7 @@ fn several_fields_may_carry_the_key_and_each_is_named_once() {
 /// The settings of the only route of a file that come from its dialect, as `label: keys`.
 fn preset_settings(config: &Config, route: usize) -> Vec<String> {
     let settings = config.routes[route].settings().into_iter().flat_map(|setting| {
-        let preset = setting.origins.into_iter().filter(|(origin, _)| *origin == ValueOrigin::Dialect);
+        let preset = setting.origins.into_iter().filter(|(origin, _)| matches!(origin, ValueOrigin::Preset(_)));
         preset.map(move |(_, keys)| format!("{}: {}", setting.label, keys.join(", "))).collect::<Vec<_>>()
     });
     settings.collect()

@@ -1,0 +1,293 @@
+//! `oncegate init`: writes a first configuration from what its user knows about the service.
+//!
+//! Each use of a service is one row of `Use::route`. What the command line does not say is asked, if a person sits at the terminal. The
+//! configuration's own reader checks the file.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{IsTerminal, Write as _, stdin, stdout};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use http::Method;
+
+use super::{CommandError, failed, is_absent, openapi, print};
+use oncegate_config::{self as config, Overrides, ProcessEnvironment};
+
+#[derive(Args)]
+pub(super) struct InitArguments {
+    /// The service's URL: http://, https://, h2c:// (gRPC) or unix:
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+    /// What the service's routes do; may be repeated. USE=PATH names a path other than the usual one
+    ///
+    /// The uses are payments, orders, uploads, model-api, webhooks, graphql, grpc and mcp.
+    #[arg(long = "for", value_name = "USE[=PATH]", value_delimiter = ',', value_parser = parse_use)]
+    uses: Vec<(Use, Option<String>)>,
+    /// What says who a request's caller is
+    #[arg(long, value_enum)]
+    callers: Option<Callers>,
+    /// The issuer of the callers' tokens, for --callers jwt
+    #[arg(long, value_name = "URL")]
+    issuer: Option<String>,
+    /// The audience that the callers' tokens name, for --callers jwt
+    #[arg(long, value_name = "NAME")]
+    audience: Option<String>,
+    /// The place of keys: sqlite:FILE for one instance, postgres://… for any number
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// An OpenAPI document (3.0 or 3.1): each POST and PATCH operation gets a route of the first use
+    #[arg(long, value_name = "SPEC")]
+    openapi: Option<PathBuf>,
+    /// The file to write; an existing one is never changed
+    #[arg(short, long, value_name = "FILE", default_value = super::DEFAULT_FILE)]
+    output: PathBuf,
+}
+
+/// What a route's requests do.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Use {
+    Payments,
+    Orders,
+    Uploads,
+    ModelApi,
+    Webhooks,
+    Graphql,
+    Grpc,
+    Mcp,
+}
+
+/// What says who a caller is.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Callers {
+    /// An API key or a token that stays the same, in Authorization or X-Api-Key
+    ApiKey,
+    /// A token that is refreshed (JWT); needs --issuer and --audience
+    Jwt,
+    /// Nothing: there is one caller
+    One,
+}
+
+impl Use {
+    /// The usual path, and the other lines of a route with their reasons.
+    fn route(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Payments => (
+                "/v1/payments",
+                "kind = \"money\"   # keys are required, and a 5xx means \"outcome unknown\": the service may have charged\n\
+                 # reconcile = { url = \"https://…/by-record/{id}\" }   # lets Oncegate ask the service: docs/reconciliation.md\n",
+            ),
+            Self::Orders => {
+                ("/v1/orders", "key = { required = true }   # without it, a request without a key passes unguarded\n")
+            }
+            Self::Uploads => (
+                "/v1/uploads",
+                "max_request_body = \"64MiB\"   # a larger upload is refused; limits.held_bodies bounds all of them\n",
+            ),
+            Self::ModelApi => (
+                "/v1/chat/completions",
+                "# Events reach the client as they come, and a retry joins the running response or gets the whole one.\n\
+                 in_flight = \"wait\"\n\
+                 wait_timeout = \"60s\"\n\
+                 upstream_timeout = \"120s\"   # until the first event\n\
+                 max_response_body = \"8MiB\"\n",
+            ),
+            Self::Webhooks => (
+                "/webhooks",
+                "key = { header = \"Webhook-Id\", required = true }   # GitHub: X-GitHub-Delivery; Stripe: { body = \"/id\" }\n\
+                 scope = [\"none\"]   # a sender has no credentials, and its signature differs for each delivery\n\
+                 in_flight = \"wait\"   # a sender takes a 409 for a failed delivery\n\
+                 ttl = \"4d\"   # senders deliver an event for days\n",
+            ),
+            Self::Graphql => ("/graphql", "dialect = \"graphql\"   # mutations are guarded, queries pass\n"),
+            Self::Grpc => (
+                "/package.Service/Method",
+                "# One route for each method that changes something. The upstream must be h2c:// or https://.\n",
+            ),
+            Self::Mcp => ("/mcp", "dialect = \"mcp\"   # tool calls with a key are guarded, everything else passes\n"),
+        }
+    }
+
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+fn parse_use(text: &str) -> Result<(Use, Option<String>), String> {
+    let (name, path) = text.split_once('=').map_or((text, None), |(name, path)| (name, Some(path.to_owned())));
+    let found = Use::value_variants().iter().find(|known| known.name() == name);
+    let names = || Use::value_variants().iter().map(|known| known.name()).collect::<Vec<_>>().join(", ");
+    found.map(|known| (*known, path)).ok_or_else(|| format!("`{name}` is none of {}", names()))
+}
+
+pub(super) fn run(mut arguments: InitArguments) -> Result<(), CommandError> {
+    if !is_absent(&arguments.output) {
+        let file = arguments.output.display();
+        return Err(CommandError::Usage(format!(
+            "{file} is there already, and is not changed: name another with --output"
+        )));
+    }
+    arguments.ask_for_the_rest()?;
+    let text = arguments.compose()?;
+    write_checked(&arguments.output, &text)?;
+    let file = arguments.output.display();
+    print(&format!(
+        "{file} is written and valid. Read its comments, and then:\n\n  oncegate check -c {file}   # each route with all its \
+         options\n  oncegate run -c {file}\n"
+    ))
+}
+
+impl InitArguments {
+    /// Asks for what the command line has not said, if a person can answer.
+    fn ask_for_the_rest(&mut self) -> Result<(), CommandError> {
+        let asks = stdin().is_terminal() && stdout().is_terminal();
+        if self.upstream.is_none() {
+            self.upstream = Some(answer(asks, "--upstream", "The service's URL", Some("http://127.0.0.1:3000"), Ok)?);
+        }
+        if self.uses.is_empty() {
+            let names = Use::value_variants().iter().map(|known| known.name()).collect::<Vec<_>>().join(", ");
+            let question = format!("What its routes do ({names}), several with commas");
+            self.uses = answer(asks, "--for", &question, Some("payments"), |text| {
+                text.split(',').map(|name| parse_use(name.trim())).collect()
+            })?;
+        }
+        if self.callers.is_none() {
+            let question = "What says who a caller is (api-key, jwt, one)";
+            self.callers =
+                Some(answer(asks, "--callers", question, Some("api-key"), |text| Callers::from_str(&text, true))?);
+        }
+        if self.callers == Some(Callers::Jwt) {
+            if self.issuer.is_none() {
+                self.issuer = Some(answer(asks, "--issuer", "The issuer of the tokens, as an https:// URL", None, Ok)?);
+            }
+            if self.audience.is_none() {
+                self.audience = Some(answer(asks, "--audience", "The audience that the tokens name", None, Ok)?);
+            }
+        }
+        if self.store.is_none() {
+            let question = "Where keys are kept (sqlite:FILE for one instance, postgres://… for any number)";
+            self.store = Some(answer(asks, "--store", question, Some("sqlite:oncegate.db"), Ok)?);
+        }
+        Ok(())
+    }
+
+    /// The text of the file.
+    fn compose(&self) -> Result<String, CommandError> {
+        // A string of JSON is one of TOML.
+        let quoted = |text: &Option<String>| serde_json::Value::from(text.as_deref().unwrap_or_default()).to_string();
+        let mut text = format!(
+            "# Written by `oncegate init`. config/reference.toml describes each option and its danger.\n\n\
+             upstream = {}   # requests that no route guards pass to it as they are\n",
+            quoted(&self.upstream)
+        );
+        if self.callers == Some(Callers::Jwt) {
+            let keys =
+                self.issuer.as_deref().unwrap_or_default().trim_end_matches('/').to_owned() + "/.well-known/jwks.json";
+            let (issuer, audience) = (quoted(&self.issuer), quoted(&self.audience));
+            write!(
+                text,
+                "\n[jwt]\nissuer = {issuer}\naudience = {audience}\njwks = {}   # the usual place of its keys\n",
+                quoted(&Some(keys))
+            )
+            .expect("writing to a String does not fail");
+        }
+        write!(text, "\n[store]\nurl = {}\n", quoted(&self.store)).expect("as above");
+        let scope = match self.callers {
+            Some(Callers::Jwt) => {
+                "# A refreshed token is the same caller: the verified claim `sub` counts.\nscope = [\"jwt:sub\"]\n"
+            }
+            Some(Callers::One) => {
+                "# All requests are one caller's: whoever knows a key gets its response.\nscope = [\"none\"]\n"
+            }
+            Some(Callers::ApiKey) | None => {
+                "# A client with another token or key is another caller, and its retry runs again.\n\
+                 scope = [\"authorization?\", \"header:x-api-key?\"]\n"
+            }
+        };
+        let mut names = BTreeSet::new();
+        for (kind, path, methods) in self.routes()? {
+            let (_, lines) = kind.route();
+            let name = unused_name(&mut names, &path, kind);
+            let path = quoted(&Some(path));
+            let scope = if lines.contains("scope = ") { "" } else { scope };
+            write!(text, "\n[[routes]]\nname = \"{name}\"\npath = {path}\nmethods = {methods:?}\n{lines}{scope}")
+                .expect("as above");
+        }
+        Ok(text)
+    }
+
+    /// The uses with their paths and methods.
+    fn routes(&self) -> Result<Vec<(Use, String, Vec<String>)>, CommandError> {
+        let Some(spec) = &self.openapi else {
+            let named = self.uses.iter().map(|(kind, path)| {
+                (*kind, path.clone().unwrap_or_else(|| kind.route().0.to_owned()), vec!["POST".to_owned()])
+            });
+            return Ok(named.collect());
+        };
+        let kind = self.uses.first().map_or(Use::Payments, |(kind, _)| *kind);
+        let mut paths: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for operation in openapi::read(spec).map_err(failed)? {
+            if [Method::POST, Method::PATCH].contains(&operation.method) && !operation.is_ignored {
+                paths.entry(operation.template.to_string()).or_default().push(operation.method.to_string());
+            }
+        }
+        if paths.is_empty() {
+            return Err(CommandError::Usage(format!("{} has no POST and no PATCH", spec.display())));
+        }
+        Ok(paths.into_iter().map(|(path, methods)| (kind, path, methods)).collect())
+    }
+}
+
+/// The answer to a question, from a person or, if nobody can answer, the default.
+fn answer<T>(
+    asks: bool,
+    flag: &str,
+    question: &str,
+    default: Option<&str>,
+    read: impl Fn(String) -> Result<T, String>,
+) -> Result<T, CommandError> {
+    loop {
+        if !asks {
+            let default = default.filter(|_| flag != "--upstream" && flag != "--for");
+            let text =
+                default.ok_or_else(|| CommandError::Usage(format!("{flag} is missing, and nobody can be asked")))?;
+            return read(text.to_owned()).map_err(CommandError::Usage);
+        }
+        let shown = default.map_or_else(String::new, |default| format!(" [{default}]"));
+        print(&format!("{question}{shown}: "))?;
+        let mut line = String::new();
+        if stdin().read_line(&mut line).map_err(failed)? == 0 {
+            return Err(CommandError::Usage(format!("{flag} is missing, and the input has ended")));
+        }
+        let text = Some(line.trim()).filter(|line| !line.is_empty()).or(default);
+        match text.map(|text| read(text.to_owned())) {
+            Some(Ok(value)) => return Ok(value),
+            Some(Err(problem)) => eprintln!("{problem}"),
+            None => {}
+        }
+    }
+}
+
+/// A name for a route, made of the fixed parts of its path, or of its use where the path has none.
+fn unused_name(names: &mut BTreeSet<String>, path: &str, kind: Use) -> String {
+    let parts = path.split('/').filter(|part| !part.is_empty() && !part.starts_with('{') && *part != "v1");
+    let words = parts.map(|part| part.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-").to_lowercase());
+    let name = Some(words.collect::<Vec<_>>().join("-")).filter(|name| !name.is_empty()).unwrap_or_else(|| kind.name());
+    let numbered = (2..).map(|number| format!("{name}-{number}"));
+    let name = std::iter::once(name.clone()).chain(numbered).find(|name| !names.contains(name));
+    let name = name.expect("there are more numbers than routes");
+    names.insert(name.clone());
+    name
+}
+
+/// Writes the file, and removes it again if the configuration's reader finds a problem in it.
+fn write_checked(file: &Path, text: &str) -> Result<(), CommandError> {
+    let mut created = File::create_new(file).map_err(|error| failed(format!("{}: {error}", file.display())))?;
+    created.write_all(text.as_bytes()).map_err(failed)?;
+    let loaded = config::load(Some(file), &Overrides::default(), &ProcessEnvironment);
+    loaded.map(drop).map_err(|problems| {
+        let _ = fs::remove_file(file);
+        CommandError::Config(problems)
+    })
+}
