@@ -7,12 +7,14 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::Frame;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use super::BodyError;
 use super::body_budget::BudgetShare;
@@ -130,8 +132,21 @@ impl BodyWriter {
         self.0.state.lock().held
     }
 
-    /// Waits until the slowest reader is near enough. A body that is kept has room for what comes.
-    pub async fn has_room(&self) {
+    /// Waits until the slowest reader is near enough. A body that is kept has room for what comes. Gives the slowest readers up when
+    /// they have taken nothing for `stall_max`: their bodies break off. Returns whether it has given any up.
+    pub async fn make_room(&self, stall_max: Duration) -> bool {
+        let (mut has_cut, mut slowest) = (false, self.0.state.lock().slowest());
+        while timeout(stall_max, self.has_room()).await.is_err() {
+            let before = std::mem::replace(&mut slowest, self.0.state.lock().slowest());
+            if slowest == before {
+                self.cut_slowest();
+                has_cut = true;
+            }
+        }
+        has_cut
+    }
+
+    async fn has_room(&self) {
         self.wait_until(|state| state.is_kept || state.held <= BEHIND_MAX).await;
     }
 
@@ -150,11 +165,10 @@ impl BodyWriter {
         }
     }
 
-    /// Gives the slowest readers up: their bodies break off.
-    pub fn cut_slowest(&self) {
+    fn cut_slowest(&self) {
         self.0.change(|state| {
-            let first = state.dropped;
-            for place in state.readers.iter_mut().flatten().filter(|place| place.piece == first) {
+            let slowest = state.slowest();
+            for place in state.readers.iter_mut().flatten().filter(|place| Some(place.at()) == slowest) {
                 place.is_cut = true;
             }
             state.drop_read();
@@ -230,14 +244,24 @@ impl SharedBody {
     }
 }
 
+impl Place {
+    fn at(&self) -> (usize, usize) {
+        (self.piece, self.skip)
+    }
+}
+
 impl State {
+    /// The place of the slowest reader.
+    fn slowest(&self) -> Option<(usize, usize)> {
+        self.readers.iter().flatten().filter(|place| !place.is_cut).map(Place::at).min()
+    }
+
     /// Drops the pieces that every reader has read, unless the body is kept.
     fn drop_read(&mut self) {
         if self.is_kept {
             return;
         }
-        let places = self.readers.iter().flatten().filter(|place| !place.is_cut).map(|place| place.piece);
-        let first = places.min().unwrap_or(self.dropped + self.pieces.len());
+        let first = self.slowest().map_or(self.dropped + self.pieces.len(), |(piece, _)| piece);
         for piece in self.pieces.drain(..first - self.dropped) {
             self.held -= piece.len();
             self.share.remove(piece.len());
@@ -317,10 +341,12 @@ impl http_body::Body for BodyReader {
 mod tests {
     use http::HeaderValue;
     use http_body_util::BodyExt;
-    use tokio::time::{Duration, timeout};
+    use tokio::time::sleep;
 
     use super::super::body_budget::BodyBudget;
     use super::*;
+
+    const STALL: Duration = Duration::from_secs(30);
 
     fn writer() -> (BodyWriter, Arc<BodyBudget>) {
         let budget = BodyBudget::new(8 << 20);
@@ -392,14 +418,30 @@ mod tests {
         }
         assert!(is_pending(writer.has_room()).await);
         assert_eq!(budget.held(), 2 * BEHIND_MAX as u64);
-        writer.cut_slowest();
-        writer.has_room().await;
+        assert!(writer.make_room(STALL).await);
         assert_eq!(budget.held(), 0);
         assert!(slow.frame().await.unwrap().is_err());
         assert!(writer.source().read_from(0, true).is_none() && writer.whole().is_none());
         writer.push(Bytes::from_static(b"last"));
         writer.end(HeaderMap::new());
         assert_eq!(fast.collect().await.unwrap().to_bytes(), "last");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_takes_something_within_each_stall_time_is_not_cut() {
+        let (writer, _) = writer();
+        let mut slow = reader(&writer);
+        writer.push(Bytes::from(vec![b'x'; 10 * PIECE_MAX]));
+        writer.push(Bytes::from_static(b"last"));
+        writer.stop_keeping();
+        let reading = tokio::spawn(async move {
+            for _ in 0..10 {
+                sleep(STALL * 9 / 10).await;
+                assert!(slow.frame().await.unwrap().is_ok());
+            }
+        });
+        assert!(!writer.make_room(STALL).await);
+        reading.await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
