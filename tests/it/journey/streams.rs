@@ -9,28 +9,28 @@ use crate::harness::wire::Head;
 use crate::harness::{Answer, Client, Exchange, Feed, Request, Response, Store, TEST_TIMEOUT, World};
 use crate::harness::{eventually, on_both_stores};
 
-const EVENTS: &str = "text/event-stream";
+pub const EVENTS: &str = "text/event-stream";
 
 /// A request whose client reads trailers.
-fn pay(world: &World, key: &str) -> Request {
+pub fn pay(world: &World, key: &str) -> Request {
     world.pay(key).field("TE", "trailers")
 }
 
 /// Lets the next answer of the service be fed by the test.
-fn feed(world: &World, media_type: &str) -> Feed {
+pub fn feed(world: &World, media_type: &str) -> Feed {
     let feed = Feed::new();
     world.upstream.then(Answer::fed(200, media_type, &feed));
     feed
 }
 
 /// Sends the request and reads the head.
-async fn open(request: Request) -> (Exchange, Head) {
+pub async fn open(request: Request) -> (Exchange, Head) {
     let mut exchange = request.open().await.unwrap();
     let head = exchange.any_head().await.unwrap();
     (exchange, head)
 }
 
-fn status(head: &Head) -> Option<&str> {
+pub fn status(head: &Head) -> Option<&str> {
     head.all("oncegate-status").next()
 }
 
@@ -42,12 +42,12 @@ async fn rest(exchange: &mut Exchange, mut body: Vec<u8>) -> std::io::Result<(St
     Ok((String::from_utf8(body).unwrap(), exchange.trailers()))
 }
 
-fn trailer<'a>(trailers: &'a [(String, String)], name: &str) -> Option<&'a str> {
+pub fn trailer<'a>(trailers: &'a [(String, String)], name: &str) -> Option<&'a str> {
     trailers.iter().find(|(found, _)| found == name).map(|(_, value)| &**value)
 }
 
 /// The cause of the only unknown key with this name.
-async fn cause_of(world: &World, key: &str) -> String {
+pub async fn cause_of(world: &World, key: &str) -> String {
     let keys = Operator::of(&world.proxy).keys("state=unknown").await;
     let found =
         keys.iter().find(|found| found["key"] == key).unwrap_or_else(|| panic!("{key} is not unknown: {keys:?}"));
