@@ -6,6 +6,7 @@ use tokio::task::JoinHandle;
 use super::streams::{EVENTS, cause_of, feed, open, pay, status, trailer};
 use crate::harness::operator::Operator;
 use crate::harness::redis::RedisFixture;
+use crate::harness::relay::remote;
 use crate::harness::wire::Head;
 use crate::harness::{
     Exchange, Feed, Response, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route,
@@ -152,6 +153,29 @@ async fn a_reader_that_stops_holds_its_stream_and_no_more_and_slows_neither_the_
     eventually(TEST_TIMEOUT, async || (held().await == 0).then_some(())).await;
     let replay = pay(&world, "k-1").send().await;
     assert_eq!((replay.oncegate_status(), replay.body.len()), (Some("replayed"), PIECES * PIECE));
+    assert_eq!(world.upstream.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_stream_whose_outcome_waits_for_the_store_says_so_at_its_end_and_holds_nothing_meanwhile() {
+    let long_lease = "lease = { heartbeat = \"20s\", expiry = \"60s\" }";
+    let (world, wire) = remote(|setup| setup.store(long_lease).route(&route("pay", ""))).await;
+    let feed = feed(&world, EVENTS);
+    let (first, head) = open(pay(&world, "k-1")).await;
+    let body = "x".repeat(64 << 10);
+    feed.send(&*body);
+    wire.cut();
+    feed.end();
+    let first = read(first, head).await.1.unwrap();
+    assert_eq!((&*first.text(), trailer(&first.trailers, "oncegate-status")), (&*body, Some("unstored")));
+    let held = async || Metrics::of(&world.proxy).await.get("oncegate_held_body_bytes");
+    eventually(TEST_TIMEOUT, async || (held().await == 0.0).then_some(())).await;
+    let again = pay(&world, "k-1").send().await;
+    assert_eq!((&*again.text(), again.oncegate_status()), (&*body, Some("unstored")));
+    wire.restore();
+    let replay =
+        async || Some(pay(&world, "k-1").send().await).filter(|again| again.oncegate_status() == Some("replayed"));
+    assert_eq!(eventually(TEST_TIMEOUT, replay).await.text(), body);
     assert_eq!(world.upstream.calls(), 1);
 }
 
