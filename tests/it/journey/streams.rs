@@ -219,6 +219,25 @@ async fn a_retry_joins_the_stream_from_its_beginning_and_all_get_identical_bytes
 }
 
 #[tokio::test]
+async fn a_joined_stream_lacks_the_trailers_that_a_replay_lacks() {
+    let lines = "in_flight = \"wait\"\nreplay = { drop_headers = [\"X-Once\"] }";
+    let world = World::guarding(Store::sqlite(), lines).await;
+    let feed = Feed::new();
+    let answer = Answer::fed(200, EVENTS, &feed).field("Trailer", "X-Once, X-Sum");
+    world.upstream.then(answer.trailer("X-Once", "1").trailer("X-Sum", "2"));
+    let (mut first, _) = open(pay(&world, "k-1")).await;
+    let (mut joined, _) = open(pay(&world, "k-1")).await;
+    feed.end();
+    let own =
+        |trailers: &[(String, String)]| ["x-once", "x-sum"].map(|name| trailer(trailers, name).map(str::to_owned));
+    let [first, joined] = [&mut first, &mut joined].map(|reader| rest(reader, Vec::new()));
+    assert_eq!(own(&first.await.unwrap().1), [Some("1".to_owned()), Some("2".to_owned())]);
+    let dropped = own(&joined.await.unwrap().1);
+    assert_eq!(dropped, [None, Some("2".to_owned())]);
+    assert_eq!(own(&replay(&world, "k-1").await.trailers), dropped);
+}
+
+#[tokio::test]
 async fn who_joins_depends_on_the_policy_and_on_what_the_client_prefers() {
     for (policy, field, expected) in [
         ("conflict", ("Accept", EVENTS), None),

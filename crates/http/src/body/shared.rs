@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use http_body::Frame;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -42,6 +42,8 @@ pub struct BodyReader {
     number: usize,
     /// Whether it gets the trailers.
     accepts_trailers: bool,
+    /// The names of trailers that it does not get.
+    withheld: Vec<HeaderName>,
 }
 
 #[derive(Debug)]
@@ -231,7 +233,7 @@ impl BodySource {
             state.readers.push(None);
         }
         state.readers[number] = Some(place);
-        Some(BodyReader { body: Arc::clone(&self.0), number, accepts_trailers })
+        Some(BodyReader { body: Arc::clone(&self.0), number, accepts_trailers, withheld: Vec::new() })
     }
 }
 
@@ -288,6 +290,12 @@ impl State {
 }
 
 impl BodyReader {
+    /// Leaves these trailers out.
+    pub fn without_trailers(mut self, withheld: Vec<HeaderName>) -> Self {
+        self.withheld = withheld;
+        self
+    }
+
     /// Polls the next frame.
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let mut state = self.body.state.lock();
@@ -317,8 +325,12 @@ impl BodyReader {
             Some(BodyEnd::Broken) => Poll::Ready(Some(Err("the body broke off".into()))),
             Some(BodyEnd::Whole(trailers)) => {
                 let has_them = std::mem::replace(&mut place.has_trailers, true);
-                let rest = self.accepts_trailers && !has_them && !trailers.is_empty();
-                Poll::Ready(rest.then(|| Ok(Frame::trailers(trailers.clone()))))
+                if !self.accepts_trailers || has_them {
+                    return Poll::Ready(None);
+                }
+                let mut trailers = trailers.clone();
+                self.withheld.iter().for_each(|name| drop(trailers.remove(name)));
+                Poll::Ready((!trailers.is_empty()).then(|| Ok(Frame::trailers(trailers))))
             }
         }
     }
