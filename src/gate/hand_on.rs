@@ -30,7 +30,7 @@ use oncegate_domain::state::{CompletedResponse, KeyState};
 use oncegate_domain::unknown_cause::{BodyStop, UnknownCause};
 use oncegate_http::body::body_budget::{BudgetShare, SMALL_BODY};
 use oncegate_http::body::pooled::PooledBody;
-use oncegate_http::body::shared::BodyWriter;
+use oncegate_http::body::shared::StreamWriter;
 use oncegate_http::protocol::directives::ServiceDirectives;
 use oncegate_http::protocol::grpc::CallProtocol;
 use oncegate_http::protocol::status::OncegateStatus;
@@ -86,7 +86,7 @@ struct HandOn {
     /// The recent latency of the route's attempts.
     latency: Arc<LatencyEwma>,
     status: StreamStatus,
-    writer: BodyWriter,
+    writer: StreamWriter,
     times: AttemptTimes,
     /// The length that the head names.
     length: Option<u64>,
@@ -113,7 +113,7 @@ pub(super) fn hand_on(
         };
         StreamStatus::InHead(directives.apply(route, status, &head.headers, None).verdict)
     };
-    let writer = BodyWriter::new(share);
+    let writer = StreamWriter::new(share);
     let source = writer.source();
     let body = source.read_from(0, context.accepts_trailers).expect("a body that is kept has a beginning");
     if begun.streams {

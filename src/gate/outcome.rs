@@ -11,7 +11,7 @@ use oncegate_domain::operation::OperationId;
 use oncegate_domain::response::StoredResponse;
 use oncegate_domain::response_policy::ResponseVerdict;
 use oncegate_domain::state::CompletedResponse;
-use oncegate_http::body::shared::BodyReader;
+use oncegate_http::body::shared::StreamReader;
 use oncegate_http::body::{ConnectionGuard, ConnectionGuards};
 use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
 use oncegate_http::protocol::status::OncegateStatus;
@@ -67,7 +67,7 @@ pub struct StreamedResponse {
     pub(super) length: Option<u64>,
     pub(super) status: StreamStatus,
     /// The body. It ends after the attempt is settled.
-    pub(super) body: BodyReader,
+    pub(super) body: StreamReader,
     /// Ends the response with its client's connection, where somebody waits to learn that the client has left.
     pub(super) tie: Option<ConnectionGuard>,
 }

@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::fingerprint::{Fingerprint, Recipe};
-use oncegate_http::body::shared::BodySource;
+use oncegate_http::body::shared::StreamSource;
 
 /// A response that streams.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct RunningStream {
     /// The service's `Trailer` field.
     pub announced_trailers: Option<HeaderValue>,
     /// Its body.
-    pub body: BodySource,
+    pub body: StreamSource,
 }
 
 impl RunningStream {

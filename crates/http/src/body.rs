@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use body_budget::{Arrived, BudgetShare};
 use pooled::PooledBody;
 use request_body::{RequestBody, RequestBodyError};
-use shared::BodyReader;
+use shared::StreamReader;
 
 pub mod arrival_rate;
 pub mod body_budget;
@@ -44,7 +44,7 @@ pub enum Body {
     Teed(TeedBody),
     /// A body that one of our tasks passes on, perhaps to several clients: see `gate::hand_on`. It may keep a [`ConnectionGuard`] until it is
     /// dropped.
-    Shared(BodyReader, Option<ConnectionGuard>),
+    Shared(StreamReader, Option<ConnectionGuard>),
 }
 
 /// Counts live [`ConnectionGuard`]s: the requests that must end with their client's connection, or a body that is still being sent.

@@ -233,7 +233,7 @@ mod tests {
     use http_body_util::BodyExt;
     use tokio::time::{sleep, timeout};
 
-    use super::super::shared::BodyWriter;
+    use super::super::shared::StreamWriter;
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -252,8 +252,8 @@ mod tests {
     }
 
     /// A body whose writer has sent nothing yet.
-    fn open() -> (BodyWriter, Body) {
-        let writer = BodyWriter::new(BodyBudget::new(1 << 30).share());
+    fn open() -> (StreamWriter, Body) {
+        let writer = StreamWriter::new(BodyBudget::new(1 << 30).share());
         let reader = writer.source().read_from(0, true).expect("it is kept");
         (writer, Body::Shared(reader, None))
     }

@@ -29,15 +29,15 @@ const JOINED_MAX: usize = 4 * 1024;
 
 /// The writer's side. Dropping it before [`Self::end`] breaks the body off.
 #[derive(Debug)]
-pub struct BodyWriter(Arc<SharedBody>);
+pub struct StreamWriter(Arc<SharedBody>);
 
 /// A body that further readers can join.
 #[derive(Clone, Debug)]
-pub struct BodySource(Arc<SharedBody>);
+pub struct StreamSource(Arc<SharedBody>);
 
 /// One reader's side.
 #[derive(Debug)]
-pub struct BodyReader {
+pub struct StreamReader {
     body: Arc<SharedBody>,
     number: usize,
     /// Whether it gets the trailers.
@@ -64,7 +64,7 @@ struct State {
     is_kept: bool,
     end: Option<BodyEnd>,
     /// The readers by number; `None` for one that is gone.
-    readers: Vec<Option<Place>>,
+    readers: Vec<Option<ReaderPlace>>,
 }
 
 #[derive(Debug)]
@@ -75,7 +75,7 @@ enum BodyEnd {
 
 /// A reader's place.
 #[derive(Debug, Default)]
-struct Place {
+struct ReaderPlace {
     /// The number of the next piece.
     piece: usize,
     /// The bytes to skip of it.
@@ -86,7 +86,7 @@ struct Place {
     is_cut: bool,
 }
 
-impl BodyWriter {
+impl StreamWriter {
     /// An empty body, whose bytes count in `share`. The share may count the first bytes already. The body is kept as a whole.
     pub fn new(share: BudgetShare) -> Self {
         let state = State {
@@ -102,8 +102,8 @@ impl BodyWriter {
     }
 
     /// The body, for readers.
-    pub fn source(&self) -> BodySource {
-        BodySource(Arc::clone(&self.0))
+    pub fn source(&self) -> StreamSource {
+        StreamSource(Arc::clone(&self.0))
     }
 
     /// Adds the next bytes.
@@ -191,7 +191,7 @@ impl BodyWriter {
     }
 }
 
-impl Drop for BodyWriter {
+impl Drop for StreamWriter {
     fn drop(&mut self) {
         self.0.change(|state| {
             state.end.get_or_insert(BodyEnd::Broken);
@@ -199,7 +199,7 @@ impl Drop for BodyWriter {
     }
 }
 
-impl BodySource {
+impl StreamSource {
     /// What there is of the body, if all of it is kept.
     pub fn kept(&self) -> Option<Bytes> {
         let state = self.0.state.lock();
@@ -218,12 +218,12 @@ impl BodySource {
 
     /// A reader that begins at this byte; `None` if that byte is gone or is still to come, or if the body has ended: the key has an
     /// outcome by then, and perhaps another attempt.
-    pub fn read_from(&self, byte: usize, accepts_trailers: bool) -> Option<BodyReader> {
+    pub fn read_from(&self, byte: usize, accepts_trailers: bool) -> Option<StreamReader> {
         let mut state = self.0.state.lock();
         if !state.is_kept || byte > state.held || state.end.is_some() {
             return None;
         }
-        let mut place = Place { skip: byte, ..Place::default() };
+        let mut place = ReaderPlace { skip: byte, ..ReaderPlace::default() };
         while let Some(piece) = state.pieces.get(place.piece).filter(|piece| piece.len() <= place.skip) {
             place.skip -= piece.len();
             place.piece += 1;
@@ -233,7 +233,7 @@ impl BodySource {
             state.readers.push(None);
         }
         state.readers[number] = Some(place);
-        Some(BodyReader { body: Arc::clone(&self.0), number, accepts_trailers, withheld: Vec::new() })
+        Some(StreamReader { body: Arc::clone(&self.0), number, accepts_trailers, withheld: Vec::new() })
     }
 }
 
@@ -249,7 +249,7 @@ impl SharedBody {
     }
 }
 
-impl Place {
+impl ReaderPlace {
     fn at(&self) -> (usize, usize) {
         (self.piece, self.skip)
     }
@@ -272,7 +272,7 @@ impl State {
 
     /// The place of the slowest reader.
     fn slowest(&self) -> Option<(usize, usize)> {
-        self.readers.iter().flatten().filter(|place| !place.is_cut).map(Place::at).min()
+        self.readers.iter().flatten().filter(|place| !place.is_cut).map(ReaderPlace::at).min()
     }
 
     /// Drops the pieces that every reader has read, unless the body is kept.
@@ -289,7 +289,7 @@ impl State {
     }
 }
 
-impl BodyReader {
+impl StreamReader {
     /// Leaves these trailers out.
     pub fn without_trailers(mut self, withheld: Vec<HeaderName>) -> Self {
         self.withheld = withheld;
@@ -347,7 +347,7 @@ impl BodyReader {
     }
 }
 
-impl Drop for BodyReader {
+impl Drop for StreamReader {
     fn drop(&mut self) {
         let mut state = self.body.state.lock();
         state.readers[self.number] = None;
@@ -357,7 +357,7 @@ impl Drop for BodyReader {
     }
 }
 
-impl http_body::Body for BodyReader {
+impl http_body::Body for StreamReader {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -377,12 +377,12 @@ mod tests {
 
     const STALL: Duration = Duration::from_secs(30);
 
-    fn writer() -> (BodyWriter, Arc<BodyBudget>) {
+    fn writer() -> (StreamWriter, Arc<BodyBudget>) {
         let budget = BodyBudget::new(8 << 20);
-        (BodyWriter::new(budget.share()), budget)
+        (StreamWriter::new(budget.share()), budget)
     }
 
-    fn reader(writer: &BodyWriter) -> BodyReader {
+    fn reader(writer: &StreamWriter) -> StreamReader {
         writer.source().read_from(0, true).expect("the body is kept")
     }
 
