@@ -65,9 +65,10 @@ test: ## All tests, on real services that they start themselves; installs what i
 	@npm ci --prefix tests/page --ignore-scripts --no-audit --no-fund --silent || echo "no npm: accessibility is not checked" >&2
 	@python3 -m venv $${CARGO_TARGET_DIR:-target}/recipes && \
 	    $${CARGO_TARGET_DIR:-target}/recipes/bin/pip install --quiet --disable-pip-version-check -r examples/recipes/requirements.txt || \
-	    echo "no pip: the recipes for Stripe's SDK and gRPC are skipped" >&2
-	@# Most tests wait for something: four at a time use two cores.
-	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} cargo test --locked --workspace
+	    echo "no pip: the recipes with clients from PyPI are skipped" >&2
+	@npm ci --prefix examples/recipes --ignore-scripts --no-audit --no-fund --silent || echo "no npm: the recipe model-api is skipped" >&2
+	@# Most tests wait for something: six at a time use two cores.
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-6} cargo test --locked --workspace
 
 fuzz: ## Searches for inputs that break a property of fuzz/, a minute for each target; FUZZ_SECONDS, FUZZ=framing; needs nightly
 	FUZZ="$(FUZZ)" scripts/fuzz

@@ -484,6 +484,7 @@ fn the_table_of_schemes_is_that_of_the_code() {
                 CredentialLife::Same => "yes",
                 CredentialLife::SameUnlessSigned => "without a signature",
                 CredentialLife::Differs => "**no: refused**",
+                CredentialLife::NamesNobody => "**no: ignored**",
             };
             format!("| {} | {life} | {} |", names.join(", "), row.reason)
         })

@@ -1,5 +1,5 @@
 //! Checks the structure: modules use only lower layers, files use each other in one direction, files stay small, each
-//! type name is defined once, no crate has unsafe code, and each SQL file starts with its name.
+//! type name is defined once, no crate has unsafe code, each SQL file starts with its name, and tests wait for events.
 
 #![allow(clippy::unwrap_used)]
 
@@ -366,6 +366,32 @@ fn every_sql_file_starts_with_its_name() {
             assert!(first.starts_with(&format!("-- {name}: ")), "{} begins with {first:?}", file.display());
         }
     }
+}
+
+/// A fixed wait is too short on a busy machine and too long on all others. Above one that has a reason, such as the pace of a load or
+/// the slowness of a service, a comment begins with [`TIME`] and says the reason. The harness may pause between two looks.
+#[test]
+fn tests_wait_for_events_and_not_for_time() {
+    const TIME: &str = "// Time and not an event: ";
+    let folder = root().join("tests/it");
+    let (mut allowed, mut wrong) = (0, Vec::new());
+    for file in files(&folder, "rs").iter().filter(|file| !file.starts_with(folder.join("harness"))) {
+        let text = fs::read_to_string(file).unwrap();
+        let lines: Vec<_> = text.lines().map(str::trim).collect();
+        for (number, line) in lines.iter().enumerate() {
+            let code = line.split("//").next().unwrap();
+            if !["sleep(", "sleep_until(", "sleep_ms("].iter().any(|wait| code.contains(wait)) {
+                continue;
+            }
+            let mut comment = lines[..number].iter().rev().take_while(|line| line.starts_with("//"));
+            match comment.any(|line| line.starts_with(TIME)) {
+                true => allowed += 1,
+                false => wrong.push(format!("{}:{}: {line}", file.display(), number + 1)),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "wait for an event, or write `{TIME}…` above:\n{}", wrong.join("\n"));
+    assert!(allowed > 5, "{allowed} waits are too few: they are not found");
 }
 
 #[test]

@@ -27,6 +27,7 @@ mod request;
 mod restate;
 mod results;
 mod service;
+mod streams;
 mod testbed;
 mod throughput;
 
@@ -87,6 +88,7 @@ async fn run_part(part: Part, testbed: &Testbed, report: &mut BenchmarkReport) -
         Part::Restate => restate::run(testbed, report).await,
         Part::Middleware => middleware::run(testbed, report).await,
         Part::Earlier => earlier::run(testbed, report).await,
+        Part::Streams => streams::run(testbed, report).await,
         Part::Instances => instances::run(testbed, report).await,
         Part::Canonical => {
             canonical::run(&testbed.options, report);

@@ -51,6 +51,8 @@ pub enum Part {
     Middleware,
     /// This program in turn with an earlier one, by its name: ONCEGATE_BENCH_EARLIER has the earlier one's path
     Earlier,
+    /// A thousand event streams of 30 s beside HAProxy and nginx, with --full or by its name
+    Streams,
     /// Two instances on one PostgreSQL against one
     Instances,
     /// Canonical JSON and its hash
@@ -80,7 +82,7 @@ impl Options {
     fn includes(&self, part: Part) -> bool {
         match part {
             _ if !self.only.is_empty() => self.only.contains(&part),
-            Part::Restate | Part::Middleware => self.full,
+            Part::Restate | Part::Middleware | Part::Streams => self.full,
             Part::Earlier => false,
             _ => true,
         }

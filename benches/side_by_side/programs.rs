@@ -76,12 +76,16 @@ delivery = \"async\"
 
 /// Starts HAProxy with a thread for each core, kept and shared connections to the service, and no logs.
 pub fn start_haproxy(upstream: SocketAddr) -> Option<Process> {
+    start_haproxy_with(upstream, 2000)
+}
+
+fn start_haproxy_with(upstream: SocketAddr, connections_max: usize) -> Option<Process> {
     let program = find("haproxy")?.to_str()?.to_owned();
     Some(Process::start(1, |home, addresses| {
         let configuration = format!(
             "global
   nbthread {cores}
-  maxconn 2000
+  maxconn {connections_max}
 defaults
   mode http
   http-reuse always
@@ -158,6 +162,63 @@ http {{
             pass_through = addresses[0],
             cache = addresses[1],
             default_cache = addresses[2]
+        );
+        let file = write_file(home, "nginx.conf", &configuration);
+        let arguments = [&program, "-e", "stderr", "-p", &home.to_string_lossy(), "-c", &file];
+        arguments.map(str::to_owned).to_vec()
+    }))
+}
+
+/// Starts Oncegate for a thousand streams at once: each has a connection to the service.
+pub fn start_streaming_oncegate(upstream: SocketAddr, store: &str) -> Process {
+    Process::start(1, |home, addresses| {
+        let listen = addresses[0];
+        let configuration = format!(
+            "listen = \"{listen}\"
+upstream = \"http://{upstream}\"
+limits = {{ upstream_connections = 2000 }}
+[store]
+url = \"{store}\"
+"
+        );
+        let file = write_file(home, "oncegate.toml", &configuration);
+        [&this_program(), "run", "--admin", "127.0.0.1:0", "--config", &file].map(str::to_owned).to_vec()
+    })
+}
+
+/// Starts HAProxy for a thousand streams: it passes each piece on as it comes.
+pub fn start_streaming_haproxy(upstream: SocketAddr) -> Option<Process> {
+    start_haproxy_with(upstream, 4000)
+}
+
+/// Starts nginx for a thousand streams: with `proxy_buffering off` it passes each piece on as it comes.
+pub fn start_streaming_nginx(upstream: SocketAddr) -> Option<Process> {
+    let program = find("nginx")?.to_str()?.to_owned();
+    Some(Process::start(1, |home, addresses| {
+        let folder = home.display();
+        let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
+        let temporary: String = ["client_body", "proxy", "fastcgi", "scgi", "uwsgi"]
+            .map(|module| format!("  {module}_temp_path {folder}/{module};\n"))
+            .concat();
+        let configuration = format!(
+            "{user}
+daemon off;
+worker_processes {cores};
+pid {folder}/pid;
+events {{ worker_connections 4000; }}
+http {{
+  access_log off;
+{temporary}
+  proxy_http_version 1.1;
+  proxy_buffering off;
+  server {{
+    listen {listen};
+    location / {{ proxy_pass http://{upstream}; }}
+  }}
+}}
+",
+            cores = cores(),
+            listen = addresses[0],
         );
         let file = write_file(home, "nginx.conf", &configuration);
         let arguments = [&program, "-e", "stderr", "-p", &home.to_string_lossy(), "-c", &file];

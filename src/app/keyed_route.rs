@@ -32,7 +32,7 @@ pub(super) struct RouteRequests {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KeyLookup {
     scope: String,
-    /// `path`, `service`, or `route` and the name that the keys are made under.
+    /// `path` and what else is a part of it, `service`, or `route` and the name that the keys are made under.
     space: String,
     place: String,
     syntax: String,
@@ -54,6 +54,8 @@ impl From<&Route> for KeyedRoute {
         let scope: Vec<_> = route.scope.parts.iter().map(describe_part).collect();
         let sources: Vec<_> = route.key.sources.iter().map(describe_source).collect();
         let space = match route.space {
+            KeySpace::Path if route.dialect.names_tools() => "path, JSON-RPC method and name".into(),
+            KeySpace::Path if route.dialect.is_jsonrpc() => "path, JSON-RPC method".into(),
             KeySpace::Path => "path".into(),
             KeySpace::Route => format!("route {}", route.space_name()),
             KeySpace::Service => "service".into(),
@@ -79,6 +81,7 @@ fn describe_source(source: &KeySource) -> String {
         KeySource::Body(pointer) => format!("body:{:?}", pointer.to_string()),
         KeySource::Form(name) => format!("form:{name:?}"),
         KeySource::Header(name) => format!("header:{:?}", name.as_str()),
+        KeySource::Payload(name, pointer) => format!("payload:{:?}", format!("{name}#{pointer}")),
         KeySource::Query(name) => format!("query:{name:?}"),
     }
 }

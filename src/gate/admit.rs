@@ -28,13 +28,13 @@ use oncegate_http::protocol::fields;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::upstream::UpstreamClient;
 
+use body_operation::BodyOperation;
 use identity::{KeySearch, RequestIdentity};
 use incoming::{Incoming, Realm};
 use key_location::{NOMINATED_FIELD, check_nominated, check_without_key};
 use observed::Observation;
 use origin::request_origin;
 use read_body::BodyReader;
-use read_only::{may_only_read, only_reads};
 use route_search::{RouteSearch, find_route};
 
 pub use guarded_request::GuardedRequest;
@@ -43,6 +43,7 @@ pub use message::Message;
 pub(super) use reservation::fresh_token;
 pub(super) use route_search::check_path;
 
+mod body_operation;
 pub mod explain;
 pub(super) mod fingerprinting;
 mod guarded_request;
@@ -54,7 +55,6 @@ mod method_override;
 pub(super) mod observed;
 pub(super) mod origin;
 pub(super) mod read_body;
-mod read_only;
 mod reservation;
 mod route_search;
 mod scope;
@@ -127,16 +127,32 @@ impl Gate {
         }
         let mut share = self.instance.bodies.share();
         let mut reader = BodyReader::new(body, &head.headers);
-        if may_only_read(&head, route)
-            && let Some(whole) = reader.read(route.max_request_body, &mut share).await?
-        {
-            if only_reads(&head, &whole, route, &self.fingerprinting).await {
-                check_nominated(&head.headers, route)?;
-                context.unguard();
-                let passing = pass(head, Body::whole(whole).counted_in(share), &active.upstream, Some(route));
-                return Ok(Admission::Unguarded(Box::new(PassThroughRequest { only_reads: true, ..*passing })));
+        // The body and the operation of a request whose key may be in both of its parts, or whose operation is a part of its space.
+        let (mut whole, mut operation) = (None, None);
+        if body_operation::is_needed(&head, route) {
+            match reader.read(route.max_request_body, &mut share).await? {
+                None if route.dialect.is_jsonrpc() => return Err(Refusal::RequestTooLarge(route.max_request_body)),
+                None => {}
+                Some(body) => match body_operation::read(&head, &body, route, &self.fingerprinting).await {
+                    BodyOperation::Passes { only_reads } => {
+                        check_nominated(&head.headers, route)?;
+                        context.unguard();
+                        let passing = pass(head, Body::whole(body).counted_in(share), &active.upstream, Some(route));
+                        return Ok(Admission::Unguarded(Box::new(PassThroughRequest { only_reads, ..*passing })));
+                    }
+                    BodyOperation::Refused(refusal) => return Err(refusal),
+                    BodyOperation::Call(call) => {
+                        context.note_rpc_id(call.id);
+                        operation = Some(call.operation);
+                        whole = Some(body.clone());
+                        reader.put_back(body);
+                    }
+                    BodyOperation::Unnamed => {
+                        whole = route.dialect.is_jsonrpc().then(|| body.clone());
+                        reader.put_back(body);
+                    }
+                },
             }
-            reader.put_back(whole);
         }
         let salt = self.instance.salt.current();
         let realm = Realm { service: &self.instance.config.service, salt: salt.salt };
@@ -144,10 +160,11 @@ impl Gate {
             verifier: active.token_verifier.as_deref(),
             // A key that was stored under other limits is still found.
             key_limits: KeyLimits::WIDEST,
+            operation: operation.as_ref(),
             ..Incoming::new((&head, path), &origin, route, realm, &live.config.secrets)
         };
         let identified = match check_nominated(&head.headers, route) {
-            Ok(()) => incoming.identify(None).await,
+            Ok(()) => incoming.identify(whole.as_deref()).await,
             Err(refusal) => Err(refusal),
         };
         let mut search = identified.inspect_err(|_| echo_valid_key(&head, route, context))?;
@@ -157,12 +174,12 @@ impl Gate {
         // Checked before the body is read: a client that waits for `100 Continue` then sends no body in vain.
         let mut broken_rule = self.check_head(&search, &incoming, salt.is_provisional, context).await?;
         if search == KeySearch::NoKey {
-            // Read without a key only where one is required.
-            if route.key.required || reader.has_begun() {
+            // A body of GraphQL is read without a key only where one is required.
+            if route.key.required || whole.is_none() && reader.has_begun() {
                 return Err(key_location::missing(&route.key, &head.headers));
             }
             context.unguard();
-            let body = Body::Streaming(reader.into_unread()).counted_in(share);
+            let body = whole.map_or_else(|| Body::Streaming(reader.into_unread()), Body::whole).counted_in(share);
             return Ok(Admission::Unguarded(pass(head, body, &active.upstream, Some(route))));
         }
         let data = match (reader.read(route.max_request_body, &mut share).await?, &search) {

@@ -16,6 +16,7 @@ use oncegate_domain::response::StoredResponse;
 use oncegate_domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus};
 use oncegate_domain::retry::{DeliveryAttempt, RetryPolicy};
 use oncegate_domain::unknown_cause::UnknownCause;
+use oncegate_http::protocol::payment_challenge::is_payment_challenge;
 use oncegate_http::protocol::retry_after::requested_pause;
 use oncegate_machine::jitter::random_fraction;
 
@@ -74,8 +75,8 @@ pub(super) fn unknown(lease: AttemptLease, route: &Route, cause: UnknownCause) -
 /// Whether the same request would get the same response. If the route's status table does not release the status, the
 /// service itself has said that the request was not executed.
 pub(super) fn is_final(route: &Route, status: ServiceStatus, headers: &HeaderMap) -> bool {
-    let retry_after = headers.contains_key(RETRY_AFTER);
-    !status.may_pass() && !retry_after && route.statuses.verdict_on(status, retry_after) == ResponseVerdict::Release
+    let by_status = route.statuses.verdict_on(status, is_payment_challenge(status, headers));
+    !status.may_pass() && !headers.contains_key(RETRY_AFTER) && by_status == ResponseVerdict::Release
 }
 
 fn pause(route: &Route, delivery: &DeliveryAttempt, is_final: bool, retry_after: Option<Duration>) -> Duration {

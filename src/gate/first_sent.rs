@@ -21,9 +21,7 @@ pub(super) fn check(headers: &HeaderMap, route: &Route, now: impl FnOnce() -> Sy
     match (route.dialect, route.age_limit()) {
         (_, None) => Ok(()),
         (Dialect::Repeatability, Some(limit)) => check_repeatable(headers, limit, route.ahead_limit(), now()),
-        (Dialect::Acp | Dialect::Graphql | Dialect::Ietf | Dialect::Stripe, Some(limit)) => {
-            check_age(headers, limit, now())
-        }
+        (_, Some(limit)) => check_age(headers, limit, now()),
     }
 }
 

@@ -16,7 +16,7 @@ use oncegate_http::body::Body;
 use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
 use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_http::protocol::stored_response::http_date;
-use oncegate_http::protocol::{fields, grpc, prefer};
+use oncegate_http::protocol::{fields, grpc, jsonrpc, prefer};
 
 impl Outcome {
     /// Renders the outcome for the request that `context` belongs to.
@@ -39,14 +39,15 @@ impl Outcome {
             Self::Bypassed(outcome) => return outcome.render_as(status, context, problem_base),
             // A gRPC client has no other way to ask again than the same call.
             Self::InFlight(retry_after) if context.is_call => grpc::refusal_response(&Refusal::InFlight(retry_after)),
-            Self::Accepted { progress, .. } if context.is_call => {
-                let wait = RetryAfter::new(progress.retry_after().unwrap_or(DEFAULT_RETRY_AFTER));
-                grpc::refusal_response(&match progress {
-                    AcceptedProgress::Pending(_) => Refusal::InFlight(wait),
-                    AcceptedProgress::Unknown(_) | AcceptedProgress::Dead => Refusal::OutcomeUnknown(wait),
-                })
-            }
+            Self::Accepted { progress, .. } if context.is_call => grpc::refusal_response(&accepted_refusal(progress)),
             Self::Refused(refusal) if context.is_call => grpc::refusal_response(&refusal),
+            // A JSON-RPC client reads errors and results, and no 202.
+            Self::InFlight(retry_after) if context.rpc_id().is_some() => {
+                refuse(&Refusal::InFlight(retry_after), context, problem_base)
+            }
+            Self::Accepted { progress, .. } if context.rpc_id().is_some() => {
+                refuse(&accepted_refusal(progress), context, problem_base)
+            }
             Self::Accepted { operation, progress } => {
                 accepted(operation, progress.retry_after().map(RetryAfter::new), context)
             }
@@ -59,7 +60,7 @@ impl Outcome {
                 response
             }
             Self::InFlight(retry_after) => pending("{\"state\":\"in_flight\"}".to_owned(), Some(retry_after)),
-            Self::Refused(refusal) => context.answer_shape().render(&refusal, problem_base),
+            Self::Refused(refusal) => refuse(&refusal, context, problem_base),
             Self::Released(response) | Self::Unknown(response) | Self::Unstored { response, .. } => {
                 live(response, context)
             }
@@ -76,6 +77,20 @@ impl Outcome {
         }
         response
     }
+}
+
+/// The refusal that a client gets which has no other way to ask for an accepted operation than the same call.
+fn accepted_refusal(progress: AcceptedProgress) -> Refusal {
+    let wait = RetryAfter::new(progress.retry_after().unwrap_or(DEFAULT_RETRY_AFTER));
+    match progress {
+        AcceptedProgress::Pending(_) => Refusal::InFlight(wait),
+        AcceptedProgress::Unknown(_) | AcceptedProgress::Dead => Refusal::OutcomeUnknown(wait),
+    }
+}
+
+/// The answer to a refused request, in the form of its route's dialect.
+fn refuse(refusal: &Refusal, context: &ResponseContext, problem_base: &str) -> Response<Body> {
+    context.answer_shape().render(refusal, problem_base, context.rpc_id())
 }
 
 /// Renders a refusal.
@@ -106,6 +121,9 @@ fn stored(completed: CompletedResponse, context: &ResponseContext) -> Response<B
     }
     if context.is_call {
         grpc::move_status_behind_message(&mut stored);
+    }
+    if let Some(id) = context.rpc_id() {
+        jsonrpc::set_id(&mut stored, id);
     }
     let mut response = live(stored, context);
     let headers = response.headers_mut();

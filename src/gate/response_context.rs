@@ -14,6 +14,7 @@ use crate::instance::metrics::RouteMetrics;
 use crate::instance::observability::Observability;
 use crate::instance::request_trace::{RequestTrace, TraceStage};
 use oncegate_config::{CorsPolicy, Route, RouteMode};
+use oncegate_domain::jsonrpc::RpcId;
 use oncegate_http::body::Body;
 use oncegate_http::protocol::answer_shape::AnswerShape;
 use oncegate_http::protocol::status::OncegateStatus;
@@ -41,6 +42,8 @@ pub struct ResponseContext {
     key_field: Option<(HeaderName, HeaderValue)>,
     /// The form of Oncegate's own answers.
     shape: AnswerShape,
+    /// The id of a JSON-RPC call, which its answer has to have.
+    rpc_id: Option<RpcId>,
     began: Option<Instant>,
     pub(super) trace: Option<Arc<RequestTrace>>,
 }
@@ -73,6 +76,16 @@ impl ResponseContext {
     /// The form of Oncegate's own answers to the request.
     pub(super) fn answer_shape(&self) -> AnswerShape {
         self.shape
+    }
+
+    /// Notes the id of a JSON-RPC call.
+    pub(super) fn note_rpc_id(&mut self, id: RpcId) {
+        self.rpc_id = Some(id);
+    }
+
+    /// The id of the request, if it is a JSON-RPC call.
+    pub(super) fn rpc_id(&self) -> Option<&RpcId> {
+        self.rpc_id.as_ref()
     }
 
     /// A body with its trailers, if the client understands them (RFC 9110 section 6.5.1). Announces them in `headers`,

@@ -97,8 +97,12 @@ impl Gate {
     }
 
     /// Joins the response of the key's attempt on this instance, from its beginning or from the event that the client has not received.
-    /// Never ends if the response does not stream, is not kept, or answers another request.
+    /// Never ends if the response does not stream, is not kept, or answers another request. A response of JSON-RPC carries the `id` of
+    /// the first request: its duplicates wait for the replay, which has their own.
     async fn attach(&self, guarded: &GuardedRequest, context: &ResponseContext) -> StreamedResponse {
+        if context.rpc_id().is_some() {
+            return std::future::pending().await;
+        }
         let stream = self.instance.wait_groups.stream(&self.instance, guarded.reserve_request.id).await;
         let begin = || {
             let unread = match &context.last_event_id {

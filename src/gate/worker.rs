@@ -76,7 +76,11 @@ fn key_fields(config: &Config) -> Vec<HeaderName> {
     for source in config.routes.iter().flat_map(|route| &route.key.sources) {
         match source {
             KeySource::Header(name) if !names.contains(name) => names.push(name.clone()),
-            KeySource::Body(_) | KeySource::Form(_) | KeySource::Header(_) | KeySource::Query(_) => {}
+            KeySource::Body(_)
+            | KeySource::Form(_)
+            | KeySource::Header(_)
+            | KeySource::Payload(..)
+            | KeySource::Query(_) => {}
         }
     }
     names

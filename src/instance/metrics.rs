@@ -287,6 +287,8 @@ pub enum MethodLabel {
     Options,
     /// Any other method, which may change state.
     Other,
+    /// Another method that IANA's registry calls safe.
+    OtherSafe,
     /// RFC 5789.
     Patch,
     /// RFC 9110 section 9.3.3.
@@ -309,15 +311,20 @@ impl MethodLabel {
             Method::POST => Self::Post,
             Method::PUT => Self::Put,
             Method::TRACE => Self::Trace,
+            _ if OTHER_SAFE.contains(&method.as_str()) => Self::OtherSafe,
             _ => Self::Other,
         }
     }
 
     /// Whether the method may change state. RFC 9110 section 9.2.1 calls the others safe.
     pub fn changes_state(self) -> bool {
-        !matches!(self, Self::Get | Self::Head | Self::Options | Self::Trace)
+        !matches!(self, Self::Get | Self::Head | Self::Options | Self::OtherSafe | Self::Trace)
     }
 }
+
+/// The safe methods of IANA's registry (<https://www.iana.org/assignments/http-methods>) besides those of RFC 9110: QUERY
+/// (RFC 10008), and those of WebDAV (RFC 4918, RFC 3253, RFC 5323). PRI, which is safe too, is the method of no request.
+const OTHER_SAFE: [&str; 4] = ["PROPFIND", "QUERY", "REPORT", "SEARCH"];
 
 /// The state-changing methods. Safe methods are never counted by method.
 impl Label for MethodLabel {
@@ -330,7 +337,7 @@ impl Label for MethodLabel {
             Self::Get => "GET",
             Self::Head => "HEAD",
             Self::Options => "OPTIONS",
-            Self::Other => "other",
+            Self::Other | Self::OtherSafe => "other",
             Self::Patch => "PATCH",
             Self::Post => "POST",
             Self::Put => "PUT",
@@ -342,6 +349,16 @@ impl Label for MethodLabel {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_method_is_safe_if_the_registry_says_so() {
+        for safe in ["GET", "HEAD", "OPTIONS", "PROPFIND", "QUERY", "REPORT", "SEARCH", "TRACE"] {
+            assert!(!MethodLabel::from_method(&safe.parse().unwrap()).changes_state(), "{safe}");
+        }
+        for other in ["POST", "PUT", "PATCH", "DELETE", "COPY", "LOCK", "MKCOL", "PROPPATCH", "query", "X-PAY"] {
+            assert!(MethodLabel::from_method(&other.parse().unwrap()).changes_state(), "{other}");
+        }
+    }
 
     #[test]
     fn the_answers_of_a_record_are_counted_by_what_became_of_its_attempt() {

@@ -80,9 +80,6 @@ impl World {
     }
 }
 
-/// Longer than the interval between two looks into the queue.
-const LOOKS: Duration = Duration::from_millis(1_200);
-
 /// The answer of a failing service.
 fn trouble() -> Answer {
     Answer::status(503)

@@ -472,10 +472,12 @@ async fn a_draining_proxy_bypasses_nothing() {
     world.upstream.then(Answer::status(201).hold(&hold));
     let first = world.pay("k-1").spawn();
     world.upstream.wait_for_executed(1).await;
+    let in_flight = async || Metrics::of(&world.proxy).await.get("oncegate_in_flight");
+    assert_eq!(in_flight().await, 1.0);
     wire.silence();
     // This request waits for the store when the drain begins.
     let second = world.pay("k-2").spawn();
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    eventually(TEST_TIMEOUT, async || (in_flight().await == 2.0).then_some(())).await;
     world.proxy.signal(rustix::process::Signal::TERM);
     world.proxy.wait_for_log("draining").await;
     is_unavailable(&second.await.unwrap().unwrap());

@@ -1,7 +1,5 @@
 //! Messages: each is executed once despite duplicates and crashes, and none is lost.
 
-use std::time::Duration;
-
 use crate::harness::rabbitmq::{self, Broker, Queue};
 use crate::harness::{Proxy, Setup, Store, World};
 
@@ -60,6 +58,3 @@ impl ConsumerWorld {
 pub async fn acknowledged(proxy: &Proxy, count: usize) {
     proxy.wait_for_logs("a message is acknowledged", count).await;
 }
-
-/// Longer than several retries of a held message take.
-pub const SOME_TRIES: Duration = Duration::from_secs(2);

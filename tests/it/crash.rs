@@ -6,12 +6,11 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 
 use crate::harness::full_listener::FullListener;
-use crate::harness::postgres::NOW_MS;
 use crate::harness::relay::Relay;
 use crate::harness::{Answer, Hold, Proxy, Request, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores};
+use crate::telemetry::more_store_calls;
 
 /// Waits until the lease has expired and the key is unknown.
 pub async fn becomes_unknown(request: &Request) {
@@ -129,7 +128,7 @@ struct Pair {
     upstream: Upstream,
     one: Proxy,
     other: Proxy,
-    _store: Store,
+    store: Store,
 }
 
 impl Pair {
@@ -138,7 +137,7 @@ impl Pair {
         let upstream = Upstream::start().await;
         let setup = Proxy::on(&store.url()).upstream(upstream.address).short_leases();
         let (one, other) = tokio::join!(setup.start(), setup.start());
-        Self { upstream, one, other, _store: store }
+        Self { upstream, one, other, store }
     }
 }
 
@@ -199,13 +198,17 @@ async fn an_attempt_longer_than_a_lease_stays_in_flight_while_its_proxy_lives() 
     pair.upstream.then(Answer::status(201).hold(&hold));
     let first = pay(&pair.one, "k-1").spawn();
     pair.upstream.wait_for_executed(1).await;
-    let begun = tokio::time::Instant::now();
-    eventually(TEST_TIMEOUT, async || {
+    let is_in_flight = async || {
         assert_eq!(pay(&pair.other, "k-1").send().await.outcome(), (409, "in-flight".to_owned()));
-        // Two leases, and the sweeps in them.
-        (begun.elapsed() > Duration::from_millis(2_500)).then_some(())
+    };
+    // Two leases, and the sweeps after them.
+    eventually(TEST_TIMEOUT, async || {
+        is_in_flight().await;
+        pair.store.reserved_longer_ago_than(Duration::from_secs(2)).await.then_some(())
     })
     .await;
+    more_store_calls(&pair.other, "sweep", 2).await;
+    is_in_flight().await;
     hold.release();
     let first = first.await.unwrap().unwrap();
     assert_eq!(first.oncegate_status(), Some("executed"));
@@ -240,8 +243,7 @@ async fn a_proxy_paused_past_its_lease_starts_nothing_before_the_renewal() {
     let pair = Pair::start().await;
     pair.one.signal(Signal::STOP);
     let sleeping: Vec<_> = (0..4).map(|number| pay(&pair.one, &format!("k-{number}")).spawn()).collect();
-    let begun = tokio::time::Instant::now();
-    eventually(TEST_TIMEOUT, async || (begun.elapsed() > Duration::from_millis(1_500)).then_some(())).await;
+    eventually(TEST_TIMEOUT, async || (pair.store.leases().await == 1).then_some(())).await;
     pair.one.signal(Signal::CONT);
     for (number, sleeping) in sleeping.into_iter().enumerate() {
         let answer = sleeping.await.unwrap().unwrap();
@@ -263,8 +265,7 @@ async fn a_proxy_paused_past_its_lease_starts_nothing_before_the_renewal() {
 #[tokio::test]
 async fn after_an_outage_past_every_lease_each_proxy_gets_time_to_renew() {
     let store = Store::postgres().await;
-    let Store::Postgres(database) = &store else { unreachable!() };
-    let (url, client) = (store.url(), database.client().await);
+    let url = store.url();
     let place = url.split(['@', '/']).nth(3).unwrap();
     let wire = Relay::to(place.parse().unwrap()).await;
     let upstream = Upstream::start().await;
@@ -277,12 +278,7 @@ async fn after_an_outage_past_every_lease_each_proxy_gets_time_to_renew() {
     let first = pay(&one, "k-1").spawn();
     upstream.wait_for_executed(1).await;
     wire.cut();
-    let alive = format!("select count(*) from oncegate.instances where lease_until > {NOW_MS}");
-    eventually(TEST_TIMEOUT, async || {
-        let alive: i64 = client.query_one(&alive, &[]).await.unwrap().get(0);
-        (alive == 0).then_some(())
-    })
-    .await;
+    eventually(TEST_TIMEOUT, async || (store.leases().await == 0).then_some(())).await;
     wire.restore();
     for other in &others {
         let retry = eventually(TEST_TIMEOUT, async || {
@@ -315,7 +311,8 @@ async fn a_proxy_paused_past_its_lease_while_it_connects_sends_nothing(scheme: &
     one.signal(Signal::STOP);
     becomes_unknown(&pay(&other, "k-1")).await;
     // The time for the first byte is 1.5 s: after it, a lease that is renewed first does not help either.
-    sleep(Duration::from_secs(1)).await;
+    let too_late = async || store.reserved_longer_ago_than(Duration::from_millis(1_500)).await.then_some(());
+    eventually(TEST_TIMEOUT, too_late).await;
     let mut connection = service.accept_client().await;
     one.signal(Signal::CONT);
     assert_eq!(first.await.unwrap().unwrap().outcome(), (503, "store-unavailable".to_owned()));

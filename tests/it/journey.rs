@@ -1,5 +1,6 @@
 //! Requests through the proxy, as clients and the service see them.
 
+mod browser_streams;
 mod client_faults;
 mod connections;
 mod duplicates;

@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::harness::{
     Answer, Client, Exchange, Hold, Request, Response, Store, TEST_TIMEOUT, World, eventually, h2, route,
 };
+use crate::telemetry::Metrics;
 
 fn admin(world: &World) -> Client {
     Client { address: world.proxy.admin }
@@ -56,6 +57,7 @@ fn is_overloaded(response: &Response) -> bool {
 
 #[tokio::test]
 async fn a_body_that_trickles_is_refused_within_seconds() {
+    const PACE: Duration = Duration::from_secs(1);
     let world = World::with(Store::sqlite(), |setup| setup.top("limits = { body_rate = \"512B\" }")).await;
     let begun = Instant::now();
     let trickle = |request: Request| {
@@ -66,7 +68,8 @@ async fn a_body_that_trickles_is_refused_within_seconds() {
                 loop {
                     tokio::select! {
                         response = exchange.response() => break response,
-                        () = sleep(Duration::from_secs(1)) => {}
+                        // Time and not an event: the pace of the client.
+                        () = sleep(PACE) => {}
                     }
                     exchange.write(b"x").await;
                 }
@@ -99,6 +102,7 @@ async fn an_http_2_stream_that_is_silent_is_reset_and_frees_its_connection_to_th
 
 #[tokio::test]
 async fn an_upload_that_its_service_does_not_read_blocks_no_other_stream_of_its_connection() {
+    const WITHOUT_PROGRESS: Duration = Duration::from_millis(500);
     // The system accepts its connections, and takes what fits into their buffers.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let upload = format!("mode = \"off\"\nupstream = \"http://{}\"", silent.local_addr().unwrap());
@@ -115,10 +119,10 @@ async fn an_upload_that_its_service_does_not_read_blocks_no_other_stream_of_its_
         let upload = http::Request::post("http://oncegate/upload").body(StreamBody::new(endless).boxed_unsync());
         tokio::spawn(client.send_request(upload.unwrap()));
     }
-    // All buffers on the way are full once nothing more is sent; there is no event for it.
     eventually(TEST_TIMEOUT, async || {
         let before = sent.load(Ordering::Relaxed);
-        sleep(Duration::from_millis(500)).await;
+        // Time and not an event: all buffers on the way are full once nothing more is sent.
+        sleep(WITHOUT_PROGRESS).await;
         (before > 0 && sent.load(Ordering::Relaxed) == before).then_some(())
     })
     .await;
@@ -143,6 +147,9 @@ async fn large_bodies_are_compared_as_small_ones() {
     assert_eq!(pay(&first.replace(":9999", ":9998")).send().await.status, 422);
 }
 
+/// A client that sends nothing for ten seconds is refused.
+const LONGER_THAN_A_CLIENT_MAY_BE_SILENT: Duration = Duration::from_secs(12);
+
 #[tokio::test]
 async fn a_slow_service_does_not_make_its_client_slow() {
     let world = World::start(Store::sqlite()).await;
@@ -150,7 +157,8 @@ async fn a_slow_service_does_not_make_its_client_slow() {
     world.upstream.then(Answer::status(201).hold(&hold));
     // More than all buffers on the way, so that the client has to wait for the service.
     let upload = world.post("/upload").body("x".repeat(8 << 20)).spawn();
-    sleep(Duration::from_secs(12)).await;
+    // Time and not an event: the service is slow.
+    sleep(LONGER_THAN_A_CLIENT_MAY_BE_SILENT).await;
     hold.release();
     assert_eq!(upload.await.unwrap().unwrap().status, 201);
 }
@@ -388,8 +396,11 @@ async fn requests_beyond_the_services_connections_wait_and_are_then_refused() {
         assert!(is_overloaded(&refusal), "{refusal:?}");
     }
     assert_eq!(reached(&world, "upstream_connections").await, 2);
+    let reserved = Metrics::of(&world.proxy).await.store_calls("reserve");
     let waiting = world.pay("k-4").spawn();
-    sleep(Duration::from_millis(50)).await;
+    // It waits for a connection once its key is reserved.
+    let is_reserved = async || (Metrics::of(&world.proxy).await.store_calls("reserve") > reserved).then_some(());
+    eventually(TEST_TIMEOUT, is_reserved).await;
     hold.release();
     for answer in running.into_iter().chain([waiting]) {
         assert_eq!(answer.await.unwrap().unwrap().oncegate_status(), Some("executed"));

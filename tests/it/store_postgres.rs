@@ -15,7 +15,6 @@ mod two_primaries;
 mod upkeep_races;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use futures_util::future::{join, join_all};
 use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult};
@@ -25,12 +24,12 @@ use oncegate_store::{
 };
 use tokio_postgres::Client;
 
-use crate::harness::postgres;
 use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, all_records, any_time, completion, new_reserve_request, next_attempt_request, own_instance,
     renewal, response, salt, settlement, unwrap_taken,
 };
+use crate::harness::{self, TEST_TIMEOUT, postgres};
 
 #[tokio::test]
 async fn two_proxies_on_one_database_reserve_each_key_once() {
@@ -51,11 +50,13 @@ async fn batches_with_common_keys_do_not_deadlock() {
     let world = StoreFixture::postgres().await;
     let other = store::open(&world.settings).await.unwrap();
     let client = world.database().client().await;
-    // Slow enough for two batches to overlap.
-    let slow = "create function slow() returns trigger language plpgsql as
-                  $$ begin perform pg_sleep(0.002); return new; end $$;
-                create trigger slow before insert or update on oncegate.keys for each row execute function slow()";
-    client.batch_execute(slow).await.unwrap();
+    // Time and not an event: each write is slow, so that two batches overlap.
+    const PAUSE: &str = "pg_sleep(0.002)";
+    let slow = format!(
+        "create function slow() returns trigger language plpgsql as $$ begin perform {PAUSE}; return new; end $$;
+         create trigger slow before insert or update on oncegate.keys for each row execute function slow()"
+    );
+    client.batch_execute(&slow).await.unwrap();
     let firsts: Vec<ReserveRequest> = (0..100).map(|i| new_reserve_request(&format!("k-{i}"))).collect();
     let attempt = async |store: &Store, first: &ReserveRequest| {
         let mine = next_attempt_request(first);
@@ -199,11 +200,7 @@ pub const CONNECTIONS: &str = "select count(*) from pg_stat_activity
   where datname = current_database() and application_name = 'oncegate'";
 
 pub async fn eventually(mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !holds().await {
-        assert!(Instant::now() < deadline, "it never came to that");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    harness::eventually(TEST_TIMEOUT, async || holds().await.then_some(())).await;
 }
 
 pub async fn number(client: &Client, sql: &str) -> i64 {

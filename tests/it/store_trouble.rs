@@ -11,6 +11,7 @@ use crate::harness::relay::{Relay, remote};
 use crate::harness::{
     Answer, Hold, Proxy, Response, Setup, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores,
 };
+use crate::telemetry::Metrics;
 
 pub fn is_unavailable(refusal: &Response) {
     assert_eq!(refusal.outcome(), (503, "store-unavailable".to_owned()));
@@ -195,11 +196,15 @@ async fn an_unstorable_response_is_sent_with_a_mark_and_stored_later() {
     }
 }
 
+/// Long enough to read a replay before its end.
+const TTL: Duration = Duration::from_secs(3);
+
 #[tokio::test]
 async fn an_outage_that_lasts_longer_than_the_ttl_loses_no_outcome() {
-    let (world, wire) = remote(|setup| setup.defaults("ttl = \"3s\"")).await;
+    let (world, wire) = remote(|setup| setup.defaults(&format!("ttl = \"{}s\"", TTL.as_secs()))).await;
     assert_eq!(answered_without_store(&world, &wire, 201).await.oncegate_status(), Some("unstored"));
-    tokio::time::sleep(Duration::from_millis(3_500)).await;
+    // Time and not an event: without its store the proxy notices no end of a TTL.
+    tokio::time::sleep(TTL + Duration::from_millis(500)).await;
     assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("unstored"));
     wire.restore();
     let replayed =
@@ -266,8 +271,9 @@ async fn a_released_response_is_called_released_although_its_release_cannot_be_s
 async fn after_a_long_outage_a_response_is_stored_within_one_lease() {
     let (world, wire) = remote(Setup::short_leases).await;
     assert_eq!(answered_without_store(&world, &wire, 201).await.oncegate_status(), Some("unstored"));
-    // The pauses between tries grow.
-    tokio::time::sleep(Duration::from_millis(5_300)).await;
+    // The pauses between tries grow. Without their limit, the one after the sixth try would be longer than three seconds.
+    let failures = "oncegate_store_errors_total{op=\"settle\"}";
+    eventually(TEST_TIMEOUT, async || (Metrics::of(&world.proxy).await.get(failures) >= 6.0).then_some(())).await;
     wire.restore();
     let mended = tokio::time::Instant::now();
     let again = eventually(TEST_TIMEOUT, async || {

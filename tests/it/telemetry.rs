@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::harness::client::Client;
-use crate::harness::{Proxy, Response};
+use crate::harness::{Proxy, Response, TEST_TIMEOUT, eventually};
 
 mod canary;
 mod logs;
@@ -39,8 +39,21 @@ impl Metrics {
         *self.0.get(series).unwrap_or_else(|| panic!("there is no {series}: {:#?}", self.0.keys()))
     }
 
+    /// The number of calls of the store that have ended well.
+    pub fn store_calls(&self, op: &str) -> f64 {
+        let count = |series: &str| self.get(&format!("oncegate_store_{series}{{op=\"{op}\"}}"));
+        count("duration_seconds_count") - count("errors_total")
+    }
+
     /// The sum of all series with this prefix.
     pub fn sum(&self, prefix: &str) -> f64 {
         self.0.iter().filter(|(series, _)| series.starts_with(prefix)).map(|(_, value)| value).sum()
     }
+}
+
+/// Waits until this many more calls of the store have ended well. Each pass of a background task is such a call. The first one may
+/// have begun before this, and what the test has done is seen by the second one.
+pub async fn more_store_calls(proxy: &Proxy, op: &str, count: u32) {
+    let enough = Metrics::of(proxy).await.store_calls(op) + f64::from(count);
+    eventually(TEST_TIMEOUT, async || (Metrics::of(proxy).await.store_calls(op) >= enough).then_some(())).await;
 }

@@ -56,12 +56,15 @@ pub fn describe(config: &Config) -> String {
 
 /// The schemes that a scope which reads `Authorization` refuses.
 fn changing_schemes() -> String {
-    let rows = SCHEMES.iter().filter(|row| row.life == CredentialLife::Differs);
-    let names: Vec<_> = rows.flat_map(|row| row.names).copied().collect();
+    let names = |life| {
+        let rows = SCHEMES.iter().filter(move |row| row.life == life);
+        rows.flat_map(|row| row.names).copied().collect::<Vec<_>>().join(", ")
+    };
     format!(
-        "400 scope-missing for those that differ with each try: {}, and any with a parameter like {}",
-        names.join(", "),
-        BETRAYING_ENDS.join(", ")
+        "400 scope-missing for those that differ with each try: {}, and any with a parameter like {}; {} names no caller",
+        names(CredentialLife::Differs),
+        BETRAYING_ENDS.join(", "),
+        names(CredentialLife::NamesNobody)
     )
 }
 

@@ -29,6 +29,16 @@ words! {
         Acp = "acp",
         /// GraphQL over HTTP: its queries are not guarded.
         Graphql = "graphql",
+        /// JSON-RPC 2.0 over HTTP.
+        Jsonrpc = "jsonrpc",
+        /// The Model Context Protocol over streamable HTTP: calls of tools are guarded.
+        Mcp = "mcp",
+        /// The Agent2Agent Protocol over JSON-RPC: messages are guarded, by their `messageId`.
+        A2a = "a2a",
+        /// The Universal Commerce Protocol, over REST and over MCP.
+        Ucp = "ucp",
+        /// x402 with its extension `payment-identifier`.
+        X402 = "x402",
     }
 }
 
@@ -57,11 +67,100 @@ impl Dialect {
                 ]
                 "#
             }
+            // The errors -32700 to -32601 come before the execution. An error of the server itself may come within it.
+            Self::Jsonrpc => {
+                r#"
+                key = { header = "Idempotency-Key" }
+                fingerprint = { body = "jsonrpc" }
+                outcome = [
+                    { pointer = "/error/code", equals = -32700, is = "store" },
+                    { pointer = "/error/code", equals = -32600, is = "store" },
+                    { pointer = "/error/code", equals = -32601, is = "store" },
+                    { pointer = "/error/code", equals = -32602, is = "store" },
+                    { pointer = "/error", is = "unknown" },
+                ]
+                "#
+            }
+            // After -32020 to -32022 and -32042 the client sends the same call again, with other metadata or after a step of the user.
+            // An error of the tool is a result with `isError`.
+            Self::Mcp => {
+                r#"
+                key = { header = "Idempotency-Key", body = ["/params/_meta/idempotencyKey", "/params/idempotencyKey"] }
+                operations = ["tools/call"]
+                fingerprint = { body = "jsonrpc", exclude = ["/params/idempotencyKey"] }
+                outcome = [
+                    { pointer = "/error/code", equals = -32700, is = "store" },
+                    { pointer = "/error/code", equals = -32600, is = "store" },
+                    { pointer = "/error/code", equals = -32601, is = "store" },
+                    { pointer = "/error/code", equals = -32602, is = "store" },
+                    { pointer = "/error/code", equals = -32020, is = "release" },
+                    { pointer = "/error/code", equals = -32021, is = "release" },
+                    { pointer = "/error/code", equals = -32022, is = "release" },
+                    { pointer = "/error/code", equals = -32042, is = "release" },
+                    { pointer = "/error", is = "unknown" },
+                ]
+                "#
+            }
+            // The names of the methods in versions 0.3 and 1.0. The errors -32001 to -32009 come before the execution, but for
+            // -32006, an invalid answer of the agent.
+            Self::A2a => {
+                r#"
+                key = { header = "Idempotency-Key", body = "/params/message/messageId" }
+                operations = ["message/send", "message/stream", "SendMessage", "SendStreamingMessage"]
+                fingerprint = { body = "jsonrpc" }
+                outcome = [
+                    { pointer = "/error/code", equals = -32700, is = "store" },
+                    { pointer = "/error/code", equals = -32600, is = "store" },
+                    { pointer = "/error/code", equals = -32601, is = "store" },
+                    { pointer = "/error/code", equals = -32602, is = "store" },
+                    { pointer = "/error/code", equals = -32001, is = "store" },
+                    { pointer = "/error/code", equals = -32003, is = "store" },
+                    { pointer = "/error/code", equals = -32004, is = "store" },
+                    { pointer = "/error/code", equals = -32005, is = "store" },
+                    { pointer = "/error/code", equals = -32008, is = "release" },
+                    { pointer = "/error/code", equals = -32009, is = "release" },
+                    { pointer = "/error", is = "unknown" },
+                ]
+                "#
+            }
             Self::Ietf => "",
             Self::Repeatability => {
                 r#"
                 key = { header = "Repeatability-Request-ID", syntax = "uuid" }
                 fingerprint = { headers = ["Repeatability-First-Sent"] }
+                "#
+            }
+            // Keys are remembered for 48 hours, as the specification recommends. What it calls `meta` has the key and the agent's profile.
+            Self::Ucp => {
+                r#"
+                methods = ["POST", "PUT", "PATCH"]
+                key = { header = "Idempotency-Key", body = "/params/arguments/meta/idempotency-key" }
+                operations = ["tools/call"]
+                fingerprint = { body = "jsonrpc", exclude = ["/params/arguments/meta"] }
+                in_flight = "wait"
+                ttl = "48h"
+                "#
+            }
+            // A resend has the identical payment, which is a part of the fingerprint: only who has it gets the response. So no caller
+            // has to be known.
+            Self::X402 => {
+                r#"
+                methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+                scope = ["none"]
+                in_flight = "wait"
+                release_statuses = ["307", "308", "401", "402", "403", "407", "408", "412", "417", "421", "423", "425", "426", "428", "429", "431", "451", "5xx"]
+
+                [key]
+                payload = [
+                    "PAYMENT-SIGNATURE#/extensions/payment-identifier/info/id",
+                    "X-PAYMENT#/extensions/payment-identifier/info/id",
+                ]
+                syntax = "opaque"
+                min_length = 16
+                max_length = 128
+
+                [fingerprint]
+                headers = ["PAYMENT-SIGNATURE", "X-PAYMENT"]
                 "#
             }
             // Stripe stores the result of each execution, a 500 too, and no result of a request that was not executed.
@@ -79,6 +178,19 @@ impl Dialect {
         }
     }
 
+    /// Whether a request may be one of JSON-RPC, whose body has the operation.
+    pub fn is_jsonrpc(self) -> bool {
+        match self {
+            Self::A2a | Self::Jsonrpc | Self::Mcp | Self::Ucp => true,
+            Self::Acp | Self::Graphql | Self::Ietf | Self::Repeatability | Self::Stripe | Self::X402 => false,
+        }
+    }
+
+    /// Whether the `name` in the parameters of a JSON-RPC request is a part of its operation.
+    pub fn names_tools(self) -> bool {
+        matches!(self, Self::Mcp | Self::Ucp)
+    }
+
     fn preset_table(self) -> &'static DeTable<'static> {
         static TABLES: LazyLock<Vec<Spanned<DeTable<'static>>>> = LazyLock::new(|| {
             let presets = Dialect::VALUES.iter().map(|dialect| dialect.preset());
@@ -87,6 +199,19 @@ impl Dialect {
         let index = Self::VALUES.iter().position(|dialect| *dialect == self).expect("all are listed");
         TABLES[index].get_ref()
     }
+}
+
+/// Reads the operations that a route guards. Without JSON-RPC, the method and the path are the operation.
+pub(super) fn read_operations(section: &Section<'_>) -> Vec<String> {
+    let operations = section.values("operations", |text| match text {
+        "" => Err("is empty: write the name of a method, like `tools/call`".to_owned()),
+        text => Ok(text.to_owned()),
+    });
+    if !operations.is_empty() && !section.choice::<Dialect>("dialect").is_jsonrpc() {
+        let message = "counts only in a dialect of JSON-RPC: `jsonrpc`, `mcp`, `a2a` or `ucp`";
+        section.conflict(&["operations", "dialect"], message);
+    }
+    operations
 }
 
 /// Puts the preset of a route's dialect behind the table that names it.

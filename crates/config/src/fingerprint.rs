@@ -40,7 +40,7 @@ fn comparable_field(text: &str) -> Result<HeaderName, String> {
 pub(super) fn read(section: &Section<'_>, dialect: Dialect, path: PathForm, secrets: Option<&Secrets>) -> Recipe {
     let FingerprintOptions { body, query, mut headers, include, exclude } = FingerprintOptions::read(section);
     let selects = !include.is_empty() || !exclude.is_empty();
-    if selects && !matches!(body, BodyRule::Auto | BodyRule::Graphql | BodyRule::Json) {
+    if selects && !matches!(body, BodyRule::Auto | BodyRule::Graphql | BodyRule::Json | BodyRule::Jsonrpc) {
         let message = "selects values of a JSON body, and by `body` it is not read as JSON";
         section.conflict(&["body", "include", "exclude"], message);
     }

@@ -45,6 +45,8 @@ pub enum KeySource {
     Form(Box<str>),
     /// A request field.
     Header(HeaderName),
+    /// A value of the JSON document whose base64 is a request field.
+    Payload(HeaderName, Pointer),
     /// A query parameter.
     Query(Box<str>),
 }
@@ -54,7 +56,23 @@ impl KeyRule {
     pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
         self.sources.iter().filter_map(|source| match source {
             KeySource::Header(name) => Some(name),
-            KeySource::Body(_) | KeySource::Form(_) | KeySource::Query(_) => None,
+            KeySource::Body(_) | KeySource::Form(_) | KeySource::Payload(..) | KeySource::Query(_) => None,
+        })
+    }
+
+    /// The request fields in whose documents the key may be.
+    pub fn payload_headers(&self) -> impl Iterator<Item = &HeaderName> {
+        self.sources.iter().filter_map(|source| match source {
+            KeySource::Payload(name, _) => Some(name),
+            KeySource::Body(_) | KeySource::Form(_) | KeySource::Header(_) | KeySource::Query(_) => None,
+        })
+    }
+
+    /// The places in a JSON body where the key may be.
+    pub fn body_places(&self) -> impl Iterator<Item = &Pointer> {
+        self.sources.iter().filter_map(|source| match source {
+            KeySource::Body(pointer) => Some(pointer),
+            KeySource::Form(_) | KeySource::Header(_) | KeySource::Payload(..) | KeySource::Query(_) => None,
         })
     }
 }
@@ -79,8 +97,10 @@ options! {
         query: Text = "" => Option<KeySource>, optional(|name| Ok(KeySource::Query(name.into())));
         /// the field of a form body that carries the key
         form: Text = "" => Option<KeySource>, optional(|name| Ok(KeySource::Form(name.into())));
-        /// the JSON Pointer to the key in a JSON body
-        body: Text = "" => Option<KeySource>, optional(parse_key_pointer);
+        /// the JSON Pointer to the key in a JSON body; of several, the first that leads to a value
+        body: TextOrTexts = [] => Vec<KeySource>, values(|text| parse_key_pointer(text).map(KeySource::Body));
+        /// a field with the base64 of a JSON document, `#`, and the JSON Pointer to the key in it; of several, the first that is present
+        payload: TextOrTexts = [] => Vec<KeySource>, values(parse_payload);
         /// refuse a request without a key, rather than pass it unguarded
         required: Boolean = false => bool, boolean();
         /// the shortest key, in characters
@@ -93,15 +113,16 @@ options! {
 }
 
 pub(super) fn read(section: &Section<'_>) -> KeyRule {
-    let KeyOptions { header, query, form, body, required, min_length, max_length, syntax } = KeyOptions::read(section);
+    let KeyOptions { header, query, form, body, payload, required, min_length, max_length, syntax } =
+        KeyOptions::read(section);
     if min_length > max_length {
         let message =
             format!("`min_length` ({min_length}) must not be over `max_length` ({max_length}): no key would do");
         section.conflict(&["min_length", "max_length"], message);
     }
-    let others: Vec<_> = [query, form, body].into_iter().flatten().collect();
-    // Default headers give way to another source that is written.
-    let counts = section.position("header").is_written() || others.is_empty();
+    let others: Vec<_> = query.into_iter().chain(payload).chain(form).chain(body).collect();
+    // Built-in headers give way to another source.
+    let counts = !section.position("header").is_built_in() || others.is_empty();
     let headers = header.into_iter().filter(|_| counts).map(KeySource::Header);
     let limits = KeyLimits { length_min: min_length, length_max: max_length };
     KeyRule { sources: headers.chain(others).collect(), required, syntax, limits }
@@ -116,12 +137,22 @@ fn parse_key_field(text: &str) -> Result<HeaderName, String> {
     }
 }
 
-fn parse_key_pointer(text: &str) -> Result<KeySource, String> {
+fn parse_key_pointer(text: &str) -> Result<Pointer, String> {
     let pointer = json_pointer(text)?;
     if pointer.is_pattern() {
         return Err("has a `*`: a key is one value, in one place".into());
     }
-    Ok(KeySource::Body(pointer))
+    if text.is_empty() {
+        return Err("is the whole document: write a JSON Pointer like `/order/id`".into());
+    }
+    Ok(pointer)
+}
+
+fn parse_payload(text: &str) -> Result<KeySource, String> {
+    let Some((name, pointer)) = text.split_once('#') else {
+        return Err("has no `#` between the field and the JSON Pointer: write one like `PAYMENT-SIGNATURE#/id`".into());
+    };
+    Ok(KeySource::Payload(parse_key_field(name)?, parse_key_pointer(pointer)?))
 }
 
 /// Parses `same`, `none` or `derive:STEP`.

@@ -71,6 +71,11 @@ impl SourcePosition {
     pub(super) fn is_written(&self) -> bool {
         !matches!(self.rank, Rank::BuiltIn | Rank::Preset)
     }
+
+    /// Whether the value is the built-in default.
+    pub(super) fn is_built_in(&self) -> bool {
+        self.rank == Rank::BuiltIn
+    }
 }
 
 /// The key, flag or variable.

@@ -68,7 +68,7 @@ impl Deref for Route {
 impl Route {
     /// Whether the route reads a request field of this name, in lower case, for the key, the scope or the fingerprint.
     pub fn reads_field(&self, name: &str) -> bool {
-        let mut fields = self.key.headers().chain(self.scope.header_names());
+        let mut fields = self.key.headers().chain(self.key.payload_headers()).chain(self.scope.header_names());
         fields.any(|field| *field == *name) || self.recipe.reads_field(name)
     }
 
@@ -104,7 +104,15 @@ impl Route {
     pub fn age_limit(&self) -> Option<Duration> {
         match self.dialect {
             Dialect::Repeatability => Some(self.max_age.unwrap_or(self.ttl).min(self.ttl - self.ahead_limit())),
-            Dialect::Acp | Dialect::Graphql | Dialect::Ietf | Dialect::Stripe => self.max_age,
+            Dialect::A2a
+            | Dialect::Acp
+            | Dialect::Graphql
+            | Dialect::Ietf
+            | Dialect::Jsonrpc
+            | Dialect::Mcp
+            | Dialect::Stripe
+            | Dialect::Ucp
+            | Dialect::X402 => self.max_age,
         }
     }
 

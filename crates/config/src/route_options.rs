@@ -9,7 +9,7 @@ use http::uri::Authority;
 use super::authorize::ReplayOptions;
 use super::cors::CorsOptions;
 use super::delivery::{self, DeliveryMode, RetryOptions};
-use super::dialect::Dialect;
+use super::dialect::{self, Dialect};
 use super::fingerprint::FingerprintOptions;
 use super::key::{self, ForwardKey, KeyOptions, KeyRule, parse_forward_key};
 use super::key_doc::KeyDoc;
@@ -143,6 +143,8 @@ options! {
         upstream: Text = "" as "upstream";
         /// the convention of an API: a preset of the other keys, and the form of Oncegate's own answers
         dialect: Choice(Dialect::WORDS) = "ietf" as "dialect" => Dialect, choice();
+        /// for JSON-RPC: the operations that are guarded, each `METHOD`, or `METHOD NAME` for one tool; empty for all
+        operations: Texts = [] as "operations" => Vec<String>, made(dialect::read_operations);
         /// the place and the syntax of a request's key
         key: Table(KeyOptions::KEYS) = {} as "key" => KeyRule, inner(key::read);
         /// the parts of a request that identify its caller: authorization, jwt:CLAIM, client-cert, header:NAME,

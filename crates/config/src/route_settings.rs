@@ -30,6 +30,7 @@ const SETTINGS: &[LabelledSetting] = &[
     ("upstream", |route| Some(route.upstream.to_string())),
     ("upstream tls", |route| upstream_tls(&route.upstream_tls)),
     ("dialect", |route| Some(route.dialect.word().into())),
+    ("operations", |route| (!route.operations.is_empty()).then(|| route.operations.join(", "))),
     ("key", |route| Some(key(&route.key))),
     ("forwarded as", |route| Some(forwarded(&route.forward_key))),
     ("scope", |route| Some(scope(&route.scope))),
@@ -202,6 +203,7 @@ fn source(source: &KeySource) -> String {
         KeySource::Body(pointer) => format!("{pointer} of a JSON body"),
         KeySource::Form(name) => format!("field {name} of a form"),
         KeySource::Header(name) => name.to_string(),
+        KeySource::Payload(name, pointer) => format!("{pointer} of the JSON in {name}"),
         KeySource::Query(name) => format!("query parameter {name}"),
     }
 }

@@ -47,7 +47,9 @@ pub(super) fn collect(config: &Config) -> Vec<String> {
     if config.store.url == StoreLocation::Memory {
         warnings.push("store.url is `memory:`: after a restart every retry is executed again".into());
     }
-    for route in config.routes.iter().filter(|route| route.scope.parts.is_empty()) {
+    // A key inside of a payment that is a part of the fingerprint is of no use without the payment.
+    let has_proof = |route: &Route| route.key.payload_headers().any(|name| route.recipe.reads_field(name.as_str()));
+    for route in config.routes.iter().filter(|route| route.scope.parts.is_empty() && !has_proof(route)) {
         let name = &route.name;
         warnings.push(format!("route `{name}`: scope is `none`: any caller who knows a key gets its stored response"));
     }

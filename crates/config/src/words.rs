@@ -46,7 +46,7 @@ macro_rules! words {
 pub(super) use words;
 
 words! {
-    BodyRule { Auto = "auto", Json = "json", Graphql = "graphql", Form = "form", Raw = "raw", None = "none" }
+    BodyRule { Auto = "auto", Json = "json", Jsonrpc = "jsonrpc", Graphql = "graphql", Form = "form", Raw = "raw", None = "none" }
     ClientCertificates { Required = "required", Optional = "optional" }
     KeySyntax { Ietf = "ietf", SfString = "sf-string", Opaque = "opaque", Uuid = "uuid" }
     OnUnknown { Hold = "hold", Retry = "retry", RetryWhenQuiet = "retry-when-quiet" }

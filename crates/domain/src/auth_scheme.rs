@@ -13,6 +13,8 @@ pub enum CredentialLife {
     SameUnlessSigned,
     /// They differ with each try.
     Differs,
+    /// They differ with each try, and name no caller.
+    NamesNobody,
 }
 
 /// Schemes of one kind.
@@ -33,7 +35,7 @@ const fn row(names: &'static [&'static str], life: CredentialLife, reason: &'sta
 /// All schemes of IANA's "Hypertext Transfer Protocol (HTTP) Authentication Scheme Registry" (2025-02-18), and others that are
 /// in use. The first row with a name counts. docs/callers.md has the same table.
 pub const SCHEMES: [SchemeRow; 23] = {
-    use CredentialLife::{Differs, Same, SameUnlessSigned};
+    use CredentialLife::{Differs, NamesNobody, Same, SameUnlessSigned};
     [
         row(&["Basic"], Same, "a name and a password (RFC 7617)"),
         row(&["Bearer"], Same, "a token (RFC 6750), until it is refreshed"),
@@ -57,7 +59,7 @@ pub const SCHEMES: [SchemeRow; 23] = {
         row(&["Negotiate", "NTLM", "Kerberos"], Differs, "a message of one connection's handshake (RFC 4559)"),
         row(&["SCRAM-*"], Differs, "a message of a handshake, with nonces (RFC 7804)"),
         row(&["PrivateToken"], Differs, "a token that is spent once (RFC 9577)"),
-        row(&["Payment"], Differs, "the proof of one payment"),
+        row(&["Payment"], NamesNobody, "the proof of one payment (draft-ryan-httpauth-payment)"),
         row(&["vapid", "WebPush"], Differs, "a token that libraries sign for each message (RFC 8292)"),
         row(
             &[
@@ -135,12 +137,18 @@ pub fn find_changing(value: &[u8]) -> Option<ChangingCredentials> {
     };
     let shown = || scheme.chars().take(SHOWN_MAX).collect();
     match find_row(scheme).map(|row| row.life) {
-        Some(CredentialLife::Differs) => Some(ChangingCredentials::Scheme(shown())),
+        Some(CredentialLife::Differs | CredentialLife::NamesNobody) => Some(ChangingCredentials::Scheme(shown())),
         Some(CredentialLife::Same | CredentialLife::SameUnlessSigned) | None => {
             let parameter = find_betraying_parameter(&text[scheme.len()..])?;
             Some(ChangingCredentials::Parameter(Some(shown()), parameter))
         }
     }
+}
+
+/// Whether the value of an `Authorization` field is a proof of payment, which names no caller.
+pub fn is_payment(value: &[u8]) -> bool {
+    let scheme = value.trim_ascii().split(u8::is_ascii_whitespace).next().and_then(|name| str::from_utf8(name).ok());
+    scheme.and_then(find_row).is_some_and(|row| row.life == CredentialLife::NamesNobody)
 }
 
 /// The row of a scheme.
@@ -266,6 +274,21 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(find_changing(value.as_bytes()), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_payment_is_told_from_credentials_of_a_caller() {
+        for (value, expected) in [
+            (&b"Payment eyJpZCI6IjEifQ"[..], true),
+            (b" payment\tx", true),
+            (b"PAYMENT", true),
+            (b"Payments x", false),
+            (b"Bearer Payment", false),
+            (b"Digest nonce=\"a\"", false),
+            (b"", false),
+        ] {
+            assert_eq!(is_payment(value), expected, "{value:?}");
         }
     }
 

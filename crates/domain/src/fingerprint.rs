@@ -18,6 +18,7 @@ pub use secret::{Secret, Secrets};
 mod content_coding;
 pub mod form;
 mod graphql;
+mod jsonrpc;
 mod multipart;
 mod path_form;
 mod secret;
@@ -100,6 +101,8 @@ named! {
         Graphql => "graphql",
         /// As JSON, whatever the media type; a body that does not parse, by its bytes.
         Json => "json",
+        /// JSON-RPC, whatever the media type, by its method and its parameters without `_meta`; anything else as by [`Self::Auto`].
+        Jsonrpc => "jsonrpc",
         /// Not at all: two requests with different bodies are the same.
         None => "none",
         /// By its bytes as sent, encoded or not.
@@ -110,7 +113,7 @@ named! {
 /// A body in the form in which a fingerprint includes it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct IncludedBody<'a> {
-    /// The form's name: `encoded` for an encoded body whose content is not known, `form`, `json`, `multipart`, `none`, or
+    /// The form's name: `encoded` for an encoded body whose content is not known, `form`, `json`, `jsonrpc`, `multipart`, `none`, or
     /// `raw` for bytes.
     pub form: &'static str,
     /// Whether the body was sent encoded, and its content is included.
@@ -174,10 +177,17 @@ impl Recipe {
     pub fn body_size_limit(&self, headers: &HeaderMap, size: usize) -> usize {
         match self.0.rules.body {
             BodyRule::None => 0,
-            BodyRule::Auto | BodyRule::Form | BodyRule::Graphql | BodyRule::Json if is_encoded(headers) => {
+            BodyRule::Auto | BodyRule::Form | BodyRule::Graphql | BodyRule::Json | BodyRule::Jsonrpc
+                if is_encoded(headers) =>
+            {
                 size.max(content_coding::content_limit(size))
             }
-            BodyRule::Auto | BodyRule::Form | BodyRule::Graphql | BodyRule::Json | BodyRule::Raw => size,
+            BodyRule::Auto
+            | BodyRule::Form
+            | BodyRule::Graphql
+            | BodyRule::Json
+            | BodyRule::Jsonrpc
+            | BodyRule::Raw => size,
         }
     }
 
@@ -223,7 +233,9 @@ impl Recipe {
         match self.0.rules.body {
             BodyRule::None => included("none", Cow::Borrowed(b"")),
             BodyRule::Raw => included("raw", sent),
-            BodyRule::Auto | BodyRule::Form | BodyRule::Graphql | BodyRule::Json if is_encoded(parts.headers) => {
+            BodyRule::Auto | BodyRule::Form | BodyRule::Graphql | BodyRule::Json | BodyRule::Jsonrpc
+                if is_encoded(parts.headers) =>
+            {
                 let Some(content) = content_coding::decode(parts.headers, parts.body) else {
                     return included(ENCODED, sent);
                 };
@@ -233,7 +245,7 @@ impl Recipe {
                 };
                 IncludedBody { form, is_decoded: true, bytes: Cow::Owned(bytes) }
             }
-            BodyRule::Auto | BodyRule::Form | BodyRule::Graphql | BodyRule::Json => {
+            BodyRule::Auto | BodyRule::Form | BodyRule::Graphql | BodyRule::Json | BodyRule::Jsonrpc => {
                 let canonical = self.canonical_content(parts.headers, parts.body);
                 canonical.map_or(included("raw", sent), |(form, bytes)| included(form, bytes))
             }
@@ -248,13 +260,16 @@ impl Recipe {
             (BodyRule::Graphql, true, _) if let Some(body) = graphql::canonical(content, &rules.selection) => {
                 Some(("graphql", body.into()))
             }
-            (BodyRule::Json, ..) | (BodyRule::Auto | BodyRule::Graphql, true, _) => {
+            (BodyRule::Jsonrpc, ..) if let Some(body) = jsonrpc::canonical(content, &rules.selection) => {
+                Some(("jsonrpc", body.into()))
+            }
+            (BodyRule::Json, ..) | (BodyRule::Auto | BodyRule::Graphql | BodyRule::Jsonrpc, true, _) => {
                 canonicalize_selected(content, &rules.selection).ok().map(|body| ("json", body))
             }
-            (BodyRule::Form, ..) | (BodyRule::Auto | BodyRule::Graphql, false, true) => {
+            (BodyRule::Form, ..) | (BodyRule::Auto | BodyRule::Graphql | BodyRule::Jsonrpc, false, true) => {
                 Some(("form", form::canonical(content).into()))
             }
-            (BodyRule::Auto | BodyRule::Graphql, false, false) => {
+            (BodyRule::Auto | BodyRule::Graphql | BodyRule::Jsonrpc, false, false) => {
                 multipart::canonical(content_type, content).map(|body| ("multipart", body.into()))
             }
             (BodyRule::None | BodyRule::Raw, ..) => None,
@@ -639,7 +654,15 @@ mod tests {
             Selection::default(),
             Selection { include: pointer_list(&["/a b,c%", "/*/d"]), exclude: pointer_list(&["", "/~1"]) },
         ];
-        for body in [BodyRule::Auto, BodyRule::Form, BodyRule::Graphql, BodyRule::Json, BodyRule::None, BodyRule::Raw] {
+        for body in [
+            BodyRule::Auto,
+            BodyRule::Form,
+            BodyRule::Graphql,
+            BodyRule::Json,
+            BodyRule::Jsonrpc,
+            BodyRule::None,
+            BodyRule::Raw,
+        ] {
             for (query, key, path) in [(true, None, "lenient"), (false, Some(&secret), "lenient:011"), (true, None, "")]
             {
                 for selection in &selections {

@@ -14,6 +14,7 @@ mod foreign_path;
 pub mod graphql;
 pub mod grpc_status;
 pub mod ids;
+pub mod jsonrpc;
 pub mod kept_path;
 pub mod key;
 pub mod key_holder;

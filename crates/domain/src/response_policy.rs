@@ -141,7 +141,7 @@ pub struct StatusList {
 #[derive(Clone, derive_more::Debug)]
 #[debug("StatusTable(..)")]
 pub struct StatusTable {
-    /// Each with whether its code is listed by itself, so that `Retry-After` changes nothing.
+    /// Each with whether its code is listed by itself, so that the fields of a response change nothing.
     http: Box<[(ResponseVerdict, bool); 400]>,
     /// The verdicts on the statuses of gRPC calls, each at the place of its code.
     grpc: [ResponseVerdict; GrpcStatus::ALL.len()],
@@ -187,21 +187,22 @@ impl StatusTable {
         Ok(table)
     }
 
-    /// The verdict on a response. A 4xx with `Retry-After` was not executed, whatever the verdict on its class, unless
-    /// its code is listed by itself. A gRPC call without a status may have executed.
-    pub fn verdict_on(&self, status: impl Into<ServiceStatus>, has_retry_after: bool) -> ResponseVerdict {
+    /// The verdict on a response. A 4xx whose fields ask for the same request at another time or with a payment (`asks_again`) was
+    /// not executed, whatever the verdict on its class, unless its code is listed by itself. A gRPC call without a status may have
+    /// executed.
+    pub fn verdict_on(&self, status: impl Into<ServiceStatus>, asks_again: bool) -> ResponseVerdict {
         match status.into() {
             ServiceStatus::Grpc(status) => self.grpc[usize::from(status.code())],
             ServiceStatus::GrpcMissing => ResponseVerdict::Unknown,
-            ServiceStatus::Http(status) => self.verdict_on_http(status, has_retry_after),
+            ServiceStatus::Http(status) => self.verdict_on_http(status, asks_again),
         }
     }
 
-    fn verdict_on_http(&self, status: StatusCode, has_retry_after: bool) -> ResponseVerdict {
+    fn verdict_on_http(&self, status: StatusCode, asks_again: bool) -> ResponseVerdict {
         let listed = usize::from(status.as_u16()).checked_sub(200).and_then(|index| self.http.get(index));
         match listed {
             None => ResponseVerdict::Unknown,
-            Some((_, false)) if status.is_client_error() && has_retry_after => ResponseVerdict::Release,
+            Some((_, false)) if status.is_client_error() && asks_again => ResponseVerdict::Release,
             Some((verdict, _)) => *verdict,
         }
     }
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_4xx_with_retry_after_is_released_unless_its_code_is_listed() {
+    fn a_4xx_that_asks_again_is_released_unless_its_code_is_listed() {
         let table = StatusTable::new(&[list(ResponseVerdict::Store, &["2xx", "4xx", "422"], true)]).unwrap();
         let with = |code| table.verdict_on(StatusCode::from_u16(code).unwrap(), true);
         assert_eq!(with(409), ResponseVerdict::Release);

@@ -1,4 +1,4 @@
-//! The HTTP vocabulary: header fields, `Prefer`, the service's directives, `Oncegate-Status`, gRPC, refusals and their pages.
+//! The HTTP vocabulary: header fields, `Prefer`, the service's directives, `Oncegate-Status`, gRPC, JSON-RPC, refusals and their pages.
 
 pub mod answer_shape;
 pub mod cors;
@@ -10,6 +10,8 @@ pub mod forwarded_for;
 pub mod graphql;
 pub mod grpc;
 pub mod grpc_web;
+pub mod jsonrpc;
+pub mod payment_challenge;
 pub mod prefer;
 pub mod problem_pages;
 pub mod refusal;

@@ -20,8 +20,9 @@ config=$recipe/oncegate.toml
 folder=$(mktemp -d)
 service=
 proxy=
+link_process=
 end() {
-    for pid in $proxy $service; do
+    for pid in $link_process $proxy $service; do
         kill "$pid" 2>/dev/null || true
         wait "$pid" 2>/dev/null || true
     done
@@ -44,6 +45,13 @@ need() {
     # In an empty folder: Python takes the recipes' own folders for modules.
     (cd "$folder" && "$python" -c "import $1" 2>/dev/null) && return
     echo "$name: skipped, Python has no module $1 (pip install -r examples/recipes/requirements.txt)" >&2
+    exit 77
+}
+
+# need_node PACKAGE: ends the script with 77 if Node does not have this package.
+need_node() {
+    (cd "$recipes" && node -e "import('$1').catch(() => process.exit(1))" 2>/dev/null) && return
+    echo "$name: skipped, Node has no package $1 (npm ci --prefix examples/recipes)" >&2
     exit 77
 }
 
@@ -71,6 +79,18 @@ start_oncegate() {
     done
     # shellcheck disable=SC2034 # for the recipe
     url=http://$address
+}
+
+# start_link ADDRESS NUMBER...: runs shared/cut_link.py in the place of the one before. Sets $link, its host and port.
+start_link() {
+    [ -z "$link_process" ] || { kill "$link_process" && wait "$link_process"; } 2>/dev/null || true
+    rm -f "$folder/link"
+    mkfifo "$folder/link"
+    "$python" "$recipes/shared/cut_link.py" "$@" >"$folder/link" &
+    link_process=$!
+    read -r port <"$folder/link" || fail "the link has not started"
+    # shellcheck disable=SC2034 # for the recipe
+    link=127.0.0.1:$port
 }
 
 # ask ARGUMENTS: sends a request with curl, and keeps status, fields and body.

@@ -9,12 +9,12 @@ use data_encoding::HEXLOWER;
 use http::request;
 use sha2::{Digest, Sha256};
 
+use super::body_operation::{self, BodyOperation};
 use super::fingerprinting::fingerprint_input;
 use super::identity::KeySearch;
 use super::incoming::{Incoming, Realm};
 use super::key_location::{self, check_nominated, check_without_key};
 use super::origin::request_origin;
-use super::read_only::only_reads_at_once;
 use super::route_search::{EvadedRoute, RouteSearch, check_path, find_route};
 use super::scope::ScopeParts;
 use super::token::CallerToken;
@@ -131,13 +131,17 @@ pub fn explain(
     let route = &active.route;
     // The parts of the scope are shown, and not the scope that would come of the store's salt.
     let realm = Realm { service: &config.service, salt: &Salt::new([0; 32]) };
-    let incoming = Incoming::new((head, &path), &origin, route, realm, &config.secrets);
-    let (key, scope) = match route.mode {
-        // Its requests stream through, with or without a key.
-        RouteMode::Off => (None, Vec::new()),
-        // A query of GraphQL passes like a request without a key.
-        _ if only_reads_at_once(head, body, route) => (None, Vec::new()),
-        RouteMode::Enforce | RouteMode::Observe => caller_and_key(&incoming, body, caller.token)
+    let body_operation = body_operation::read_at_once(head, body, route);
+    let operation = match &body_operation {
+        BodyOperation::Call(call) => Some(&call.operation),
+        BodyOperation::Passes { .. } | BodyOperation::Refused(_) | BodyOperation::Unnamed => None,
+    };
+    let incoming = Incoming { operation, ..Incoming::new((head, &path), &origin, route, realm, &config.secrets) };
+    let (key, scope) = match (route.mode, &body_operation) {
+        // Its requests stream through, with or without a key. So does an operation that the route does not guard.
+        (RouteMode::Off, _) | (_, BodyOperation::Passes { .. }) => (None, Vec::new()),
+        (_, BodyOperation::Refused(refusal)) => return Err(ExplainedRefusal::of_route(refusal.clone(), route)),
+        (RouteMode::Enforce | RouteMode::Observe, _) => caller_and_key(&incoming, body, caller.token)
             .map_err(|refusal| ExplainedRefusal::of_route(refusal, route))?,
     };
     let input = fingerprint_input(head, &path, body);

@@ -9,6 +9,7 @@ use super::token::{CallerToken, verify_token};
 use super::{key_location, scope};
 use oncegate_config::KeySpace;
 use oncegate_domain::ids::RecordId;
+use oncegate_domain::jsonrpc::RpcOperation;
 use oncegate_domain::key::Key;
 use oncegate_domain::scope::Scope;
 use oncegate_domain::space::SpaceHash;
@@ -91,7 +92,13 @@ impl Incoming<'_> {
         };
         let Some(key) = found else { return Ok(KeySearch::NoKey) };
         let key = Key::parse(&key, route.key.syntax, key_limits)?;
-        key_location::check_other_fields(head, &route.key, key_limits, &key)?;
+        key_location::check_other_places(
+            head,
+            body.filter(|_| route.dialect.is_jsonrpc()),
+            &route.key,
+            key_limits,
+            &key,
+        )?;
         Ok(KeySearch::Found(key))
     }
 
@@ -99,12 +106,13 @@ impl Incoming<'_> {
     /// fill the store. All spellings of a path that a lenient service may take for the same are one space, whatever the route's
     /// `spelling`: a key must not be executed once for each of them.
     pub(super) fn key_space(&self) -> String {
-        let Self { head, path, route, .. } = *self;
+        let Self { head, path, route, operation, .. } = *self;
         match route.space {
             // Another host's route may have the same path.
             KeySpace::Path => {
                 let host = route.host.as_deref().unwrap_or_default();
-                [head.method.as_str(), " ", host, &path.key_path()].concat()
+                let operation = operation.map(RpcOperation::space_text).unwrap_or_default();
+                [head.method.as_str(), " ", host, &path.key_path(), &operation].concat()
             }
             KeySpace::Route => ["route ", route.space_name()].concat(),
             KeySpace::Service => "service".to_owned(),

@@ -7,6 +7,7 @@ use http::request;
 use crate::instance::token_verifier::TokenVerifier;
 use oncegate_config::{Route, ScopeRule};
 use oncegate_domain::fingerprint::Secrets;
+use oncegate_domain::jsonrpc::RpcOperation;
 use oncegate_domain::key::KeyLimits;
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::scope::Salt;
@@ -27,6 +28,8 @@ pub(in crate::gate) struct Incoming<'a> {
     pub(in crate::gate) key_limits: KeyLimits,
     /// The verifier of the caller's token, where the route's scope reads it.
     pub(in crate::gate) verifier: Option<&'a TokenVerifier>,
+    /// The operation that the body names, where it is a part of the key's space.
+    pub(in crate::gate) operation: Option<&'a RpcOperation>,
     pub(in crate::gate) realm: Realm<'a>,
     pub(in crate::gate) secrets: &'a Secrets,
 }
@@ -48,6 +51,7 @@ impl<'a> Incoming<'a> {
         secrets: &'a Secrets,
     ) -> Self {
         let (scope, key_limits) = (&route.scope, route.key.limits);
-        Self { head, path, origin, route, scope, given_key: None, key_limits, verifier: None, realm, secrets }
+        let (given_key, verifier, operation) = (None, None, None);
+        Self { head, path, origin, route, scope, given_key, key_limits, verifier, operation, realm, secrets }
     }
 }

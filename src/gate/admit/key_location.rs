@@ -1,10 +1,11 @@
 //! Finds a request's key in its head or in its body.
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, StatusCode, request};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, request};
 
 use crate::gate::first_sent;
-use canonical_json::{ReferencedValue, value_at};
+use canonical_json::{CanonicalizeError, Pointer, ReferencedValue, value_at};
+use data_encoding::{BASE64, BASE64_NOPAD, BASE64URL, BASE64URL_NOPAD};
 use oncegate_config::{KeyRule, KeySource, Route};
 use oncegate_domain::fingerprint::{form, is_form};
 use oncegate_domain::key::{Key, KeyError, KeyLimits};
@@ -20,6 +21,7 @@ pub(super) fn in_head(head: &request::Parts, rule: &KeyRule) -> FoundKey {
         let found = match source {
             KeySource::Body(_) | KeySource::Form(_) => None,
             KeySource::Header(name) => only(head.headers.get_all(name).iter().map(|value| value.as_bytes().to_vec()))?,
+            KeySource::Payload(name, pointer) => in_payload(&head.headers, name, pointer)?,
             KeySource::Query(name) => only(named(head.uri.query().unwrap_or_default().as_bytes(), name))?,
         };
         if found.is_some() {
@@ -29,9 +31,11 @@ pub(super) fn in_head(head: &request::Parts, rule: &KeyRule) -> FoundKey {
     Ok(None)
 }
 
-/// Refuses a request in which another field for the key has another key than `key`, which came in the first that is present.
-pub(super) fn check_other_fields(
+/// Refuses a request in which another field for the key, or the body, has another key than `key`, which came in the first place
+/// that has one.
+pub(super) fn check_other_places(
     head: &request::Parts,
+    body: Option<&[u8]>,
     rule: &KeyRule,
     limits: KeyLimits,
     key: &Key,
@@ -44,7 +48,24 @@ pub(super) fn check_other_fields(
             return Err(Refusal::KeyInvalid("The request has different keys in two fields."));
         }
     }
-    Ok(())
+    let in_body = body.map_or(Ok(None), |body| in_body(&head.headers, body, rule))?;
+    match in_body {
+        Some(other) if Key::parse(&other, rule.syntax, limits)? != *key => {
+            Err(Refusal::KeyInvalid("The request has different keys in a field and in its body."))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Finds the key in the JSON document whose base64 is a field.
+///
+/// # Errors
+/// The refusal of a field that cannot be searched: it is never taken for one without a key.
+fn in_payload(headers: &HeaderMap, name: &HeaderName, pointer: &Pointer) -> FoundKey {
+    let Some(value) = only(headers.get_all(name).iter().map(HeaderValue::as_bytes))? else { return Ok(None) };
+    let codings = [&BASE64, &BASE64URL, &BASE64_NOPAD, &BASE64URL_NOPAD];
+    let document = codings.iter().find_map(|coding| coding.decode(value.trim_ascii()).ok()).ok_or(NO_PAYLOAD)?;
+    key_at(&document, pointer).map_err(|_| NO_PAYLOAD)?
 }
 
 /// The refusal of a request without a key, which says where its key would have to be, and which field looks like it and does not
@@ -57,6 +78,7 @@ pub(super) fn missing(rule: &KeyRule, headers: &HeaderMap) -> Refusal {
             KeySource::Body(pointer) => format!("at `{pointer}` in its JSON body"),
             KeySource::Form(name) => format!("in the form field `{name}`"),
             KeySource::Header(name) => format!("in the field `{name}`"),
+            KeySource::Payload(name, pointer) => format!("at `{pointer}` in the JSON of the field `{name}`"),
             KeySource::Query(name) => format!("in the query parameter `{name}`"),
         })
         .collect();
@@ -77,7 +99,8 @@ pub(super) fn missing(rule: &KeyRule, headers: &HeaderMap) -> Refusal {
 
 /// Refuses a request whose `Connection` field names a field that the key or the scope is read from.
 pub(super) fn check_nominated(headers: &HeaderMap, route: &Route) -> Result<(), Refusal> {
-    let needed: Vec<_> = route.key.headers().chain(route.scope.header_names()).collect();
+    let needed: Vec<_> =
+        route.key.headers().chain(route.key.payload_headers()).chain(route.scope.header_names()).collect();
     if fields::connection_lists_any(headers, &needed) { Err(NOMINATED_FIELD) } else { Ok(()) }
 }
 
@@ -148,21 +171,35 @@ fn in_form(body: &[u8], names: &[&KeySource]) -> FoundKey {
 fn in_document(body: &[u8], pointers: &[&KeySource]) -> Option<FoundKey> {
     for source in pointers {
         let KeySource::Body(pointer) = source else { continue };
-        match value_at(body, pointer).ok()? {
-            Some(ReferencedValue::String(text)) => return Some(Ok(Some(text.into_bytes()))),
-            Some(ReferencedValue::Number(digits)) => return Some(Ok(Some(digits.into_bytes()))),
-            Some(_) => {
-                return Some(Err(Refusal::KeyInvalid("The key in the body is neither a text nor a number.")));
-            }
-            None => {}
+        let found = key_at(body, pointer).ok()?;
+        if !matches!(found, Ok(None)) {
+            return Some(found);
         }
     }
     Some(Ok(None))
 }
 
+/// The key at a place in a JSON document.
+///
+/// # Errors
+/// It is no document that all programs read alike.
+fn key_at(document: &[u8], pointer: &Pointer) -> Result<FoundKey, CanonicalizeError> {
+    Ok(match value_at(document, pointer)? {
+        Some(ReferencedValue::String(text)) => Ok(Some(text.into_bytes())),
+        Some(ReferencedValue::Number(digits)) => Ok(Some(digits.into_bytes())),
+        Some(_) => Err(Refusal::KeyInvalid("The key in the document is neither a text nor a number.")),
+        None => Ok(None),
+    })
+}
+
 const NOT_CANONICAL: Refusal = Refusal::KeyInvalid(
     "The key is in the body, and the body is not JSON that all programs read alike: UTF-8, each name once in an object, no lone \
      surrogates, nesting of at most 128.",
+);
+
+const NO_PAYLOAD: Refusal = Refusal::KeyInvalid(
+    "The key is in a field that has the base64 of a JSON document, and the field has something else, or JSON that programs read in \
+     different ways.",
 );
 
 /// The byte order mark of UTF-8: some programs write it before JSON, and many readers skip it (RFC 8259, section 8.1).
@@ -182,7 +219,7 @@ fn named(pairs: &[u8], name: &str) -> impl Iterator<Item = Vec<u8>> {
 }
 
 /// The only value. With two keys, nobody can tell which one counts.
-fn only(mut values: impl Iterator<Item = Vec<u8>>) -> FoundKey {
+fn only<T>(mut values: impl Iterator<Item = T>) -> Result<Option<T>, Refusal> {
     match (values.next(), values.next()) {
         (value, None) => Ok(value),
         (_, Some(_)) => Err(KeyError::Several.into()),

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
+use super::body_operation::{self, BodyOperation};
 use super::guarded_request::GuardedRequest;
 use super::identity::KeySearch;
 use super::incoming::{Incoming, Realm};
@@ -97,7 +98,13 @@ impl Gate {
         let route = &active.route;
         let salt = self.instance.salt.current();
         let realm = Realm { service: &self.instance.config.service, salt: salt.salt };
+        let body_operation = body_operation::read_at_once(&head, &body, route);
+        let operation = match &body_operation {
+            BodyOperation::Call(call) => Some(&call.operation),
+            BodyOperation::Passes { .. } | BodyOperation::Refused(_) | BodyOperation::Unnamed => None,
+        };
         let incoming = Incoming {
+            operation,
             scope: &consumer.scope,
             given_key: Some(&key),
             // A key that was stored under other limits is still found.

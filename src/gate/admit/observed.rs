@@ -7,12 +7,12 @@ use http::header::CONTENT_LENGTH;
 use http::request;
 use tokio::sync::oneshot;
 
+use super::body_operation::{self, BodyOperation};
 use super::guarded_request::GuardedRequest;
 use super::identity::{KeySearch, RequestIdentity};
 use super::incoming::{Incoming, Realm};
 use super::key_location::{self, check_nominated, check_without_key};
 use super::origin::client_address;
-use super::read_only::{may_only_read, only_reads};
 use super::token::{CallerToken, verify_token};
 use crate::gate::first_sent;
 use crate::gate::routing::ActiveRoute;
@@ -124,19 +124,27 @@ impl Observation {
         // Before the identity: what is found by a provisional salt must not be reserved.
         let is_provisional = gate.instance.salt.stored().is_none();
         let path = RequestPath::new(self.head.uri.path());
-        let incoming = self.incoming(&path);
         check_nominated(&head.headers, route)?;
-        let copy = match may_only_read(head, route) {
+        let mut operation = None;
+        let copy = match body_operation::is_needed(head, route) {
             true => {
                 let (body, share) = copied_body(head, route, copy).await?;
-                if only_reads(head, &body, route, &gate.fingerprinting).await {
-                    return Err(ForetoldResult::Unguarded);
+                match body_operation::read(head, &body, route, &gate.fingerprinting).await {
+                    BodyOperation::Passes { .. } => return Err(ForetoldResult::Unguarded),
+                    BodyOperation::Refused(refusal) => return Err(refusal.into()),
+                    BodyOperation::Call(call) => operation = Some(call.operation),
+                    BodyOperation::Unnamed => {}
                 }
                 Copied::Whole(body, share)
             }
             false => Copied::Arriving(copy),
         };
-        let in_head = incoming.identify(None).await?;
+        let incoming = Incoming { operation: operation.as_ref(), ..self.incoming(&path) };
+        let whole = match &copy {
+            Copied::Whole(body, _) if route.dialect.is_jsonrpc() => Some(&**body),
+            Copied::Arriving(_) | Copied::Whole(..) => None,
+        };
+        let in_head = incoming.identify(whole).await?;
         self.check(&in_head)?;
         let (body, share) = match copy {
             Copied::Whole(body, share) => (body, share),

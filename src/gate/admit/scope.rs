@@ -9,7 +9,7 @@ use super::incoming::Incoming;
 use super::single_field::{AMBIGUOUS, single};
 use super::token::CallerToken;
 use oncegate_config::{Route, ScopeRule, ScopeSource};
-use oncegate_domain::auth_scheme::{ChangingCredentials, find_changing, is_lone_scheme};
+use oncegate_domain::auth_scheme::{ChangingCredentials, find_changing, is_lone_scheme, is_payment};
 use oncegate_domain::fingerprint::form;
 use oncegate_domain::scope::Scope;
 use oncegate_http::protocol::refusal::Refusal;
@@ -60,14 +60,16 @@ impl<'a> Incoming<'a> {
         let mut parts = Vec::with_capacity(rule.parts.len());
         for part in &rule.parts {
             let value = match &part.source {
+                // A payment names nobody, so that the request is judged by what stands beside it.
                 ScopeSource::Authorization => match single(&head.headers, &AUTHORIZATION)? {
-                    Some(value) => credentials(rule, value)?,
-                    None => None,
+                    Some(value) if !is_payment(value.as_bytes()) => credentials(rule, value)?,
+                    Some(_) | None => None,
                 },
                 ScopeSource::ClientCertificate => origin.certificate.as_deref().map(|name| name.as_bytes().to_vec()),
                 // HTTP/2 keeps blanks around a value, and the service gets it over HTTP/1.1, which does not (RFC 9112 section 5.1).
                 ScopeSource::Header(name) => {
                     let value = single(&head.headers, name)?.map(|value| value.as_bytes().trim_ascii());
+                    let value = value.filter(|value| !(carries_credentials(name) && is_payment(value)));
                     if let Some(value) = value
                         && carries_credentials(name)
                     {
@@ -107,9 +109,18 @@ impl<'a> Incoming<'a> {
                 " A `header:` part counts only from a peer in `trusted_proxies`, and this one, {peer}, is not in it."
             ));
         }
+        if self.head.headers.get_all(AUTHORIZATION).iter().any(|value| is_payment(value.as_bytes())) {
+            detail.push_str(PAYMENT_NAMES_NOBODY);
+        }
         Refusal::ScopeMissing(detail.into(), None)
     }
 }
+
+/// The way out for a client that pays for each try.
+const PAYMENT_NAMES_NOBODY: &str = " Credentials of the scheme `Payment` pay for one try, and name no caller: a retry has others. This \
+     request was not executed. Send a key of the caller in another field, or let the operator name another part of the request in \
+     `scope`: `header:NAME` from a gateway that has verified the caller, `client-cert`, or `none` where the key itself is a secret of \
+     its caller.";
 
 /// Lets a refusal ask for credentials, where the request has none in `Authorization` and its route has a challenge. Oncegate asks
 /// itself and does not pass the request on for the service's own 401: a service that does not ask would execute it unguarded.

@@ -4,6 +4,7 @@ use super::*;
 use crate::harness::database_link::DatabaseLink;
 use crate::harness::{Hold, on_both_stores};
 use crate::policies::reload::{RELOADED, reload};
+use crate::telemetry::more_store_calls;
 
 on_both_stores!(a_dead_instances_queued_requests_are_delivered_and_its_sent_ones_held);
 async fn a_dead_instances_queued_requests_are_delivered_and_its_sent_ones_held(store: Store) {
@@ -51,7 +52,9 @@ async fn another_instance_delivers_requests_accepted_by_a_dead_one() {
 
 on_both_stores!(a_draining_instance_finishes_its_deliveries_and_starts_none);
 async fn a_draining_instance_finishes_its_deliveries_and_starts_none(store: Store) {
-    let mut world = world(store, "retry = { base = \"300ms\", cap = \"300ms\" }").await;
+    let renews_often = |setup: Setup| setup.store("lease = { heartbeat = \"200ms\", expiry = \"10s\" }");
+    let retry = "retry = { base = \"300ms\", cap = \"300ms\" }";
+    let mut world = World::with(store, |setup| later(renews_often(setup), retry)).await;
     let hold = Hold::new();
     world.upstream.then(trouble()).then(Answer::status(201).hold(&hold));
     let waits = world.accepts("waits").await;
@@ -61,7 +64,8 @@ async fn a_draining_instance_finishes_its_deliveries_and_starts_none(store: Stor
     operation_when(&world.proxy, &waits, "queued").await;
     world.proxy.signal(rustix::process::Signal::TERM);
     world.proxy.wait_for_log("draining").await;
-    tokio::time::sleep(LOOKS).await;
+    // The lease is renewed during the drain, and so many times in more than the interval between two looks into the queue.
+    more_store_calls(&world.proxy, "renew", 7).await;
     assert_eq!(world.upstream.calls(), 2, "what was due is not begun");
     hold.release();
     assert_eq!(world.proxy.ended().await, Some(0));

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::harness::operator::Operator;
 use crate::harness::{Hold, on_both_stores};
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, more_store_calls};
 
 on_both_stores!(a_delivery_is_retried_until_a_failing_service_accepts_it);
 async fn a_delivery_is_retried_until_a_failing_service_accepts_it(store: Store) {
@@ -40,7 +40,7 @@ async fn a_delivery_past_its_limit_is_dead_until_an_operator_requeues_it(store: 
     assert_eq!((&dead["attempts"], &dead["response"]), (&json!(2), &Value::Null));
     // A dead delivery still answers 202, and starts nothing.
     assert_eq!(operation_of(&world.pay("k-1").send().await, "unknown"), operation_path);
-    tokio::time::sleep(LOOKS).await;
+    more_store_calls(&world.proxy, "pick_up", 2).await;
     assert_eq!(world.upstream.calls(), 2);
     let operator = Operator::of(&world.proxy);
     let id = operator.id_when("k-1", "dead").await;
@@ -152,7 +152,7 @@ async fn an_unknown_delivery_is_held_and_answered_with_202(store: Store) {
     let operation_path = world.accepts("k-1").await;
     world.operation_when(&operation_path, "unknown").await;
     assert_eq!(operation_of(&world.pay("k-1").send().await, "unknown"), operation_path);
-    tokio::time::sleep(LOOKS).await;
+    more_store_calls(&world.proxy, "pick_up", 2).await;
     assert_eq!(world.upstream.calls(), 1);
     // An operator who knows that the attempt was not executed has it delivered again.
     let operator = Operator::of(&world.proxy);
@@ -228,7 +228,8 @@ async fn a_queued_key_whose_route_is_gone_is_reported_and_given_up_in_the_end(st
     let operator = Operator::of(&world.proxy);
     let (_, stats) = operator.get("/api/v1/stats").await;
     assert_eq!(stats["without_route"], json!([{ "route": "pay", "keys": { "queued": 1 } }]));
-    tokio::time::sleep(LOOKS).await;
+    // Two of the task that gives such keys up; the deliverer looks as well.
+    more_store_calls(&world.proxy, "pick_up", 3).await;
     let waiting = operation(&world.proxy, &operation_path).await;
     assert_eq!(waiting["state"], "queued", "its time is not over");
     world.restart_as(other("retry = { give_up_after = \"1s\" }")).await;

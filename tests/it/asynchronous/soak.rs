@@ -20,6 +20,12 @@ const CLIENTS: usize = 16;
 /// The interval between two kills, of one instance and then the other.
 const KILL_EVERY: Duration = Duration::from_millis(1_500);
 
+/// The interval between two counts of the keys.
+const COUNT_EVERY: Duration = Duration::from_millis(100);
+
+/// The pause of a client that nobody has accepted.
+const CLIENT_PAUSE: Duration = Duration::from_millis(20);
+
 /// Sends a request until somebody has accepted it, to whoever lives.
 async fn until_accepted(
     one: &watch::Receiver<std::net::SocketAddr>,
@@ -37,7 +43,8 @@ async fn until_accepted(
             Err(_) => {}
         }
         assert!(turn < 2_000, "{key} is never accepted");
-        sleep(Duration::from_millis(20)).await;
+        // Time and not an event: the pace of the load.
+        sleep(CLIENT_PAUSE).await;
     }
 }
 
@@ -90,7 +97,8 @@ async fn accepted_requests_killed_at_random_are_delivered_once_or_held_as_unknow
             instances[victim] = Some(started);
             (kills, killed_at) = (kills + 1, Instant::now());
         }
-        sleep(Duration::from_millis(100)).await;
+        // Time and not an event: the load lasts until all is delivered, and each count costs some of it.
+        sleep(COUNT_EVERY).await;
     }
     while let Some(client) = clients.join_next().await {
         client.unwrap();

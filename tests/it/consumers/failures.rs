@@ -2,11 +2,12 @@
 
 use serde_json::json;
 
-use super::{SOME_TRIES, acknowledged, consumer, consumer_world, consumer_world_with, route};
+use super::{acknowledged, consumer, consumer_world, consumer_world_with, route};
 use crate::harness::operator::{Operator, completed};
 use crate::harness::rabbitmq::{self, message};
 use crate::harness::relay::{Relay, remote};
 use crate::harness::{Answer, Hold, Proxy, Store, TEST_TIMEOUT, Upstream, eventually, on_both_stores};
+use crate::telemetry::Metrics;
 
 on_both_stores!(a_message_is_retried_until_the_service_accepts_it);
 async fn a_message_is_retried_until_the_service_accepts_it(store: Store) {
@@ -48,7 +49,9 @@ async fn a_message_with_an_unknown_outcome_is_held_until_the_outcome_is_known(st
     let operator = Operator::of(&consumer_world.world.proxy);
     let (first, second) = (operator.id_when("k-1", "unknown").await, operator.id_when("k-2", "unknown").await);
     consumer_world.world.proxy.wait_for_logs("a message is held", 2).await;
-    tokio::time::sleep(SOME_TRIES).await;
+    let looked_up = "oncegate_reservations_total{route=\"pay\",result=\"unknown\"}";
+    let metrics = async || Metrics::of(&consumer_world.world.proxy).await;
+    eventually(TEST_TIMEOUT, async || (metrics().await.get(looked_up) >= 5.0).then_some(())).await;
     assert_eq!(consumer_world.world.upstream.calls(), 2, "its outcome is unknown");
     assert_eq!(consumer_world.queue.waiting().await, 0, "they are held, and not dealt out again and again");
     assert_eq!(operator.resolve(&first, completed(201, "paid")).await.0, 200);

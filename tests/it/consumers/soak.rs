@@ -23,6 +23,10 @@ const PREFETCH: usize = 16;
 /// never comes to that.
 const KILLS_MAX: usize = 60;
 
+/// The interval between two kills, and the one of a long run.
+const KILL_EVERY: Duration = Duration::from_millis(400);
+const KILL_EVERY_LONG: Duration = Duration::from_secs(1);
+
 struct ProxySlot {
     setup: Setup,
     proxy: Proxy,
@@ -76,7 +80,8 @@ async fn duplicate_messages_at_two_repeatedly_killed_proxies_are_executed_once_a
     let (begun, mut kills) = (Instant::now(), 0);
     let limit = Duration::from_secs(60 + messages as u64 / 10);
     while (kills < KILLS_MAX && queue.waiting().await > 0) || kills < 2 {
-        sleep(Duration::from_millis(if messages > MESSAGES { 1_000 } else { 400 })).await;
+        // Time and not an event: the interval between two kills under load.
+        sleep(if messages > MESSAGES { KILL_EVERY_LONG } else { KILL_EVERY }).await;
         let seat = &mut seats[kills % 2];
         seat.proxy.kill9().await;
         seat.proxy = seat.setup.start().await;

@@ -3,17 +3,19 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Incoming};
+use hyper::body::{Body, Frame, Incoming};
 use hyper::client::conn::http2::SendRequest;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::h2::connect;
@@ -37,19 +39,40 @@ pub struct CallAnswer {
     message: Option<Bytes>,
     trailers: Fields,
     hold: Option<Hold>,
+    /// The frames that the test sends, instead of the message and the trailers.
+    fed: Option<Arc<Mutex<FedBody>>>,
+}
+
+/// A body whose frames come from a test.
+#[derive(Debug)]
+pub struct FedBody(mpsc::UnboundedReceiver<Frame<Bytes>>);
+
+impl Body for FedBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(cx).map(|frame| frame.map(Ok))
+    }
 }
 
 impl CallAnswer {
+    /// A head at once, and frames as the test sends them; the end when it drops the sender.
+    pub fn fed() -> (Self, mpsc::UnboundedSender<Frame<Bytes>>) {
+        let (sender, frames) = mpsc::unbounded_channel();
+        (Self { fed: Some(Arc::new(Mutex::new(FedBody(frames)))), ..Self::status(0).without_status() }, sender)
+    }
+
     /// A message, and a status behind it.
     pub fn message(text: &str, code: u8) -> Self {
         let trailers = vec![("grpc-status", code.to_string())];
-        Self { http_status: 200, head: Vec::new(), message: Some(message(text)), trailers, hold: None }
+        Self { http_status: 200, head: Vec::new(), message: Some(message(text)), trailers, hold: None, fed: None }
     }
 
     /// A status in the head, and nothing behind it.
     pub fn trailers_only(code: u8) -> Self {
         let head = vec![("grpc-status", code.to_string())];
-        Self { http_status: 200, head, message: None, trailers: Vec::new(), hold: None }
+        Self { http_status: 200, head, message: None, trailers: Vec::new(), hold: None, fed: None }
     }
 
     /// A status in trailers that follow no message.
@@ -151,6 +174,10 @@ async fn answer(
     for (name, value) in &answer.head {
         response = response.header(*name, value);
     }
+    if let Some(fed) = answer.fed {
+        let fed = std::mem::replace(&mut *fed.lock().unwrap(), FedBody(mpsc::unbounded_channel().1));
+        return Ok(response.body(fed.boxed_unsync()).unwrap());
+    }
     let body = Full::new(answer.message.unwrap_or_default());
     let body = match answer.trailers.is_empty() {
         true => body.boxed_unsync(),
@@ -197,6 +224,12 @@ impl Caller {
             .header("authorization", "Bearer test");
         let request = key.into_iter().fold(request, |request, key| request.header("idempotency-key", key));
         request.body(Full::new(message(text))).unwrap()
+    }
+
+    /// Makes a call, and leaves the body of its response to be read.
+    pub async fn open(&mut self, request: Request<Full<Bytes>>) -> Response<Incoming> {
+        self.0.ready().await.unwrap();
+        timeout(TEST_TIMEOUT, self.0.send_request(request)).await.unwrap().unwrap()
     }
 
     /// Makes a call; the error of one whose response broke off.

@@ -1,11 +1,12 @@
 //! The store of a test's proxies.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rusqlite::OptionalExtension;
 use tempfile::TempDir;
 
-use super::postgres::{self, TestDatabase};
+use super::postgres::{self, NOW_MS, TestDatabase};
 use super::{TEST_TIMEOUT, eventually};
 
 /// A store for one test alone.
@@ -104,6 +105,20 @@ impl Store {
                 store.query_row(sql, [key.as_bytes()], |row| row.get(0)).optional().unwrap()
             }
         }
+    }
+
+    /// Whether all keys were reserved longer ago than that, by the store's clock. This is about PostgreSQL.
+    pub async fn reserved_longer_ago_than(&self, time: Duration) -> bool {
+        let Self::Postgres(database) = self else { panic!("a proxy has the embedded store open") };
+        let longer_ago = format!("select bool_and(reserved_at + {} < {NOW_MS}) from oncegate.keys", time.as_millis());
+        database.client().await.query_one(&longer_ago, &[]).await.unwrap().get(0)
+    }
+
+    /// The number of leases that have not run out by the store's clock. This is about PostgreSQL.
+    pub async fn leases(&self) -> i64 {
+        let Self::Postgres(database) = self else { panic!("a proxy has the embedded store open") };
+        let held = format!("select count(*) from oncegate.instances where lease_until > {NOW_MS}");
+        database.client().await.query_one(&held, &[]).await.unwrap().get(0)
     }
 
     /// Waits until the sweepers have settled a dead proxy's attempts. Opening the embedded store does that itself.

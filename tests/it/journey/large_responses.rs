@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
-use crate::harness::{Answer, Client, Exchange, Hold, Store, World, on_both_stores, route};
+use crate::harness::{Answer, Client, Exchange, Hold, Store, TEST_TIMEOUT, World, eventually, on_both_stores, route};
+use crate::telemetry::more_store_calls;
 
 const LIMIT: &str = "max_response_body = \"64KiB\"";
 
@@ -109,7 +110,7 @@ async fn a_client_that_leaves_a_large_response_changes_nothing(store: Store) {
     first.any_head().await.unwrap();
     drop(first);
     hold.release();
-    crate::harness::eventually(crate::harness::TEST_TIMEOUT, async || {
+    eventually(TEST_TIMEOUT, async || {
         let (status, slug) = world.pay("k-1").send().await.outcome();
         assert_eq!(status, 409);
         (slug != "in-flight").then(|| assert_eq!(slug, "response-not-kept"))
@@ -135,13 +136,18 @@ async fn a_slow_client_of_a_large_response_lets_no_other_instance_execute_again(
     .await;
     let other = world.setup.start().await;
     let mut first = stalled(&world).await;
-    // The reserved time limit is 2 s, and a lease of 1 s later the sweeper would take the attempt for ended.
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(6) {
+    let is_in_flight = async || {
         let duplicate = other.post("/pay").key("k-1").json(r#"{"amount":10,"currency":"EUR"}"#).send().await;
-        assert_eq!(duplicate.outcome(), (409, "in-flight".to_owned()), "{:?}", begun.elapsed());
-        sleep(Duration::from_millis(100)).await;
-    }
+        assert_eq!(duplicate.outcome(), (409, "in-flight".to_owned()));
+    };
+    // The reserved time limit is 2 s, and a lease of 1 s later the sweeper would take the attempt for ended.
+    eventually(TEST_TIMEOUT, async || {
+        is_in_flight().await;
+        world.store.reserved_longer_ago_than(Duration::from_secs(3)).await.then_some(())
+    })
+    .await;
+    more_store_calls(&other, "sweep", 2).await;
+    is_in_flight().await;
     let mut came = 0;
     while let Some(piece) = first.piece().await.unwrap() {
         came += piece.len();
@@ -175,9 +181,12 @@ async fn a_large_response_is_cut_if_its_key_is_settled_otherwise_before_its_end(
 
 #[tokio::test]
 async fn a_client_that_reads_slower_than_the_upstream_timeout_makes_nothing_unknown() {
-    let world = World::guarding(Store::sqlite(), &format!("{LIMIT}\nupstream_timeout = \"1s\"")).await;
+    const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(1);
+    let timeout = format!("upstream_timeout = \"{}s\"", UPSTREAM_TIMEOUT.as_secs());
+    let world = World::guarding(Store::sqlite(), &format!("{LIMIT}\n{timeout}")).await;
     let mut first = stalled(&world).await;
-    sleep(Duration::from_millis(2_500)).await;
+    // Time and not an event: the client is slow.
+    sleep(2 * UPSTREAM_TIMEOUT + Duration::from_millis(500)).await;
     let mut came = 0;
     while let Some(piece) = first.piece().await.unwrap() {
         came += piece.len();

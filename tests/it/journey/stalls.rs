@@ -97,10 +97,12 @@ async fn a_slow_body_and_a_slow_service_are_waited_for() {
     upstream.then(Answer::status(200).hold(&hold));
     let mut exchange = proxy.0.client.post("/upload").body("12345678").open_head().await;
     for byte in b"12345678" {
+        // Time and not an event: the pace of the client.
         tokio::time::sleep(SOON / 3).await;
         exchange.write(&[*byte]).await;
     }
     upstream.wait_for_executed(1).await;
+    // Time and not an event: the service is slow.
     tokio::time::sleep(2 * SOON).await;
     hold.release();
     assert_eq!(exchange.response().await.status, 200);

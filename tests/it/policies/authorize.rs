@@ -1,6 +1,7 @@
 //! `replay.authorize`: a stored response is replayed only to a caller whom the authorizing service lets through.
 
-use crate::harness::{Answer, Store, Upstream, World, on_both_stores, route};
+use crate::harness::{Answer, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route};
+use crate::telemetry::Metrics;
 
 async fn world_with(store: Store, cache: &str) -> (World, Upstream) {
     let authority = Upstream::start().await;
@@ -108,7 +109,8 @@ async fn a_waiting_duplicate_and_an_operation_are_asked_about_too() {
     let first = world.pay("k-1").spawn();
     world.upstream.wait_for_executed(1).await;
     let waiting = world.pay("k-1").spawn();
-    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    let waits = "oncegate_reservations_total{route=\"pay\",result=\"in_flight\"}";
+    eventually(TEST_TIMEOUT, async || (Metrics::of(&world.proxy).await.get(waits) == 1.0).then_some(())).await;
     hold.release();
     assert_eq!(first.await.unwrap().unwrap().oncegate_status(), Some("executed"));
     assert_eq!(waiting.await.unwrap().unwrap().status, 403);

@@ -1,4 +1,9 @@
-//! Unary gRPC calls: replays with trailers, the meaning of a call's status, and refusals that a client's retry policy reads.
+//! gRPC calls: replays with trailers, the meaning of a call's status, streams of messages, and refusals that a client's retry policy
+//! reads.
+
+use http::HeaderMap;
+use http_body_util::BodyExt;
+use hyper::body::Frame;
 
 use serde_json::json;
 
@@ -6,9 +11,10 @@ use crate::harness::grpc::{CallAnswer, CallService, Caller, message};
 use crate::harness::operator::Operator;
 use crate::harness::{Answer, Hold, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route};
 
-/// A world whose route `/pay` leads to the service, with these lines.
+/// A world whose route `/pay` leads to the service, with these lines. On a busy machine the end of a unary call may come so long after
+/// its head that its response streams.
 async fn world(store: Store, service: &CallService, lines: &str) -> World {
-    let lines = format!("{}{lines}", service.line());
+    let lines = format!("{}stream = \"never\"\n{lines}", service.line());
     World::with(store, |setup| setup.route(&route("pay", &lines))).await
 }
 
@@ -40,6 +46,36 @@ async fn a_call_is_replayed_with_its_message_and_its_trailers(store: Store) {
     let refused = caller.call(call).await.unwrap();
     assert_eq!(refused.trailers["grpc-status-details-bin"], "CAk", "without `te` too");
     assert_eq!(service.calls().len(), 3);
+}
+
+#[tokio::test]
+async fn each_message_of_a_streaming_call_comes_before_the_next_and_its_status_once_it_is_stored() {
+    for (code, status, retry) in [("0", "executed", "replayed"), ("14", "released", "executed")] {
+        let service = CallService::start().await;
+        let world = World::with(Store::sqlite(), |setup| setup.route(&route("pay", &service.line()))).await;
+        let mut caller = Caller::new(&world).await;
+        let (answer, frames) = CallAnswer::fed();
+        service.then(answer);
+        let mut first = caller.open(Caller::request(Some("k-1"), "100 EUR")).await;
+        assert_eq!(first.headers()["oncegate-status"], "streaming", "with the head, before any message");
+        for text in ["one", "two", "three"] {
+            frames.send(Frame::data(message(text))).unwrap();
+            let next = tokio::time::timeout(TEST_TIMEOUT, first.frame()).await.unwrap().unwrap().unwrap();
+            assert_eq!(next.into_data().unwrap(), message(text));
+        }
+        let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), code.parse().unwrap())]);
+        frames.send(Frame::trailers(trailers)).unwrap();
+        drop(frames);
+        let whole = first.into_body().collect().await.unwrap();
+        let trailers = whole.trailers().unwrap();
+        assert_eq!([&trailers["grpc-status"], &trailers["oncegate-status"]], [code, status]);
+        let again = caller.pay("k-1", "100 EUR").await;
+        if retry == "replayed" {
+            assert_eq!(again.oncegate_status(), "replayed");
+            assert_eq!(again.message, [message("one"), message("two"), message("three")].concat());
+        }
+        assert_eq!((again.code(), service.calls().len()), (0, if retry == "replayed" { 1 } else { 2 }));
+    }
 }
 
 #[tokio::test]

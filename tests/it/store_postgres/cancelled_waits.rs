@@ -71,13 +71,16 @@ async fn has(client: &Client, rows: i64, condition: &str) {
     eventually(TEST_TIMEOUT, async || (number(client, &sql).await == rows).then_some(())).await;
 }
 
+const CANCEL_EVERY: Duration = Duration::from_millis(2);
+
 impl Canceller {
     fn start(client: Client) -> Self {
         Self(tokio::spawn(async move {
             let cancel = "select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'";
             // Until the test has ended, and with it the server.
             while client.batch_execute(cancel).await.is_ok() {
-                tokio::time::sleep(Duration::from_millis(2)).await;
+                // Time and not an event: the pace of the canceller.
+                tokio::time::sleep(CANCEL_EVERY).await;
             }
         }))
     }

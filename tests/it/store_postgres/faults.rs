@@ -1,5 +1,6 @@
 //! Faults between the store and its server, and rows that another transaction has locked.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::{join, join_all};
@@ -25,11 +26,14 @@ use crate::store_postgres::{CONNECTIONS, eventually, number};
 
 #[tokio::test]
 async fn killed_connections_lose_no_answer() {
+    const ATTEMPT_EVERY: Duration = Duration::from_millis(3);
+    const KILL_EVERY: Duration = Duration::from_millis(45);
     let world = StoreFixture::postgres().await;
     let attempts = join_all((0..300).map(|i| {
         let world = &world;
         async move {
-            tokio::time::sleep(Duration::from_millis(i * 3)).await;
+            // Time and not an event: the pace of the attempts.
+            tokio::time::sleep(i * ATTEMPT_EVERY).await;
             let reserve_request = new_reserve_request(&format!("k-{i}"));
             let lease = unwrap_lease(world.store().reserve(reserve_request.clone()).await.unwrap());
             assert_eq!((lease.reserve_request.token, lease.attempt), (reserve_request.token, 1));
@@ -39,7 +43,8 @@ async fn killed_connections_lose_no_answer() {
     let killer = async {
         let client = world.database().client().await;
         for _ in 0..20 {
-            tokio::time::sleep(Duration::from_millis(45)).await;
+            // Time and not an event: the pace of the kills.
+            tokio::time::sleep(KILL_EVERY).await;
             client.batch_execute(KILL).await.unwrap();
         }
     };
@@ -163,11 +168,16 @@ async fn a_key_that_was_found_taken_stays_taken_when_no_later_try_comes_through(
 
 /// Waits until a statement of the store waits for a lock.
 pub async fn waiting(database: &TestDatabase) {
+    have_waiting(database, 1).await;
+}
+
+/// Waits until so many connections of the store have a statement that waits for a lock.
+async fn have_waiting(database: &TestDatabase, connections: i64) {
     let client = database.client().await;
     eventually(async || {
         let blocked = "select count(*) from pg_stat_activity
           where datname = current_database() and application_name = 'oncegate' and wait_event_type = 'Lock'";
-        number(&client, blocked).await > 0
+        number(&client, blocked).await >= connections
     })
     .await;
 }
@@ -318,7 +328,7 @@ async fn a_settlement_of_a_locked_row_returns_the_lock_holders_result() {
     );
     client.batch_execute(&complete).await.unwrap();
     let commit = async {
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        waiting(world.database()).await;
         client.batch_execute("commit").await.unwrap();
     };
     let (record, ()) = join(world.settle_late(completion(&reserve_request, b"")), commit).await;
@@ -364,6 +374,9 @@ async fn a_batch_that_the_server_aborts_for_a_conflict_is_sent_again_up_to_three
     }
 }
 
+/// The connections for reservations, of the eight that a store has here.
+const TO_BEGIN: i64 = 2;
+
 #[tokio::test]
 async fn reservations_cannot_exhaust_the_connections_for_settlements() {
     let world = StoreFixture::postgres().await;
@@ -373,23 +386,29 @@ async fn reservations_cannot_exhaust_the_connections_for_settlements() {
     let client = world.database().client().await;
     client
         .batch_execute(
-            "create function wait() returns trigger language plpgsql as
-               $$ begin perform pg_sleep(1); return new; end $$;
+            "select pg_advisory_lock(1);
+             create function wait() returns trigger language plpgsql as
+               $$ begin perform pg_advisory_xact_lock_shared(1); return new; end $$;
              create trigger wait before insert on oncegate.keys for each row execute function wait()",
         )
         .await
         .unwrap();
-    let reserve_requests: Vec<ReserveRequest> = (0..3).map(|i| new_reserve_request(&format!("k-{i}"))).collect();
-    let reservations = join_all(reserve_requests.iter().map(|reserve_request| world.reserve(reserve_request)));
-    let others = async {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        let start = Instant::now();
-        world.settle(completion(&before, b"")).await;
-        world.store().renew_lease(renewal(own_instance(), DAY)).await.unwrap();
-        world.store().ping().await.unwrap();
-        assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
-    };
-    join(reservations, others).await;
+    let mut reservations = Vec::new();
+    for number in 1..=TO_BEGIN {
+        let store = Arc::clone(world.store());
+        reservations
+            .push(tokio::spawn(async move { store.reserve(new_reserve_request(&format!("k-{number}"))).await }));
+        have_waiting(world.database(), number).await;
+    }
+    let start = Instant::now();
+    world.settle(completion(&before, b"")).await;
+    world.store().renew_lease(renewal(own_instance(), DAY)).await.unwrap();
+    world.store().ping().await.unwrap();
+    assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+    client.batch_execute("select pg_advisory_unlock(1)").await.unwrap();
+    for reservation in reservations {
+        unwrap_lease(reservation.await.unwrap().unwrap());
+    }
 }
 
 #[tokio::test]
@@ -455,14 +474,13 @@ async fn a_server_restart_loses_no_settlement() {
     assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
     assert!(store.ping().await.is_err());
     assert!(start.elapsed() < Duration::from_secs(2));
-    let settled = {
-        let store = store.clone();
-        let outcome = completion(&before, b"");
-        tokio::spawn(async move { store.settle(outcome).await })
+    let restart = async {
+        // A call that began after the settlement has met the missing server.
+        store.reserve(new_reserve_request("later")).await.unwrap_err();
+        cluster.restart();
     };
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    cluster.restart();
-    assert!(matches!(settled.await.unwrap().unwrap(), SettleResult::Done { .. }));
+    let (settled, ()) = join(store.settle(completion(&before, b"")), restart).await;
+    assert!(matches!(settled.unwrap(), SettleResult::Done { .. }));
     unwrap_lease(store.reserve(new_reserve_request("after")).await.unwrap());
 }
 

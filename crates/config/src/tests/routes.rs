@@ -358,6 +358,47 @@ fn each_dialect_is_a_preset_whose_values_say_where_they_come_from() {
                 "outcome: outcome",
             ],
         ),
+        ("jsonrpc", &["key: key.header", "fingerprint: fingerprint.body", "outcome: outcome"]),
+        (
+            "mcp",
+            &[
+                "operations: operations",
+                "key: key.body, key.header",
+                "fingerprint: fingerprint.body, fingerprint.exclude",
+                "outcome: outcome",
+            ],
+        ),
+        (
+            "a2a",
+            &[
+                "operations: operations",
+                "key: key.body, key.header",
+                "fingerprint: fingerprint.body",
+                "outcome: outcome",
+            ],
+        ),
+        (
+            "ucp",
+            &[
+                "matches: methods",
+                "operations: operations",
+                "key: key.body, key.header",
+                "fingerprint: fingerprint.body, fingerprint.exclude",
+                "ttl: ttl",
+                "in flight: in_flight",
+            ],
+        ),
+        (
+            "x402",
+            &[
+                "matches: methods",
+                "key: key.max_length, key.min_length, key.payload, key.syntax",
+                "scope: scope",
+                "fingerprint: fingerprint.headers",
+                "in flight: in_flight",
+                "released: release_statuses",
+            ],
+        ),
         ("repeatability", &["key: key.header, key.syntax", "fingerprint: fingerprint.headers"]),
         (
             "stripe",

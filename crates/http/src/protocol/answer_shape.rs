@@ -8,11 +8,13 @@ use std::collections::BTreeMap;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 use serde::Serialize;
+use serde_json::value::RawValue;
 
-use super::refusal::Refusal;
+use super::refusal::{ClientAction, Refusal, RetryAfter};
 use super::status::OncegateStatus;
 use crate::body::Body;
 use oncegate_config::Dialect;
+use oncegate_domain::jsonrpc::RpcId;
 
 /// Tells Stripe's SDKs whether to send the request again, whatever its status.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
@@ -88,6 +90,50 @@ fn stripe_error(refusal: &Refusal) -> DialectError {
     }
 }
 
+/// The errors of the Universal Commerce Protocol and of x402, in which a 409 says that the key was used for another request: a client
+/// that reads one takes a new key. What a later retry may answer is 503.
+#[rustfmt::skip]
+fn commerce_error(refusal: &Refusal) -> DialectError {
+    let status = match refusal {
+        Refusal::KeyReused(_) => 409,
+        Refusal::InFlight(_) | Refusal::OutcomeUnknown(_) => 503,
+        Refusal::ResponseNotKept => 500,
+        other => other.status().as_u16(),
+    };
+    DialectError::new(status, "", in_words(refusal))
+}
+
+/// The code of a refusal in JSON-RPC. MCP and A2A keep -32099 to -32000 for errors of their own, and clients act on some of them: there
+/// the same endings stand outside of JSON-RPC's reserved range.
+#[rustfmt::skip]
+fn rpc_code(dialect: Dialect, refusal: &Refusal) -> i32 {
+    let own = match dialect { Dialect::A2a | Dialect::Mcp => -31_000, _ => -32_000 };
+    match refusal {
+        Refusal::BadRequest(..) | Refusal::PathAmbiguous(_) => -32_600,
+        Refusal::KeyInvalid(_) | Refusal::KeyMissing(_) => -32_602,
+        Refusal::ResponseCorrupt => -32_603,
+        // One code for all of the server's own errors; the status has the rest.
+        _ if dialect == Dialect::Ucp => -32_000,
+        Refusal::InFlight(_) => own - 9,
+        Refusal::KeyReused(_) => own - 22,
+        _ if refusal.row().action == ClientAction::Reconcile => own - 50,
+        _ => own,
+    }
+}
+
+/// The status of a JSON-RPC error to a call that was read. Clients of JSON-RPC, MCP and A2A take another status than 200 for a failure of
+/// the connection, and do not read the error: so what is said about the call's key is 200. What the connection, the caller or the moment
+/// is to blame for keeps its status, by which gateways and clients act. In UCP the status is the signal.
+#[rustfmt::skip]
+fn rpc_status(dialect: Dialect, refusal: &Refusal) -> u16 {
+    match refusal {
+        _ if dialect == Dialect::Ucp => commerce_error(refusal).status,
+        Refusal::InFlight(_) | Refusal::KeyExpired | Refusal::KeyInvalid(_) | Refusal::KeyMissing(_) | Refusal::KeyReused(_) => 200,
+        _ if refusal.row().action == ClientAction::Reconcile => 200,
+        other => other.status().as_u16(),
+    }
+}
+
 /// The slug as the codes of these APIs are spelled.
 fn in_words(refusal: &Refusal) -> String {
     refusal.slug().replace('-', "_")
@@ -123,13 +169,51 @@ struct GraphqlError<'a> {
     extensions: BTreeMap<&'a str, &'a str>,
 }
 
+/// An error response of JSON-RPC 2.0.
+#[derive(Serialize)]
+struct RpcResponse<'a> {
+    jsonrpc: &'a str,
+    /// Null for a request that was not read; MCP has no null.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a RawValue>,
+    error: RpcError<'a>,
+}
+
+#[derive(Serialize)]
+struct RpcError<'a> {
+    code: i32,
+    message: &'a str,
+    data: RpcErrorData<'a>,
+}
+
+/// The part of a JSON-RPC error that is the same in all dialects.
+#[derive(Serialize)]
+struct RpcErrorData<'a> {
+    code: &'a str,
+    retry: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u64>,
+    #[serde(rename = "type")]
+    kind: &'a str,
+}
+
+/// The error of a REST request in the Universal Commerce Protocol.
+#[derive(Serialize)]
+struct CommerceError<'a> {
+    code: &'a str,
+    content: &'a str,
+}
+
 impl AnswerShape {
     fn error(self, refusal: &Refusal) -> DialectError {
         let status = refusal.row().status;
         match self.0 {
             Dialect::Acp => acp_error(refusal),
             Dialect::Graphql => DialectError::new(status, "", in_words(refusal).to_ascii_uppercase()),
-            Dialect::Ietf => DialectError::new(status, "", refusal.slug()),
+            Dialect::Ucp | Dialect::X402 => commerce_error(refusal),
+            Dialect::A2a | Dialect::Ietf | Dialect::Jsonrpc | Dialect::Mcp => {
+                DialectError::new(status, "", refusal.slug())
+            }
             Dialect::Repeatability => repeatability_error(refusal),
             Dialect::Stripe => stripe_error(refusal),
         }
@@ -140,10 +224,12 @@ impl AnswerShape {
         StatusCode::from_u16(self.error(refusal).status).expect("the tables have valid statuses only")
     }
 
-    /// Builds the answer to a refused request. The type of a problem document is `problem_base`, followed by the slug.
-    pub fn render(self, refusal: &Refusal, problem_base: &str) -> Response<Body> {
+    /// Builds the answer to a refused request. The type of a problem document is `problem_base`, followed by the slug. `rpc_id` is the id of
+    /// a JSON-RPC call that was read.
+    pub fn render(self, refusal: &Refusal, problem_base: &str, rpc_id: Option<&RpcId>) -> Response<Body> {
         let (row, action) = (refusal.row(), refusal.client_action());
         let DialectError { status, kind, code } = self.error(refusal);
+        let status = rpc_id.map_or(status, |_| rpc_status(self.0, refusal));
         let error = ErrorObject { kind, code: &code, message: &row.detail };
         let (media_type, document) = match self.0 {
             Dialect::Acp => ("application/json", to_json(&error)),
@@ -154,7 +240,18 @@ impl AnswerShape {
                 let errors = [GraphqlError { message: &row.detail, extensions }];
                 ("application/json", to_json(&BTreeMap::from([("errors", errors)])))
             }
-            Dialect::Ietf | Dialect::Repeatability | Dialect::Stripe => {
+            Dialect::Ucp if rpc_id.is_none() => {
+                ("application/json", to_json(&CommerceError { code: &code, content: &row.detail }))
+            }
+            Dialect::A2a | Dialect::Jsonrpc | Dialect::Mcp | Dialect::Ucp => {
+                let id = rpc_id.map_or((self.0 != Dialect::Mcp).then_some(RawValue::NULL), |id| Some(id.as_raw()));
+                let kind = &*format!("{problem_base}{}", row.slug);
+                let retry_after = row.retry_after.map(RetryAfter::seconds);
+                let data = RpcErrorData { code: row.slug, retry: action, retry_after, kind };
+                let error = RpcError { code: rpc_code(self.0, refusal), message: &row.detail, data };
+                ("application/json", to_json(&RpcResponse { jsonrpc: "2.0", id, error }))
+            }
+            Dialect::Ietf | Dialect::Repeatability | Dialect::Stripe | Dialect::X402 => {
                 let document = ProblemDocument {
                     kind: &format!("{problem_base}{}", row.slug),
                     title: row.title,
@@ -162,7 +259,7 @@ impl AnswerShape {
                     detail: &row.detail,
                     code: row.slug,
                     retry: action,
-                    error: (self.0 != Dialect::Ietf).then_some(error),
+                    error: (!matches!(self.0, Dialect::Ietf | Dialect::X402)).then_some(error),
                 };
                 let is_stripe = self.0 == Dialect::Stripe;
                 (if is_stripe { "application/json" } else { "application/problem+json" }, to_json(&document))
@@ -184,7 +281,14 @@ impl AnswerShape {
     pub fn add_fields(self, response: (StatusCode, &mut HeaderMap), status: OncegateStatus) {
         let (code, headers) = response;
         match self.0 {
-            Dialect::Acp | Dialect::Graphql | Dialect::Ietf => {}
+            Dialect::A2a
+            | Dialect::Acp
+            | Dialect::Graphql
+            | Dialect::Ietf
+            | Dialect::Jsonrpc
+            | Dialect::Mcp
+            | Dialect::Ucp
+            | Dialect::X402 => {}
             Dialect::Repeatability => {
                 if let Some(result) = repeatability_result(status) {
                     headers.insert(REPEATABILITY_RESULT, HeaderValue::from_static(result));

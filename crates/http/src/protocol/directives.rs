@@ -5,7 +5,8 @@ use std::time::Duration;
 use http::header::{CONTENT_ENCODING, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue};
 
-use super::fields;
+use super::payment_challenge::is_payment_challenge;
+use super::{fields, jsonrpc};
 use oncegate_config::{self as config, Route};
 use oncegate_domain::response_policy::{ResponseVerdict, ServiceStatus};
 use oncegate_domain::unknown_cause::UnknownCause;
@@ -62,7 +63,8 @@ impl ServiceDirectives {
         if let Some(verdict) = self.verdict {
             return ResponseJudgement { verdict, ttl, unknown_cause: UnknownCause::Service };
         }
-        let by_status = route.statuses.verdict_on(status, headers.contains_key(RETRY_AFTER));
+        let asks_again = headers.contains_key(RETRY_AFTER) || is_payment_challenge(status, headers);
+        let by_status = route.statuses.verdict_on(status, asks_again);
         let by_body = body.and_then(|body| verdict_on_body(route, status, headers, body, by_status));
         let (verdict, unknown_cause) = match (by_body.unwrap_or(by_status), by_body) {
             // The service may have meant that it was executed.
@@ -98,6 +100,13 @@ fn verdict_on_body(
         return None;
     }
     let is_encoded = headers.get_all(CONTENT_ENCODING).iter().any(|coding| coding != "identity");
+    if !is_encoded && route.dialect.is_jsonrpc() {
+        return match jsonrpc::response_text(headers, body) {
+            Some(text) => route.outcome.verdict_on(&text, by_status),
+            // The stream has ended without an answer.
+            None => (by_status == ResponseVerdict::Store).then_some(ResponseVerdict::Unknown),
+        };
+    }
     if !is_encoded {
         return route.outcome.verdict_on(body, by_status);
     }

@@ -5,12 +5,17 @@ use serde_json::Value;
 
 use super::super::refusal::{KeyReuse, ReachedLimit, RetryAfter};
 use super::*;
+use oncegate_domain::jsonrpc::RpcMessage;
 
 const BASE: &str = "/.oncegate/problems/";
 
 /// The answer to a refusal: its status, its fields and its document.
 async fn answered(shape: Dialect, refusal: &Refusal) -> (u16, HeaderMap, Value) {
-    let (head, body) = AnswerShape(shape).render(refusal, BASE).into_parts();
+    answered_call(shape, refusal, None).await
+}
+
+async fn answered_call(shape: Dialect, refusal: &Refusal, id: Option<&RpcId>) -> (u16, HeaderMap, Value) {
+    let (head, body) = AnswerShape(shape).render(refusal, BASE, id).into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     (head.status.as_u16(), head.headers, serde_json::from_slice(&body).unwrap())
 }
@@ -110,9 +115,85 @@ async fn repeatability_answers_412_outside_of_the_window_and_400_to_another_requ
 }
 
 #[tokio::test]
+async fn json_rpc_has_the_calls_id_and_a_code_that_its_protocol_leaves_free() {
+    let RpcMessage::Call(call) = RpcMessage::read(br#"{"id":"a-7","method":"pay"}"#, false, &[]) else { panic!() };
+    let bad = Refusal::BadRequest(StatusCode::BAD_REQUEST, "why");
+    let reused = Refusal::KeyReused(KeyReuse::OtherRequest);
+    // Each with the status and the code in JSON-RPC, the code in MCP and A2A, and both in UCP.
+    for (refusal, plain, agents, commerce) in [
+        (in_flight(), (200, -32_009), -31_009, (503, -32_000)),
+        (reused.clone(), (200, -32_022), -31_022, (409, -32_000)),
+        (unknown(), (200, -32_050), -31_050, (503, -32_000)),
+        (Refusal::UpstreamBroken, (200, -32_050), -31_050, (502, -32_000)),
+        (Refusal::ResponseNotKept, (200, -32_050), -31_050, (500, -32_000)),
+        (Refusal::KeyExpired, (200, -32_000), -31_000, (410, -32_000)),
+        (Refusal::KeyMissing("where".into()), (200, -32_602), -32_602, (400, -32_602)),
+        (bad.clone(), (400, -32_600), -32_600, (400, -32_600)),
+        (Refusal::StoreUnavailable, (503, -32_000), -31_000, (503, -32_000)),
+        (Refusal::ScopeMissing("why".into(), None), (400, -32_000), -31_000, (400, -32_000)),
+        (Refusal::ResponseCorrupt, (500, -32_603), -32_603, (500, -32_603)),
+    ] {
+        for (shape, (status, code)) in [
+            (Dialect::Jsonrpc, plain),
+            (Dialect::Mcp, (plain.0, agents)),
+            (Dialect::A2a, (plain.0, agents)),
+            (Dialect::Ucp, commerce),
+        ] {
+            let (answered, headers, document) = answered_call(shape, &refusal, Some(&call.id)).await;
+            let mut data = serde_json::json!({ "code": refusal.slug(), "retry": refusal.client_action(),
+                "type": format!("{BASE}{}", refusal.slug()) });
+            if let Some(wait) = headers.get("retry-after") {
+                data["retry_after"] = wait.to_str().unwrap().parse::<u64>().unwrap().into();
+            }
+            let error = serde_json::json!({ "code": code, "message": refusal.detail(), "data": data });
+            let expected = serde_json::json!({ "jsonrpc": "2.0", "id": "a-7", "error": error });
+            assert_eq!((answered, document), (status, expected), "{shape:?}");
+            assert_eq!(headers[CONTENT_TYPE], "application/json");
+        }
+    }
+    // A request that was not read has no id, and the problem's status.
+    for (shape, id) in [(Dialect::Jsonrpc, Some(Value::Null)), (Dialect::A2a, Some(Value::Null)), (Dialect::Mcp, None)]
+    {
+        let (status, _, document) = answered(shape, &reused).await;
+        assert_eq!((status, document.get("id")), (422, id.as_ref()), "{shape:?}");
+    }
+}
+
+#[tokio::test]
+async fn in_the_protocols_of_machine_payments_only_another_request_is_a_conflict() {
+    for (refusal, status, code) in [
+        (Refusal::KeyReused(KeyReuse::OtherRequest), 409, "key_reused"),
+        (in_flight(), 503, "in_flight"),
+        (unknown(), 503, "outcome_unknown"),
+        (Refusal::ResponseNotKept, 500, "response_not_kept"),
+        (Refusal::KeyMissing("where".into()), 400, "key_missing"),
+        (Refusal::StoreUnavailable, 503, "store_unavailable"),
+    ] {
+        let (answered_ucp, headers, document) = answered(Dialect::Ucp, &refusal).await;
+        let expected = serde_json::json!({ "code": code, "content": refusal.detail() });
+        assert_eq!((answered_ucp, document), (status, expected));
+        assert_eq!(headers.get("retry-after").is_some(), status == 503, "{code}");
+        let (answered_x402, _, document) = answered(Dialect::X402, &refusal).await;
+        assert_eq!((answered_x402, &document["code"]), (status, &refusal.slug().into()));
+    }
+}
+
+#[tokio::test]
 async fn no_dialect_makes_an_error_a_success_or_offers_a_retry_of_what_may_have_executed() {
     for refusal in Refusal::ALL {
-        for shape in [Dialect::Acp, Dialect::Ietf, Dialect::Repeatability, Dialect::Stripe] {
+        // Without the id of a call, also those of JSON-RPC.
+        for shape in [
+            Dialect::A2a,
+            Dialect::Acp,
+            Dialect::Graphql,
+            Dialect::Ietf,
+            Dialect::Jsonrpc,
+            Dialect::Mcp,
+            Dialect::Repeatability,
+            Dialect::Stripe,
+            Dialect::Ucp,
+            Dialect::X402,
+        ] {
             let (status, headers, _) = answered(shape, &refusal).await;
             assert!((400..600).contains(&status), "{shape:?} {}", refusal.slug());
             let may_retry = headers.get(SHOULD_RETRY).is_some_and(|value| value == "true");

@@ -1,0 +1,48 @@
+//! The canonical form of a JSON-RPC request: its method and its parameters. The id is another one for each try, and so may be `_meta`,
+//! in which clients put the key, the version of their protocol and a token for progress.
+
+use canonical_json::{Pointer, Selection, canonicalize_selected};
+
+use crate::jsonrpc::RpcMessage;
+
+/// The values of the method and the parameters that the selection keeps. `None` for a body that is no single request: it is compared as
+/// any other.
+pub(super) fn canonical(body: &[u8], selection: &Selection) -> Option<Vec<u8>> {
+    let (RpcMessage::Call(_) | RpcMessage::Notification(_)) = RpcMessage::read(body, false, &[]) else { return None };
+    let pointer = |text| Pointer::parse(text).expect("it starts with a slash");
+    let mut selection = selection.clone();
+    if selection.include.is_empty() {
+        selection.include.extend(["/method", "/params"].map(pointer));
+    }
+    selection.exclude.push(pointer("/params/_meta"));
+    canonicalize_selected(body, &selection).ok().map(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(body: &str) -> Option<Vec<u8>> {
+        let exclude = vec![Pointer::parse("/params/at").unwrap()];
+        canonical(body.as_bytes(), &Selection { exclude, ..Selection::default() })
+    }
+
+    #[test]
+    fn a_retry_with_another_id_and_other_metadata_is_the_same_request() {
+        let first = of(r#"{"jsonrpc":"2.0","id":1,"method":"pay","params":{"amount":5,"_meta":{"progressToken":1}}}"#);
+        assert!(first.is_some());
+        for (body, is_same) in [
+            (r#"{"id":"b","params":{"amount":5.0},"method":"pay","jsonrpc":"2.0"}"#, true),
+            (r#"{"id":2,"method":"pay","params":{"_meta":{},"amount":5,"at":7}}"#, true),
+            (r#"{"id":1,"method":"pay","params":{"amount":6}}"#, false),
+            (r#"{"id":1,"method":"refund","params":{"amount":5}}"#, false),
+            (r#"{"id":1,"method":"pay","params":{"amount":5,"a":{"_meta":1}}}"#, false),
+            (r#"{"id":1,"method":"pay"}"#, false),
+        ] {
+            assert_eq!(of(body) == first, is_same, "{body}");
+        }
+        for no_request in [r#"[{"id":1,"method":"pay"}]"#, r#"{"amount":5}"#, r#"{"id":1,"result":1}"#, "", "pay"] {
+            assert_eq!(of(no_request), None, "{no_request}");
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! JSON-RPC 2.0: the operation and the id in a request, and the place of the id in a response.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use canonical_json::{Pointer, value_at};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// The id of a request: its JSON text, as it was sent.
+#[derive(Clone, Debug)]
+pub struct RpcId(Arc<RawValue>);
+
+impl RpcId {
+    /// The JSON text.
+    pub fn as_str(&self) -> &str {
+        self.0.get()
+    }
+
+    /// The JSON text as a part of a document.
+    pub fn as_raw(&self) -> &RawValue {
+        &self.0
+    }
+}
+
+impl PartialEq for RpcId {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for RpcId {}
+
+/// A request that expects an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RpcCall {
+    /// The operation.
+    pub operation: RpcOperation,
+    /// The id, which the answer has to have.
+    pub id: RpcId,
+}
+
+/// The operation that a request names: its method, and for methods that call a tool the tool's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RpcOperation {
+    method: String,
+    name: Option<String>,
+}
+
+impl RpcOperation {
+    /// Whether one of these entries names the operation: `METHOD`, or `METHOD NAME` for one tool alone. Without any entry, all
+    /// operations are named.
+    pub fn is_among(&self, entries: &[String]) -> bool {
+        let with_name = self.name.as_ref().map(|name| format!("{} {name}", self.method));
+        entries.is_empty() || entries.iter().any(|entry| *entry == self.method || Some(entry) == with_name.as_ref())
+    }
+
+    /// The text by which the operation is a part of a key's space.
+    pub fn space_text(&self) -> String {
+        ["\n", &*self.method, "\n", self.name.as_deref().unwrap_or_default()].concat()
+    }
+}
+
+/// The content of a request's body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RpcMessage {
+    /// A batch, with the elements that are requests or notifications.
+    Batch(Vec<RpcElement>),
+    /// A request that expects an answer.
+    Call(RpcCall),
+    /// A request that expects none.
+    Notification(RpcOperation),
+    /// An answer of the client to a request of the server.
+    Response,
+    /// No message that all programs read alike.
+    Unclear,
+}
+
+/// A request or a notification in a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RpcElement {
+    /// The operation; `None` for an element that programs may read in different ways.
+    pub operation: Option<RpcOperation>,
+    /// Whether it expects an answer.
+    pub expects_answer: bool,
+    /// Whether it has a value at one of the places for keys.
+    pub has_key: bool,
+}
+
+impl RpcMessage {
+    /// Reads a body. `names_tools`: the `name` in the parameters is a part of the operation. `places` are those where an element of a
+    /// batch may have its key.
+    pub fn read(body: &[u8], names_tools: bool, places: &[&Pointer]) -> Self {
+        if first_byte(body) != Some(b'[') {
+            return match Members::read(body) {
+                Some(members) => members.into_message(names_tools),
+                None => Self::Unclear,
+            };
+        }
+        let Ok(elements) = serde_json::from_slice::<Vec<&RawValue>>(body) else { return Self::Unclear };
+        let elements = elements.into_iter().filter_map(|element| {
+            let text = element.get().as_bytes();
+            let message = Members::read(text).map_or(Self::Unclear, |members| members.into_message(names_tools));
+            let (operation, expects_answer) = match message {
+                Self::Call(call) => (Some(call.operation), true),
+                Self::Notification(operation) => (Some(operation), false),
+                Self::Response => return None,
+                Self::Batch(_) | Self::Unclear => (None, true),
+            };
+            let has_key = places.iter().any(|place| !matches!(value_at(text, place), Ok(None)));
+            Some(RpcElement { operation, expects_answer, has_key })
+        });
+        Self::Batch(elements.collect())
+    }
+}
+
+/// Writes a response with another id, and leaves every other byte as it is. `None` for a text that is no response, or has this id.
+pub fn with_id(response: &[u8], id: &RpcId) -> Option<Vec<u8>> {
+    let place = find_response_id(response)?;
+    let is_same = response[place.clone()] == *id.as_str().as_bytes();
+    (!is_same).then(|| [&response[..place.start], id.as_str().as_bytes(), &response[place.end..]].concat())
+}
+
+/// The place of the id in a response; `None` for any other text. A request of the server has an id of its own.
+pub fn find_response_id(text: &[u8]) -> Option<Range<usize>> {
+    let members = Members::read(text)?;
+    let id = members.id.filter(|_| members.method.is_none() && members.has_outcome)?.get();
+    let start = id.as_ptr().addr() - text.as_ptr().addr();
+    Some(start..start + id.len())
+}
+
+/// The members of a message.
+#[derive(Default)]
+struct Members<'a> {
+    id: Option<&'a RawValue>,
+    method: Option<&'a RawValue>,
+    params: Option<&'a RawValue>,
+    /// Whether there is a result or an error.
+    has_outcome: bool,
+}
+
+impl<'a> Members<'a> {
+    fn read(text: &'a [u8]) -> Option<Self> {
+        serde_json::from_slice(text).ok()
+    }
+
+    fn into_message(self, names_tools: bool) -> RpcMessage {
+        let Some(method) = self.method else {
+            return if self.has_outcome { RpcMessage::Response } else { RpcMessage::Unclear };
+        };
+        let Ok(method) = serde_json::from_str::<String>(method.get()) else { return RpcMessage::Unclear };
+        let name = match self.params.filter(|_| names_tools) {
+            Some(params) => match tool_name(params.get()) {
+                Ok(name) => name,
+                Err(_) => return RpcMessage::Unclear,
+            },
+            None => None,
+        };
+        let operation = RpcOperation { method, name };
+        match self.id {
+            None => RpcMessage::Notification(operation),
+            // Servers differ about an id that is a list, an object or a boolean.
+            Some(id) if id.get().starts_with(['{', '[', 't', 'f']) => RpcMessage::Unclear,
+            Some(id) => RpcMessage::Call(RpcCall { operation, id: RpcId(id.to_owned().into()) }),
+        }
+    }
+}
+
+/// The `name` in parameters; `None` where it is missing or no text.
+fn tool_name(params: &str) -> serde_json::Result<Option<String>> {
+    #[derive(Deserialize)]
+    struct Parameters<'a> {
+        #[serde(borrow)]
+        name: Option<&'a RawValue>,
+    }
+    if !params.starts_with('{') {
+        return Ok(None);
+    }
+    let name = serde_json::from_str::<Parameters<'_>>(params)?.name;
+    Ok(name.and_then(|name| serde_json::from_str(name.get()).ok()))
+}
+
+/// Reads an object. A member that is there twice, or under a name that some servers take for it, is an error.
+impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MembersVisitor;
+        impl<'de> Visitor<'de> for MembersVisitor {
+            type Value = Members<'de>;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("a message of JSON-RPC")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+                const NAMES: [&str; 5] = ["id", "method", "params", "result", "error"];
+                let mut members = Members::default();
+                let mut seen = Vec::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    let Some(known) = NAMES.into_iter().find(|known| known.eq_ignore_ascii_case(&name)) else {
+                        map.next_value::<IgnoredAny>()?;
+                        continue;
+                    };
+                    if name != known || seen.contains(&known) {
+                        return Err(M::Error::custom("a member is ambiguous"));
+                    }
+                    seen.push(known);
+                    let value: &RawValue = map.next_value()?;
+                    match known {
+                        "id" => members.id = Some(value),
+                        "method" => members.method = Some(value),
+                        "params" => members.params = Some(value),
+                        _ => members.has_outcome = true,
+                    }
+                }
+                Ok(members)
+            }
+        }
+        deserializer.deserialize_map(MembersVisitor)
+    }
+}
+
+/// The first byte that is no white space.
+fn first_byte(text: &[u8]) -> Option<u8> {
+    text.iter().copied().find(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn id(text: &str) -> RpcId {
+        RpcId(RawValue::from_string(text.to_owned()).unwrap().into())
+    }
+
+    fn call(method: &str, name: Option<&str>, id_text: &str) -> RpcMessage {
+        let operation = RpcOperation { method: method.into(), name: name.map(Into::into) };
+        RpcMessage::Call(RpcCall { operation, id: id(id_text) })
+    }
+
+    #[test]
+    fn a_message_is_a_call_a_notification_or_a_response_if_every_server_reads_it_so() {
+        for (body, expected) in [
+            (r#"{"jsonrpc":"2.0","id":7,"method":"a"}"#, call("a", None, "7")),
+            (r#" { "method" : "a" , "id" : "7\u0041" } "#, call("a", None, r#""7\u0041""#)),
+            (r#"{"id":null,"method":"a"}"#, call("a", None, "null")),
+            (r#"{"id":1.50e2,"method":"\u0061"}"#, call("a", None, "1.50e2")),
+            (r#"{"id":7,"method":"tools/call","params":{"name":"pay"}}"#, call("tools/call", Some("pay"), "7")),
+            (r#"{"id":7,"method":"tools/call","params":{"name":1}}"#, call("tools/call", None, "7")),
+            (r#"{"id":7,"method":"tools/call","params":["pay"]}"#, call("tools/call", None, "7")),
+            (r#"{"id":7,"method":"a","params":{"arguments":{"name":"x"}}}"#, call("a", None, "7")),
+            (r#"{"id":7,"result":{}}"#, RpcMessage::Response),
+            (r#"{"id":7,"error":{"code":1}}"#, RpcMessage::Response),
+            (r#"{"id":7,"id":8,"method":"a"}"#, RpcMessage::Unclear),
+            (r#"{"id":7,"method":"a","Method":"b"}"#, RpcMessage::Unclear),
+            (r#"{"id":7,"method":"a","params":{"name":"x","name":"y"}}"#, RpcMessage::Unclear),
+            (r#"{"id":7,"method":1}"#, RpcMessage::Unclear),
+            (r#"{"id":[],"method":"a"}"#, RpcMessage::Unclear),
+            (r#"{"id":true,"method":"a"}"#, RpcMessage::Unclear),
+            (r#"{"id":7}"#, RpcMessage::Unclear),
+            (r#"{"id":7,"method":"a"} x"#, RpcMessage::Unclear),
+            (r#"{"id":7,"method":"a""#, RpcMessage::Unclear),
+            ("\"a\"", RpcMessage::Unclear),
+            ("", RpcMessage::Unclear),
+        ] {
+            assert_eq!(RpcMessage::read(body.as_bytes(), true, &[]), expected, "{body}");
+        }
+        let notification = RpcMessage::read(br#"{"method":"a","params":{"name":"b"}}"#, false, &[]);
+        assert_eq!(notification, RpcMessage::Notification(RpcOperation { method: "a".into(), name: None }));
+    }
+
+    #[test]
+    fn a_batch_tells_which_of_its_calls_have_a_key() {
+        let place = Pointer::parse("/params/key").unwrap();
+        let read = |body: &str| match RpcMessage::read(body.as_bytes(), false, &[&place]) {
+            RpcMessage::Batch(elements) => elements
+                .into_iter()
+                .map(|element| {
+                    (element.operation.map(|operation| operation.method), element.expects_answer, element.has_key)
+                })
+                .collect::<Vec<_>>(),
+            other => panic!("{body}: {other:?}"),
+        };
+        let batch = r#" [{"id":1,"method":"a","params":{"key":"k"}},{"method":"n","params":{"key":"k"}},{"id":2,"method":"b"}]"#;
+        assert_eq!(
+            read(batch),
+            [(Some("a".into()), true, true), (Some("n".into()), false, true), (Some("b".into()), true, false)]
+        );
+        assert_eq!(read(r#"[{"id":1,"id":1,"method":"a"}]"#), [(None, true, true)]);
+        assert_eq!(read("[]"), []);
+        assert_eq!(RpcMessage::read(b"[{}", false, &[]), RpcMessage::Unclear);
+    }
+
+    #[test]
+    fn an_operation_is_named_by_its_method_or_with_its_tool() {
+        let operation = RpcOperation { method: "tools/call".into(), name: Some("pay".into()) };
+        let entries = |entries: &[&str]| entries.iter().map(|entry| (*entry).to_owned()).collect::<Vec<_>>();
+        for (list, expected) in [
+            (&[][..], true),
+            (&["tools/call"], true),
+            (&["a", "tools/call pay"], true),
+            (&["tools/call refund"], false),
+            (&["pay"], false),
+        ] {
+            assert_eq!(operation.is_among(&entries(list)), expected, "{list:?}");
+        }
+    }
+
+    /// Responses with the id `7`, in which nothing else may change.
+    #[test]
+    fn only_the_bytes_of_the_id_are_replaced() {
+        for (response, expected) in [
+            (r#"{"jsonrpc":"2.0","id":7,"result":1.0}"#, Some(r#"{"jsonrpc":"2.0","id":"é","result":1.0}"#)),
+            (
+                r#"{"result":{"id":7,"b":1e400,"a":0.10},"id":7}"#,
+                Some(r#"{"result":{"id":7,"b":1e400,"a":0.10},"id":"é"}"#),
+            ),
+            (
+                "{ \"id\" :\t7 ,\n\"error\": {\"code\":-1} }\n",
+                Some("{ \"id\" :\t\"é\" ,\n\"error\": {\"code\":-1} }\n"),
+            ),
+            (r#"{"id":"a\"7","result":null,"error":{}}"#, Some(r#"{"id":"é","result":null,"error":{}}"#)),
+            (r#"{"id":7,"result":null}"#, Some(r#"{"id":"é","result":null}"#)),
+            (r#"{"id":null,"error":{}}"#, Some(r#"{"id":"é","error":{}}"#)),
+            (r#"{"\u0069d":7,"result":"\ud83d\ude00"}"#, Some(r#"{"\u0069d":"é","result":"\ud83d\ude00"}"#)),
+            // A request or a notification of the server.
+            (r#"{"id":7,"method":"sampling/createMessage","params":{}}"#, None),
+            (r#"{"method":"notifications/progress","params":{"id":7}}"#, None),
+            (r#"{"result":{}}"#, None),
+            (r#"{"id":7}"#, None),
+            (r#"{"id":7,"id":8,"result":1}"#, None),
+            (r#"[{"id":7,"result":1}]"#, None),
+            (r#"{"id":"é","result":1}"#, None),
+            ("7", None),
+            ("", None),
+        ] {
+            let replaced = with_id(response.as_bytes(), &id("\"é\""));
+            assert_eq!(replaced.as_deref(), expected.map(str::as_bytes), "{response}");
+        }
+    }
+
+    fn json_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            ".*".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 16, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::hash_map("(id|result|[a-z]{0,3})", inner, 0..4).prop_map(|members| json!(members)),
+            ]
+        })
+    }
+
+    proptest! {
+        /// A model that parses and serialises agrees on the values, and the bytes around the id are the response's own.
+        #[test]
+        fn a_replaced_id_changes_nothing_else(
+            result in json_value(),
+            before in prop_oneof![any::<i64>().prop_map(Value::from), ".*".prop_map(Value::from)],
+            after in prop_oneof![any::<i64>().prop_map(Value::from), ".*".prop_map(Value::from)],
+            is_pretty: bool,
+        ) {
+            let response = json!({ "jsonrpc": "2.0", "id": before, "result": result, "error": { "id": 1 } });
+            let text = if is_pretty { serde_json::to_string_pretty(&response) } else { serde_json::to_string(&response) }.unwrap();
+            let place = find_response_id(text.as_bytes()).unwrap();
+            let new_id = id(&after.to_string());
+            // Parsed too: the parser does not read all numbers as they were written.
+            let mut expected: Value = serde_json::from_str(&text).unwrap();
+            expected["id"] = serde_json::from_str(new_id.as_str()).unwrap();
+            match with_id(text.as_bytes(), &new_id) {
+                None => prop_assert_eq!(before.to_string(), after.to_string()),
+                Some(replaced) => {
+                    let end = replaced.len() - (text.len() - place.end);
+                    prop_assert_eq!(&replaced[..place.start], &text.as_bytes()[..place.start]);
+                    prop_assert_eq!(&replaced[end..], &text.as_bytes()[place.end..]);
+                    prop_assert_eq!(&replaced[place.start..end], new_id.as_str().as_bytes());
+                    prop_assert_eq!(serde_json::from_slice::<Value>(&replaced).unwrap(), expected);
+                }
+            }
+        }
+    }
+}

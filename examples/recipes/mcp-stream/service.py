@@ -1,0 +1,36 @@
+"""An MCP server over streamable HTTP with one tool, `report`, which tells its progress in steps of 0.1 s."""
+
+import logging
+import socket
+import time
+
+import anyio
+import uvicorn
+from mcp.server.mcpserver import Context, MCPServer
+from starlette.responses import JSONResponse
+
+logging.disable(logging.INFO)
+server = MCPServer("reports")
+executions = 0
+
+
+@server.tool()
+async def report(title: str, steps: int, context: Context) -> str:
+    global executions
+    executions += 1
+    number = executions
+    for step in range(1, steps + 1):
+        await anyio.sleep(0.1)
+        # The time shows the client whether this message was held back.
+        await context.report_progress(step, steps, str(time.time()))
+    return f"{title}, number {number}"
+
+
+@server.custom_route("/executions", methods=["GET"])
+async def tell_executions(_request):
+    return JSONResponse(executions)
+
+
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_level="warning")).run(sockets=[listener])

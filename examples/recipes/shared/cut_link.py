@@ -1,0 +1,44 @@
+"""A link that breaks: passes TCP connections on to the address in the first argument, and prints its own port.
+
+Each further argument is for the next POST, or over HTTP/2 for the next connection: the number of events that arrive before it is cut, or
+`-` for all. At 0, not even the head of a response arrives. After the last argument, nothing is cut.
+"""
+
+import select
+import socket
+import sys
+import threading
+
+host, port = sys.argv[1].rsplit(":", 1)
+plan = iter([None if word == "-" else int(word) for word in sys.argv[2:]])
+
+
+def pass_on(client):
+    with client, socket.create_connection((host, int(port))) as service:
+        left = None
+        while True:
+            for ready in select.select([client, service], [], [])[0]:
+                piece = ready.recv(65536)
+                if not piece or (ready is service and left is not None and left <= 0):
+                    return
+                if ready is client:
+                    if piece.startswith((b"POST ", b"PRI ")):
+                        left = next(plan, None)
+                    service.sendall(piece)
+                else:
+                    if left is not None:
+                        left -= piece.count(b"data: ")
+                    client.sendall(piece)
+
+
+def guarded(client):
+    try:
+        pass_on(client)
+    except OSError:
+        pass  # One side has closed its connection, and the other one is closed with it.
+
+
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+while True:
+    threading.Thread(target=guarded, args=(listener.accept()[0],), daemon=True).start()

@@ -1,0 +1,149 @@
+//! The operation that a request's body names, in GraphQL and in JSON-RPC: the path is the same for all of them.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Method, StatusCode, request};
+
+use super::fingerprinting::Fingerprinting;
+use super::key_location;
+use oncegate_config::{Dialect, Route};
+use oncegate_domain::jsonrpc::{RpcCall, RpcMessage, RpcOperation};
+use oncegate_http::protocol::graphql::GraphqlBodyForm;
+use oncegate_http::protocol::refusal::Refusal;
+
+/// The size from which a body is large: a document takes up to 0.1 µs for each byte, ten times as long as JSON for a fingerprint.
+const LARGE_BODY: usize = 8 * 1024;
+
+/// What a request's body says about its admission.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum BodyOperation {
+    /// A call of JSON-RPC that its route guards.
+    Call(RpcCall),
+    /// Nothing: the head decides.
+    Unnamed,
+    /// The route does not guard the operation.
+    Passes {
+        /// Whether it changes nothing, as far as its route says.
+        only_reads: bool,
+    },
+    /// The request cannot be guarded as a whole, and must not pass.
+    Refused(Refusal),
+}
+
+const GUARDED_BATCH: Refusal = Refusal::BadRequest(
+    StatusCode::BAD_REQUEST,
+    "The batch has a call that this route guards, with a key or on a route that requires one. The answer to a part of a batch cannot \
+     be kept. Send each guarded call alone. Nothing of this batch was executed.",
+);
+
+/// Whether the body has to be read to know if its route guards the request. Without a key, a request passes anyhow, unless its route
+/// requires one.
+pub(super) fn is_needed(head: &request::Parts, route: &Route) -> bool {
+    let may_have_key =
+        || !matches!(key_location::in_head(head, &route.key), Ok(None)) || key_location::may_be_in_body(&route.key);
+    (route.dialect == Dialect::Graphql || route.dialect.is_jsonrpc())
+        && head.method == Method::POST
+        && (route.key.required || may_have_key())
+}
+
+/// Reads the operation of a request that has come in whole. A large body is read on another thread.
+pub(super) async fn read(
+    head: &request::Parts,
+    body: &Bytes,
+    route: &Arc<Route>,
+    fingerprinting: &Fingerprinting,
+) -> BodyOperation {
+    if body.len() < LARGE_BODY || reader(head, route).is_none() {
+        return read_at_once(head, body, route);
+    }
+    let (body, route) = (body.clone(), Arc::clone(route));
+    let (mut owned, ()) = request::Request::new(()).into_parts();
+    (owned.method, owned.uri, owned.headers) = (head.method.clone(), head.uri.clone(), head.headers.clone());
+    fingerprinting.run_on_thread(move || read_at_once(&owned, &body, &route)).await
+}
+
+/// The same on this thread, whatever the size of the body.
+pub(super) fn read_at_once(head: &request::Parts, body: &[u8], route: &Route) -> BodyOperation {
+    match reader(head, route) {
+        None => BodyOperation::Unnamed,
+        Some(OperationReader::Graphql(form)) if form.only_reads(body) => BodyOperation::Passes { only_reads: true },
+        Some(OperationReader::Graphql(_)) => BodyOperation::Unnamed,
+        Some(OperationReader::Jsonrpc) => read_jsonrpc(head, body, route),
+    }
+}
+
+/// The way to read a body.
+enum OperationReader {
+    Graphql(GraphqlBodyForm),
+    Jsonrpc,
+}
+
+fn reader(head: &request::Parts, route: &Route) -> Option<OperationReader> {
+    match route.dialect {
+        Dialect::Graphql => GraphqlBodyForm::find(head).map(OperationReader::Graphql),
+        dialect if dialect.is_jsonrpc() && head.method == Method::POST => Some(OperationReader::Jsonrpc),
+        _ => None,
+    }
+}
+
+fn read_jsonrpc(head: &request::Parts, body: &[u8], route: &Route) -> BodyOperation {
+    let places: Vec<_> = route.key.body_places().collect();
+    match RpcMessage::read(body, route.dialect.names_tools(), &places) {
+        RpcMessage::Call(call) if call.operation.is_among(&route.operations) => BodyOperation::Call(call),
+        RpcMessage::Call(_) | RpcMessage::Response => BodyOperation::Passes { only_reads: true },
+        // It gets no answer that could be kept.
+        RpcMessage::Notification(operation) => {
+            BodyOperation::Passes { only_reads: !operation.is_among(&route.operations) }
+        }
+        RpcMessage::Batch(elements) => {
+            let is_guarded =
+                |operation| Option::is_none_or(operation, |one: &RpcOperation| one.is_among(&route.operations));
+            let counts_on_guard = route.key.required || !matches!(key_location::in_head(head, &route.key), Ok(None));
+            let mut guarded = elements.iter().filter(|element| is_guarded(element.operation.as_ref())).peekable();
+            let only_reads = guarded.peek().is_none();
+            match guarded.any(|element| element.expects_answer && (counts_on_guard || element.has_key)) {
+                true => BodyOperation::Refused(GUARDED_BATCH),
+                false => BodyOperation::Passes { only_reads },
+            }
+        }
+        RpcMessage::Unclear => BodyOperation::Unnamed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use http::header::CONTENT_TYPE;
+    use http::{HeaderValue, Request};
+
+    use super::*;
+    use oncegate_config::{self as config, Overrides, ProcessEnvironment};
+
+    fn graphql_route() -> Arc<Route> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("oncegate.toml");
+        let file = "upstream = 'http://a'\n[[routes]]\nname = 'r'\npath = '/graphql'\ndialect = 'graphql'";
+        std::fs::write(&path, file).unwrap();
+        let loaded = config::load(Some(&path), &Overrides::default(), &ProcessEnvironment);
+        Arc::clone(&loaded.expect("it loads").routes[0])
+    }
+
+    #[tokio::test]
+    async fn a_large_body_is_judged_on_another_thread() {
+        let (route, fingerprinting) = (graphql_route(), Fingerprinting::default());
+        let mut head = Request::post("/graphql").body(()).unwrap().into_parts().0;
+        head.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        for (blanks, is_small) in [(10, true), (LARGE_BODY, false)] {
+            let body = Bytes::from(format!("{}{{\"query\":\"{{ a }}\"}}", " ".repeat(blanks)));
+            let mut judging = pin!(read(&head, &body, &route, &fingerprinting));
+            let first = judging.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert_eq!(first.is_ready(), is_small, "{blanks}");
+            if first.is_pending() {
+                assert_eq!(judging.await, BodyOperation::Passes { only_reads: true });
+            }
+        }
+    }
+}
