@@ -250,9 +250,8 @@ impl HandOn {
         if self.may_wait && self.writer.held() as u64 >= SMALL_BODY && budget.is_pressed() {
             budget.share().reserve_in_turn(SMALL_BODY, PATIENCE).await;
         }
-        while timeout(STALL_MAX, self.writer.has_room()).await.is_err() {
+        if self.writer.make_room(STALL_MAX).await {
             tracing::warn!(route = %self.route.name, received, "a client that does not read a large response is cut");
-            self.writer.cut_slowest();
         }
         match timeout(self.route.stream_idle_timeout, rest.frame()).await {
             Ok(Some(Ok(frame))) => Ok(Some(frame)),

@@ -109,7 +109,8 @@ impl Gate {
                 Some(_) => context.unread_events(&stream.headers, &stream.body.kept()?),
                 None => 0,
             };
-            stream.body.read_from(unread, context.accepts_trailers)
+            let body = stream.body.read_from(unread, context.accepts_trailers)?;
+            Some(body.without_trailers(guarded.route().replay.drop_headers.clone()))
         };
         let Some(body) = Some(()).filter(|()| stream.answers(&guarded.reserve_request)).and_then(|()| begin()) else {
             return std::future::pending().await;

@@ -241,10 +241,11 @@ impl InFlightEntry {
             tables.waiting.add(bytes);
             self.waiting_bytes = Some(bytes);
         }
+        let Some(started) = tables.attempt(&record.id, self.token) else { return };
+        // Nobody joins it any more, and its bytes would count as long as the store is away.
+        started.stream = None;
         // The first outcome that is published stays.
-        if let Some(started) = tables.attempt(&record.id, self.token)
-            && matches!(started.record.state, KeyState::InFlight)
-        {
+        if matches!(started.record.state, KeyState::InFlight) {
             started.record = Arc::new(Record { state, ..Record::clone(record) });
         }
     }

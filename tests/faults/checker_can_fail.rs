@@ -495,7 +495,11 @@ fn a_store_that_does_not_recover_is_found() {
 fn an_answer_that_oncegate_does_not_promise_is_found() {
     let unlabelled = Answer { replayed: false, ..carries("replayed", 1) };
     let labelled = Answer { replayed: true, ..carries("executed", 1) };
-    for answer in [Some(unlabelled), Some(labelled), refusal(500, "", ""), refusal(409, "rejected", "in-flight")] {
+    // A stream whose end told nothing, as a cut one must not pass for.
+    let open = carries("streaming", 1);
+    for answer in
+        [Some(unlabelled), Some(labelled), Some(open), refusal(500, "", ""), refusal(409, "rejected", "in-flight")]
+    {
         breaks(vec![op(1, "k", answer)], vec![effect(1, 1, "k", 1)], Rule::AnswersMakeSense);
     }
 }

@@ -270,7 +270,7 @@ impl ClientPool {
             TargetRoute::Messages => request.field(TENANT, &name.caller).field("Content-Type", "application/json"),
             TargetRoute::Pay | TargetRoute::Later => request,
         };
-        let request = request.field("X-Op", &id.to_string()).body(body.clone());
+        let request = request.field("X-Op", &id.to_string()).field("TE", "trailers").body(body.clone());
         let invoked = self.begun.elapsed();
         let mut answer = timeout(limit, request.try_send()).await.ok().and_then(Result::ok).map(answer);
         let returned = self.begun.elapsed();
@@ -324,6 +324,7 @@ fn digest(body: &[u8]) -> String {
 }
 
 fn answer(response: Response) -> Answer {
+    let response = response.seen_as_whole();
     let (status, slug) = response.outcome();
     let text = response.text();
     let own = ["oncegate-status", "idempotent-replayed"];

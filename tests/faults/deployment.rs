@@ -193,6 +193,7 @@ impl ProxySlot {
             // Nothing is past its TTL: whatever the reaper takes is lost.
             .store("reap_every = \"500ms\"")
             .defaults(&format!("upstream_timeout = \"{}ms\"", UPSTREAM_TIMEOUT.as_millis()))
+            .defaults(&format!("stream_idle_timeout = \"{}ms\"", UPSTREAM_TIMEOUT.as_millis()))
             .defaults(&format!("upstream_idle_timeout = \"{}ms\"", UPSTREAM_IDLE.as_millis()))
             .defaults("in_flight = \"wait\"\nwait_timeout = \"300ms\"")
             .defaults(on_unknown);

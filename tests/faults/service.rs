@@ -23,6 +23,12 @@ const TOO_LONG: Duration = Duration::from_secs(4);
 const LARGE_EVERY: u64 = 64;
 const LARGE: usize = 100_000;
 
+/// One response in so many streams: it comes in pieces, with pauses, and names no length.
+const STREAM_EVERY: u64 = 8;
+const STREAM_PIECES: usize = 5;
+/// The longest pause between two pieces, in milliseconds.
+const STREAM_PAUSE: u64 = 60;
+
 pub struct Service {
     pub address: SocketAddr,
     inner: Arc<Inner>,
@@ -190,6 +196,12 @@ async fn exchange(inner: &Arc<Inner>, wire: &mut Wire) -> std::io::Result<Option
         // The wait ends early once the service is reliable.
         drop(timeout(after, inner.is_reliable.subscribe().wait_for(|is_reliable| *is_reliable)).await);
     }
+    if id.is_multiple_of(STREAM_EVERY) && matches!(behavior, Behavior::Answers(_) | Behavior::ClosesMidAnswer) {
+        let pieces = if matches!(behavior, Behavior::Answers(_)) { STREAM_PIECES } else { STREAM_PIECES / 2 };
+        let streamed = stream(inner, wire, id, pieces).await;
+        end(false);
+        return streamed;
+    }
     end(false);
     let answer = answer(id);
     match behavior {
@@ -210,16 +222,36 @@ async fn exchange(inner: &Arc<Inner>, wire: &mut Wire) -> std::io::Result<Option
     }
 }
 
+/// Sends so many pieces of the response; `None` if it breaks off there.
+async fn stream(inner: &Inner, wire: &mut Wire, id: u64, pieces: usize) -> std::io::Result<Option<()>> {
+    wire.write(&head(id, "text/event-stream", "Transfer-Encoding: chunked")).await?;
+    let body = body(id);
+    for piece in body.chunks(body.len().div_ceil(STREAM_PIECES)).take(pieces) {
+        wire.write(&[format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat()).await?;
+        let pause = inner.random.lock().unwrap().millis(0, STREAM_PAUSE);
+        drop(timeout(pause, inner.is_reliable.subscribe().wait_for(|is_reliable| *is_reliable)).await);
+    }
+    if pieces < STREAM_PIECES {
+        return Ok(None);
+    }
+    wire.write(b"0\r\n\r\n").await.map(Some)
+}
+
 /// The answer that names an effect.
 fn answer(id: u64) -> Vec<u8> {
+    let body = body(id);
+    [head(id, "text/plain", &format!("Content-Length: {}", body.len())), body].concat()
+}
+
+fn head(id: u64, media_type: &str, framing: &str) -> Vec<u8> {
+    let own = format!("X-Effect: {id}\r\nX-Twice: a\r\nX-Twice: {id}");
+    format!("HTTP/1.1 201 Created\r\nContent-Type: {media_type}\r\n{own}\r\n{framing}\r\n\r\n").into_bytes()
+}
+
+fn body(id: u64) -> Vec<u8> {
     let mut body = format!("effect {id}\n").into_bytes();
     if id.is_multiple_of(LARGE_EVERY) {
         body.extend((0..LARGE).map(|place| (place ^ (place >> 8)) as u8));
     }
-    let head = format!(
-        "HTTP/1.1 201 Created\r\nContent-Type: text/plain\r\nX-Effect: {id}\r\nX-Twice: a\r\nX-Twice: {id}\r\n\
-         Content-Length: {}\r\n\r\n",
-        body.len()
-    );
-    [head.into_bytes(), body].concat()
+    body
 }

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::task::LocalSet;
 
 use crate::harness::syscall_fault::{SyscallFault, Tracer};
-use crate::harness::{Answer, Hold, Proxy, Request, Response, Setup, Store, Upstream};
+use crate::harness::{Answer, Feed, Hold, Proxy, Request, Response, Setup, Store, Upstream};
 
 /// Larger than the proxy's read size, so that it can die within an answer.
 const BODY: usize = 20_000;
@@ -37,6 +37,8 @@ enum From {
     Request,
     /// While the service holds its answer: from here on, the first call belongs to the settlement.
     Answer,
+    /// Once the client has half of a response that streams: from here on come its other half, the settlement, and its end.
+    Stream,
 }
 
 /// The attempt's progress at the proxy's death.
@@ -70,19 +72,30 @@ const WORKER: [Sweep; 4] = [
     sweep(Side::Worker, "writev", From::Request),
 ];
 
-const SQLITE: [Sweep; 3] = [
+/// The same while a response streams.
+const WORKER_STREAM: [Sweep; 3] = [
+    sweep(Side::Worker, "recvfrom", From::Stream),
+    sweep(Side::Worker, "write", From::Stream),
+    sweep(Side::Worker, "writev", From::Stream),
+];
+
+const SQLITE: [Sweep; 5] = [
     sweep(Side::Store, "pwrite64", From::Request),
     sweep(Side::Store, "fsync", From::Request),
     sweep(Side::Store, "write", From::Request),
+    sweep(Side::Store, "pwrite64", From::Stream),
+    sweep(Side::Store, "write", From::Stream),
 ];
 
-const POSTGRES: [Sweep; 6] = [
+const POSTGRES: [Sweep; 8] = [
     sweep(Side::Store, "sendto", From::Request),
     sweep(Side::Store, "recvfrom", From::Request),
     sweep(Side::Store, "write", From::Request),
     sweep(Side::Store, "sendto", From::Answer),
     sweep(Side::Store, "recvfrom", From::Answer),
     sweep(Side::Store, "write", From::Answer),
+    sweep(Side::Store, "sendto", From::Stream),
+    sweep(Side::Store, "recvfrom", From::Stream),
 ];
 
 /// The state after a proxy's death, and the outcome of its attempt.
@@ -197,6 +210,23 @@ impl AttemptSweep {
                 hold.release();
                 (tracer, client.await.unwrap().ok())
             }
+            From::Stream => {
+                let feed = Feed::new();
+                self.upstream.then(Answer::fed(201, "text/event-stream", &feed));
+                let mut client = pay(&proxy, &key).open().await.unwrap();
+                let head = client.any_head().await.unwrap();
+                let body = format!("{:.<BODY$}", format!("effect {}", self.upstream.number_of(&key)));
+                let (half, other_half) = body.split_at(BODY / 2);
+                feed.send(half);
+                let mut came = Vec::new();
+                while came.len() < half.len() {
+                    came.extend(client.piece().await.unwrap().unwrap());
+                }
+                let tracer = Tracer::attach(threads, fault).await;
+                feed.send(other_half);
+                feed.end();
+                (tracer, client.rest(head, came).await.ok().map(Response::seen_as_whole))
+            }
         };
         // A proxy that sent no answer is dead or dies at once.
         let was_hit = client_answer.is_none() || !proxy.is_alive();
@@ -261,7 +291,7 @@ impl AttemptSweep {
 }
 
 fn pay(proxy: &Proxy, key: &str) -> Request {
-    proxy.post("/pay").key(key).json(r#"{"amount":10}"#)
+    proxy.post("/pay").key(key).field("TE", "trailers").json(r#"{"amount":10}"#)
 }
 
 /// All sweeps on one kind of store; returns the attempts' progress at each death.
@@ -279,11 +309,12 @@ async fn swept(sweeps: impl IntoIterator<Item = Sweep>, store: impl AsyncFn() ->
         "\n{:36} {:18} {:10} {:7} {:6} {:20} last call\n",
         "killed at", "phase", "state", "effects", "answer", "retry"
     );
-    let mut phases = BTreeSet::new();
+    let (mut phases, mut of_streams) = (BTreeSet::new(), BTreeSet::new());
     for deaths in running {
         for death in deaths.await.unwrap() {
             table.push_str(&format!("{}\n", death.row()));
             if death.was_hit {
+                let phases = if death.sweep.from == From::Stream { &mut of_streams } else { &mut phases };
                 phases.insert(death.phase());
             }
         }
@@ -292,14 +323,17 @@ async fn swept(sweeps: impl IntoIterator<Item = Sweep>, store: impl AsyncFn() ->
     for phase in [Phase::BeforeReservation, Phase::Reserved, Phase::Sent, Phase::Answered, Phase::Completed] {
         assert!(phases.contains(&phase), "no blow fell on {phase:?}, only on {phases:?}");
     }
+    for phase in [Phase::Sent, Phase::Answered, Phase::Completed] {
+        assert!(of_streams.contains(&phase), "no blow fell on a stream that was {phase:?}, only on {of_streams:?}");
+    }
 }
 
 #[tokio::test]
 async fn an_attempt_killed_at_any_call_on_sqlite_has_its_durable_state() {
-    swept(WORKER.into_iter().chain(SQLITE), async || Store::sqlite()).await;
+    swept(WORKER.into_iter().chain(WORKER_STREAM).chain(SQLITE), async || Store::sqlite()).await;
 }
 
 #[tokio::test]
 async fn an_attempt_killed_at_any_call_on_postgres_has_its_durable_state() {
-    swept(WORKER.into_iter().chain(POSTGRES), async || Store::postgres().await).await;
+    swept(WORKER.into_iter().chain(WORKER_STREAM).chain(POSTGRES), async || Store::postgres().await).await;
 }

@@ -22,5 +22,6 @@ mod request_trailers;
 mod same_request;
 mod stalls;
 mod statuses;
+mod stream_faults;
 mod streams;
 mod upstream_faults;

@@ -18,12 +18,12 @@ const SECRET: &str = "secret = \"the only secret of ours\"";
 const RARE_HEARTBEATS: &str = "lease = { heartbeat = \"300s\", expiry = \"900s\" }\ntimeout = \"500ms\"";
 
 /// Shares through this server, and keeps nothing in memory: each replay comes from the server or the store.
-fn sharing(redis_url: &str) -> impl FnOnce(Setup) -> Setup {
+pub fn sharing(redis_url: &str) -> impl FnOnce(Setup) -> Setup {
     let line = format!("cache = {{ memory = \"0B\", redis = \"{redis_url}\" }}");
     move |setup| setup.top(&line)
 }
 
-fn pay(proxy: &Proxy, key: &str) -> Request {
+pub fn pay(proxy: &Proxy, key: &str) -> Request {
     proxy.post("/pay").key(key).json(r#"{"amount":10,"currency":"EUR"}"#)
 }
 
@@ -45,13 +45,13 @@ async fn reads(proxy: &Proxy, result: &str) -> f64 {
 }
 
 /// Waits until the proxy is connected to the shared cache.
-async fn wait_until_connected(proxy: &Proxy) {
+pub async fn wait_until_connected(proxy: &Proxy) {
     let connected = async || Metrics::of(proxy).await.get("oncegate_shared_cache_connected") == 1.0;
     eventually(TEST_TIMEOUT, async || connected().await.then_some(())).await;
 }
 
 /// Retries until a read of the shared cache was in time, which a busy machine may miss, and found the response.
-async fn replay(proxy: &Proxy, key: &str) -> Response {
+pub async fn replay(proxy: &Proxy, key: &str) -> Response {
     eventually(TEST_TIMEOUT, async || {
         wait_until_connected(proxy).await;
         let before = reads(proxy, "hit").await;

@@ -1,13 +1,13 @@
 //! The simulated clients: they use keys correctly, give up, come back, retry at another proxy, and sometimes send a different
 //! request under a used key.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request};
+use http::{HeaderMap, HeaderValue, Request};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
@@ -44,6 +44,24 @@ struct ClientsState {
     stopped: AtomicBool,
     running: AtomicUsize,
     recent: Mutex<VecDeque<RememberedKey>>,
+    streams: Mutex<BTreeMap<StreamEnd, usize>>,
+}
+
+/// What became of a response that streamed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StreamEnd {
+    /// The first client read it to its end.
+    Whole,
+    /// So did another one, which had joined it.
+    Joined,
+    /// It broke off.
+    Cut,
+    /// The client left.
+    Left,
+}
+
+impl StreamEnd {
+    pub const ALL: [Self; 4] = [Self::Whole, Self::Joined, Self::Cut, Self::Left];
 }
 
 /// A key that a client remembers.
@@ -63,6 +81,7 @@ impl Clients {
             stopped: AtomicBool::new(false),
             running: AtomicUsize::new(0),
             recent: Mutex::default(),
+            streams: Mutex::default(),
         }))
     }
 
@@ -96,6 +115,11 @@ impl Clients {
 
     pub fn ops(&self) -> Vec<Op> {
         self.0.ops.lock().unwrap().clone()
+    }
+
+    /// The number of streams by their end.
+    pub fn streams(&self) -> BTreeMap<String, usize> {
+        self.0.streams.lock().unwrap().iter().map(|(end, count)| (format!("{end:?}Stream"), *count)).collect()
     }
 
     /// The task that sends every key once more, with the key's own request.
@@ -191,11 +215,29 @@ impl ClientsState {
             .header("authorization", &name.caller)
             .header("idempotency-key", &name.key)
             .header("x-op", id)
+            .header("te", "trailers")
             .body(Full::<Bytes>::from(body.to_owned()))
             .unwrap();
         let exchange = async {
-            let (head, body) = sender.send_request(request).await.ok()?.into_parts();
-            let body = String::from_utf8(body.collect().await.ok()?.to_bytes().to_vec()).unwrap();
+            let (mut head, body) = sender.send_request(request).await.ok()?.into_parts();
+            let status = head.headers.get("oncegate-status").cloned().unwrap_or_else(|| HeaderValue::from_static(""));
+            let mut stream = ["streaming", "attached"]
+                .contains(&status.to_str().unwrap())
+                .then(|| OpenStream { streams: &self.streams, end: StreamEnd::Left });
+            let read = body.collect().await;
+            if let Some(stream) = &mut stream {
+                stream.end = match (&read, status == "attached") {
+                    (Err(_), _) => StreamEnd::Cut,
+                    (Ok(_), true) => StreamEnd::Joined,
+                    (Ok(_), false) => StreamEnd::Whole,
+                };
+            }
+            let read = read.ok()?;
+            let trailers = read.trailers().cloned().unwrap_or_default();
+            let body = String::from_utf8(read.to_bytes().to_vec()).unwrap();
+            if stream.is_some() {
+                complete_head(&mut head.headers, trailers, body.len());
+            }
             Some(read_answer(head.status.as_u16(), &head.headers, body))
         };
         // The client's connection ends with the exchange.
@@ -203,6 +245,35 @@ impl ClientsState {
             biased;
             answer = exchange => answer,
             _ = async { drop(connection.await); std::future::pending::<()>().await } => None,
+        }
+    }
+}
+
+/// Counts a stream when it is dropped.
+struct OpenStream<'a> {
+    streams: &'a Mutex<BTreeMap<StreamEnd, usize>>,
+    end: StreamEnd,
+}
+
+impl Drop for OpenStream<'_> {
+    fn drop(&mut self) {
+        *self.streams.lock().unwrap().entry(self.end).or_default() += 1;
+    }
+}
+
+/// Makes the head of a stream that which the response would have if it had come as a whole. One that was joined is a replay. A stream
+/// whose end does not tell its status keeps one that is no documented answer.
+fn complete_head(headers: &mut HeaderMap, trailers: HeaderMap, length: usize) {
+    let has_joined = headers["oncegate-status"] == "attached";
+    for name in ["trailer", "transfer-encoding"] {
+        headers.remove(name);
+    }
+    headers.insert("content-length", length.into());
+    headers.extend(trailers);
+    if has_joined && ["executed", "unstored"].contains(&headers["oncegate-status"].to_str().unwrap()) {
+        headers.insert("idempotent-replayed", HeaderValue::from_static("true"));
+        if headers["oncegate-status"] == "executed" {
+            headers.insert("oncegate-status", HeaderValue::from_static("replayed"));
         }
     }
 }
@@ -227,7 +298,7 @@ fn read_answer(status: u16, headers: &HeaderMap, body: String) -> Answer {
         slug,
         oncegate_status: text("oncegate-status").unwrap_or_default(),
         replayed: headers.contains_key("idempotent-replayed"),
-        effect: body.strip_prefix("effect ").and_then(|id| id.trim().parse().ok()),
+        effect: body.lines().next().and_then(|line| line.strip_prefix("effect ")?.parse().ok()),
         operation: None,
         body,
         fields,

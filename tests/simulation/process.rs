@@ -33,8 +33,8 @@ pub const LEASE: Duration = Duration::from_millis(600);
 pub const SWEEP: Duration = Duration::from_millis(300);
 /// The store's `timeout`.
 pub const STORE_TIMEOUT: Duration = Duration::from_millis(300);
-/// The time limit of an attempt, from the first byte.
-pub const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(1);
+/// The time limit of an attempt whose response streams.
+pub const STREAM_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// The time past an attempt's limit after which it counts as over.
 pub const QUIET_AFTER: Duration = Duration::from_secs(1);
 
@@ -62,6 +62,8 @@ scope = ["authorization"]
 connect_timeout = "400ms"
 upstream_timeout = "1s"
 upstream_idle_timeout = "500ms"
+stream_idle_timeout = "500ms"
+stream_timeout = "1500ms"
 in_flight = "wait"
 wait_timeout = "300ms"
 ROUTE

@@ -10,7 +10,7 @@ use crate::history::{AnswerKind, History};
 use crate::hosts::{Host, Millis, install_machine, set_time};
 use crate::leases::Leases;
 use crate::network::{Network, Place};
-use crate::process::{self, LEASE, QUIET_AFTER, RouteKind, RunningInstance, STORE_TIMEOUT, SWEEP, UPSTREAM_TIMEOUT};
+use crate::process::{self, LEASE, QUIET_AFTER, RouteKind, RunningInstance, STORE_TIMEOUT, STREAM_TIMEOUT, SWEEP};
 use crate::seeded_random::SeededRandom;
 use crate::service::Service;
 use crate::store_link::StoreServer;
@@ -201,10 +201,10 @@ impl Simulation {
 
     /// The time after which every key is settled.
     fn settling_time(&self) -> Millis {
-        let settled = millis(STORE_TIMEOUT + UPSTREAM_TIMEOUT + 2 * LEASE + 2 * SWEEP);
+        let settled = millis(STORE_TIMEOUT + STREAM_TIMEOUT + 2 * LEASE + 2 * SWEEP);
         let has_jumped = self.struck.contains_key(&format!("{:?}", Fault::StepClock));
         // After a jump of the clock nothing counts as quiet before the longest attempt is over.
-        let watched = if has_jumped { millis(STORE_TIMEOUT + UPSTREAM_TIMEOUT + QUIET_AFTER + LEASE) } else { 0 };
+        let watched = if has_jumped { millis(STORE_TIMEOUT + STREAM_TIMEOUT + QUIET_AFTER + LEASE) } else { 0 };
         settled + watched
     }
 
@@ -347,6 +347,7 @@ impl Simulation {
     }
 
     fn finish(mut self) -> Run {
+        self.struck.extend(self.clients.streams());
         let history = History {
             ops: self.clients.ops(),
             effects: self.service.effects(),

@@ -2,17 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::stream;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use crate::history::{Attempt, Effect, ScopedKey, ServiceCall};
@@ -20,6 +23,11 @@ use crate::hosts::elapsed;
 use crate::network::{Network, Place};
 use crate::seeded_random::SeededRandom;
 use crate::trace;
+
+/// One effect in so many is answered by a response that streams.
+const STREAM_EVERY: u64 = 3;
+
+type ServiceResponse = Response<UnsyncBoxBody<Bytes, io::Error>>;
 
 /// The service. Cheap to clone.
 #[derive(Clone)]
@@ -95,7 +103,7 @@ impl Service {
     }
 }
 
-async fn answer(state: Arc<ServiceState>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(state: Arc<ServiceState>, request: Request<Incoming>) -> Result<ServiceResponse, Infallible> {
     if request.method() == Method::GET {
         return Ok(state.report_outcome(request.uri().path()));
     }
@@ -118,6 +126,9 @@ async fn answer(state: Arc<ServiceState>, request: Request<Incoming>) -> Result<
         state.wait(before).await;
         let id = state.execute(&head.headers, body);
         state.wait(after).await;
+        if id.is_multiple_of(STREAM_EVERY) {
+            return state.stream(id, call);
+        }
         state.end_call(call, false);
         executed_response(id)
     });
@@ -170,8 +181,31 @@ impl ServiceState {
         id
     }
 
+    /// Sends the response line by line, also when nobody reads it any more. Sometimes it breaks off.
+    fn stream(self: Arc<Self>, id: u64, call: usize) -> ServiceResponse {
+        let (pieces, received) = mpsc::unbounded_channel();
+        let (mut random, mut lines_left) = (self.random.lock().unwrap().split(), usize::MAX);
+        if random.chance(3 * self.faults) && !*self.is_reliable.borrow() {
+            lines_left = random.below(STREAM_LINES);
+        }
+        tokio::spawn(async move {
+            for line in body_of(id).split_inclusive('\n') {
+                if lines_left == 0 {
+                    let _ = pieces.send(Err(io::ErrorKind::ConnectionReset.into()));
+                    break;
+                }
+                lines_left -= 1;
+                let _ = pieces.send(Ok(Frame::data(Bytes::from(line.to_owned()))));
+                self.wait(random.next_u64() % 80).await;
+            }
+            self.end_call(call, false);
+        });
+        let frames = stream::unfold(received, async |mut received| Some((received.recv().await?, received)));
+        executed_response(id).map(|_| StreamBody::new(frames).boxed_unsync())
+    }
+
     /// Answers a probe for the outcome of an attempt.
-    fn report_outcome(&self, path: &str) -> Response<Full<Bytes>> {
+    fn report_outcome(&self, path: &str) -> ServiceResponse {
         let known = self.known.lock().unwrap();
         match known.get(path.strip_prefix("/outcomes/").unwrap()) {
             Some(id) => executed_response(*id),
@@ -189,16 +223,27 @@ fn origin(fields: &HeaderMap) -> (u64, ScopedKey, Attempt) {
     (field("x-op").parse().unwrap(), name, attempt)
 }
 
-fn executed_response(id: u64) -> Response<Full<Bytes>> {
-    let mut response = respond(StatusCode::CREATED, format!("effect {id}\n"));
+/// The lines of a response that streams.
+const STREAM_LINES: usize = 5;
+
+fn body_of(id: u64) -> String {
+    let more = if id.is_multiple_of(STREAM_EVERY) { STREAM_LINES - 1 } else { 0 };
+    (0..more).fold(format!("effect {id}\n"), |body, line| format!("{body}line {line} of {id}\n"))
+}
+
+fn executed_response(id: u64) -> ServiceResponse {
+    let mut response = respond(StatusCode::CREATED, body_of(id));
+    if id.is_multiple_of(STREAM_EVERY) {
+        response.headers_mut().insert("content-type", "text/event-stream".parse().unwrap());
+    }
     for (name, value) in [("x-effect", id.to_string()), ("x-twice", "a".to_owned()), ("x-twice", id.to_string())] {
         response.headers_mut().append(name, value.parse().unwrap());
     }
     response
 }
 
-fn respond(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body.into()));
+fn respond(status: StatusCode, body: impl Into<Bytes>) -> ServiceResponse {
+    let mut response = Response::new(Full::new(body.into()).map_err(|never| match never {}).boxed_unsync());
     *response.status_mut() = status;
     response.headers_mut().insert("content-type", "text/plain".parse().unwrap());
     response

@@ -242,12 +242,16 @@ impl Exchange {
                 _ => break head,
             }
         };
-        let mut body = Vec::new();
+        self.rest(head, Vec::new()).await.map(|response| Response { interim, ..response })
+    }
+
+    /// Returns the response with this head, of whose body these bytes have come already.
+    pub async fn rest(&mut self, head: Head, mut body: Vec<u8>) -> io::Result<Response> {
         while let Some(piece) = self.piece().await? {
             body.extend(piece);
         }
         let trailers = std::mem::take(&mut self.trailers);
-        Ok(Response { status: status(&head), fields: head.fields, body, trailers, interim })
+        Ok(Response { status: status(&head), fields: head.fields, body, trailers, interim: Vec::new() })
     }
 
     pub async fn response(&mut self) -> Response {
@@ -332,6 +336,31 @@ impl Response {
         }
         replay.fields.push(("idempotent-replayed".to_owned(), "true".to_owned()));
         replay.comparable()
+    }
+
+    /// A response that streamed, with the fields that it would have if it had come as a whole: its end tells what its head could not.
+    /// One that was joined is a replay. Any other response is as it came.
+    pub fn seen_as_whole(mut self) -> Self {
+        let has_joined = self.oncegate_status() == Some("attached");
+        if !has_joined && self.oncegate_status() != Some("streaming") {
+            return self;
+        }
+        let of_end = |(name, _): &(String, String)| matches!(&**name, "oncegate-status" | "idempotency-key-expires");
+        let told: Fields = self.trailers.extract_if(.., |field| of_end(field)).collect();
+        if told.is_empty() {
+            return self;
+        }
+        self.fields.retain(|field| !of_end(field) && !matches!(&*field.0, "trailer" | "transfer-encoding"));
+        self.fields.push(("content-length".to_owned(), self.body.len().to_string()));
+        self.fields.extend(told);
+        match self.oncegate_status() {
+            Some("executed") if has_joined => self.replayed(),
+            Some("unstored") if has_joined => {
+                self.fields.push(("idempotent-replayed".to_owned(), "true".to_owned()));
+                self
+            }
+            _ => self,
+        }
     }
 
     /// The response without the fields that differ between answers, in a comparable order.

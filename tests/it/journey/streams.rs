@@ -9,28 +9,28 @@ use crate::harness::wire::Head;
 use crate::harness::{Answer, Client, Exchange, Feed, Request, Response, Store, TEST_TIMEOUT, World};
 use crate::harness::{eventually, on_both_stores};
 
-const EVENTS: &str = "text/event-stream";
+pub const EVENTS: &str = "text/event-stream";
 
 /// A request whose client reads trailers.
-fn pay(world: &World, key: &str) -> Request {
+pub fn pay(world: &World, key: &str) -> Request {
     world.pay(key).field("TE", "trailers")
 }
 
 /// Lets the next answer of the service be fed by the test.
-fn feed(world: &World, media_type: &str) -> Feed {
+pub fn feed(world: &World, media_type: &str) -> Feed {
     let feed = Feed::new();
     world.upstream.then(Answer::fed(200, media_type, &feed));
     feed
 }
 
 /// Sends the request and reads the head.
-async fn open(request: Request) -> (Exchange, Head) {
+pub async fn open(request: Request) -> (Exchange, Head) {
     let mut exchange = request.open().await.unwrap();
     let head = exchange.any_head().await.unwrap();
     (exchange, head)
 }
 
-fn status(head: &Head) -> Option<&str> {
+pub fn status(head: &Head) -> Option<&str> {
     head.all("oncegate-status").next()
 }
 
@@ -42,12 +42,12 @@ async fn rest(exchange: &mut Exchange, mut body: Vec<u8>) -> std::io::Result<(St
     Ok((String::from_utf8(body).unwrap(), exchange.trailers()))
 }
 
-fn trailer<'a>(trailers: &'a [(String, String)], name: &str) -> Option<&'a str> {
+pub fn trailer<'a>(trailers: &'a [(String, String)], name: &str) -> Option<&'a str> {
     trailers.iter().find(|(found, _)| found == name).map(|(_, value)| &**value)
 }
 
 /// The cause of the only unknown key with this name.
-async fn cause_of(world: &World, key: &str) -> String {
+pub async fn cause_of(world: &World, key: &str) -> String {
     let keys = Operator::of(&world.proxy).keys("state=unknown").await;
     let found =
         keys.iter().find(|found| found["key"] == key).unwrap_or_else(|| panic!("{key} is not unknown: {keys:?}"));
@@ -216,6 +216,25 @@ async fn a_retry_joins_the_stream_from_its_beginning_and_all_get_identical_bytes
     }
     assert_eq!(replay(&world, "k-1").await.text(), own.0);
     assert_eq!(world.upstream.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_joined_stream_lacks_the_trailers_that_a_replay_lacks() {
+    let lines = "in_flight = \"wait\"\nreplay = { drop_headers = [\"X-Once\"] }";
+    let world = World::guarding(Store::sqlite(), lines).await;
+    let feed = Feed::new();
+    let answer = Answer::fed(200, EVENTS, &feed).field("Trailer", "X-Once, X-Sum");
+    world.upstream.then(answer.trailer("X-Once", "1").trailer("X-Sum", "2"));
+    let (mut first, _) = open(pay(&world, "k-1")).await;
+    let (mut joined, _) = open(pay(&world, "k-1")).await;
+    feed.end();
+    let own =
+        |trailers: &[(String, String)]| ["x-once", "x-sum"].map(|name| trailer(trailers, name).map(str::to_owned));
+    let [first, joined] = [&mut first, &mut joined].map(|reader| rest(reader, Vec::new()));
+    assert_eq!(own(&first.await.unwrap().1), [Some("1".to_owned()), Some("2".to_owned())]);
+    let dropped = own(&joined.await.unwrap().1);
+    assert_eq!(dropped, [None, Some("2".to_owned())]);
+    assert_eq!(own(&replay(&world, "k-1").await.trailers), dropped);
 }
 
 #[tokio::test]

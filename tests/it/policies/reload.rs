@@ -38,7 +38,7 @@ pub async fn settles(mut look: impl AsyncFnMut() -> bool) {
     .await;
 }
 
-async fn requires_a_key(world: &World) -> bool {
+pub async fn requires_a_key(world: &World) -> bool {
     world.post("/pay").body("x").send().await.outcome() == (400, "key-missing".to_owned())
 }
 

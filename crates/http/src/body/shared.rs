@@ -7,12 +7,14 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use http_body::Frame;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use super::BodyError;
 use super::body_budget::BudgetShare;
@@ -21,6 +23,9 @@ use super::client_body::PIECE_MAX;
 /// The bytes by which a reader may be behind the writer of a body that is not kept: some frames of HTTP/2, so that neither waits for
 /// each frame of the other.
 const BEHIND_MAX: usize = 256 * 1024;
+/// Pieces are put together up to this length. A piece of a few bytes would keep the buffer of its read, which has 8 KiB or more and
+/// counts nowhere.
+const JOINED_MAX: usize = 4 * 1024;
 
 /// The writer's side. Dropping it before [`Self::end`] breaks the body off.
 #[derive(Debug)]
@@ -37,6 +42,8 @@ pub struct StreamReader {
     number: usize,
     /// Whether it gets the trailers.
     accepts_trailers: bool,
+    /// The names of trailers that it does not get.
+    withheld: Vec<HeaderName>,
 }
 
 #[derive(Debug)]
@@ -108,7 +115,7 @@ impl StreamWriter {
             state.held += piece.len();
             let uncounted = (state.held as u64).saturating_sub(state.share.bytes());
             state.share.add(uncounted as usize);
-            state.pieces.push_back(piece);
+            state.append(piece);
             state.drop_read();
         });
     }
@@ -130,8 +137,21 @@ impl StreamWriter {
         self.0.state.lock().held
     }
 
-    /// Waits until the slowest reader is near enough. A body that is kept has room for what comes.
-    pub async fn has_room(&self) {
+    /// Waits until the slowest reader is near enough. A body that is kept has room for what comes. Gives the slowest readers up when
+    /// they have taken nothing for `stall_max`: their bodies break off. Returns whether it has given any up.
+    pub async fn make_room(&self, stall_max: Duration) -> bool {
+        let (mut has_cut, mut slowest) = (false, self.0.state.lock().slowest());
+        while timeout(stall_max, self.has_room()).await.is_err() {
+            let before = std::mem::replace(&mut slowest, self.0.state.lock().slowest());
+            if slowest == before {
+                self.cut_slowest();
+                has_cut = true;
+            }
+        }
+        has_cut
+    }
+
+    async fn has_room(&self) {
         self.wait_until(|state| state.is_kept || state.held <= BEHIND_MAX).await;
     }
 
@@ -150,11 +170,10 @@ impl StreamWriter {
         }
     }
 
-    /// Gives the slowest readers up: their bodies break off.
-    pub fn cut_slowest(&self) {
+    fn cut_slowest(&self) {
         self.0.change(|state| {
-            let first = state.dropped;
-            for place in state.readers.iter_mut().flatten().filter(|place| place.piece == first) {
+            let slowest = state.slowest();
+            for place in state.readers.iter_mut().flatten().filter(|place| Some(place.at()) == slowest) {
                 place.is_cut = true;
             }
             state.drop_read();
@@ -197,10 +216,11 @@ impl StreamSource {
         Some(all.freeze())
     }
 
-    /// A reader that begins at this byte; `None` if that byte is gone or is still to come.
+    /// A reader that begins at this byte; `None` if that byte is gone or is still to come, or if the body has ended: the key has an
+    /// outcome by then, and perhaps another attempt.
     pub fn read_from(&self, byte: usize, accepts_trailers: bool) -> Option<StreamReader> {
         let mut state = self.0.state.lock();
-        if !state.is_kept || byte > state.held {
+        if !state.is_kept || byte > state.held || state.end.is_some() {
             return None;
         }
         let mut place = ReaderPlace { skip: byte, ..ReaderPlace::default() };
@@ -213,7 +233,7 @@ impl StreamSource {
             state.readers.push(None);
         }
         state.readers[number] = Some(place);
-        Some(StreamReader { body: Arc::clone(&self.0), number, accepts_trailers })
+        Some(StreamReader { body: Arc::clone(&self.0), number, accepts_trailers, withheld: Vec::new() })
     }
 }
 
@@ -229,14 +249,38 @@ impl SharedBody {
     }
 }
 
+impl ReaderPlace {
+    fn at(&self) -> (usize, usize) {
+        (self.piece, self.skip)
+    }
+}
+
 impl State {
+    fn append(&mut self, piece: Bytes) {
+        let Some(last) = self.pieces.back_mut().filter(|last| last.len() + piece.len() <= JOINED_MAX) else {
+            // A copy, unless what it keeps is about as long as itself.
+            let piece = if piece.len() < JOINED_MAX { Bytes::copy_from_slice(&piece) } else { piece };
+            return self.pieces.push_back(piece);
+        };
+        let begun = last.len();
+        *last = [&**last, &*piece].concat().into();
+        let last = self.dropped + self.pieces.len() - 1;
+        for place in self.readers.iter_mut().flatten().filter(|place| place.piece > last) {
+            (place.piece, place.skip) = (last, begun);
+        }
+    }
+
+    /// The place of the slowest reader.
+    fn slowest(&self) -> Option<(usize, usize)> {
+        self.readers.iter().flatten().filter(|place| !place.is_cut).map(ReaderPlace::at).min()
+    }
+
     /// Drops the pieces that every reader has read, unless the body is kept.
     fn drop_read(&mut self) {
         if self.is_kept {
             return;
         }
-        let places = self.readers.iter().flatten().filter(|place| !place.is_cut).map(|place| place.piece);
-        let first = places.min().unwrap_or(self.dropped + self.pieces.len());
+        let first = self.slowest().map_or(self.dropped + self.pieces.len(), |(piece, _)| piece);
         for piece in self.pieces.drain(..first - self.dropped) {
             self.held -= piece.len();
             self.share.remove(piece.len());
@@ -246,6 +290,12 @@ impl State {
 }
 
 impl StreamReader {
+    /// Leaves these trailers out.
+    pub fn without_trailers(mut self, withheld: Vec<HeaderName>) -> Self {
+        self.withheld = withheld;
+        self
+    }
+
     /// Polls the next frame.
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let mut state = self.body.state.lock();
@@ -275,8 +325,12 @@ impl StreamReader {
             Some(BodyEnd::Broken) => Poll::Ready(Some(Err("the body broke off".into()))),
             Some(BodyEnd::Whole(trailers)) => {
                 let has_them = std::mem::replace(&mut place.has_trailers, true);
-                let rest = self.accepts_trailers && !has_them && !trailers.is_empty();
-                Poll::Ready(rest.then(|| Ok(Frame::trailers(trailers.clone()))))
+                if !self.accepts_trailers || has_them {
+                    return Poll::Ready(None);
+                }
+                let mut trailers = trailers.clone();
+                self.withheld.iter().for_each(|name| drop(trailers.remove(name)));
+                Poll::Ready((!trailers.is_empty()).then(|| Ok(Frame::trailers(trailers))))
             }
         }
     }
@@ -316,10 +370,12 @@ impl http_body::Body for StreamReader {
 mod tests {
     use http::HeaderValue;
     use http_body_util::BodyExt;
-    use tokio::time::{Duration, timeout};
+    use tokio::time::sleep;
 
     use super::super::body_budget::BodyBudget;
     use super::*;
+
+    const STALL: Duration = Duration::from_secs(30);
 
     fn writer() -> (StreamWriter, Arc<BodyBudget>) {
         let budget = BodyBudget::new(8 << 20);
@@ -335,7 +391,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_reader_gets_all_bytes_and_the_trailers_whenever_it_begins() {
+    async fn each_reader_gets_all_bytes_and_the_trailers_whenever_it_begins_before_the_end() {
         let (writer, budget) = writer();
         let early = tokio::spawn(reader(&writer).collect());
         let mut middle = None;
@@ -350,10 +406,10 @@ mod tests {
         let from_byte_4 = tokio::spawn(source.read_from(4, false).unwrap().collect());
         let trailers = HeaderMap::from_iter([(http::header::ETAG, HeaderValue::from_static("1"))]);
         writer.end(trailers.clone());
-        let late = tokio::spawn(source.read_from(0, true).unwrap().collect());
+        assert!(source.read_from(0, true).is_none(), "the store has the outcome");
         let whole: Vec<u8> = (0..10).flat_map(|number| [number; 3]).collect();
         assert_eq!(budget.held(), 30);
-        for read in [early, middle.unwrap(), late] {
+        for read in [early, middle.unwrap()] {
             let read = read.await.unwrap().unwrap();
             assert_eq!(read.trailers(), Some(&trailers));
             assert_eq!(read.to_bytes(), whole);
@@ -391,14 +447,54 @@ mod tests {
         }
         assert!(is_pending(writer.has_room()).await);
         assert_eq!(budget.held(), 2 * BEHIND_MAX as u64);
-        writer.cut_slowest();
-        writer.has_room().await;
+        assert!(writer.make_room(STALL).await);
         assert_eq!(budget.held(), 0);
         assert!(slow.frame().await.unwrap().is_err());
         assert!(writer.source().read_from(0, true).is_none() && writer.whole().is_none());
         writer.push(Bytes::from_static(b"last"));
         writer.end(HeaderMap::new());
         assert_eq!(fast.collect().await.unwrap().to_bytes(), "last");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_takes_something_within_each_stall_time_is_not_cut() {
+        let (writer, _) = writer();
+        let mut slow = reader(&writer);
+        writer.push(Bytes::from(vec![b'x'; 10 * PIECE_MAX]));
+        writer.push(Bytes::from_static(b"last"));
+        writer.stop_keeping();
+        let reading = tokio::spawn(async move {
+            for _ in 0..10 {
+                sleep(STALL * 9 / 10).await;
+                assert!(slow.frame().await.unwrap().is_ok());
+            }
+        });
+        assert!(!writer.make_room(STALL).await);
+        reading.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn small_pieces_keep_no_buffer_but_their_own_and_are_read_in_order_across_joins() {
+        let (writer, budget) = writer();
+        let buffer = Bytes::from(vec![b'x'; 2 * JOINED_MAX]);
+        let mut early = reader(&writer);
+        let mut read = Vec::new();
+        for _ in 0..1_000 {
+            writer.push(buffer.slice(..10));
+            if read.len() < 200 {
+                read.extend(early.frame().await.unwrap().unwrap().into_data().unwrap());
+            }
+        }
+        assert!(buffer.is_unique(), "a read's buffer stays as long as the body");
+        assert!(writer.0.state.lock().pieces.len() <= 3, "the pieces take more memory than their bytes");
+        let late = tokio::spawn(writer.source().read_from(0, false).unwrap().collect());
+        tokio::task::yield_now().await;
+        writer.push(Bytes::from_static(b"end"));
+        assert_eq!(budget.held(), 10_003);
+        writer.end(HeaderMap::new());
+        read.extend(early.collect().await.unwrap().to_bytes());
+        assert_eq!(read, late.await.unwrap().unwrap().to_bytes());
+        assert!(read.len() == 10_003 && read.ends_with(b"xend"));
     }
 
     #[tokio::test(start_paused = true)]
