@@ -64,6 +64,7 @@ mod render;
 pub mod renewed_scope;
 mod response_context;
 pub mod routing;
+mod same_body;
 pub mod settle;
 mod start;
 mod wait;

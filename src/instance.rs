@@ -46,6 +46,7 @@ pub mod recent_outcomes;
 pub mod reload_state;
 pub mod replay_permissions;
 pub mod request_trace;
+pub mod same_bodies;
 pub mod store_clock;
 pub mod token_verifier;
 pub mod wait_groups;

@@ -41,7 +41,7 @@ pub use reconcile_url::ReconcileUrl;
 pub use redis_server::RedisServer;
 pub use route::Route;
 pub use route_options::{
-    BODY_BYTES_MAX, InFlightPolicy, KeySpace, RouteMode, RouteOptions, StoreDownPolicy, parse_ttl,
+    BODY_BYTES_MAX, InFlightPolicy, KeySpace, RouteMode, RouteOptions, SameBodyPolicy, StoreDownPolicy, parse_ttl,
 };
 pub use route_settings::RouteSetting;
 pub use schema::schema;

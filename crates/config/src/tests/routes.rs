@@ -189,6 +189,7 @@ route           create-payment
   fingerprint   recipe 1
   ttl           1d, then forgotten
   in flight     409, or with `Prefer: wait=N` wait up to 10s
+  same body     logged within 10m
   timeouts      connect 2s, upstream 30s, idle 2s
   stored        2xx, 3xx but 307 308, 4xx but 401 403 407 408 412 417 421 423 424 425 426 428 429 431 451 499
   released      307 308, 401 403 407 408 412 417 421 423 425 426 428 429 431 451, 5xx but 502 504 520 522 524
