@@ -64,6 +64,7 @@ mod render;
 pub mod renewed_scope;
 mod response_context;
 pub mod routing;
+mod same_body;
 mod service_answer;
 pub mod settle;
 mod start;

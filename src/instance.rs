@@ -47,6 +47,7 @@ pub mod reload_state;
 pub mod replay_permissions;
 pub mod request_trace;
 pub mod running_stream;
+pub mod same_bodies;
 pub mod store_clock;
 pub mod token_verifier;
 pub mod wait_groups;

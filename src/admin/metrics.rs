@@ -89,6 +89,7 @@ impl AdminListener {
             callers: observability.callers(CALLERS_MAX),
             unguarded: observability.unguarded(usize::MAX),
             renewed: observability.metrics.scope_renewals.list(),
+            same_bodies: observability.same_bodies.pairs(),
         }
     }
 }

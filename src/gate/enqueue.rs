@@ -105,11 +105,17 @@ impl Gate {
         let may_accept = match &guarded.broken_rule {
             Some(refusal) => Err(refusal.clone()),
             None if is_salt_in_doubt(&self.instance) => Err(Refusal::StoreUnavailable),
-            None => Ok(()),
+            None => self.check_same_body(&guarded),
         };
         let (instance, context) = (&*self.instance, ResponseContext::default());
         let mut taker = DeliveryTaker { instance, sealed: guarded.seal(), context };
-        match self.claim(&mut taker, &mut guarded, may_accept).await {
+        let claim = self.claim(&mut taker, &mut guarded, may_accept.clone().map(drop)).await;
+        match (&claim, may_accept) {
+            (Ok(Claim::Mine(IsNew(true))), _) => self.note_same_body(&guarded),
+            (_, Ok(check)) => self.drop_same_body(&guarded, check),
+            (_, Err(_)) => {}
+        }
+        match claim {
             Ok(Claim::Mine(IsNew(is_new))) => {
                 self.instance.last_seen.note(&guarded.queued_record());
                 guarded.count_start(is_new, &self.instance);

@@ -95,9 +95,14 @@ impl Gate {
             return WorkResult::refused(Refusal::StoreUnavailable);
         }
         let mut taker = AttemptTaker::new(&self.instance, &guarded, context);
-        let may_start = self.may_start(&guarded);
-        let claim = self.claim(&mut taker, &mut guarded, may_start).await;
+        let checked = self.may_start(&guarded).and_then(|()| self.check_same_body(&guarded));
+        let claim = self.claim(&mut taker, &mut guarded, checked.clone().map(drop)).await;
         let AttemptTaker { mut entry, reserving_since, .. } = taker;
+        match (&claim, checked) {
+            (Ok(Claim::Mine(lease)), _) if lease.attempt == 1 => self.note_same_body(&guarded),
+            (_, Ok(check)) => self.drop_same_body(&guarded, check),
+            (_, Err(_)) => {}
+        }
         let lease = match claim {
             Ok(Claim::Mine(lease)) => lease,
             Ok(Claim::Answered(answer)) => return self.answer(guarded, answer),

@@ -27,19 +27,16 @@ use oncegate_domain::state::{CompletedResponse, KeyState};
 use oncegate_http::body::Body;
 use oncegate_http::body::request_body::RequestBody;
 use oncegate_http::downstream::client::ClientConnection;
-use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
+use oncegate_http::protocol::refusal::{OPERATIONS, Refusal, RetryAfter};
 use oncegate_http::protocol::{cors, prefer};
 use oncegate_trust::jwt::TokenFault;
-
-/// The path of operations on the clients' listener.
-pub const PATH_PREFIX: &str = "/.oncegate/operations/";
 
 /// The `Retry-After` of an operation that waits or runs.
 const RETRY_SOON: Duration = Duration::from_secs(1);
 
-/// The operation's name, which follows [`PATH_PREFIX`] in a path in its normal form; `None` if the path is another one.
+/// The operation's name, which follows [`OPERATIONS`] in a path in its normal form; `None` if the path is another one.
 pub fn requested_operation(path: &str) -> Option<String> {
-    path.strip_prefix(PATH_PREFIX).map(str::to_owned)
+    path.strip_prefix(OPERATIONS).map(str::to_owned)
 }
 
 impl Gate {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderValue, LOCATION, RETRY_AFTER, TRAILER};
 use http::{Response, StatusCode};
 
-use super::operations;
 use super::outcome::{Outcome, StreamStatus, StreamedResponse};
 use super::response_context::ResponseContext;
 use oncegate_domain::decision::{AcceptedProgress, DEFAULT_RETRY_AFTER};
@@ -13,7 +12,7 @@ use oncegate_domain::operation::OperationId;
 use oncegate_domain::response::StoredResponse;
 use oncegate_domain::state::CompletedResponse;
 use oncegate_http::body::Body;
-use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
+use oncegate_http::protocol::refusal::{OPERATIONS, Refusal, RetryAfter};
 use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_http::protocol::stored_response::http_date;
 use oncegate_http::protocol::{fields, grpc, jsonrpc, prefer};
@@ -162,7 +161,7 @@ fn streamed(streamed: StreamedResponse, context: &ResponseContext) -> Response<B
 fn accepted(operation: OperationId, retry_after: Option<RetryAfter>, context: &ResponseContext) -> Response<Body> {
     let mut response = pending(serde_json::json!({ "id": operation.to_string() }).to_string(), retry_after);
     let headers = response.headers_mut();
-    let location = format!("{}{operation}", operations::PATH_PREFIX);
+    let location = format!("{OPERATIONS}{operation}");
     headers.insert(LOCATION, HeaderValue::from_str(&location).expect("an operation's path is plain ASCII"));
     if context.prefers_async {
         headers.insert(prefer::APPLIED, HeaderValue::from_static(prefer::RESPOND_ASYNC));

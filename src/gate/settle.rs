@@ -52,6 +52,7 @@ pub(super) async fn persist(
     mut entry: InFlightEntry,
 ) -> SettleOutcome {
     count_unknown(instance, &settlement);
+    forget_unexecuted(instance, &settlement);
     if matches!(entry.reserve_status(), ReserveStatus::InDoubt | ReserveStatus::Unstorable) {
         persist_in_background(instance, settlement, entry);
         return SettleOutcome::Bypassed;
@@ -87,6 +88,13 @@ pub(super) async fn persist(
             persist_in_background(instance, settlement, entry);
             SettleOutcome::Unstored
         }
+    }
+}
+
+/// Forgets a request that was not executed: an equal one under another key is no second execution.
+fn forget_unexecuted(instance: &Instance, settlement: &Settlement) {
+    if let Some(request) = settlement.unexecuted_request() {
+        instance.observability.same_bodies.forget(request);
     }
 }
 

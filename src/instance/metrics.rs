@@ -63,6 +63,8 @@ metrics! {
         "Results of reservations of keyed requests";
     rate_limited: RouteCounters => "rate_limited",
         "Requests that were refused because of their route's limits on new keys";
+    same_body: RouteCounters => "same_body",
+        "New keys for a request that the same caller has sent under another key of late";
     // Without a route, which would multiply its series: a route's own times are in its log lines and spans.
     pub request_duration: Histogram => "request_duration_seconds",
         "Time from a guarded request's head to the head of its response";
@@ -127,6 +129,8 @@ pub struct RouteMetrics {
     pub reservations: Counters<ReservationResult>,
     /// Requests that were refused because of the route's limits on new keys.
     pub rate_limited: Counter,
+    /// New keys for a request that the same caller has sent under another key of late.
+    pub same_body: Counter,
 }
 
 impl Metrics {
@@ -165,7 +169,16 @@ impl Metrics {
     pub fn route_metrics(&self, route: &Arc<str>, path: Arc<str>) -> Arc<RouteMetrics> {
         let (requests, reservations) = (self.requests.of(route), self.reservations.of(route));
         let (recent, rate_limited) = (self.recent.of(route), self.rate_limited.of(route));
-        Arc::new(RouteMetrics { name: Arc::clone(route), path, requests, recent, reservations, rate_limited })
+        let same_body = self.same_body.of(route);
+        Arc::new(RouteMetrics {
+            name: Arc::clone(route),
+            path,
+            requests,
+            recent,
+            reservations,
+            rate_limited,
+            same_body,
+        })
     }
 
     /// All metrics in the format of a scrape.

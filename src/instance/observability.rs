@@ -7,6 +7,7 @@ use http::HeaderName;
 use serde::Serialize;
 
 use super::metrics::{MethodLabel, Metrics, ReservationResult, RouteMetrics};
+use super::same_bodies::{SameBodies, SameBodyPair};
 use oncegate_domain::fingerprint::Recipe;
 use oncegate_domain::scope::Scope;
 use oncegate_telemetry::log_limiter::LogLimiter;
@@ -53,6 +54,9 @@ pub struct Observability {
     unguarded: TopK<String, 2>,
     unguarded_key_lines: LogLimiter,
     lost_secret_lines: LogLimiter,
+    /// The requests with new keys of late.
+    pub same_bodies: SameBodies,
+    same_body_lines: LogLimiter,
 }
 
 /// A caller with many duplicates or mismatches.
@@ -96,7 +100,17 @@ impl Observability {
         let (callers, unguarded) = (TopK::with_half_life(CALLERS_MAX, HALF_LIFE), TopK::new(PATHS_MAX));
         let unguarded_key_lines = LogLimiter::new(PATHS_MAX, LINE_EVERY);
         let lost_secret_lines = LogLimiter::new(LOST_SECRETS_MAX, LOST_SECRET_LINE_EVERY);
-        Self { metrics, tracer, callers, unguarded, unguarded_key_lines, lost_secret_lines }
+        let (same_bodies, same_body_lines) = (SameBodies::default(), LogLimiter::new(PATHS_MAX, LINE_EVERY));
+        Self {
+            metrics,
+            tracer,
+            callers,
+            unguarded,
+            unguarded_key_lines,
+            lost_secret_lines,
+            same_bodies,
+            same_body_lines,
+        }
     }
 
     /// Counts the result of a keyed request's reservation, for the route and for the caller.
@@ -138,6 +152,17 @@ impl Observability {
                 }
             }
         });
+    }
+
+    /// Logs that a caller has sent the same request under another key, and keeps the pair for the page.
+    pub fn report_same_body(&self, pair: SameBodyPair) {
+        if let Some(requests) = self.same_body_lines.count(&pair.route) {
+            let SameBodyPair { route, first, second } = &pair;
+            tracing::warn!(%route, record = %second, %first, requests,
+                "a caller has sent a request that equals an earlier one of its own, under another key: if it is a retry, the client \
+                 makes a new key for each try");
+        }
+        self.same_bodies.keep(pair);
     }
 
     /// Logs that a request could not be compared with its key's first one, because this recipe's secret is gone.

@@ -30,6 +30,7 @@ mod protocols;
 pub mod reload;
 mod renewed_scopes;
 mod routes;
+mod same_body;
 mod scopes;
 mod spellings;
 mod syntax_vectors;

@@ -41,8 +41,8 @@ pub use reconcile_url::ReconcileUrl;
 pub use redis_server::RedisServer;
 pub use route::Route;
 pub use route_options::{
-    BODY_BYTES_MAX, InFlightPolicy, KeySpace, OnClientGone, RouteMode, RouteOptions, StoreDownPolicy, StreamMode,
-    parse_ttl,
+    BODY_BYTES_MAX, InFlightPolicy, KeySpace, OnClientGone, RouteMode, RouteOptions, SameBodyPolicy, StoreDownPolicy,
+    StreamMode, parse_ttl,
 };
 pub use route_settings::RouteSetting;
 pub use schema::schema;

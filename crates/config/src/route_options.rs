@@ -91,6 +91,18 @@ words! {
 }
 
 words! {
+    /// The handling of a request that equals an earlier one of the same caller under another key.
+    pub enum SameBodyPolicy {
+        /// Nothing is noted.
+        Allow = "allow",
+        /// A metric, a log line and a line on the page.
+        Warn = "warn",
+        /// 409, until the client confirms that it is another operation.
+        Refuse = "refuse",
+    }
+}
+
+words! {
     /// The response to a retry past the TTL.
     pub enum AfterTtl {
         /// Another execution.
@@ -163,6 +175,10 @@ options! {
         in_flight: Choice(InFlightPolicy::WORDS) = "conflict" as "in flight" => InFlightPolicy, choice();
         /// for `wait`, and the ceiling of a client's `Prefer: wait=N`
         wait_timeout: Duration = "10s" as "in flight" => Duration, duration_above_zero();
+        /// a request that equals one of the same caller under another key: allow it, count and log it, or answer 409
+        same_body: Choice(SameBodyPolicy::WORDS) = "warn" as "same body" => SameBodyPolicy, choice();
+        /// the time for which an instance remembers requests for `same_body`
+        same_body_window: Duration = "10m" as "same body" => Duration, duration_above_zero();
         /// TLS towards the route's services; keys that it lacks are the top's
         upstream_tls: Table(UpstreamTlsOptions::KEYS) = {} as "upstream tls";
         /// the time limit for connecting to the upstream

@@ -9,8 +9,8 @@ use super::units::{show_duration, show_size};
 use super::value_origins::ValueOrigin;
 use super::words::Word;
 use super::{
-    DeliveryMode, ForwardKey, InFlightPolicy, KeyRule, KeySource, ReconcileConfig, Route, ScopePart, ScopeRule,
-    StoreDownPolicy, UpstreamTlsConfig,
+    DeliveryMode, ForwardKey, InFlightPolicy, KeyRule, KeySource, ReconcileConfig, Route, SameBodyPolicy, ScopePart,
+    ScopeRule, StoreDownPolicy, UpstreamTlsConfig,
 };
 use oncegate_domain::grpc_status::GrpcStatus;
 use oncegate_domain::key::KeySyntax;
@@ -41,6 +41,7 @@ const SETTINGS: &[LabelledSetting] = &[
     ("fingerprint", |route| Some(format!("recipe {}", route.recipe))),
     ("ttl", |route| Some(ttl(route))),
     ("in flight", |route| Some(in_flight(route))),
+    ("same body", |route| Some(same_body(route))),
     ("timeouts", |route| Some(timeouts(route))),
     ("stream", |route| Some(stream(route))),
     ("stored", |route| Some(statuses(&route.statuses, ResponseVerdict::Store))),
@@ -234,6 +235,15 @@ fn in_flight(route: &Route) -> String {
         InFlightPolicy::Accepted => "202".into(),
         InFlightPolicy::Conflict => format!("409, or with `Prefer: wait=N` wait up to {wait}"),
         InFlightPolicy::Wait => format!("wait up to {wait}"),
+    }
+}
+
+fn same_body(route: &Route) -> String {
+    let window = show_duration(route.same_body_window);
+    match route.same_body {
+        SameBodyPolicy::Allow => "allowed".into(),
+        SameBodyPolicy::Refuse => format!("refused within {window}"),
+        SameBodyPolicy::Warn => format!("logged within {window}"),
     }
 }
 

@@ -165,6 +165,14 @@ impl Settlement {
         Self { id, token, outcome, retry_in: None, lease: None }
     }
 
+    /// The request of an attempt that was not executed; `None` for any other settlement, and where only id and token are known.
+    pub fn unexecuted_request(&self) -> Option<&ReserveRequest> {
+        match self.outcome {
+            AttemptOutcome::Completed { .. } | AttemptOutcome::Unknown(_) => None,
+            AttemptOutcome::Retryable { .. } => self.lease.as_deref().map(|lease| &*lease.reserve_request),
+        }
+    }
+
     /// The attempt whose row is to be written anew if the store has none. Either it had one before the first byte was
     /// sent, and a store without it has lost what it acknowledged; or there was no store to reserve in. `None` for a
     /// retryable outcome: such a key is as good as one that was never used, so nothing is lost with its row.

@@ -10,6 +10,7 @@ use super::problem::ApiProblem;
 use super::timeline::TimelineEvent;
 use crate::instance::metrics::RenewedPart;
 use crate::instance::observability::{RepeatingCaller, UnguardedPath};
+use crate::instance::same_bodies::SameBodyPair;
 use oncegate_domain::execution_risk::{ActionKind, ActionRisk};
 use oncegate_domain::ids::{InstanceId, RecordId};
 use oncegate_domain::rfc3339;
@@ -104,6 +105,8 @@ pub struct InstanceStats {
     /// The parts of scopes that services have renewed.
     #[serde(rename = "renewed_scope_parts")]
     pub renewed: Vec<RenewedPart>,
+    /// The last equal requests of one caller under different keys, the newest first.
+    pub same_bodies: Vec<SameBodyPair>,
 }
 
 #[derive(Clone, Debug, Serialize)]

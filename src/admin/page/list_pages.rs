@@ -238,7 +238,8 @@ mod tests {
     use crate::admin::auth::Role;
     use crate::instance::metrics::RenewedPart;
     use crate::instance::observability::{RepeatingCaller, UnguardedPath};
-    use oncegate_domain::ids::InstanceId;
+    use crate::instance::same_bodies::SameBodyPair;
+    use oncegate_domain::ids::{InstanceId, RecordId};
     use oncegate_domain::scope::Scope;
     use oncegate_store::admin::{CountSample, KeyCounts};
 
@@ -246,6 +247,7 @@ mod tests {
         callers: Vec<RepeatingCaller>,
         unguarded: Vec<UnguardedPath>,
         renewed: Vec<RenewedPart>,
+        same_bodies: Vec<SameBodyPair>,
     ) -> String {
         let frame = Frame {
             service: "shop".into(),
@@ -262,7 +264,7 @@ mod tests {
             counts: KeyCounts { counts: Vec::new(), sample: CountSample { rows: 0, share: 1.0 } },
             without_route: Vec::new(),
         };
-        let seen = InstanceStats { instance: InstanceId::from_random(1), callers, unguarded, renewed };
+        let seen = InstanceStats { instance: InstanceId::from_random(1), callers, unguarded, renewed, same_bodies };
         OverviewPage { frame, trouble: None, waiting: Vec::new(), stats: Some(stats), seen, log: None }
             .render()
             .unwrap()
@@ -270,7 +272,7 @@ mod tests {
 
     #[test]
     fn unguarded_requests_and_repeating_callers_are_shown_where_there_are_some() {
-        let page = render_overview(Vec::new(), Vec::new(), Vec::new());
+        let page = render_overview(Vec::new(), Vec::new(), Vec::new(), Vec::new());
         assert!(
             !page.contains("Coverage") && page.contains("Not ready") && page.contains("store: &#60;away&#62;"),
             "{page}"
@@ -288,6 +290,7 @@ mod tests {
             vec![RepeatingCaller { scope, duplicates: 3, mismatches: 2 }],
             vec![path, keyless],
             Vec::new(),
+            Vec::new(),
         );
         for words in [
             "Coverage",
@@ -302,8 +305,14 @@ mod tests {
         assert!(page.contains(&format!("/keys?scope={scope}")), "{page}");
         assert_eq!(page.matches("with a key</strong>").count(), 1, "{page}");
         let renewed = RenewedPart { route: "pay".into(), part: "cookie:s<id>".into(), responses: 1 };
-        let page = render_overview(Vec::new(), Vec::new(), vec![renewed]);
+        let page = render_overview(Vec::new(), Vec::new(), vec![renewed], Vec::new());
         for words in ["Coverage", "pay cookie:s&#60;id&#62;", "1 response<"] {
+            assert!(page.contains(words), "{words}: {page}");
+        }
+        let record = |byte| RecordId::from_stored(&[byte; 32]).unwrap();
+        let pair = SameBodyPair { route: "pay".into(), first: record(0xab), second: record(0xcd) };
+        let page = render_overview(Vec::new(), Vec::new(), Vec::new(), vec![pair]);
+        for words in ["Coverage", "Equal requests under different keys", "/keys/abab", "/keys/cdcd", "two orders"] {
             assert!(page.contains(words), "{words}: {page}");
         }
     }

@@ -189,6 +189,7 @@ route           create-payment
   fingerprint   recipe 1
   ttl           1d, then forgotten
   in flight     409, or with `Prefer: wait=N` wait up to 10s
+  same body     logged within 10m
   timeouts      connect 2s, upstream 30s, idle 2s
   stream        auto, idle 1m, whole 1h, continued without its client
   stored        2xx, 3xx but 307 308, 4xx but 401 403 407 408 412 417 421 423 424 425 426 428 429 431 451 499

@@ -96,6 +96,7 @@ fn stripe_error(refusal: &Refusal) -> DialectError {
 fn commerce_error(refusal: &Refusal) -> DialectError {
     let status = match refusal {
         Refusal::KeyReused(_) => 409,
+        Refusal::DuplicateSuspected(_) => 400,
         Refusal::InFlight(_) | Refusal::OutcomeUnknown(_) => 503,
         Refusal::ResponseNotKept => 500,
         other => other.status().as_u16(),
@@ -128,7 +129,7 @@ fn rpc_code(dialect: Dialect, refusal: &Refusal) -> i32 {
 fn rpc_status(dialect: Dialect, refusal: &Refusal) -> u16 {
     match refusal {
         _ if dialect == Dialect::Ucp => commerce_error(refusal).status,
-        Refusal::InFlight(_) | Refusal::KeyExpired | Refusal::KeyInvalid(_) | Refusal::KeyMissing(_) | Refusal::KeyReused(_) => 200,
+        Refusal::DuplicateSuspected(_) | Refusal::InFlight(_) | Refusal::KeyExpired | Refusal::KeyInvalid(_) | Refusal::KeyMissing(_) | Refusal::KeyReused(_) => 200,
         _ if refusal.row().action == ClientAction::Reconcile => 200,
         other => other.status().as_u16(),
     }

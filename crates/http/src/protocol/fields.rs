@@ -38,6 +38,11 @@ pub const RECOVERY_POINT: HeaderName = HeaderName::from_static("oncegate-recover
 
 /// The digest of the content of one message (RFC 9530 section 2).
 pub const CONTENT_DIGEST: HeaderName = HeaderName::from_static("content-digest");
+/// A client's confirmation that a request is not a retry of the one with this record.
+pub const CONFIRM: HeaderName = HeaderName::from_static("oncegate-confirm");
+/// The record of an equal request, in the refusal of a request that may be a retry of it.
+pub const DUPLICATE_OF: HeaderName = HeaderName::from_static("oncegate-duplicate-of");
+
 /// The host that the client has sent its request to.
 pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -108,16 +113,25 @@ const NOT_IN_TRAILERS: [&str; 16] = [
     "via",
 ];
 
-/// The fields that only Oncegate may send to the service.
-const TO_SERVICE: [HeaderName; 3] = [RESERVATION, ATTEMPT, RECOVERY_POINT];
+/// The fields that only Oncegate may send to the service, and one that a client sends to Oncegate alone.
+const TO_SERVICE: [HeaderName; 4] = [RESERVATION, ATTEMPT, CONFIRM, RECOVERY_POINT];
 
 /// The fields that only Oncegate may send to the client, and the service's directives, which are for Oncegate alone.
-const TO_CLIENT: [HeaderName; 7] =
-    [IDEMPOTENT_REPLAYED, ONCEGATE_STATUS, KEY_EXPIRES, ORIGINAL_DATE, DECISION, TTL, SEALED];
+const TO_CLIENT: [HeaderName; 8] =
+    [DUPLICATE_OF, IDEMPOTENT_REPLAYED, ONCEGATE_STATUS, KEY_EXPIRES, ORIGINAL_DATE, DECISION, TTL, SEALED];
 
 /// The fields to remove from a stored response. Its length is set from the body that is sent.
-const TO_KEEP: [HeaderName; 8] =
-    [CONTENT_LENGTH, IDEMPOTENT_REPLAYED, ONCEGATE_STATUS, KEY_EXPIRES, ORIGINAL_DATE, DECISION, TTL, SEALED];
+const TO_KEEP: [HeaderName; 9] = [
+    CONTENT_LENGTH,
+    DUPLICATE_OF,
+    IDEMPOTENT_REPLAYED,
+    ONCEGATE_STATUS,
+    KEY_EXPIRES,
+    ORIGINAL_DATE,
+    DECISION,
+    TTL,
+    SEALED,
+];
 
 /// Returns the field names that `Connection` lists.
 pub fn connection_options(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {

@@ -6,17 +6,22 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CACHE_CONTROL, CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{CACHE_CONTROL, CONNECTION, LINK, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
+use super::fields;
 use super::status::OncegateStatus;
 use oncegate_domain::decision::KeyRefusal;
 use oncegate_domain::key::KeyError;
 use oncegate_domain::macros::named;
+use oncegate_domain::operation::OperationId;
 use oncegate_telemetry::metrics::label;
 use oncegate_trust::jwt::TokenFault;
 
 pub mod rows;
+
+/// The path of operations on the clients' listener.
+pub const OPERATIONS: &str = "/.oncegate/operations/";
 
 /// An error answer of Oncegate itself. It is never stored as the response of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +32,8 @@ pub enum Refusal {
     BadRequest(StatusCode, &'static str),
     /// This instance is stopping.
     Draining,
+    /// The caller has sent an equal request under another key, whose operation this is.
+    DuplicateSuspected(Option<Box<OperationId>>),
     /// The first attempt is still running.
     InFlight(RetryAfter),
     /// The keys of the issuer of callers' tokens have not been read yet.
@@ -147,10 +154,11 @@ named! {
 
 impl Refusal {
     /// All refusals, each once, in the order of their names. The values that they carry are examples.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::AuthorizeUnavailable,
         Self::BadRequest(StatusCode::BAD_REQUEST, ""),
         Self::Draining,
+        Self::DuplicateSuspected(None),
         Self::InFlight(RetryAfter(1)),
         Self::IssuerUnavailable,
         Self::KeyExpired,
@@ -218,6 +226,11 @@ impl Refusal {
             // RFC 6750 section 3.
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer error=\"invalid_token\""));
         }
+        if let Self::DuplicateSuspected(Some(operation)) = self {
+            headers.insert(fields::DUPLICATE_OF, visible(&operation.record));
+            // An equal request is no part of a series: no relation that is registered says more.
+            headers.insert(LINK, visible(&format!("<{OPERATIONS}{operation}>; rel=\"related\"")));
+        }
         if let Self::ScopeMissing(_, Some(challenge)) = self {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::clone(challenge));
         }
@@ -226,6 +239,11 @@ impl Refusal {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
     }
+}
+
+/// A text of visible ASCII as a field's value.
+fn visible(text: &impl ToString) -> HeaderValue {
+    HeaderValue::try_from(text.to_string()).expect("hex and punctuation are visible ASCII")
 }
 
 impl From<KeyError> for Refusal {
@@ -257,30 +275,31 @@ mod tests {
             Refusal::AuthorizeUnavailable => 0,
             Refusal::BadRequest(..) => 1,
             Refusal::Draining => 2,
-            Refusal::InFlight(_) => 3,
-            Refusal::IssuerUnavailable => 4,
-            Refusal::KeyExpired => 5,
-            Refusal::KeyInvalid(_) => 6,
-            Refusal::KeyMissing(_) => 7,
-            Refusal::KeyReused(_) => 8,
-            Refusal::LoopDetected => 9,
-            Refusal::OutcomeUnknown(_) => 10,
-            Refusal::Overloaded(_) => 11,
-            Refusal::PathAmbiguous(_) => 12,
-            Refusal::RequestFromFuture => 13,
-            Refusal::RequestTimeout => 14,
-            Refusal::RequestTooLarge(_) => 15,
-            Refusal::RequestTooOld => 16,
-            Refusal::ResponseCorrupt => 17,
-            Refusal::ResponseNotKept => 18,
-            Refusal::ScopeMissing(..) => 19,
-            Refusal::StoreUnavailable => 20,
-            Refusal::TokenInvalid(_) => 21,
-            Refusal::TooManyKeys(_) => 22,
-            Refusal::Unguarded => 23,
-            Refusal::UpstreamBroken => 24,
-            Refusal::UpstreamTimeout => 25,
-            Refusal::UpstreamUnreachable(_) => 26,
+            Refusal::DuplicateSuspected(_) => 3,
+            Refusal::InFlight(_) => 4,
+            Refusal::IssuerUnavailable => 5,
+            Refusal::KeyExpired => 6,
+            Refusal::KeyInvalid(_) => 7,
+            Refusal::KeyMissing(_) => 8,
+            Refusal::KeyReused(_) => 9,
+            Refusal::LoopDetected => 10,
+            Refusal::OutcomeUnknown(_) => 11,
+            Refusal::Overloaded(_) => 12,
+            Refusal::PathAmbiguous(_) => 13,
+            Refusal::RequestFromFuture => 14,
+            Refusal::RequestTimeout => 15,
+            Refusal::RequestTooLarge(_) => 16,
+            Refusal::RequestTooOld => 17,
+            Refusal::ResponseCorrupt => 18,
+            Refusal::ResponseNotKept => 19,
+            Refusal::ScopeMissing(..) => 20,
+            Refusal::StoreUnavailable => 21,
+            Refusal::TokenInvalid(_) => 22,
+            Refusal::TooManyKeys(_) => 23,
+            Refusal::Unguarded => 24,
+            Refusal::UpstreamBroken => 25,
+            Refusal::UpstreamTimeout => 26,
+            Refusal::UpstreamUnreachable(_) => 27,
         };
         assert!(Refusal::ALL.into_iter().map(index).eq(0..Refusal::ALL.len()));
     }

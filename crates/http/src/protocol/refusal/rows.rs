@@ -36,6 +36,10 @@ pub struct RefusalRow<'a> {
     pub operator: &'static str,
 }
 
+const DUPLICATE_SUSPECTED: &str = "You have sent an equal request under another key a short while ago. This one was not executed. If it \
+     is a retry, use the first key. If it is another operation, send it again with `Oncegate-Confirm: ` and the record in \
+     `Oncegate-Duplicate-Of`.";
+
 /// The pause where nothing says how long it will be.
 const SOON: Option<RetryAfter> = Some(RetryAfter(1));
 
@@ -85,6 +89,25 @@ impl Refusal {
             operator: "Nothing, if it lasts seconds. If clients see it at every deployment, the load balancer keeps \
                        sending requests to an instance whose `/readyz` already fails: raise `drain_delay` above the \
                        time that the load balancer takes to notice.",
+        },
+        Self::DuplicateSuspected(operation) => RefusalRow {
+            status: 409, slug: "duplicate-suspected", action: Fix, retry_after: None,
+            grpc: GrpcStatus::FailedPrecondition, oncegate_status: OncegateStatus::Rejected,
+            title: "An equal request was sent under another key",
+            detail: match operation {
+                None => DUPLICATE_SUSPECTED.into(),
+                Some(operation) => format!("{DUPLICATE_SUSPECTED} The earlier request is {}; `Link` leads to its outcome.",
+                                           operation.record).into(),
+            },
+            means: "The same caller has sent the same request a short while ago, under another key. That is what a client does which \
+                    makes a new key for each retry.",
+            executed: "This request was not executed. The earlier one was, or may have been.",
+            client: "If this is a retry, do not send it again: `Link` leads to the outcome of the first request, and a retry with the \
+                     first key gets its response. If it is a second operation that happens to be equal, send it again under its own \
+                     key with `Oncegate-Confirm` and the value of `Oncegate-Duplicate-Of`.",
+            operator: "The route has `same_body = \"refuse\"`. Repair the client: it must make the key once for an operation, and \
+                       keep it for all retries. If equal operations are common here, write `\"warn\"`, or shorten \
+                       `same_body_window`.",
         },
         Self::InFlight(wait) => RefusalRow {
             status: 409, slug: "in-flight", action: SameKey, retry_after: Some(*wait),
