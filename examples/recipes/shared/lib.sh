@@ -18,11 +18,10 @@ export PYTHONPATH="$recipes/shared" PYTHONDONTWRITEBYTECODE=1
 seconds_max=30
 config=$recipe/oncegate.toml
 folder=$(mktemp -d)
-service=
 proxy=
-link_process=
+services=
 end() {
-    for pid in $link_process $proxy $service; do
+    for pid in $proxy $services; do
         kill "$pid" 2>/dev/null || true
         wait "$pid" 2>/dev/null || true
     done
@@ -55,13 +54,27 @@ need_node() {
     exit 77
 }
 
-# start_service: runs service.py of the recipe, which prints its port. Sets $upstream, its host and port.
-start_service() {
+# start SCRIPT ARGUMENT...: runs a Python script that prints its port. Sets $started, its host and port.
+start() {
+    rm -f "$folder/port"
     mkfifo "$folder/port"
-    "$python" "$recipe/service.py" >"$folder/port" 2>"$folder/service.log" &
-    service=$!
-    read -r port <"$folder/port" || fail "the service has not started"
-    upstream=127.0.0.1:$port
+    "$python" "$@" >"$folder/port" 2>>"$folder/service.log" &
+    services="$! $services"
+    read -r port <"$folder/port" || fail "$1 has not started"
+    started=127.0.0.1:$port
+}
+
+# start_service: runs service.py of the recipe. Sets $upstream, its host and port.
+start_service() {
+    start "$recipe/service.py"
+    upstream=$started
+}
+
+# start_link ADDRESS CUT...: runs shared/cut_link.py. Sets $link, its host and port.
+start_link() {
+    start "$recipes/shared/cut_link.py" "$@"
+    # shellcheck disable=SC2034 # for the recipe
+    link=$started
 }
 
 # start_oncegate SCHEME: runs the recipe's configuration before the service on a free port. Sets $address and $url.
@@ -79,18 +92,6 @@ start_oncegate() {
     done
     # shellcheck disable=SC2034 # for the recipe
     url=http://$address
-}
-
-# start_link ADDRESS NUMBER...: runs shared/cut_link.py in the place of the one before. Sets $link, its host and port.
-start_link() {
-    [ -z "$link_process" ] || { kill "$link_process" && wait "$link_process"; } 2>/dev/null || true
-    rm -f "$folder/link"
-    mkfifo "$folder/link"
-    "$python" "$recipes/shared/cut_link.py" "$@" >"$folder/link" &
-    link_process=$!
-    read -r port <"$folder/link" || fail "the link has not started"
-    # shellcheck disable=SC2034 # for the recipe
-    link=127.0.0.1:$port
 }
 
 # ask ARGUMENTS: sends a request with curl, and keeps status, fields and body.
@@ -112,8 +113,13 @@ lack() {
     ! grep -qiF -- "$1" "$folder/answer" || fail "the answer has $1"
 }
 
+# count ADDRESS: prints how many requests the service there has executed.
+count() {
+    curl -sS "http://$1/executions"
+}
+
 # executions NUMBER: the service has executed so many requests.
 executions() {
-    counted=$(curl -sS "http://$upstream/executions")
+    counted=$(count "$upstream")
     [ "$counted" = "$1" ] || fail "$counted executions instead of $1"
 }

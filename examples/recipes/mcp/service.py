@@ -1,4 +1,4 @@
-"""An MCP server over streamable HTTP with one tool, `report`, which tells its progress in steps of 0.1 s."""
+"""An MCP server over streamable HTTP with one tool, `charge`, which takes five steps of 0.2 s and tells its progress."""
 
 import logging
 import socket
@@ -10,20 +10,20 @@ from mcp.server.mcpserver import Context, MCPServer
 from starlette.responses import JSONResponse
 
 logging.disable(logging.INFO)
-server = MCPServer("reports")
+server = MCPServer("payments")
 executions = 0
 
 
 @server.tool()
-async def report(title: str, steps: int, context: Context) -> str:
+async def charge(amount: int, context: Context) -> str:
     global executions
     executions += 1
     number = executions
-    for step in range(1, steps + 1):
-        await anyio.sleep(0.1)
+    for step in range(1, 6):
+        await anyio.sleep(0.2)
         # The time shows the client whether this message was held back.
-        await context.report_progress(step, steps, str(time.time()))
-    return f"{title}, number {number}"
+        await context.report_progress(step, 5, str(time.time()))
+    return f"charge {number} of {amount}"
 
 
 @server.custom_route("/executions", methods=["GET"])
