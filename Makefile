@@ -64,8 +64,9 @@ test: ## All tests, on real services that they start themselves; installs what i
 	@scripts/need chromium chromium-driver || echo "the tests with a real browser are skipped" >&2
 	@npm ci --prefix tests/page --ignore-scripts --no-audit --no-fund --silent || echo "no npm: accessibility is not checked" >&2
 	@python3 -m venv $${CARGO_TARGET_DIR:-target}/recipes && \
-	    $${CARGO_TARGET_DIR:-target}/recipes/bin/pip install --quiet --disable-pip-version-check -r examples/recipes/requirements.txt || \
-	    echo "no pip: the recipes with clients from PyPI are skipped" >&2
+	    $${CARGO_TARGET_DIR:-target}/recipes/bin/pip install --quiet --disable-pip-version-check \
+	    -r examples/recipes/requirements.txt -r tests/kafka/requirements.txt || \
+	    echo "no pip: the recipes with clients from PyPI, and the tests with Kafka, are skipped" >&2
 	@npm ci --prefix examples/recipes --ignore-scripts --no-audit --no-fund --silent || echo "no npm: the recipe model-api is skipped" >&2
 	@# Most tests wait for something: six at a time use two cores.
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-6} cargo test --locked --workspace
@@ -104,6 +105,8 @@ soak: ## Proxies killed at random on both stores, one minute each, and under 10,
 	ONCEGATE_SOAK_SECONDS=$${ONCEGATE_SOAK_SECONDS:-60} \
 	    cargo test --locked --test faults -- killed_at_random --nocapture --test-threads=1
 	@scripts/need rabbitmq-server || echo "the test with RabbitMQ is skipped" >&2
+	ONCEGATE_KAFKA_REBALANCES=20 ONCEGATE_KAFKA_KILLS=10 ONCEGATE_KAFKA_RECORDS=3000 \
+	    cargo test --locked --test it -- rebalances_and_kills_execute_no_record_twice --nocapture
 	ONCEGATE_SOAK_MESSAGES=$${ONCEGATE_SOAK_MESSAGES:-10000} \
 	    cargo test --locked --test it -- duplicate_messages_at_two_repeatedly_killed_proxies --nocapture
 	ONCEGATE_QUEUE_REQUESTS=$${ONCEGATE_QUEUE_REQUESTS:-10000} \

@@ -1,6 +1,6 @@
-//! The consumers: requests from RabbitMQ queues.
+//! The consumers: requests from queues of RabbitMQ and topics of Kafka.
 //!
-//! A message is one request, posted to its route's path under its key. It is acknowledged once its outcome is stored, so
+//! A message is one request, posted to its route's path under its key. It is acknowledged, or its offset committed, once its outcome is stored, so
 //! that a delivery that is lost, duplicated or sent to another consumer finds the stored outcome and executes nothing. A
 //! message that can never succeed becomes a dead letter; every other one is held and tried again. While its outcome is unknown, it
 //! leaves its place to the next one.
@@ -15,14 +15,12 @@ use crate::gate::Gate;
 use oncegate_config::{Config, Consumer};
 use oncegate_trust::tls::Trust;
 
-mod acknowledge;
-mod amqp_connector;
-mod broker_error;
-mod dead_letter;
+mod amqp;
 pub mod decode;
 mod disposition;
-mod places;
-mod session;
+#[cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "there is no client that calls it"))]
+mod kafka;
+mod reconnect;
 
 /// A running consumer, and the token that stops it.
 struct RunningConsumer {
@@ -45,7 +43,7 @@ pub async fn serve(gate: Arc<Gate>, mut live: watch::Receiver<Arc<Config>>, clos
         gate.reload(Arc::clone(&config));
         running.retain(|started| {
             // A connection verifies its broker with the authorities that it began with.
-            let is_trusting = !started.consumer.broker.tls || config.trust == started.trust;
+            let is_trusting = !started.consumer.needs_authorities() || config.trust == started.trust;
             let is_current = config.consumers.contains(&started.consumer) && is_trusting;
             if !is_current {
                 started.stop.cancel();
@@ -56,7 +54,7 @@ pub async fn serve(gate: Arc<Gate>, mut live: watch::Receiver<Arc<Config>>, clos
             if running.iter().all(|started| started.consumer != *consumer) {
                 let stop = closing.child_token();
                 let (consumer, trust) = (Arc::clone(consumer), config.trust.clone());
-                sessions.spawn(session::run(Arc::clone(&consumer), Arc::clone(&gate), trust.clone(), stop.clone()));
+                sessions.spawn(reconnect::run(Arc::clone(&consumer), Arc::clone(&gate), trust.clone(), stop.clone()));
                 running.push(RunningConsumer { consumer, trust, stop });
             }
         }

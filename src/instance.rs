@@ -33,6 +33,7 @@ use token_verifier::TokenVerifiers;
 use wait_groups::WaitGroups;
 
 pub mod boot_time;
+pub mod consumer_states;
 pub mod in_flight;
 pub mod instance_salt;
 pub mod key_limits;

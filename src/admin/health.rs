@@ -100,6 +100,8 @@ impl AdminListener {
                 "starts_attempts": is_lease_held && !self.instance.draining.is_cancelled(),
             },
             "draining": is_draining,
+            // A broker that is away keeps no request from being served.
+            "consumers": self.instance.observability.metrics.consumers.list(),
             "bypassed": bypassed.load(Ordering::Relaxed),
             // The problems themselves need a token: they name files and settings.
             "reload": {

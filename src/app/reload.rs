@@ -217,7 +217,7 @@ fn describe_lookup_change(change: &LookupChange) -> String {
 }
 
 /// The queue, and the part of the identity of its messages' keys, that has changed, for queues that stay.
-fn find_consumer_change(running: &Config, new: &Config) -> Option<(Box<str>, &'static str)> {
+fn find_consumer_change(running: &Config, new: &Config) -> Option<(String, &'static str)> {
     let route_of = |config: &Config, consumer: &Consumer| {
         let found = config.routes.iter().find(|route| route.name == consumer.route);
         KeyedRoute::from(&**found.expect("a consumer's route is configured"))
@@ -237,8 +237,8 @@ fn find_consumer_change(running: &Config, new: &Config) -> Option<(Box<str>, &'s
         }
     };
     new.consumers.iter().find_map(|consumer| {
-        let before = running.consumers.iter().find(|before| before.is_of_same_queue(consumer))?;
-        find_change(before, consumer).map(|what| (consumer.queue.clone(), what))
+        let before = running.consumers.iter().find(|before| before.shares_messages_with(consumer))?;
+        find_change(before, consumer).map(|what| (consumer.source.to_string(), what))
     })
 }
 

@@ -1,4 +1,4 @@
-//! Decodes a delivery into a request: its key, its path, and the header fields that the service sees.
+//! Turns a message of any broker into a request: its key, its path, and the header fields that the service sees.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -8,8 +8,6 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, DATE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use lapin::BasicProperties;
-use lapin::types::AMQPValue;
 
 use crate::gate::message::Message;
 use oncegate_config::{Consumer, MessageKey};
@@ -60,22 +58,38 @@ const PATH_HEADER_INVALID: Refusal = Refusal::BadRequest(
 const TOO_MANY_HEADERS: Refusal =
     Refusal::BadRequest(StatusCode::BAD_REQUEST, "The message has more headers than a request can have fields.");
 
-/// Decodes a delivery into a message for the gate.
+/// What a broker's message says beside its body.
+#[derive(Default)]
+pub struct SentMessage {
+    /// The headers with lower-case names (case does not matter, as in HTTP). A value that has no text form is `None`.
+    pub headers: Vec<(String, Option<Vec<u8>>)>,
+    /// The id.
+    pub id: Option<String>,
+    /// The content type and the content encoding, where the broker has places of their own for them.
+    pub content: [Option<String>; 2],
+    /// The time at which it was sent, in seconds of Unix time.
+    pub timestamp: Option<u64>,
+}
+
+/// Turns a broker's message into one for the gate.
 ///
 /// # Errors
 /// The refusal of a message that can never succeed.
 pub fn decode_message(
     consumer: &Arc<Consumer>,
-    properties: &BasicProperties,
+    sent: impl Into<SentMessage>,
     body: Bytes,
     broker: IpAddr,
 ) -> Result<Message, Refusal> {
-    let sent = MessageHeaders::from_properties(properties);
+    let sent = sent.into();
     let key = match &consumer.key {
-        MessageKey::MessageId => properties.message_id().as_ref().map(|id| id.as_str().as_bytes().to_vec()),
-        MessageKey::Header(name) => match sent.single(name.as_str()) {
+        MessageKey::MessageId => sent.id.as_ref().map(|id| id.as_bytes().to_vec()),
+        MessageKey::Header(name, step) => match sent.single(name.as_str()) {
             HeaderLookup::Missing => None,
-            HeaderLookup::Text(text) => Some(text.to_vec()),
+            HeaderLookup::Text(text) => Some(match step {
+                None => text.to_vec(),
+                Some(step) => [text, b":", step.as_bytes()].concat(),
+            }),
             HeaderLookup::Several => return Err(KeyError::Several.into()),
             HeaderLookup::NotText => return Err(KeyError::BadCharacter.into()),
         },
@@ -86,7 +100,7 @@ pub fn decode_message(
         HeaderLookup::Missing | HeaderLookup::NotText | HeaderLookup::Several => None,
     });
     let path = filled.ok_or(PATH_HEADER_INVALID)?;
-    let headers = sent.to_fields(properties, |name| consumer.reads_header(name)).ok_or(TOO_MANY_HEADERS)?;
+    let headers = sent.to_fields(|name| consumer.reads_header(name)).ok_or(TOO_MANY_HEADERS)?;
     // A header that is present and cannot become a field must not count as missing.
     if consumer.scope.header_names().any(|name| sent.all(name.as_str()).count() != headers.get_all(name).iter().count())
     {
@@ -98,13 +112,10 @@ pub fn decode_message(
 fn key_missing(key: &MessageKey) -> Refusal {
     let place = match key {
         MessageKey::MessageId => "the property `message-id`".to_owned(),
-        MessageKey::Header(name) => format!("the header `{name}`"),
+        MessageKey::Header(name, _) => format!("the header `{name}`"),
     };
     Refusal::KeyMissing(format!("The message has no idempotency key: {place} is absent.").into())
 }
-
-/// A message's headers with lower-case names (case does not matter, as in HTTP). A value that has no text form is `None`.
-struct MessageHeaders(Vec<(String, Option<Vec<u8>>)>);
 
 /// The result of looking up a header that may be present once.
 enum HeaderLookup<'a> {
@@ -114,14 +125,9 @@ enum HeaderLookup<'a> {
     Text(&'a [u8]),
 }
 
-impl MessageHeaders {
-    fn from_properties(properties: &BasicProperties) -> Self {
-        let table = properties.headers().iter().flat_map(|table| table.inner());
-        Self(table.map(|(name, value)| (name.as_str().to_ascii_lowercase(), to_text(value))).collect())
-    }
-
+impl SentMessage {
     fn all(&self, name: &str) -> impl Iterator<Item = Option<&[u8]>> {
-        self.0.iter().filter(move |(other, _)| other == name).map(|(_, value)| value.as_deref())
+        self.headers.iter().filter(move |(other, _)| other == name).map(|(_, value)| value.as_deref())
     }
 
     fn single(&self, name: &str) -> HeaderLookup<'_> {
@@ -136,9 +142,9 @@ impl MessageHeaders {
 
     /// Returns the header fields that the service sees. Tables, lists and other values without a text form are left out.
     /// Nor is one that is spelled like a field that Oncegate sets or reads. `None` if there are more than [`FIELDS_MAX`].
-    fn to_fields(&self, properties: &BasicProperties, is_read: impl Fn(&str) -> bool) -> Option<HeaderMap> {
+    fn to_fields(&self, is_read: impl Fn(&str) -> bool) -> Option<HeaderMap> {
         let mut fields = HeaderMap::new();
-        for (name, value) in &self.0 {
+        for (name, value) in &self.headers {
             let kept = !DROPPED_HEADERS.contains(&name.as_str())
                 && !DROPPED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
                 && !is_misspelled(name, &is_read);
@@ -155,45 +161,22 @@ impl MessageHeaders {
                 fields.insert(name, value);
             }
         };
-        set(CONTENT_TYPE, properties.content_type().as_ref().map(|text| text.as_str()));
-        set(CONTENT_ENCODING, properties.content_encoding().as_ref().map(|text| text.as_str()));
-        let sent = properties.timestamp().filter(|seconds| *seconds <= LAST_HTTP_DATE);
+        let [kind, encoding] = &self.content;
+        set(CONTENT_TYPE, kind.as_deref());
+        set(CONTENT_ENCODING, encoding.as_deref());
+        let sent = self.timestamp.filter(|seconds| *seconds <= LAST_HTTP_DATE);
         let sent = sent.map(|seconds| httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)));
         set(DATE, sent.as_deref());
         Some(fields)
     }
 }
 
-/// Returns the text of a value: a string, a number, a boolean or a timestamp.
-fn to_text(value: &AMQPValue) -> Option<Vec<u8>> {
-    let text = match value {
-        AMQPValue::LongString(text) => return Some(text.as_bytes().to_vec()),
-        AMQPValue::ByteArray(bytes) => return Some(bytes.as_slice().to_vec()),
-        AMQPValue::ShortString(text) => text.to_string(),
-        AMQPValue::Boolean(value) => value.to_string(),
-        AMQPValue::ShortShortInt(number) => number.to_string(),
-        AMQPValue::ShortShortUInt(number) => number.to_string(),
-        AMQPValue::ShortInt(number) => number.to_string(),
-        AMQPValue::ShortUInt(number) => number.to_string(),
-        AMQPValue::LongInt(number) => number.to_string(),
-        AMQPValue::LongUInt(number) => number.to_string(),
-        AMQPValue::LongLongInt(number) => number.to_string(),
-        AMQPValue::Timestamp(seconds) => seconds.to_string(),
-        AMQPValue::DecimalValue(_)
-        | AMQPValue::Double(_)
-        | AMQPValue::FieldArray(_)
-        | AMQPValue::FieldTable(_)
-        | AMQPValue::Float(_)
-        | AMQPValue::Void => return None,
-    };
-    Some(text.into_bytes())
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
 
-    use lapin::types::{FieldTable, LongString};
+    use lapin::BasicProperties;
+    use lapin::types::{AMQPValue, FieldTable, LongString};
 
     use super::*;
     use oncegate_config::{self as config, Overrides, ProcessEnvironment};

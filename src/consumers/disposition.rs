@@ -11,10 +11,35 @@ const PAUSE_FIRST: Duration = Duration::from_millis(250);
 const PAUSE_CAP: Duration = Duration::from_secs(30);
 /// The longest pause that a service's `Retry-After` can ask for.
 const RETRY_AFTER_CAP: Duration = Duration::from_secs(5 * 60);
-/// The longest time that a delivery is held. RabbitMQ closes a channel on which a delivery was unacknowledged for half an
-/// hour.
+
+/// The messages that one session sets aside: as many as people can decide about in a day. A broken service turns no more
+/// messages unknown than these and one prefetch.
 // See docs/decisions/0028-hold-messages.md.
-pub(super) const HOLD_MAX: Duration = Duration::from_secs(10 * 60);
+pub(super) const SET_ASIDE_MAX: usize = 1000;
+/// The bytes of their bodies, which stay in memory.
+pub(super) const SET_ASIDE_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// How long a message is held, and what becomes of it then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HoldPolicy {
+    /// The longest time.
+    pub(super) limit: Duration,
+    /// The end of a message of unknown outcome.
+    pub(super) unknown: Overdue,
+    /// The end of one that was not executed, or is not stored yet.
+    pub(super) again: Overdue,
+}
+
+/// What becomes of a message that was held for as long as its broker allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Overdue {
+    /// It becomes a dead letter.
+    DeadLetter,
+    /// It is held further: nothing else waits for it.
+    Hold,
+    /// It returns to its queue, where another consumer may succeed.
+    Requeue,
+}
 
 /// The next step for a delivery.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,26 +56,22 @@ pub(super) enum Disposition {
     SetAside(Duration, OutcomeReason),
 }
 
-/// Decides after `tries` of a delivery that came `held` ago. `has_exchange` says whether there is a dead-letter exchange.
-pub(super) fn decide(outcome: MessageOutcome, tries: u32, held: Duration, has_exchange: bool) -> Disposition {
+/// Decides after `tries` of a delivery that came `held` ago.
+pub(super) fn decide(outcome: MessageOutcome, tries: u32, held: Duration, policy: HoldPolicy) -> Disposition {
     let pause = |reason: &OutcomeReason| doubled_pause(tries).max(reason.wait.unwrap_or_default().min(RETRY_AFTER_CAP));
-    match outcome {
-        MessageOutcome::Done => Disposition::Acknowledge,
-        MessageOutcome::Refused(reason) => Disposition::DeadLetter(reason),
+    let (overdue, reason, is_unknown) = match outcome {
+        MessageOutcome::Done => return Disposition::Acknowledge,
+        MessageOutcome::Refused(reason) => return Disposition::DeadLetter(reason),
+        MessageOutcome::Unknown(reason) | MessageOutcome::StillUnknown(reason) => (policy.unknown, reason, true),
+        MessageOutcome::Again(reason) => (policy.again, reason, false),
+    };
+    match overdue {
         // The person who resolves the key finds the message among the dead letters. Requests with the key are refused meanwhile, so the
         // message may be sent again at any time.
-        MessageOutcome::Unknown(reason) | MessageOutcome::StillUnknown(reason) if held >= HOLD_MAX && has_exchange => {
-            Disposition::DeadLetter(reason)
-        }
-        MessageOutcome::Unknown(reason) | MessageOutcome::StillUnknown(reason) | MessageOutcome::Again(reason)
-            if held >= HOLD_MAX =>
-        {
-            Disposition::Requeue(reason)
-        }
-        MessageOutcome::Unknown(reason) | MessageOutcome::StillUnknown(reason) => {
-            Disposition::SetAside(pause(&reason), reason)
-        }
-        MessageOutcome::Again(reason) => Disposition::Hold(pause(&reason), reason),
+        Overdue::DeadLetter if held >= policy.limit => Disposition::DeadLetter(reason),
+        Overdue::Requeue if held >= policy.limit => Disposition::Requeue(reason),
+        _ if is_unknown => Disposition::SetAside(pause(&reason), reason),
+        _ => Disposition::Hold(pause(&reason), reason),
     }
 }
 
@@ -63,7 +84,7 @@ pub(super) fn doubled_pause(tries: u32) -> Duration {
 mod tests {
     use super::*;
 
-    const LONG: Duration = HOLD_MAX;
+    const LONG: Duration = Duration::from_secs(600);
     const SHORT: Duration = Duration::from_secs(1);
 
     fn reason() -> OutcomeReason {
@@ -84,7 +105,9 @@ mod tests {
             (MessageOutcome::Unknown(reason()), LONG, true, Disposition::DeadLetter(reason())),
             (MessageOutcome::Unknown(reason()), LONG, false, Disposition::Requeue(reason())),
         ] {
-            assert_eq!(decide(outcome.clone(), 1, held, has_exchange), expected, "{outcome:?} {held:?} {has_exchange}");
+            let unknown = if has_exchange { Overdue::DeadLetter } else { Overdue::Requeue };
+            let policy = HoldPolicy { limit: LONG, unknown, again: Overdue::Requeue };
+            assert_eq!(decide(outcome.clone(), 1, held, policy), expected, "{outcome:?} {held:?} {has_exchange}");
         }
     }
 
@@ -92,7 +115,8 @@ mod tests {
     fn pauses_grow_up_to_a_cap_and_respect_retry_after() {
         let pause = |tries, wait: Option<u64>| {
             let reason = OutcomeReason { wait: wait.map(Duration::from_secs), ..reason() };
-            match decide(MessageOutcome::Again(reason), tries, SHORT, false) {
+            let policy = HoldPolicy { limit: SHORT, unknown: Overdue::Hold, again: Overdue::Hold };
+            match decide(MessageOutcome::Again(reason), tries, SHORT, policy) {
                 Disposition::Hold(pause, _) => pause.as_millis(),
                 other => panic!("{other:?}"),
             }

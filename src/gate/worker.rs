@@ -94,6 +94,11 @@ impl Gate {
         Self { instance, draining, live: RwLock::new(Arc::new(live)), fingerprinting: Fingerprinting::default() }
     }
 
+    /// The state of this process.
+    pub fn instance(&self) -> &Arc<Instance> {
+        &self.instance
+    }
+
     /// Uses another configuration for all requests from now on.
     pub fn reload(&self, config: Arc<Config>) {
         let live = LiveConfig::new(config, &self.instance);

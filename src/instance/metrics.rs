@@ -11,6 +11,7 @@ use http::Method;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 
+use super::consumer_states::{ConsumerCollector, ConsumerStates};
 use super::recent_outcomes::RecentOutcomes;
 use oncegate_cache::shared::SharedCacheMetrics;
 use oncegate_domain::decision::{AcceptedProgress, KeyAnswer, KeyRefusal};
@@ -40,6 +41,8 @@ macro_rules! metrics {
             registry: Registry,
             /// The requests of the last hour, which no scrape has.
             recent: PerRoute<Arc<RecentOutcomes>>,
+            /// The consumers, as they are now.
+            pub consumers: Arc<ConsumerStates>,
             /// The shared cache.
             pub shared_cache: SharedCacheMetrics,
             /// Spans that were exported and dropped.
@@ -161,6 +164,7 @@ impl Metrics {
         );
         m.register("oncegate_build_info", "1, with the version of this program", build_info());
         m.register_collector(Box::new(TelemetryCollector(Arc::clone(&metrics.spans))));
+        m.register_collector(Box::new(ConsumerCollector(Arc::clone(&metrics.consumers))));
         m.register_collector(Box::new(ProcessCollector));
         metrics
     }

@@ -26,6 +26,7 @@ pub mod h2;
 pub mod haproxy;
 pub mod in_process;
 pub mod issuer;
+pub mod kafka;
 pub mod operator;
 #[allow(dead_code, reason = "tests/ha and tests/faults need it")]
 pub mod patroni;

@@ -1,10 +1,12 @@
 //! Reads and checks `[[consumers]]`.
 
+use std::fmt;
 use std::sync::Arc;
 
 use http::{HeaderName, Method};
 
 use super::broker::{Broker, NAME_BYTES_MAX};
+use super::kafka::{self, KafkaOptions, KafkaSource};
 use super::options::options;
 use super::reader::{Section, SourcePosition};
 use super::route::Route;
@@ -14,23 +16,40 @@ use super::value_parsers::header_name;
 use oncegate_domain::message_path::MessagePathTemplate;
 use oncegate_domain::path_template::PathTemplate;
 
-/// A queue whose messages are requests.
+/// A queue or topics whose messages are requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consumer {
-    /// The broker that has the queue.
-    pub broker: Broker,
-    /// The queue's name; no other consumer has it.
-    pub queue: Box<str>,
+    /// The messages; no other consumer has them.
+    pub source: MessageSource,
     /// The name of the route whose policy its messages have. The route enforces, and guards POST.
     pub route: Arc<str>,
     /// The place of a message's key.
     pub key: MessageKey,
-    /// The most messages that are unacknowledged at once, beside those of unknown outcome; at least one.
+    /// The most messages of RabbitMQ that are unacknowledged at once, or records of Kafka that are executed at once, beside those
+    /// of unknown outcome; at least one.
     pub prefetch: u16,
     /// The path that they are posted to: one of the route's own, whatever the values.
     pub path: MessagePathTemplate,
     /// The headers of a message that tell callers apart.
     pub scope: ScopeRule,
+}
+
+/// The broker and the place there that messages come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MessageSource {
+    /// A queue of RabbitMQ.
+    Amqp(AmqpSource),
+    /// Topics of Kafka, read by a consumer group.
+    Kafka(KafkaSource),
+}
+
+/// A queue of RabbitMQ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AmqpSource {
+    /// The broker that has the queue.
+    pub broker: Broker,
+    /// The queue's name.
+    pub queue: Box<str>,
     /// The exchange for messages that will never succeed.
     pub dead_letter_exchange: Option<Box<str>>,
 }
@@ -38,9 +57,9 @@ pub struct Consumer {
 /// The place of a message's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageKey {
-    /// In one of its headers.
-    Header(HeaderName),
-    /// The message's id.
+    /// In one of its headers. With a step, the key is the header's value, a colon and the step.
+    Header(HeaderName, Option<Box<str>>),
+    /// The id that the broker's message has: the property `message-id` of RabbitMQ; of Kafka the topic, the partition and the offset.
     MessageId,
 }
 
@@ -48,19 +67,71 @@ impl Consumer {
     /// Whether a message header of this name, in lower case, is read for the key or the scope.
     pub fn reads_header(&self, name: &str) -> bool {
         let key = match &self.key {
-            MessageKey::Header(key) => *key == *name,
+            MessageKey::Header(key, _) => *key == *name,
             MessageKey::MessageId => false,
         };
         key || self.scope.header_names().any(|header| *header == *name)
     }
 
-    /// Whether both consume the same queue.
-    pub fn is_of_same_queue(&self, other: &Self) -> bool {
-        let identity = |consumer: &Self| {
-            let Broker { host, port, vhost, .. } = &consumer.broker;
-            (host.to_ascii_lowercase(), *port, vhost.clone(), consumer.queue.clone())
-        };
-        identity(self) == identity(other)
+    /// Whether both consume the same messages.
+    pub fn shares_messages_with(&self, other: &Self) -> bool {
+        match (&self.source, &other.source) {
+            (MessageSource::Amqp(one), MessageSource::Amqp(other)) => {
+                let identity = |source: &AmqpSource| {
+                    let Broker { host, port, vhost, .. } = &source.broker;
+                    (host.to_ascii_lowercase(), *port, vhost.clone(), source.queue.clone())
+                };
+                identity(one) == identity(other)
+            }
+            (MessageSource::Kafka(one), MessageSource::Kafka(other)) => one.shares_records_with(other),
+            (MessageSource::Amqp(_), MessageSource::Kafka(_)) | (MessageSource::Kafka(_), MessageSource::Amqp(_)) => {
+                false
+            }
+        }
+    }
+
+    /// Whether the broker's certificate is verified with the authorities of the system.
+    pub fn needs_authorities(&self) -> bool {
+        match &self.source {
+            MessageSource::Amqp(source) => source.broker.tls,
+            MessageSource::Kafka(source) => source.tls.as_ref().is_some_and(|tls| tls.authorities.is_none()),
+        }
+    }
+
+    /// Whether the connection to the broker has TLS.
+    pub fn has_tls(&self) -> bool {
+        match &self.source {
+            MessageSource::Amqp(source) => source.broker.tls,
+            MessageSource::Kafka(source) => source.tls.is_some(),
+        }
+    }
+}
+
+impl MessageSource {
+    /// The broker, or several, without credentials.
+    pub fn broker(&self) -> String {
+        match self {
+            Self::Amqp(source) => source.broker.to_string(),
+            Self::Kafka(source) => source.brokers.join(", "),
+        }
+    }
+
+    /// The topics of Kafka, if it is those.
+    pub fn kafka(&self) -> Option<&KafkaSource> {
+        match self {
+            Self::Amqp(_) => None,
+            Self::Kafka(source) => Some(source),
+        }
+    }
+}
+
+/// The name in logs and lists: the queue, or the topics.
+impl fmt::Display for MessageSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Amqp(source) => f.write_str(&source.queue),
+            Self::Kafka(source) => f.write_str(&source.topics.join(", ")),
+        }
     }
 }
 
@@ -68,7 +139,8 @@ impl MessageKey {
     /// The text in the configuration.
     pub fn to_text(&self) -> String {
         match self {
-            Self::Header(name) => format!("header:{name}"),
+            Self::Header(name, None) => format!("header:{name}"),
+            Self::Header(name, Some(step)) => format!("header:{name}:{step}"),
             Self::MessageId => "message-id".into(),
         }
     }
@@ -77,22 +149,25 @@ impl MessageKey {
 options! {
     /// The options of `[[consumers]]`.
     pub(super) struct ConsumerOptions {
-        /// the broker, as `amqp://user:password@host:5672/vhost`, or `amqps://` for TLS
-        amqp: Text => Option<Broker>, required_concealed(Broker::parse);
-        /// the queue whose messages are requests; it must exist
-        queue: Text => Option<Box<str>>, required(parse_queue);
+        /// a RabbitMQ broker, as `amqp://user:password@host:5672/vhost`, or `amqps://` for TLS
+        amqp: Text = "" => Option<Broker>, optional_concealed(Broker::parse);
+        /// the queue of RabbitMQ whose messages are requests; it must exist
+        queue: Text = "" => Option<Box<str>>, parsed(parse_name);
+        /// topics of Kafka whose records are requests
+        kafka: Table(KafkaOptions::KEYS) = {};
         /// the name of the route whose policy the messages have; they are posted to its path
         route: Text;
-        /// the place of a message's key: `header:NAME` or `message-id`
-        key: Text = "header:x-idempotency-key" => MessageKey, parsed(parse_key);
-        /// how many messages are unacknowledged at once, beside those of unknown outcome
+        /// the place of a message's key: `header:NAME`, `header:NAME:STEP` (the value, a colon and the step) or `message-id`; empty for
+        /// `header:x-idempotency-key`, and with Kafka for `message-id`: the topic, the partition and the offset
+        key: Text = "" => Option<MessageKey>, optional(parse_key);
+        /// how many messages are unacknowledged (Kafka: executed) at once, beside those of unknown outcome
         prefetch: Integer = 64
             => u16, integer(1..=u16::MAX.into(), "the broker has 16 bits for it, and takes 0 for no limit");
         /// for a route with `{name}` segments: `/orders/{x-order-id}`, by message headers
         path: Text = "" => Option<MessagePathTemplate>, optional(MessagePathTemplate::parse);
         /// the headers that tell callers apart: header:NAME of the message, or none
         scope: Texts = ["header:x-tenant?"];
-        /// the exchange for messages that will never succeed; empty: they are rejected
+        /// the exchange of RabbitMQ for messages that will never succeed; empty: they are rejected
         dead_letter_exchange: Text = "" => Option<Box<str>>, parsed(parse_name);
     }
 }
@@ -103,10 +178,12 @@ pub(super) fn read(top: &Section<'_>, routes: &[Route], all_known: bool) -> Vec<
     let mut consumers: Vec<Consumer> = Vec::new();
     for section in top.tables("consumers") {
         let Some((consumer, position)) = read_consumer(&section, routes, all_known) else { continue };
-        if consumers.iter().any(|other| other.is_of_same_queue(&consumer)) {
-            section
-                .reader()
-                .problem(&position, "is another consumer's queue too: one is enough, with a larger `prefetch`");
+        if consumers.iter().any(|other| other.shares_messages_with(&consumer)) {
+            let message = match &consumer.source {
+                MessageSource::Amqp(_) => "is another consumer's queue too: one is enough, with a larger `prefetch`",
+                MessageSource::Kafka(_) => "has a topic that another consumer of its group has too",
+            };
+            section.reader().problem(&position, message);
         }
         consumers.push(consumer);
     }
@@ -116,6 +193,7 @@ pub(super) fn read(top: &Section<'_>, routes: &[Route], all_known: bool) -> Vec<
 fn read_consumer(section: &Section<'_>, routes: &[Route], all_known: bool) -> Option<(Consumer, SourcePosition)> {
     let reader = section.reader();
     let options = ConsumerOptions::read(section);
+    let source = read_source(section, &options);
     let scope = read_scope(section);
     let route = section.text("route").and_then(|text| {
         let found = routes.iter().find(|route| *route.name == *text.value);
@@ -130,17 +208,46 @@ fn read_consumer(section: &Section<'_>, routes: &[Route], all_known: bool) -> Op
         return None;
     }
     let path = resolve_path(section, route, options.path)?;
-    let consumer = Consumer {
-        broker: options.amqp?,
-        queue: options.queue?,
-        route: Arc::clone(&route.name),
-        key: options.key,
-        prefetch: options.prefetch,
-        path,
-        scope: scope?,
-        dead_letter_exchange: options.dead_letter_exchange,
+    let (source, key, position) = match source? {
+        (source @ MessageSource::Amqp(_), position) => {
+            let key = MessageKey::Header(HeaderName::from_static("x-idempotency-key"), None);
+            (source, options.key.unwrap_or(key), position)
+        }
+        (MessageSource::Kafka(source), position) => {
+            kafka::check_route(section, &source, route)?;
+            (MessageSource::Kafka(source), options.key.unwrap_or(MessageKey::MessageId), position)
+        }
     };
-    Some((consumer, section.position("queue")))
+    let route = Arc::clone(&route.name);
+    Some((Consumer { source, route, key, prefetch: options.prefetch, path, scope: scope? }, position))
+}
+
+/// Reads the messages' place, with its position: RabbitMQ's queue, or Kafka's topics.
+fn read_source(section: &Section<'_>, options: &ConsumerOptions) -> Option<(MessageSource, SourcePosition)> {
+    let is_written = |name: &str| section.first_layer(name).is_some();
+    if is_written("kafka") {
+        if let Some(other) = ["amqp", "queue", "dead_letter_exchange"].into_iter().find(|name| is_written(name)) {
+            section.problem(other, "stands beside `kafka`: a consumer has one broker");
+            return None;
+        }
+        return Some((MessageSource::Kafka(kafka::read(&section.table("kafka"))?), section.position("kafka")));
+    }
+    for name in ["amqp", "queue"] {
+        if !is_written(name) {
+            section.missing(name, "is missing: write `amqp` and `queue`, or `kafka`");
+        }
+    }
+    for (name, is_empty, message) in [
+        ("amqp", options.amqp.is_none(), "is no URL of a broker: write `amqp://user:password@host:5672/vhost`"),
+        ("queue", options.queue.is_none(), "is no name of a queue: write the name of the queue that has the messages"),
+    ] {
+        if is_empty && is_written(name) && section.is_right(&[name]) {
+            section.problem(name, message);
+        }
+    }
+    let (broker, queue) = (options.amqp.clone()?, options.queue.clone()?);
+    let dead_letter_exchange = options.dead_letter_exchange.clone();
+    Some((MessageSource::Amqp(AmqpSource { broker, queue, dead_letter_exchange }), section.position("queue")))
 }
 
 /// The reason why a route cannot execute messages once, where there is one.
@@ -194,15 +301,21 @@ fn parse_name(text: &str) -> Result<Option<Box<str>>, String> {
     }
 }
 
-fn parse_queue(text: &str) -> Result<Box<str>, String> {
-    parse_name(text)?.ok_or_else(|| "is no name of a queue: write the name of the queue that has the messages".into())
-}
-
 fn parse_key(text: &str) -> Result<MessageKey, String> {
     match text.split_once(':') {
         None if text == "message-id" => Ok(MessageKey::MessageId),
-        Some(("header", name)) => header_name(name).map(MessageKey::Header),
-        _ => Err("is no known place in a message: write `header:NAME` or `message-id`".into()),
+        Some(("header", name)) => {
+            let (name, step) = name.split_once(':').map_or((name, None), |(name, step)| (name, Some(step)));
+            // What every syntax of a key allows.
+            let is_step = |step: &str| {
+                !step.is_empty() && step.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.:".contains(&b))
+            };
+            if step.is_some_and(|step| !is_step(step)) {
+                return Err("has a step that is no word: write letters, digits, `-`, `_`, `.` and `:`".into());
+            }
+            Ok(MessageKey::Header(header_name(name)?, step.map(Into::into)))
+        }
+        _ => Err("is no known place in a message: write `header:NAME`, `header:NAME:STEP` or `message-id`".into()),
     }
 }
 

@@ -6,7 +6,7 @@ use super::exposure;
 use super::route_settings::scope;
 use super::units::show_size;
 use super::words::Word;
-use super::{Config, Consumer, Route, RouteMode, TlsConfig, ValueOrigin};
+use super::{Config, Consumer, MessageSource, Route, RouteMode, TlsConfig, ValueOrigin};
 use oncegate_domain::auth_scheme::{BETRAYING_ENDS, CredentialLife, SCHEMES};
 use oncegate_domain::fingerprint::Secrets;
 
@@ -100,13 +100,23 @@ fn describe_route(lines: &mut DescriptionTable, route: &Route) {
 
 fn describe_consumer(lines: &mut DescriptionTable, consumer: &Consumer) {
     lines.text.push('\n');
-    lines.row("consumer", &format!("{} of {}", consumer.queue, consumer.broker));
+    let (from, dead) = match &consumer.source {
+        MessageSource::Amqp(source) => {
+            let dead = source.dead_letter_exchange.as_ref().map(|exchange| format!("to the exchange {exchange}"));
+            (format!("{} of {}", source.queue, source.broker), dead.unwrap_or_else(|| "rejected".into()))
+        }
+        MessageSource::Kafka(source) => {
+            let (topics, brokers) = (source.topics.join(", "), source.brokers.join(", "));
+            let dead = format!("to the topic {}", source.dead_letter_topic);
+            (format!("{topics} of {brokers}, group {}, order {}", source.group, source.order.word()), dead)
+        }
+    };
+    lines.row("consumer", &from);
     lines.row("  as", &format!("POST {} ({})", consumer.path, consumer.route));
     lines.row("  key", &consumer.key.to_text());
     lines.row("  scope", &scope(&consumer.scope));
     lines.row("  at once", &consumer.prefetch.to_string());
-    let dead = consumer.dead_letter_exchange.as_ref().map(|exchange| format!("to the exchange {exchange}"));
-    lines.row("  dead letters", &dead.unwrap_or_else(|| "rejected".into()));
+    lines.row("  dead letters", &dead);
 }
 
 /// Labels and values in two columns.

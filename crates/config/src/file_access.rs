@@ -8,7 +8,13 @@ use super::StoreLocation;
 use super::environment::Environment;
 
 /// The keys of the file whose value is a secret.
-const SECRETS: [&[&str]; 4] = [&["secret"], &["previous_secrets"], &["admin", "token"], &["admin", "read_token"]];
+const SECRETS: [&[&str]; 5] = [
+    &["secret"],
+    &["previous_secrets"],
+    &["admin", "token"],
+    &["admin", "read_token"],
+    &["consumers", "kafka", "password"],
+];
 
 /// The keys of the file whose value is a URL that may have a password.
 const URLS: [&[&str]; 2] = [&["store", "url"], &["consumers", "amqp"]];

@@ -10,6 +10,7 @@ use super::admin::AdminConfig;
 use super::consumers::ConsumerOptions;
 use super::cors::CorsOptions;
 use super::jwt::JwtOptions;
+use super::kafka::KafkaOptions;
 use super::key_doc::KeyDoc;
 use super::limits::LimitsConfig;
 use super::options::options;
@@ -81,7 +82,7 @@ options! {
         defaults: Table(DEFAULTS) = {};
         /// which requests are guarded, and how
         routes: Tables(RouteOptions::KEYS) = [];
-        /// queues whose messages are requests of a route
+        /// queues and topics whose messages are requests of a route
         consumers: Tables(ConsumerOptions::KEYS) = [];
     }
 }
@@ -120,6 +121,7 @@ pub(super) const TABLES: &[DeclaredTable] = &[
     ("in a route's `replay`", authorize::ReplayOptions::KEYS),
     ("in a route's `reconcile`", reconcile::ReconcileOptions::KEYS),
     ("in `[[consumers]]`", ConsumerOptions::KEYS),
+    ("in `kafka` of `[[consumers]]`", KafkaOptions::KEYS),
     ("in a route's `retry`", delivery::RetryOptions::KEYS),
     ("in a route's `limits`", limits::CallerLimits::KEYS),
 ];
@@ -185,6 +187,20 @@ mod tests {
                 });
                 let (of, value) = rule.unwrap_or_else(|| (path.clone(), value));
                 let file = match of.strip_prefix("routes[0].").or(of.strip_prefix("consumers[0].")) {
+                    Some(field) if path.starts_with("consumers[0].kafka") => {
+                        let others = ["brokers = ['b']", "topics = ['t']", "group = 'g'", "dead_letter_topic = 'd'"];
+                        let others =
+                            others.into_iter().filter(|line| !field.ends_with(line.split(' ').next().unwrap()));
+                        let others: String = others.map(|line| format!("kafka.{line}\n")).collect();
+                        // A mechanism needs a login.
+                        let login = if field == "kafka.sasl" && value != "\"none\"" {
+                            "kafka.user = 'u'\nkafka.password = 'p'\n"
+                        } else {
+                            ""
+                        };
+                        let route = "[[routes]]\nname = 'r'\npath = '/'";
+                        format!("{route}\n[[consumers]]\nroute = 'r'\n{others}{login}{field} = {value}")
+                    }
                     Some(field) if path.starts_with("consumers") => {
                         let others = consumer.lines().filter(|line| !line.starts_with(&format!("{field} =")));
                         let others: String = others.map(|line| format!("{line}\n")).collect();
@@ -229,7 +245,10 @@ mod tests {
             Choice(words) => words.iter().map(|word| format!("{word:?}")).collect(),
             _ => key.default.map(str::to_owned).into_iter().collect(),
         };
-        for (path, file) in files_with(values) {
+        // Their default is that the other broker is the consumer's.
+        let needed = ["amqp", "queue", "brokers", "topics", "group", "dead_letter_topic"];
+        let is_needed = |path: &str| path.starts_with("consumers") && needed.iter().any(|name| path.ends_with(name));
+        for (path, file) in files_with(values).into_iter().filter(|(path, _)| !is_needed(path)) {
             assert_eq!(problems(&file), None, "{path}");
         }
     }

@@ -16,8 +16,8 @@ use super::scope::ProofSources;
 use super::value_parsers::{read_upstream, socket_address};
 use super::wording::syntax_hint;
 use super::{
-    AdminToken, Config, Overrides, StoreLocation, UpstreamTarget, admin, consumers, cors, file_access, jwt, secrets,
-    store, tls, warnings,
+    AdminToken, Config, Consumer, Overrides, StoreLocation, UpstreamTarget, admin, consumers, cors, file_access, jwt,
+    secrets, store, tls, warnings,
 };
 use oncegate_trust::tls::{Authorities, Trust};
 
@@ -189,7 +189,7 @@ fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Opti
     let issuer = jwt.iter().flatten().filter_map(|jwt| jwt.upstream());
     let needs_tls = collector.chain(issuer).any(|upstream| matches!(upstream, UpstreamTarget::Https(..)));
     let needs_tls = needs_tls || options.cache.redis.iter().any(|server| server.tls);
-    let trust = match needs_tls || consumers.iter().any(|consumer| consumer.broker.tls) {
+    let trust = match needs_tls || consumers.iter().any(Consumer::needs_authorities) {
         true => Trust::new(reader.system_authorities()),
         false => Trust::new(&Authorities::empty()),
     };

@@ -36,6 +36,15 @@ pub(super) fn collect(config: &Config) -> Vec<String> {
             );
         }
     }
+    for source in config.consumers.iter().filter_map(|consumer| consumer.source.kafka()) {
+        if source.exposes_password() {
+            warnings.push(format!(
+                "kafka of group `{}`: its password crosses the network in cleartext, and anybody in between can read it: write \
+                 `tls = true`, or a `sasl` of scram",
+                source.group
+            ));
+        }
+    }
     let room = config.limits.held_bodies / 8 * 7;
     for route in config.routes.iter().filter(|route| route.max_request_body as u64 > room) {
         warnings.push(format!(

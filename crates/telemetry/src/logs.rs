@@ -16,8 +16,8 @@ mod request_line;
 
 /// The highest log levels of libraries, whatever the configured level is: below `warn` they log single bytes and frames.
 ///
-/// lapin is off: we log its errors ourselves, and its warnings contain whole messages.
-const LIBRARY_LEVELS: &str = "hyper=warn,hyper_util=warn,tokio_postgres=warn,h2=warn,lapin=off";
+/// krafka and lapin are off: we log their errors ourselves, and warnings of lapin contain whole messages.
+const LIBRARY_LEVELS: &str = "hyper=warn,hyper_util=warn,tokio_postgres=warn,h2=warn,krafka=off,lapin=off";
 
 /// The log target of request lines, for filters such as `info,oncegate::requests=warn`.
 pub const REQUESTS: &str = "oncegate::requests";

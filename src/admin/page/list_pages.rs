@@ -15,6 +15,7 @@ use crate::admin::key_admin::dto::{AuditLog, InstanceStats, KeyDetails, KeyList,
 use crate::admin::key_admin::params::add_condition;
 use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
 use crate::admin::key_admin::timeline::TimelineEvent;
+use crate::instance::consumer_states::ConsumerView;
 use oncegate_domain::execution_risk::ActionKind;
 use oncegate_domain::fingerprint::form::escape;
 use oncegate_domain::state::StateKind;
@@ -83,6 +84,7 @@ struct OverviewPage {
     waiting: Vec<WaitingKeys>,
     stats: Option<KeyStats>,
     seen: InstanceStats,
+    consumers: Vec<ConsumerView>,
     log: Option<AuditLog>,
 }
 
@@ -155,7 +157,8 @@ impl Visit<'_> {
         });
         let waiting = waiting.collect();
         let (frame, seen) = (self.build_frame().await, self.admin.instance_stats());
-        render_page(StatusCode::OK, &OverviewPage { frame, trouble, waiting, stats, seen, log })
+        let consumers = self.admin.instance.observability.metrics.consumers.list();
+        render_page(StatusCode::OK, &OverviewPage { frame, trouble, waiting, stats, seen, consumers, log })
     }
 
     /// Shows the keys that fit a filter, or leads to the one with an id.
@@ -265,9 +268,17 @@ mod tests {
             without_route: Vec::new(),
         };
         let seen = InstanceStats { instance: InstanceId::from_random(1), callers, unguarded, renewed, same_bodies };
-        OverviewPage { frame, trouble: None, waiting: Vec::new(), stats: Some(stats), seen, log: None }
-            .render()
-            .unwrap()
+        OverviewPage {
+            frame,
+            trouble: None,
+            waiting: Vec::new(),
+            stats: Some(stats),
+            seen,
+            consumers: Vec::new(),
+            log: None,
+        }
+        .render()
+        .unwrap()
     }
 
     #[test]

@@ -81,7 +81,7 @@ impl Gate {
             trusted: false,
             host: Some(host(route)),
             version: Version::HTTP_11,
-            secure: consumer.broker.tls,
+            secure: consumer.has_tls(),
             certificate: None,
         };
         let (mut head, ()) = Request::new(()).into_parts();

@@ -33,7 +33,7 @@ struct ProxySlot {
 }
 
 /// An endpoint beside the service that answers probes truthfully.
-async fn knows(upstream: Arc<Upstream>) -> SocketAddr {
+pub async fn knows(upstream: Arc<Upstream>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -43,8 +43,8 @@ async fn knows(upstream: Arc<Upstream>) -> SocketAddr {
             tokio::spawn(async move {
                 let mut head = String::new();
                 BufReader::new(&mut stream).read_line(&mut head).await?;
-                let key = head.split(['=', ' ']).nth(2).unwrap_or_default();
-                let status = if upstream.executed_for(key) > 0 { 200 } else { 404 };
+                let key = head.split(['=', ' ']).nth(2).unwrap_or_default().replace("%2F", "/");
+                let status = if upstream.executed_for(&key) > 0 { 200 } else { 404 };
                 let answer = format!("HTTP/1.1 {status} Whatever\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
                 stream.write_all(answer.as_bytes()).await
             });

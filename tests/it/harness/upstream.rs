@@ -1,10 +1,10 @@
 //! A service that answers as a test tells it, records each request, and counts.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -31,6 +31,8 @@ struct Inner {
 struct Script {
     next: VecDeque<Answer>,
     usual: Answer,
+    /// The answers to all requests with a key.
+    by_key: BTreeMap<String, Answer>,
 }
 
 /// The service's record of connections and requests.
@@ -103,6 +105,11 @@ impl Upstream {
     /// Sets the answer to all requests from now on.
     pub fn answer_all(&self, answer: Answer) {
         self.inner.script.lock().unwrap().usual = answer;
+    }
+
+    /// Sets the answer to all requests with a key, whatever the others get.
+    pub fn answer_for(&self, key: &str, answer: Answer) {
+        self.inner.script.lock().unwrap().by_key.insert(key.to_owned(), answer);
     }
 
     /// Sets the answer to the next request that has none yet.
@@ -276,6 +283,8 @@ enum AnswerTiming {
     EndUnread,
     /// The answer waits for a release.
     Hold(Hold),
+    /// The service takes this time.
+    Pause(Duration),
     /// These bytes are sent.
     Interim(Vec<u8>),
 }
@@ -380,6 +389,12 @@ impl Answer {
     }
 
     /// Sends a 103 response with these field lines before the answer.
+    /// The service takes this time before it answers.
+    pub fn takes(mut self, time: Duration) -> Self {
+        self.before.push(AnswerTiming::Pause(time));
+        self
+    }
+
     pub fn early_hints(mut self, lines: &str) -> Self {
         let interim = format!("HTTP/1.1 103 Early Hints\r\n{lines}\r\n\r\n");
         self.before.push(AnswerTiming::Interim(interim.into_bytes()));
@@ -476,6 +491,8 @@ async fn exchange(inner: &Inner, wire: &mut Wire) -> std::io::Result<Option<()>>
         return Ok(None);
     }
     let Some(head) = wire.head().await? else { return Ok(None) };
+    let key = head.all("idempotency-key").next();
+    let answer = key.and_then(|key| inner.script.lock().unwrap().by_key.get(key).cloned()).unwrap_or(answer);
     if head.all("expect").next().is_some() {
         wire.write(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
     }
@@ -497,6 +514,7 @@ async fn exchange(inner: &Inner, wire: &mut Wire) -> std::io::Result<Option<()>>
         match moment {
             AnswerTiming::EndUnread => {}
             AnswerTiming::Hold(hold) => hold.wait_for(wire).await?,
+            AnswerTiming::Pause(time) => tokio::time::sleep(*time).await,
             AnswerTiming::Interim(bytes) => wire.write(bytes).await?,
         }
     }

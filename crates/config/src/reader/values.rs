@@ -170,6 +170,12 @@ impl<'a> Section<'a> {
         self.reader.problem(&self.position(name), message);
     }
 
+    /// Reports that a key is missing which another key makes necessary, where its table begins.
+    pub fn missing(&self, name: &str, message: impl Into<String>) {
+        let path = join(&self.position.path, name);
+        self.reader.problem(&SourcePosition { path, ..self.position.clone() }, message);
+    }
+
     /// Reports that values contradict each other, at the greatest of their positions. A value that has a problem of its own
     /// contradicts nothing.
     pub fn conflict(&self, names: &[&str], message: impl Into<String>) {

@@ -13,10 +13,11 @@ fn with(line: &str) -> String {
 fn a_consumer_takes_its_routes_path_and_has_defaults() {
     let config = config(&with(""));
     let [consumer] = config.consumers.as_slice() else { panic!("{:?}", config.consumers) };
-    assert_eq!((&*consumer.queue, &*consumer.route, consumer.path.as_str()), ("q", "a", "/a"));
+    assert_eq!((&*consumer.source.to_string(), &*consumer.route, consumer.path.as_str()), ("q", "a", "/a"));
     assert_eq!((consumer.key.to_text().as_str(), consumer.prefetch), ("header:x-idempotency-key", 64));
     assert_eq!(&*consumer.scope.parts[0].name, "header:x-tenant");
-    assert!(consumer.scope.parts[0].optional && consumer.dead_letter_exchange.is_none());
+    let MessageSource::Amqp(source) = &consumer.source else { panic!("{consumer:?}") };
+    assert!(consumer.scope.parts[0].optional && source.dead_letter_exchange.is_none());
     assert!(load_in(FakeEnvironment::default(), UPSTREAM).expect("it loads").consumers.is_empty());
 }
 
@@ -87,7 +88,7 @@ fn problems_of_a_consumer_have_their_positions() {
     }
     let wrong = |from: &str, to: &str| with("").replace(from, to);
     one_problem(&wrong("amqp://u:hunter2@b", "http://u:hunter2@b"), "7:8: consumers[0].amqp: has an unknown scheme");
-    one_problem(&wrong("queue = 'q'", "queue = ''"), "8:9: consumers[0].queue: `` is no name of a queue");
+    one_problem(&wrong("queue = 'q'", "queue = ''"), "8:9: consumers[0].queue: is no name of a queue");
     one_problem(&wrong("queue = 'q'\n", ""), "6:1: consumers[0].queue: is missing");
     one_problem(&wrong("route = 'a'", "route = 'b'"), "9:9: consumers[0].route: `b` is no route's name");
     let long = format!("queue = '{}'", "q".repeat(256));
@@ -109,4 +110,80 @@ fn a_route_that_does_not_guard_a_post_takes_no_messages() {
 #[test]
 fn a_problem_of_a_route_is_not_reported_again_for_its_consumer() {
     one_problem(&format!("{}\n{CONSUMER}", route("ttl = '0s'")), "5:7: routes[0].ttl: ");
+}
+
+/// A consumer of a topic for the route `a`, whose `kafka` has these keys too.
+fn kafka(lines: &str) -> String {
+    let keys = "brokers = ['Kafka-1', 'k2:9'], topics = ['orders'], group = 'g', dead_letter_topic = 'dead'";
+    format!("{}\n[[consumers]]\nroute = 'a'\nkafka = {{ {keys}{lines} }}", route(""))
+}
+
+#[test]
+#[cfg(feature = "kafka")]
+fn a_consumer_of_kafka_has_defaults_and_is_described_without_its_password() {
+    let loaded = config(&kafka(", sasl = 'scram-sha-256', user = 'u', password = 'hunter2'"));
+    let consumer = &loaded.consumers[0];
+    let source = consumer.source.kafka().unwrap();
+    assert_eq!((source.order, source.first_offset), (RecordOrder::Key, FirstOffset::Earliest));
+    assert_eq!(source.brokers, ["kafka-1:9092".into(), "k2:9".into()]);
+    assert_eq!((consumer.key.to_text().as_str(), source.give_up_after.as_secs()), ("message-id", 600));
+    let described = describe(&loaded);
+    for line in [
+        "consumer        orders of kafka-1:9092, k2:9, group g, order key",
+        "  key           message-id",
+        "  dead letters  to the topic dead",
+    ] {
+        assert!(described.lines().any(|found| found == line), "{line}\n{described}");
+    }
+    assert!(!format!("{loaded:?}{described}").contains("hunter2"));
+    let text = kafka("").replace("kafka =", "key = 'header:X-Order:pay'\nkafka =");
+    assert_eq!(config(&text).consumers[0].key.to_text(), "header:x-order:pay");
+}
+
+#[test]
+#[cfg(feature = "kafka")]
+fn problems_of_kafka_are_reported_where_they_are_written() {
+    for (lines, message) in [
+        (
+            ", order = 'keys'",
+            "kafka.order: `keys` is not known: write `key`, `partition` or `none`; did you mean `key`?",
+        ),
+        (", give_up_after = '13h'", "kafka.give_up_after: must be at most half of the route's `ttl`, which is 86400 s"),
+        (", session_timeout = '2s'", "kafka.session_timeout: is too short"),
+        (", sasl = 'plain'", "kafka.sasl: needs `user` and `password`"),
+        (", user = 'u'", "kafka.sasl: must be written beside"),
+        (", ca = 'ca.pem'", "kafka.ca: needs `tls = true`"),
+        (", tls = true, ca = 'none.pem'", "kafka.ca: `none.pem` cannot be read"),
+        (", tls = true, certificate = 'c.pem'", "kafka.certificate: needs a `key`"),
+    ] {
+        let problems = problems(&kafka(lines));
+        assert!(problems.len() == 1 && problems[0].contains(message), "{lines}: {problems:?}");
+    }
+    let changed = |from: &str, to: &str| kafka("").replace(from, to);
+    for (text, message) in [
+        (
+            changed(", dead_letter_topic = 'dead'", ""),
+            "kafka.dead_letter_topic: is missing: write the topic for records",
+        ),
+        (changed("'dead'", "'orders'"), "a dead letter would be read again"),
+        (changed("['orders']", "['or/ders']"), "kafka.topics[0]: `or/ders` is no name of a topic"),
+        (changed("'k2:9'", "'u@k2:9'"), "kafka.brokers[1]: "),
+        (changed("'k2:9'", "'k2:x'"), "kafka.brokers[1]: "),
+        (changed("kafka =", "queue = 'q'\nkafka ="), "consumers[0].queue: stands beside `kafka`"),
+        (changed("kafka =", "key = 'header:a:b c'\nkafka ="), "consumers[0].key: `header:a:b c` has a step"),
+        (
+            format!("{}\n[[consumers]]{}", kafka(""), kafka("").split_once("[[consumers]]").unwrap().1),
+            "has a topic that another",
+        ),
+        (
+            format!(
+                "secret = 'a secret of some length'\n{}",
+                kafka("").replace("path = '/a'", "path = '/a'\ndelivery = 'async'")
+            ),
+            "kafka.order: must be `none`",
+        ),
+    ] {
+        let problems = problems(&text);
+        assert!(problems.len() == 1 && problems[0].contains(message), "{message}: {problems:?}\n{text}");
+    }
 }

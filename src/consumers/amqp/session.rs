@@ -22,14 +22,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::acknowledge::{self, SessionContext};
-use super::amqp_connector;
 use super::broker_error::broker_message;
+use super::connector;
 use super::dead_letter::DeadLetterExchange;
-use super::disposition::doubled_pause;
 use super::places::MessagePlaces;
+use crate::consumers::reconnect::SessionError;
 use crate::gate::Gate;
-use oncegate_config::{Broker, Consumer};
-use oncegate_machine::jitter::jittered;
+use crate::instance::consumer_states::ConsumerState;
+use oncegate_config::{AmqpSource, Broker, Consumer};
 use oncegate_trust::tls::Trust;
 
 /// The time from the DNS lookup to a channel that delivers. A broker that is starting needs about as long.
@@ -39,37 +39,13 @@ const HEARTBEAT_SECONDS: u16 = 15;
 /// The time limit for cancelling and closing, which the broker need not receive.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The reason why a session ended or did not begin.
-struct SessionError {
-    cause: String,
-    /// Whether messages were being delivered.
-    was_consuming: bool,
-}
-
-/// Consumes until `stop`, over as many connections as that takes.
-pub(super) async fn run(consumer: Arc<Consumer>, gate: Arc<Gate>, trust: Trust, stop: CancellationToken) {
-    let mut failures: u32 = 0;
-    loop {
-        let Err(SessionError { cause, was_consuming }) = run_session(&consumer, &gate, &trust, &stop).await else {
-            return;
-        };
-        failures = if was_consuming { 1 } else { failures.saturating_add(1) };
-        let pause = jittered(doubled_pause(failures));
-        let (broker, queue) = (&consumer.broker, &consumer.queue);
-        tracing::warn!(%broker, %queue, failures, again_in_ms = pause.as_millis(), cause,
-            "messages are not consumed at the moment: the connection to the broker failed and is tried again");
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
-        }
-    }
-}
-
 /// Runs one session: from opening its connection to losing it, or to the end of the drain.
-async fn run_session(
+pub(in crate::consumers) async fn run_session(
     consumer: &Arc<Consumer>,
+    source: &AmqpSource,
     gate: &Arc<Gate>,
     trust: &Trust,
+    state: &ConsumerState,
     stop: &CancellationToken,
 ) -> Result<(), SessionError> {
     let not_started = |cause: String| SessionError { cause, was_consuming: false };
@@ -78,16 +54,18 @@ async fn run_session(
     let _cut_at_end = cut.clone().drop_guard();
     let ready = tokio::select! {
         () = stop.cancelled() => return Ok(()),
-        ready = timeout(CONNECT_TIMEOUT, OpenConsumer::open(consumer, trust, &cut)) => ready,
+        ready = timeout(CONNECT_TIMEOUT, OpenConsumer::open(source, consumer.prefetch, trust, &cut)) => ready,
     };
     let OpenConsumer { connection, channel, mut deliveries, exchange, broker } = match ready {
         Err(_) => return Err(not_started(format!("no answer in {} s", CONNECT_TIMEOUT.as_secs()))),
         Ok(ready) => ready.map_err(not_started)?,
     };
-    tracing::info!(broker = %consumer.broker, queue = %consumer.queue, route = %consumer.route,
+    tracing::info!(broker = %source.broker, queue = %source.queue, route = %consumer.route,
         prefetch = consumer.prefetch, "messages are consumed");
+    state.set_connected();
     let session = Arc::new(SessionContext {
         consumer: Arc::clone(consumer),
+        source: source.clone(),
         gate: Arc::clone(gate),
         exchange,
         places: Arc::new(MessagePlaces::new(consumer.prefetch)),
@@ -132,7 +110,7 @@ async fn run_session(
         work.wait().await;
         // The broker requeues unsettled messages by itself.
         let _ = timeout(CLOSE_TIMEOUT, connection.close(200, "draining".into())).await;
-        tracing::info!(broker = %consumer.broker, queue = %consumer.queue, "messages are no longer consumed");
+        tracing::info!(broker = %source.broker, queue = %source.queue, "messages are no longer consumed");
         return Ok(());
     }
     // The broker requeues held messages. Running ones run to their end, and their next delivery finds the stored outcome.
@@ -154,9 +132,9 @@ struct OpenConsumer {
 }
 
 impl OpenConsumer {
-    async fn open(consumer: &Consumer, trust: &Trust, cut: &CancellationToken) -> Result<Self, String> {
-        let (connection, broker) = connect(&consumer.broker, trust, cut).await?;
-        let exchange = match &consumer.dead_letter_exchange {
+    async fn open(source: &AmqpSource, prefetch: u16, trust: &Trust, cut: &CancellationToken) -> Result<Self, String> {
+        let (connection, broker) = connect(&source.broker, trust, cut).await?;
+        let exchange = match &source.dead_letter_exchange {
             None => None,
             Some(name) => {
                 let channel = open_confirming_channel(&connection, name).await;
@@ -166,7 +144,7 @@ impl OpenConsumer {
             }
         };
         let channel = connection.create_channel().await.map_err(|error| broker_message(&error))?;
-        let consumed = consume(&channel, &consumer.queue, consumer.prefetch).await;
+        let consumed = consume(&channel, &source.queue, prefetch).await;
         let deliveries = consumed.map_err(|error| broker_message(&error))?;
         Ok(Self { connection, channel, deliveries, exchange, broker })
     }
@@ -194,8 +172,8 @@ async fn begin_window(
         start(delivery);
     }
     let (prefetch, set_aside) = session.places.begin_window();
-    *deliveries = consume(channel, &session.consumer.queue, prefetch).await?;
-    tracing::info!(queue = %session.consumer.queue, route = %session.consumer.route, set_aside, prefetch,
+    *deliveries = consume(channel, &session.source.queue, prefetch).await?;
+    tracing::info!(queue = %session.source.queue, route = %session.consumer.route, set_aside, prefetch,
         "messages of unknown outcome are set aside, and others take their places");
     Ok(())
 }
@@ -236,7 +214,7 @@ async fn connect_to(
         .transpose()
         .map_err(|_| "its host name is none that a certificate can have".to_owned())?;
     let tls = name.map(|name| (TlsConnector::from(Arc::new(tls_config(trust))), name));
-    let runtime = amqp_connector::create_runtime(tls, cut.clone());
+    let runtime = connector::create_runtime(tls, cut.clone());
     let uri = AMQPUri {
         scheme: if broker.tls { AMQPScheme::AMQPS } else { AMQPScheme::AMQP },
         authority: AMQPAuthority {
@@ -248,8 +226,7 @@ async fn connect_to(
         query: AMQPQueryString { heartbeat: Some(HEARTBEAT_SECONDS), ..Default::default() },
     };
     let properties = ConnectionProperties::default().with_connection_name("oncegate".into());
-    let connect =
-        async move |_, runtime: amqp_connector::Runtime| Ok(AsyncTcpStream::connect(&runtime, address).await?);
+    let connect = async move |_, runtime: connector::Runtime| Ok(AsyncTcpStream::connect(&runtime, address).await?);
     Connection::connector(uri, runtime, connect, properties).await.map_err(|error| broker_message(&error))
 }
 

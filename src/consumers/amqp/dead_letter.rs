@@ -8,9 +8,9 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Confirmation};
 use tokio::time::timeout;
 
+use super::acknowledge::SessionContext;
 use super::broker_error::broker_message;
 use crate::gate::message::OutcomeReason;
-use oncegate_config::Consumer;
 
 /// The time limit for the broker's confirmation. A healthy broker writes a message to its disks in milliseconds.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,7 +35,7 @@ impl DeadLetterExchange {
     /// Publishes the message with its reason, and waits for the broker's confirmation.
     pub(super) async fn publish(
         &self,
-        consumer: &Consumer,
+        session: &SessionContext,
         delivery: &Delivery,
         body: &[u8],
         reason: &OutcomeReason,
@@ -44,7 +44,7 @@ impl DeadLetterExchange {
         let options = BasicPublishOptions { mandatory: true, ..Default::default() };
         let (exchange, key) = (self.name.clone(), delivery.routing_key.clone());
         let published = async {
-            let properties = properties(consumer, delivery, reason);
+            let properties = properties(session, delivery, reason);
             self.channel.basic_publish(exchange, key, options, body, properties).await?.await
         };
         match timeout(CONFIRM_TIMEOUT, published).await {
@@ -72,7 +72,7 @@ pub(super) async fn reject(delivery: &Delivery) -> Result<bool, lapin::Error> {
 
 /// Returns the message's properties with the reason added. Left out are those that would keep us from publishing it (the
 /// user ID, which the broker compares) or let it expire (its time to live).
-fn properties(consumer: &Consumer, delivery: &Delivery, reason: &OutcomeReason) -> BasicProperties {
+fn properties(session: &SessionContext, delivery: &Delivery, reason: &OutcomeReason) -> BasicProperties {
     let sent = &delivery.properties;
     let mut headers = sent.headers().clone().unwrap_or_default();
     let mut add = |name: &str, value: &str| {
@@ -80,8 +80,8 @@ fn properties(consumer: &Consumer, delivery: &Delivery, reason: &OutcomeReason) 
     };
     add("x-oncegate-reason", reason.slug);
     add("x-oncegate-detail", &reason.detail);
-    add("x-oncegate-queue", &consumer.queue);
-    add("x-oncegate-route", &consumer.route);
+    add("x-oncegate-queue", &session.source.queue);
+    add("x-oncegate-route", &session.consumer.route);
     if let Some(user) = sent.user_id() {
         add("x-oncegate-user-id", user.as_str());
     }

@@ -12,16 +12,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-use super::disposition::doubled_pause;
+use crate::consumers::disposition::{SET_ASIDE_BYTES_MAX, SET_ASIDE_MAX, doubled_pause};
 use crate::gate::message::MessageOutcome;
-
-/// The messages that one session sets aside: as many as people can decide about in a day. A broken service turns no more
-/// messages unknown than these and one prefetch.
-// See docs/decisions/0028-hold-messages.md.
-const MESSAGES_MAX: usize = 1000;
-
-/// The bytes of their bodies, which stay in memory.
-const BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The places of a session's unacknowledged messages.
 pub(super) struct MessagePlaces {
@@ -62,7 +54,7 @@ impl PlaceCounts {
 
     /// Whether no more messages may be set aside.
     fn is_full(&self) -> bool {
-        self.set_aside >= MESSAGES_MAX || self.set_aside_bytes >= BYTES_MAX
+        self.set_aside >= SET_ASIDE_MAX || self.set_aside_bytes >= SET_ASIDE_BYTES_MAX
     }
 
     /// Whether fewer than half of the places are left, and a new window is allowed.
@@ -183,7 +175,8 @@ impl Drop for MessagePlace {
         if self.is_set_aside {
             counts.set_aside -= 1;
             counts.set_aside_bytes -= self.bytes;
-            counts.is_exhausted &= 2 * counts.set_aside > MESSAGES_MAX || 2 * counts.set_aside_bytes > BYTES_MAX;
+            counts.is_exhausted &=
+                2 * counts.set_aside > SET_ASIDE_MAX || 2 * counts.set_aside_bytes > SET_ASIDE_BYTES_MAX;
         } else {
             counts.others -= 1;
         }
@@ -259,7 +252,7 @@ mod tests {
                 places.begin_window();
             }
         };
-        assert_eq!((full(0), full(BYTES_MAX / 4)), (MESSAGES_MAX, 4));
+        assert_eq!((full(0), full(SET_ASIDE_BYTES_MAX / 4)), (SET_ASIDE_MAX, 4));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use lapin::message::Delivery;
@@ -11,17 +12,23 @@ use tokio_util::sync::CancellationToken;
 
 use super::broker_error::broker_message;
 use super::dead_letter::{self, DeadLetterError, DeadLetterExchange};
-use super::decode;
-use super::disposition::{Disposition, decide};
 use super::places::{MessagePlace, MessagePlaces};
+use crate::consumers::decode;
+use crate::consumers::disposition::{Disposition, HoldPolicy, Overdue, decide};
 use crate::gate::Gate;
 use crate::gate::message::{MessageOutcome, OutcomeReason};
-use oncegate_config::Consumer;
+use oncegate_config::{AmqpSource, Consumer};
 use oncegate_machine::jitter::jittered;
+
+/// The longest time that a delivery is held. RabbitMQ closes a channel on which a delivery was unacknowledged for half an
+/// hour.
+// See docs/decisions/0028-hold-messages.md.
+const HOLD_MAX: Duration = Duration::from_secs(10 * 60);
 
 /// The values that all deliveries of a session share.
 pub(super) struct SessionContext {
     pub(super) consumer: Arc<Consumer>,
+    pub(super) source: AmqpSource,
     pub(super) gate: Arc<Gate>,
     pub(super) exchange: Option<DeadLetterExchange>,
     pub(super) places: Arc<MessagePlaces>,
@@ -58,11 +65,13 @@ pub(super) async fn handle(session: Arc<SessionContext>, mut delivery: Delivery,
         };
         session.places.note_outcome(&outcome);
         tries += 1;
-        let step = match decide(outcome, tries, started.elapsed(), session.exchange.is_some()) {
+        let unknown = if session.exchange.is_some() { Overdue::DeadLetter } else { Overdue::Requeue };
+        let policy = HoldPolicy { limit: HOLD_MAX, unknown, again: Overdue::Requeue };
+        let step = match decide(outcome, tries, started.elapsed(), policy) {
             Disposition::DeadLetter(reason) => match session.dead_letter(&delivery, &body, &reason).await {
                 true => return,
                 // The message is not lost: it is held until the exchange is repaired.
-                false => decide(MessageOutcome::Again(reason), tries, started.elapsed(), false),
+                false => decide(MessageOutcome::Again(reason), tries, started.elapsed(), policy),
             },
             step => step,
         };
@@ -72,7 +81,7 @@ pub(super) async fn handle(session: Arc<SessionContext>, mut delivery: Delivery,
             Disposition::Hold(pause, reason) => (pause, reason),
             Disposition::SetAside(pause, reason) => {
                 if place.set_aside() {
-                    tracing::warn!(queue = %session.consumer.queue, route = %session.consumer.route,
+                    tracing::warn!(queue = %session.source.queue, route = %session.consumer.route,
                         "the consumer may set no more messages of unknown outcome aside. Until the outcome of some is known, such \
                          messages keep their places, and the queue stands still when they take all");
                 }
@@ -81,7 +90,7 @@ pub(super) async fn handle(session: Arc<SessionContext>, mut delivery: Delivery,
             Disposition::DeadLetter(_) => unreachable!("a message to be tried again is no dead letter"),
         };
         if tries == 1 {
-            tracing::info!(queue = %session.consumer.queue, route = %session.consumer.route, reason = reason.slug,
+            tracing::info!(queue = %session.source.queue, route = %session.consumer.route, reason = reason.slug,
                 redelivered = delivery.redelivered, "a message is held, and tried again");
         }
         tokio::select! {
@@ -98,14 +107,14 @@ impl SessionContext {
     async fn acknowledge(&self, delivery: &Delivery) {
         let sent = delivery.acker.ack(BasicAckOptions::default()).await;
         if let Ok(true) = sent {
-            tracing::debug!(queue = %self.consumer.queue, route = %self.consumer.route,
+            tracing::debug!(queue = %self.source.queue, route = %self.consumer.route,
                 redelivered = delivery.redelivered, "a message is acknowledged");
         }
         self.log_unsent(sent);
     }
 
     async fn requeue(&self, delivery: &Delivery, reason: &OutcomeReason) {
-        tracing::info!(queue = %self.consumer.queue, route = %self.consumer.route, reason = reason.slug,
+        tracing::info!(queue = %self.source.queue, route = %self.consumer.route, reason = reason.slug,
             "a message is returned to its queue");
         let options = BasicNackOptions { requeue: true, ..Default::default() };
         self.log_unsent(delivery.acker.nack(options).await);
@@ -115,14 +124,14 @@ impl SessionContext {
     /// settled.
     async fn dead_letter(&self, delivery: &Delivery, body: &[u8], reason: &OutcomeReason) -> bool {
         let (queue, route, status) =
-            (&self.consumer.queue, &self.consumer.route, reason.status.map(|status| status.as_u16()));
+            (&self.source.queue, &self.consumer.route, reason.status.map(|status| status.as_u16()));
         let Some(exchange) = &self.exchange else {
             tracing::warn!(%queue, %route, reason = reason.slug, status, "{} The message is rejected",
                 reason.detail);
             self.log_unsent(dead_letter::reject(delivery).await);
             return true;
         };
-        match exchange.publish(&self.consumer, delivery, body, reason).await {
+        match exchange.publish(self, delivery, body, reason).await {
             Ok(()) => {
                 tracing::warn!(%queue, %route, reason = reason.slug, status, exchange = %exchange.name,
                     "{} The message is now a dead letter", reason.detail);
@@ -149,6 +158,6 @@ impl SessionContext {
             Ok(false) => "the channel is closed".to_owned(),
             Err(error) => broker_message(&error),
         };
-        tracing::debug!(queue = %self.consumer.queue, cause, "the broker was not told what became of a message; it delivers the message again");
+        tracing::debug!(queue = %self.source.queue, cause, "the broker was not told what became of a message; it delivers the message again");
     }
 }

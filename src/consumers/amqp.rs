@@ -1,0 +1,9 @@
+//! Messages of RabbitMQ.
+
+mod acknowledge;
+mod broker_error;
+mod connector;
+mod dead_letter;
+mod places;
+mod properties;
+pub(super) mod session;

@@ -1,0 +1,127 @@
+//! Executes one record: holds it as long as that takes, and reports how it ends.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
+
+use super::assignment::{RecordPlace, StartedRecord};
+use super::client::{KafkaClient, KafkaRecord};
+use crate::consumers::decode::decode_message;
+use crate::consumers::disposition::{Disposition, HoldPolicy, Overdue, decide};
+use crate::gate::Gate;
+use crate::gate::message::{MessageOutcome, OutcomeReason};
+use oncegate_config::{Consumer, KafkaSource};
+use oncegate_machine::jitter::jittered;
+
+/// The values that all records of a session share.
+pub(super) struct RecordContext {
+    pub(super) consumer: Arc<Consumer>,
+    pub(super) source: KafkaSource,
+    pub(super) gate: Arc<Gate>,
+    pub(super) client: Arc<dyn KafkaClient>,
+    /// Limits the records that are tried at once. Without it, all that are parked could be executed at once when a person has resolved
+    /// them.
+    pub(super) turns: Semaphore,
+    pub(super) reports: mpsc::UnboundedSender<(RecordPlace, RecordReport)>,
+}
+
+/// What a record's task tells the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RecordReport {
+    /// Its outcome is unknown: it waits beside the others.
+    Parked,
+    /// Its outcome is stored, or it is a dead letter: its offset counts.
+    Settled,
+    /// Its partition was taken before it was settled.
+    GivenBack,
+}
+
+/// The pause before a dead letter that could not be written is written again.
+const DEAD_LETTER_PAUSE: Duration = Duration::from_secs(1);
+
+impl RecordContext {
+    /// Executes a record until it is settled or its partition is taken. An attempt that runs when the partition is taken runs to its end.
+    pub(super) async fn handle(self: Arc<Self>, started: StartedRecord) {
+        let place = started.id.clone();
+        let report = self.settle(started).await;
+        let _ = self.reports.send((place, report));
+    }
+
+    async fn settle(&self, started: StartedRecord) -> RecordReport {
+        let StartedRecord { record, id, leaving, settled_up_to } = started;
+        let message = decode_message(&self.consumer, &record, record.value.clone(), self.client.broker());
+        let (begun, mut tries, mut is_parked) = (Instant::now(), 0, false);
+        loop {
+            let outcome = match &message {
+                Ok(message) => {
+                    let turn = tokio::select! {
+                        biased;
+                        () = leaving.cancelled() => return RecordReport::GivenBack,
+                        turn = self.turns.acquire() => turn,
+                    };
+                    let _turn = turn.expect("the semaphore is never closed");
+                    self.gate.execute_message(message.clone()).await
+                }
+                Err(refusal) => MessageOutcome::from(refusal.clone()),
+            };
+            tries += 1;
+            // A record that alone fails must not hold back the committed offset until the keys behind it have expired. While all fail, the
+            // service is away, and nothing is given up.
+            let is_passed = settled_up_to.load(Ordering::Relaxed) > record.offset;
+            let again = if is_passed { Overdue::DeadLetter } else { Overdue::Hold };
+            let policy = HoldPolicy { limit: self.source.give_up_after, unknown: Overdue::DeadLetter, again };
+            let step = match decide(outcome, tries, begun.elapsed(), policy) {
+                Disposition::DeadLetter(reason) => match self.dead_letter(&record, &reason, tries).await {
+                    true => return RecordReport::Settled,
+                    false => Disposition::Hold(DEAD_LETTER_PAUSE, reason),
+                },
+                step => step,
+            };
+            let (pause, reason) = match step {
+                Disposition::Acknowledge => {
+                    tracing::debug!(partition = %id.partition, offset = id.offset, route = %self.consumer.route, tries,
+                        "a record is settled");
+                    return RecordReport::Settled;
+                }
+                Disposition::SetAside(pause, reason) => {
+                    if !std::mem::replace(&mut is_parked, true) {
+                        let _ = self.reports.send((id.clone(), RecordReport::Parked));
+                    }
+                    (pause, reason)
+                }
+                Disposition::Hold(pause, reason) => (pause, reason),
+                Disposition::DeadLetter(_) | Disposition::Requeue(_) => unreachable!("it was written, or is held"),
+            };
+            if tries == 1 {
+                tracing::info!(partition = %id.partition, offset = id.offset, route = %self.consumer.route,
+                    reason = reason.slug, "a record is held, and tried again");
+            }
+            tokio::select! {
+                () = leaving.cancelled() => return RecordReport::GivenBack,
+                () = tokio::time::sleep(jittered(pause)) => {}
+            }
+        }
+    }
+
+    /// Writes the record to the dead-letter topic. Returns whether that has it.
+    async fn dead_letter(&self, record: &KafkaRecord, reason: &OutcomeReason, tries: u32) -> bool {
+        let (partition, offset, route) = (&record.partition, record.offset, &self.consumer.route);
+        let (topic, status) = (&self.source.dead_letter_topic, reason.status.map(|status| status.as_u16()));
+        let letter = record.dead_letter(&self.consumer, &self.source, reason, tries);
+        match self.client.produce(letter).await {
+            Ok(()) => {
+                tracing::warn!(%partition, offset, %route, reason = reason.slug, status, %topic,
+                    "{} The record is now a dead letter", reason.detail);
+                true
+            }
+            Err(cause) => {
+                tracing::warn!(%partition, offset, %route, reason = reason.slug, %topic, cause,
+                    "a record could not be written as a dead letter; it is held and tried again");
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! The Kafka client of the crate krafka.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use data_encoding::BASE64URL_NOPAD;
+use krafka::auth::{AuthConfig, TlsConfig};
+use krafka::consumer::{
+    AutoOffsetReset, Consumer, ConsumerRebalanceListener, IsolationLevel, OffsetAndMetadata,
+    PartitionAssignmentStrategy, TopicPartition,
+};
+use krafka::producer::Producer;
+use krafka::{Kafka, KrafkaError, Record};
+use parking_lot::Mutex as SyncMutex;
+use tokio::net::lookup_host;
+use tokio::sync::{Mutex, Notify, mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
+
+use super::client::{ClientEvent, ClientFuture, KafkaClient, KafkaRecord, NewRecord, PartitionId, PartitionOffsets};
+use oncegate_config::{FirstOffset, KafkaLogin, KafkaSource, SaslMechanism};
+
+/// The time limit of a request. A broker answers in milliseconds; it is away, and another one leads, after this.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time limit of a record that is written: three tries.
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(30);
+/// The wait of one poll. It is so short that a partition that was paused is soon read again.
+const POLL: Duration = Duration::from_millis(250);
+/// The most bytes of one fetch. One record may be larger.
+const FETCH_BYTES_MAX: i32 = 8 * 1024 * 1024;
+/// The pause after an error that the client tries again by itself.
+const TROUBLE_PAUSE: Duration = Duration::from_millis(500);
+/// The shortest time for which the group waits for a member that settles its records in a rebalance; Kafka's own default.
+const REBALANCE_TIMEOUT_MIN: Duration = Duration::from_secs(5 * 60);
+/// The time for a commit and a round trip beside the drain.
+const REBALANCE_MARGIN: Duration = Duration::from_secs(60);
+
+/// A member of a group.
+pub(super) struct KrafkaClient {
+    consumer: Arc<Consumer>,
+    producer: Producer,
+    events: Mutex<mpsc::Receiver<ClientEvent>>,
+    pauses: Arc<Pauses>,
+    broker: IpAddr,
+}
+
+/// The partitions that are to be paused.
+#[derive(Default)]
+struct Pauses {
+    partitions: SyncMutex<BTreeSet<PartitionId>>,
+    /// Some are to be read again.
+    changed: Notify,
+}
+
+/// Passes rebalances on, and holds each until the session has settled what it had to.
+struct RebalancePasser(mpsc::Sender<ClientEvent>);
+
+impl ConsumerRebalanceListener for RebalancePasser {
+    async fn on_partitions_assigned(&self, partitions: &[TopicPartition]) {
+        let _ = self.0.send(ClientEvent::Assigned(ids(partitions))).await;
+    }
+
+    async fn on_partitions_revoked(&self, partitions: &[TopicPartition]) {
+        let (released, wait) = oneshot::channel();
+        let event = ClientEvent::Revoked { partitions: ids(partitions), released };
+        // A session that has ended has committed what it could.
+        if self.0.send(event).await.is_ok() {
+            let _ = wait.await;
+        }
+    }
+
+    async fn on_partitions_lost(&self, partitions: &[TopicPartition]) {
+        let _ = self.0.send(ClientEvent::Lost(ids(partitions))).await;
+    }
+}
+
+fn ids(partitions: &[TopicPartition]) -> Vec<PartitionId> {
+    partitions.iter().map(|one| PartitionId { topic: one.topic().into(), number: one.partition() }).collect()
+}
+
+impl KrafkaClient {
+    /// Joins the group. `at_once` is the number of records that are executed at once, and `drain` the longest time for which a
+    /// rebalance is held.
+    ///
+    /// # Errors
+    /// The cause, without the user and the password.
+    pub(super) async fn open(source: &KafkaSource, at_once: u16, drain: Duration) -> Result<Self, String> {
+        let broker = resolve(&source.brokers).await?;
+        let kafka = Kafka::builder(source.brokers.join(","))
+            .client_id("oncegate")
+            .security(security(source))
+            .request_timeout(REQUEST_TIMEOUT)
+            .connect()
+            .await
+            .map_err(describe)?;
+        let producer = kafka.producer().idempotent(true).metrics_push(false).delivery_timeout(DELIVERY_TIMEOUT);
+        let producer = producer.build().await.map_err(describe)?;
+        let (sender, events) = mpsc::channel(1);
+        let first_offset = match source.first_offset {
+            FirstOffset::Earliest => AutoOffsetReset::Earliest,
+            FirstOffset::Latest => AutoOffsetReset::Latest,
+        };
+        let consumer = kafka
+            .consumer(&*source.group)
+            .enable_auto_commit(false)
+            .auto_offset_reset(first_offset)
+            // A record of an aborted transaction must not be executed.
+            .isolation_level(IsolationLevel::ReadCommitted)
+            // Only the partitions that move are taken, so the others go on in a rebalance.
+            .partition_assignment_strategy(PartitionAssignmentStrategy::CooperativeSticky)
+            .session_timeout(source.session_timeout)
+            .heartbeat_interval(source.session_timeout / 3)
+            .max_poll_interval(REBALANCE_TIMEOUT_MIN.max(drain + REBALANCE_MARGIN))
+            .max_poll_records(at_once.into())
+            .max_buffered_records(at_once.into())
+            .fetch_max_bytes(FETCH_BYTES_MAX)
+            .metrics_push(false)
+            .rebalance_listener(RebalancePasser(sender.clone()))
+            .build()
+            .await
+            .map_err(describe)?;
+        for topic in source.topics.iter().chain([&source.dead_letter_topic]) {
+            let found = consumer.fetch_metadata(Some(topic)).await.map_err(describe)?;
+            if found.topics.is_empty() {
+                return Err(format!("the topic `{topic}` does not exist, or may not be read"));
+            }
+        }
+        consumer.subscribe(source.topics.iter().map(|topic| &**topic)).await.map_err(describe)?;
+        let (consumer, pauses) = (Arc::new(consumer), Arc::default());
+        let reader = RecordReader {
+            consumer: Arc::clone(&consumer),
+            pauses: Arc::clone(&pauses),
+            events: sender,
+            topic_ids: BTreeMap::new(),
+            next: BTreeMap::new(),
+        };
+        tokio::spawn(reader.run());
+        Ok(Self { consumer, producer, events: Mutex::new(events), pauses, broker })
+    }
+}
+
+/// Reads records until the client is closed. In a task of its own, because a poll that is dropped in a rebalance would drop the
+/// rebalance's listener with it.
+struct RecordReader {
+    consumer: Arc<Consumer>,
+    pauses: Arc<Pauses>,
+    events: mpsc::Sender<ClientEvent>,
+    topic_ids: BTreeMap<Arc<str>, Arc<str>>,
+    /// The offset behind the last record of each partition.
+    next: BTreeMap<(Arc<str>, i32), i64>,
+}
+
+impl RecordReader {
+    async fn run(mut self) {
+        let mut is_troubled = false;
+        while !self.events.is_closed() {
+            self.apply_pauses().await;
+            let begun = Instant::now();
+            let event = match self.consumer.poll(POLL).await {
+                Ok(records) if records.is_empty() && is_troubled => ClientEvent::Recovered,
+                // A poll that finds everything paused may return at once.
+                Ok(records) if records.is_empty() => {
+                    let rest = sleep_until(begun + POLL);
+                    tokio::select! {
+                        () = rest => {}
+                        () = self.pauses.changed.notified() => {}
+                    }
+                    continue;
+                }
+                Ok(records) => match self.convert(records).await {
+                    Ok(records) => ClientEvent::Records(records),
+                    Err(error) => ClientEvent::Failed(describe(error)),
+                },
+                Err(KrafkaError::Wakeup) => continue,
+                Err(KrafkaError::Closed { .. }) => return,
+                Err(error) => match is_passing(&error) {
+                    true => ClientEvent::Trouble(describe(error)),
+                    false => ClientEvent::Failed(describe(error)),
+                },
+            };
+            is_troubled = matches!(event, ClientEvent::Trouble(_));
+            if self.events.send(event).await.is_err() {
+                return;
+            }
+            if is_troubled {
+                tokio::time::sleep(TROUBLE_PAUSE).await;
+            }
+        }
+    }
+
+    /// Partitions are paused anew after each rebalance, since the client forgets those that it does not have.
+    async fn apply_pauses(&self) {
+        let wanted: BTreeSet<_> =
+            self.pauses.partitions.lock().iter().map(|one| (one.topic.to_string(), one.number)).collect();
+        let current: BTreeSet<_> = self.consumer.paused_partitions().await.into_iter().collect();
+        for (topic, partition) in current.difference(&wanted) {
+            self.consumer.resume(topic, &[*partition]).await;
+        }
+        let assigned = self.consumer.assignment().await;
+        for (topic, partition) in wanted.difference(&current) {
+            if assigned.get(topic).is_some_and(|partitions| partitions.contains(partition)) {
+                self.consumer.pause(topic, &[*partition]).await;
+            }
+        }
+    }
+
+    async fn convert(&mut self, records: Vec<krafka::ConsumerRecord>) -> krafka::Result<Vec<KafkaRecord>> {
+        let mut converted = Vec::with_capacity(records.len());
+        for record in records {
+            let place = (Arc::clone(&record.topic), record.partition);
+            // Offsets that begin again may be those of a topic that was created anew.
+            let is_anew = self.next.insert(place, record.offset + 1).is_some_and(|next| record.offset < next);
+            let topic_id = match self.topic_ids.get(&record.topic) {
+                Some(id) if !is_anew => Arc::clone(id),
+                _ => self.read_topic_id(&record.topic).await?,
+            };
+            converted.push(KafkaRecord {
+                partition: PartitionId { topic: record.topic, number: record.partition },
+                topic_id,
+                offset: record.offset,
+                timestamp: record.timestamp,
+                key: record.key,
+                value: record.value.unwrap_or_default(),
+                headers: record.headers,
+            });
+        }
+        Ok(converted)
+    }
+
+    async fn read_topic_id(&mut self, topic: &Arc<str>) -> krafka::Result<Arc<str>> {
+        let found = self.consumer.fetch_metadata(Some(topic)).await?;
+        let id = found.topics.iter().map(|topic| topic.topic_id).find(|id| *id != [0; 16]);
+        let id: Arc<str> = id.map_or_else(|| Arc::from(""), |id| BASE64URL_NOPAD.encode(&id).into());
+        self.topic_ids.insert(Arc::clone(topic), Arc::clone(&id));
+        Ok(id)
+    }
+}
+
+impl KafkaClient for KrafkaClient {
+    fn next(&self) -> ClientFuture<'_, Option<ClientEvent>> {
+        Box::pin(async { self.events.lock().await.recv().await })
+    }
+
+    fn pause(&self, partitions: BTreeSet<PartitionId>) {
+        let mut paused = self.pauses.partitions.lock();
+        let resumes = !paused.is_subset(&partitions);
+        *paused = partitions;
+        drop(paused);
+        if resumes {
+            self.pauses.changed.notify_one();
+            self.consumer.wakeup();
+        }
+    }
+
+    fn commit(&self, offsets: Vec<(PartitionId, i64)>) -> ClientFuture<'_, Result<(), String>> {
+        let offsets = offsets.into_iter().map(|(partition, offset)| {
+            (TopicPartition::new(&*partition.topic, partition.number), OffsetAndMetadata::new(offset))
+        });
+        let offsets: Vec<_> = offsets.collect();
+        Box::pin(async { self.consumer.commit_offsets(offsets).await.map_err(describe) })
+    }
+
+    fn produce(&self, record: NewRecord) -> ClientFuture<'_, Result<(), String>> {
+        let mut new = Record::new(&*record.topic, record.value);
+        new.key = record.key;
+        new.headers = record.headers;
+        Box::pin(async { self.producer.send(new).await.map(drop).map_err(describe) })
+    }
+
+    fn offsets(&self) -> ClientFuture<'_, Vec<PartitionOffsets>> {
+        Box::pin(async {
+            let known = self.consumer.lag().await.into_iter().map(|(partition, lag)| PartitionOffsets {
+                partition: PartitionId { topic: partition.topic().into(), number: partition.partition() },
+                position: lag.position,
+                end: lag.last_stable_offset.or(lag.high_watermark),
+            });
+            known.collect()
+        })
+    }
+
+    fn broker(&self) -> IpAddr {
+        self.broker
+    }
+
+    fn close(&self) -> ClientFuture<'_, ()> {
+        Box::pin(async {
+            // The listener waits for no session that has ended.
+            let mut events = self.events.lock().await;
+            events.close();
+            while events.try_recv().is_ok() {}
+            self.consumer.wakeup();
+            let _ = self.consumer.close().await;
+            let _ = self.producer.close().await;
+        })
+    }
+}
+
+/// The address of the first broker that has one: the peer of its records' requests.
+async fn resolve(brokers: &[Box<str>]) -> Result<IpAddr, String> {
+    let mut last = "no broker has an address".to_owned();
+    for broker in brokers {
+        match lookup_host(&**broker).await.map(|mut found| found.next()) {
+            Ok(Some(address)) => return Ok(address.ip()),
+            Ok(None) => {}
+            Err(error) => last = format!("the broker {broker} cannot be looked up: {error}"),
+        }
+    }
+    Err(last)
+}
+
+fn security(source: &KafkaSource) -> AuthConfig {
+    let tls = source.tls.as_ref().map(|tls| {
+        let config = match &tls.authorities {
+            Some(pem) => TlsConfig::new().with_ca_cert_pem(pem.as_bytes()),
+            None => TlsConfig::new().with_native_roots(),
+        };
+        match &tls.identity {
+            Some([chain, key]) => config.with_client_cert_pem(chain.as_bytes(), key.as_bytes().to_vec()),
+            None => config,
+        }
+    });
+    let login = source.login.as_ref().map(|KafkaLogin { mechanism, user, password }| match mechanism {
+        SaslMechanism::None => AuthConfig::plaintext(),
+        SaslMechanism::Plain => AuthConfig::sasl_plain(&**user, &**password),
+        SaslMechanism::ScramSha256 => AuthConfig::sasl_scram_sha256(&**user, &**password),
+        SaslMechanism::ScramSha512 => AuthConfig::sasl_scram_sha512(&**user, &**password),
+    });
+    match (login, tls) {
+        (None, None) => AuthConfig::plaintext(),
+        (None, Some(tls)) => AuthConfig::ssl(tls),
+        (Some(login), None) => login,
+        (Some(login), Some(tls)) => login.with_tls(tls),
+    }
+}
+
+/// Whether the client goes on by itself: a broker is away, or one partition has a batch that cannot be read.
+fn is_passing(error: &KrafkaError) -> bool {
+    error.is_retriable() || error.protocol_error_kind().is_some()
+}
+
+/// The error with its causes.
+fn describe(error: KrafkaError) -> String {
+    oncegate_telemetry::logs::format_chain(&error)
+}

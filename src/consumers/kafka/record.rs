@@ -1,0 +1,90 @@
+//! A record as any broker's message, and as a dead letter.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::client::{KafkaRecord, NewRecord};
+use crate::consumers::decode::SentMessage;
+use crate::gate::message::OutcomeReason;
+use oncegate_config::{Consumer, KafkaSource};
+
+/// The header that has the record's key, for keys and paths that are made of it.
+const KEY_HEADER: &str = "kafka-key";
+
+impl From<&KafkaRecord> for SentMessage {
+    fn from(record: &KafkaRecord) -> Self {
+        let headers = record.headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.as_deref()));
+        let key = (KEY_HEADER.to_owned(), record.key.as_deref());
+        let headers = headers.filter(|(name, _)| name != KEY_HEADER).chain(record.key.is_some().then_some(key));
+        Self {
+            headers: headers.map(|(name, value)| (name, value.map(<[u8]>::to_vec))).collect(),
+            id: Some(record.id()),
+            content: [None, None],
+            timestamp: u64::try_from(record.timestamp).ok().map(|millis| millis / 1000),
+        }
+    }
+}
+
+impl KafkaRecord {
+    /// The name of the record that no other record has: topic, partition, offset, and the topic's id where it is known.
+    pub(super) fn id(&self) -> String {
+        let Self { partition, offset, topic_id, .. } = self;
+        match &**topic_id {
+            "" => format!("{partition}/{offset}"),
+            id => format!("{partition}/{offset}/{id}"),
+        }
+    }
+
+    /// The record as a dead letter, with the reason, its origin, and the number of attempts.
+    pub(super) fn dead_letter(
+        &self,
+        consumer: &Consumer,
+        source: &KafkaSource,
+        reason: &OutcomeReason,
+        attempts: u32,
+    ) -> NewRecord {
+        // An earlier dead letter's headers are not this one's.
+        let mut headers = self.headers.clone();
+        headers.retain(|(name, _)| !name.to_ascii_lowercase().starts_with("x-oncegate-"));
+        let mut add =
+            |name: &str, value: String| headers.push((format!("x-oncegate-{name}"), Some(Bytes::from(value))));
+        add("reason", reason.slug.into());
+        add("detail", reason.detail.to_string());
+        if let Some(status) = reason.status {
+            add("status", status.as_u16().to_string());
+        }
+        add("route", consumer.route.to_string());
+        add("group", source.group.to_string());
+        add("topic", self.partition.topic.to_string());
+        add("partition", self.partition.number.to_string());
+        add("offset", self.offset.to_string());
+        add("timestamp", self.timestamp.to_string());
+        add("attempts", attempts.to_string());
+        let topic = Arc::from(&*source.dead_letter_topic);
+        NewRecord { topic, key: self.key.clone(), value: self.value.clone(), headers }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::consumers::kafka::client::PartitionId;
+
+    #[test]
+    fn the_record_key_is_a_header_that_no_publisher_can_replace() {
+        let record = KafkaRecord {
+            partition: PartitionId { topic: "orders".into(), number: 3 },
+            topic_id: "id".into(),
+            offset: 42,
+            timestamp: 784_111_777_123,
+            key: Some(Bytes::from_static(b"order-1")),
+            value: Bytes::new(),
+            headers: vec![("Kafka-Key".into(), Some(Bytes::from_static(b"other"))), ("X-Null".into(), None)],
+        };
+        let sent = SentMessage::from(&record);
+        assert_eq!(sent.headers, [("x-null".into(), None), ("kafka-key".into(), Some(b"order-1".to_vec()))]);
+        assert_eq!((sent.id.as_deref(), sent.timestamp), (Some("orders/3/42/id"), Some(784_111_777)));
+        assert_eq!(KafkaRecord { topic_id: "".into(), ..record }.id(), "orders/3/42");
+    }
+}

@@ -1,0 +1,44 @@
+//! Keeps a consumer connected: a session that ends is followed by another one.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::disposition::doubled_pause;
+use super::{amqp, kafka};
+use crate::gate::Gate;
+use oncegate_config::{Consumer, MessageSource};
+use oncegate_machine::jitter::jittered;
+use oncegate_trust::tls::Trust;
+
+/// The reason why a session ended or did not begin.
+pub(super) struct SessionError {
+    pub(super) cause: String,
+    /// Whether messages were being delivered.
+    pub(super) was_consuming: bool,
+}
+
+/// Consumes until `stop`, over as many connections as that takes.
+pub(super) async fn run(consumer: Arc<Consumer>, gate: Arc<Gate>, trust: Trust, stop: CancellationToken) {
+    let mut failures: u32 = 0;
+    let state = gate.instance().observability.metrics.consumers.add(&consumer);
+    loop {
+        let ended = match &consumer.source {
+            MessageSource::Amqp(source) => {
+                amqp::session::run_session(&consumer, source, &gate, &trust, &state, &stop).await
+            }
+            MessageSource::Kafka(source) => kafka::run_session(&consumer, source, &gate, &state, &stop).await,
+        };
+        let Err(SessionError { cause, was_consuming }) = ended else { return };
+        failures = if was_consuming { 1 } else { failures.saturating_add(1) };
+        let pause = jittered(doubled_pause(failures));
+        tracing::warn!(broker = consumer.source.broker(), queue = %consumer.source, failures,
+            again_in_ms = pause.as_millis(), cause,
+            "messages are not consumed at the moment: the connection to the broker failed and is tried again");
+        state.set_disconnected(cause);
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
