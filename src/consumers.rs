@@ -21,6 +21,7 @@ mod disposition;
 #[cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "there is no client that calls it"))]
 mod kafka;
 mod reconnect;
+mod session_error;
 
 /// A running consumer, and the token that stops it.
 struct RunningConsumer {

@@ -16,6 +16,8 @@ METRICS = {
     "oncegate_build_info",
     "oncegate_cache_hits_total",
     "oncegate_config_last_reload_successful",
+    "oncegate_consumer_connected",
+    "oncegate_consumer_oldest_seconds",
     "oncegate_held_body_bytes",
     "oncegate_in_flight",
     "oncegate_jobs_dead",

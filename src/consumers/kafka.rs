@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::reconnect::SessionError;
+use super::session_error::SessionError;
 use crate::gate::Gate;
 use crate::instance::consumer_states::ConsumerState;
 use oncegate_config::{Consumer, KafkaSource};

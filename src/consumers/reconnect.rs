@@ -5,18 +5,12 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::disposition::doubled_pause;
+use super::session_error::SessionError;
 use super::{amqp, kafka};
 use crate::gate::Gate;
 use oncegate_config::{Consumer, MessageSource};
 use oncegate_machine::jitter::jittered;
 use oncegate_trust::tls::Trust;
-
-/// The reason why a session ended or did not begin.
-pub(super) struct SessionError {
-    pub(super) cause: String,
-    /// Whether messages were being delivered.
-    pub(super) was_consuming: bool,
-}
 
 /// Consumes until `stop`, over as many connections as that takes.
 pub(super) async fn run(consumer: Arc<Consumer>, gate: Arc<Gate>, trust: Trust, stop: CancellationToken) {

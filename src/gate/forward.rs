@@ -175,7 +175,7 @@ impl Gate {
         self.settle_without_response(settlement, entry, &reserve_request, context, refusal).await
     }
 
-    /// Awaits the call. `None` if the client has left meanwhile, the route stops the service then, and nobody else waits for the key.
+    /// Awaits the call. `None` if the client leaves meanwhile, the route stops the service then, and nobody else waits for the key.
     async fn unless_cancelled(
         &self,
         calling: impl Future<Output = UpstreamOutcome>,
@@ -183,13 +183,15 @@ impl Gate {
         context: &ResponseContext,
     ) -> Option<UpstreamOutcome> {
         let Some(client_gone) = &context.client_gone else { return Some(calling.await) };
-        let mut calling = pin!(calling);
+        let abandoned = async {
+            client_gone.cancelled().await;
+            self.instance.wait_groups.unawaited(record).await;
+        };
         tokio::select! {
             biased;
-            outcome = &mut calling => return Some(outcome),
-            () = client_gone.cancelled() => {}
+            outcome = calling => Some(outcome),
+            () = abandoned => None,
         }
-        if self.instance.wait_groups.is_awaited(record) { Some(calling.await) } else { None }
     }
 
     /// Judges a whole response, stores the outcome, and only then returns it.

@@ -82,6 +82,7 @@ pub(super) struct AttemptTimes {
 struct HandOn {
     instance: Arc<Instance>,
     route: Arc<Route>,
+    record: RecordId,
     context: ResponseContext,
     /// The recent latency of the route's attempts.
     latency: Arc<LatencyEwma>,
@@ -132,7 +133,9 @@ pub(super) fn hand_on(
     let (instance, route, context) = (Arc::clone(instance), Arc::clone(route), context.clone());
     let tracker = instance.tracker.clone();
     let length = length.filter(|_| !begun.streams);
-    let work = HandOn { instance, route, context, latency, status, writer, times, length, may_wait: begun.may_wait };
+    let record = request.id;
+    let work =
+        HandOn { instance, route, record, context, latency, status, writer, times, length, may_wait: begun.may_wait };
     tracker.spawn(async move {
         work.run((head, protocol, directives), beginning, rest, attempt).await;
     });
@@ -225,13 +228,25 @@ impl HandOn {
                         moving.set(move_deadline(&self.instance, reservation, deadline));
                     }
                     frame = &mut next => break frame?,
-                    () = self.writer.is_abandoned(), if self.cancels() => return Err(BodyStop::Cancelled),
+                    () = self.is_abandoned(), if self.cancels() => return Err(BodyStop::Cancelled),
                 }
             };
             match frame.map(http_body::Frame::into_data) {
                 None => return Ok(trailers),
                 Some(Ok(data)) => pieces.push(data),
                 Some(Err(frame)) => trailers.extend(frame.into_trailers().unwrap_or_default()),
+            }
+        }
+    }
+
+    /// Waits until no client reads the response or waits for the key.
+    async fn is_abandoned(&self) {
+        loop {
+            self.writer.is_abandoned().await;
+            self.instance.wait_groups.unawaited(self.record).await;
+            // A duplicate that waited may read by now.
+            if !self.writer.has_readers() {
+                return;
             }
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, SetOnce};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::Instance;
 use super::running_stream::RunningStream;
@@ -74,8 +74,15 @@ impl WaitGroups {
         }
     }
 
-    /// Whether a duplicate waits for the key.
-    pub fn is_awaited(&self, id: RecordId) -> bool {
+    /// Waits until no duplicate waits for the key.
+    pub async fn unawaited(&self, id: RecordId) {
+        // A duplicate that leaves tells nobody.
+        while self.is_awaited(id) {
+            sleep(PAUSE_MAX).await;
+        }
+    }
+
+    fn is_awaited(&self, id: RecordId) -> bool {
         self.groups.lock().get(&id).is_some_and(|group| group.strong_count() > 0)
     }
 

@@ -131,7 +131,7 @@ impl SessionContext {
             self.log_unsent(dead_letter::reject(delivery).await);
             return true;
         };
-        match exchange.publish(self, delivery, body, reason).await {
+        match exchange.publish((&**queue, &**route), delivery, body, reason).await {
             Ok(()) => {
                 tracing::warn!(%queue, %route, reason = reason.slug, status, exchange = %exchange.name,
                     "{} The message is now a dead letter", reason.detail);

@@ -8,7 +8,6 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Confirmation};
 use tokio::time::timeout;
 
-use super::acknowledge::SessionContext;
 use super::broker_error::broker_message;
 use crate::gate::message::OutcomeReason;
 
@@ -32,10 +31,10 @@ pub(super) enum DeadLetterError {
 }
 
 impl DeadLetterExchange {
-    /// Publishes the message with its reason, and waits for the broker's confirmation.
+    /// Publishes the message with its origin (the queue and the route) and its reason, and waits for the broker's confirmation.
     pub(super) async fn publish(
         &self,
-        session: &SessionContext,
+        origin: (&str, &str),
         delivery: &Delivery,
         body: &[u8],
         reason: &OutcomeReason,
@@ -44,7 +43,7 @@ impl DeadLetterExchange {
         let options = BasicPublishOptions { mandatory: true, ..Default::default() };
         let (exchange, key) = (self.name.clone(), delivery.routing_key.clone());
         let published = async {
-            let properties = properties(session, delivery, reason);
+            let properties = properties(origin, delivery, reason);
             self.channel.basic_publish(exchange, key, options, body, properties).await?.await
         };
         match timeout(CONFIRM_TIMEOUT, published).await {
@@ -72,7 +71,7 @@ pub(super) async fn reject(delivery: &Delivery) -> Result<bool, lapin::Error> {
 
 /// Returns the message's properties with the reason added. Left out are those that would keep us from publishing it (the
 /// user ID, which the broker compares) or let it expire (its time to live).
-fn properties(session: &SessionContext, delivery: &Delivery, reason: &OutcomeReason) -> BasicProperties {
+fn properties((queue, route): (&str, &str), delivery: &Delivery, reason: &OutcomeReason) -> BasicProperties {
     let sent = &delivery.properties;
     let mut headers = sent.headers().clone().unwrap_or_default();
     let mut add = |name: &str, value: &str| {
@@ -80,8 +79,8 @@ fn properties(session: &SessionContext, delivery: &Delivery, reason: &OutcomeRea
     };
     add("x-oncegate-reason", reason.slug);
     add("x-oncegate-detail", &reason.detail);
-    add("x-oncegate-queue", &session.source.queue);
-    add("x-oncegate-route", &session.consumer.route);
+    add("x-oncegate-queue", queue);
+    add("x-oncegate-route", route);
     if let Some(user) = sent.user_id() {
         add("x-oncegate-user-id", user.as_str());
     }

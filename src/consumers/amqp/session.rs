@@ -26,7 +26,7 @@ use super::broker_error::broker_message;
 use super::connector;
 use super::dead_letter::DeadLetterExchange;
 use super::places::MessagePlaces;
-use crate::consumers::reconnect::SessionError;
+use crate::consumers::session_error::SessionError;
 use crate::gate::Gate;
 use crate::instance::consumer_states::ConsumerState;
 use oncegate_config::{AmqpSource, Broker, Consumer};

@@ -83,6 +83,8 @@ struct Lane {
 /// A record that starts, and what its task needs of its partition.
 pub(super) struct StartedRecord {
     pub(super) record: KafkaRecord,
+    /// The time at which it was read.
+    pub(super) read_at: Instant,
     pub(super) id: RecordPlace,
     pub(super) leaving: CancellationToken,
     pub(super) settled_up_to: Arc<AtomicI64>,
@@ -194,10 +196,11 @@ impl Assignment {
     /// Adds a record that was read.
     pub(super) fn push(&mut self, record: KafkaRecord, now: Instant) {
         let Some(records) = self.partitions.get_mut(&record.partition) else { return };
-        records.next = Some(record.offset + 1);
+        // A record that is not taken must not move the offset that is committed.
         if records.leaving.is_cancelled() || records.unsettled.contains_key(&record.offset) {
             return;
         }
+        records.next = Some(record.offset + 1);
         let lane = match (self.order, &record.key) {
             (RecordOrder::Key, Some(key)) => LaneId::Key(key.clone()),
             (RecordOrder::Partition, _) => LaneId::Partition,
@@ -230,6 +233,7 @@ impl Assignment {
         self.running += 1;
         self.last_started = Some(partition.clone());
         Some(StartedRecord {
+            read_at: records.unsettled.get(&record.offset).map_or_else(Instant::now, |unsettled| unsettled.read_at),
             id: RecordPlace { partition, offset: record.offset, epoch: records.epoch },
             record,
             leaving: records.leaving.clone(),
@@ -296,7 +300,9 @@ impl Assignment {
         let is_full = self.active.records >= self.at_once
             || self.parked.records >= SET_ASIDE_MAX
             || self.active.bytes + self.parked.bytes >= SET_ASIDE_BYTES_MAX;
-        let paused = self.partitions.iter().filter(|(_, records)| is_full || records.is_window_full());
+        let is_paused =
+            |records: &PartitionRecords| is_full || records.is_window_full() || records.leaving.is_cancelled();
+        let paused = self.partitions.iter().filter(|(_, records)| is_paused(records));
         paused.map(|(partition, _)| partition.clone()).collect()
     }
 
@@ -305,13 +311,12 @@ impl Assignment {
         self.parked.records >= SET_ASIDE_MAX || self.parked.bytes >= SET_ASIDE_BYTES_MAX
     }
 
-    /// The offsets that may be committed and are not: up to the first record that is not settled.
+    /// The offsets that may be committed and are not: up to the first record that is not settled. The first record that is read is
+    /// committed as the place to begin at, before it is settled: a group without a committed offset may begin at the end of the topic.
     pub(super) fn committable(&self) -> Vec<(PartitionId, i64)> {
         let offsets = self.partitions.iter().filter_map(|(partition, records)| {
             let offset = records.settled_before()?;
-            // Where nothing is settled yet, the group continues here anyway.
-            let is_new = records.settled_up_to.load(Ordering::Relaxed) >= 0 && records.committed != Some(offset);
-            is_new.then(|| (partition.clone(), offset))
+            (records.committed != Some(offset)).then(|| (partition.clone(), offset))
         });
         offsets.collect()
     }
@@ -394,13 +399,26 @@ mod tests {
     }
 
     #[test]
+    fn a_record_that_comes_while_its_partition_leaves_is_left_to_the_next_member() {
+        let mut assignment = assignment(RecordOrder::None, 100, &[(0, 10, "")]);
+        let started = start_all(&mut assignment);
+        assignment.leave_all();
+        assignment.push(record(0, 11, ""), Instant::now());
+        assert_eq!(assignment.paused(), BTreeSet::from([partition(0), partition(1)]));
+        assignment.settle(&started[0]);
+        assert_eq!(assignment.committable(), [(partition(0), 11)]);
+    }
+
+    #[test]
     fn no_offset_beyond_an_unsettled_record_may_be_committed() {
         let mut assignment = assignment(RecordOrder::None, 100, &[(0, 5, ""), (0, 6, ""), (0, 9, "")]);
         let started = start_all(&mut assignment);
-        assert_eq!(assignment.committable(), [], "nothing is settled");
-        for (index, committable) in [(1, 5), (0, 9), (2, 10)] {
+        assert_eq!(assignment.committable(), [(partition(0), 5)], "the place to begin at, before anything is settled");
+        assignment.note_committed(&[(partition(0), 5)]);
+        for (index, committable) in [(1, None), (0, Some(9)), (2, Some(10))] {
             assignment.settle(&started[index]);
-            assert_eq!(assignment.committable(), [(partition(0), committable)]);
+            let expected: Vec<_> = committable.map(|offset| (partition(0), offset)).into_iter().collect();
+            assert_eq!(assignment.committable(), expected);
         }
         assignment.note_committed(&[(partition(0), 10)]);
         assert_eq!(assignment.committable(), []);

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc};
-use tokio::time::Instant;
 
 use super::assignment::{RecordPlace, StartedRecord};
 use super::client::{KafkaClient, KafkaRecord};
@@ -51,9 +50,9 @@ impl RecordContext {
     }
 
     async fn settle(&self, started: StartedRecord) -> RecordReport {
-        let StartedRecord { record, id, leaving, settled_up_to } = started;
+        let StartedRecord { record, read_at, id, leaving, settled_up_to } = started;
         let message = decode_message(&self.consumer, &record, record.value.clone(), self.client.broker());
-        let (begun, mut tries, mut is_parked) = (Instant::now(), 0, false);
+        let (mut tries, mut is_parked) = (0, false);
         loop {
             let outcome = match &message {
                 Ok(message) => {
@@ -73,7 +72,8 @@ impl RecordContext {
             let is_passed = settled_up_to.load(Ordering::Relaxed) > record.offset;
             let again = if is_passed { Overdue::DeadLetter } else { Overdue::Hold };
             let policy = HoldPolicy { limit: self.source.give_up_after, unknown: Overdue::DeadLetter, again };
-            let step = match decide(outcome, tries, begun.elapsed(), policy) {
+            let step = // The records behind it wait as long as it does, so the time counts from when each was read.
+            match decide(outcome, tries, read_at.elapsed(), policy) {
                 Disposition::DeadLetter(reason) => match self.dead_letter(&record, &reason, tries).await {
                     true => return RecordReport::Settled,
                     false => Disposition::Hold(DEAD_LETTER_PAUSE, reason),

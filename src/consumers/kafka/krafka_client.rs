@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use data_encoding::BASE64URL_NOPAD;
 use krafka::auth::{AuthConfig, TlsConfig};
 use krafka::consumer::{
@@ -209,8 +210,8 @@ impl RecordReader {
         let mut converted = Vec::with_capacity(records.len());
         for record in records {
             let place = (Arc::clone(&record.topic), record.partition);
-            // Offsets that begin again may be those of a topic that was created anew.
-            let is_anew = self.next.insert(place, record.offset + 1).is_some_and(|next| record.offset < next);
+            // Offsets that begin again may be those of a topic that was created anew, and so may the first ones of a partition.
+            let is_anew = self.next.insert(place, record.offset + 1).is_none_or(|next| record.offset < next);
             let topic_id = match self.topic_ids.get(&record.topic) {
                 Some(id) if !is_anew => Arc::clone(id),
                 _ => self.read_topic_id(&record.topic).await?,
@@ -220,8 +221,9 @@ impl RecordReader {
                 topic_id,
                 offset: record.offset,
                 timestamp: record.timestamp,
-                key: record.key,
-                value: record.value.unwrap_or_default(),
+                // Copied: a slice of its batch would keep the whole batch in memory for as long as the record is held.
+                key: record.key.as_deref().map(Bytes::copy_from_slice),
+                value: record.value.as_deref().map(Bytes::copy_from_slice).unwrap_or_default(),
                 headers: record.headers,
             });
         }

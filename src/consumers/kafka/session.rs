@@ -12,7 +12,7 @@ use super::assignment::{Assignment, RecordPlace};
 use super::attempt::{RecordContext, RecordReport};
 use super::client::{ClientEvent, KafkaClient, PartitionId};
 use crate::consumers::disposition::doubled_pause;
-use crate::consumers::reconnect::SessionError;
+use crate::consumers::session_error::SessionError;
 use crate::gate::Gate;
 use crate::instance::consumer_states::ConsumerState;
 use oncegate_config::{Consumer, KafkaSource};

@@ -341,6 +341,29 @@ async fn on_client_gone_cancel_stops_the_service_and_makes_the_key_unknown() {
     assert_eq!(cause_of(&world, "k-2").await, "cancelled");
 }
 
+#[tokio::test]
+async fn a_route_that_cancels_goes_on_while_a_request_waits_that_cannot_join_the_stream() {
+    let world = World::guarding(Store::sqlite(), "on_client_gone = \"cancel\"\nin_flight = \"wait\"").await;
+    let feed = feed(&world, EVENTS);
+    feed.send("data: 1\n\n");
+    let (mut first, _) = open(pay(&world, "k-1")).await;
+    first.piece().await.unwrap();
+    // Over HTTP/1.0 it gets the whole response.
+    let text = String::from_utf8(pay(&world, "k-1").bytes()).unwrap().replace("HTTP/1.1", "HTTP/1.0");
+    let mut waiting = world.proxy.client().raw(text.as_bytes()).await;
+    eventually(TEST_TIMEOUT, async || {
+        let metrics = Client { address: world.proxy.admin }.get("/metrics").send().await.text();
+        metrics.contains("oncegate_reservations_total{route=\"pay\",result=\"in_flight\"} 1").then_some(())
+    })
+    .await;
+    drop(first);
+    world.proxy.wait_for_log("a client disconnected").await;
+    feed.send("data: 2\n\n");
+    feed.end();
+    let whole = waiting.response().await;
+    assert_eq!((whole.oncegate_status(), &*whole.text()), (Some("replayed"), "data: 1\n\ndata: 2\n\n"));
+}
+
 on_both_stores!(a_stream_over_the_limit_goes_on_and_is_not_kept);
 async fn a_stream_over_the_limit_goes_on_and_is_not_kept(store: Store) {
     let world =

@@ -155,9 +155,14 @@ impl StreamWriter {
         self.wait_until(|state| state.is_kept || state.held <= BEHIND_MAX).await;
     }
 
+    /// Whether anybody reads.
+    pub fn has_readers(&self) -> bool {
+        self.0.state.lock().has_readers()
+    }
+
     /// Waits until no reader is left.
     pub async fn is_abandoned(&self) {
-        self.wait_until(|state| state.readers.iter().all(Option::is_none)).await;
+        self.wait_until(|state| !state.has_readers()).await;
     }
 
     async fn wait_until(&self, holds: impl Fn(&State) -> bool) {
@@ -256,6 +261,10 @@ impl ReaderPlace {
 }
 
 impl State {
+    fn has_readers(&self) -> bool {
+        self.readers.iter().any(Option::is_some)
+    }
+
     fn append(&mut self, piece: Bytes) {
         let Some(last) = self.pieces.back_mut().filter(|last| last.len() + piece.len() <= JOINED_MAX) else {
             // A copy, unless what it keeps is about as long as itself.
