@@ -94,6 +94,7 @@ clients: ## Stripe's SDKs and eight HTTP clients over a link that loses response
 	cargo build --locked
 	tests/clients/run
 	tests/clients/retries
+	tests/clients/conform
 
 simulation: ## 100,000 seeds of the simulation, in an optimised build; ONCEGATE_SIMULATION_SEED=0x2a prints one seed's trace
 	ONCEGATE_SIMULATION_SEEDS=$${ONCEGATE_SIMULATION_SEEDS:-100000} \

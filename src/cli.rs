@@ -17,8 +17,10 @@ use oncegate_telemetry::logs::format_chain;
 mod check;
 mod client;
 mod completions;
+mod conform;
 mod demo;
 mod drain;
+mod endpoint_arguments;
 mod explain;
 mod healthcheck;
 mod init;
@@ -87,6 +89,20 @@ enum Command {
     /// Status, Location, Content-Location and body are compared. The exit code is 0 if all expectations hold, 1 if one is
     /// `broken` or `cannot tell`, and 69 if the server cannot be reached.
     Probe(probe::ProbeArguments),
+    /// Puts a lossy link between a client and a service, and tells whether the client's retries hold
+    ///
+    /// The link forwards the client's requests to the service. By a seeded plan, each operation meets another of 8 faults: its answer
+    /// is lost, cut, late or the second of two, or the link refuses it as Oncegate does (409 in flight, 422 key reused, 409 outcome
+    /// unknown). The report says whether the client keeps its key and its bytes, obeys Retry-After, and understands the refusals.
+    ///
+    /// With a COMMAND, each run of it is one operation, and its exit code says what the client believes:
+    ///
+    ///     oncegate conform http://127.0.0.1:3000 -- ./pay-once
+    ///
+    /// Without one, the link runs until Ctrl-C. The exit code is 0 if all expectations hold, 1 if one is `broken` or `cannot tell`,
+    /// and 69 if the service cannot be reached.
+    #[command(verbatim_doc_comment)]
+    Conform(conform::ConformArguments),
     /// Lists and shows keys, and carries out decisions about them
     Keys(keys::KeysArguments),
     /// Asks the running instance whether it is ready
@@ -189,6 +205,7 @@ pub fn main() -> ExitCode {
         Command::Migrate(arguments) => migrate::run(&arguments),
         Command::Reconcile(arguments) => reconcile::run(&arguments),
         Command::Probe(arguments) => probe::run(arguments),
+        Command::Conform(arguments) => conform::run(arguments),
         Command::Keys(arguments) => keys::run(arguments),
         Command::Healthcheck(instance) => healthcheck::run(&instance),
         Command::Drain(arguments) => drain::run(&arguments),

@@ -187,8 +187,8 @@ fn every_command_in_the_documents_is_accepted() {
     for (place, mut command) in commands() {
         seen.insert(command[0].clone());
         // Long-running commands are only looked up.
-        if ["run", "demo"].contains(&&*command[0]) {
-            command.push("--help".to_owned());
+        if ["conform", "run", "demo"].contains(&&*command[0]) {
+            command.insert(1, "--help".to_owned());
         }
         let is_probe = command[0] == "probe";
         for word in &mut command {
@@ -201,7 +201,7 @@ fn every_command_in_the_documents_is_accepted() {
                 word => here(word, folder.path()),
             };
         }
-        let takes_file = !["schema", "completions", "man", "demo", "probe"].contains(&&*command[0]);
+        let takes_file = !["schema", "completions", "man", "demo", "probe", "conform"].contains(&&*command[0]);
         if takes_file && !command.iter().any(|word| word == "-c" || word == "--config") {
             command.extend(["-c", "oncegate.toml"].map(str::to_owned));
         }
@@ -211,7 +211,7 @@ fn every_command_in_the_documents_is_accepted() {
         let is_understood = matches!(ended.status.code(), Some(0 | 1 | 69));
         assert!(is_understood && !output.contains("panicked"), "{place}: {command:?}: {output}");
     }
-    for command in ["check", "drain", "explain", "keys", "migrate", "probe", "reconcile", "run"] {
+    for command in ["check", "conform", "drain", "explain", "keys", "migrate", "probe", "reconcile", "run"] {
         assert!(seen.contains(command), "no document shows `oncegate {command}`");
     }
 }

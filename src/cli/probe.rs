@@ -1,18 +1,14 @@
 //! `oncegate probe`
 
-use std::time::Duration;
-
-use canonical_json::Pointer;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
+use super::endpoint_arguments::{EndpointArguments, parse_pointer};
 use super::request_arguments::{parse_field, parse_method, read_data};
-use super::{CommandError, block_on, failed, print};
-use oncegate_config as config;
-use oncegate_probe::{ProbeKeyPlace, ProbePlan, ProbedEndpoint, probe};
-use oncegate_trust::tls::Authorities;
+use super::{CommandError, block_on};
+use oncegate_probe::{ProbeKeyPlace, ProbePlan, probe};
 
 #[derive(Args)]
 pub(super) struct ProbeArguments {
@@ -31,14 +27,8 @@ pub(super) struct ProbeArguments {
     /// changed
     #[arg(long, value_name = "BODY|@FILE", allow_hyphen_values = true)]
     other_body: Option<String>,
-    /// The field that carries the key
-    #[arg(long, value_name = "NAME", default_value = "Idempotency-Key")]
-    key_header: HeaderName,
-    /// The key's place in the JSON body, instead of a field: a JSON Pointer such as /idempotency_key
-    #[arg(long, value_name = "POINTER", value_parser = parse_pointer, conflicts_with_all = ["key_header", "quoted_key"])]
-    key_body: Option<String>,
     /// Sends the key in quotes, as the draft writes it; most servers expect it without
-    #[arg(long)]
+    #[arg(long, conflicts_with = "key_body")]
     quoted_key: bool,
     /// The JSON Pointer of a value of the response that does not count, with all below it, where * is any name or index; may be given
     /// several times
@@ -47,59 +37,27 @@ pub(super) struct ProbeArguments {
     /// The number of duplicates that are sent at once
     #[arg(long, value_name = "NUMBER", default_value = "5", value_parser = RangedU64ValueParser::<usize>::new().range(2..=20))]
     duplicates: usize,
-    /// The longest wait for a connection, and for a response
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = config::parse_duration)]
-    timeout: Duration,
-    /// The certificate authorities that the server is verified with, as a PEM file, instead of the system's
-    #[arg(long, value_name = "FILE")]
-    cacert: Option<String>,
-    /// Confirms that the operation may be executed several times on a server that is not this machine
-    #[arg(long)]
-    yes: bool,
-    /// Prints JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// Checks a JSON Pointer to a value within a body.
-fn parse_pointer(text: &str) -> Result<String, String> {
-    Pointer::parse(text).map_err(|error| error.to_string())?;
-    if text.is_empty() { Err("is the whole body: name a value in it".into()) } else { Ok(text.to_owned()) }
+    #[command(flatten)]
+    endpoint: EndpointArguments,
 }
 
 pub(super) fn run(arguments: ProbeArguments) -> Result<(), CommandError> {
-    let (is_json, is_confirmed) = (arguments.json, arguments.yes);
-    let plan = arguments.into_plan()?;
+    let (plan, shared) = arguments.into_plan()?;
     let authority = &plan.endpoint.authority;
-    if !is_confirmed && !plan.endpoint.is_loopback() {
-        let (count, host) = (plan.requests_max(), authority.host());
-        return Err(CommandError::Usage(format!(
-            "this sends up to {count} requests to {host}, and each may execute the operation: use a test account, and say --yes"
-        )));
-    }
+    let (count, host) = (plan.requests_max(), authority.host());
+    let effect = format!("this sends up to {count} requests to {host}, and each may execute the operation");
+    shared.require_confirmation(&plan.endpoint, &effect)?;
     let unreachable = |reason| CommandError::Unreachable(format!("{authority}: {reason}"));
     let report = block_on(async { probe(&plan).await.map_err(unreachable) })?;
-    print(&if is_json { report.to_json() } else { report.to_text() })?;
-    report.failure().map_or(Ok(()), |failure| Err(failed(failure)))
+    shared.publish(&report)
 }
 
 impl ProbeArguments {
-    fn into_plan(self) -> Result<ProbePlan, CommandError> {
+    fn into_plan(self) -> Result<(ProbePlan, EndpointArguments), CommandError> {
         let usage = CommandError::Usage;
-        let cacert = self.cacert;
-        let authorities = || match &cacert {
-            None => Ok(Authorities::from_system()),
-            Some(file) => {
-                let text = std::fs::read(file).map_err(|error| format!("cannot be probed: {file}: {error}"))?;
-                Authorities::parse(&text).map_err(|problem| format!("cannot be probed: {file} {problem}"))
-            }
-        };
-        let endpoint = ProbedEndpoint::parse(&self.url, authorities, self.timeout);
-        let endpoint = endpoint.map_err(|problem| usage(format!("the URL {problem}")))?;
-        let key_place = match self.key_body {
-            Some(pointer) => ProbeKeyPlace::Body(pointer),
-            None => ProbeKeyPlace::Field { name: self.key_header, is_quoted: self.quoted_key },
-        };
+        let shared = self.endpoint;
+        let endpoint = shared.endpoint(&self.url)?;
+        let key_place = shared.key_place(self.quoted_key);
         let fields: HeaderMap = self.headers.into_iter().collect();
         if let ProbeKeyPlace::Field { name, .. } = &key_place
             && fields.contains_key(name)
@@ -122,7 +80,7 @@ impl ProbeArguments {
         };
         let no_place = |pointer| format!("the body has no place for a key at {pointer}: it needs a JSON object there");
         match plan.missing_key_place().map(no_place) {
-            None => Ok(plan),
+            None => Ok((plan, shared)),
             Some(text) => Err(usage(text)),
         }
     }

@@ -29,6 +29,7 @@ mod store_trouble;
 
 mod clock_jumps;
 
+mod conform;
 mod crash;
 mod crash_at_start;
 mod crash_points;

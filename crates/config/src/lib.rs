@@ -57,6 +57,7 @@ pub use units::parse_duration;
 pub use upstream::UpstreamTarget;
 pub use upstream_tls::UpstreamTlsConfig;
 pub use value_origins::{ValueOrigin, ValueOrigins};
+pub use words::Word;
 
 mod admin;
 mod admin_token;

@@ -54,6 +54,11 @@ impl ProbedEndpoint {
         host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
     }
 
+    /// Whether the URL names no path.
+    pub fn is_whole_service(&self) -> bool {
+        self.path == "/"
+    }
+
     fn host(&self) -> &str {
         self.authority.host().trim_start_matches('[').trim_end_matches(']')
     }

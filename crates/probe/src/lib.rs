@@ -1,4 +1,5 @@
-//! A black-box test of any service's idempotency keys, against draft-ietf-httpapi-idempotency-key-header.
+//! Two black-box tests against draft-ietf-httpapi-idempotency-key-header: of any service's idempotency keys ([`probe`]), and of
+//! any client's retries ([`conform`]).
 //!
 //! [`finding`] and [`report`] are the words of the result, which know nothing of how it was found.
 
@@ -14,12 +15,14 @@ use finding::{Finding, IdempotencyCheck};
 use judge::Baseline;
 use oncegate_domain::rfc3339;
 use plan::draw_key;
-use report::{CheckedExpectation, IdempotencyReport};
+use report::{CheckedExpectation, IdempotencyReport, ReportWords};
 use response::{NoResponse, ProbedResponse, ProbedResult};
 
 pub use endpoint::ProbedEndpoint;
 pub use plan::{ProbeKeyPlace, ProbePlan};
 
+mod badge;
+pub mod conform;
 mod endpoint;
 pub mod finding;
 mod judge;
@@ -55,6 +58,7 @@ fn report(plan: &ProbePlan, requests: usize, at: &str, checks: Vec<CheckedExpect
     let fields = list(" and the fields", &fields.keys().map(HeaderName::as_str).collect::<Vec<_>>());
     let left_out = list(" and not the values at", &ignored.iter().map(String::as_str).collect::<Vec<_>>());
     IdempotencyReport {
+        words: ReportWords::SERVER,
         subject: format!("{method} {url}"),
         procedure: format!(
             "oncegate {} sent {requests} requests on {at}, with the key in {key_place}{fields}.",
@@ -63,6 +67,7 @@ fn report(plan: &ProbePlan, requests: usize, at: &str, checks: Vec<CheckedExpect
         comparison: format!(
             "Compared: status, Location, Content-Location and body (JSON by its values), no other fields{left_out}."
         ),
+        list: titles_by_key(&checks).iter().map(|(key, titles)| format!("`{key}`: {}", titles.join("; "))).collect(),
         facts: json!({
             "url": url,
             "method": method.as_str(),
@@ -73,6 +78,22 @@ fn report(plan: &ProbePlan, requests: usize, at: &str, checks: Vec<CheckedExpect
         }),
         checks,
     }
+}
+
+/// The keys in the order of their first use, each with its uses.
+fn titles_by_key(checks: &[CheckedExpectation]) -> Vec<(&str, Vec<&str>)> {
+    let uses = checks.iter().flat_map(|check| {
+        let own = check.own_key.as_deref().map(|key| (key, "another body, its own key"));
+        check.key.as_deref().map(|key| (key, check.check.title)).into_iter().chain(own)
+    });
+    let mut keys: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (key, title) in uses {
+        match keys.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, titles)) => titles.push(title),
+            None => keys.push((key, vec![title])),
+        }
+    }
+    keys
 }
 
 /// Sends the requests of a plan, and counts them.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use http::StatusCode;
 use serde_json::{Value, json};
 
+use super::badge;
 use super::finding::{Conclusion, Finding, IdempotencyCheck};
 use oncegate_telemetry::terminal::escape_invisible;
 
@@ -31,14 +32,55 @@ pub struct CheckedExpectation {
     pub sent: Option<String>,
 }
 
+/// The words in which the report on a server differs from that on a client.
+pub struct ReportWords {
+    /// The verdict that no check breaks, in the heading.
+    holds: &'static str,
+    /// The verdict that a check is broken.
+    broken: &'static str,
+    /// The verdict that nobody can tell.
+    unclear: &'static str,
+    /// The titles of the last two columns.
+    columns: [&'static str; 2],
+    /// The title of the list below the table.
+    list: &'static str,
+    /// The left half of the badge.
+    badge: &'static str,
+}
+
+impl ReportWords {
+    /// The report on a server.
+    pub(crate) const SERVER: Self = Self {
+        holds: "it holds",
+        broken: "it does not hold",
+        unclear: "the responses do not show whether it holds",
+        columns: ["the draft expects", "came back"],
+        list: "Keys, to find the requests in the server's log",
+        badge: "idempotency keys",
+    };
+    /// The report on a client.
+    pub(crate) const CLIENT: Self = Self {
+        holds: "the client holds",
+        broken: "the client does not hold",
+        unclear: "the requests do not show whether the client holds",
+        columns: ["expected", "observed"],
+        list: "Operations, and the answers that the client got",
+        badge: "idempotent client",
+    };
+}
+
 /// The results of all checks, and what they are about.
 pub struct IdempotencyReport {
+    /// The words of its kind.
+    pub words: ReportWords,
     /// The heading, such as `POST http://127.0.0.1/pay`.
     pub subject: String,
     /// The sentence that says how it was checked.
     pub procedure: String,
     /// The sentence that says what was compared.
     pub comparison: String,
+    /// The lines of the list below the table.
+    pub list: Vec<String>,
     /// The members of the JSON object that only this kind of report has.
     pub facts: Value,
     /// The results, in the order of the table.
@@ -114,7 +156,8 @@ impl IdempotencyReport {
 
     /// Returns the report as a text in Markdown.
     pub fn to_text(&self) -> String {
-        let mut rows = vec![["check", "verdict", "the draft expects", "came back"].map(str::to_owned)];
+        let Self { words, procedure, comparison, .. } = self;
+        let mut rows = vec![["check", "verdict", words.columns[0], words.columns[1]].map(str::to_owned)];
         rows.extend(self.checks.iter().map(|check| {
             let IdempotencyCheck { title, expected, .. } = check.check;
             let verdict = check.conclusion().name().replace('-', " ");
@@ -130,35 +173,22 @@ impl IdempotencyReport {
         let mut table = line(&rows[0]);
         table.push_str("|---|---|---|---|\n");
         table.extend(rows[1..].iter().map(line));
-        let keys: String =
-            self.titles_by_key().iter().map(|(key, titles)| format!("- `{key}`: {}\n", titles.join("; "))).collect();
+        let list: String = self.list.iter().map(|line| format!("- {}\n", escape_invisible(line))).collect();
         let verdict = match self.conclusion() {
-            Conclusion::Holds | Conclusion::Info => "it holds",
-            Conclusion::Broken => "it does not hold",
-            Conclusion::CannotTell => "the responses do not show whether it holds",
+            Conclusion::Holds | Conclusion::Info => words.holds,
+            Conclusion::Broken => words.broken,
+            Conclusion::CannotTell => words.unclear,
         };
-        let Self { procedure, comparison, .. } = self;
         format!(
-            "{}: {verdict}\n\n{procedure}\nExpectations: {DRAFT}.\n\n{table}\n{comparison}\n\
-             Keys, to find the requests in the server's log:\n\n{keys}",
+            "{}: {verdict}\n\n{procedure}\nExpectations: {DRAFT}.\n\n{table}\n{comparison}\n{}:\n\n{list}",
             escape_invisible(&self.subject),
+            words.list,
         )
     }
 
-    /// The keys in the order of their first use, each with its uses.
-    fn titles_by_key(&self) -> Vec<(&str, Vec<&str>)> {
-        let uses = self.checks.iter().flat_map(|check| {
-            let own = check.own_key.as_deref().map(|key| (key, "another body, its own key"));
-            check.key.as_deref().map(|key| (key, check.check.title)).into_iter().chain(own)
-        });
-        let mut keys: Vec<(&str, Vec<&str>)> = Vec::new();
-        for (key, title) in uses {
-            match keys.iter_mut().find(|(known, _)| *known == key) {
-                Some((_, titles)) => titles.push(title),
-                None => keys.push((key, vec![title])),
-            }
-        }
-        keys
+    /// Returns the verdict as a picture in SVG, with a line break at its end.
+    pub fn to_badge(&self) -> String {
+        badge::draw(self.words.badge, self.conclusion())
     }
 
     /// Returns the report as JSON, with a line break at its end.

@@ -72,6 +72,12 @@ impl ProbedResponse {
         field.map(|(name, value)| format!("{name}: {:.MARKER_CHARS_MAX$}", value.to_str().unwrap_or_default()))
     }
 
+    /// Whether the operation was executed for this very response: it is not marked as a replay.
+    pub(crate) fn is_execution(&self) -> bool {
+        self.meaning() == StatusMeaning::Executed
+            && !self.headers.iter().any(|(name, value)| is_replay_marker(name, value))
+    }
+
     /// Returns the URLs that a refusal names as its documentation: the `type` of its problem document, and links.
     pub(crate) fn documentation(&self) -> BTreeSet<String> {
         let body: Value = serde_json::from_slice(&self.body).unwrap_or_default();
