@@ -241,7 +241,8 @@ fn init_writes_a_valid_file_for_each_use_each_caller_and_each_store() {
     for what in uses.into_iter().chain(["payments,webhooks,graphql", "orders=/v2/orders/{id}/items"]) {
         for caller in callers {
             let folder = Folder::with(&[]);
-            let arguments = ["init", "--upstream", "http://127.0.0.1:3000", "--for", what];
+            let upstream = if what == "grpc" { "h2c://127.0.0.1:3000" } else { "http://127.0.0.1:3000" };
+            let arguments = ["init", "--upstream", upstream, "--for", what];
             let written = run_in(&folder, &[], &[&arguments[..], caller].concat());
             assert_eq!(written.code, 0, "{what} {caller:?}: {}", written.err);
             assert!(written.out.contains("oncegate check -c oncegate.toml"), "the next command: {}", written.out);
@@ -280,6 +281,7 @@ fn init_changes_no_file_and_says_which_flag_is_missing_where_nobody_can_be_asked
         (&complete[..3], "--for is missing", 2),
         (&["init", "--for", "payments"][..], "--upstream is missing", 2),
         (&["init", "--upstream", "http://h", "--for", "payment"][..], "payments, orders", 2),
+        (&["init", "--upstream", "http://h", "--for", "grpc"][..], "h2c://", 2),
         (&["init", "--upstream", "ftp://h", "--for", "payments"][..], "upstream", 78),
         (&["init", "--upstream", "http://h", "--for", "payments", "--callers", "jwt"][..], "--issuer is missing", 2),
     ] {

@@ -25,7 +25,7 @@ pub(super) struct InitArguments {
     /// The uses are payments, orders, uploads, model-api, webhooks, graphql, grpc and mcp.
     #[arg(long = "for", value_name = "USE[=PATH]", value_delimiter = ',', value_parser = parse_use)]
     uses: Vec<(Use, Option<String>)>,
-    /// What says who a request's caller is
+    /// What says who a request's caller is [default: api-key]
     #[arg(long, value_enum)]
     callers: Option<Callers>,
     /// The issuer of the callers' tokens, for --callers jwt
@@ -34,7 +34,7 @@ pub(super) struct InitArguments {
     /// The audience that the callers' tokens name, for --callers jwt
     #[arg(long, value_name = "NAME")]
     audience: Option<String>,
-    /// The place of keys: sqlite:FILE for one instance, postgres://… for any number
+    /// The place of keys: sqlite:FILE for one instance, postgres://… for any number [default: sqlite:oncegate.db]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// An OpenAPI document (3.0 or 3.1): each POST and PATCH operation gets a route of the first use
@@ -87,7 +87,8 @@ impl Use {
             ),
             Self::ModelApi => (
                 "/v1/chat/completions",
-                "# Events reach the client as they come, and a retry joins the running response or gets the whole one.\n\
+                "key = { required = true }   # OpenAI's clients send none by themselves, and without one nothing is guarded\n\
+                 # Events reach the client as they come, and a retry joins the running response or gets the whole one.\n\
                  in_flight = \"wait\"\n\
                  wait_timeout = \"60s\"\n\
                  upstream_timeout = \"120s\"   # until the first event\n\
@@ -105,7 +106,10 @@ impl Use {
                 "/package.Service/Method",
                 "# One route for each method that changes something. The upstream must be h2c:// or https://.\n",
             ),
-            Self::Mcp => ("/mcp", "dialect = \"mcp\"   # tool calls with a key are guarded, everything else passes\n"),
+            Self::Mcp => (
+                "/mcp",
+                "dialect = \"mcp\"   # tool calls with a key are guarded; those without one, and everything else, pass\n",
+            ),
         }
     }
 
@@ -129,6 +133,10 @@ pub(super) fn run(mut arguments: InitArguments) -> Result<(), CommandError> {
         )));
     }
     arguments.ask_for_the_rest()?;
+    let upstream = arguments.upstream.as_deref().unwrap_or_default();
+    if arguments.uses.iter().any(|(kind, _)| *kind == Use::Grpc) && upstream.starts_with("http://") {
+        return Err(CommandError::Usage("gRPC needs HTTP/2: write --upstream as h2c://HOST:PORT or https://…".into()));
+    }
     let text = arguments.compose()?;
     write_checked(&arguments.output, &text)?;
     let file = arguments.output.display();
@@ -250,8 +258,9 @@ fn answer<T>(
     loop {
         if !asks {
             let default = default.filter(|_| flag != "--upstream" && flag != "--for");
-            let text =
-                default.ok_or_else(|| CommandError::Usage(format!("{flag} is missing, and nobody can be asked")))?;
+            let text = default.ok_or_else(|| {
+                CommandError::Usage(format!("{flag} is missing, and nobody can be asked: {question}"))
+            })?;
             return read(text.to_owned()).map_err(CommandError::Usage);
         }
         let shown = default.map_or_else(String::new, |default| format!(" [{default}]"));

@@ -191,6 +191,10 @@ impl HandOn {
             StreamStatus::Attached | StreamStatus::Open => match trailers_of_stream(&answer) {
                 Some((status, trailers)) => {
                     self.context.note_status(status);
+                    if status == OncegateStatus::Unstored {
+                        // An end alone says that the response is stored.
+                        return self.writer.end_if_told(trailers);
+                    }
                     trailers
                 }
                 None => return cut("its key was completed with another response before its end"),

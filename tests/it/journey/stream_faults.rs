@@ -175,10 +175,15 @@ async fn a_stream_whose_outcome_waits_for_the_store_says_so_at_its_end_and_holds
     let (world, wire) = remote(|setup| setup.store(long_lease).route(&route("pay", ""))).await;
     let feed = feed(&world, EVENTS);
     let (first, head) = open(pay(&world, "k-1")).await;
+    // The same response for a client that takes no trailers.
+    let other = world.pay("k-1").field("Prefer", "wait=5");
+    let (other, other_head) = open(other).await;
     let body = "x".repeat(64 << 10);
     feed.send(&*body);
     wire.cut();
     feed.end();
+    let (came, whole) = read(other, other_head).await;
+    assert_eq!((came.len(), whole), (body.len(), None), "an end alone would say that it is stored");
     let first = read(first, head).await.1.unwrap();
     assert_eq!((&*first.text(), trailer(&first.trailers, "oncegate-status")), (&*body, Some("unstored")));
     let held = async || Metrics::of(&world.proxy).await.get("oncegate_held_body_bytes");

@@ -70,6 +70,8 @@ struct State {
 #[derive(Debug)]
 enum BodyEnd {
     Broken,
+    /// The trailers say what the end means, so a reader without trailers must not see one.
+    Told(HeaderMap),
     Whole(HeaderMap),
 }
 
@@ -193,6 +195,11 @@ impl StreamWriter {
     /// Ends the body.
     pub fn end(self, trailers: HeaderMap) {
         self.0.change(|state| state.end = Some(BodyEnd::Whole(trailers)));
+    }
+
+    /// Ends the body for the readers that take trailers, and breaks it off for the others.
+    pub fn end_if_told(self, trailers: HeaderMap) {
+        self.0.change(|state| state.end = Some(BodyEnd::Told(trailers)));
     }
 }
 
@@ -332,7 +339,10 @@ impl StreamReader {
                 Poll::Pending
             }
             Some(BodyEnd::Broken) => Poll::Ready(Some(Err("the body broke off".into()))),
-            Some(BodyEnd::Whole(trailers)) => {
+            Some(BodyEnd::Told(_)) if !self.accepts_trailers => {
+                Poll::Ready(Some(Err("its end cannot be told without trailers".into())))
+            }
+            Some(BodyEnd::Told(trailers) | BodyEnd::Whole(trailers)) => {
                 let has_them = std::mem::replace(&mut place.has_trailers, true);
                 if !self.accepts_trailers || has_them {
                     return Poll::Ready(None);

@@ -176,7 +176,7 @@ impl LinkServer {
 
     /// Makes an answer as Oncegate makes it.
     async fn refuse(&self, refusal: &Refusal) -> ProbedResponse {
-        let (head, body) = AnswerShape::from(self.timing.dialect).render(refusal, PROBLEM_BASE).into_parts();
+        let (head, body) = AnswerShape::from(self.timing.dialect).render(refusal, PROBLEM_BASE, None).into_parts();
         let body = body.collect().await.expect("the body of a refusal is in memory").to_bytes();
         ProbedResponse { status: head.status, headers: head.headers, body }
     }
