@@ -111,7 +111,7 @@ impl Gate {
         let mut taker = DeliveryTaker { instance, sealed: guarded.seal(), context };
         let claim = self.claim(&mut taker, &mut guarded, may_accept.clone().map(drop)).await;
         match (&claim, may_accept) {
-            (Ok(Claim::Mine(IsNew(true))), _) => self.note_same_body(&guarded),
+            (Ok(Claim::Mine(_)), _) => self.note_same_body(&guarded),
             (_, Ok(check)) => self.drop_same_body(&guarded, check),
             (_, Err(_)) => {}
         }

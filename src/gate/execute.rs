@@ -99,7 +99,8 @@ impl Gate {
         let claim = self.claim(&mut taker, &mut guarded, checked.clone().map(drop)).await;
         let AttemptTaker { mut entry, reserving_since, .. } = taker;
         match (&claim, checked) {
-            (Ok(Claim::Mine(lease)), _) if lease.attempt == 1 => self.note_same_body(&guarded),
+            // A later attempt too: the first one was forgotten when it was released.
+            (Ok(Claim::Mine(_)), _) => self.note_same_body(&guarded),
             (_, Ok(check)) => self.drop_same_body(&guarded, check),
             (_, Err(_)) => {}
         }

@@ -1,5 +1,6 @@
 //! JSON-RPC 2.0: the operation and the id in a request, and the place of the id in a response.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -115,6 +116,16 @@ impl RpcMessage {
     }
 }
 
+/// Whether a body says that it is JSON-RPC 2.0: an object with `"jsonrpc": "2.0"`, or a list.
+pub fn is_declared(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Declaration {
+        jsonrpc: String,
+    }
+    first_byte(body) == Some(b'[')
+        || serde_json::from_slice::<Declaration>(body).is_ok_and(|declaration| declaration.jsonrpc == "2.0")
+}
+
 /// Writes a response with another id, and leaves every other byte as it is. `None` for a text that is no response, or has this id.
 pub fn with_id(response: &[u8], id: &RpcId) -> Option<Vec<u8>> {
     let place = find_response_id(response)?;
@@ -167,7 +178,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// The `name` in parameters; `None` where it is missing or no text.
+/// The `name` in parameters; `None` where it is missing or no text. A member that some servers take for it is an error.
 fn tool_name(params: &str) -> serde_json::Result<Option<String>> {
     #[derive(Deserialize)]
     struct Parameters<'a> {
@@ -178,6 +189,10 @@ fn tool_name(params: &str) -> serde_json::Result<Option<String>> {
         return Ok(None);
     }
     let name = serde_json::from_str::<Parameters<'_>>(params)?.name;
+    let members = serde_json::from_str::<BTreeMap<String, IgnoredAny>>(params)?;
+    if members.keys().any(|member| member != "name" && member.eq_ignore_ascii_case("name")) {
+        return Err(serde_json::Error::custom("a member that differs from `name` in case alone"));
+    }
     Ok(name.and_then(|name| serde_json::from_str(name.get()).ok()))
 }
 

@@ -50,12 +50,14 @@ impl ServiceStatus {
         }
     }
 
-    /// Whether the service refuses the caller, and not the request.
+    /// Whether the service refuses the caller, and not the request: its credentials, or that it has not paid.
     pub fn refuses_caller(self) -> bool {
         match self {
             Self::Grpc(status) => matches!(status, GrpcStatus::PermissionDenied | GrpcStatus::Unauthenticated),
             Self::GrpcMissing => false,
-            Self::Http(status) => matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN),
+            Self::Http(status) => {
+                matches!(status, StatusCode::UNAUTHORIZED | StatusCode::PAYMENT_REQUIRED | StatusCode::FORBIDDEN)
+            }
         }
     }
 
@@ -250,6 +252,7 @@ mod tests {
         let http = |code| ServiceStatus::from(StatusCode::from_u16(code).unwrap());
         let refuses = [
             http(401),
+            http(402),
             http(403),
             ServiceStatus::Grpc(GrpcStatus::PermissionDenied),
             ServiceStatus::Grpc(GrpcStatus::Unauthenticated),

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::header::CONTENT_ENCODING;
 use http::{Method, StatusCode, request};
 
 use super::fingerprinting::Fingerprinting;
 use super::key_location;
 use oncegate_config::{Dialect, Route};
-use oncegate_domain::jsonrpc::{RpcCall, RpcMessage, RpcOperation};
+use oncegate_domain::jsonrpc::{RpcCall, RpcMessage, RpcOperation, is_declared};
 use oncegate_http::protocol::graphql::GraphqlBodyForm;
 use oncegate_http::protocol::refusal::Refusal;
 
@@ -35,6 +36,11 @@ const GUARDED_BATCH: Refusal = Refusal::BadRequest(
     StatusCode::BAD_REQUEST,
     "The batch has a call that this route guards, with a key or on a route that requires one. The answer to a part of a batch cannot \
      be kept. Send each guarded call alone. Nothing of this batch was executed.",
+);
+
+const ENCODED: Refusal = Refusal::BadRequest(
+    StatusCode::UNSUPPORTED_MEDIA_TYPE,
+    "The operation is in the body, and the body has a Content-Encoding. Send it without.",
 );
 
 /// Whether the body has to be read to know if its route guards the request. Without a key, a request passes anyhow, unless its route
@@ -88,6 +94,13 @@ fn reader(head: &request::Parts, route: &Route) -> Option<OperationReader> {
 }
 
 fn read_jsonrpc(head: &request::Parts, body: &[u8], route: &Route) -> BodyOperation {
+    if !head.headers.get_all(CONTENT_ENCODING).iter().all(|coding| coding == "identity") {
+        return BodyOperation::Refused(ENCODED);
+    }
+    // UCP also has a REST binding, whose documents may have members of the same names.
+    if route.dialect == Dialect::Ucp && !is_declared(body) {
+        return BodyOperation::Unnamed;
+    }
     let places: Vec<_> = route.key.body_places().collect();
     match RpcMessage::read(body, route.dialect.names_tools(), &places) {
         RpcMessage::Call(call) if call.operation.is_among(&route.operations) => BodyOperation::Call(call),

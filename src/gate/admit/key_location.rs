@@ -48,6 +48,14 @@ pub(super) fn check_other_places(
             return Err(Refusal::KeyInvalid("The request has different keys in two fields."));
         }
     }
+    for source in &rule.sources {
+        if let KeySource::Payload(name, pointer) = source
+            && let Some(other) = in_payload(&head.headers, name, pointer)?
+            && Key::parse(&other, rule.syntax, limits)? != *key
+        {
+            return Err(Refusal::KeyInvalid("The request has different keys in two fields."));
+        }
+    }
     let in_body = body.map_or(Ok(None), |body| in_body(&head.headers, body, rule))?;
     match in_body {
         Some(other) if Key::parse(&other, rule.syntax, limits)? != *key => {

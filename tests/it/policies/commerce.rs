@@ -4,6 +4,7 @@ use base64::Engine;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 
+use crate::harness::operator::Operator;
 use crate::harness::{Answer, Hold, Request, Response, Store, World, on_both_stores, route};
 
 const SHORT: &str = "upstream_timeout = \"300ms\"\nconnect_timeout = \"100ms\"\nwait_timeout = \"200ms\"";
@@ -55,6 +56,21 @@ async fn a_lost_answer_to_a_payment_is_replayed_to_whoever_has_the_payment(store
         assert_eq!(paid(&world, method, &recoded).send().await.status, 409, "it is not the identical payment");
     }
     assert_eq!(world.upstream.calls(), 6);
+}
+
+#[tokio::test]
+async fn a_payment_that_is_refused_leaves_no_key_and_two_payments_of_one_request_must_agree() {
+    let world = paid_world(Store::sqlite(), "").await;
+    world.upstream.then(Answer::status(402).field("PAYMENT-REQUIRED", "e30="));
+    assert_eq!(paid(&world, "GET", &payment(Some(ID), "a")).send().await.oncegate_status(), Some("released"));
+    assert!(
+        Operator::of(&world.proxy).keys("").await.is_empty(),
+        "anybody could fill the store with worthless payments"
+    );
+    let both = paid(&world, "GET", &payment(Some(ID), "a"));
+    let both = both.field("X-PAYMENT", &payment(Some("another-payment-of-16-characters"), "a"));
+    assert_eq!(both.send().await.status, 400);
+    assert_eq!(world.upstream.calls(), 1);
 }
 
 #[tokio::test]
@@ -176,6 +192,14 @@ async fn a_ucp_checkout_over_rest_is_compared_by_its_whole_body() {
         let refusal = other.send().await;
         assert_eq!((refusal.status, &document(&refusal)["code"]), (409, &json!("key_reused")));
         assert!(document(&refusal)["content"].is_string());
+    }
+    // Documents whose members JSON-RPC has too, and which do not say that they are of it.
+    for (number, body) in
+        [r#"{"id":"x","method":"express"}"#, r#"{"error":"none"}"#, r#"{"method":"express"}"#].into_iter().enumerate()
+    {
+        let request = world.post("/pay").key(&format!("rest-{number}")).json(body);
+        assert_eq!(request.send().await.oncegate_status(), Some("executed"), "{body}");
+        assert_eq!(request.send().await.oncegate_status(), Some("replayed"), "{body}");
     }
     world.upstream.then(Answer::never());
     let lost = |id: &str| world.post("/pay").key(id).json("{}");

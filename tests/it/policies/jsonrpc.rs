@@ -207,6 +207,12 @@ async fn only_the_operations_of_a_route_need_a_key() {
         let response = call(&world, &tool(json!(1), name, key, json!({}))).send().await;
         assert_eq!(response.oncegate_status(), status, "{name}");
     }
+    // A server may take `Name` for `name`, or decode what this route cannot read.
+    let doubtful =
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": "show", "Name": "pay" } });
+    assert_eq!(call(&world, &doubtful).send().await.oncegate_status(), Some("rejected"));
+    let encoded = call(&world, &tool(json!(1), "pay", None, json!({}))).key("k-9").field("Content-Encoding", "gzip");
+    assert_eq!(encoded.send().await.oncegate_status(), Some("rejected"));
     assert_eq!(error(&call(&world, &json!([tool(json!(1), "pay", None, json!({}))])).send().await).1, -32_600);
     assert_eq!(call(&world, &json!([tool(json!(1), "show", None, json!({}))])).send().await.status, 201);
 }
