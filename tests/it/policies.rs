@@ -17,6 +17,7 @@ mod grpc;
 mod jsonrpc;
 mod key_limits;
 mod keys;
+mod kind;
 mod late_retries;
 mod live_keys;
 mod loops;

@@ -1,7 +1,7 @@
 //! A lossy link between a client and a service, and the verdict on the client's retries.
 //!
 //! The link forwards each request of an operation to the service, and loses, cuts, delays, doubles or replaces the answer by a seeded
-//! [`plan`]. It writes down what the client sends next; [`judge`] makes findings of that.
+//! `plan`. It writes down what the client sends next; `judge` makes findings of that.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -115,7 +115,7 @@ async fn a_partition_is_given_up_once_its_attempt_is_settled_or_the_drain_is_ove
         assert_eq!(tokio::join!(joining, release).0, 1);
         let line = world.proxy.wait_for_log("partitions are taken by the group").await;
         let taken: usize = line["partitions"].as_str().unwrap().rsplit('/').next().unwrap().parse().unwrap();
-        assert_eq!(broker.committed(&topic).await[taken], if is_settled_before { 1 } else { -1 }, "{drain}");
+        assert_eq!(broker.committed(&topic).await[taken].max(0), i64::from(is_settled_before), "{drain}");
         hold.release();
         broker.ask(json!(["leave"])).await;
         // What was not committed is read again, and executed once.

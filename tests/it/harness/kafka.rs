@@ -173,8 +173,8 @@ pub fn group(topic: &str) -> String {
 pub fn consumer(broker: &KafkaBroker, topic: &str, lines: &str) -> String {
     let (brokers, group) = (json!(broker.addresses()), group(topic));
     format!(
-        "route = \"pay\"\nscope = [\"none\"]\nkafka.brokers = {brokers}\nkafka.topics = [{topic:?}]\nkafka.group = {group:?}\n\
-         kafka.dead_letter_topic = \"{topic}.dead\"\nkafka.session_timeout = \"6s\"\n{lines}"
+        "route = \"pay\"\nscope = [\"none\"]\nkafka.brokers = {brokers}\nkafka.topics = [{topic:?}]\nkafka.group = {group:?}\
+         \nkafka.dead_letter_topic = \"{topic}.dead\"\nkafka.session_timeout = \"6s\"\n{lines}"
     )
 }
 

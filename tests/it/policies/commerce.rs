@@ -200,6 +200,9 @@ async fn a_ucp_checkout_over_rest_is_compared_by_its_whole_body() {
         let request = world.post("/pay").key(&format!("rest-{number}")).json(body);
         assert_eq!(request.send().await.oncegate_status(), Some("executed"), "{body}");
         assert_eq!(request.send().await.oncegate_status(), Some("replayed"), "{body}");
+        let other = body.replace('}', ",\"quantity\":2}");
+        let other = world.post("/pay").key(&format!("rest-{number}")).json(&other).send().await;
+        assert_eq!(other.status, 409, "its whole document counts: {body}");
     }
     world.upstream.then(Answer::never());
     let lost = |id: &str| world.post("/pay").key(id).json("{}");

@@ -19,13 +19,14 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether a line sets the key: by itself, or in an inline table.
+/// Whether a line sets the key: by itself, in an inline table, or with the table before a dot.
 fn writes(line: &str, table: Option<&str>, name: &str) -> bool {
     let inside = match table {
         None => Some(line),
         Some(table) => assigned(line, table),
     };
-    inside.is_some_and(|line| assigned(line, name).is_some())
+    let dotted = table.is_some_and(|table| assigned(line, &format!("{table}.{name}")).is_some());
+    dotted || inside.is_some_and(|line| assigned(line, name).is_some())
 }
 
 /// The text after `name =`, in TOML within a string literal of a line of Rust.

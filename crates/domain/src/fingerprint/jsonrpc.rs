@@ -3,11 +3,14 @@
 
 use canonical_json::{Pointer, Selection, canonicalize_selected};
 
-use crate::jsonrpc::RpcMessage;
+use crate::jsonrpc::{RpcMessage, is_declared};
 
-/// The values of the method and the parameters that the selection keeps. `None` for a body that is no single request: it is compared as
-/// any other.
+/// The values of the method and the parameters that the selection keeps. `None` for a body that is no single request, or does not say that
+/// it is of JSON-RPC 2.0, as a document of another API with a member `method`: it is compared as any other.
 pub(super) fn canonical(body: &[u8], selection: &Selection) -> Option<Vec<u8>> {
+    if !is_declared(body) {
+        return None;
+    }
     let (RpcMessage::Call(_) | RpcMessage::Notification(_)) = RpcMessage::read(body, false, &[]) else { return None };
     let pointer = |text| Pointer::parse(text).expect("it starts with a slash");
     let mut selection = selection.clone();
@@ -33,15 +36,22 @@ mod tests {
         assert!(first.is_some());
         for (body, is_same) in [
             (r#"{"id":"b","params":{"amount":5.0},"method":"pay","jsonrpc":"2.0"}"#, true),
-            (r#"{"id":2,"method":"pay","params":{"_meta":{},"amount":5,"at":7}}"#, true),
-            (r#"{"id":1,"method":"pay","params":{"amount":6}}"#, false),
-            (r#"{"id":1,"method":"refund","params":{"amount":5}}"#, false),
-            (r#"{"id":1,"method":"pay","params":{"amount":5,"a":{"_meta":1}}}"#, false),
-            (r#"{"id":1,"method":"pay"}"#, false),
+            (r#"{"jsonrpc":"2.0","id":2,"method":"pay","params":{"_meta":{},"amount":5,"at":7}}"#, true),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"pay","params":{"amount":6}}"#, false),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"refund","params":{"amount":5}}"#, false),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"pay","params":{"amount":5,"a":{"_meta":1}}}"#, false),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"pay"}"#, false),
         ] {
             assert_eq!(of(body) == first, is_same, "{body}");
         }
-        for no_request in [r#"[{"id":1,"method":"pay"}]"#, r#"{"amount":5}"#, r#"{"id":1,"result":1}"#, "", "pay"] {
+        for no_request in [
+            r#"[{"id":1,"method":"pay"}]"#,
+            r#"{"amount":5}"#,
+            r#"{"id":1,"result":1}"#,
+            r#"{"id":1,"method":"pay"}"#,
+            "",
+            "pay",
+        ] {
             assert_eq!(of(no_request), None, "{no_request}");
         }
     }
