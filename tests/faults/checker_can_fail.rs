@@ -64,14 +64,16 @@ pub fn call(op: u64, key: &str, number: u64, (began, ended): (u64, u64), was_ref
     ServiceCall { op, name: name(key), attempt, began: at(began), ended: at(ended), was_refused }
 }
 
-/// A key that is executed once and replayed again and again, plus these requests and effects.
+/// Four keys that are executed once and replayed, plus these requests and effects.
 pub fn history(ops: Vec<Op>, effects: Vec<Effect>) -> History {
     let mut history = History { ops, effects, ..History::default() };
     history.faults.insert("kill".to_owned(), 1);
-    history.ops.push(op(900, "good", carries("executed", 900)));
-    history.ops.extend((901..912).map(|number| op(number, "good", carries("replayed", 900))));
-    history.ops.push(last(912, "good", carries("replayed", 900)));
-    history.effects.push(effect(900, 900, "good", 1));
+    for (number, key) in (900..).step_by(3).zip(["good", "better", "fine", "well"]) {
+        history.ops.push(op(number, key, carries("executed", number)));
+        history.ops.push(op(number + 1, key, carries("replayed", number)));
+        history.ops.push(last(number + 2, key, carries("replayed", number)));
+        history.effects.push(effect(number, number, key, 1));
+    }
     history
 }
 
@@ -514,7 +516,7 @@ fn an_effect_without_a_request_is_found() {
 
 #[test]
 fn a_run_without_enough_successes_or_faults_is_found() {
-    let unavailable = (1..20).map(|id| op(id, "k", refusal(503, "rejected", "store-unavailable")));
+    let unavailable = (1..20).map(|id| op(id, &format!("k-{id}"), refusal(503, "rejected", "store-unavailable")));
     let ops = unavailable.chain([last(20, "k", refusal(409, "unknown", "outcome-unknown"))]).collect();
     breaks(ops, vec![], Rule::NotVacuous);
     let mut peaceful = history(vec![], vec![]);

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::checker::{Breach, Policy, Rules, check};
+use crate::checker::{Breach, Policy, Rules, check, keys_that_succeeded};
 use crate::clients::ClientPool;
 use crate::deployment::{Deployment, LEASE, MessageQueue, SWEEP, StoreKind};
 use crate::fault::{Fault, Injection};
@@ -412,13 +412,13 @@ fn summary(seed: u64, lasted: Duration, history: &History, report: &Report) -> S
         spurious += usize::from(op.kind() == Some(AnswerKind::Unknown) && !executed.contains(&op.name));
     }
     let during: usize = kinds.values().sum();
-    let succeeded = history.ops.iter().filter(|op| !op.last && op.succeeded()).count();
+    let (succeeded, keys) = keys_that_succeeded(history);
     format!(
-        "seed {seed:#x}, {lasted:.1?}: faults {:?}\n  requests {during}, {} % succeeded: {kinds:?}\n  \
-         keys {}, effects {}; at the end {ends:?}, of the unknown {spurious} never executed; {report:?}",
+        "seed {seed:#x}, {lasted:.1?}: faults {:?}\n  requests {during}: {kinds:?}\n  \
+         keys {}, {} % succeeded, effects {}; at the end {ends:?}, of the unknown {spurious} never executed; {report:?}",
         history.faults,
-        succeeded * 100 / during.max(1),
         ends.values().sum::<usize>(),
+        succeeded * 100 / keys.max(1),
         history.effects.len(),
     )
 }
