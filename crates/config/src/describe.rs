@@ -106,7 +106,7 @@ fn describe_consumer(lines: &mut DescriptionTable, consumer: &Consumer) {
             (format!("{} of {}", source.queue, source.broker), dead.unwrap_or_else(|| "rejected".into()))
         }
         MessageSource::Kafka(source) => {
-            let (topics, brokers) = (source.topics.join(", "), source.brokers.join(", "));
+            let (topics, brokers) = (source.topics.join(", "), source.cluster.brokers.join(", "));
             let dead = format!("to the topic {}", source.dead_letter_topic);
             (format!("{topics} of {brokers}, group {}, order {}", source.group, source.order.word()), dead)
         }

@@ -37,7 +37,7 @@ pub(super) fn collect(config: &Config) -> Vec<String> {
         }
     }
     for source in config.consumers.iter().filter_map(|consumer| consumer.source.kafka()) {
-        if source.exposes_password() {
+        if source.cluster.exposes_password() {
             warnings.push(format!(
                 "kafka of group `{}`: its password crosses the network in cleartext, and anybody in between can read it: write \
                  `tls = true`, or a `sasl` of scram",
