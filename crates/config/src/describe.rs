@@ -51,6 +51,12 @@ pub fn describe(config: &Config) -> String {
     for consumer in &config.consumers {
         describe_consumer(&mut lines, consumer);
     }
+    for sink in &config.events {
+        let types: Vec<_> = sink.types.iter().map(|kind| kind.word()).collect();
+        let body = if sink.body { ", with the body" } else { "" };
+        let (routes, types) = (sink.routes.join(", "), types.join(", "));
+        lines.row(&format!("events {}", sink.name), &format!("{types} of {routes} to {}{body}", sink.target));
+    }
     lines.text
 }
 
