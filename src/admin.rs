@@ -24,8 +24,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::instance::Instance;
-use Endpoint::{Keys, Service};
+use Endpoint::{Events, Keys, Service};
 use auth::{Access, AccessDenied};
+use events::EventMethod;
 use guesses::TokenGuesses;
 use key_admin::problem::{ApiProblem, ProblemCode};
 use key_admin::{AdminMethod, AdminRequest, BODY_BYTES_MAX, KeyAdmin};
@@ -39,6 +40,7 @@ use services::ServiceMethod;
 use tokens::AdminTokens;
 
 mod auth;
+mod events;
 mod guesses;
 mod health;
 pub(crate) mod key_admin;
@@ -65,6 +67,7 @@ enum Endpoint {
     Health,
     Drain,
     DrainState,
+    Events(EventMethod),
     Keys(AdminMethod),
     Metrics,
     Readiness,
@@ -72,13 +75,15 @@ enum Endpoint {
 }
 
 /// The path, method and access of each endpoint. `GET` answers `HEAD` too. `{id}` is one segment.
-const TABLE: [(&str, Method, Access, Endpoint); 17] = [
+const TABLE: [(&str, Method, Access, Endpoint); 19] = [
     ("/healthz", Method::GET, Access::Anybody, Endpoint::Health),
     ("/readyz", Method::GET, Access::Anybody, Endpoint::Readiness),
     ("/metrics", Method::GET, Access::Anybody, Endpoint::Metrics),
     ("/api/v1/drain", Method::GET, Access::Operators, Endpoint::DrainState),
     ("/api/v1/drain", Method::POST, Access::Operators, Endpoint::Drain),
     ("/api/v1/audit", Method::GET, Access::Operators, Keys(AdminMethod::Audit)),
+    ("/api/v1/events", Method::GET, Access::Operators, Events(EventMethod::List)),
+    ("/api/v1/events/{id}/requeue", Method::POST, Access::Operators, Events(EventMethod::Requeue)),
     ("/api/v1/keys", Method::GET, Access::Operators, Keys(AdminMethod::List)),
     ("/api/v1/keys/actions", Method::POST, Access::Operators, Keys(AdminMethod::BulkChange)),
     ("/api/v1/keys/{id}", Method::DELETE, Access::Operators, Keys(AdminMethod::Purge)),
@@ -162,7 +167,7 @@ impl AdminListener {
     }
 
     async fn call(&self, endpoint: Endpoint, request: Request<RequestBody>, peer: IpAddr) -> Response<Body> {
-        if matches!(endpoint, Keys(_) | Service(_)) && !self.instance.joined.is_cancelled() {
+        if matches!(endpoint, Events(_) | Keys(_) | Service(_)) && !self.instance.joined.is_cancelled() {
             return refuse(&ApiProblem::new(ProblemCode::StoreUnavailable, NOT_JOINED));
         }
         let answer = match endpoint {
@@ -173,6 +178,10 @@ impl AdminListener {
                 Ok((StatusCode::ACCEPTED, self.drain_state()))
             }
             Endpoint::DrainState => Ok((StatusCode::OK, self.drain_state())),
+            Events(method) => {
+                let sink = request.uri().path().split('/').nth(4).unwrap_or_default();
+                self.answer_about_events(method, sink, peer).await
+            }
             Keys(method) => self.answer_about_keys(method, request, peer).await,
             Endpoint::Metrics => return self.metrics(request.headers()).await,
             Endpoint::Readiness => {

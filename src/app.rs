@@ -63,6 +63,8 @@ pub enum StartError {
     Store(StoreLocation, OpenError),
     /// The admin listener has no token.
     AdminToken(TokenFileError),
+    /// The store has not taken which routes have events.
+    Events(store::StoreError),
     /// The store gave no lease.
     Lease(store::StoreError),
     /// The salt of the service's scopes cannot be used.
@@ -80,6 +82,7 @@ impl fmt::Display for StartError {
             Self::Machine(_) => f.write_str("the operating system refuses a thread, a timer or a signal handler"),
             Self::Store(location, error) => write!(f, "{location}: {error}"),
             Self::AdminToken(error) => error.fmt(f),
+            Self::Events(_) => f.write_str("the store has not taken which routes have events"),
             Self::Lease(_) => f.write_str("the store gave no lease"),
             Self::Salt(error) => error.fmt(f),
             Self::StoreFailed => f.write_str(
@@ -95,7 +98,7 @@ impl std::error::Error for StartError {
             Self::Listen(_, _, source) | Self::Machine(source) => Some(source),
             Self::Store(_, error) => error.source(),
             Self::AdminToken(error) => error.source(),
-            Self::Lease(source) => Some(source),
+            Self::Events(source) | Self::Lease(source) => Some(source),
             Self::Salt(error) => error.source(),
             Self::StoreFailed => None,
         }
@@ -107,7 +110,7 @@ impl StartError {
     fn is_outage(&self) -> bool {
         match self {
             Self::Store(_, error) => matches!(error, OpenError::Away(_)),
-            Self::Lease(error) | Self::Salt(OpenSaltError::Store(error)) => {
+            Self::Events(error) | Self::Lease(error) | Self::Salt(OpenSaltError::Store(error)) => {
                 matches!(error, store::StoreError::TimedOut | store::StoreError::Unavailable(_))
             }
             Self::Listen(..) | Self::Machine(_) | Self::AdminToken(_) | Self::Salt(_) | Self::StoreFailed => false,

@@ -21,6 +21,7 @@ mod conform;
 mod demo;
 mod drain;
 mod endpoint_arguments;
+mod events;
 mod explain;
 mod healthcheck;
 mod init;
@@ -105,6 +106,8 @@ enum Command {
     Conform(conform::ConformArguments),
     /// Lists and shows keys, and carries out decisions about them
     Keys(keys::KeysArguments),
+    /// Lists the events about settled keys that wait or are dead, and publishes dead ones again
+    Events(events::EventsArguments),
     /// Asks the running instance whether it is ready
     Healthcheck(client::InstanceArguments),
     /// Tells the running instance to drain, and waits until it has
@@ -206,6 +209,7 @@ pub fn main() -> ExitCode {
         Command::Reconcile(arguments) => reconcile::run(&arguments),
         Command::Probe(arguments) => probe::run(arguments),
         Command::Conform(arguments) => conform::run(arguments),
+        Command::Events(arguments) => events::run(&arguments),
         Command::Keys(arguments) => keys::run(arguments),
         Command::Healthcheck(instance) => healthcheck::run(&instance),
         Command::Drain(arguments) => drain::run(&arguments),

@@ -23,6 +23,8 @@ mod kafka;
 mod reconnect;
 mod session_error;
 
+pub use amqp::publish;
+
 /// A running consumer, and the token that stops it.
 struct RunningConsumer {
     consumer: Arc<Consumer>,

@@ -216,6 +216,91 @@ create table oncegate.audit (
 comment on table oncegate.audit is 'What operators, services and the reconciler decided about keys; written with the decision.';
 create index audit_of_a_key on oncegate.audit (id, seq);
 
+-- Which routes tell which places about their keys. Its proxies write it at start and with each reload.
+create table oncegate.event_routes (
+  service  text not null,
+  route    text not null,
+  sink     text not null,
+  types    text[] not null,
+  body     boolean not null,
+  primary key (service, route, sink)
+);
+
+-- What is to be told, and has not been yet. The triggers that write it are there once a proxy has events, see
+-- crates/store/src/postgres/event_triggers.sql: who has none pays nothing.
+create table oncegate.events (
+  seq          bigint generated always as identity primary key,
+  at           bigint not null,
+  created_at   bigint not null,
+  reserved_at  bigint not null,
+  settled_at   bigint,
+  since        bigint not null,
+  due_at       bigint,
+  attempt      integer not null,
+  tries        integer not null default 0,
+  status       smallint,
+  id           bytea not null,
+  token        bytea not null,
+  type         text not null,
+  state        text,
+  service      text not null,
+  sink         text not null,
+  route        text not null,
+  key          bytea not null,
+  cause        text,
+  note         text,
+  fields       bytea,
+  body         bytea
+);
+comment on table oncegate.events is
+  'Events about settled keys that are to be published, written with the settlement; deleted once the broker or the receiver has them.';
+comment on column oncegate.events.seq is 'Those of one key have the order in which they happened.';
+comment on column oncegate.events.state is 'The state of the key then; null where its record was deleted.';
+comment on column oncegate.events.since is 'From here on the time of tries is counted: the event, or an operator''s requeue.';
+comment on column oncegate.events.due_at is 'When it is tried next; null in a dead event, which an operator may requeue.';
+comment on column oncegate.events.note is 'Why the last try has failed.';
+-- For publishers: the oldest first.
+create index events_waiting on oncegate.events (service, sink, seq) where due_at is not null;
+-- For operators.
+create index events_dead on oncegate.events (service, sink, seq) where due_at is null;
+-- For the order of each key.
+create index events_of_a_key on oncegate.events (id, sink, seq) where due_at is not null;
+
+create function oncegate.add_events() returns trigger
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $function$
+declare
+  its oncegate.keys;
+  was text;
+  is_now text;
+  what text;
+  moment constant bigint := floor(date_part('epoch', clock_timestamp()) * 1000);
+begin
+  if tg_op <> 'INSERT' then
+    its := old;
+    was := old.state;
+  end if;
+  if tg_op <> 'DELETE' then
+    its := new;
+    is_now := new.state;
+  end if;
+  what := case when is_now = 'dead' then 'given-up'
+               when is_now = 'unknown' then 'unknown'
+               when was in ('dead', 'unknown') then 'resolved'
+               else 'completed' end;
+  insert into oncegate.events (at, created_at, reserved_at, settled_at, since, due_at, attempt, status, id, token, type, state,
+                               service, sink, route, key, cause, fields, body)
+  select moment, its.created_at, its.reserved_at, its.settled_at, moment, moment, its.attempt,
+         case when is_now = 'completed' then its.status end, its.id, its.token, what, is_now, its.service,
+         r.sink, its.route, its.key, case when is_now = 'unknown' then its.cause end,
+         case when r.body and is_now = 'completed' then its.fields end, case when r.body and is_now = 'completed' then its.body end
+    from oncegate.event_routes as r
+   where r.service = its.service and r.route = its.route and what = any (r.types);
+  return null;
+end
+$function$;
+
 -- The audit log can be appended to and not changed: a stolen password of the serving role must not be enough to hide a
 -- decision. The owner of the table can drop the triggers; give the serving role the rights that it needs, and not the table.
 create function oncegate.refuse_audit_change() returns trigger

@@ -161,6 +161,54 @@ create table audit (
 ) strict;
 create index audit_of_a_key on audit (id, seq);
 
+-- Which routes tell which places about their keys. Its proxy writes it at start and with each reload.
+create table event_routes (
+  service  text not null,
+  route    text not null,
+  sink     text not null,
+  -- Between commas.
+  types    text not null,
+  body     integer not null,
+  primary key (service, route, sink)
+) strict;
+
+-- What is to be told, and has not been yet. The triggers that write it are there once the proxy has events. Those of one key
+-- have the order in which they happened.
+create table events (
+  seq          integer primary key autoincrement,
+  at           integer not null,
+  created_at   integer not null,
+  reserved_at  integer not null,
+  settled_at   integer,
+  -- From here on the time of tries is counted: the event, or an operator's requeue.
+  since        integer not null,
+  -- When it is tried next; null in a dead event, which an operator may requeue.
+  due_at       integer,
+  attempt      integer not null,
+  tries        integer not null default 0,
+  status       integer,
+  id           blob not null,
+  token        blob not null,
+  type         text not null,
+  -- The state of the key then; null where its record was deleted.
+  state        text,
+  service      text not null,
+  sink         text not null,
+  route        text not null,
+  key          blob not null,
+  cause        text,
+  -- Why the last try has failed.
+  note         text,
+  fields       blob,
+  body         blob
+) strict;
+-- For the publisher: the oldest first.
+create index events_waiting on events (service, sink, seq) where due_at is not null;
+-- For operators.
+create index events_dead on events (service, sink, seq) where due_at is null;
+-- For the order of each key.
+create index events_of_a_key on events (id, sink, seq) where due_at is not null;
+
 -- The audit log can be appended to and not changed. Programs that can write the file can drop the triggers.
 create trigger audit_is_not_updated before update on audit
 begin

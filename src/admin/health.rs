@@ -102,6 +102,7 @@ impl AdminListener {
             "draining": is_draining,
             // A broker that is away keeps no request from being served.
             "consumers": self.instance.observability.metrics.consumers.list(),
+            "events": self.instance.observability.metrics.events.list(),
             "bypassed": bypassed.load(Ordering::Relaxed),
             // The problems themselves need a token: they name files and settings.
             "reload": {

@@ -8,6 +8,7 @@ use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
 use super::{ShutdownSignals, StartError, assembly, retention, route_identities};
+use crate::events;
 use crate::instance::Instance;
 use oncegate_config::Config;
 use oncegate_store::StorePreparation;
@@ -62,6 +63,7 @@ impl Joining {
         }
         let Self { instance, live, stops, background, .. } = self;
         assembly::start_tasks(instance, live, &stops.tasks, &stops.last, background);
+        background.spawn(events::serve(Arc::clone(instance), live.clone(), stops.tasks.clone()));
         background.spawn(retention::publish_changes(Arc::clone(instance), live.clone(), stops.tasks.clone()));
         std::future::pending().await
     }
@@ -79,6 +81,8 @@ impl Joining {
         if let Some(task) = shared_cache_task {
             self.background.spawn(task.run(self.stops.last.clone()));
         }
+        // Before the first attempt: its settlement must have its events.
+        events::store_routes(store, &config).await.map_err(StartError::Events)?;
         if let Err(error) = route_identities::warn_of_changes(store, &config).await {
             tracing::warn!(%error, "the identities of the routes could not be compared with those of the last start");
         }

@@ -257,6 +257,8 @@ fn list_restart_changes(running: &Config, new: &Config) -> Vec<&'static str> {
             (running.cache.memory, running.cache.redis.is_some()) != (new.cache.memory, new.cache.redis.is_some()),
         ),
         ("telemetry", running.telemetry != new.telemetry),
+        // The first ones need triggers in the store.
+        ("events", running.events.is_empty() && !new.events.is_empty()),
     ];
     changes.into_iter().filter(|(_, is_changed)| *is_changed).map(|(what, _)| what).collect()
 }

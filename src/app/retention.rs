@@ -1,5 +1,5 @@
 //! Writes the routes' retention to the store, for services that complete their keys there themselves, and after a reload
-//! also how the routes find their keys.
+//! also how the routes find their keys, and which have events.
 //!
 //! A function in the database cannot read the proxy's configuration file, and a column in each row would cost every
 //! reservation something that hardly any row needs.
@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::route_identities;
+use crate::events;
 use crate::instance::Instance;
 use oncegate_config::{Config, RouteMode};
 use oncegate_domain::service_report::RouteRetention;
@@ -39,8 +40,9 @@ pub(super) async fn publish(store: &Store, config: &Config) -> Result<(), StoreE
 }
 
 /// The next start compares its routes with those of the last reload.
-async fn write_both(store: &Store, config: &Config) -> Result<(), StoreError> {
+async fn write_all(store: &Store, config: &Config) -> Result<(), StoreError> {
     publish(store, config).await?;
+    events::store_routes(store, config).await?;
     route_identities::remember(store, config).await.map(drop)
 }
 
@@ -53,7 +55,7 @@ pub(super) async fn publish_changes(
     let publish_each = async {
         while live.changed().await.is_ok() {
             let mut config = Arc::clone(&live.borrow_and_update());
-            while write_both(&instance.store, &config).await.is_err() {
+            while write_all(&instance.store, &config).await.is_err() {
                 tokio::time::sleep(RETRY_PAUSE).await;
                 config = Arc::clone(&live.borrow_and_update());
             }

@@ -6,4 +6,5 @@ mod connector;
 mod dead_letter;
 mod places;
 mod properties;
+pub mod publish;
 pub(super) mod session;

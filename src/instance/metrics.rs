@@ -12,6 +12,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 
 use super::consumer_states::{ConsumerCollector, ConsumerStates};
+use super::event_states::{EventCollector, EventStates};
 use super::recent_outcomes::RecentOutcomes;
 use oncegate_cache::shared::SharedCacheMetrics;
 use oncegate_domain::decision::{AcceptedProgress, KeyAnswer, KeyRefusal};
@@ -43,6 +44,8 @@ macro_rules! metrics {
             recent: PerRoute<Arc<RecentOutcomes>>,
             /// The consumers, as they are now.
             pub consumers: Arc<ConsumerStates>,
+            /// The publishers of events, as they are now.
+            pub events: Arc<EventStates>,
             /// The shared cache.
             pub shared_cache: SharedCacheMetrics,
             /// Spans that were exported and dropped.
@@ -165,6 +168,7 @@ impl Metrics {
         m.register("oncegate_build_info", "1, with the version of this program", build_info());
         m.register_collector(Box::new(TelemetryCollector(Arc::clone(&metrics.spans))));
         m.register_collector(Box::new(ConsumerCollector(Arc::clone(&metrics.consumers))));
+        m.register_collector(Box::new(EventCollector(Arc::clone(&metrics.events))));
         m.register_collector(Box::new(ProcessCollector));
         metrics
     }

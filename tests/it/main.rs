@@ -35,6 +35,7 @@ mod crash_at_start;
 mod crash_points;
 mod disk_errors;
 mod encryption;
+mod events;
 mod operators;
 mod orders;
 mod orphans;

@@ -18,12 +18,13 @@ use oncegate_domain::record::Record;
 use oncegate_domain::service_report::{ReportResult, ReservedKey, ServiceReport};
 use oncegate_store::admin::{AuditEntry, DecisionResults, InstanceEntry, KeyCounts, KeyPage};
 use oncegate_store::{
-    ApplyOperatorDecisionParams, Backend, ClaimProbesParams, CountInstancesBehindParams, CountLiveKeysParams,
-    EnqueueParams, ExtendDeadlineParams, FindReservationParams, GiveUpParams, InlineDatabase, LeaseRenewal,
-    ListAuditEntriesParams, ListInFlightParams, ListInstancesParams, ListKeysParams, ListSettledKeysParams,
-    MoveLiveKeysParams, PrimaryCheck, ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult,
-    ReplaceSaltParams, ReservedAttempt, RouteIdentity, SettleResult, StoreError, StoreFuture,
-    StoreRouteRetentionParams, SweepParams, SweptKey, TakeOverParams, open_inline,
+    ApplyOperatorDecisionParams, Backend, ClaimEventsParams, ClaimProbesParams, CountInstancesBehindParams,
+    CountLiveKeysParams, EndEventsParams, EnqueueParams, EventCounts, EventSinkParams, ExtendDeadlineParams,
+    FindReservationParams, GiveUpParams, InlineDatabase, KeyEvent, LeaseRenewal, ListAuditEntriesParams,
+    ListInFlightParams, ListInstancesParams, ListKeysParams, ListSettledKeysParams, MoveLiveKeysParams, PrimaryCheck,
+    ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult, ReplaceEventRoutesParams, ReplaceSaltParams,
+    ReservedAttempt, RouteIdentity, SettleResult, StoreError, StoreFuture, StoreRouteRetentionParams, SweepParams,
+    SweptKey, TakeOverParams, open_inline,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
@@ -316,6 +317,11 @@ impl Backend for StoreLink {
         list_settled_keys(params: ListSettledKeysParams) -> SettledKeyPage;
         remember_route_identities(params: RememberRouteIdentitiesParams) -> Vec<RouteIdentity>;
         store_route_retention(params: StoreRouteRetentionParams) -> ();
+        replace_event_routes(params: ReplaceEventRoutesParams) -> ();
+        claim_events(params: ClaimEventsParams) -> Vec<KeyEvent>;
+        end_events(params: EndEventsParams) -> ();
+        count_events(params: EventSinkParams) -> EventCounts;
+        requeue_events(params: EventSinkParams) -> u64;
         find_salt(service: Arc<str>) -> Option<Vec<u8>>;
         replace_salt(params: ReplaceSaltParams) -> bool;
         find_reservation(params: FindReservationParams) -> Option<ReservedKey>;

@@ -98,7 +98,7 @@ impl Consumer {
     pub fn needs_authorities(&self) -> bool {
         match &self.source {
             MessageSource::Amqp(source) => source.broker.tls,
-            MessageSource::Kafka(source) => source.tls.as_ref().is_some_and(|tls| tls.authorities.is_none()),
+            MessageSource::Kafka(source) => source.cluster.needs_authorities(),
         }
     }
 
@@ -106,7 +106,7 @@ impl Consumer {
     pub fn has_tls(&self) -> bool {
         match &self.source {
             MessageSource::Amqp(source) => source.broker.tls,
-            MessageSource::Kafka(source) => source.tls.is_some(),
+            MessageSource::Kafka(source) => source.cluster.tls.is_some(),
         }
     }
 }
@@ -116,7 +116,7 @@ impl MessageSource {
     pub fn broker(&self) -> String {
         match self {
             Self::Amqp(source) => source.broker.to_string(),
-            Self::Kafka(source) => source.brokers.join(", "),
+            Self::Kafka(source) => source.cluster.brokers.join(", "),
         }
     }
 

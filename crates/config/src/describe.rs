@@ -51,6 +51,12 @@ pub fn describe(config: &Config) -> String {
     for consumer in &config.consumers {
         describe_consumer(&mut lines, consumer);
     }
+    for sink in &config.events {
+        let types: Vec<_> = sink.types.iter().map(|kind| kind.word()).collect();
+        let body = if sink.body { ", with the body" } else { "" };
+        let (routes, types) = (sink.routes.join(", "), types.join(", "));
+        lines.row(&format!("events {}", sink.name), &format!("{types} of {routes} to {}{body}", sink.target));
+    }
     lines.text
 }
 
@@ -106,7 +112,7 @@ fn describe_consumer(lines: &mut DescriptionTable, consumer: &Consumer) {
             (format!("{} of {}", source.queue, source.broker), dead.unwrap_or_else(|| "rejected".into()))
         }
         MessageSource::Kafka(source) => {
-            let (topics, brokers) = (source.topics.join(", "), source.brokers.join(", "));
+            let (topics, brokers) = (source.topics.join(", "), source.cluster.brokers.join(", "));
             let dead = format!("to the topic {}", source.dead_letter_topic);
             (format!("{topics} of {brokers}, group {}, order {}", source.group, source.order.word()), dead)
         }

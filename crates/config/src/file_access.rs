@@ -8,16 +8,18 @@ use super::StoreLocation;
 use super::environment::Environment;
 
 /// The keys of the file whose value is a secret.
-const SECRETS: [&[&str]; 5] = [
+const SECRETS: [&[&str]; 7] = [
     &["secret"],
     &["previous_secrets"],
     &["admin", "token"],
     &["admin", "read_token"],
     &["consumers", "kafka", "password"],
+    &["events", "kafka", "password"],
+    &["events", "secret"],
 ];
 
 /// The keys of the file whose value is a URL that may have a password.
-const URLS: [&[&str]; 2] = [&["store", "url"], &["consumers", "amqp"]];
+const URLS: [&[&str]; 4] = [&["store", "url"], &["consumers", "amqp"], &["events", "amqp"], &["events", "url"]];
 
 /// Warns of a configuration file with secrets in it, and of a database file.
 pub(super) fn warnings(

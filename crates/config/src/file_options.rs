@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use super::admin::AdminConfig;
 use super::consumers::ConsumerOptions;
 use super::cors::CorsOptions;
+use super::events::{EventKafkaOptions, EventOptions};
 use super::jwt::JwtOptions;
 use super::kafka::KafkaOptions;
 use super::key_doc::KeyDoc;
@@ -84,6 +85,8 @@ options! {
         routes: Tables(RouteOptions::KEYS) = [];
         /// queues and topics whose messages are requests of a route
         consumers: Tables(ConsumerOptions::KEYS) = [];
+        /// events that say how keys of a route were settled, and the place that they go to
+        events: Tables(EventOptions::KEYS) = [];
     }
 }
 
@@ -122,6 +125,8 @@ pub(super) const TABLES: &[DeclaredTable] = &[
     ("in a route's `reconcile`", reconcile::ReconcileOptions::KEYS),
     ("in `[[consumers]]`", ConsumerOptions::KEYS),
     ("in `kafka` of `[[consumers]]`", KafkaOptions::KEYS),
+    ("in `[[events]]`", EventOptions::KEYS),
+    ("in `kafka` of `[[events]]`", EventKafkaOptions::KEYS),
     ("in a route's `retry`", delivery::RetryOptions::KEYS),
     ("in a route's `limits`", limits::CallerLimits::KEYS),
 ];
@@ -186,7 +191,29 @@ mod tests {
                     (format!("{before}outcome"), format!("[{{ {others}{field} = {value} }}]"))
                 });
                 let (of, value) = rule.unwrap_or_else(|| (path.clone(), value));
-                let file = match of.strip_prefix("routes[0].").or(of.strip_prefix("consumers[0].")) {
+                let file = match of
+                    .strip_prefix("routes[0].")
+                    .or(of.strip_prefix("consumers[0]."))
+                    .or(of.strip_prefix("events[0]."))
+                {
+                    Some(field) if path.starts_with("events") => {
+                        let kafka = ["kafka.brokers = ['b']", "kafka.topic = 't'"];
+                        let of_target = match field.split('.').next() {
+                            Some("kafka") => &kafka[..],
+                            Some("exchange" | "routing_key") => &["amqp = 'amqp://b'", "exchange = 'e'"],
+                            Some("url" | "amqp") => &["exchange = 'e'"][usize::from(field == "url")..],
+                            _ => &["url = 'http://h/'"],
+                        };
+                        let needed = ["name = 'n'", "routes = ['r']"].iter().chain(of_target);
+                        let others = needed.filter(|line| line.split(' ').next() != Some(field));
+                        let others: String = others.map(|line| format!("{line}\n")).collect();
+                        let login = match field == "kafka.sasl" && value != "\"none\"" {
+                            true => "kafka.user = 'u'\nkafka.password = 'p'\n",
+                            false => "",
+                        };
+                        let route = "[[routes]]\nname = 'r'\npath = '/'";
+                        format!("{route}\n[[events]]\n{others}{login}{field} = {value}")
+                    }
                     Some(field) if path.starts_with("consumers[0].kafka") => {
                         let others = ["brokers = ['b']", "topics = ['t']", "group = 'g'", "dead_letter_topic = 'd'"];
                         let others =
@@ -247,7 +274,11 @@ mod tests {
         };
         // Their default is that the other broker is the consumer's.
         let needed = ["amqp", "queue", "brokers", "topics", "group", "dead_letter_topic"];
-        let is_needed = |path: &str| path.starts_with("consumers") && needed.iter().any(|name| path.ends_with(name));
+        let needed_of_events = ["routes", "url", "exchange", "amqp", "kafka.brokers", "kafka.topic"];
+        let is_needed = |path: &str| {
+            path.starts_with("consumers") && needed.iter().any(|name| path.ends_with(name))
+                || path.starts_with("events") && needed_of_events.iter().any(|name| path.ends_with(name))
+        };
         for (path, file) in files_with(values).into_iter().filter(|(path, _)| !is_needed(path)) {
             assert_eq!(problems(&file), None, "{path}");
         }

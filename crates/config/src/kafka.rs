@@ -1,17 +1,13 @@
 //! Reads and checks `kafka` of `[[consumers]]`: topics whose records are requests.
 
-use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::delivery::DeliveryMode;
+use super::kafka_cluster::{KafkaCluster, SaslMechanism, parse_topic};
 use super::options::options;
 use super::reader::Section;
 use super::route::Route;
-use super::server_url::{bare_host, is_local, parse_authority};
-use super::tls::read_pair;
 use super::words::{Word, words};
-use oncegate_trust::tls;
 
 words! {
     /// The records that wait for each other.
@@ -35,25 +31,11 @@ words! {
     }
 }
 
-words! {
-    /// The way to log in at the brokers (SASL).
-    pub enum SaslMechanism {
-        /// No login.
-        None = "none",
-        /// RFC 4616: the password as it is.
-        Plain = "plain",
-        /// RFC 7677.
-        ScramSha256 = "scram-sha-256",
-        /// The same with SHA-512.
-        ScramSha512 = "scram-sha-512",
-    }
-}
-
 /// Topics of Kafka, read by a consumer group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KafkaSource {
-    /// The brokers that are asked for the others, as `host:port`; at least one.
-    pub brokers: Vec<Box<str>>,
+    /// The brokers.
+    pub cluster: KafkaCluster,
     /// The topics; at least one.
     pub topics: Vec<Box<str>>,
     /// The consumer group.
@@ -69,62 +51,17 @@ pub struct KafkaSource {
     pub give_up_after: Duration,
     /// The time after which the group takes a silent member's partitions away.
     pub session_timeout: Duration,
-    /// The login; `None` for no login.
-    pub login: Option<KafkaLogin>,
-    /// TLS; `None` for cleartext.
-    pub tls: Option<KafkaTls>,
-}
-
-/// A login at the brokers.
-#[derive(Clone, PartialEq, Eq)]
-pub struct KafkaLogin {
-    /// The mechanism; not [`SaslMechanism::None`].
-    pub mechanism: SaslMechanism,
-    /// The user.
-    pub user: Box<str>,
-    /// The password; never shown.
-    pub password: Box<str>,
-}
-
-impl fmt::Debug for KafkaLogin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KafkaLogin")
-    }
-}
-
-/// TLS towards brokers, as PEM.
-#[derive(Clone, PartialEq, Eq)]
-pub struct KafkaTls {
-    /// The authorities of the brokers' certificates; `None` for those of the system.
-    pub authorities: Option<Arc<str>>,
-    /// The certificate that is shown to brokers, and its key.
-    pub identity: Option<[Arc<str>; 2]>,
-}
-
-impl fmt::Debug for KafkaTls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KafkaTls")
-    }
 }
 
 impl KafkaSource {
     /// Whether both read the same records: one group shares them out.
     pub(super) fn shares_records_with(&self, other: &Self) -> bool {
         self.group == other.group
-            && self.brokers.iter().any(|broker| other.brokers.contains(broker))
+            && self.cluster.brokers.iter().any(|broker| other.cluster.brokers.contains(broker))
             && self.topics.iter().any(|topic| other.topics.contains(topic))
-    }
-
-    /// Whether its password crosses a network in cleartext.
-    pub(super) fn exposes_password(&self) -> bool {
-        let is_plain = self.login.as_ref().is_some_and(|login| login.mechanism == SaslMechanism::Plain);
-        let is_far = |broker: &str| broker.parse().is_ok_and(|authority| !is_local(bare_host(&authority)));
-        is_plain && self.tls.is_none() && self.brokers.iter().any(|broker| is_far(broker))
     }
 }
 
-/// The longest name of a topic; Kafka's own limit.
-const TOPIC_BYTES_MAX: usize = 249;
 /// The longest name of a group.
 const GROUP_BYTES_MAX: usize = 255;
 
@@ -132,7 +69,7 @@ options! {
     /// The options of `kafka` in `[[consumers]]`.
     pub(super) struct KafkaOptions {
         /// brokers of the cluster, as `host:9092`; the others are found through them
-        brokers: Texts = [] => Vec<Box<str>>, values(parse_broker);
+        brokers: Texts = [];
         /// the topics whose records are requests; they must exist
         topics: TextOrTexts = [] => Vec<Box<str>>, values(parse_topic);
         /// the consumer group
@@ -148,29 +85,25 @@ options! {
         /// how long a member may be silent before its partitions go to others
         session_timeout: Duration = "45s" => Duration, duration_above_zero();
         /// the login at the brokers
-        sasl: Choice(SaslMechanism::WORDS) = "none" => SaslMechanism, choice();
+        sasl: Choice(SaslMechanism::WORDS) = "none";
         /// the user of the login
-        user: Text = "" => String, string();
+        user: Text = "";
         /// the password of the login
-        password: Text = "" => String, concealed(|text| Ok(text.to_owned()));
+        password: Text = "";
         /// whether TLS is spoken
-        tls: Boolean = false => bool, boolean();
+        tls: Boolean = false;
         /// a PEM file: the authorities of the brokers' certificates; empty for the system's
-        ca: Text = "" => String, string();
+        ca: Text = "";
         /// a PEM file: the certificate that is shown to brokers, and its chain
-        certificate: Text = "" => String, string();
+        certificate: Text = "";
         /// a PEM file: that certificate's private key
-        key: Text = "" => String, string();
+        key: Text = "";
     }
 }
 
 /// Reads the whole table.
 pub(super) fn read(section: &Section<'_>) -> Option<KafkaSource> {
     let options = KafkaOptions::read(section);
-    if !cfg!(feature = "kafka") {
-        section.problem("brokers", "needs a program that was built with the feature `kafka`");
-        return None;
-    }
     let is_empty = |name: &str, is_empty: bool, what: &str| {
         if is_empty && section.is_right(&[name]) {
             section.missing(name, format!("is missing: write {what}"));
@@ -179,7 +112,6 @@ pub(super) fn read(section: &Section<'_>) -> Option<KafkaSource> {
     };
     let dead_letter_topic = options.dead_letter_topic.unwrap_or_default();
     let missing = [
-        is_empty("brokers", options.brokers.is_empty(), "one broker or more, as `host:9092`"),
         is_empty("topics", options.topics.is_empty(), "the topics whose records are requests"),
         is_empty("group", options.group.is_empty(), "the name of the consumer group"),
         is_empty(
@@ -188,6 +120,7 @@ pub(super) fn read(section: &Section<'_>) -> Option<KafkaSource> {
             "the topic for records that can never succeed: Kafka has none of its own, and they would be lost",
         ),
     ];
+    let cluster = KafkaCluster::read(section)?;
     if missing.contains(&true) {
         return None;
     }
@@ -197,23 +130,8 @@ pub(super) fn read(section: &Section<'_>) -> Option<KafkaSource> {
     if options.session_timeout < SESSION_TIMEOUT_MIN {
         section.problem("session_timeout", "is too short: three heartbeats, a second apart, must fit in it");
     }
-    let login = match (options.sasl, options.user.is_empty() || options.password.is_empty()) {
-        (SaslMechanism::None, _) if options.user.is_empty() && options.password.is_empty() => None,
-        (SaslMechanism::None, _) => {
-            section.problem("sasl", "must be written beside `user` and `password`");
-            return None;
-        }
-        (_, true) => {
-            section.problem("sasl", "needs `user` and `password` beside it");
-            return None;
-        }
-        (mechanism, false) => {
-            Some(KafkaLogin { mechanism, user: options.user.into(), password: options.password.into() })
-        }
-    };
-    let tls = read_tls(section, options.tls, [&options.ca, &options.certificate, &options.key])?;
     Some(KafkaSource {
-        brokers: options.brokers,
+        cluster,
         topics: options.topics,
         group: options.group,
         order: options.order,
@@ -221,8 +139,6 @@ pub(super) fn read(section: &Section<'_>) -> Option<KafkaSource> {
         dead_letter_topic,
         give_up_after: options.give_up_after,
         session_timeout: options.session_timeout,
-        login,
-        tls,
     })
 }
 
@@ -247,59 +163,6 @@ pub(super) fn check_route(section: &Section<'_>, source: &KafkaSource, route: &R
         return None;
     }
     Some(())
-}
-
-/// Reads the files of TLS: `Some(None)` for cleartext.
-fn read_tls(section: &Section<'_>, tls: bool, [ca, certificate, key]: [&str; 3]) -> Option<Option<KafkaTls>> {
-    if !tls {
-        for (name, path) in [("ca", ca), ("certificate", certificate), ("key", key)] {
-            if !path.is_empty() {
-                section.problem(name, "needs `tls = true` beside it");
-                return None;
-            }
-        }
-        return Some(None);
-    }
-    let check = |name: &str, path: &str, checked: Result<(), String>| {
-        checked.map_err(|message| section.problem(name, format!("`{path}` {message}"))).ok()
-    };
-    let authorities = match ca {
-        "" => None,
-        path => {
-            let text = section.file("ca", path)?;
-            check("ca", path, tls::parse_certificates(text.as_bytes()).map(drop))?;
-            Some(text.into())
-        }
-    };
-    let identity = match read_pair(section, certificate, key)? {
-        None => None,
-        Some([chain, secret]) => {
-            check("certificate", certificate, tls::parse_certificates(chain.as_bytes()).map(drop))?;
-            check("key", key, tls::parse_private_key(secret.as_bytes()).map(drop))?;
-            Some([chain.into(), secret.into()])
-        }
-    };
-    Some(Some(KafkaTls { authorities, identity }))
-}
-
-fn parse_broker(text: &str) -> Result<Box<str>, String> {
-    const EXAMPLE: &str = "write `host:9092`";
-    let authority = parse_authority(text, EXAMPLE, "")?;
-    if text.contains('@') {
-        return Err(format!("has a user, whose place is `user`: {EXAMPLE}"));
-    }
-    match authority.port_u16() {
-        Some(_) => Ok(text.to_ascii_lowercase().into()),
-        None => Ok(format!("{}:9092", text.to_ascii_lowercase()).into()),
-    }
-}
-
-fn parse_topic(text: &str) -> Result<Box<str>, String> {
-    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    match (1..=TOPIC_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_part) && !matches!(text, "." | "..") {
-        true => Ok(text.into()),
-        false => Err("is no name of a topic: 1 to 249 letters, digits, `.`, `_` and `-`".into()),
-    }
 }
 
 fn parse_group(text: &str) -> Result<Box<str>, String> {

@@ -23,11 +23,13 @@ pub use delivery::DeliveryMode;
 pub use describe::describe;
 pub use dialect::{Dialect, FIRST_SENT};
 pub use environment::{Environment, ProcessEnvironment};
+pub use events::{EventKey, EventSink, EventTarget, EventType, KafkaTopic, WebhookSecret};
 pub use exposure::{StartExposure, start_exposure};
 use file_options::UnguardedPolicy;
 pub use file_options::{CacheConfig, TOP, TopOptions};
 pub use jwt::{IssuerKeys, JwtConfig};
-pub use kafka::{FirstOffset, KafkaLogin, KafkaSource, KafkaTls, RecordOrder, SaslMechanism};
+pub use kafka::{FirstOffset, KafkaSource, RecordOrder};
+pub use kafka_cluster::{KafkaCluster, KafkaLogin, KafkaTls, SaslMechanism};
 pub use key::{ForwardKey, KeyRule, KeySource};
 pub use key_doc::{KeyDoc, ValueKind};
 pub use limits::{CallerLimits, LimitsConfig};
@@ -70,6 +72,7 @@ mod delivery;
 mod describe;
 mod dialect;
 mod environment;
+mod events;
 mod exposure;
 mod file_access;
 mod file_options;
@@ -77,6 +80,7 @@ mod fingerprint;
 mod interpolate;
 mod jwt;
 mod kafka;
+mod kafka_cluster;
 mod key;
 mod key_doc;
 mod kind;
@@ -175,6 +179,8 @@ pub struct Config {
     pub routes: Vec<Arc<Route>>,
     /// The queues whose messages are requests.
     pub consumers: Vec<Arc<Consumer>>,
+    /// The places that events about settled keys go to.
+    pub events: Vec<Arc<EventSink>>,
     /// Warnings about allowed and dangerous settings, logged at start.
     pub warnings: Vec<String>,
 }
@@ -196,7 +202,8 @@ impl Config {
             [Some(&*route.upstream), probed, asked].into_iter().flatten()
         });
         let issuer = self.jwt.iter().filter_map(|jwt| jwt.upstream());
-        std::iter::once(&*self.pass.upstream).chain(routes).chain(issuer).collect()
+        let events = self.events.iter().filter_map(|sink| sink.target.upstream());
+        std::iter::once(&*self.pass.upstream).chain(routes).chain(issuer).chain(events).collect()
     }
 
     /// TLS towards services: of unguarded requests, and of each route.

@@ -16,8 +16,8 @@ use super::scope::ProofSources;
 use super::value_parsers::{read_upstream, socket_address};
 use super::wording::syntax_hint;
 use super::{
-    AdminToken, Config, Consumer, Overrides, StoreLocation, UpstreamTarget, admin, consumers, cors, file_access, jwt,
-    secrets, store, tls, warnings,
+    AdminToken, Config, Consumer, Overrides, StoreLocation, UpstreamTarget, admin, consumers, cors, events,
+    file_access, jwt, secrets, store, tls, warnings,
 };
 use oncegate_trust::tls::{Authorities, Trust};
 
@@ -184,11 +184,14 @@ fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Opti
     let proofs = ProofSources { issuer, has_client_certificates };
     let context = RouteContext { upstream, listeners, secrets, lease_expiry: store.lease.expiry, proofs };
     let (pass, routes) = routes::read(&top, &context);
-    let consumers = consumers::read(&top, &routes, top.count("routes").max(1) == routes.len());
+    let all_known = top.count("routes").max(1) == routes.len();
+    let consumers = consumers::read(&top, &routes, all_known);
+    let events = events::read(&top, &routes, all_known);
     let collector = options.telemetry.otlp.iter().map(|collector| &collector.upstream);
     let issuer = jwt.iter().flatten().filter_map(|jwt| jwt.upstream());
     let needs_tls = collector.chain(issuer).any(|upstream| matches!(upstream, UpstreamTarget::Https(..)));
     let needs_tls = needs_tls || options.cache.redis.iter().any(|server| server.tls);
+    let needs_tls = needs_tls || events.iter().any(|sink| sink.target.needs_authorities());
     let trust = match needs_tls || consumers.iter().any(Consumer::needs_authorities) {
         true => Trust::new(reader.system_authorities()),
         false => Trust::new(&Authorities::empty()),
@@ -205,6 +208,7 @@ fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Opti
         store,
         routes: routes.into_iter().map(Arc::new).collect(),
         consumers: consumers.into_iter().map(Arc::new).collect(),
+        events: events.into_iter().map(Arc::new).collect(),
         warnings: Vec::new(),
         options,
     };

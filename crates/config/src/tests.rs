@@ -401,6 +401,7 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
 
 mod consumers;
 mod documents;
+mod events;
 mod fingerprint;
 mod outcomes;
 mod routes;

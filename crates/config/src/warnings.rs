@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Config, Route, StoreLocation, jwt};
+use super::{Config, EventTarget, Route, StoreLocation, jwt};
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::path_samples::sample_paths;
 use oncegate_domain::route_table::{RouteMatch, RouteTable, Spelling};
@@ -37,11 +37,19 @@ pub(super) fn collect(config: &Config) -> Vec<String> {
         }
     }
     for source in config.consumers.iter().filter_map(|consumer| consumer.source.kafka()) {
-        if source.exposes_password() {
+        if source.cluster.exposes_password() {
             warnings.push(format!(
                 "kafka of group `{}`: its password crosses the network in cleartext, and anybody in between can read it: write \
                  `tls = true`, or a `sasl` of scram",
                 source.group
+            ));
+        }
+    }
+    for sink in &config.events {
+        if let EventTarget::Http { upstream, secret: None, .. } = &sink.target {
+            warnings.push(format!(
+                "events `{}`: no `secret` signs what {upstream} gets, so whoever reaches it can make up events",
+                sink.name
             ));
         }
     }

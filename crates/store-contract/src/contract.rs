@@ -4,6 +4,7 @@ mod admin;
 mod attempts;
 mod decisions;
 mod deliveries;
+mod events;
 mod live_keys;
 mod losses;
 mod pick_ups;
@@ -175,6 +176,14 @@ macro_rules! sentences {
                 a_pick_up_skips_locked_deliveries,
                 queued_deliveries_do_not_starve_older_unknown_ones,
                 a_pick_up_starts_no_more_of_a_route_than_its_slots,
+            }
+            events {
+                each_end_of_an_attempt_tells_what_became_of_the_key,
+                decisions_and_given_up_deliveries_are_told,
+                an_event_has_what_its_sink_asks_for,
+                of_each_key_only_the_oldest_event_that_waits_is_claimed,
+                a_claim_ends_with_its_lease_and_a_dead_event_with_a_requeue,
+                concurrent_claims_get_disjoint_events,
             }
             rows {
                 an_undecodable_row_is_an_error_and_no_free_key,

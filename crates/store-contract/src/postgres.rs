@@ -50,6 +50,7 @@ pub fn settings(url: &str) -> StoreSettings {
         timeout: Duration::from_secs(10),
         migrate: true,
         distribute: false,
+        events: false,
         encryption: Encryption::default(),
     }
 }

@@ -126,6 +126,7 @@ impl StoreFixture {
             timeout,
             migrate: true,
             distribute: false,
+            events: false,
             encryption: Encryption::default(),
         };
         Self { settings, store: Some(store), home: Home::Inline(database) }
@@ -345,6 +346,7 @@ pub fn sqlite_settings(home: &TempDir) -> StoreSettings {
         timeout: Duration::from_secs(10),
         migrate: true,
         distribute: false,
+        events: false,
         encryption: Encryption::default(),
     }
 }

@@ -38,11 +38,21 @@ impl Encryption {
     // See docs/decisions/0016-encrypt-above-the-stores.md.
     fn open(&self, record: &mut Record) -> Result<(), CorruptRow> {
         if let KeyState::Completed(completed) = &mut record.state
-            && let Some(opened) = sealed_response::open(&self.secrets, &record.id, &record.token, &completed.response)?
+            && let Some(opened) = self.open_response(&record.id, &record.token, &completed.response)?
         {
             completed.response = Arc::new(opened);
         }
         Ok(())
+    }
+
+    /// Decrypts a response; `None` where it is not encrypted.
+    pub(super) fn open_response(
+        &self,
+        id: &RecordId,
+        token: &Token,
+        response: &StoredResponse,
+    ) -> Result<Option<StoredResponse>, CorruptRow> {
+        sealed_response::open(&self.secrets, id, token, response)
     }
 }
 
@@ -112,7 +122,7 @@ without_responses!(ReserveRequest, PickUpRequest, ServiceReport, InstanceId, Rec
 without_responses!(RenewResult, PickUpResult, ReapedRows, SettledKeyPage, ReportResult, KeyPage, DecisionResults);
 without_responses!(KeyCounts, Option<ReservedKey>, Option<Vec<u8>>, bool, u64);
 without_responses!(Vec<SweptKey>, Vec<ReservedAttempt>, Vec<Probe>, Vec<RouteIdentity>, Vec<RecordId>);
-without_responses!(Vec<AuditEntry>, Vec<InstanceEntry>);
+without_responses!(Vec<AuditEntry>, Vec<InstanceEntry>, EventCounts);
 
 /// Draws a salt.
 pub(super) fn random() -> [u8; 32] {

@@ -26,16 +26,17 @@ use oncegate_domain::record::Record;
 use oncegate_domain::service_report::{ReportResult, ReservedKey, ServiceReport};
 
 pub use error::{OpenError, RelocateError, StoreError};
+pub use events::{EventCounts, EventRoute, KeyEvent, PostponedEvent};
 pub use migrate::Migration;
 pub use oncegate_config::StoreLocation;
 pub use oncegate_domain::record::ExpectedRecord;
 pub use open::{StorePreparation, distribution, migrate, open, open_unprepared, pending, schema};
 pub use params::{
-    ApplyOperatorDecisionParams, ClaimProbesParams, CountInstancesBehindParams, CountLiveKeysParams, EnqueueParams,
-    ExtendDeadlineParams, FindReservationParams, GiveUpParams, LeaseRenewal, ListAuditEntriesParams,
-    ListInFlightParams, ListInstancesParams, ListKeysParams, ListSettledKeysParams, MoveLiveKeysParams, ReapParams,
-    ReapScope, RememberRouteIdentitiesParams, ReplaceSaltParams, StoreRouteRetentionParams, SweepParams,
-    TakeOverParams,
+    ApplyOperatorDecisionParams, ClaimEventsParams, ClaimProbesParams, CountInstancesBehindParams, CountLiveKeysParams,
+    EndEventsParams, EnqueueParams, EventSinkParams, ExtendDeadlineParams, FindReservationParams, GiveUpParams,
+    LeaseRenewal, ListAuditEntriesParams, ListInFlightParams, ListInstancesParams, ListKeysParams,
+    ListSettledKeysParams, MoveLiveKeysParams, ReapParams, ReapScope, RememberRouteIdentitiesParams,
+    ReplaceEventRoutesParams, ReplaceSaltParams, StoreRouteRetentionParams, SweepParams, TakeOverParams,
 };
 pub use postgres::Distribution;
 pub use results::{PrimaryCheck, ReapedRows, RenewResult, ReservedAttempt, RouteIdentity, SettleResult, SweptKey};
@@ -48,6 +49,7 @@ mod columns;
 mod deliveries;
 pub mod encryption;
 pub mod error;
+mod events;
 pub mod metrics;
 mod migrate;
 mod open;
@@ -191,6 +193,25 @@ macro_rules! calls {
 
         /// Stores the service's salt, if the stored one is still the one that was read. Returns whether it did.
         replace_salt(params: ReplaceSaltParams) -> bool: Direct;
+
+        // Events about settled keys.
+
+        /// Stores which routes of a service tell which sinks about their keys, in place of what was stored. From then on a change of
+        /// their keys has its events, or is not made.
+        replace_event_routes(params: ReplaceEventRoutesParams) -> (): Direct;
+
+        /// Claims events of a sink that are due, in their order, for the lease; of each key only the oldest that is neither published
+        /// nor dead. Several callers get different events, until a lease is over.
+        claim_events(params: ClaimEventsParams) -> Vec<KeyEvent>: Direct;
+
+        /// Deletes events that were published, and postpones or makes dead those that were not.
+        end_events(params: EndEventsParams) -> (): Direct;
+
+        /// Counts the events of a sink that are not published.
+        count_events(params: EventSinkParams) -> EventCounts: Direct;
+
+        /// Lets the dead events of a sink be tried again, the oldest 10,000. Returns their number.
+        requeue_events(params: EventSinkParams) -> u64: Direct;
 
         // Reports of services about their own attempts. A response that a service gives outside of its answer is a settlement.
 
@@ -431,6 +452,8 @@ pub struct StoreSettings {
     pub migrate: bool,
     /// Whether migrating distributes the keys of a new store over the nodes of a cluster.
     pub distribute: bool,
+    /// Whether changes of keys write events.
+    pub events: bool,
     /// The encryption of responses.
     pub encryption: Encryption,
 }
@@ -444,6 +467,7 @@ impl From<&config::Config> for StoreSettings {
             timeout: store.timeout,
             migrate: store.migrate,
             distribute: store.distribute,
+            events: !config.events.is_empty(),
             encryption: config.into(),
         }
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::admin::{Cursor, KeyFilter, OperatorAction, OperatorDecision, Target};
 use super::encryption::{Encryption, SealResponses};
+use super::events::{EventRoute, PostponedEvent};
 use super::results::RouteIdentity;
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::delivery::EnqueueRequest;
@@ -116,6 +117,25 @@ params! {
         service: Arc<str>,
         /// One entry for each name of a route.
         retention: Vec<RouteRetention>,
+    }
+    ReplaceEventRoutesParams for replace_event_routes: plain {
+        service: Arc<str>,
+        routes: Vec<EventRoute>,
+    }
+    ClaimEventsParams for claim_events: plain {
+        service: Arc<str>,
+        sink: Arc<str>,
+        limit: u32,
+        /// The time after which another caller may claim them.
+        lease: Duration,
+    }
+    EndEventsParams for end_events: plain {
+        published: Vec<i64>,
+        postponed: Vec<PostponedEvent>,
+    }
+    EventSinkParams for count_events: plain {
+        service: Arc<str>,
+        sink: Arc<str>,
     }
     ReplaceSaltParams for replace_salt: plain {
         service: Arc<str>,

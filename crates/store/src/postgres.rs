@@ -39,6 +39,7 @@ mod connect;
 mod deliveries;
 mod distribution;
 mod durability;
+mod events;
 mod failure;
 mod functions;
 mod horizons;
@@ -170,6 +171,10 @@ impl Postgres {
             "renew_lease" | "release_lease" => (lease, Always),
             // The salt is read with the heartbeat, behind nothing else.
             "find_salt" | "ping" => (lease, InDoubt),
+            // What was claimed in doubt is claimed again once its lease is over.
+            "claim_events" => (upkeep, Never),
+            "count_events" => (admin_reads, InDoubt),
+            "end_events" | "replace_event_routes" | "requeue_events" => (upkeep, Always),
             "sweep" | "list_in_flight" => (sweep, InDoubt),
             "count_keys" | "list_audit_entries" | "list_instances" | "list_keys" | "list_settled_keys" => {
                 (admin_reads, InDoubt)

@@ -27,6 +27,7 @@ pub(super) use schema::newest_step;
 mod admin;
 mod calls;
 mod deliveries;
+mod events;
 mod file;
 mod file_watch;
 mod schema;
@@ -241,6 +242,7 @@ mod tests {
             timeout: TIMEOUT,
             migrate: true,
             distribute: false,
+            events: false,
             encryption: Default::default(),
         };
         open_with(None, &settings, clock).await.unwrap()

@@ -125,6 +125,7 @@ pub(super) use statements;
 /// The statements that both databases take.
 pub(super) mod shared {
     super::statements! { "sql/":
+        COUNT_EVENTS = "count_events";
         COUNT_INSTANCES_BEHIND = "count_instances_behind";
         COUNT_SETTLED_KEYS = "count_settled_keys";
         COUNT_UNSETTLED_KEYS = "count_unsettled_keys";
@@ -136,7 +137,9 @@ pub(super) mod shared {
         LIST_KEYS_BY_AGE = "list_keys_by_age";
         LIST_KEYS_IN_FLIGHT = "list_keys_in_flight";
         LIST_SETTLED_KEYS = "list_settled_keys";
+        POSTPONE_EVENT = "postpone_event";
         PURGE_COUNT = "purge_count";
+        REQUEUE_EVENTS = "requeue_events";
     }
 }
 

@@ -16,6 +16,7 @@ use crate::admin::key_admin::params::add_condition;
 use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
 use crate::admin::key_admin::timeline::TimelineEvent;
 use crate::instance::consumer_states::ConsumerView;
+use crate::instance::event_states::EventSinkView;
 use oncegate_domain::execution_risk::ActionKind;
 use oncegate_domain::fingerprint::form::escape;
 use oncegate_domain::state::StateKind;
@@ -85,6 +86,7 @@ struct OverviewPage {
     stats: Option<KeyStats>,
     seen: InstanceStats,
     consumers: Vec<ConsumerView>,
+    events: Vec<EventSinkView>,
     log: Option<AuditLog>,
 }
 
@@ -158,7 +160,8 @@ impl Visit<'_> {
         let waiting = waiting.collect();
         let (frame, seen) = (self.build_frame().await, self.admin.instance_stats());
         let consumers = self.admin.instance.observability.metrics.consumers.list();
-        render_page(StatusCode::OK, &OverviewPage { frame, trouble, waiting, stats, seen, consumers, log })
+        let events = self.admin.instance.observability.metrics.events.list();
+        render_page(StatusCode::OK, &OverviewPage { frame, trouble, waiting, stats, seen, consumers, events, log })
     }
 
     /// Shows the keys that fit a filter, or leads to the one with an id.
@@ -275,6 +278,7 @@ mod tests {
             stats: Some(stats),
             seen,
             consumers: Vec::new(),
+            events: Vec::new(),
             log: None,
         }
         .render()

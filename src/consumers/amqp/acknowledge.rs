@@ -11,8 +11,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::broker_error::broker_message;
-use super::dead_letter::{self, DeadLetterError, DeadLetterExchange};
+use super::dead_letter::{self, DeadLetterExchange};
 use super::places::{MessagePlace, MessagePlaces};
+use super::publish::PublishError;
 use crate::consumers::decode;
 use crate::consumers::disposition::{Disposition, HoldPolicy, Overdue, decide};
 use crate::gate::Gate;
@@ -140,11 +141,11 @@ impl SessionContext {
             }
             Err(error) => {
                 let cause = match &error {
-                    DeadLetterError::Broken(cause) | DeadLetterError::Refused(cause) => cause,
+                    PublishError::Broken(cause) | PublishError::Refused(cause) => cause,
                 };
                 tracing::warn!(%queue, %route, reason = reason.slug, exchange = %exchange.name, cause,
                     "a message could not be published as a dead letter; it is held and tried again");
-                if let DeadLetterError::Broken(_) = error {
+                if let PublishError::Broken(_) = error {
                     self.lost.cancel();
                 }
                 false

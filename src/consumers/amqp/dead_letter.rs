@@ -1,33 +1,17 @@
 //! Dead letters: a message that can never succeed is published to the dead-letter exchange, and acknowledged only then.
 
-use std::time::Duration;
-
 use lapin::message::Delivery;
-use lapin::options::{BasicPublishOptions, BasicRejectOptions};
+use lapin::options::BasicRejectOptions;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use lapin::{BasicProperties, Channel, Confirmation};
-use tokio::time::timeout;
+use lapin::{BasicProperties, Channel};
 
-use super::broker_error::broker_message;
+use super::publish::{PERSISTENT, PublishError, publish};
 use crate::gate::message::OutcomeReason;
-
-/// The time limit for the broker's confirmation. A healthy broker writes a message to its disks in milliseconds.
-const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
-/// The delivery mode with which a message survives a restart of the broker (AMQP 0-9-1, basic's `delivery-mode`).
-const PERSISTENT: u8 = 2;
 
 /// The exchange for dead letters, and the channel to it.
 pub(super) struct DeadLetterExchange {
     pub(super) channel: Channel,
     pub(super) name: ShortString,
-}
-
-/// The reason why a dead letter was not published.
-pub(super) enum DeadLetterError {
-    /// The broker refused the message: no queue is bound for it, or it could not be kept.
-    Refused(String),
-    /// The channel is unusable.
-    Broken(String),
 }
 
 impl DeadLetterExchange {
@@ -38,28 +22,9 @@ impl DeadLetterExchange {
         delivery: &Delivery,
         body: &[u8],
         reason: &OutcomeReason,
-    ) -> Result<(), DeadLetterError> {
-        // `mandatory`: without a queue behind the exchange the broker would drop the message.
-        let options = BasicPublishOptions { mandatory: true, ..Default::default() };
-        let (exchange, key) = (self.name.clone(), delivery.routing_key.clone());
-        let published = async {
-            let properties = properties(origin, delivery, reason);
-            self.channel.basic_publish(exchange, key, options, body, properties).await?.await
-        };
-        match timeout(CONFIRM_TIMEOUT, published).await {
-            Ok(Ok(Confirmation::Ack(None))) => Ok(()),
-            Ok(Ok(Confirmation::Ack(Some(_)))) => {
-                Err(DeadLetterError::Refused("no queue is bound to the exchange for this message".into()))
-            }
-            Ok(Ok(Confirmation::Nack(_))) => {
-                Err(DeadLetterError::Refused("the broker could not keep the message".into()))
-            }
-            Ok(Ok(Confirmation::NotRequested)) => {
-                Err(DeadLetterError::Broken("the channel does not confirm messages".into()))
-            }
-            Ok(Err(error)) => Err(DeadLetterError::Broken(broker_message(&error))),
-            Err(_) => Err(DeadLetterError::Broken(format!("no confirmation in {} s", CONFIRM_TIMEOUT.as_secs()))),
-        }
+    ) -> Result<(), PublishError> {
+        let properties = properties(origin, delivery, reason);
+        publish(&self.channel, self.name.clone(), delivery.routing_key.clone(), body, properties).await
     }
 }
 

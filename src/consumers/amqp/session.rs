@@ -1,41 +1,32 @@
 //! One consumer's connection to its broker. A lost connection is opened again.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use lapin::message::Delivery;
-use lapin::options::{
-    BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, ConfirmSelectOptions,
-    ExchangeDeclareOptions,
-};
+use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions};
 use lapin::types::FieldTable;
-use lapin::uri::{AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo};
-use lapin::{AsyncTcpStream, Channel, Connection, ConnectionProperties, ExchangeKind};
-use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
-use tokio::net::lookup_host;
+use lapin::{Channel, Connection};
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::acknowledge::{self, SessionContext};
 use super::broker_error::broker_message;
-use super::connector;
+use super::connector::connect;
 use super::dead_letter::DeadLetterExchange;
 use super::places::MessagePlaces;
+use super::publish::open_confirming_channel;
 use crate::consumers::session_error::SessionError;
 use crate::gate::Gate;
 use crate::instance::consumer_states::ConsumerState;
-use oncegate_config::{AmqpSource, Broker, Consumer};
+use oncegate_config::{AmqpSource, Consumer};
 use oncegate_trust::tls::Trust;
 
 /// The time from the DNS lookup to a channel that delivers. A broker that is starting needs about as long.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-/// The heartbeat interval. A broker that is silent for twice as long is gone (AMQP 0-9-1 section 4.2.7).
-const HEARTBEAT_SECONDS: u16 = 15;
 /// The time limit for cancelling and closing, which the broker need not receive.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -176,63 +167,4 @@ async fn begin_window(
     tracing::info!(queue = %session.source.queue, route = %session.consumer.route, set_aside, prefetch,
         "messages of unknown outcome are set aside, and others take their places");
     Ok(())
-}
-
-/// Opens a channel with publisher confirms, after checking that the exchange exists.
-async fn open_confirming_channel(connection: &Connection, exchange: &str) -> Result<Channel, lapin::Error> {
-    let channel = connection.create_channel().await?;
-    let options = ExchangeDeclareOptions { passive: true, ..Default::default() };
-    channel.exchange_declare(exchange.into(), ExchangeKind::Direct, options, FieldTable::default()).await?;
-    channel.confirm_select(ConfirmSelectOptions::default()).await?;
-    Ok(channel)
-}
-
-/// Connects to the first of the name's addresses that answers. Returns that address with the connection.
-async fn connect(broker: &Broker, trust: &Trust, cut: &CancellationToken) -> Result<(Connection, IpAddr), String> {
-    let addresses = lookup_host((&*broker.host, broker.port)).await;
-    let addresses: Vec<_> = addresses.map_err(|error| format!("its host name cannot be looked up: {error}"))?.collect();
-    let mut last = "its host name has no address".to_owned();
-    for address in addresses {
-        match connect_to(broker, trust, address, cut).await {
-            Ok(connection) => return Ok((connection, address.ip())),
-            Err(cause) => last = cause,
-        }
-    }
-    Err(last)
-}
-
-async fn connect_to(
-    broker: &Broker,
-    trust: &Trust,
-    address: SocketAddr,
-    cut: &CancellationToken,
-) -> Result<Connection, String> {
-    let name = || ServerName::try_from(broker.host.to_string());
-    let name = broker
-        .tls
-        .then(name)
-        .transpose()
-        .map_err(|_| "its host name is none that a certificate can have".to_owned())?;
-    let tls = name.map(|name| (TlsConnector::from(Arc::new(tls_config(trust))), name));
-    let runtime = connector::create_runtime(tls, cut.clone());
-    let uri = AMQPUri {
-        scheme: if broker.tls { AMQPScheme::AMQPS } else { AMQPScheme::AMQP },
-        authority: AMQPAuthority {
-            userinfo: AMQPUserInfo { username: broker.user.to_string(), password: broker.password.to_string() },
-            host: broker.host.to_string(),
-            port: broker.port,
-        },
-        vhost: broker.vhost.to_string(),
-        query: AMQPQueryString { heartbeat: Some(HEARTBEAT_SECONDS), ..Default::default() },
-    };
-    let properties = ConnectionProperties::default().with_connection_name("oncegate".into());
-    let connect = async move |_, runtime: connector::Runtime| Ok(AsyncTcpStream::connect(&runtime, address).await?);
-    Connection::connector(uri, runtime, connect, properties).await.map_err(|error| broker_message(&error))
-}
-
-/// Returns the TLS configuration without ALPN: AMQP has no protocol name there.
-fn tls_config(trust: &Trust) -> ClientConfig {
-    let mut config = ClientConfig::clone(&trust.config());
-    config.alpn_protocols.clear();
-    config
 }

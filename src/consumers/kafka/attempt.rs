@@ -117,8 +117,8 @@ impl RecordContext {
                     "{} The record is now a dead letter", reason.detail);
                 true
             }
-            Err(cause) => {
-                tracing::warn!(%partition, offset, %route, reason = reason.slug, %topic, cause,
+            Err(error) => {
+                tracing::warn!(%partition, offset, %route, reason = reason.slug, %topic, cause = %error,
                     "a record could not be written as a dead letter; it is held and tried again");
                 false
             }

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
+use crate::kafka::{KafkaError, NewRecord};
+
 /// A partition of a topic.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct PartitionId {
@@ -31,15 +33,6 @@ pub(super) struct KafkaRecord {
     pub(super) offset: i64,
     /// Milliseconds of Unix time.
     pub(super) timestamp: i64,
-    pub(super) key: Option<Bytes>,
-    pub(super) value: Bytes,
-    pub(super) headers: Vec<(String, Option<Bytes>)>,
-}
-
-/// A record to be written.
-#[derive(Clone, Debug)]
-pub(super) struct NewRecord {
-    pub(super) topic: Arc<str>,
     pub(super) key: Option<Bytes>,
     pub(super) value: Bytes,
     pub(super) headers: Vec<(String, Option<Bytes>)>,
@@ -88,7 +81,7 @@ pub(super) trait KafkaClient: Send + Sync {
     /// Commits offsets: the group continues with them.
     fn commit(&self, offsets: Vec<(PartitionId, i64)>) -> ClientFuture<'_, Result<(), String>>;
     /// Writes a record, and waits until all replicas that must have it have it.
-    fn produce(&self, record: NewRecord) -> ClientFuture<'_, Result<(), String>>;
+    fn produce(&self, record: NewRecord) -> ClientFuture<'_, Result<(), KafkaError>>;
     /// The offsets of the assigned partitions, as far as they are known.
     fn offsets(&self) -> ClientFuture<'_, Vec<PartitionOffsets>>;
     /// The address of a broker.

@@ -7,25 +7,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use data_encoding::BASE64URL_NOPAD;
-use krafka::auth::{AuthConfig, TlsConfig};
+use krafka::KrafkaError;
 use krafka::consumer::{
     AutoOffsetReset, Consumer, ConsumerRebalanceListener, IsolationLevel, OffsetAndMetadata,
     PartitionAssignmentStrategy, TopicPartition,
 };
-use krafka::producer::Producer;
-use krafka::{Kafka, KrafkaError, Record};
 use parking_lot::Mutex as SyncMutex;
 use tokio::net::lookup_host;
 use tokio::sync::{Mutex, Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use super::client::{ClientEvent, ClientFuture, KafkaClient, KafkaRecord, NewRecord, PartitionId, PartitionOffsets};
-use oncegate_config::{FirstOffset, KafkaLogin, KafkaSource, SaslMechanism};
+use super::client::{ClientEvent, ClientFuture, KafkaClient, KafkaRecord, PartitionId, PartitionOffsets};
+use crate::kafka::connection::{connect, describe};
+use crate::kafka::{KafkaError, KafkaProducer, NewRecord};
+use oncegate_config::{FirstOffset, KafkaSource};
 
-/// The time limit of a request. A broker answers in milliseconds; it is away, and another one leads, after this.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time limit of a record that is written: three tries.
-const DELIVERY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The wait of one poll. It is so short that a partition that was paused is soon read again.
 const POLL: Duration = Duration::from_millis(250);
 /// The most bytes of one fetch. One record may be larger.
@@ -40,7 +36,7 @@ const REBALANCE_MARGIN: Duration = Duration::from_secs(60);
 /// A member of a group.
 pub(super) struct KrafkaClient {
     consumer: Arc<Consumer>,
-    producer: Producer,
+    producer: KafkaProducer,
     events: Mutex<mpsc::Receiver<ClientEvent>>,
     pauses: Arc<Pauses>,
     broker: IpAddr,
@@ -87,16 +83,9 @@ impl KrafkaClient {
     /// # Errors
     /// The cause, without the user and the password.
     pub(super) async fn open(source: &KafkaSource, at_once: u16, drain: Duration) -> Result<Self, String> {
-        let broker = resolve(&source.brokers).await?;
-        let kafka = Kafka::builder(source.brokers.join(","))
-            .client_id("oncegate")
-            .security(security(source))
-            .request_timeout(REQUEST_TIMEOUT)
-            .connect()
-            .await
-            .map_err(describe)?;
-        let producer = kafka.producer().idempotent(true).metrics_push(false).delivery_timeout(DELIVERY_TIMEOUT);
-        let producer = producer.build().await.map_err(describe)?;
+        let broker = resolve(&source.cluster.brokers).await?;
+        let kafka = connect(&source.cluster).await?;
+        let producer = KafkaProducer::on(kafka.clone()).await?;
         let (sender, events) = mpsc::channel(1);
         let first_offset = match source.first_offset {
             FirstOffset::Earliest => AutoOffsetReset::Earliest,
@@ -263,11 +252,8 @@ impl KafkaClient for KrafkaClient {
         Box::pin(async { self.consumer.commit_offsets(offsets).await.map_err(describe) })
     }
 
-    fn produce(&self, record: NewRecord) -> ClientFuture<'_, Result<(), String>> {
-        let mut new = Record::new(&*record.topic, record.value);
-        new.key = record.key;
-        new.headers = record.headers;
-        Box::pin(async { self.producer.send(new).await.map(drop).map_err(describe) })
+    fn produce(&self, record: NewRecord) -> ClientFuture<'_, Result<(), KafkaError>> {
+        Box::pin(self.producer.produce(record))
     }
 
     fn offsets(&self) -> ClientFuture<'_, Vec<PartitionOffsets>> {
@@ -293,7 +279,7 @@ impl KafkaClient for KrafkaClient {
             while events.try_recv().is_ok() {}
             self.consumer.wakeup();
             let _ = self.consumer.close().await;
-            let _ = self.producer.close().await;
+            self.producer.close().await;
         })
     }
 }
@@ -311,37 +297,7 @@ async fn resolve(brokers: &[Box<str>]) -> Result<IpAddr, String> {
     Err(last)
 }
 
-fn security(source: &KafkaSource) -> AuthConfig {
-    let tls = source.tls.as_ref().map(|tls| {
-        let config = match &tls.authorities {
-            Some(pem) => TlsConfig::new().with_ca_cert_pem(pem.as_bytes()),
-            None => TlsConfig::new().with_native_roots(),
-        };
-        match &tls.identity {
-            Some([chain, key]) => config.with_client_cert_pem(chain.as_bytes(), key.as_bytes().to_vec()),
-            None => config,
-        }
-    });
-    let login = source.login.as_ref().map(|KafkaLogin { mechanism, user, password }| match mechanism {
-        SaslMechanism::None => AuthConfig::plaintext(),
-        SaslMechanism::Plain => AuthConfig::sasl_plain(&**user, &**password),
-        SaslMechanism::ScramSha256 => AuthConfig::sasl_scram_sha256(&**user, &**password),
-        SaslMechanism::ScramSha512 => AuthConfig::sasl_scram_sha512(&**user, &**password),
-    });
-    match (login, tls) {
-        (None, None) => AuthConfig::plaintext(),
-        (None, Some(tls)) => AuthConfig::ssl(tls),
-        (Some(login), None) => login,
-        (Some(login), Some(tls)) => login.with_tls(tls),
-    }
-}
-
 /// Whether the client goes on by itself: a broker is away, or one partition has a batch that cannot be read.
 fn is_passing(error: &KrafkaError) -> bool {
     error.is_retriable() || error.protocol_error_kind().is_some()
-}
-
-/// The error with its causes.
-fn describe(error: KrafkaError) -> String {
-    oncegate_telemetry::logs::format_chain(&error)
 }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::client::{KafkaRecord, NewRecord};
+use super::client::KafkaRecord;
 use crate::consumers::decode::SentMessage;
 use crate::gate::message::OutcomeReason;
+use crate::kafka::NewRecord;
 use oncegate_config::{Consumer, KafkaSource};
 
 /// The header that has the record's key, for keys and paths that are made of it.

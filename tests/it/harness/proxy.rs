@@ -39,6 +39,7 @@ pub struct Setup {
     defaults: Vec<String>,
     routes: Vec<String>,
     consumers: Vec<String>,
+    events: Vec<String>,
     wrapper: Vec<OsString>,
     written: Option<String>,
 }
@@ -67,6 +68,7 @@ impl Proxy {
             defaults: Vec::new(),
             routes: Vec::new(),
             consumers: Vec::new(),
+            events: Vec::new(),
             wrapper: Vec::new(),
             written: None,
         }
@@ -244,6 +246,12 @@ impl Setup {
         self
     }
 
+    /// An `[[events]]` with these lines.
+    pub fn events(mut self, lines: &str) -> Self {
+        self.events.push(lines.to_owned());
+        self
+    }
+
     /// Short leases, with equally short heartbeats and sweeps.
     pub fn short_leases(self) -> Self {
         self.store("lease = { heartbeat = \"200ms\", expiry = \"1s\" }").store("sweep_every = \"200ms\"")
@@ -270,6 +278,9 @@ impl Setup {
         }
         for consumer in &self.consumers {
             text.push_str(&format!("\n[[consumers]]\n{consumer}\n"));
+        }
+        for events in &self.events {
+            text.push_str(&format!("\n[[events]]\n{events}\n"));
         }
         text
     }

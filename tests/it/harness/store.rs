@@ -156,11 +156,11 @@ impl Store {
         }
     }
 
-    /// Changes the tables behind the proxy's back; no process may have the embedded store open. `keys` is the table.
+    /// Changes the tables behind the proxy's back; no process may have the embedded store open.
     pub async fn tamper(&self, sql: &str) {
         match self {
             Self::Postgres(database) => {
-                let sql = sql.replace("keys", "oncegate.keys");
+                let sql = format!("set search_path = oncegate; {sql}");
                 database.client().await.batch_execute(&sql).await.unwrap();
             }
             Self::Sqlite(folder) => rusqlite::Connection::open(file(folder)).unwrap().execute_batch(sql).unwrap(),

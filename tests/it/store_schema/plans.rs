@@ -29,12 +29,16 @@ async fn fill(database: &TestDatabase) {
                                                 else 'completed' end as state) as s;
       insert into oncegate.outbox (id, since, attempts_before, secret, sealed)
       select sha256(n::text::bytea), 1000, 0, 's', 'sealed' from generate_series(1, 50000) as n;
+      insert into oncegate.events (at, created_at, reserved_at, since, due_at, attempt, id, token, type, service, sink, route, key)
+      select 1000, 1000, 1000, 1000, case when n % 50 > 0 then 1000 end, 1, sha256((n / 2)::text::bytea), 't', 'unknown', 'shop',
+             case when n % 10 = 0 then 'bus' else 'other' end, 'pay', 'k'
+        from generate_series(1, 50000) as n;
       insert into oncegate.audit (at, service, actor, action, id, before, after)
       select 1000, 'shop', 'a', 'purge', sha256(n::text::bytea), 'completed', 'none' from generate_series(1, 50000) as n";
     database.client().await.batch_execute(rows).await.unwrap();
 }
 
-const ANALYZE: &str = "analyze oncegate.keys, oncegate.outbox, oncegate.audit";
+const ANALYZE: &str = "analyze oncegate.keys, oncegate.outbox, oncegate.audit, oncegate.events";
 
 /// The rows of an explanation.
 async fn explain(client: &Client, explain: &str) -> String {
@@ -65,6 +69,7 @@ fn value(name: &str, key: usize) -> String {
         }
         "service" | "_service" => "'shop'".to_owned(),
         "route" | "_route" => "'pay'".to_owned(),
+        "sink" => "'bus'".to_owned(),
         "_state" => "'completed'".to_owned(),
         "state" => "'dead'".to_owned(),
         "_states" => "'queued,unknown'".to_owned(),
@@ -80,7 +85,9 @@ fn value(name: &str, key: usize) -> String {
             "0".to_owned()
         }
         "_time_limit_ms" | "_ttl_ms" | "_quiet_after_ms" | "quiet_after_ms" | "_pause_first_ms" | "_pause_cap_ms"
-        | "_give_up_after_ms" | "expiry_ms" | "_expiry_ms" | "older_than_ms" | "since_ms" => "1000".to_owned(),
+        | "_give_up_after_ms" | "expiry_ms" | "_expiry_ms" | "lease_ms" | "older_than_ms" | "since_ms" => {
+            "1000".to_owned()
+        }
         "scope_low" | "scope_high" | "key" | "before" | "_path" | "_remember_ms" | "_body" | "_cause" | "_due_ms"
         | "_accepted_at" | "_absences" => "null".to_owned(),
         _ => panic!("the parameter {name} has no value here"),
@@ -109,8 +116,11 @@ fn with_values(sql: &str) -> String {
     statement(filled).for_postgres().to_owned()
 }
 
-/// The selects that read keys, and the index that each reads them by.
-const INDEXES: [(&str, &str); 19] = [
+/// The statements that read keys or events, and the index that each reads them by.
+const INDEXES: [(&str, &str); 22] = [
+    ("claim_events", "events_waiting"),
+    ("count_events", "events_waiting"),
+    ("requeue_events", "events_dead"),
     ("count_settled_keys", "keys_pkey"),
     ("count_unsettled_keys", "keys_unsettled"),
     ("crashed_keys", "keys_in_flight"),
@@ -141,14 +151,15 @@ async fn no_select_scans_the_whole_table() {
     for (name, sql) in sql_files("sql").into_iter().chain(sql_files("postgres/sql")) {
         let expected = INDEXES.iter().find(|(known, _)| *known == name);
         // Those of the start, and one for clusters alone.
-        let reads_keys = !["await_durability_of", "has_keys", "nodes"].contains(&&*name)
-            && ["oncegate.keys", "oncegate.audit"].iter().any(|table| sql.contains(table));
+        let reads_keys = !["await_durability_of", "has_event_triggers", "has_keys", "nodes"].contains(&&*name)
+            && ["oncegate.keys", "oncegate.audit", "oncegate.events as"].iter().any(|table| sql.contains(table));
         let Some((_, index)) = expected else {
             assert!(!reads_keys, "the index of {name} is missing here");
             continue;
         };
         let plan = explain(&client, &format!("explain {}", with_values(&sql))).await;
-        assert!(plan.contains(&format!("{index} on ")), "{name}:\n{plan}");
+        let is_used = [format!("{index} on "), format!("on {index} ")].iter().any(|text| plan.contains(text));
+        assert!(is_used, "{name}:\n{plan}");
         assert!(!plan.contains("Seq Scan on keys") && !plan.contains("Seq Scan on audit"), "{name}:\n{plan}");
     }
 }

@@ -125,7 +125,7 @@ fn a_consumer_of_kafka_has_defaults_and_is_described_without_its_password() {
     let consumer = &loaded.consumers[0];
     let source = consumer.source.kafka().unwrap();
     assert_eq!((source.order, source.first_offset), (RecordOrder::Key, FirstOffset::Earliest));
-    assert_eq!(source.brokers, ["kafka-1:9092".into(), "k2:9".into()]);
+    assert_eq!(source.cluster.brokers, ["kafka-1:9092".into(), "k2:9".into()]);
     assert_eq!((consumer.key.to_text().as_str(), source.give_up_after.as_secs()), ("message-id", 600));
     let described = describe(&loaded);
     for line in [

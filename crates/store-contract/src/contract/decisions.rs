@@ -74,7 +74,11 @@ pub(super) fn at_risk(change: OperatorAction) -> Arc<OperatorDecision> {
     Arc::new(OperatorDecision { change, actor: "alice".into(), note: None, accept_risk: true })
 }
 
-async fn decide(world: &StoreFixture, decision: &Arc<OperatorDecision>, targets: Vec<Target>) -> DecisionResults {
+pub(super) async fn decide(
+    world: &StoreFixture,
+    decision: &Arc<OperatorDecision>,
+    targets: Vec<Target>,
+) -> DecisionResults {
     world
         .store()
         .apply_operator_decision(ApplyOperatorDecisionParams {

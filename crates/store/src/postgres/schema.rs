@@ -9,8 +9,8 @@ use tokio_postgres::error::SqlState;
 use super::connect;
 use super::distribution::{self, Distribution};
 use super::failure::{migration_error, open_error};
-use super::functions;
 use super::server::PgServer;
+use super::{events, functions};
 use crate::migrate::{AppliedMigration, Migration, MigrationStep, check_none_missing, missing_steps};
 use crate::{OpenError, StoreSettings};
 use oncegate_config::PostgresUrl;
@@ -79,13 +79,14 @@ pub(crate) async fn distribution(url: &PostgresUrl, settings: &StoreSettings) ->
     }
 }
 
-/// The migrations that the database lacks, then the functions, and then the distribution of the keys.
+/// The migrations that the database lacks, then the functions, the distribution of the keys, and the triggers of events.
 async fn find_pending(client: &Client, settings: &StoreSettings) -> Result<Vec<Migration>, OpenError> {
     let has = applied(client).await?;
     let distribution = distribution::missing(client, settings, !has.is_empty()).await?;
     let mut pending: Vec<Migration> = missing_steps(STEPS, &has)?.iter().map(script).collect();
     pending.extend(functions::missing(client).await.map_err(open_error)?);
     pending.extend(distribution);
+    pending.extend(events::missing(client, settings, !has.is_empty()).await?);
     Ok(pending)
 }
 
@@ -158,7 +159,8 @@ async fn try_next(
     if find_pending(transaction.client(), settings).await?.first() != Some(next) {
         return Ok(Ok(false));
     }
-    let is_step = STEPS.iter().any(|step| step.name == next.name);
+    // What waits for the lock of a table that requests use.
+    let is_step = next.name == events::NAME || STEPS.iter().any(|step| step.name == next.name);
     if is_step {
         transaction.batch_execute(LIMIT_LOCK_WAIT).await.map_err(failed)?;
     }

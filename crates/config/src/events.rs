@@ -1,0 +1,331 @@
+//! Reads and checks `[[events]]`: where events go that say how keys were settled.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::uri::PathAndQuery;
+
+use super::broker::{Broker, NAME_BYTES_MAX};
+use super::kafka_cluster::{KafkaCluster, SaslMechanism, parse_topic};
+use super::options::options;
+use super::reader::Section;
+use super::route::Route;
+use super::service_url;
+use super::upstream::UpstreamTarget;
+use super::words::{Word, words};
+use oncegate_domain::macros::debug_as_display;
+
+words! {
+    /// What happened to a key.
+    pub enum EventType {
+        /// Its attempt has ended with a response, which is stored.
+        Completed = "completed",
+        /// Nobody knows whether its attempt was executed.
+        Unknown = "unknown",
+        /// It was unknown or dead, and is not any more: it has a response, or was not executed.
+        Resolved = "resolved",
+        /// Its delivery was given up: it is dead until an operator decides.
+        GivenUp = "given-up",
+    }
+}
+
+words! {
+    /// How an event names the key.
+    pub enum EventKey {
+        /// As the client sent it.
+        Plain = "plain",
+        /// By its SHA-256.
+        Hash = "hash",
+    }
+}
+
+/// The events of some routes, and the place that they go to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventSink {
+    /// The name; no other sink has it. Waiting events belong to it.
+    pub name: Arc<str>,
+    /// The names of the routes, earlier ones too.
+    pub routes: Vec<Arc<str>>,
+    /// The events; one type at least.
+    pub types: Vec<EventType>,
+    /// How they name the key.
+    pub key: EventKey,
+    /// Whether they have the stored response's body.
+    pub body: bool,
+    /// The time after which an event that cannot be published is dead.
+    pub give_up_after: Duration,
+    /// The place that they go to.
+    pub target: EventTarget,
+}
+
+/// The place that events go to.
+#[derive(Clone, PartialEq, Eq)]
+pub enum EventTarget {
+    /// A URL that gets a POST for each, signed by the Standard Webhooks.
+    Http {
+        /// The service.
+        upstream: Arc<UpstreamTarget>,
+        /// The path and query.
+        target: PathAndQuery,
+        /// The secret that signs; `None` for no signature.
+        secret: Option<WebhookSecret>,
+    },
+    /// An exchange of RabbitMQ.
+    Amqp {
+        /// The broker.
+        broker: Broker,
+        /// The exchange; the default exchange where it is empty.
+        exchange: Box<str>,
+        /// The routing key; `None` for the event's type.
+        routing_key: Option<Box<str>>,
+    },
+    /// A topic of Kafka.
+    Kafka(KafkaTopic),
+}
+
+/// A topic that is written to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KafkaTopic {
+    /// The cluster.
+    pub cluster: KafkaCluster,
+    /// The topic.
+    pub topic: Box<str>,
+}
+
+/// The secret of the Standard Webhooks: 24 to 64 bytes.
+#[derive(Clone, PartialEq, Eq)]
+pub struct WebhookSecret(pub Box<[u8]>);
+
+impl fmt::Debug for WebhookSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WebhookSecret")
+    }
+}
+
+/// The place in logs and lists, without credentials. A URL's path may have a secret.
+impl fmt::Display for EventTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Http { upstream, .. } => write!(f, "{upstream}/…"),
+            Self::Amqp { broker, exchange, .. } => write!(f, "exchange `{exchange}` of {broker}"),
+            Self::Kafka(topic) => write!(f, "topic {} of {}", topic.topic, topic.cluster.brokers.join(", ")),
+        }
+    }
+}
+
+debug_as_display!(EventTarget);
+
+impl EventTarget {
+    /// The service of a URL.
+    pub fn upstream(&self) -> Option<&UpstreamTarget> {
+        match self {
+            Self::Http { upstream, .. } => Some(upstream),
+            Self::Amqp { .. } | Self::Kafka(_) => None,
+        }
+    }
+
+    /// Whether its certificate is verified with the authorities of the system.
+    pub(super) fn needs_authorities(&self) -> bool {
+        match self {
+            Self::Http { upstream, .. } => matches!(**upstream, UpstreamTarget::Https(..)),
+            Self::Amqp { broker, .. } => broker.tls,
+            Self::Kafka(topic) => topic.cluster.needs_authorities(),
+        }
+    }
+}
+
+options! {
+    /// The options of `[[events]]`.
+    pub(super) struct EventOptions {
+        /// the name under which the store keeps waiting events
+        name: Text;
+        /// the routes whose keys are told about, by their names
+        routes: TextOrTexts = [] => Vec<Box<str>>, values(|text| Ok(text.into()));
+        /// what is told: `completed`, `unknown`, `resolved`, `given-up`
+        types: Texts = ["completed", "unknown", "resolved", "given-up"] => Vec<EventType>, values(parse_type);
+        /// how an event names the key: as it was sent, or by its SHA-256
+        key: Choice(EventKey::WORDS) = "plain" => EventKey, choice();
+        /// whether an event has the stored response's body
+        body: Boolean = false => bool, boolean();
+        /// how long it is tried to publish an event, until it is dead and an operator decides
+        give_up_after: Duration = "24h" => Duration, duration_above_zero();
+        /// a URL that gets each event as a POST
+        url: Text = "" => Option<(UpstreamTarget, PathAndQuery)>, optional_concealed(parse_url);
+        /// the secret that signs these, as `whsec_` and base64 (Standard Webhooks)
+        secret: Text = "" => Option<WebhookSecret>, optional_concealed(parse_secret);
+        /// a RabbitMQ broker, as `amqp://user:password@host:5672/vhost`, or `amqps://` for TLS
+        amqp: Text = "" => Option<Broker>, optional_concealed(Broker::parse);
+        /// the exchange of RabbitMQ; empty for the default exchange, whose routing key is a queue's name
+        exchange: Text = "" => Box<str>, parsed(parse_name);
+        /// the routing key; empty for the event's type, such as `oncegate.key.completed`
+        routing_key: Text = "" => Box<str>, parsed(parse_name);
+        /// a topic of Kafka
+        kafka: Table(EventKafkaOptions::KEYS) = {};
+    }
+}
+
+options! {
+    /// The options of `kafka` in `[[events]]`.
+    pub(super) struct EventKafkaOptions {
+        /// brokers of the cluster, as `host:9092`; the others are found through them
+        brokers: Texts = [];
+        /// the topic; it must exist
+        topic: Text = "" => Option<Box<str>>, optional(parse_topic);
+        /// the login at the brokers
+        sasl: Choice(SaslMechanism::WORDS) = "none";
+        /// the user of the login
+        user: Text = "";
+        /// the password of the login
+        password: Text = "";
+        /// whether TLS is spoken
+        tls: Boolean = false;
+        /// a PEM file: the authorities of the brokers' certificates; empty for the system's
+        ca: Text = "";
+        /// a PEM file: the certificate that is shown to brokers, and its chain
+        certificate: Text = "";
+        /// a PEM file: that certificate's private key
+        key: Text = "";
+    }
+}
+
+/// Reads all sinks but those that have problems. `routes` are those without problems; `all_known` tells whether that is all of
+/// them.
+pub(super) fn read(top: &Section<'_>, routes: &[Route], all_known: bool) -> Vec<EventSink> {
+    let mut sinks: Vec<EventSink> = Vec::new();
+    for section in top.tables("events") {
+        let Some(sink) = read_sink(&section, routes, all_known) else { continue };
+        if sinks.iter().any(|other| other.name == sink.name) {
+            section.problem("name", format!("`{}` is another table's name too", sink.name));
+        }
+        sinks.push(sink);
+    }
+    sinks
+}
+
+fn read_sink(section: &Section<'_>, routes: &[Route], all_known: bool) -> Option<EventSink> {
+    let options = EventOptions::read(section);
+    let name = section.required("name", parse_sink_name);
+    if options.routes.is_empty() && section.is_right(&["routes"]) {
+        section.missing("routes", "is missing: write the names of the routes whose keys are told about");
+        return None;
+    }
+    let found: Option<Vec<&Route>> = options
+        .routes
+        .iter()
+        .map(|name| {
+            let found = routes.iter().find(|route| *route.name == **name);
+            if found.is_none() && all_known && section.is_right(&["routes"]) {
+                section.problem("routes", format!("has `{name}`, which is no route's name: write the `name` of one"));
+            }
+            found
+        })
+        .collect();
+    let target = read_target(section, &options);
+    if options.types.is_empty() && section.is_right(&["types"]) {
+        section.problem("types", "is empty: write what is told, or leave the table out");
+        return None;
+    }
+    Some(EventSink {
+        name: name?,
+        routes: found?.into_iter().flat_map(Route::names).cloned().collect(),
+        types: options.types,
+        key: options.key,
+        body: options.body,
+        give_up_after: options.give_up_after,
+        target: target?,
+    })
+}
+
+fn read_target(section: &Section<'_>, options: &EventOptions) -> Option<EventTarget> {
+    let is_written = |name: &str| section.first_layer(name).is_some();
+    let written: Vec<_> = ["url", "amqp", "kafka"].into_iter().filter(|name| is_written(name)).collect();
+    let [target] = written[..] else {
+        match written.first() {
+            None => section.missing("url", "is missing: write `url`, `amqp` or `kafka`, the place that events go to"),
+            Some(first) => section.problem(first, "is not the only place: events of one table go to one place"),
+        }
+        return None;
+    };
+    for (name, of) in [("secret", "url"), ("exchange", "amqp"), ("routing_key", "amqp")] {
+        if is_written(name) && of != target {
+            section.problem(name, format!("needs `{of}` beside it"));
+            return None;
+        }
+    }
+    if !section.is_right(&["url", "amqp", "secret", "exchange", "routing_key"]) {
+        return None;
+    }
+    let is_empty = |message: &str| {
+        section.problem(target, message);
+        None
+    };
+    match target {
+        "url" => match &options.url {
+            None => is_empty(URL_EXAMPLE),
+            Some((upstream, target)) => Some(EventTarget::Http {
+                upstream: Arc::new(upstream.clone()),
+                target: target.clone(),
+                secret: options.secret.clone(),
+            }),
+        },
+        "amqp" => {
+            let Some(broker) = options.amqp.clone() else {
+                return is_empty("is no URL of a broker: write `amqp://user:password@host:5672/vhost`");
+            };
+            let (exchange, routing_key) = (options.exchange.clone(), options.routing_key.clone());
+            if exchange.is_empty() && routing_key.is_empty() {
+                section.missing("exchange", "is missing: write `exchange`, or the name of a queue as `routing_key`");
+                return None;
+            }
+            Some(EventTarget::Amqp { broker, exchange, routing_key: Some(routing_key).filter(|key| !key.is_empty()) })
+        }
+        _ => read_topic(&section.table("kafka")).map(EventTarget::Kafka),
+    }
+}
+
+fn read_topic(section: &Section<'_>) -> Option<KafkaTopic> {
+    let EventKafkaOptions { topic } = EventKafkaOptions::read(section);
+    if topic.is_none() && section.is_right(&["topic"]) {
+        section.missing("topic", "is missing: write the topic that gets the events");
+    }
+    Some(KafkaTopic { cluster: KafkaCluster::read(section)?, topic: topic? })
+}
+
+fn parse_sink_name(text: &str) -> Result<Arc<str>, String> {
+    let word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_.-".contains(&byte);
+    match (1..=63).contains(&text.len()) && text.bytes().all(word) {
+        true => Ok(text.into()),
+        false => Err("is no name: write 1 to 63 small letters, digits, `_`, `.` and `-`".into()),
+    }
+}
+
+fn parse_type(text: &str) -> Result<EventType, String> {
+    EventType::parse(text).ok_or_else(|| format!("is no type: write {}", EventType::WORDS.join(", ")))
+}
+
+const URL_EXAMPLE: &str = "write it like `https://hooks.example/oncegate`";
+
+fn parse_url(text: &str) -> Result<(UpstreamTarget, PathAndQuery), String> {
+    service_url::parse(text, URL_EXAMPLE)
+}
+
+/// Parses a secret by the Standard Webhooks, "Signature scheme": the prefix `whsec_`, and 24 to 64 bytes in base64.
+fn parse_secret(text: &str) -> Result<WebhookSecret, String> {
+    let bytes = text.strip_prefix("whsec_").and_then(|text| STANDARD.decode(text).ok());
+    match bytes {
+        Some(bytes) if (24..=64).contains(&bytes.len()) => Ok(WebhookSecret(bytes.into())),
+        _ => Err("is no secret of the Standard Webhooks: `whsec_` and 24 to 64 bytes in base64; `echo whsec_$(openssl rand -base64 32)` \
+                  makes one"
+            .into()),
+    }
+}
+
+fn parse_name(text: &str) -> Result<Box<str>, String> {
+    match text.len() {
+        0..=NAME_BYTES_MAX => Ok(text.into()),
+        _ => Err("is longer than any name that a broker has: 255 bytes".into()),
+    }
+}

@@ -1,0 +1,199 @@
+//! Events about settled keys.
+
+use std::time::Duration;
+
+use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest};
+use oncegate_domain::state::StateKind;
+use oncegate_store::admin::OperatorAction;
+use oncegate_store::{
+    ClaimEventsParams, EndEventsParams, EventRoute, EventSinkParams, ExpectedRecord, GiveUpParams, KeyEvent,
+    PostponedEvent, ReplaceEventRoutesParams,
+};
+
+use super::decisions::{at_risk, decide, entry, target};
+use crate::store_fixture::{
+    DAY, StoreFixture, UNKNOWN, completion, new_enqueue_request, new_reserve_request, next_attempt_request, settlement,
+    unwrap_lease,
+};
+
+const ALL: [&str; 4] = ["completed", "unknown", "resolved", "given-up"];
+
+/// Lets the route of the requests tell these sinks. `None` on a cluster, which refuses events.
+async fn tell(mut world: StoreFixture, sinks: &[(&str, &[&'static str], bool)]) -> Option<StoreFixture> {
+    if world.settings.distribute {
+        return None;
+    }
+    world.settings.events = true;
+    world.reopen().await;
+    replace(&world, sinks).await;
+    Some(world)
+}
+
+async fn replace(world: &StoreFixture, sinks: &[(&str, &[&'static str], bool)]) {
+    let route = |(sink, types, body): &(&str, &[&'static str], bool)| EventRoute {
+        route: "pay".into(),
+        sink: (*sink).into(),
+        types: types.to_vec(),
+        body: *body,
+    };
+    let routes = sinks.iter().map(route).collect();
+    world.store().replace_event_routes(ReplaceEventRoutesParams { service: "shop".into(), routes }).await.unwrap();
+}
+
+async fn claim_for(world: &StoreFixture, sink: &str, lease: Duration) -> Vec<KeyEvent> {
+    let params = ClaimEventsParams { service: "shop".into(), sink: sink.into(), limit: 10, lease };
+    world.store().claim_events(params).await.unwrap()
+}
+
+async fn claim(world: &StoreFixture) -> Vec<KeyEvent> {
+    claim_for(world, "bus", DAY).await
+}
+
+async fn publish(world: &StoreFixture, events: &[KeyEvent]) {
+    let published = events.iter().map(|event| event.seq).collect();
+    world.store().end_events(EndEventsParams { published, postponed: Vec::new() }).await.unwrap();
+}
+
+async fn postpone(world: &StoreFixture, event: &KeyEvent, retry_in: Option<Duration>) {
+    let postponed = vec![PostponedEvent { seq: event.seq, retry_in, note: "no route".into() }];
+    world.store().end_events(EndEventsParams { published: Vec::new(), postponed }).await.unwrap();
+}
+
+/// Publishes all events there are. Returns them, each as its type, the state of the key and the attempt.
+async fn drain(world: &StoreFixture) -> Vec<String> {
+    let mut told = Vec::new();
+    loop {
+        let events = claim(world).await;
+        if events.is_empty() {
+            return told;
+        }
+        publish(world, &events).await;
+        let line = |event: &KeyEvent| {
+            let state = event.state.map_or("gone", StateKind::name);
+            format!("{} {state} {}", event.kind, event.attempt)
+        };
+        told.extend(events.iter().map(line));
+    }
+}
+
+async fn reserved(world: &StoreFixture, key: &str) -> ReserveRequest {
+    let request = new_reserve_request(key);
+    world.reserve(&request).await;
+    request
+}
+
+pub async fn each_end_of_an_attempt_tells_what_became_of_the_key(world: StoreFixture) {
+    let Some(world) = tell(world, &[("bus", &ALL, false)]).await else { return };
+    let first = reserved(&world, "completed").await;
+    assert!(drain(&world).await.is_empty(), "an attempt that runs is none");
+    world.settle(completion(&first, b"paid")).await;
+    assert_eq!(drain(&world).await, ["completed completed 1"]);
+    world.settle_late(completion(&first, b"paid")).await;
+    assert!(drain(&world).await.is_empty(), "nothing has changed");
+
+    let late = reserved(&world, "late").await;
+    world.settle(settlement(&late, UNKNOWN)).await;
+    world.settle(completion(&late, b"paid")).await;
+    assert_eq!(drain(&world).await, ["unknown unknown 1", "resolved completed 1"]);
+
+    let released = reserved(&world, "released").await;
+    world.settle(settlement(&released, AttemptOutcome::Retryable { ttl: DAY })).await;
+    assert!(drain(&world).await.is_empty(), "the next request is executed");
+    let next = next_attempt_request(&released);
+    let seen = ExpectedRecord::from(&world.find(&released).await);
+    unwrap_lease(world.take_over(next.clone(), seen).await);
+    world.settle(completion(&next, b"paid")).await;
+    assert_eq!(drain(&world).await, ["completed completed 2"]);
+}
+
+pub async fn decisions_and_given_up_deliveries_are_told(world: StoreFixture) {
+    let Some(world) = tell(world, &[("bus", &ALL, false)]).await else { return };
+    let request = reserved(&world, "not-executed").await;
+    world.settle(settlement(&request, UNKNOWN)).await;
+    let seen = target(&entry(&world, request.id).await);
+    decide(&world, &at_risk(OperatorAction::NotExecuted), vec![seen]).await;
+    assert_eq!(drain(&world).await, ["unknown unknown 1", "resolved retryable 1"]);
+
+    let delivery = new_reserve_request("given-up");
+    world.enqueue(new_enqueue_request(&delivery), None).await;
+    let states = &[StateKind::Queued, StateKind::Unknown];
+    let given_up = GiveUpParams { id: delivery.id, token: delivery.token, states, note: "too late".into() };
+    assert!(world.store().give_up(given_up).await.unwrap());
+    assert_eq!(drain(&world).await, ["given-up dead 0"]);
+    let seen = target(&entry(&world, delivery.id).await);
+    decide(&world, &at_risk(OperatorAction::Requeue), vec![seen]).await;
+    assert_eq!(drain(&world).await, ["resolved queued 0"]);
+}
+
+pub async fn an_event_has_what_its_sink_asks_for(world: StoreFixture) {
+    let sinks: [(&str, &[&'static str], bool); 3] =
+        [("bus", &ALL, true), ("quiet", &["unknown"], true), ("brief", &["completed"], false)];
+    let Some(world) = tell(world, &sinks).await else { return };
+    let request = reserved(&world, "k").await;
+    world.settle(completion(&request, b"paid")).await;
+    let [event] = &claim(&world).await[..] else { panic!("one event") };
+    assert_eq!((event.id, event.key.as_bytes(), &*event.route), (request.id, request.key.as_bytes(), "pay"));
+    assert_eq!((event.status, event.tries), (Some(201), 1));
+    assert_eq!(event.response.as_ref().unwrap().body.as_deref(), Some(&b"paid"[..]));
+    let [brief] = &claim_for(&world, "brief", DAY).await[..] else { panic!("one event") };
+    assert_eq!((brief.status, &brief.response), (Some(201), &None));
+    assert!(claim_for(&world, "quiet", DAY).await.is_empty());
+    replace(&world, &[]).await;
+    let request = reserved(&world, "told-to-nobody").await;
+    world.settle(completion(&request, b"paid")).await;
+    publish(&world, std::slice::from_ref(event)).await;
+    assert!(claim(&world).await.is_empty());
+}
+
+pub async fn of_each_key_only_the_oldest_event_that_waits_is_claimed(world: StoreFixture) {
+    let Some(world) = tell(world, &[("bus", &ALL, false)]).await else { return };
+    let (one, other) = (reserved(&world, "one").await, reserved(&world, "other").await);
+    world.settle(settlement(&one, UNKNOWN)).await;
+    world.settle(completion(&one, b"paid")).await;
+    world.settle(completion(&other, b"paid")).await;
+    let first = claim(&world).await;
+    let names = |events: &[KeyEvent]| events.iter().map(|event| (event.id, event.kind.clone())).collect::<Vec<_>>();
+    assert_eq!(names(&first), [(one.id, "unknown".to_owned()), (other.id, "completed".to_owned())]);
+    assert!(claim(&world).await.is_empty(), "they are claimed");
+    postpone(&world, &first[0], Some(Duration::ZERO)).await;
+    let again = claim(&world).await;
+    assert_eq!((names(&again), again[0].tries), (names(&first[..1]), 2));
+    publish(&world, &again).await;
+    assert_eq!(names(&claim(&world).await), [(one.id, "resolved".to_owned())]);
+}
+
+pub async fn a_claim_ends_with_its_lease_and_a_dead_event_with_a_requeue(world: StoreFixture) {
+    let Some(world) = tell(world, &[("bus", &ALL, false)]).await else { return };
+    let request = reserved(&world, "k").await;
+    world.settle(settlement(&request, UNKNOWN)).await;
+    world.settle(completion(&request, b"paid")).await;
+    assert_eq!(claim_for(&world, "bus", Duration::ZERO).await[0].tries, 1);
+    let claimed = claim(&world).await;
+    assert_eq!((claimed.len(), claimed[0].tries), (1, 2), "the publisher has died");
+    postpone(&world, &claimed[0], None).await;
+    let later = claim(&world).await;
+    assert_eq!(later[0].kind, "resolved", "a dead event holds nothing back");
+    let sink = EventSinkParams { service: "shop".into(), sink: "bus".into() };
+    let counts = world.store().count_events(sink.clone()).await.unwrap();
+    assert_eq!((counts.waiting, counts.dead, counts.note.as_deref()), (1, 1, Some("no route")));
+    assert!(counts.oldest_at.is_some());
+    assert_eq!(world.store().requeue_events(sink.clone()).await.unwrap(), 1);
+    assert_eq!(claim(&world).await[0].kind, "unknown");
+    let other = EventSinkParams { service: "bank".into(), ..sink };
+    assert_eq!(world.store().count_events(other).await.unwrap(), Default::default());
+}
+
+pub async fn concurrent_claims_get_disjoint_events(world: StoreFixture) {
+    let Some(world) = tell(world, &[("bus", &ALL, false)]).await else { return };
+    for number in 0..40 {
+        let request = reserved(&world, &format!("k-{number}")).await;
+        world.settle(completion(&request, b"paid")).await;
+    }
+    let claims = futures_util::future::join_all((0..8).map(|_| claim(&world))).await;
+    let mut seqs: Vec<i64> = claims.iter().flatten().map(|event| event.seq).collect();
+    let all = seqs.len();
+    seqs.sort_unstable();
+    seqs.dedup();
+    assert_eq!(seqs.len(), all);
+    assert!(all >= 10, "{all}");
+}

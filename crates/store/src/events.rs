@@ -1,0 +1,109 @@
+//! Events about settled keys: what is to be told, written in the settlement's own transaction.
+//!
+//! Triggers of the database write them, so that no way of settling a key can leave one out, the service's own transaction included.
+//! The triggers are made when a proxy with events first starts: without events nothing runs.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+
+use super::encryption::{Encryption, SealResponses};
+use super::row::{RowReader, from_row};
+use oncegate_domain::ids::{RecordId, Token};
+use oncegate_domain::key::Key;
+use oncegate_domain::response::{CorruptRow, StoredResponse};
+use oncegate_domain::state::StateKind;
+
+/// A route, and a sink that is told about its keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventRoute {
+    /// The route's name.
+    pub route: Arc<str>,
+    /// The sink's name.
+    pub sink: Arc<str>,
+    /// The types of events.
+    pub types: Vec<&'static str>,
+    /// Whether they have the response's body.
+    pub body: bool,
+}
+
+from_row! {
+    /// An event that a publisher has claimed.
+    #[derive(Clone, Debug)]
+    pub struct KeyEvent {
+        /// Grows with the events of a key.
+        pub seq: i64,
+        pub at: SystemTime,
+        pub created_at: SystemTime,
+        pub reserved_at: SystemTime,
+        pub settled_at: Option<SystemTime>,
+        /// From here on the time of tries is counted.
+        pub since: SystemTime,
+        pub attempt: u32,
+        /// The number of tries to publish it, with this one.
+        pub tries: u32,
+        pub status: Option<u16>,
+        pub id: RecordId,
+        pub token: Token,
+        pub kind: String as "type",
+        /// The state of the key then; `None` where its record was deleted.
+        pub state: Option<StateKind>,
+        pub route: String,
+        pub key: Key,
+        pub cause: Option<String>,
+        /// The response, where the sink has bodies.
+        pub response: Option<Arc<StoredResponse>> = response,
+    }
+
+    /// The events of a sink that are not published.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct EventCounts {
+        /// At most 10,000.
+        pub waiting: u64,
+        /// At most 10,000.
+        pub dead: u64,
+        /// The time of the oldest that waits.
+        pub oldest_at: Option<SystemTime>,
+        /// Why the newest dead one is dead.
+        pub note: Option<String>,
+    }
+}
+
+fn response(row: &impl RowReader) -> Result<Option<Arc<StoredResponse>>, CorruptRow> {
+    let (Some(status), Some(fields)) = (row.read::<Option<i64>>("status")?, row.read::<Option<Bytes>>("fields")?)
+    else {
+        return Ok(None);
+    };
+    let status = i16::try_from(status).map_err(|_| CorruptRow("status"))?;
+    Ok(Some(Arc::new(StoredResponse::decode(status, &fields, row.read("body")?)?)))
+}
+
+/// What became of a claimed event that was not published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostponedEvent {
+    /// The event.
+    pub seq: i64,
+    /// The time after which it is tried again; `None` where it is dead.
+    pub retry_in: Option<Duration>,
+    /// Why the try has failed.
+    pub note: String,
+}
+
+/// An event whose response was encrypted with a secret that is gone is told without it.
+impl SealResponses for Vec<KeyEvent> {
+    fn open(&mut self, encryption: &Encryption) -> Result<(), CorruptRow> {
+        for event in self {
+            let Some(response) = &event.response else { continue };
+            match encryption.open_response(&event.id, &event.token, response) {
+                Ok(None) => {}
+                Ok(Some(opened)) => event.response = Some(Arc::new(opened)),
+                Err(corrupt) => {
+                    tracing::warn!(record = %event.id, %corrupt, "an event is published without its response, which cannot be read");
+                    event.response = None;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,12 @@
+-- event_triggers: lets each change of a key that is told about write its events in its own transaction.
+create trigger keys_tell_their_birth after insert on oncegate.keys
+  for each row when (new.state in ('completed', 'unknown'))
+  execute function oncegate.add_events();
+create trigger keys_tell_their_state after update of state on oncegate.keys
+  for each row when (old.state <> new.state
+                     and (new.state in ('completed', 'dead', 'unknown')
+                          or old.state in ('dead', 'unknown') and new.state in ('queued', 'retryable')))
+  execute function oncegate.add_events();
+create trigger keys_tell_their_end after delete on oncegate.keys
+  for each row when (old.state in ('dead', 'unknown'))
+  execute function oncegate.add_events();

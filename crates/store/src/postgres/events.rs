@@ -1,0 +1,100 @@
+//! Events about settled keys, in PostgreSQL.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use tokio_postgres::Client;
+
+use super::PgCall;
+use super::distribution::{self, Distribution};
+use super::failure::{PgResult, open_error};
+use super::rows::one;
+use crate::columns::columns;
+use crate::migrate::Migration;
+use crate::row::millis;
+use crate::statement::{shared, statements};
+use crate::{
+    ClaimEventsParams, EndEventsParams, EventCounts, EventRoute, EventSinkParams, KeyEvent, OpenError,
+    ReplaceEventRoutesParams, StoreSettings,
+};
+
+const EVENT_TRIGGERS: &str = include_str!("event_triggers.sql");
+const HAS_EVENT_TRIGGERS: &str = include_str!("sql/has_event_triggers.sql");
+
+statements! { "sql/":
+    CLAIM_EVENTS = "claim_events";
+    DELETE_EVENTS = "delete_events";
+    REPLACE_EVENT_ROUTES = "replace_event_routes";
+}
+
+/// The name of the step that makes the triggers, among those of migrations.
+pub(super) const NAME: &str = "events";
+
+/// The step that lets changes of keys write events, where the settings want that and they do not.
+///
+/// # Errors
+/// [`OpenError::Missing`] on a cluster: its nodes cannot write to another table in a trigger.
+pub(super) async fn missing(
+    client: &Client,
+    settings: &StoreSettings,
+    has_schema: bool,
+) -> Result<Option<Migration>, OpenError> {
+    if !settings.events {
+        return Ok(None);
+    }
+    if settings.distribute || (has_schema && distribution::find(client).await? != Distribution::None) {
+        return Err(OpenError::Missing(
+            "`[[events]]` needs a store in one server, and this one is distributed over the nodes of a cluster".into(),
+        ));
+    }
+    if has_schema {
+        let there = client.query_typed_one(HAS_EVENT_TRIGGERS, &[]).await.and_then(|row| row.try_get(0));
+        if there.map_err(open_error)? {
+            return Ok(None);
+        }
+    }
+    Ok(Some(Migration { name: NAME.to_owned(), sql: format!("begin;\n\n{EVENT_TRIGGERS}\ncommit;\n") }))
+}
+
+impl PgCall<'_> {
+    pub async fn replace_event_routes(self, params: Arc<ReplaceEventRoutesParams>) -> PgResult<()> {
+        let route = |told: &EventRoute| json!({ "route": &*told.route, "sink": &*told.sink, "types": told.types, "body": told.body });
+        let routes: Vec<_> = params.routes.iter().map(route).collect();
+        let columns = columns! { service: &*params.service, routes: json!(routes).to_string() };
+        self.write(&REPLACE_EVENT_ROUTES, columns).await.map(drop)
+    }
+
+    pub async fn claim_events(self, params: Arc<ClaimEventsParams>) -> PgResult<Vec<KeyEvent>> {
+        let columns = columns! {
+            service: &*params.service,
+            sink: &*params.sink,
+            limit: i64::from(params.limit),
+            lease_ms: millis(params.lease),
+        };
+        let rows = self.run(&CLAIM_EVENTS, columns).await?;
+        let mut events = rows.iter().map(KeyEvent::read).collect::<Result<Vec<_>, _>>()?;
+        events.sort_unstable_by_key(|event| event.seq);
+        Ok(events)
+    }
+
+    pub async fn end_events(self, params: Arc<EndEventsParams>) -> PgResult<()> {
+        if !params.published.is_empty() {
+            self.run(&DELETE_EVENTS, columns! { seqs: json!(params.published).to_string() }).await?;
+        }
+        for event in &params.postponed {
+            let columns = columns! { seq: event.seq, retry_ms: event.retry_in.map(millis), note: &*event.note };
+            self.run(&shared::POSTPONE_EVENT, columns).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn count_events(self, params: Arc<EventSinkParams>) -> PgResult<EventCounts> {
+        let rows = self.run(&shared::COUNT_EVENTS, columns! { service: &*params.service, sink: &*params.sink }).await?;
+        Ok(EventCounts::read(one(&rows)?)?)
+    }
+
+    pub async fn requeue_events(self, params: Arc<EventSinkParams>) -> PgResult<u64> {
+        let columns = columns! { service: &*params.service, sink: &*params.sink };
+        Ok(self.write(&shared::REQUEUE_EVENTS, columns).await?.len() as u64)
+    }
+}

@@ -1,0 +1,71 @@
+//! Events about settled keys, in SQLite.
+
+use serde_json::json;
+
+use super::transaction::{SqliteResult, SqliteTransaction, sql};
+use crate::columns::columns;
+use crate::row::{RowReader, millis};
+use crate::statement::shared;
+use crate::{ClaimEventsParams, EndEventsParams, EventCounts, EventSinkParams, KeyEvent, ReplaceEventRoutesParams};
+
+const EVENT_TRIGGERS: &str = include_str!("event_triggers.sql");
+
+impl SqliteTransaction<'_> {
+    pub fn replace_event_routes(
+        &self,
+        ReplaceEventRoutesParams { service, routes }: ReplaceEventRoutesParams,
+    ) -> SqliteResult<()> {
+        self.in_savepoint(|| {
+            if !routes.is_empty() {
+                self.db.execute_batch(EVENT_TRIGGERS)?;
+            }
+            self.execute(sql!("forget_event_routes"), &columns! { service: &*service })?;
+            for told in &routes {
+                let columns = columns! {
+                    service: &*service,
+                    route: &*told.route,
+                    sink: &*told.sink,
+                    types: format!(",{},", told.types.join(",")),
+                    body: told.body,
+                };
+                self.execute(sql!("store_event_route"), &columns)?;
+            }
+            Ok(())
+        })
+    }
+
+    pub fn claim_events(&self, params: ClaimEventsParams) -> SqliteResult<Vec<KeyEvent>> {
+        let columns = columns! {
+            service: &*params.service,
+            sink: &*params.sink,
+            limit: i64::from(params.limit),
+            lease_ms: millis(params.lease),
+        };
+        let mut events = self.query(sql!("claim_events"), &columns, |row| KeyEvent::read(row))?;
+        events.sort_unstable_by_key(|event| event.seq);
+        Ok(events)
+    }
+
+    pub fn end_events(&self, EndEventsParams { published, postponed }: EndEventsParams) -> SqliteResult<()> {
+        self.in_savepoint(|| {
+            self.execute(sql!("delete_events"), &columns! { seqs: json!(published).to_string() })?;
+            for event in &postponed {
+                let columns = columns! { seq: event.seq, retry_ms: event.retry_in.map(millis), note: &*event.note };
+                self.execute(&shared::POSTPONE_EVENT, &columns)?;
+            }
+            Ok(())
+        })
+    }
+
+    pub fn count_events(&self, params: EventSinkParams) -> SqliteResult<EventCounts> {
+        let columns = columns! { service: &*params.service, sink: &*params.sink };
+        let counts = self.query_one(&shared::COUNT_EVENTS, &columns, |row| EventCounts::read(row))?;
+        Ok(counts.unwrap_or_default())
+    }
+
+    pub fn requeue_events(&self, params: EventSinkParams) -> SqliteResult<u64> {
+        let columns = columns! { service: &*params.service, sink: &*params.sink };
+        let requeued = self.query(&shared::REQUEUE_EVENTS, &columns, |row| row.read::<i64>("seq"))?;
+        Ok(requeued.len() as u64)
+    }
+}

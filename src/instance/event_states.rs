@@ -1,0 +1,132 @@
+//! The states of this process's publishers of events, for the page, for `/readyz` and for scrapes.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use serde::Serialize;
+
+use oncegate_config::EventSink;
+use oncegate_store::EventCounts;
+use oncegate_telemetry::metrics::Collector;
+
+/// The publishers that run now.
+#[derive(Debug, Default)]
+pub struct EventStates(Mutex<Vec<Weak<EventSinkState>>>);
+
+/// The state of one publisher, which keeps it current.
+#[derive(Debug)]
+pub struct EventSinkState(Mutex<EventSinkView>);
+
+/// The state of one publisher at a time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct EventSinkView {
+    /// The sink's name.
+    pub sink: String,
+    /// The place that events go to. It names hosts, and needs a token.
+    #[serde(skip)]
+    pub target: String,
+    /// Whether the last try has found the place.
+    pub reachable: bool,
+    /// Why it has not. It may name hosts, and needs a token.
+    #[serde(skip)]
+    pub cause: Option<String>,
+    /// Events of this instance that were published.
+    pub published: u64,
+    /// Events of all instances that wait, up to 10,000.
+    pub waiting: u64,
+    /// Those that are dead, up to 10,000.
+    pub dead: u64,
+    /// The time for which the oldest waits, at the last count.
+    pub oldest_seconds: u64,
+    /// Why the newest dead one is dead.
+    #[serde(skip)]
+    pub note: Option<String>,
+}
+
+impl EventStates {
+    /// Adds a publisher, until its state is dropped.
+    pub fn add(&self, sink: &EventSink) -> Arc<EventSinkState> {
+        let view = EventSinkView {
+            sink: sink.name.to_string(),
+            target: sink.target.to_string(),
+            reachable: true,
+            cause: None,
+            published: 0,
+            waiting: 0,
+            dead: 0,
+            oldest_seconds: 0,
+            note: None,
+        };
+        let state = Arc::new(EventSinkState(Mutex::new(view)));
+        let mut states = self.0.lock();
+        states.retain(|state| state.strong_count() > 0);
+        states.push(Arc::downgrade(&state));
+        state
+    }
+
+    /// All states, in the order in which the publishers were started.
+    pub fn list(&self) -> Vec<EventSinkView> {
+        self.0.lock().iter().filter_map(Weak::upgrade).map(|state| state.0.lock().clone()).collect()
+    }
+}
+
+impl EventSinkState {
+    /// Notes whether the place was found, and why not.
+    pub fn set_failure(&self, cause: Option<String>) {
+        let mut view = self.0.lock();
+        (view.reachable, view.cause) = (cause.is_none(), cause);
+    }
+
+    /// Adds to the published events.
+    pub fn add_published(&self, events: usize) {
+        self.0.lock().published += events as u64;
+    }
+
+    /// Sets the events that are not published.
+    pub fn set_counts(&self, counts: EventCounts) {
+        let oldest = counts.oldest_at.and_then(|at| SystemTime::now().duration_since(at).ok());
+        let mut view = self.0.lock();
+        (view.waiting, view.dead, view.note) = (counts.waiting, counts.dead, counts.note);
+        view.oldest_seconds = oldest.unwrap_or_default().as_secs();
+    }
+}
+
+/// The metrics of the publishers, by sink.
+#[derive(Debug)]
+pub struct EventCollector(pub Arc<EventStates>);
+
+impl Collector for EventCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        type Value = fn(&EventSinkView) -> u64;
+        let views = self.0.list();
+        let published = "Events that this instance has published.";
+        let kind = ConstCounter::new(0u64).metric_type();
+        let mut family = encoder.encode_descriptor("oncegate_events_published", published, None, kind)?;
+        for view in &views {
+            ConstCounter::new(view.published).encode(family.encode_family(&[("sink", &*view.sink)])?)?;
+        }
+        for (name, help, value) in [
+            (
+                "reachable",
+                "1 while the last try has found the place that events go to.",
+                (|v| u64::from(v.reachable)) as Value,
+            ),
+            ("waiting", "Events of all instances that wait, up to 10,000.", |v| v.waiting),
+            ("dead", "Events that were given up and need an operator, up to 10,000.", |v| v.dead),
+            ("oldest_seconds", "Time for which the oldest event waits.", |v| v.oldest_seconds),
+        ] {
+            let kind = ConstGauge::new(0u64).metric_type();
+            let name = format!("oncegate_events_{name}");
+            let mut family = encoder.encode_descriptor(&name, help, None, kind)?;
+            for view in &views {
+                ConstGauge::new(value(view)).encode(family.encode_family(&[("sink", &*view.sink)])?)?;
+            }
+        }
+        Ok(())
+    }
+}

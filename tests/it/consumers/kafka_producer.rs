@@ -1,0 +1,44 @@
+//! The producer of dead letters, without a consumer.
+
+use bytes::Bytes;
+use oncegate::kafka::{KafkaError, KafkaProducer, NewRecord};
+use oncegate_config::KafkaCluster;
+
+use crate::harness::kafka::KafkaBroker;
+
+fn cluster(broker: &KafkaBroker) -> KafkaCluster {
+    let brokers = broker.addresses().into_iter().map(Into::into).collect();
+    KafkaCluster { brokers, login: None, tls: None }
+}
+
+fn record(topic: &str, key: &str, value: impl Into<Bytes>) -> NewRecord {
+    NewRecord { topic: topic.into(), key: Some(key.to_owned().into()), value: value.into(), headers: Vec::new() }
+}
+
+#[tokio::test]
+async fn records_in_flight_at_once_keep_the_order_of_their_key_and_one_too_large_fails_alone() {
+    for broker in [KafkaBroker::tansu().await, KafkaBroker::mock().await] {
+        let Some(broker) = broker else { return };
+        let topic = broker.topic(3).await;
+        let producer = KafkaProducer::connect(&cluster(&broker)).await.expect("it connects");
+        let records: Vec<_> = (0..200).map(|number| (format!("k-{}", number % 7), number.to_string())).collect();
+        let written = records.iter().map(|(key, value)| producer.produce(record(&topic, key, value.clone())));
+        // Larger than the memory of the client, which is larger than any broker's limit.
+        let too_large = producer.produce(record(&topic, "k-0", vec![0; 40 * 1024 * 1024]));
+        let (written, too_large) = tokio::join!(futures_util::future::join_all(written), too_large);
+        assert!(written.iter().all(Result::is_ok), "{written:?}");
+        assert!(matches!(too_large, Err(KafkaError::Refused(_))), "{too_large:?}");
+        let read = broker.read(&topic, records.len()).await;
+        for key in 0..7 {
+            let key = format!("k-{key}");
+            let of_key: Vec<_> =
+                read.iter().filter(|one| one.key.as_ref() == Some(&key)).map(|one| &one.value).collect();
+            let expected: Vec<_> = records.iter().filter(|(other, _)| *other == key).map(|(_, value)| value).collect();
+            assert_eq!(of_key, expected, "{key}");
+        }
+        producer.close().await;
+        let after = producer.produce(record(&topic, "k-0", "after")).await;
+        assert_eq!(after, Ok(()), "a closed producer opens a client again");
+        producer.close().await;
+    }
+}
