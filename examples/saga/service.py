@@ -2,7 +2,7 @@
 
     python3 service.py FILE PORT
 
-POST with {"order": …} inserts a row into FILE, a SQLite database without a unique constraint. The row has the request's reference, which
+POST with {"order": …}, or with an event about the step before, inserts a row into FILE, a SQLite database without a unique constraint. The row has the request's reference, which
 is the field `Idempotency-Key`. GET …/REFERENCE answers as that POST did, or with 404 if there is no such row.
 """
 
@@ -24,7 +24,9 @@ class Step(BaseHTTPRequestHandler):
     lock = threading.Lock()
 
     def do_POST(self):
-        order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["order"]
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        # An event has what the step before has answered in `data.body`.
+        order = body.get("data", {}).get("body", body)["order"]
         time.sleep(random.uniform(0, SECONDS_MAX))
         row = (order, self.headers["Idempotency-Key"])
         with self.lock, self.database:
@@ -53,4 +55,8 @@ class Step(BaseHTTPRequestHandler):
 file, port = sys.argv[1:]
 Step.database = sqlite3.connect(file, check_same_thread=False)
 Step.database.execute("create table if not exists effects (number integer primary key, order_id text not null, reference text)")
+# Only the process is killed, and not the machine.
+Step.database.execute("pragma synchronous = off")
+# No request waits at the door: the service answers 404 for a row only if nothing will insert it any more.
+ThreadingHTTPServer.request_queue_size = 1024
 ThreadingHTTPServer(("127.0.0.1", int(port)), Step).serve_forever()

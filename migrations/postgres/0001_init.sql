@@ -272,23 +272,20 @@ set search_path = pg_catalog, pg_temp
 as $function$
 declare
   its oncegate.keys;
-  was text;
   is_now text;
   what text;
   moment constant bigint := floor(date_part('epoch', clock_timestamp()) * 1000);
 begin
   if tg_op <> 'INSERT' then
     its := old;
-    was := old.state;
   end if;
   if tg_op <> 'DELETE' then
     its := new;
     is_now := new.state;
   end if;
-  what := case when is_now = 'dead' then 'given-up'
-               when is_now = 'unknown' then 'unknown'
-               when was in ('dead', 'unknown') then 'resolved'
-               else 'completed' end;
+  -- Who acts on `completed` learns of each response, however late it was known.
+  what := case is_now when 'completed' then 'completed' when 'dead' then 'given-up' when 'unknown' then 'unknown'
+                      else 'resolved' end;
   insert into oncegate.events (at, created_at, reserved_at, settled_at, since, due_at, attempt, status, id, token, type, state,
                                service, sink, route, key, cause, fields, body)
   select moment, its.created_at, its.reserved_at, its.settled_at, moment, moment, its.attempt,

@@ -21,11 +21,11 @@ use oncegate_domain::macros::debug_as_display;
 words! {
     /// What happened to a key.
     pub enum EventType {
-        /// Its attempt has ended with a response, which is stored.
+        /// It has a response, which is stored.
         Completed = "completed",
         /// Nobody knows whether its attempt was executed.
         Unknown = "unknown",
-        /// It was unknown or dead, and is not any more: it has a response, or was not executed.
+        /// It was unknown or dead, and is not any more, without a response: it was not executed, or its record is deleted.
         Resolved = "resolved",
         /// Its delivery was given up: it is dead until an operator decides.
         GivenUp = "given-up",

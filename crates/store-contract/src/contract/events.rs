@@ -94,7 +94,7 @@ pub async fn each_end_of_an_attempt_tells_what_became_of_the_key(world: StoreFix
     let late = reserved(&world, "late").await;
     world.settle(settlement(&late, UNKNOWN)).await;
     world.settle(completion(&late, b"paid")).await;
-    assert_eq!(drain(&world).await, ["unknown unknown 1", "resolved completed 1"]);
+    assert_eq!(drain(&world).await, ["unknown unknown 1", "completed completed 1"]);
 
     let released = reserved(&world, "released").await;
     world.settle(settlement(&released, AttemptOutcome::Retryable { ttl: DAY })).await;
@@ -159,7 +159,7 @@ pub async fn of_each_key_only_the_oldest_event_that_waits_is_claimed(world: Stor
     let again = claim(&world).await;
     assert_eq!((names(&again), again[0].tries), (names(&first[..1]), 2));
     publish(&world, &again).await;
-    assert_eq!(names(&claim(&world).await), [(one.id, "resolved".to_owned())]);
+    assert_eq!(names(&claim(&world).await), [(one.id, "completed".to_owned())]);
 }
 
 pub async fn a_claim_ends_with_its_lease_and_a_dead_event_with_a_requeue(world: StoreFixture) {
@@ -172,7 +172,7 @@ pub async fn a_claim_ends_with_its_lease_and_a_dead_event_with_a_requeue(world: 
     assert_eq!((claimed.len(), claimed[0].tries), (1, 2), "the publisher has died");
     postpone(&world, &claimed[0], None).await;
     let later = claim(&world).await;
-    assert_eq!(later[0].kind, "resolved", "a dead event holds nothing back");
+    assert_eq!(later[0].kind, "completed", "a dead event holds nothing back");
     let sink = EventSinkParams { service: "shop".into(), sink: "bus".into() };
     let counts = world.store().count_events(sink.clone()).await.unwrap();
     assert_eq!((counts.waiting, counts.dead, counts.note.as_deref()), (1, 1, Some("no route")));

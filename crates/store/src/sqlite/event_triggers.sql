@@ -8,8 +8,8 @@ begin
          iif(new.state = 'unknown', new.cause, null), iif(r.body and new.state = 'completed', new.fields, null),
          iif(r.body and new.state = 'completed', new.body, null)
     from event_routes as r,
-         (select case when new.state = 'dead' then 'given-up' when new.state = 'unknown' then 'unknown'
-                      when null in ('dead', 'unknown') then 'resolved' else 'completed' end as type) as w
+         (select case new.state when 'completed' then 'completed' when 'dead' then 'given-up' when 'unknown' then 'unknown'
+                      else 'resolved' end as type) as w
    where r.service = new.service and r.route = new.route and instr(r.types, ',' || w.type || ',') > 0;
 end;
 create trigger if not exists keys_tell_their_state after update of state on keys
@@ -21,8 +21,8 @@ begin
          iif(new.state = 'unknown', new.cause, null), iif(r.body and new.state = 'completed', new.fields, null),
          iif(r.body and new.state = 'completed', new.body, null)
     from event_routes as r,
-         (select case when new.state = 'dead' then 'given-up' when new.state = 'unknown' then 'unknown'
-                      when old.state in ('dead', 'unknown') then 'resolved' else 'completed' end as type) as w
+         (select case new.state when 'completed' then 'completed' when 'dead' then 'given-up' when 'unknown' then 'unknown'
+                      else 'resolved' end as type) as w
    where r.service = new.service and r.route = new.route and instr(r.types, ',' || w.type || ',') > 0;
 end;
 create trigger if not exists keys_tell_their_end after delete on keys
@@ -34,7 +34,6 @@ begin
          iif(null = 'unknown', old.cause, null), iif(r.body and null = 'completed', old.fields, null),
          iif(r.body and null = 'completed', old.body, null)
     from event_routes as r,
-         (select case when null = 'dead' then 'given-up' when null = 'unknown' then 'unknown'
-                      when old.state in ('dead', 'unknown') then 'resolved' else 'completed' end as type) as w
+         (select 'resolved' as type) as w
    where r.service = old.service and r.route = old.route and instr(r.types, ',' || w.type || ',') > 0;
 end;
