@@ -9,6 +9,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use oncegate::app::assembly::{assemble, join, start_tasks};
+use oncegate::events;
 use oncegate::gate::Gate;
 use oncegate::instance::Instance;
 use oncegate_config::{self as config, Config, Environment, Overrides};
@@ -67,6 +68,10 @@ stream_timeout = "1500ms"
 in_flight = "wait"
 wait_timeout = "300ms"
 ROUTE
+[[events]]
+name = "bus"
+routes = ["pay"]
+url = "http://service/events"
 "#;
 
 /// The configurations of a run.
@@ -161,10 +166,14 @@ pub async fn run(
         // A supervisor starts it again.
         sleep(Duration::from_millis(100)).await;
     };
+    while events::store_routes(&instance.store, &config).await.is_err() {
+        sleep(Duration::from_millis(100)).await;
+    }
     *running.lock().unwrap() = Some(Arc::clone(&instance));
     let (_reloads, live) = watch::channel(config);
     let tasks = TaskTracker::new();
     start_tasks(&instance, &live, &CancellationToken::new(), &CancellationToken::new(), &tasks);
+    tasks.spawn(events::serve(Arc::clone(&instance), live.clone(), CancellationToken::new()));
     let gate = Arc::new(Gate::new(instance));
     let mut accepted = network.listen(place);
     trace::record(format_args!("process {number} is ready"));
