@@ -3,25 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::harness::Store;
-
-/// An event about a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyEvent {
-    pub record: String,
-    pub sequence: i64,
-    /// The state of the key then; empty where its record was deleted.
-    pub state: String,
-}
-
-impl KeyEvent {
-    /// Reads the body of a POST.
-    pub fn parse(body: &[u8]) -> Self {
-        let event: serde_json::Value = serde_json::from_slice(body).unwrap();
-        let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
-        let (record, state) = (text(&event["subject"]), text(&event["data"]["state"]));
-        Self { record, sequence: text(&event["sequence"]).parse().unwrap(), state }
-    }
-}
+use crate::service::KeyEvent;
 
 /// Returns what is wrong with the events that were received, in the order in which they came. No proxy runs any more.
 pub async fn find_breaches(received: &[KeyEvent], store: &Store) -> Vec<String> {

@@ -12,7 +12,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use crate::events::KeyEvent;
 use crate::harness::wire::{self, Fields, Framing, Head, Wire};
 use crate::history::{Attempt, Effect, ScopedKey, ServiceCall};
 use crate::seeded_random::SeededRandom;
@@ -96,6 +95,7 @@ impl Service {
     }
 
     /// The events, in the order in which they came.
+    #[allow(dead_code, reason = "tests/cluster has none")]
     pub fn events(&self) -> Vec<KeyEvent> {
         self.inner.events.lock().unwrap().clone()
     }
@@ -136,6 +136,26 @@ impl Inner {
         log.file.write_all(line.as_bytes()).unwrap();
         log.file.sync_data().unwrap();
         id
+    }
+}
+
+/// An event about a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "tests/cluster has none")]
+pub struct KeyEvent {
+    pub record: String,
+    pub sequence: i64,
+    /// The state of the key then; empty where its record was deleted.
+    pub state: String,
+}
+
+impl KeyEvent {
+    /// Reads the body of a POST.
+    pub fn parse(body: &[u8]) -> Self {
+        let event: serde_json::Value = serde_json::from_slice(body).unwrap();
+        let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+        let (record, state) = (text(&event["subject"]), text(&event["data"]["state"]));
+        Self { record, sequence: text(&event["sequence"]).parse().unwrap(), state }
     }
 }
 

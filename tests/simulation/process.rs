@@ -159,16 +159,13 @@ pub async fn run(
         let store = Store::new(Arc::clone(&backend), Encryption::from(&*config));
         let network = Arc::new(ProcessNetwork { network: network.clone(), process: number });
         let instance = assemble(&config, store, UpstreamSlots::new(64).in_network(network)).unwrap().instance;
-        match join(&instance).await {
+        match join(&instance, &config).await {
             Ok(_) => break instance,
             Err(error) => trace::record(format_args!("process {number} does not start: {error}")),
         }
         // A supervisor starts it again.
         sleep(Duration::from_millis(100)).await;
     };
-    while events::store_routes(&instance.store, &config).await.is_err() {
-        sleep(Duration::from_millis(100)).await;
-    }
     *running.lock().unwrap() = Some(Arc::clone(&instance));
     let (_reloads, live) = watch::channel(config);
     let tasks = TaskTracker::new();

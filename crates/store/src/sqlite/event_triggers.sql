@@ -1,6 +1,7 @@
 -- event_triggers: lets each change of a key that is told about write its events in its own transaction. They are due at once by any
 -- clock: a simulation has its own.
-create trigger if not exists keys_tell_their_birth after insert on keys
+drop trigger if exists keys_tell_their_birth;
+create trigger keys_tell_their_birth after insert on keys
 when new.state in ('completed', 'unknown')
 begin
   insert into events (at, created_at, reserved_at, settled_at, since, due_at, attempt, status, id, token, type, state, service, sink, route, key, cause, fields, body)
@@ -13,8 +14,12 @@ begin
                       when null in ('dead', 'unknown') then 'resolved' else 'completed' end as type) as w
    where r.service = new.service and r.route = new.route and instr(r.types, ',' || w.type || ',') > 0;
 end;
-create trigger if not exists keys_tell_their_state after update of state on keys
-when old.state <> new.state and (new.state in ('completed', 'dead', 'unknown') or old.state in ('dead', 'unknown') and new.state in ('queued', 'retryable'))
+drop trigger if exists keys_tell_their_state;
+create trigger keys_tell_their_state after update of state on keys
+-- As in PostgreSQL.
+when (old.state <> new.state or old.token <> new.token)
+ and (new.state in ('completed', 'dead', 'unknown')
+      or old.state in ('dead', 'unknown') and new.state in ('queued', 'retryable') and old.accepted_at is new.accepted_at)
 begin
   insert into events (at, created_at, reserved_at, settled_at, since, due_at, attempt, status, id, token, type, state, service, sink, route, key, cause, fields, body)
   select cast(unixepoch('subsec') * 1000 as integer), new.created_at, new.reserved_at, new.settled_at, cast(unixepoch('subsec') * 1000 as integer), 0, new.attempt,
@@ -26,7 +31,8 @@ begin
                       when old.state in ('dead', 'unknown') then 'resolved' else 'completed' end as type) as w
    where r.service = new.service and r.route = new.route and instr(r.types, ',' || w.type || ',') > 0;
 end;
-create trigger if not exists keys_tell_their_end after delete on keys
+drop trigger if exists keys_tell_their_end;
+create trigger keys_tell_their_end after delete on keys
 when old.state in ('dead', 'unknown')
 begin
   insert into events (at, created_at, reserved_at, settled_at, since, due_at, attempt, status, id, token, type, state, service, sink, route, key, cause, fields, body)
