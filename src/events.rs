@@ -4,12 +4,13 @@
 //! deletes an event only after the receiver has taken it. Of each key, an event is published after those before it; one that is
 //! dead holds nothing back.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -36,37 +37,42 @@ const BATCH: u32 = 64;
 /// The same where they have bodies, which are in memory meanwhile.
 const BATCH_WITH_BODIES: u32 = 16;
 
-/// The time after which another publisher may take claimed events: longer than a try, which ends within 40 s.
+/// The time after which another publisher may take claimed events: longer than [`TRY_MAX`](receiver::TRY_MAX).
 const LEASE: Duration = Duration::from_secs(60);
 
 /// The pause between two looks into the store while there is nothing to publish.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// The looks after which the waiting and the dead events are counted.
-const LOOKS_OF_COUNT: u32 = 25;
+/// The time after which the waiting and the dead events are counted again.
+const COUNT_EVERY: Duration = Duration::from_secs(5);
 
 /// The pauses after a failure: doubled each time.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_CAP: Duration = Duration::from_secs(30);
 
+/// The tries before an event may be dead: one that has waited for a program that did not run is tried, too.
+const TRIES_MIN: u32 = 3;
+
 /// The longest pause of an event that its receiver refuses while it takes others.
 const REFUSED_PAUSE_CAP: Duration = Duration::from_secs(300);
 
-/// Tells the store which routes have events. From then on each settlement of their keys writes them.
+/// Tells the store which routes have events: those of all these configurations, of which the last one counts. From then on each
+/// settlement of their keys writes them.
 ///
 /// # Errors
 /// The store's.
-pub async fn store_routes(store: &Store, config: &Config) -> Result<(), StoreError> {
-    let routes = config.events.iter().flat_map(|sink| {
-        sink.routes.iter().map(|route| EventRoute {
-            route: Arc::clone(route),
-            sink: Arc::clone(&sink.name),
-            types: sink.types.iter().map(|kind| kind.word()).collect(),
-            body: sink.body,
-        })
-    });
-    let params = ReplaceEventRoutesParams { service: Arc::clone(&config.service), routes: routes.collect() };
-    store.replace_event_routes(params).await
+pub async fn store_routes(store: &Store, configs: &[&Config]) -> Result<(), StoreError> {
+    let mut routes = BTreeMap::new();
+    for sink in configs.iter().flat_map(|config| &config.events) {
+        for route in &sink.routes {
+            let types = sink.types.iter().map(|kind| kind.word()).collect();
+            let (route, name) = (Arc::clone(route), Arc::clone(&sink.name));
+            let told = EventRoute { route: Arc::clone(&route), sink: Arc::clone(&name), types, body: sink.body };
+            routes.insert((route, name), told);
+        }
+    }
+    let service = configs.last().map(|config| Arc::clone(&config.service)).unwrap_or_default();
+    store.replace_event_routes(ReplaceEventRoutesParams { service, routes: routes.into_values().collect() }).await
 }
 
 /// A running publisher, and the token that stops it.
@@ -116,22 +122,19 @@ struct Publisher {
     state: Arc<EventSinkState>,
     /// The failures of the sink as a whole, one after the other.
     failures: u32,
+    /// The time of the last count.
+    counted: Option<Instant>,
 }
 
 impl Publisher {
     fn new(instance: Arc<Instance>, sink: Arc<EventSink>, trust: &Trust) -> Self {
         let receiver = EventReceiver::new(&sink.target, trust, &instance.upstream_slots);
         let state = instance.observability.metrics.events.add(&sink);
-        Self { instance, sink, receiver, state, failures: 0 }
+        Self { instance, sink, receiver, state, failures: 0, counted: None }
     }
 
     async fn run(mut self, stop: CancellationToken) {
-        let mut looks = 0;
         while !stop.is_cancelled() {
-            if looks % LOOKS_OF_COUNT == 0 {
-                self.count().await;
-            }
-            looks += 1;
             let pause = match self.publish_batch().await {
                 Ok(pause) => pause,
                 Err(error) => {
@@ -139,17 +142,27 @@ impl Publisher {
                     Some(PAUSE_FIRST)
                 }
             };
-            let Some(pause) = pause else { continue };
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = sleep(jittered(pause)) => {}
+            // Also in the middle of a long pause: then the count matters.
+            let mut left = pause.map_or(Duration::ZERO, jittered);
+            loop {
+                if self.counted.is_none_or(|counted| counted.elapsed() >= COUNT_EVERY) {
+                    self.count().await;
+                }
+                let part = left.min(COUNT_EVERY);
+                if part.is_zero() || stop.run_until_cancelled(sleep(part)).await.is_none() {
+                    break;
+                }
+                left -= part;
             }
         }
     }
 
     /// Publishes the events that are due. Returns the pause before the next look; none where there may be more.
     async fn publish_batch(&mut self) -> Result<Option<Duration>, StoreError> {
+        // Before they are claimed: an outage makes no claim last longer.
+        if let Err(cause) = self.receiver.connect().await {
+            return Ok(self.note_failure(Some(cause)));
+        }
         let (service, sink) = (Arc::clone(&self.instance.config.service), Arc::clone(&self.sink.name));
         let limit = if self.sink.body { BATCH_WITH_BODIES } else { BATCH };
         let params = ClaimEventsParams { service, sink, limit, lease: LEASE };
@@ -157,29 +170,36 @@ impl Publisher {
         if events.is_empty() {
             return Ok(Some(PERIOD));
         }
-        let message = |event: &KeyEvent| EventMessage::new(&self.instance.config.service, &self.sink, event);
-        let messages: Vec<_> = events.iter().map(message).collect();
-        let published = join_all(messages.iter().map(|message| self.receiver.publish(message))).await;
-        let away = published.iter().find_map(|published| match published {
+        let published = join_all(events.iter().map(|event| self.publish(event))).await;
+        // A receiver that answers one event in any way is there: what fails is then the event's own trouble.
+        let is_away = published.iter().all(|published| matches!(published, Err(PublishFailure::Away(_))));
+        let cause = published.iter().find_map(|published| match published {
             Err(PublishFailure::Away(cause)) => Some(cause.clone()),
             Ok(()) | Err(PublishFailure::Refused(_)) => None,
         });
-        let pause = self.note_failure(away);
+        let pause = self.note_failure(cause.filter(|_| is_away));
         let mut ended = EndEventsParams { published: Vec::new(), postponed: Vec::new() };
         for (event, published) in events.iter().zip(published) {
-            let (note, retry_in) = match published {
-                Ok(()) => {
-                    ended.published.push(event.seq);
-                    continue;
+            match published {
+                Ok(()) => ended.published.push(event.seq),
+                Err(PublishFailure::Away(note)) if is_away => {
+                    let retry_in = pause.or(Some(PAUSE_FIRST));
+                    ended.postponed.push(PostponedEvent { seq: event.seq, tries: event.tries, retry_in, note });
                 }
-                Err(PublishFailure::Away(cause)) => (cause, pause.unwrap_or(PAUSE_FIRST)),
-                Err(PublishFailure::Refused(cause)) => (cause, doubled(event.tries, REFUSED_PAUSE_CAP)),
-            };
-            ended.postponed.push(self.postpone(event, note, retry_in));
+                Err(PublishFailure::Away(note) | PublishFailure::Refused(note)) => {
+                    ended.postponed.push(self.postpone(event, note));
+                }
+            }
         }
         self.state.add_published(ended.published.len());
+        let is_all_refused = ended.published.is_empty() && events.len() >= limit as usize;
         self.instance.store.end_events(ended).await?;
-        Ok(pause)
+        Ok(pause.or(is_all_refused.then_some(PAUSE_FIRST)))
+    }
+
+    async fn publish(&self, event: &KeyEvent) -> Result<(), PublishFailure> {
+        let message = EventMessage::new(&self.instance.config.service, &self.sink, event);
+        self.receiver.publish(&message.map_err(|corrupt| PublishFailure::Refused(corrupt.to_string()))?).await
     }
 
     /// Logs that the sink is away, or is back. Returns the pause while it is away.
@@ -202,18 +222,21 @@ impl Publisher {
         Some(doubled(self.failures, PAUSE_CAP))
     }
 
-    /// What becomes of an event that was not published.
-    fn postpone(&self, event: &KeyEvent, note: String, retry_in: Duration) -> PostponedEvent {
+    /// What becomes of an event that was not published while others could be.
+    fn postpone(&self, event: &KeyEvent, note: String) -> PostponedEvent {
         let waited = self.instance.store_clock.now().duration_since(event.since).unwrap_or_default();
-        let is_dead = waited >= self.sink.give_up_after && !self.instance.store_clock.view().has_skipped_time();
+        let is_late = waited >= self.sink.give_up_after && !self.instance.store_clock.view().has_skipped_time();
+        let is_dead = is_late && event.tries >= TRIES_MIN;
         if is_dead {
             tracing::error!(sink = %self.sink.name, record = %event.id, kind = event.kind, tries = event.tries, cause = note,
                 "an event was not published in time; it is dead until an operator requeues it");
         }
-        PostponedEvent { seq: event.seq, retry_in: (!is_dead).then_some(retry_in), note }
+        let retry_in = (!is_dead).then(|| doubled(event.tries, REFUSED_PAUSE_CAP));
+        PostponedEvent { seq: event.seq, tries: event.tries, retry_in, note }
     }
 
-    async fn count(&self) {
+    async fn count(&mut self) {
+        self.counted = Some(Instant::now());
         let (service, sink) = (Arc::clone(&self.instance.config.service), Arc::clone(&self.sink.name));
         match self.instance.store.count_events(EventSinkParams { service, sink }).await {
             Ok(counts) => self.state.set_counts(counts),

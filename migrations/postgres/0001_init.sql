@@ -259,8 +259,8 @@ comment on column oncegate.events.state is 'The state of the key then; null wher
 comment on column oncegate.events.since is 'From here on the time of tries is counted: the event, or an operator''s requeue.';
 comment on column oncegate.events.due_at is 'When it is tried next; null in a dead event, which an operator may requeue.';
 comment on column oncegate.events.note is 'Why the last try has failed.';
--- For publishers: the oldest first.
-create index events_waiting on oncegate.events (service, sink, seq) where due_at is not null;
+-- For publishers: the longest due first, however many are not due.
+create index events_waiting on oncegate.events (service, sink, due_at, seq) where due_at is not null;
 -- For operators.
 create index events_dead on oncegate.events (service, sink, seq) where due_at is null;
 -- For the order of each key.

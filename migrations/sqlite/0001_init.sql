@@ -202,8 +202,8 @@ create table events (
   fields       blob,
   body         blob
 ) strict;
--- For the publisher: the oldest first.
-create index events_waiting on events (service, sink, seq) where due_at is not null;
+-- For the publisher: the longest due first, however many are not due.
+create index events_waiting on events (service, sink, due_at, seq) where due_at is not null;
 -- For operators.
 create index events_dead on events (service, sink, seq) where due_at is null;
 -- For the order of each key.

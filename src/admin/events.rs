@@ -52,7 +52,15 @@ impl AdminListener {
             }
             // Of a sink that is not configured any more, too: it may come back.
             EventMethod::Requeue => {
-                let requeued = store.requeue_events(EventSinkParams { service: service(), sink: sink.into() }).await?;
+                let params = EventSinkParams { service: service(), sink: sink.into() };
+                let mut requeued = 0;
+                // A call takes a part of them.
+                loop {
+                    match store.requeue_events(params.clone()).await? {
+                        0 => break,
+                        part => requeued += part,
+                    }
+                }
                 tracing::info!(sink, requeued, %peer, "an operator has requeued dead events");
                 json!({ "requeued": requeued })
             }

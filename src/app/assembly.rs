@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::StartError;
+use crate::events;
 use crate::gate::Gate;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::instance_salt::InstanceSalt;
@@ -107,13 +108,15 @@ pub fn assemble(
 }
 
 /// Joins an instance to its store: finds the salt, takes the lease, and reads the store's clock. Returns the task of the shared
-/// cache, if there is one. Can be called again after an error.
+/// cache, if there is one. Can be called again after an error. `live` is the configuration as of the last reload.
 ///
 /// # Errors
-/// [`StartError::Salt`] and [`StartError::Lease`].
-pub async fn join(instance: &Instance) -> Result<Option<SharedCacheTask>, StartError> {
+/// [`StartError::Salt`], [`StartError::Events`] and [`StartError::Lease`].
+pub async fn join(instance: &Instance, live: &Config) -> Result<Option<SharedCacheTask>, StartError> {
     let Instance { config, store, instance_lease, store_clock, observability, .. } = instance;
     let salt = salts::open(store, &config.service, &config.secrets, None).await.map_err(StartError::Salt)?;
+    // Before the first attempt: its settlement must have its events.
+    events::store_routes(store, &[live]).await.map_err(StartError::Events)?;
     let begun = BootInstant::now();
     let (service, expiry) = (Arc::clone(&config.service), config.store.lease.expiry);
     let renewal =

@@ -72,8 +72,8 @@ impl Joining {
         let instance = &self.instance;
         let (store, settings) = (&*instance.store, &instance.config.store);
         self.preparation.run().await.map_err(|error| StartError::Store(settings.url.clone(), error))?;
-        let shared_cache_task = assembly::join(instance).await?;
         let config = Arc::clone(&self.live.borrow());
+        let shared_cache_task = assembly::join(instance, &config).await?;
         if let Some(shared_cache) = instance.shared_cache.get() {
             // A reload may have come before.
             shared_cache.reload(config.secrets.clone(), config.cache.redis.as_ref(), &config.trust);
@@ -81,8 +81,6 @@ impl Joining {
         if let Some(task) = shared_cache_task {
             self.background.spawn(task.run(self.stops.last.clone()));
         }
-        // Before the first attempt: its settlement must have its events.
-        events::store_routes(store, &config).await.map_err(StartError::Events)?;
         if let Err(error) = route_identities::warn_of_changes(store, &config).await {
             tracing::warn!(%error, "the identities of the routes could not be compared with those of the last start");
         }

@@ -42,7 +42,7 @@ pub(super) async fn publish(store: &Store, config: &Config) -> Result<(), StoreE
 /// The next start compares its routes with those of the last reload.
 async fn write_all(store: &Store, config: &Config) -> Result<(), StoreError> {
     publish(store, config).await?;
-    events::store_routes(store, config).await?;
+    events::store_routes(store, &[config]).await?;
     route_identities::remember(store, config).await.map(drop)
 }
 
@@ -55,7 +55,8 @@ pub(super) async fn publish_changes(
     let publish_each = async {
         while live.changed().await.is_ok() {
             let mut config = Arc::clone(&live.borrow_and_update());
-            while write_all(&instance.store, &config).await.is_err() {
+            while let Err(error) = write_all(&instance.store, &config).await {
+                tracing::warn!(%error, "the store has not taken what a reload has changed of the routes; the next try is in a second");
                 tokio::time::sleep(RETRY_PAUSE).await;
                 config = Arc::clone(&live.borrow_and_update());
             }

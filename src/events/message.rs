@@ -1,15 +1,18 @@
 //! An event as it is published: CloudEvents 1.0 in JSON (section 3 of its JSON format, "structured content mode").
 
+use std::borrow::Cow;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use http::header::CONTENT_TYPE;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
 use oncegate_config::{EventKey, EventSink};
-use oncegate_domain::response::StoredResponse;
+use oncegate_domain::response::{CorruptRow, StoredResponse};
 use oncegate_domain::rfc3339;
 use oncegate_domain::state::StateKind;
 use oncegate_store::KeyEvent;
@@ -28,68 +31,107 @@ pub(super) struct EventMessage {
     pub json: Bytes,
 }
 
-impl EventMessage {
-    pub fn new(service: &str, sink: &EventSink, event: &KeyEvent) -> Self {
-        let (record, kind) = (event.id.to_string(), format!("oncegate.key.{}", event.kind));
-        let id = format!("{}-{}", event.seq, &record[..16]);
-        let json = json!({
-            "specversion": "1.0",
-            "id": id,
-            "source": format!("/oncegate/{service}"),
-            "type": kind,
-            "subject": record,
-            "time": rfc3339::format(event.at),
-            // Twenty digits: consumers compare them as texts (the extension "sequence").
-            "sequence": format!("{:020}", event.seq),
-            "partitionkey": record,
-            "datacontenttype": "application/json",
-            "data": data(sink, event, &record),
-        });
-        Self { id, kind, record, json: json.to_string().into() }
-    }
+/// The event's members, in the order of the specification.
+#[derive(Serialize)]
+struct CloudEvent<'a> {
+    specversion: &'static str,
+    id: &'a str,
+    source: String,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    subject: &'a str,
+    time: String,
+    /// Twenty digits: consumers compare them as texts (the extension "sequence").
+    sequence: String,
+    partitionkey: &'a str,
+    datacontenttype: &'static str,
+    data: KeyData<'a>,
 }
 
-fn data(sink: &EventSink, event: &KeyEvent, record: &str) -> Value {
-    let key = event.key.as_bytes();
-    let key = match sink.key {
-        EventKey::Plain => ("key", String::from_utf8_lossy(key).into_owned()),
-        EventKey::Hash => ("key_sha256", HEXLOWER.encode(&Sha256::digest(key))),
-    };
-    let mut data = Map::from_iter([
-        ("record".into(), json!(record)),
-        ("route".into(), json!(event.route)),
-        (key.0.into(), json!(key.1)),
-        ("state".into(), json!(event.state.map_or("none", StateKind::name))),
-        ("attempt".into(), json!(event.attempt)),
-        ("created_at".into(), json!(rfc3339::format(event.created_at))),
-        ("reserved_at".into(), json!(rfc3339::format(event.reserved_at))),
-        ("settled_at".into(), json!(event.settled_at.map(rfc3339::format))),
-    ]);
-    if let Some(status) = event.status {
-        data.insert("status".into(), json!(status));
+#[derive(Serialize)]
+struct KeyData<'a> {
+    record: &'a str,
+    route: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_sha256: Option<String>,
+    state: &'static str,
+    attempt: u32,
+    created_at: String,
+    reserved_at: String,
+    settled_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<&'a str>,
+    #[serde(flatten)]
+    body: Option<EventBody>,
+}
+
+/// A response's body. JSON stays as it came, byte for byte: reading it would change numbers and the order of members.
+#[derive(Serialize)]
+enum EventBody {
+    #[serde(rename = "body")]
+    Json(Option<Box<RawValue>>),
+    #[serde(rename = "body")]
+    Text(String),
+    #[serde(rename = "body_base64")]
+    Bytes(String),
+}
+
+impl EventMessage {
+    /// # Errors
+    /// The response cannot be read, and the sink has bodies.
+    pub fn new(service: &str, sink: &EventSink, event: &KeyEvent) -> Result<Self, CorruptRow> {
+        let (record, kind) = (event.id.to_string(), format!("oncegate.key.{}", event.kind));
+        let id = format!("{}-{}", event.seq, &record[..16]);
+        let key = event.key.as_bytes();
+        // A reload may have taken the bodies away since the event was written.
+        let response = if sink.body { event.response.clone()? } else { None };
+        let event = CloudEvent {
+            specversion: "1.0",
+            id: &id,
+            source: format!("/oncegate/{service}"),
+            kind: &kind,
+            subject: &record,
+            time: rfc3339::format(event.at),
+            sequence: format!("{:020}", event.seq),
+            partitionkey: &record,
+            datacontenttype: "application/json",
+            data: KeyData {
+                record: &record,
+                route: &event.route,
+                key: (sink.key == EventKey::Plain).then(|| String::from_utf8_lossy(key)),
+                key_sha256: (sink.key == EventKey::Hash).then(|| HEXLOWER.encode(&Sha256::digest(key))),
+                state: event.state.map_or("none", StateKind::name),
+                attempt: event.attempt,
+                created_at: rfc3339::format(event.created_at),
+                reserved_at: rfc3339::format(event.reserved_at),
+                settled_at: event.settled_at.map(rfc3339::format),
+                status: event.status,
+                cause: event.cause.as_deref(),
+                body: response.as_deref().map(body),
+            },
+        };
+        let json = serde_json::to_vec(&event).expect("it has only texts and numbers").into();
+        Ok(Self { id, kind, record, json })
     }
-    if let Some(cause) = &event.cause {
-        data.insert("cause".into(), json!(cause));
-    }
-    if let Some(response) = &event.response {
-        let (name, body) = body(response);
-        data.insert(name.into(), body);
-    }
-    data.into()
 }
 
 /// The response's body: JSON as it is, text as a string, and anything else in base64. Null where it was too large to store.
-fn body(response: &StoredResponse) -> (&'static str, Value) {
-    let Some(body) = &response.body else { return ("body", Value::Null) };
+fn body(response: &StoredResponse) -> EventBody {
+    let Some(body) = &response.body else { return EventBody::Json(None) };
     let kind = response.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let text = std::str::from_utf8(body).ok();
     if (kind == "application/json" || kind.ends_with("+json"))
-        && let Ok(value) = serde_json::from_slice(body)
+        && let Some(value) = text.and_then(|text| RawValue::from_string(text.to_owned()).ok())
     {
-        return ("body", value);
+        return EventBody::Json(Some(value));
     }
-    match std::str::from_utf8(body) {
-        Ok(text) if kind.starts_with("text/") || body.is_empty() => ("body", json!(text)),
-        _ => ("body_base64", json!(STANDARD.encode(body))),
+    match text {
+        Some(text) if kind.starts_with("text/") || body.is_empty() => EventBody::Text(text.to_owned()),
+        _ => EventBody::Bytes(STANDARD.encode(body)),
     }
 }

@@ -28,6 +28,12 @@ use oncegate_trust::tls::Trust;
 /// The time limit of one try. Receivers of webhooks are asked to answer within seconds.
 const TRY_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The longest try of all: Kafka's own limit is 30 s.
+pub(super) const TRY_MAX: Duration = Duration::from_secs(40);
+
+/// The time limit of reading an answer's body, which says nothing.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// The time for which a connection to a URL is kept: below the usual keep-alive time of services, five seconds.
 const IDLE: Duration = Duration::from_secs(4);
 
@@ -92,16 +98,40 @@ impl EventReceiver {
         }
     }
 
+    /// Opens the connection to a broker, unless it is open.
+    ///
+    /// # Errors
+    /// The reason.
+    pub async fn connect(&self) -> Result<(), String> {
+        let connecting = async {
+            match self {
+                Self::Http { .. } => Ok(()),
+                Self::Amqp { broker, exchange, trust, publisher, .. } => {
+                    connected(publisher, AmqpPublisher::connect(broker, exchange, trust)).await.map(drop)
+                }
+                Self::Kafka { cluster, producer, .. } => {
+                    connected(producer, KafkaProducer::connect(cluster)).await.map(drop)
+                }
+            }
+        };
+        let late = |_| format!("no connection in {} s", TRY_TIMEOUT.as_secs());
+        timeout(TRY_TIMEOUT, connecting).await.map_err(late)?
+    }
+
     /// Publishes an event. Once this returns, the receiver has it, or the try counts as failed.
     pub async fn publish(&self, message: &EventMessage) -> Result<(), PublishFailure> {
+        let limit = if matches!(self, Self::Http { .. }) { TRY_TIMEOUT } else { TRY_MAX };
+        let late = |_| PublishFailure::Away(format!("no answer in {} s", limit.as_secs()));
+        timeout(limit, self.try_to_publish(message)).await.map_err(late)?
+    }
+
+    async fn try_to_publish(&self, message: &EventMessage) -> Result<(), PublishFailure> {
         match self {
             Self::Http { client, host, target, secret } => {
-                let request = webhook(host, target, secret.as_ref(), message, SystemTime::now());
-                let late = |_| PublishFailure::Away(format!("no answer in {} s", TRY_TIMEOUT.as_secs()));
-                timeout(TRY_TIMEOUT, post(client, request)).await.map_err(late)?
+                post(client, webhook(host, target, secret.as_ref(), message, SystemTime::now())).await
             }
-            Self::Amqp { broker, exchange, routing_key, trust, publisher } => {
-                let open = connected(publisher, AmqpPublisher::connect(broker, exchange, trust)).await?;
+            Self::Amqp { routing_key, publisher, .. } => {
+                let open = open(publisher).await?;
                 let key = routing_key.as_deref().unwrap_or(&message.kind);
                 match open.publish(key, &message.id, &message.kind, MEDIA_TYPE, &message.json).await {
                     Ok(()) => Ok(()),
@@ -112,8 +142,8 @@ impl EventReceiver {
                     }
                 }
             }
-            Self::Kafka { cluster, topic, producer } => {
-                let open = connected(producer, KafkaProducer::connect(cluster)).await?;
+            Self::Kafka { topic, producer, .. } => {
+                let open = open(producer).await?;
                 // The content type makes it an event in structured mode (CloudEvents, Kafka protocol binding, section 3.3).
                 let content_type = ("content-type".to_owned(), Some(Bytes::from_static(MEDIA_TYPE.as_bytes())));
                 let record = NewRecord {
@@ -131,20 +161,21 @@ impl EventReceiver {
     }
 }
 
-/// The open connection, or a new one. All tries wait for one that is being opened.
+/// Opens a connection, unless it is open.
 async fn connected<P>(
     place: &Mutex<Option<Arc<P>>>,
     connect: impl Future<Output = Result<P, String>>,
-) -> Result<Arc<P>, PublishFailure> {
+) -> Result<(), String> {
     let mut open = place.lock().await;
-    if let Some(open) = &*open {
-        return Ok(Arc::clone(open));
+    if open.is_none() {
+        *open = Some(Arc::new(connect.await?));
     }
-    let late = |_| PublishFailure::Away(format!("no connection in {} s", TRY_TIMEOUT.as_secs()));
-    let connected = timeout(TRY_TIMEOUT, connect).await.map_err(late)?;
-    let connected = Arc::new(connected.map_err(PublishFailure::Away)?);
-    *open = Some(Arc::clone(&connected));
-    Ok(connected)
+    Ok(())
+}
+
+/// The open connection. It is none after another try has found it broken.
+async fn open<P>(place: &Mutex<Option<Arc<P>>>) -> Result<Arc<P>, PublishFailure> {
+    place.lock().await.clone().ok_or_else(|| PublishFailure::Away("the connection was lost".into()))
 }
 
 /// Forgets a connection that has failed, unless another one is open by now.
@@ -190,8 +221,8 @@ async fn post(client: &UpstreamClient, mut request: Request<Body>) -> Result<(),
     let answer = answer
         .map_err(|error| PublishFailure::Away(format!("{error}: {}", error_causes(&error).unwrap_or_default())))?;
     let status = answer.status();
-    // Read to its end, so that the connection is free for the next event.
-    drop(Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await);
+    // Read to its end, so that the connection is free for the next event. The status alone says whether it was taken.
+    drop(timeout(DRAIN_TIMEOUT, Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect()).await);
     let message = format!("the answer has status {}", status.as_u16());
     match status {
         status if status.is_success() => Ok(()),

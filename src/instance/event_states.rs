@@ -41,7 +41,10 @@ pub struct EventSinkView {
     pub waiting: u64,
     /// Those that are dead, up to 10,000.
     pub dead: u64,
-    /// The time for which the oldest waits, at the last count.
+    /// The time of the oldest that waits.
+    #[serde(skip)]
+    pub oldest_at: Option<SystemTime>,
+    /// The time for which it waits.
     pub oldest_seconds: u64,
     /// Why the newest dead one is dead.
     #[serde(skip)]
@@ -59,6 +62,7 @@ impl EventStates {
             published: 0,
             waiting: 0,
             dead: 0,
+            oldest_at: None,
             oldest_seconds: 0,
             note: None,
         };
@@ -71,11 +75,17 @@ impl EventStates {
 
     /// All states, in the order in which the publishers were started.
     pub fn list(&self) -> Vec<EventSinkView> {
-        self.0.lock().iter().filter_map(Weak::upgrade).map(|state| state.0.lock().clone()).collect()
+        self.0.lock().iter().filter_map(Weak::upgrade).map(|state| state.view()).collect()
     }
 }
 
 impl EventSinkState {
+    fn view(&self) -> EventSinkView {
+        let view = self.0.lock().clone();
+        let waits = view.oldest_at.and_then(|at| SystemTime::now().duration_since(at).ok());
+        EventSinkView { oldest_seconds: waits.unwrap_or_default().as_secs(), ..view }
+    }
+
     /// Notes whether the place was found, and why not.
     pub fn set_failure(&self, cause: Option<String>) {
         let mut view = self.0.lock();
@@ -89,10 +99,9 @@ impl EventSinkState {
 
     /// Sets the events that are not published.
     pub fn set_counts(&self, counts: EventCounts) {
-        let oldest = counts.oldest_at.and_then(|at| SystemTime::now().duration_since(at).ok());
         let mut view = self.0.lock();
         (view.waiting, view.dead, view.note) = (counts.waiting, counts.dead, counts.note);
-        view.oldest_seconds = oldest.unwrap_or_default().as_secs();
+        view.oldest_at = counts.oldest_at;
     }
 }
 

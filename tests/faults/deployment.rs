@@ -199,7 +199,12 @@ impl ProxySlot {
             .defaults(on_unknown);
         let of_messages = queue.map(|_| TargetRoute::Messages);
         let routes: BTreeSet<_> = routes.iter().copied().chain(of_messages).collect();
-        let setup = routes.into_iter().fold(setup.top(SECRET), |setup, target| setup.route(&route_lines(target)));
+        let names: Vec<_> = routes.iter().map(|target| &target.path()[1..]).collect();
+        // On the same ways as the requests, with their faults.
+        let url = format!("http://{}/events", to_service.address);
+        let events = format!("name = \"bus\"\nroutes = {names:?}\nurl = {url:?}");
+        let setup = routes.iter().fold(setup.top(SECRET), |setup, target| setup.route(&route_lines(*target)));
+        let setup = setup.events(&events);
         let setup = queue.map(MessageQueue::consumer_lines).iter().fold(setup, |setup, lines| setup.consumer(lines));
         let proxy = Mutex::new(setup.start().await);
         Self { setup, proxy, to_store: Mutex::new(to_store), to_service: Mutex::new(to_service) }

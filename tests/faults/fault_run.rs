@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::checker::{Breach, Policy, Rules, check, keys_that_succeeded};
 use crate::clients::ClientPool;
 use crate::deployment::{Deployment, LEASE, MessageQueue, SWEEP, StoreKind};
+use crate::events;
 use crate::fault::{Fault, Injection};
 use crate::history::{AnswerKind, History, Op, ScopedKey, TargetRoute};
 use crate::history_file;
@@ -195,6 +196,8 @@ impl FaultPlan {
         clients_pool.repeat_every_key(&mut random).await;
         let unknown = deployment.close().await;
         let states = deployment.store.states().await;
+        let events = service.events();
+        let of_events = events::find_breaches(&events, &deployment.store).await;
         let ops = clients_pool.take_ops();
         let mut faults = count(&injections);
         faults.insert(CONNECTION_FAULTS.to_owned(), deployment.connections_struck().await);
@@ -217,6 +220,7 @@ impl FaultPlan {
             torture_results::record(&folder, result);
         }
         assert_no_breach(&history, &breaches);
+        assert!(of_events.is_empty() && !events.is_empty(), "{} events, {of_events:#?}", events.len());
         assert!(!states.iter().any(|state| state == "in_flight"), "the store has a key that is in flight: {states:?}");
         report
     }

@@ -10,6 +10,7 @@ mod checker;
 mod checker_can_fail;
 mod clients;
 mod deployment;
+mod events;
 mod fault;
 mod fault_run;
 mod history;

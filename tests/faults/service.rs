@@ -38,6 +38,7 @@ pub struct Service {
 struct Inner {
     log: Mutex<Log>,
     calls: Mutex<Vec<ServiceCall>>,
+    events: Mutex<Vec<KeyEvent>>,
     random: Mutex<SeededRandom>,
     /// True once the service no longer fails.
     is_reliable: watch::Sender<bool>,
@@ -69,8 +70,9 @@ impl Service {
         let folder = tempfile::tempdir().unwrap();
         let file = File::options().create_new(true).append(true).open(folder.path().join("effects")).unwrap();
         let log = Mutex::new(Log { file, effects: 0 });
-        let (calls, random, is_reliable) = (Mutex::default(), Mutex::new(random), watch::Sender::new(false));
-        let inner = Arc::new(Inner { log, calls, random, is_reliable, begun });
+        let (calls, events, random) = (Mutex::default(), Mutex::default(), Mutex::new(random));
+        let is_reliable = watch::Sender::new(false);
+        let inner = Arc::new(Inner { log, calls, events, random, is_reliable, begun });
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let service = Self { address: listener.local_addr().unwrap(), inner: Arc::clone(&inner), folder };
         tokio::spawn(async move {
@@ -90,6 +92,12 @@ impl Service {
     /// All requests that it has received and answered, or whose connection it has closed.
     pub fn calls(&self) -> Vec<ServiceCall> {
         self.inner.calls.lock().unwrap().clone()
+    }
+
+    /// The events, in the order in which they came.
+    #[allow(dead_code, reason = "tests/cluster has none")]
+    pub fn events(&self) -> Vec<KeyEvent> {
+        self.inner.events.lock().unwrap().clone()
     }
 
     /// The effects, read from the disk.
@@ -128,6 +136,26 @@ impl Inner {
         log.file.write_all(line.as_bytes()).unwrap();
         log.file.sync_data().unwrap();
         id
+    }
+}
+
+/// An event about a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "tests/cluster has none")]
+pub struct KeyEvent {
+    pub record: String,
+    pub sequence: i64,
+    /// The state of the key then; empty where its record was deleted.
+    pub state: String,
+}
+
+impl KeyEvent {
+    /// Reads the body of a POST.
+    pub fn parse(body: &[u8]) -> Self {
+        let event: serde_json::Value = serde_json::from_slice(body).unwrap();
+        let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+        let (record, state) = (text(&event["subject"]), text(&event["data"]["state"]));
+        Self { record, sequence: text(&event["sequence"]).parse().unwrap(), state }
     }
 }
 
@@ -172,6 +200,23 @@ async fn serve(inner: Arc<Inner>, stream: TcpStream) {
     while let Ok(Some(())) = exchange(&inner, &mut wire).await {}
 }
 
+/// Takes an event; sometimes it refuses it for now, is slow, or does not say that it has it.
+async fn receive_event(inner: &Inner, wire: &mut Wire, behavior: Behavior, body: &[u8]) -> std::io::Result<Option<()>> {
+    if matches!(behavior, Behavior::Refuses) {
+        wire.write(b"HTTP/1.1 503 Not now\r\nContent-Length: 0\r\n\r\n").await?;
+        return Ok(Some(()));
+    }
+    inner.events.lock().unwrap().push(KeyEvent::parse(body));
+    match behavior {
+        Behavior::Answers(after) => {
+            drop(timeout(after, inner.is_reliable.subscribe().wait_for(|is_reliable| *is_reliable)).await);
+        }
+        _ => return Ok(None),
+    }
+    wire.write(b"HTTP/1.1 204 Taken\r\n\r\n").await?;
+    Ok(Some(()))
+}
+
 /// Serves one request; `None` if the connection ends with it.
 async fn exchange(inner: &Arc<Inner>, wire: &mut Wire) -> std::io::Result<Option<()>> {
     let Some(head) = wire.head().await? else { return Ok(None) };
@@ -179,8 +224,11 @@ async fn exchange(inner: &Arc<Inner>, wire: &mut Wire) -> std::io::Result<Option
     while let Some(piece) = wire.piece(&mut framing, &mut Fields::new()).await? {
         body.extend(piece);
     }
-    let received = Arc::new(Received::new(&head, inner.begun.elapsed()));
     let behavior = inner.choose_behavior();
+    if head.start.starts_with("POST /events ") {
+        return receive_event(inner, wire, behavior, &body).await;
+    }
+    let received = Arc::new(Received::new(&head, inner.begun.elapsed()));
     let end = |was_refused| {
         let call = received.ended(inner.begun.elapsed(), was_refused);
         inner.calls.lock().unwrap().push(call);

@@ -64,10 +64,12 @@ on_both_stores!(a_completed_key_is_told_with_its_response_and_a_signature);
 async fn a_completed_key_is_told_with_its_response_and_a_signature(store: Store) {
     let receiver = Upstream::start().await;
     let world = world(store, &to(&receiver, "body = true")).await;
-    world.upstream.answer_all(paid());
+    // Reading it as a number would change it.
+    world.upstream.answer_all(paid().body(r#"{"total":10.00,"id":12345678901234567890123}"#));
     world.pay("k-1").send().await;
     receiver.wait_for_executed(1).await;
     let call = receiver.last();
+    assert!(String::from_utf8_lossy(&call.body).contains(r#""body":{"total":10.00,"id":12345678901234567890123}"#));
     assert_eq!((&call.target[..], call.field("content-type")), ("/hook?a=1", Some("application/cloudevents+json")));
     let event = event(&call);
     let record = Operator::of(&world.proxy).id_when("k-1", "completed").await;
@@ -76,7 +78,7 @@ async fn a_completed_key_is_told_with_its_response_and_a_signature(store: Store)
     assert_eq!((&event["type"], &event["subject"]), (&json!("oncegate.key.completed"), &json!(record)));
     let data = &event["data"];
     assert_eq!((&data["key"], &data["state"], &data["status"]), (&json!("k-1"), &json!("completed"), &json!(201)));
-    assert_eq!((&data["route"], &data["attempt"], &data["body"]), (&json!("pay"), &json!(1), &json!({ "id": 7 })));
+    assert_eq!((&data["route"], &data["attempt"]), (&json!("pay"), &json!(1)));
     // A replay is no event.
     world.pay("k-1").send().await;
     world.pay("k-2").send().await;
@@ -149,16 +151,38 @@ async fn events_wait_for_a_receiver_that_is_away_and_none_is_lost(store: Store) 
     world.proxy.wait_for_log("events are published again").await;
 }
 
+on_both_stores!(an_event_that_its_receiver_cannot_take_slows_no_other_down);
+async fn an_event_that_its_receiver_cannot_take_slows_no_other_down(store: Store) {
+    let receiver = Upstream::start().await;
+    let world = world(store, &to(&receiver, "")).await;
+    let hold = Hold::new();
+    receiver.then(Answer::status(204).hold(&hold)).then(Answer::status(500));
+    world.pay("k-0").send().await;
+    receiver.wait_for_executed(1).await;
+    for number in 1..30 {
+        assert_eq!(world.pay(&format!("k-{number}")).send().await.status, 201);
+    }
+    // The others come together, and one of them fails.
+    hold.release();
+    receiver.wait_for_executed(31).await;
+    let mut keys: Vec<_> = told(&receiver).into_iter().map(|(_, key)| key).collect();
+    assert_eq!(keys.last(), keys[1..30].iter().find(|key| keys.iter().filter(|other| other == key).count() == 2));
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), 30);
+    assert!(!world.proxy.output().contains("events cannot be published at the moment"));
+}
+
 on_both_stores!(a_refused_event_holds_no_other_key_back_and_is_dead_in_time_until_it_is_requeued);
 async fn a_refused_event_holds_no_other_key_back_and_is_dead_in_time_until_it_is_requeued(store: Store) {
     let receiver = Upstream::start().await;
     let world = world(store, &to(&receiver, "give_up_after = \"1ms\"")).await;
-    receiver.then(Answer::status(400));
+    receiver.then(Answer::status(400)).then(Answer::status(400)).then(Answer::status(400));
     world.pay("k-1").send().await;
     let dead = world.proxy.wait_for_log("an event was not published in time").await;
     assert_eq!((&dead["sink"], &dead["cause"]), (&json!("bus"), &json!("the answer has status 400")));
     world.pay("k-2").send().await;
-    receiver.wait_for_executed(2).await;
+    receiver.wait_for_executed(4).await;
     let operator = Operator::of(&world.proxy);
     let (_, list) = operator.get("/api/v1/events").await;
     assert_eq!(
@@ -167,8 +191,8 @@ async fn a_refused_event_holds_no_other_key_back_and_is_dead_in_time_until_it_is
     );
     let requeued = operator.post("/api/v1/events/bus/requeue", json!({})).await;
     assert_eq!(requeued, (200, json!({ "requeued": 1 })));
-    receiver.wait_for_executed(3).await;
-    assert_eq!(told(&receiver), [pair("completed", "k-1"), pair("completed", "k-2"), pair("completed", "k-1")]);
+    receiver.wait_for_executed(5).await;
+    assert_eq!(told(&receiver)[3..], [pair("completed", "k-2"), pair("completed", "k-1")]);
 }
 
 #[tokio::test]

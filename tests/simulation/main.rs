@@ -14,9 +14,9 @@
 //!   any byte or fall silent.
 //!
 //! Each history is judged by the checker of `tests/faults`. In addition, no process sends a request after the end of its lease by
-//! the true time (`leases`), and at the end nothing is in flight, neither in the store nor in a process. Keys whose records a
-//! failover has lost, or which a jump of the clock has ended that no process lived to see, are exempt from the rules that such a
-//! loss breaks (`run::check_history`).
+//! the true time (`leases`), and at the end nothing is in flight, neither in the store nor in a process. The events of a key come in
+//! their order, and the last one tells its state. Keys whose records a failover has lost, or which a jump of the clock has ended that no
+//! process lived to see, are exempt from the rules that such a loss breaks (`run::check_history`).
 //!
 //! Not in the simulation: the listener and its framing guard (hyper serves the connections here), TLS, HTTP/2, RabbitMQ, the
 //! admin listener and operators, reports of services, the shared cache, accepted requests (the deliverer runs and finds none),
@@ -133,6 +133,8 @@ impl Totals {
             let count = self.faults.get(&format!("{stream:?}Stream")).copied().unwrap_or(0);
             assert!(count as u64 >= seeds / 20, "{stream:?} came {count} times: {self:?}");
         }
+        let events = self.faults.get("Events").copied().unwrap_or(0);
+        assert!(events as u64 >= seeds, "{events} events came: {self:?}");
         for kind in ANSWERS {
             let given = self.answers.get(&kind).copied().unwrap_or(0);
             assert!(given as u64 >= seeds / 100, "{kind:?} was answered {given} times: {self:?}");

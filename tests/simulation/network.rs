@@ -202,7 +202,8 @@ impl Direction<'_> {
         let (mut bytes, mut arrived) = ([0; 4096], 0);
         loop {
             let read = from.read(&mut bytes).await.unwrap_or(0);
-            if let (Some(Caller::Process(process)), b"POST") = (self.caller, &bytes[..read.min(4)]) {
+            // Not an event: whoever has claimed it may send it.
+            if let (Some(Caller::Process(process)), b"POST /pay") = (self.caller, &bytes[..read.min(9)]) {
                 self.state.leases.check_sent(process);
             }
             sleep(self.random.millis(0, 8)).await;

@@ -9,6 +9,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use oncegate::app::assembly::{assemble, join, start_tasks};
+use oncegate::events;
 use oncegate::gate::Gate;
 use oncegate::instance::Instance;
 use oncegate_config::{self as config, Config, Environment, Overrides};
@@ -67,6 +68,10 @@ stream_timeout = "1500ms"
 in_flight = "wait"
 wait_timeout = "300ms"
 ROUTE
+[[events]]
+name = "bus"
+routes = ["pay"]
+url = "http://service/events"
 "#;
 
 /// The configurations of a run.
@@ -154,7 +159,7 @@ pub async fn run(
         let store = Store::new(Arc::clone(&backend), Encryption::from(&*config));
         let network = Arc::new(ProcessNetwork { network: network.clone(), process: number });
         let instance = assemble(&config, store, UpstreamSlots::new(64).in_network(network)).unwrap().instance;
-        match join(&instance).await {
+        match join(&instance, &config).await {
             Ok(_) => break instance,
             Err(error) => trace::record(format_args!("process {number} does not start: {error}")),
         }
@@ -165,6 +170,7 @@ pub async fn run(
     let (_reloads, live) = watch::channel(config);
     let tasks = TaskTracker::new();
     start_tasks(&instance, &live, &CancellationToken::new(), &CancellationToken::new(), &tasks);
+    tasks.spawn(events::serve(Arc::clone(&instance), live.clone(), CancellationToken::new()));
     let gate = Arc::new(Gate::new(instance));
     let mut accepted = network.listen(place);
     trace::record(format_args!("process {number} is ready"));

@@ -346,8 +346,41 @@ impl Simulation {
         }
     }
 
+    /// Returns where the last event of a key, published or waiting, tells another state than it has, and where the events of a key came
+    /// in another order than they happened. A failover takes events back as it takes records.
+    fn check_events(&mut self) -> Vec<String> {
+        let mut breaches = Vec::new();
+        let mut received: BTreeMap<String, (i64, String)> = BTreeMap::new();
+        let events = self.service.events();
+        self.struck.insert("Events".to_owned(), events.len());
+        let keys: BTreeMap<String, String> =
+            self.store.told_states().into_iter().map(|(key, record, _)| (record, key)).collect();
+        let is_lost = |record: &str| keys.get(record).is_none_or(|key| self.lost.contains(key));
+        let mut seen = BTreeSet::new();
+        for event in events {
+            if is_lost(&event.record) || !seen.insert((event.record.clone(), event.sequence)) {
+                continue;
+            }
+            let last = received.insert(event.record.clone(), (event.sequence, event.state));
+            if let Some((last, _)) = last.filter(|(last, _)| *last > event.sequence) {
+                breaches.push(format!("event {} of {} came after {last}", event.sequence, event.record));
+            }
+        }
+        for (record, sequence, state) in self.store.events() {
+            received.insert(record, (sequence, state.unwrap_or_default()));
+        }
+        for (_, record, state) in self.store.told_states() {
+            let told = received.get(&record).map(|(_, state)| &**state);
+            if !is_lost(&record) && told != Some(&state) {
+                breaches.push(format!("the last event of {record}, which is {state}, tells {told:?}"));
+            }
+        }
+        breaches
+    }
+
     fn finish(mut self) -> Run {
         self.struck.extend(self.clients.streams());
+        let of_events = self.check_events();
         let history = History {
             ops: self.clients.ops(),
             effects: self.service.effects(),
@@ -366,6 +399,7 @@ impl Simulation {
             &Rules { policy: self.route.policy(), quotas: Vec::new() },
             &self.lost,
         ));
+        breaches.extend(of_events);
         if self.store.in_flight() > 0 {
             breaches.push(format!("{} keys are in flight in the store at the end", self.store.in_flight()));
         }

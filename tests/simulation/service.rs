@@ -37,12 +37,21 @@ struct ServiceState {
     /// All requests that arrived whole. The end of one that is still worked on is `Duration::MAX`.
     calls: Mutex<Vec<ServiceCall>>,
     effects: Mutex<Vec<Effect>>,
+    events: Mutex<Vec<ReceivedEvent>>,
     /// The effect of each record's attempts, the first one.
     known: Mutex<BTreeMap<String, u64>>,
     random: Mutex<SeededRandom>,
     /// Per mille of the requests with each kind of misbehaviour.
     faults: usize,
     is_reliable: watch::Sender<bool>,
+}
+
+/// An event about a key, as it was received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReceivedEvent {
+    pub record: String,
+    pub sequence: i64,
+    pub state: String,
 }
 
 /// The service's reaction to a request.
@@ -66,6 +75,7 @@ impl Service {
         let service = Self(Arc::new(ServiceState {
             calls: Mutex::default(),
             effects: Mutex::default(),
+            events: Mutex::default(),
             known: Mutex::default(),
             random: Mutex::new(random),
             faults,
@@ -98,6 +108,11 @@ impl Service {
         self.0.calls.lock().unwrap().clone()
     }
 
+    /// The events, in the order in which they came.
+    pub fn events(&self) -> Vec<ReceivedEvent> {
+        self.0.events.lock().unwrap().clone()
+    }
+
     pub fn effects(&self) -> Vec<Effect> {
         self.0.effects.lock().unwrap().clone()
     }
@@ -111,6 +126,9 @@ async fn answer(state: Arc<ServiceState>, request: Request<Incoming>) -> Result<
     // A request whose body breaks off is not executed.
     let Ok(body) = body.collect().await else { return Ok(respond(StatusCode::BAD_REQUEST, "broken")) };
     let body = String::from_utf8(body.to_bytes().to_vec()).unwrap();
+    if head.uri.path() == "/events" {
+        return Ok(state.receive_event(&body).await);
+    }
     let call = state.begin_call(&head.headers);
     let behavior = state.choose_behavior();
     let (before, after) = match behavior {
@@ -156,6 +174,24 @@ impl ServiceState {
             drawn if drawn < 6 * faults => Behavior::Executes(0, 2_000),
             _ => Behavior::Executes(time(20), time(20)),
         }
+    }
+
+    /// Takes an event. Sometimes it refuses it for now, or takes it and does not say so.
+    async fn receive_event(&self, body: &str) -> ServiceResponse {
+        let behavior = self.choose_behavior();
+        if behavior == Behavior::Refuses {
+            return respond(StatusCode::SERVICE_UNAVAILABLE, "not now");
+        }
+        let event: serde_json::Value = serde_json::from_str(body).unwrap();
+        let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+        let (record, state) = (text(&event["subject"]), text(&event["data"]["state"]));
+        trace::record(format_args!("EVENT {} of {record}: {state}", event["sequence"]));
+        let sequence = text(&event["sequence"]).parse().unwrap();
+        self.events.lock().unwrap().push(ReceivedEvent { record, sequence, state });
+        if behavior == Behavior::FallsSilent {
+            self.wait(60_000).await;
+        }
+        respond(StatusCode::NO_CONTENT, "")
     }
 
     /// Logs a request, and returns its place in the log.

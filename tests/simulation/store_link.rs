@@ -179,6 +179,25 @@ impl StoreServer {
         })
     }
 
+    /// The events that wait: their records, numbers and states, in their order.
+    pub fn events(&self) -> Vec<(String, i64, Option<String>)> {
+        self.0.database.with_connection(|db| {
+            let mut statement = db.prepare("select lower(hex(id)), seq, state from events order by seq").unwrap();
+            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+            statement.query_map([], read).unwrap().map(Result::unwrap).collect()
+        })
+    }
+
+    /// The keys with a state that an event tells: the key, the record and the state.
+    pub fn told_states(&self) -> Vec<(String, String, String)> {
+        self.0.database.with_connection(|db| {
+            let sql = "select cast(key as text), lower(hex(id)), state from keys where state in ('completed', 'dead', 'unknown')";
+            let mut statement = db.prepare(sql).unwrap();
+            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+            statement.query_map([], read).unwrap().map(Result::unwrap).collect()
+        })
+    }
+
     /// The number of keys that are in flight.
     pub fn in_flight(&self) -> i64 {
         let sql = "select count(*) from keys where state = 'in_flight'";

@@ -180,6 +180,8 @@ macro_rules! sentences {
             events {
                 each_end_of_an_attempt_tells_what_became_of_the_key,
                 decisions_and_given_up_deliveries_are_told,
+                a_request_accepted_over_an_unknown_key_tells_nothing_of_the_attempt_before,
+                an_outcome_stored_over_another_attempts_is_told,
                 an_event_has_what_its_sink_asks_for,
                 of_each_key_only_the_oldest_event_that_waits_is_claimed,
                 a_claim_ends_with_its_lease_and_a_dead_event_with_a_requeue,

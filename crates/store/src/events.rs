@@ -52,8 +52,8 @@ from_row! {
         pub route: String,
         pub key: Key,
         pub cause: Option<String>,
-        /// The response, where the sink has bodies.
-        pub response: Option<Arc<StoredResponse>> = response,
+        /// The response, where the sink has bodies; an error where it does not decode, or its secret is gone.
+        pub response: Result<Option<Arc<StoredResponse>>, CorruptRow> = response,
     }
 
     /// The events of a sink that are not published.
@@ -70,7 +70,12 @@ from_row! {
     }
 }
 
-fn response(row: &impl RowReader) -> Result<Option<Arc<StoredResponse>>, CorruptRow> {
+/// One row that does not decode must not keep others back.
+fn response(row: &impl RowReader) -> Result<Result<Option<Arc<StoredResponse>>, CorruptRow>, CorruptRow> {
+    Ok(read_response(row))
+}
+
+fn read_response(row: &impl RowReader) -> Result<Option<Arc<StoredResponse>>, CorruptRow> {
     let (Some(status), Some(fields)) = (row.read::<Option<i64>>("status")?, row.read::<Option<Bytes>>("fields")?)
     else {
         return Ok(None);
@@ -84,24 +89,23 @@ fn response(row: &impl RowReader) -> Result<Option<Arc<StoredResponse>>, Corrupt
 pub struct PostponedEvent {
     /// The event.
     pub seq: i64,
+    /// The try that has failed: it ends no later claim.
+    pub tries: u32,
     /// The time after which it is tried again; `None` where it is dead.
     pub retry_in: Option<Duration>,
     /// Why the try has failed.
     pub note: String,
 }
 
-/// An event whose response was encrypted with a secret that is gone is told without it.
 impl SealResponses for Vec<KeyEvent> {
     fn open(&mut self, encryption: &Encryption) -> Result<(), CorruptRow> {
         for event in self {
-            let Some(response) = &event.response else { continue };
+            let Ok(Some(response)) = &event.response else { continue };
             match encryption.open_response(&event.id, &event.token, response) {
                 Ok(None) => {}
-                Ok(Some(opened)) => event.response = Some(Arc::new(opened)),
-                Err(corrupt) => {
-                    tracing::warn!(record = %event.id, %corrupt, "an event is published without its response, which cannot be read");
-                    event.response = None;
-                }
+                Ok(Some(opened)) => event.response = Ok(Some(Arc::new(opened))),
+                // It waits until the secret is there again.
+                Err(corrupt) => event.response = Err(corrupt),
             }
         }
         Ok(())

@@ -47,6 +47,25 @@ impl Store {
         }
     }
 
+    /// Rows of three columns: bytes as hex digits, a number and a text. No process may have the embedded store open at that moment.
+    #[allow(dead_code, reason = "tests/faults needs it")]
+    pub async fn hex_rows(&self, columns: &str, from: &str) -> Vec<(String, i64, String)> {
+        let (id, others) = columns.split_once(", ").unwrap();
+        match self {
+            Self::Postgres(database) => {
+                let sql = format!("select encode({id}, 'hex'), {others} from oncegate.{from}");
+                let rows = database.client().await.query(&sql, &[]).await.unwrap();
+                rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect()
+            }
+            Self::Sqlite(folder) => {
+                let store = rusqlite::Connection::open(file(folder)).unwrap();
+                let mut rows = store.prepare(&format!("select lower(hex({id})), {others} from {from}")).unwrap();
+                let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+                rows.query_map([], read).unwrap().map(Result::unwrap).collect()
+            }
+        }
+    }
+
     /// The number of migrations that the store has. An embedded store is copied: a process may have it open.
     #[allow(dead_code, reason = "tests/upgrade needs it")]
     pub async fn migrations(&self) -> usize {

@@ -82,7 +82,7 @@ impl PgCall<'_> {
             self.run(&DELETE_EVENTS, columns! { seqs: json!(params.published).to_string() }).await?;
         }
         for event in &params.postponed {
-            let columns = columns! { seq: event.seq, retry_ms: event.retry_in.map(millis), note: &*event.note };
+            let columns = columns! { seq: event.seq, tries: i64::from(event.tries), retry_ms: event.retry_in.map(millis), note: &*event.note };
             self.run(&shared::POSTPONE_EVENT, columns).await?;
         }
         Ok(())

@@ -6,7 +6,7 @@ select w.waiting, d.dead, w.oldest_at,
   from (select count(*) as waiting, min(f.at) as oldest_at
           from (select e.at from oncegate.events as e
                  where e.service = :service and e.sink = :sink and e.due_at is not null
-                 order by e.seq limit 10000) as f) as w,
+                 order by e.due_at, e.seq limit 10000) as f) as w,
        (select count(*) as dead
           from (select 1 from oncegate.events as e
                  where e.service = :service and e.sink = :sink and e.due_at is null limit 10000) as f) as d

@@ -50,7 +50,7 @@ impl SqliteTransaction<'_> {
         self.in_savepoint(|| {
             self.execute(sql!("delete_events"), &columns! { seqs: json!(published).to_string() })?;
             for event in &postponed {
-                let columns = columns! { seq: event.seq, retry_ms: event.retry_in.map(millis), note: &*event.note };
+                let columns = columns! { seq: event.seq, tries: i64::from(event.tries), retry_ms: event.retry_in.map(millis), note: &*event.note };
                 self.execute(&shared::POSTPONE_EVENT, &columns)?;
             }
             Ok(())

@@ -5,7 +5,7 @@ with due as materialized (
    where f.service = :service and f.sink = :sink and f.due_at <= :now
      and not exists (select 1 from oncegate.events as g
                       where g.id = f.id and g.sink = f.sink and g.seq < f.seq and g.due_at is not null and g.service = f.service)
-   order by f.seq
+   order by f.due_at, f.seq
    limit :limit
      for no key update of f skip locked
 )

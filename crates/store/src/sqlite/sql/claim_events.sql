@@ -7,7 +7,7 @@ update events
    where f.service = :service and f.sink = :sink and f.due_at <= :now
      and not exists (select 1 from events as g
                       where g.id = f.id and g.sink = f.sink and g.seq < f.seq and g.due_at is not null and g.service = f.service)
-   order by f.seq
+   order by f.due_at, f.seq
    limit :limit
  )
 returning seq, at, created_at, reserved_at, settled_at, attempt, since, tries, status, id, token, type, state, route, key, cause, fields, body
