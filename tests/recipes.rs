@@ -1,4 +1,4 @@
-//! Runs the recipes of docs/recipes.md: their configurations are valid, and the real program does what their scripts expect.
+//! Runs the recipes of docs/recipes.md, and the saga: their configurations are valid, and the real program does what their scripts expect.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
@@ -55,6 +55,34 @@ fn every_recipe_does_what_its_script_expects() {
         let is_skipped = may_skip && said.contains(&format!("{name}: skipped, "));
         assert!(is_done || is_skipped, "{name} was not run: {out}{said}");
     }
+}
+
+#[test]
+fn each_step_of_the_saga_is_executed_once_over_kafka() {
+    saga("kafka");
+}
+
+#[test]
+fn each_step_of_the_saga_is_executed_once_over_rabbitmq() {
+    saga("rabbitmq");
+}
+
+/// Runs the saga for a quarter of a minute. The script fails if a step was executed twice or not at all.
+fn saga(broker: &str) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/saga/run");
+    let ended = command(&script).arg(broker).env("SAGA_SECONDS", "15").output().unwrap();
+    let (out, said) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    let _ = std::io::stderr().write_all(&ended.stderr);
+    if ended.status.code() == Some(77) && std::env::var_os("ONCEGATE_NO_SKIPS").is_none() {
+        return;
+    }
+    assert!(ended.status.success(), "{out}{said}");
+    let orders: Vec<usize> =
+        out.lines().filter_map(|line| line.split(" | ").nth(1)).filter_map(|cell| cell.parse().ok()).collect();
+    let killed = out.lines().find_map(|line| line.strip_prefix("killed: ")).unwrap_or_default();
+    let kills: usize = killed.split([',', ' ']).filter_map(|word| word.parse::<usize>().ok()).sum();
+    // Ten orders in a second, and a kill in each one or two, on a machine with time for both.
+    assert!(orders.len() == 3 && orders.iter().all(|count| *count >= 30) && kills >= 3, "{out}");
 }
 
 #[test]

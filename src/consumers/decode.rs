@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use canonical_json::{Pointer, ReferencedValue, value_at};
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, DATE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
@@ -82,19 +83,20 @@ pub fn decode_message(
     broker: IpAddr,
 ) -> Result<Message, Refusal> {
     let sent = sent.into();
-    let key = match &consumer.key {
-        MessageKey::MessageId => sent.id.as_ref().map(|id| id.as_bytes().to_vec()),
+    let (value, step) = match &consumer.key {
+        MessageKey::MessageId => (sent.id.as_ref().map(|id| id.as_bytes().to_vec()), &None),
         MessageKey::Header(name, step) => match sent.single(name.as_str()) {
-            HeaderLookup::Missing => None,
-            HeaderLookup::Text(text) => Some(match step {
-                None => text.to_vec(),
-                Some(step) => [text, b":", step.as_bytes()].concat(),
-            }),
+            HeaderLookup::Missing => (None, step),
+            HeaderLookup::Text(text) => (Some(text.to_vec()), step),
             HeaderLookup::Several => return Err(KeyError::Several.into()),
             HeaderLookup::NotText => return Err(KeyError::BadCharacter.into()),
         },
+        MessageKey::Body(pointer, step) => (key_in_body(&body, pointer)?, step),
     };
-    let key = key.ok_or_else(|| key_missing(&consumer.key))?;
+    let mut key = value.ok_or_else(|| key_missing(&consumer.key))?;
+    if let Some(step) = step {
+        key.extend([b":", step.as_bytes()].concat());
+    }
     let filled = consumer.path.fill_in(|name| match sent.single(name) {
         HeaderLookup::Text(text) => Some(text),
         HeaderLookup::Missing | HeaderLookup::NotText | HeaderLookup::Several => None,
@@ -109,10 +111,23 @@ pub fn decode_message(
     Ok(Message { consumer: Arc::clone(consumer), path, key: key.into(), headers, body, broker })
 }
 
+fn key_in_body(body: &[u8], pointer: &Pointer) -> Result<Option<Vec<u8>>, Refusal> {
+    match value_at(body, pointer) {
+        Ok(Some(ReferencedValue::String(text))) => Ok(Some(text.into_bytes())),
+        Ok(Some(ReferencedValue::Number(digits))) => Ok(Some(digits.into_bytes())),
+        Ok(Some(_)) => Err(Refusal::KeyInvalid("The key in the message's body is neither a text nor a number.")),
+        Ok(None) => Ok(None),
+        Err(_) => Err(Refusal::KeyInvalid(
+            "The key is in the message's body, and the body is not JSON that all programs read alike.",
+        )),
+    }
+}
+
 fn key_missing(key: &MessageKey) -> Refusal {
     let place = match key {
         MessageKey::MessageId => "the property `message-id`".to_owned(),
         MessageKey::Header(name, _) => format!("the header `{name}`"),
+        MessageKey::Body(pointer, _) => format!("the value at `{pointer}` in its JSON body"),
     };
     Refusal::KeyMissing(format!("The message has no idempotency key: {place} is absent.").into())
 }
@@ -264,6 +279,30 @@ mod tests {
             (vec![key(), id(), ("x-tenant", AMQPValue::Void)], "", "scope-missing"),
         ] {
             assert_eq!(read(lines, &properties(&headers)).unwrap_err().slug(), slug, "{headers:?} {lines}");
+        }
+        let in_body = |lines: &str, body: &'static str| {
+            decode_message(
+                &consumer(lines),
+                &properties(&[id()]),
+                Bytes::from_static(body.as_bytes()),
+                Ipv4Addr::LOCALHOST.into(),
+            )
+        };
+        let step = "key = 'body:/data/key:process-payment'";
+        for (body, slug) in [
+            (r#"{"data":{}}"#, "key-missing"),
+            (r#"{"data":{"key":["k"]}}"#, "key-invalid"),
+            (r#"{"data":{"key":"k"},"data":{"key":"l"}}"#, "key-invalid"),
+            ("no JSON", "key-invalid"),
+        ] {
+            assert_eq!(in_body(step, body).unwrap_err().slug(), slug, "{body}");
+        }
+        for (lines, body, key) in [
+            (step, r#"{"data":{"key":"order-1"}}"#, "order-1:process-payment"),
+            (step, r#"{"data":{"key":7}}"#, "7:process-payment"),
+            ("key = 'body:/id'", r#"{"id":"k-1"}"#, "k-1"),
+        ] {
+            assert_eq!(&*in_body(lines, body).unwrap().key, key.as_bytes());
         }
         let by_id = read("key = 'message-id'", &properties(&[id()]).with_message_id("m-1".into())).unwrap();
         assert_eq!(&*by_id.key, b"m-1");

@@ -3,10 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use canonical_json::Pointer;
 use http::{HeaderName, Method};
 
 use super::broker::{Broker, NAME_BYTES_MAX};
 use super::kafka::{self, KafkaOptions, KafkaSource};
+use super::key::parse_key_pointer;
 use super::options::options;
 use super::reader::{Section, SourcePosition};
 use super::route::Route;
@@ -59,6 +61,8 @@ pub struct AmqpSource {
 pub enum MessageKey {
     /// In one of its headers. With a step, the key is the header's value, a colon and the step.
     Header(HeaderName, Option<Box<str>>),
+    /// At a place in its JSON body, and the step.
+    Body(Pointer, Option<Box<str>>),
     /// The id that the broker's message has: the property `message-id` of RabbitMQ; of Kafka the topic, the partition and the offset.
     MessageId,
 }
@@ -68,7 +72,7 @@ impl Consumer {
     pub fn reads_header(&self, name: &str) -> bool {
         let key = match &self.key {
             MessageKey::Header(key, _) => *key == *name,
-            MessageKey::MessageId => false,
+            MessageKey::Body(..) | MessageKey::MessageId => false,
         };
         key || self.scope.header_names().any(|header| *header == *name)
     }
@@ -138,11 +142,12 @@ impl fmt::Display for MessageSource {
 impl MessageKey {
     /// The text in the configuration.
     pub fn to_text(&self) -> String {
-        match self {
-            Self::Header(name, None) => format!("header:{name}"),
-            Self::Header(name, Some(step)) => format!("header:{name}:{step}"),
-            Self::MessageId => "message-id".into(),
-        }
+        let (place, step) = match self {
+            Self::Header(name, step) => (format!("header:{name}"), step),
+            Self::Body(pointer, step) => (format!("body:{pointer}"), step),
+            Self::MessageId => return "message-id".into(),
+        };
+        step.as_ref().map_or_else(|| place.clone(), |step| format!("{place}:{step}"))
     }
 }
 
@@ -157,8 +162,8 @@ options! {
         kafka: Table(KafkaOptions::KEYS) = {};
         /// the name of the route whose policy the messages have; they are posted to its path
         route: Text;
-        /// the place of a message's key: `header:NAME`, `header:NAME:STEP` (the value, a colon and the step) or `message-id`; empty for
-        /// `header:x-idempotency-key`, and with Kafka for `message-id`: the topic, the partition and the offset
+        /// the place of a message's key: `header:NAME`, `body:POINTER` (a JSON Pointer without a colon), each with `:STEP` behind it (the value,
+        /// a colon and the step), or `message-id`; empty for `header:x-idempotency-key`, and with Kafka for `message-id`: the topic, the partition and the offset
         key: Text = "" => Option<MessageKey>, optional(parse_key);
         /// how many messages are unacknowledged (Kafka: executed) at once, beside those of unknown outcome
         prefetch: Integer = 64
@@ -302,20 +307,24 @@ fn parse_name(text: &str) -> Result<Option<Box<str>>, String> {
 }
 
 fn parse_key(text: &str) -> Result<MessageKey, String> {
-    match text.split_once(':') {
-        None if text == "message-id" => Ok(MessageKey::MessageId),
-        Some(("header", name)) => {
-            let (name, step) = name.split_once(':').map_or((name, None), |(name, step)| (name, Some(step)));
-            // What every syntax of a key allows.
-            let is_step = |step: &str| {
-                !step.is_empty() && step.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.:".contains(&b))
-            };
-            if step.is_some_and(|step| !is_step(step)) {
-                return Err("has a step that is no word: write letters, digits, `-`, `_`, `.` and `:`".into());
-            }
-            Ok(MessageKey::Header(header_name(name)?, step.map(Into::into)))
-        }
-        _ => Err("is no known place in a message: write `header:NAME`, `header:NAME:STEP` or `message-id`".into()),
+    if text == "message-id" {
+        return Ok(MessageKey::MessageId);
+    }
+    let (place, rest) = text.split_once(':').unwrap_or((text, ""));
+    let (name, step) = rest.split_once(':').map_or((rest, None), |(name, step)| (name, Some(step)));
+    // What every syntax of a key allows.
+    let is_step =
+        |step: &str| !step.is_empty() && step.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.:".contains(&b));
+    if step.is_some_and(|step| !is_step(step)) {
+        return Err("has a step that is no word: write letters, digits, `-`, `_`, `.` and `:`".into());
+    }
+    let step = step.map(Into::into);
+    match place {
+        "header" => Ok(MessageKey::Header(header_name(name)?, step)),
+        "body" => Ok(MessageKey::Body(parse_key_pointer(name)?, step)),
+        _ => Err("is no known place in a message: write `header:NAME`, `body:POINTER`, one of them with `:STEP` behind it, or \
+                  `message-id`"
+            .into()),
     }
 }
 

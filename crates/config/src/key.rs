@@ -137,7 +137,7 @@ fn parse_key_field(text: &str) -> Result<HeaderName, String> {
     }
 }
 
-fn parse_key_pointer(text: &str) -> Result<Pointer, String> {
+pub(super) fn parse_key_pointer(text: &str) -> Result<Pointer, String> {
     let pointer = json_pointer(text)?;
     if pointer.is_pattern() {
         return Err("has a `*`: a key is one value, in one place".into());

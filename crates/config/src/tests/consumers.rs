@@ -136,8 +136,11 @@ fn a_consumer_of_kafka_has_defaults_and_is_described_without_its_password() {
         assert!(described.lines().any(|found| found == line), "{line}\n{described}");
     }
     assert!(!format!("{loaded:?}{described}").contains("hunter2"));
-    let text = kafka("").replace("kafka =", "key = 'header:X-Order:pay'\nkafka =");
-    assert_eq!(config(&text).consumers[0].key.to_text(), "header:x-order:pay");
+    for (written, shown) in [("header:X-Order:pay", "header:x-order:pay"), ("body:/data/key:pay", "body:/data/key:pay")]
+    {
+        let text = kafka("").replace("kafka =", &format!("key = '{written}'\nkafka ="));
+        assert_eq!(config(&text).consumers[0].key.to_text(), shown);
+    }
 }
 
 #[test]
@@ -171,6 +174,10 @@ fn problems_of_kafka_are_reported_where_they_are_written() {
         (changed("'k2:9'", "'k2:x'"), "kafka.brokers[1]: "),
         (changed("kafka =", "queue = 'q'\nkafka ="), "consumers[0].queue: stands beside `kafka`"),
         (changed("kafka =", "key = 'header:a:b c'\nkafka ="), "consumers[0].key: `header:a:b c` has a step"),
+        (changed("kafka =", "key = 'body:/a:b/c'\nkafka ="), "consumers[0].key: `body:/a:b/c` has a step"),
+        (changed("kafka =", "key = 'body:a'\nkafka ="), "consumers[0].key: `body:a` is no JSON Pointer"),
+        (changed("kafka =", "key = 'body:'\nkafka ="), "consumers[0].key: `body:` is the whole document"),
+        (changed("kafka =", "key = 'query:a'\nkafka ="), "consumers[0].key: `query:a` is no known place"),
         (
             format!("{}\n[[consumers]]{}", kafka(""), kafka("").split_once("[[consumers]]").unwrap().1),
             "has a topic that another",
