@@ -23,6 +23,7 @@ use crate::tasks::issuer_keys::IssuerKeysReader;
 use assembly::Assembly;
 use framing_guard::FramingTimeouts;
 use joining::Joining;
+use listeners::{CLIENTS, HandedSocketError, HandedSockets, ListenKey, OPERATORS};
 use oncegate_config::{self as config, Config, StartExposure, StoreLocation};
 use oncegate_domain::stored_salt::SaltError;
 use oncegate_http::downstream;
@@ -41,22 +42,18 @@ mod file_descriptors;
 mod joining;
 mod key_changes;
 mod keyed_route;
+pub mod listeners;
 pub mod reload;
 mod retention;
 mod route_identities;
-
-/// The key, the flag and the variable that name an address to listen on.
-#[derive(Clone, Copy, Debug)]
-pub struct ListenKey(&'static str, &'static str, &'static str);
-
-const CLIENTS: ListenKey = ListenKey("listen", "--listen", "ONCEGATE_LISTEN");
-const OPERATORS: ListenKey = ListenKey("admin.listen", "--admin", "ONCEGATE_ADMIN_LISTEN");
 
 /// Why the program could not start, or had to stop.
 #[derive(Debug)]
 pub enum StartError {
     /// The process cannot listen on the address of this key of the configuration.
     Listen(SocketAddr, ListenKey, std::io::Error),
+    /// A socket that was handed over cannot be used.
+    HandedSocket(HandedSocketError),
     /// The operating system refuses a thread, a timer or a signal handler.
     Machine(std::io::Error),
     /// The store is missing or unusable.
@@ -74,9 +71,8 @@ pub enum StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Listen(address, ListenKey(key, flag, variable), _) => {
-                write!(f, "cannot listen on {address}, the address of `{key}` ({flag}, {variable})")
-            }
+            Self::Listen(address, key, _) => write!(f, "cannot listen on {address}, the address of {key}"),
+            Self::HandedSocket(error) => error.fmt(f),
             Self::Machine(_) => f.write_str("the operating system refuses a thread, a timer or a signal handler"),
             Self::Store(location, error) => write!(f, "{location}: {error}"),
             Self::AdminToken(error) => error.fmt(f),
@@ -93,6 +89,7 @@ impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Listen(_, _, source) | Self::Machine(source) => Some(source),
+            Self::HandedSocket(error) => error.source(),
             Self::Store(_, error) => error.source(),
             Self::AdminToken(error) => error.source(),
             Self::Lease(source) => Some(source),
@@ -110,7 +107,12 @@ impl StartError {
             Self::Lease(error) | Self::Salt(OpenSaltError::Store(error)) => {
                 matches!(error, store::StoreError::TimedOut | store::StoreError::Unavailable(_))
             }
-            Self::Listen(..) | Self::Machine(_) | Self::AdminToken(_) | Self::Salt(_) | Self::StoreFailed => false,
+            Self::Listen(..)
+            | Self::HandedSocket(_)
+            | Self::Machine(_)
+            | Self::AdminToken(_)
+            | Self::Salt(_)
+            | Self::StoreFailed => false,
         }
     }
 }
@@ -130,7 +132,7 @@ struct ShutdownSignals {
 ///
 /// # Errors
 /// [`StartError`], before the first request is accepted, or when the store has failed for good.
-pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError> {
+pub async fn run(config: Config, source: ConfigSource, handed: HandedSockets) -> Result<(), StartError> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
@@ -144,6 +146,8 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     // It asks for a reload, and from here on no longer ends the process.
     let hangups = signal(SignalKind::hangup()).map_err(StartError::Machine)?;
     let config = Arc::new(config);
+    let wanted = [(config.listen, CLIENTS), (config.admin.listen, OPERATORS)];
+    let [handed, admin_handed] = handed.divide(wanted).map_err(StartError::HandedSocket)?;
     let shares = file_descriptors::divide(&config.limits, config.store.max_connections, config.upstreams().len());
     let (store, preparation) = store::open_unprepared(&(&*config).into())
         .await
@@ -164,8 +168,8 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     };
     let is_joined = joining.join_or_bypass().await?;
 
-    let listener = listen(config.listen, CLIENTS).await?;
-    let admin_listener = listen(config.admin.listen, OPERATORS).await?;
+    let listener = listeners::open(wanted[0], handed).await?;
+    let admin_listener = listeners::open(wanted[1], admin_handed).await?;
     let mut store_tasks = pin!(joining.start_tasks(is_joined));
     let mut issuer_keys = IssuerKeysReader::new(Arc::clone(&instance), live.clone());
     // Before the first request is accepted, so that its token can be verified.
@@ -249,12 +253,6 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         None if instance.salt_replaced.is_cancelled() => Err(StartError::Salt(SaltError::Changed.into())),
         None => Ok(()),
     }
-}
-
-async fn listen(address: SocketAddr, key: ListenKey) -> Result<(SocketAddr, std::net::TcpListener), StartError> {
-    let to_error = |error| StartError::Listen(address, key, error);
-    let listener = TcpListener::bind(address).await.map_err(to_error)?;
-    Ok((listener.local_addr().map_err(to_error)?, listener.into_std().map_err(to_error)?))
 }
 
 /// Starts one thread for each core, so that a request stays on one core. All accept from one socket, and share the accepted

@@ -48,4 +48,5 @@ mod service_reports;
 mod several_stores;
 mod shared_cache;
 mod shutdown;
+mod socket_activation;
 mod telemetry;
