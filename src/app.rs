@@ -1,12 +1,14 @@
 //! Builds every part, starts it, and stops it in reverse.
 
 use std::fmt;
+use std::future::pending;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,6 +24,7 @@ use crate::instance::Instance;
 use crate::tasks::issuer_keys::IssuerKeysReader;
 use assembly::Assembly;
 use framing_guard::FramingTimeouts;
+use hand_over::{CLOSE_KEPT_WITHIN, FIRST_REQUEST_WITHIN, HandOverRequests, ListeningSockets};
 use joining::Joining;
 use listeners::{CLIENTS, HandedSocketError, HandedSockets, ListenKey, OPERATORS};
 use oncegate_config::{self as config, Config, StartExposure, StoreLocation};
@@ -39,6 +42,7 @@ use reload::ConfigSource;
 
 pub mod assembly;
 mod file_descriptors;
+mod hand_over;
 mod joining;
 mod key_changes;
 mod keyed_route;
@@ -64,6 +68,8 @@ pub enum StartError {
     Lease(store::StoreError),
     /// The salt of the service's scopes cannot be used.
     Salt(OpenSaltError),
+    /// The successor of a hand-over could not be started.
+    HandOver(std::io::Error),
     /// The store's file failed while the process ran. Only a new process can open it again.
     StoreFailed,
 }
@@ -78,6 +84,7 @@ impl fmt::Display for StartError {
             Self::AdminToken(error) => error.fmt(f),
             Self::Lease(_) => f.write_str("the store gave no lease"),
             Self::Salt(error) => error.fmt(f),
+            Self::HandOver(_) => f.write_str("the successor cannot be started"),
             Self::StoreFailed => f.write_str(
                 "the store's file failed, as the log says; the attempts that ran are unknown at the next start with it",
             ),
@@ -88,7 +95,7 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Listen(_, _, source) | Self::Machine(source) => Some(source),
+            Self::Listen(_, _, source) | Self::Machine(source) | Self::HandOver(source) => Some(source),
             Self::HandedSocket(error) => error.source(),
             Self::Store(_, error) => error.source(),
             Self::AdminToken(error) => error.source(),
@@ -112,6 +119,7 @@ impl StartError {
             | Self::Machine(_)
             | Self::AdminToken(_)
             | Self::Salt(_)
+            | Self::HandOver(_)
             | Self::StoreFailed => false,
         }
     }
@@ -128,11 +136,15 @@ struct ShutdownSignals {
     last: CancellationToken,
 }
 
-/// Runs the proxy until a signal or the admin listener stops it, and drains.
+/// Runs the proxy until a signal or the admin listener stops it, and drains. Returns its sockets where a successor is to have them.
 ///
 /// # Errors
 /// [`StartError`], before the first request is accepted, or when the store has failed for good.
-pub async fn run(config: Config, source: ConfigSource, handed: HandedSockets) -> Result<(), StartError> {
+pub async fn run(
+    config: Config,
+    source: ConfigSource,
+    handed: HandedSockets,
+) -> Result<Option<ListeningSockets>, StartError> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
@@ -143,9 +155,11 @@ pub async fn run(config: Config, source: ConfigSource, handed: HandedSockets) ->
     }
     // First of all, so that a signal during the start is not lost.
     let mut signals = TerminationSignals::new().map_err(StartError::Machine)?;
+    let mut hand_overs = HandOverRequests::new().map_err(StartError::Machine)?;
     // It asks for a reload, and from here on no longer ends the process.
     let hangups = signal(SignalKind::hangup()).map_err(StartError::Machine)?;
     let config = Arc::new(config);
+    let has_kept_sockets = !handed.is_empty();
     let wanted = [(config.listen, CLIENTS), (config.admin.listen, OPERATORS)];
     let [handed, admin_handed] = handed.divide(wanted).map_err(StartError::HandedSocket)?;
     let shares = file_descriptors::divide(&config.limits, config.store.max_connections, config.upstreams().len());
@@ -157,7 +171,9 @@ pub async fn run(config: Config, source: ConfigSource, handed: HandedSockets) ->
     let slots = UpstreamSlots::new(shares.each_upstream);
     let Assembly { instance, spans } = assembly::assemble(&config, store, slots)?;
     let (sender, live) = watch::channel(Arc::clone(&config));
-    let stops = ShutdownSignals::default();
+    let (stopped, mut stops) = (CancellationToken::new(), ShutdownSignals::default());
+    // A hand-over cancels the child alone and leaves the instance ready: connections wait for the successor.
+    stops.downstream.leaving = stopped.child_token();
     let background = TaskTracker::new();
     let joining = Joining {
         instance: Arc::clone(&instance),
@@ -180,9 +196,9 @@ pub async fn run(config: Config, source: ConfigSource, handed: HandedSockets) ->
     }
     background.spawn(issuer_keys.run(stops.tasks.clone()));
     background.spawn(reload_encryption(live.clone(), Arc::clone(&instance), stops.last.clone()));
-    let leaving = stops.downstream.leaving.clone();
     let source_shown = source.show();
-    let admin = AdminListener::new(Arc::clone(&instance), admin_tokens, live.clone(), leaving.clone());
+    let mut sockets = Some(ListeningSockets::new(&listener.1, &admin_listener.1).map_err(StartError::Machine)?);
+    let admin = AdminListener::new(Arc::clone(&instance), admin_tokens, live.clone(), stopped.clone());
     background.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
     background.spawn(reload::reload_on_changes(source, hangups, sender, Arc::clone(&instance), stops.tasks.clone()));
     let traces = TaskTracker::new();
@@ -214,26 +230,43 @@ pub async fn run(config: Config, source: ConfigSource, handed: HandedSockets) ->
     );
 
     let mut store_error = None;
-    let (by, is_by_signal) = tokio::select! {
-        () = signals.wait() => ("a signal", true),
-        () = leaving.cancelled() => ("the admin listener", false),
-        () = instance.salt_replaced.cancelled() => ("another salt in the store", false),
+    let (by, is_by_signal, mut successors) = tokio::select! {
+        () = signals.wait() => ("a signal", true, None),
+        () = stopped.cancelled() => ("the admin listener", false, None),
+        () = hand_overs.wait() => ("a hand-over", false, sockets.take()),
+        () = instance.salt_replaced.cancelled() => ("another salt in the store", false, None),
         () = instance.store.failed() => return Err(end_without_store(&instance).await),
         // Requests that bypass the store are running.
         Err(error) = &mut store_tasks => {
             tracing::error!(cause = error_causes(&error), "{error}: this process cannot use its store, and ends");
             store_error = Some(error);
-            ("a store that cannot be used", false)
+            ("a store that cannot be used", false, None)
         }
     };
-    leaving.cancel();
+    // Without a successor the next connection must be refused, and not wait.
+    drop(sockets);
+    match &successors {
+        Some(_) => stops.downstream.leaving.cancel(),
+        None => stopped.cancel(),
+    }
     tracing::info!(by, "draining");
-    tokio::select! {
-        () = drain(&instance, &stops, workers) => {}
-        () = instance.store.failed() => return Err(end_without_store(&instance).await),
-        () = signals.wait_for_second(is_by_signal) => {
-            tracing::warn!(attempts = instance.in_flight.count(), "stopped at once by a second signal");
-            return store_error.map_or(Ok(()), Err);
+    let mut drain = pin!(drain(&instance, &stops, workers, has_kept_sockets || successors.is_some()));
+    // A supervisor sends its first signal after a hook that has begun the drain, or during a hand-over: that one must not cut short the
+    // running attempts.
+    let mut is_last_signal = is_by_signal;
+    loop {
+        tokio::select! {
+            () = &mut drain => break,
+            () = instance.store.failed() => return Err(end_without_store(&instance).await),
+            () = signals.wait() => {
+                if is_last_signal {
+                    tracing::warn!(attempts = instance.in_flight.count(), "stopped at once by a second signal");
+                    return store_error.map_or(Ok(None), Err);
+                }
+                is_last_signal = true;
+                stopped.cancel();
+                successors = None;
+            }
         }
     }
     stops.last.cancel();
@@ -247,11 +280,14 @@ pub async fn run(config: Config, source: ConfigSource, handed: HandedSockets) ->
     }
     // The exporter has a time limit of its own.
     traces.wait().await;
-    tracing::info!("stopped");
+    if signals.has_come() {
+        successors = None;
+    }
+    tracing::info!(hand_over = successors.is_some(), "stopped");
     match store_error {
         Some(error) => Err(error),
         None if instance.salt_replaced.is_cancelled() => Err(StartError::Salt(SaltError::Changed.into())),
-        None => Ok(()),
+        None => Ok(successors),
     }
 }
 
@@ -332,15 +368,38 @@ async fn reload_encryption(mut live: watch::Receiver<Arc<Config>>, instance: Arc
     }
 }
 
-/// Drains: readiness fails already, and clients are asked to reconnect elsewhere. Waits for load balancers to notice,
-/// closes the listener, and waits for the running attempts.
-async fn drain(instance: &Arc<Instance>, stops: &ShutdownSignals, workers: Vec<thread::JoinHandle<()>>) {
-    tokio::time::sleep(instance.config.drain_delay).await;
+/// Drains: clients are asked to reconnect. Waits for load balancers to notice, closes the listener, and waits for the running attempts.
+/// Where the sockets stay open, no request is refused: there is time for one on each connection that was accepted.
+async fn drain(
+    instance: &Arc<Instance>,
+    stops: &ShutdownSignals,
+    workers: Vec<thread::JoinHandle<()>>,
+    are_sockets_kept: bool,
+) {
+    let (drain_delay, drain_timeout) = (instance.config.drain_delay, instance.config.drain_timeout);
+    tokio::time::sleep(if are_sockets_kept { drain_delay.max(CLOSE_KEPT_WITHIN) } else { drain_delay }).await;
+    stops.downstream.accepted_last.cancel();
+    let wait_for_first_requests = async || {
+        if are_sockets_kept {
+            tokio::time::sleep(FIRST_REQUEST_WITHIN).await;
+        }
+    };
+    wait_for_first_requests().await;
     stops.tasks.cancel();
     stops.downstream.closing.cancel();
-    instance.draining.cancel();
     let ended = tokio::task::spawn_blocking(move || workers.into_iter().for_each(|worker| drop(worker.join())));
-    if tokio::time::timeout(instance.config.drain_timeout, ended).await.is_err() {
+    let end_of_attempts = async {
+        // Clients of HTTP/2 open streams until they know that the connection closes.
+        wait_for_first_requests().await;
+        instance.draining.cancel();
+        pending::<()>().await;
+    };
+    let is_late = tokio::select! {
+        biased;
+        () = end_of_attempts => false,
+        ended = tokio::time::timeout(drain_timeout, ended) => ended.is_err(),
+    };
+    if is_late {
         for record in instance.in_flight.running() {
             tracing::warn!(%record, "the drain's time is up while the key's attempt runs; the key becomes unknown");
         }
@@ -382,12 +441,8 @@ impl TerminationSignals {
         }
     }
 
-    /// Waits for the second signal. A supervisor sends its first signal after a hook that has begun the drain: that one
-    /// is not the second, and must not cut short the running attempts.
-    async fn wait_for_second(&mut self, first_has_come: bool) {
-        if !first_has_come {
-            self.wait().await;
-        }
-        self.wait().await;
+    /// Whether one has come that nobody has waited for.
+    fn has_come(&mut self) -> bool {
+        self.wait().now_or_never().is_some()
     }
 }

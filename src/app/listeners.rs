@@ -16,7 +16,7 @@ pub struct ListenKey {
     pub(super) key: &'static str,
     flag: &'static str,
     variable: &'static str,
-    socket: &'static str,
+    pub(super) socket: &'static str,
 }
 
 pub(super) const CLIENTS: ListenKey =
@@ -97,6 +97,10 @@ impl HandedSockets {
         Ok(Self(taken))
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Divides the sockets among the listeners of the configuration: by the address, and then by the name.
     pub(super) fn divide(mut self, wanted: [WantedListener; 2]) -> Result<[Option<TcpListener>; 2], HandedSocketError> {
         let mut found = wanted.map(|(address, _)| self.remove(|socket| socket.address == address));
@@ -114,7 +118,7 @@ impl HandedSockets {
             if key.socket == OPERATORS.socket && is_open {
                 return Err(HandedSocketError::Exposed(socket.to_string(), *address));
             }
-            tracing::info!(address = %socket.address, name = socket.name, "`{}` uses a socket that was handed over", key.key);
+            tracing::info!(address = %socket.address, configured = %address, name = socket.name, "`{}` uses a socket that was handed over", key.key);
         }
         Ok(found.map(|socket| socket.map(|socket| socket.listener)))
     }

@@ -38,5 +38,8 @@ pub(super) fn run(arguments: RunArguments) -> Result<(), CommandError> {
     runtime.shutdown_background();
     // Nor must a reader of the log that does not read.
     telemetry::logs::flush(LOG_FLUSH_MAX);
-    result
+    match result? {
+        Some(sockets) => Err(CommandError::Failure(StartError::HandOver(sockets.hand_over()))),
+        None => Ok(()),
+    }
 }

@@ -35,6 +35,7 @@ mod crash_at_start;
 mod crash_points;
 mod disk_errors;
 mod encryption;
+mod hand_over;
 mod operators;
 mod orders;
 mod orphans;
