@@ -4,6 +4,11 @@
 #   docker build -t oncegate .
 #   docker run --rm --read-only --cap-drop ALL -p 8080:8080 \
 #       -v "$PWD/oncegate.toml:/etc/oncegate/oncegate.toml:ro" oncegate
+#
+# A release also says where it comes from:
+#
+#   docker build -t oncegate --build-arg SOURCE=https://git.example/oncegate --build-arg REVISION="$(git rev-parse HEAD)" \
+#       --build-arg CREATED="$(git log -1 --format=%cI)" .
 
 # Both can be replaced by a digest or by a mirror: --build-arg RUST_IMAGE=...
 ARG RUST_IMAGE=docker.io/library/rust:1.95-bookworm
@@ -29,12 +34,17 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,targe
 
 FROM scratch
 ARG VERSION=0.1.0
+# The repository's URL, the commit, and the time of the commit as in RFC 3339. The time of the build would differ for equal images.
+ARG SOURCE=
 ARG REVISION=
+ARG CREATED=
 LABEL org.opencontainers.image.title="oncegate" \
       org.opencontainers.image.description="A reverse proxy that makes an HTTP service's state-changing requests safe to retry" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="$VERSION" \
-      org.opencontainers.image.revision="$REVISION"
+      org.opencontainers.image.source="$SOURCE" \
+      org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.created="$CREATED"
 COPY --from=build /image /
 # Read by oncegate itself for every command: `docker exec proxy /oncegate keys list` needs no -c. Containers are reached from
 # outside of themselves, so it listens on every interface; the operators' listener stays on loopback unless the file

@@ -60,6 +60,7 @@ test: ## All tests, on real services that they start themselves; installs what i
 	@scripts/need prometheus || echo "promtool's check of the metrics is skipped" >&2
 	@scripts/need python3-psycopg2 python3-pika || echo "the tests of the example are skipped" >&2
 	@scripts/need strace || echo "the tests that strike at system calls are skipped" >&2
+	@scripts/need minisign dpkg-dev || echo "the tests of signatures and of the repository for apt are skipped" >&2
 	@scripts/need faketime || echo "the tests that set a store's clock are skipped" >&2
 	@scripts/need chromium chromium-driver || echo "the tests with a real browser are skipped" >&2
 	@npm ci --prefix tests/page --ignore-scripts --no-audit --no-fund --silent || echo "no npm: accessibility is not checked" >&2
@@ -151,8 +152,9 @@ bench: ## The side-by-side benchmark: ten minutes, then tables and a picture in 
 	@mkdir -p target/bench && cp target/release/oncegate target/bench/
 	ONCEGATE_BENCH_BINARY=$${ONCEGATE_BENCH_BINARY:-$(CURDIR)/target/bench/oncegate} cargo bench --locked --bench side_by_side -- $(BENCH)
 
-dist: ## A release in target/dist: static binaries, Debian packages, an SBOM, checksums; then installs the package and tries it
+dist: ## A release in target/dist: static binaries, Debian packages, an apt repository, an SBOM, checksums; then installs the package and tries it
 	@scripts/need musl-tools || echo "without musl-gcc there is no release" >&2
+	@scripts/need dpkg-dev || echo "without dpkg-scanpackages there is no repository for apt" >&2
 	scripts/dist
 	scripts/try-package target/dist/oncegate_*_amd64.deb
 

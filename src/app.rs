@@ -1,12 +1,14 @@
 //! Builds every part, starts it, and stops it in reverse.
 
 use std::fmt;
+use std::future::pending;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,7 +24,9 @@ use crate::instance::Instance;
 use crate::tasks::issuer_keys::IssuerKeysReader;
 use assembly::Assembly;
 use framing_guard::FramingTimeouts;
+use hand_over::{CLOSE_KEPT_WITHIN, FIRST_REQUEST_WITHIN, HandOverRequests, ListeningSockets};
 use joining::Joining;
+use listeners::{CLIENTS, HandedSocketError, HandedSockets, ListenKey, OPERATORS};
 use oncegate_config::{self as config, Config, StartExposure, StoreLocation};
 use oncegate_domain::stored_salt::SaltError;
 use oncegate_http::downstream;
@@ -38,25 +42,22 @@ use reload::ConfigSource;
 
 pub mod assembly;
 mod file_descriptors;
+mod hand_over;
 mod joining;
 mod key_changes;
 mod keyed_route;
+pub mod listeners;
 pub mod reload;
 mod retention;
 mod route_identities;
-
-/// The key, the flag and the variable that name an address to listen on.
-#[derive(Clone, Copy, Debug)]
-pub struct ListenKey(&'static str, &'static str, &'static str);
-
-const CLIENTS: ListenKey = ListenKey("listen", "--listen", "ONCEGATE_LISTEN");
-const OPERATORS: ListenKey = ListenKey("admin.listen", "--admin", "ONCEGATE_ADMIN_LISTEN");
 
 /// Why the program could not start, or had to stop.
 #[derive(Debug)]
 pub enum StartError {
     /// The process cannot listen on the address of this key of the configuration.
     Listen(SocketAddr, ListenKey, std::io::Error),
+    /// A socket that was handed over cannot be used.
+    HandedSocket(HandedSocketError),
     /// The operating system refuses a thread, a timer or a signal handler.
     Machine(std::io::Error),
     /// The store is missing or unusable.
@@ -69,6 +70,8 @@ pub enum StartError {
     Lease(store::StoreError),
     /// The salt of the service's scopes cannot be used.
     Salt(OpenSaltError),
+    /// The successor of a hand-over could not be started.
+    HandOver(std::io::Error),
     /// The store's file failed while the process ran. Only a new process can open it again.
     StoreFailed,
 }
@@ -76,15 +79,15 @@ pub enum StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Listen(address, ListenKey(key, flag, variable), _) => {
-                write!(f, "cannot listen on {address}, the address of `{key}` ({flag}, {variable})")
-            }
+            Self::Listen(address, key, _) => write!(f, "cannot listen on {address}, the address of {key}"),
+            Self::HandedSocket(error) => error.fmt(f),
             Self::Machine(_) => f.write_str("the operating system refuses a thread, a timer or a signal handler"),
             Self::Store(location, error) => write!(f, "{location}: {error}"),
             Self::AdminToken(error) => error.fmt(f),
             Self::Events(_) => f.write_str("the store has not taken which routes have events"),
             Self::Lease(_) => f.write_str("the store gave no lease"),
             Self::Salt(error) => error.fmt(f),
+            Self::HandOver(_) => f.write_str("the successor cannot be started"),
             Self::StoreFailed => f.write_str(
                 "the store's file failed, as the log says; the attempts that ran are unknown at the next start with it",
             ),
@@ -95,7 +98,8 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Listen(_, _, source) | Self::Machine(source) => Some(source),
+            Self::Listen(_, _, source) | Self::Machine(source) | Self::HandOver(source) => Some(source),
+            Self::HandedSocket(error) => error.source(),
             Self::Store(_, error) => error.source(),
             Self::AdminToken(error) => error.source(),
             Self::Events(source) | Self::Lease(source) => Some(source),
@@ -113,7 +117,13 @@ impl StartError {
             Self::Events(error) | Self::Lease(error) | Self::Salt(OpenSaltError::Store(error)) => {
                 matches!(error, store::StoreError::TimedOut | store::StoreError::Unavailable(_))
             }
-            Self::Listen(..) | Self::Machine(_) | Self::AdminToken(_) | Self::Salt(_) | Self::StoreFailed => false,
+            Self::Listen(..)
+            | Self::HandedSocket(_)
+            | Self::Machine(_)
+            | Self::AdminToken(_)
+            | Self::Salt(_)
+            | Self::HandOver(_)
+            | Self::StoreFailed => false,
         }
     }
 }
@@ -129,11 +139,15 @@ struct ShutdownSignals {
     last: CancellationToken,
 }
 
-/// Runs the proxy until a signal or the admin listener stops it, and drains.
+/// Runs the proxy until a signal or the admin listener stops it, and drains. Returns its sockets where a successor is to have them.
 ///
 /// # Errors
 /// [`StartError`], before the first request is accepted, or when the store has failed for good.
-pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError> {
+pub async fn run(
+    config: Config,
+    source: ConfigSource,
+    handed: HandedSockets,
+) -> Result<Option<ListeningSockets>, StartError> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
@@ -144,9 +158,13 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     }
     // First of all, so that a signal during the start is not lost.
     let mut signals = TerminationSignals::new().map_err(StartError::Machine)?;
+    let mut hand_overs = HandOverRequests::new().map_err(StartError::Machine)?;
     // It asks for a reload, and from here on no longer ends the process.
     let hangups = signal(SignalKind::hangup()).map_err(StartError::Machine)?;
     let config = Arc::new(config);
+    let has_kept_sockets = !handed.is_empty();
+    let wanted = [(config.listen, CLIENTS), (config.admin.listen, OPERATORS)];
+    let [handed, admin_handed] = handed.divide(wanted).map_err(StartError::HandedSocket)?;
     let shares = file_descriptors::divide(&config.limits, config.store.max_connections, config.upstreams().len());
     let (store, preparation) = store::open_unprepared(&(&*config).into())
         .await
@@ -156,7 +174,9 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     let slots = UpstreamSlots::new(shares.each_upstream);
     let Assembly { instance, spans } = assembly::assemble(&config, store, slots)?;
     let (sender, live) = watch::channel(Arc::clone(&config));
-    let stops = ShutdownSignals::default();
+    let (stopped, mut stops) = (CancellationToken::new(), ShutdownSignals::default());
+    // A hand-over cancels the child alone and leaves the instance ready: connections wait for the successor.
+    stops.downstream.leaving = stopped.child_token();
     let background = TaskTracker::new();
     let joining = Joining {
         instance: Arc::clone(&instance),
@@ -167,8 +187,8 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     };
     let is_joined = joining.join_or_bypass().await?;
 
-    let listener = listen(config.listen, CLIENTS).await?;
-    let admin_listener = listen(config.admin.listen, OPERATORS).await?;
+    let listener = listeners::open(wanted[0], handed).await?;
+    let admin_listener = listeners::open(wanted[1], admin_handed).await?;
     let mut store_tasks = pin!(joining.start_tasks(is_joined));
     let mut issuer_keys = IssuerKeysReader::new(Arc::clone(&instance), live.clone());
     // Before the first request is accepted, so that its token can be verified.
@@ -179,9 +199,9 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     }
     background.spawn(issuer_keys.run(stops.tasks.clone()));
     background.spawn(reload_encryption(live.clone(), Arc::clone(&instance), stops.last.clone()));
-    let leaving = stops.downstream.leaving.clone();
     let source_shown = source.show();
-    let admin = AdminListener::new(Arc::clone(&instance), admin_tokens, live.clone(), leaving.clone());
+    let mut sockets = Some(ListeningSockets::new(&listener.1, &admin_listener.1).map_err(StartError::Machine)?);
+    let admin = AdminListener::new(Arc::clone(&instance), admin_tokens, live.clone(), stopped.clone());
     background.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
     background.spawn(reload::reload_on_changes(source, hangups, sender, Arc::clone(&instance), stops.tasks.clone()));
     let traces = TaskTracker::new();
@@ -213,26 +233,43 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     );
 
     let mut store_error = None;
-    let (by, is_by_signal) = tokio::select! {
-        () = signals.wait() => ("a signal", true),
-        () = leaving.cancelled() => ("the admin listener", false),
-        () = instance.salt_replaced.cancelled() => ("another salt in the store", false),
+    let (by, is_by_signal, mut successors) = tokio::select! {
+        () = signals.wait() => ("a signal", true, None),
+        () = stopped.cancelled() => ("the admin listener", false, None),
+        () = hand_overs.wait() => ("a hand-over", false, sockets.take()),
+        () = instance.salt_replaced.cancelled() => ("another salt in the store", false, None),
         () = instance.store.failed() => return Err(end_without_store(&instance).await),
         // Requests that bypass the store are running.
         Err(error) = &mut store_tasks => {
             tracing::error!(cause = error_causes(&error), "{error}: this process cannot use its store, and ends");
             store_error = Some(error);
-            ("a store that cannot be used", false)
+            ("a store that cannot be used", false, None)
         }
     };
-    leaving.cancel();
+    // Without a successor the next connection must be refused, and not wait.
+    drop(sockets);
+    match &successors {
+        Some(_) => stops.downstream.leaving.cancel(),
+        None => stopped.cancel(),
+    }
     tracing::info!(by, "draining");
-    tokio::select! {
-        () = drain(&instance, &stops, workers) => {}
-        () = instance.store.failed() => return Err(end_without_store(&instance).await),
-        () = signals.wait_for_second(is_by_signal) => {
-            tracing::warn!(attempts = instance.in_flight.count(), "stopped at once by a second signal");
-            return store_error.map_or(Ok(()), Err);
+    let mut drain = pin!(drain(&instance, &stops, workers, has_kept_sockets || successors.is_some()));
+    // A supervisor sends its first signal after a hook that has begun the drain, or during a hand-over: that one must not cut short the
+    // running attempts.
+    let mut is_last_signal = is_by_signal;
+    loop {
+        tokio::select! {
+            () = &mut drain => break,
+            () = instance.store.failed() => return Err(end_without_store(&instance).await),
+            () = signals.wait() => {
+                if is_last_signal {
+                    tracing::warn!(attempts = instance.in_flight.count(), "stopped at once by a second signal");
+                    return store_error.map_or(Ok(None), Err);
+                }
+                is_last_signal = true;
+                stopped.cancel();
+                successors = None;
+            }
         }
     }
     stops.last.cancel();
@@ -246,18 +283,15 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     }
     // The exporter has a time limit of its own.
     traces.wait().await;
-    tracing::info!("stopped");
+    if signals.has_come() {
+        successors = None;
+    }
+    tracing::info!(hand_over = successors.is_some(), "stopped");
     match store_error {
         Some(error) => Err(error),
         None if instance.salt_replaced.is_cancelled() => Err(StartError::Salt(SaltError::Changed.into())),
-        None => Ok(()),
+        None => Ok(successors),
     }
-}
-
-async fn listen(address: SocketAddr, key: ListenKey) -> Result<(SocketAddr, std::net::TcpListener), StartError> {
-    let to_error = |error| StartError::Listen(address, key, error);
-    let listener = TcpListener::bind(address).await.map_err(to_error)?;
-    Ok((listener.local_addr().map_err(to_error)?, listener.into_std().map_err(to_error)?))
 }
 
 /// Starts one thread for each core, so that a request stays on one core. All accept from one socket, and share the accepted
@@ -337,15 +371,38 @@ async fn reload_encryption(mut live: watch::Receiver<Arc<Config>>, instance: Arc
     }
 }
 
-/// Drains: readiness fails already, and clients are asked to reconnect elsewhere. Waits for load balancers to notice,
-/// closes the listener, and waits for the running attempts.
-async fn drain(instance: &Arc<Instance>, stops: &ShutdownSignals, workers: Vec<thread::JoinHandle<()>>) {
-    tokio::time::sleep(instance.config.drain_delay).await;
+/// Drains: clients are asked to reconnect. Waits for load balancers to notice, closes the listener, and waits for the running attempts.
+/// Where the sockets stay open, no request is refused: there is time for one on each connection that was accepted.
+async fn drain(
+    instance: &Arc<Instance>,
+    stops: &ShutdownSignals,
+    workers: Vec<thread::JoinHandle<()>>,
+    are_sockets_kept: bool,
+) {
+    let (drain_delay, drain_timeout) = (instance.config.drain_delay, instance.config.drain_timeout);
+    tokio::time::sleep(if are_sockets_kept { drain_delay.max(CLOSE_KEPT_WITHIN) } else { drain_delay }).await;
+    stops.downstream.accepted_last.cancel();
+    let wait_for_first_requests = async || {
+        if are_sockets_kept {
+            tokio::time::sleep(FIRST_REQUEST_WITHIN).await;
+        }
+    };
+    wait_for_first_requests().await;
     stops.tasks.cancel();
     stops.downstream.closing.cancel();
-    instance.draining.cancel();
     let ended = tokio::task::spawn_blocking(move || workers.into_iter().for_each(|worker| drop(worker.join())));
-    if tokio::time::timeout(instance.config.drain_timeout, ended).await.is_err() {
+    let end_of_attempts = async {
+        // Clients of HTTP/2 open streams until they know that the connection closes.
+        wait_for_first_requests().await;
+        instance.draining.cancel();
+        pending::<()>().await;
+    };
+    let is_late = tokio::select! {
+        biased;
+        () = end_of_attempts => false,
+        ended = tokio::time::timeout(drain_timeout, ended) => ended.is_err(),
+    };
+    if is_late {
         for record in instance.in_flight.running() {
             tracing::warn!(%record, "the drain's time is up while the key's attempt runs; the key becomes unknown");
         }
@@ -387,12 +444,8 @@ impl TerminationSignals {
         }
     }
 
-    /// Waits for the second signal. A supervisor sends its first signal after a hook that has begun the drain: that one
-    /// is not the second, and must not cut short the running attempts.
-    async fn wait_for_second(&mut self, first_has_come: bool) {
-        if !first_has_come {
-            self.wait().await;
-        }
-        self.wait().await;
+    /// Whether one has come that nobody has waited for.
+    fn has_come(&mut self) -> bool {
+        self.wait().now_or_never().is_some()
     }
 }

@@ -175,7 +175,8 @@ enum CommandError {
 impl CommandError {
     fn code(&self) -> u8 {
         match self {
-            Self::Config(_) => CONFIG,
+            // What the supervisor hands over does not fit the configuration: another try finds the same.
+            Self::Config(_) | Self::Failure(StartError::HandedSocket(_)) => CONFIG,
             Self::Failure(StartError::Store(..) | StartError::Lease(_) | StartError::Salt(_)) | Self::Store(..) => {
                 UNAVAILABLE
             }

@@ -6,6 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use store_contract::programs::{find_program, skip};
+
 /// Runs a script without network, without the programs that `cargo install` has put anywhere, and without a place for new ones.
 fn run_alone(script: &str, variables: &[(&str, &str)]) -> Output {
     let home = tempfile::tempdir().unwrap();
@@ -220,4 +222,116 @@ fn after_a_tag_no_golden_file_can_be_renamed_left_out_or_forgotten() {
         git(tree.0.path(), &["revert", "--no-edit", "HEAD"]);
     }
     assert_eq!(tree.check().0, Some(0));
+}
+
+/// A folder of a release whose program only tells its version: an archive and a Debian package.
+struct Dist(tempfile::TempDir);
+
+impl Dist {
+    fn new() -> Self {
+        let dist = Self(tempfile::tempdir().unwrap());
+        dist.shell(
+            "mkdir -p dist root tree/DEBIAN tree/usr/bin oncegate-9.9.9-x86_64-linux-musl oncegate-9.9.9-aarch64-linux-musl
+             printf '#!/bin/sh\necho oncegate 9.9.9\n' >tree/usr/bin/oncegate && chmod +x tree/usr/bin/oncegate
+             printf 'Package: oncegate\nVersion: 9.9.9\nArchitecture: amd64\nMaintainer: a <a@b.example>\nDescription: a test\n' >tree/DEBIAN/control
+             dpkg-deb --root-owner-group --build tree dist/oncegate_9.9.9_amd64.deb
+             for name in oncegate-*; do cp tree/usr/bin/oncegate $name && tar -czf dist/$name.tar.gz $name; done",
+        )
+        .unwrap();
+        dist
+    }
+
+    /// Runs a script in the folder, where `scripts` is the project's; an error is what it says.
+    fn shell(&self, script: &str) -> Result<String, String> {
+        let mut command = Command::new("sh");
+        command.args(["-euc", script]).current_dir(self.0.path());
+        command
+            .env("scripts", Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts"))
+            .env("SOURCE_DATE_EPOCH", "1700000000");
+        for name in ["ONCEGATE_GPG_KEY", "ONCEGATE_MINISIGN_KEY", "ONCEGATE_PUBLIC_KEY"] {
+            command.env_remove(name);
+        }
+        let output = command
+            .env("GNUPGHOME", self.0.path().join("gpg"))
+            .env("PREFIX", self.0.path().join("prefix"))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        if output.status.success() { Ok(said) } else { Err(said) }
+    }
+
+    /// Has apt read the repository and download the package, with a configuration, state and cache of its own.
+    fn apt(&self, option: &str) -> Result<String, String> {
+        self.shell(&format!(
+            "cd root && rm -rf etc var oncegate_* && mkdir -p etc/apt/apt.conf.d etc/apt/preferences.d etc/apt/trusted.gpg.d var/lib/dpkg \
+                 var/lib/apt/lists/partial var/cache/apt/archives/partial
+             touch etc/apt/apt.conf var/lib/dpkg/status
+             echo \"deb [{option}] file://$PWD/../dist/apt stable main\" >etc/apt/sources.list
+             export APT_CONFIG=$PWD/etc/apt/apt.conf
+             apt() {{ apt-get -q -o Dir=$PWD -o Dir::State::status=$PWD/var/lib/dpkg/status -o APT::Sandbox::User= \
+                 -o APT::Architecture=amd64 -o APT::Architectures=amd64 -o APT::Update::Error-Mode=any \"$@\"; }}
+             apt update && apt download oncegate && cmp oncegate_*.deb ../dist/oncegate_9.9.9_amd64.deb"
+        ))
+    }
+}
+
+#[test]
+fn apt_takes_the_packages_of_the_repository_and_refuses_changed_ones() {
+    for tool in ["apt-get", "dpkg-scanpackages", "gpg", "gpgv"] {
+        if find_program(&[tool]).is_none() {
+            return skip(format!("{tool} is not installed"));
+        }
+    }
+    let dist = Dist::new();
+    let said = dist.shell("\"$scripts/repository\" dist").unwrap();
+    assert!(said.contains("NOT signed"), "{said}");
+    dist.apt("trusted=yes").unwrap();
+    dist.apt("trusted=no").expect_err("nobody has signed it");
+    // By a key of the owner's.
+    let key =
+        "mkdir -m 700 gpg && gpg --batch --quiet --passphrase '' --quick-gen-key owner@example.com ed25519 sign never";
+    dist.shell(key).unwrap();
+    let signed =
+        dist.shell("ONCEGATE_GPG_KEY=owner@example.com \"$scripts/repository\" dist; gpgconf --kill gpg-agent");
+    assert!(signed.as_ref().unwrap().contains("signed; its public key"), "{signed:?}");
+    let keyring = format!("signed-by={}", dist.0.path().join("dist/apt/oncegate.gpg").display());
+    dist.apt(&keyring).unwrap();
+    dist.shell("cd dist/apt/pool/main/o/oncegate && echo >>oncegate_9.9.9_amd64.deb").unwrap();
+    dist.apt(&keyring).expect_err("the package has another hash than the index");
+    dist.shell("cd dist/apt/dists/stable/main/binary-amd64 && rm Packages.gz && sed -i s/9.9.9/9.9.8/ Packages")
+        .unwrap();
+    dist.apt(&keyring).expect_err("the index has another hash than the release");
+    dist.shell("cd dist/apt/dists/stable && sed -i s/Oncegate/Otherwise/ InRelease && rm Release.gpg Release").unwrap();
+    dist.apt(&keyring).expect_err("the signature is of another release");
+}
+
+#[test]
+fn the_installer_takes_released_archives_alone() {
+    let dist = Dist::new();
+    let install =
+        |variables: &str| dist.shell(&format!("rm -rf prefix; {variables} sh dist/install.sh file://$PWD/dist"));
+    let is_installed = || dist.0.path().join("prefix/bin/oncegate").exists();
+    let (has_minisign, sign) = (find_program(&["minisign"]).is_some(), "\"$scripts/sign\" dist");
+    assert!(dist.shell(sign).unwrap().contains("NOT signed"));
+    let said = install("").unwrap();
+    assert!(said.contains("NOT checked: no public key") && said.contains("oncegate 9.9.9") && is_installed(), "{said}");
+    assert!(dist.shell("sh dist/install.sh http://127.0.0.1/x").unwrap_err().contains("only https://"));
+    if has_minisign {
+        dist.shell("minisign -GWf -p public -s secret && minisign -GWf -p other -s other-secret").unwrap();
+        dist.shell(&format!("ONCEGATE_MINISIGN_KEY=$PWD/secret {sign}")).unwrap();
+        for key in ["", "ONCEGATE_PUBLIC_KEY=$(tail -n 1 public)"] {
+            let said = install(key).unwrap();
+            assert!(!said.contains("NOT checked") && is_installed(), "{said}");
+        }
+        let refused = install("ONCEGATE_PUBLIC_KEY=$(tail -n 1 other)").unwrap_err();
+        assert!(refused.contains("the signature of SHA256SUMS is wrong") && !is_installed(), "{refused}");
+        dist.shell("cp dist/SHA256SUMS kept && sed -i 's/^./0/' dist/SHA256SUMS").unwrap();
+        assert!(install("").unwrap_err().contains("the signature of SHA256SUMS is wrong") && !is_installed());
+        dist.shell("cp kept dist/SHA256SUMS").unwrap();
+    } else {
+        skip("minisign is not installed");
+    }
+    dist.shell("for archive in dist/*.tar.gz; do echo >>$archive; done").unwrap();
+    let refused = install("").unwrap_err();
+    assert!(refused.contains("is not the released one") && !is_installed(), "{refused}");
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 use clap::Args;
 
 use super::{CommandError, ConfigFile, failed, load};
-use crate::app;
+use crate::app::listeners::HandedSockets;
 use crate::app::reload::ConfigSource;
+use crate::app::{self, StartError};
 use oncegate_config::{self as config, Overrides, ProcessEnvironment};
 use oncegate_telemetry as telemetry;
 
@@ -22,6 +23,7 @@ pub(super) struct RunArguments {
 }
 
 pub(super) fn run(arguments: RunArguments) -> Result<(), CommandError> {
+    let handed = HandedSockets::take().map_err(|error| CommandError::Failure(StartError::HandedSocket(error)))?;
     let RunArguments { file, overrides } = arguments;
     let (path, flags) = (file.path(), overrides.clone());
     let source = ConfigSource::new(path.clone(), move || config::load(path.as_deref(), &flags, &ProcessEnvironment));
@@ -31,10 +33,13 @@ pub(super) fn run(arguments: RunArguments) -> Result<(), CommandError> {
     // enough for batched calls; with two, each batch woke the other thread to look for work.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(failed)?;
-    let result = runtime.block_on(app::run(config, source)).map_err(CommandError::Failure);
+    let result = runtime.block_on(app::run(config, source, handed)).map_err(CommandError::Failure);
     // A connection to a store that hangs must not keep the process from ending.
     runtime.shutdown_background();
     // Nor must a reader of the log that does not read.
     telemetry::logs::flush(LOG_FLUSH_MAX);
-    result
+    match result? {
+        Some(sockets) => Err(CommandError::Failure(StartError::HandOver(sockets.hand_over()))),
+        None => Ok(()),
+    }
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -49,6 +48,8 @@ pub struct ConsumerView {
 pub struct RecordCounts {
     /// The partitions.
     pub partitions: usize,
+    /// Those of them that stand still, because their next batch cannot be decoded.
+    pub stuck_partitions: usize,
     /// The records that are not settled: read and unread.
     pub lag: u64,
     /// The time for which the oldest record that was read is not settled.
@@ -101,12 +102,11 @@ impl ConsumerState {
         self.view.lock().records.get_or_insert_default().rebalances += 1;
     }
 
-    /// Sets what the records do: their partitions, their number, the age of the oldest, and those that are parked.
-    pub fn set_records(&self, partitions: usize, lag: u64, oldest: Duration, parked: usize) {
+    /// Sets what the records do. The number of rebalances stays.
+    pub fn set_records(&self, counts: RecordCounts) {
         let mut view = self.view.lock();
-        let records = view.records.get_or_insert_default();
-        (records.partitions, records.lag, records.parked) = (partitions, lag, parked);
-        records.oldest_seconds = oldest.as_secs();
+        let rebalances = view.records.map_or(0, |records| records.rebalances);
+        view.records = Some(RecordCounts { rebalances, ..counts });
     }
 
     fn view(&self) -> ConsumerView {
@@ -129,6 +129,7 @@ impl Collector for ConsumerCollector {
                 let all = records.entry(view.route).or_default();
                 *all = RecordCounts {
                     partitions: all.partitions + counts.partitions,
+                    stuck_partitions: all.stuck_partitions + counts.stuck_partitions,
                     lag: all.lag + counts.lag,
                     oldest_seconds: all.oldest_seconds.max(counts.oldest_seconds),
                     parked: all.parked + counts.parked,
@@ -170,6 +171,12 @@ impl Collector for ConsumerCollector {
             ),
             ("parked", "Records of unknown outcome, and those behind them.", |c| c.parked as u64, false),
             ("partitions", "Partitions that this instance has.", |c| c.partitions as u64, false),
+            (
+                "stuck_partitions",
+                "Partitions that stand still: a batch cannot be decoded.",
+                |c| c.stuck_partitions as u64,
+                false,
+            ),
             ("rebalances", "Rebalances that gave this instance partitions or took some.", |c| c.rebalances, true),
         ] {
             write(name, help, records.iter().map(|(route, counts)| (&**route, value(counts))).collect(), is_counter)?;

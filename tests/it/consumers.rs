@@ -7,6 +7,7 @@ mod connections;
 mod dead_letters;
 mod failures;
 mod kafka;
+mod kafka_faults;
 mod kafka_producer;
 mod kafka_rebalances;
 mod kafka_security;

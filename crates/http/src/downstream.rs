@@ -37,23 +37,30 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// takes longer only holds a socket.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
-/// The two steps of a drain, as the connections see them.
+/// The steps of a drain, as the connections see them.
 #[derive(Clone, Default)]
 pub struct DrainSignals {
     /// Answers of HTTP/1.1 close their connections, so that clients open the next one elsewhere. New ones are still served.
     pub leaving: CancellationToken,
-    /// No new connection is accepted, and each open one ends with its running request.
+    /// No new connection is accepted. Those that were accepted last still get their first request answered.
+    pub accepted_last: CancellationToken,
+    /// Each open connection ends with its running request.
     pub closing: CancellationToken,
 }
 
 impl DrainSignals {
     /// Returns child tokens for one worker: each look at a token takes its lock, and workers must not wait for one another.
     pub fn for_worker(&self) -> Self {
-        Self { leaving: self.leaving.child_token(), closing: self.closing.child_token() }
+        let Self { leaving, accepted_last, closing } = self;
+        Self {
+            leaving: leaving.child_token(),
+            accepted_last: accepted_last.child_token(),
+            closing: closing.child_token(),
+        }
     }
 }
 
-/// Accepts connections until `closing`, assigns each to a worker and serves those of this worker. Returns once the last of
+/// Accepts connections until `accepted_last`, assigns each to a worker and serves those of this worker. Returns once the last of
 /// them has had its answer.
 pub async fn serve(
     listener: TcpListener,
@@ -73,7 +80,7 @@ pub async fn serve(
     };
     loop {
         let accepted = tokio::select! {
-            () = drain.closing.cancelled() => break,
+            () = drain.accepted_last.cancelled() => break,
             accepted = listener.accept() => accepted,
             Some((stream, peer, permit)) = inbox.assigned.recv() => {
                 start_assigned(stream, peer, (inbox.adopt_count(), permit));
@@ -96,7 +103,7 @@ pub async fn serve(
         }
     }
     drop(listener);
-    // Connections that were assigned to this worker before `closing` are served like its own.
+    // Connections that were assigned to this worker before that are served like its own.
     inbox.assigned.close();
     while let Ok((stream, peer, permit)) = inbox.assigned.try_recv() {
         start_assigned(stream, peer, (inbox.adopt_count(), permit));

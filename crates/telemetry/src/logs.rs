@@ -16,8 +16,10 @@ mod request_line;
 
 /// The highest log levels of libraries, whatever the configured level is: below `warn` they log single bytes and frames.
 ///
-/// krafka and lapin are off: we log their errors ourselves, and warnings of lapin contain whole messages.
-const LIBRARY_LEVELS: &str = "hyper=warn,hyper_util=warn,tokio_postgres=warn,h2=warn,krafka=off,lapin=off";
+/// lapin is off: we log its errors ourselves, and its warnings contain whole messages. Of krafka's parts, one warns of each try to connect,
+/// and one of what we log ourselves.
+const LIBRARY_LEVELS: &str = "hyper=warn,hyper_util=warn,tokio_postgres=warn,h2=warn,lapin=off,krafka=warn,\
+                              krafka::consumer::group::classic=error,krafka::network::pool=error";
 
 /// The log target of request lines, for filters such as `info,oncegate::requests=warn`.
 pub const REQUESTS: &str = "oncegate::requests";

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::{KafkaRecord, PartitionId};
 use crate::consumers::disposition::{SET_ASIDE_BYTES_MAX, SET_ASIDE_MAX};
+use crate::instance::consumer_states::RecordCounts;
 use oncegate_config::RecordOrder;
 
 /// The records between the first one that is not settled and the last one that is read, of one partition. After a crash, those are read
@@ -33,7 +34,7 @@ pub(super) struct Assignment {
     running_parked: usize,
 }
 
-/// A number of records, and the bytes of their bodies.
+/// A number of records, and the bytes that they take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RecordTotals {
     records: usize,
@@ -58,6 +59,10 @@ struct PartitionRecords {
     leaving: CancellationToken,
     running: usize,
     running_parked: usize,
+    /// The records that run or wait, without those that are parked.
+    active: usize,
+    /// The next batch cannot be decoded.
+    is_stuck: bool,
 }
 
 struct UnsettledRecord {
@@ -152,6 +157,8 @@ impl Assignment {
                 leaving: CancellationToken::new(),
                 running: 0,
                 running_parked: 0,
+                active: 0,
+                is_stuck: false,
             };
             self.partitions.insert(partition, records);
         }
@@ -201,16 +208,18 @@ impl Assignment {
             return;
         }
         records.next = Some(record.offset + 1);
+        records.is_stuck = false;
         let lane = match (self.order, &record.key) {
             (RecordOrder::Key, Some(key)) => LaneId::Key(key.clone()),
             (RecordOrder::Partition, _) => LaneId::Partition,
             (RecordOrder::Key, None) | (RecordOrder::None, _) => LaneId::Alone(record.offset),
         };
-        let bytes = record.value.len();
+        let bytes = record.bytes();
         records.unsettled.insert(record.offset, UnsettledRecord { read_at: now, lane: lane.clone(), bytes });
         let is_new = !records.lanes.contains_key(&lane);
         let entry = records.lanes.entry(lane.clone()).or_default();
         if entry.is_parked { &mut self.parked } else { &mut self.active }.add(bytes);
+        records.active += usize::from(!entry.is_parked);
         entry.waiting.push_back(record);
         if is_new {
             records.ready.push_back(lane);
@@ -261,6 +270,10 @@ impl Assignment {
         let change = |count: usize| if is_parked { count + 1 } else { count - 1 };
         records.running_parked = change(records.running_parked);
         let moved: Vec<_> = records.unsettled.values().filter(|one| one.lane == lane).map(|one| one.bytes).collect();
+        records.active = match is_parked {
+            true => records.active - moved.len(),
+            false => records.active + moved.len(),
+        };
         for bytes in moved {
             let (from, to) =
                 if is_parked { (&mut self.active, &mut self.parked) } else { (&mut self.parked, &mut self.active) };
@@ -277,6 +290,7 @@ impl Assignment {
         let Some(record) = records.unsettled.remove(&place.offset) else { return };
         records.settled_up_to.fetch_max(place.offset, Ordering::Relaxed);
         records.running -= 1;
+        records.active -= 1;
         match records.lanes.get(&record.lane).is_some_and(|lane| !lane.waiting.is_empty()) {
             true if !records.leaving.is_cancelled() => records.ready.push_back(record.lane),
             true => {}
@@ -297,13 +311,21 @@ impl Assignment {
 
     /// The partitions of which nothing more should be read.
     pub(super) fn paused(&self) -> BTreeSet<PartitionId> {
-        let is_full = self.active.records >= self.at_once
-            || self.parked.records >= SET_ASIDE_MAX
-            || self.active.bytes + self.parked.bytes >= SET_ASIDE_BYTES_MAX;
-        let is_paused =
-            |records: &PartitionRecords| is_full || records.is_window_full() || records.leaving.is_cancelled();
+        let is_full =
+            self.parked.records >= SET_ASIDE_MAX || self.active.bytes + self.parked.bytes >= SET_ASIDE_BYTES_MAX;
+        // Each partition has as many as may run at once: one whose records wait for each other stops no other one.
+        let is_paused = |records: &PartitionRecords| {
+            is_full || records.active >= self.at_once || records.is_window_full() || records.leaving.is_cancelled()
+        };
         let paused = self.partitions.iter().filter(|(_, records)| is_paused(records));
         paused.map(|(partition, _)| partition.clone()).collect()
+    }
+
+    /// Notes that the next batch of a partition cannot be decoded.
+    pub(super) fn note_stuck(&mut self, partition: &PartitionId) {
+        if let Some(records) = self.partitions.get_mut(partition) {
+            records.is_stuck = true;
+        }
     }
 
     /// Whether no more records may be parked.
@@ -335,13 +357,22 @@ impl Assignment {
         self.partitions.get(partition)?.settled_before()
     }
 
-    /// The number of partitions, the number of parked records, and the time at which the oldest record was read.
-    pub(super) fn counts(&self) -> (usize, usize, Option<Instant>) {
-        let oldest =
-            self.partitions.values().flat_map(|records| records.unsettled.values().map(|record| record.read_at));
-        (self.partitions.len(), self.parked.records, oldest.min())
+    /// What the records do at this time.
+    pub(super) fn counts(&self, now: Instant) -> RecordCounts {
+        let read_at = |records: &'_ PartitionRecords| records.unsettled.values().map(|record| record.read_at).min();
+        let oldest = self.partitions.values().filter_map(read_at).min();
+        RecordCounts {
+            partitions: self.partitions.len(),
+            stuck_partitions: self.partitions.values().filter(|records| records.is_stuck).count(),
+            oldest_seconds: oldest.map_or(0, |oldest| (now - oldest).as_secs()),
+            parked: self.parked.records,
+            ..RecordCounts::default()
+        }
     }
 }
+
+#[cfg(test)]
+pub(super) use tests::started_record;
 
 #[cfg(test)]
 mod tests {
@@ -361,6 +392,11 @@ mod tests {
             value: Bytes::from_static(b"12345"),
             headers: Vec::new(),
         }
+    }
+
+    /// A record that has started.
+    pub(in crate::consumers::kafka) fn started_record() -> StartedRecord {
+        assignment(RecordOrder::Key, 1, &[(0, 0, "a")]).start_next().unwrap()
     }
 
     fn assignment(order: RecordOrder, at_once: u16, records: &[(i32, i64, &'static str)]) -> Assignment {
@@ -431,7 +467,7 @@ mod tests {
         let [first] = start_all(&mut assignment).try_into().unwrap();
         assert!(!assignment.paused().is_empty());
         assignment.park(&first);
-        assert_eq!(assignment.counts().1, 2, "with the one behind it");
+        assert_eq!(assignment.counts(Instant::now()).parked, 2, "with the one behind it");
         let [other] = start_all(&mut assignment).try_into().unwrap();
         assert_eq!(other.offset, 2);
         assignment.settle(&other);
@@ -439,7 +475,7 @@ mod tests {
         assignment.settle(&other);
         assert_eq!((assignment.committable(), assignment.paused().len()), (vec![(partition(0), 0)], 0));
         assignment.settle(&first);
-        assert_eq!((assignment.counts().1, assignment.committable()), (0, vec![(partition(0), 1)]));
+        assert_eq!((assignment.counts(Instant::now()).parked, assignment.committable()), (0, vec![(partition(0), 1)]));
         assert_eq!(places(&start_all(&mut assignment)), [(0, 1)]);
     }
 
@@ -457,6 +493,24 @@ mod tests {
         assignment.give_back(&started[1]);
         assert_eq!((assignment.all_running(), assignment.committable()), (0, vec![]));
         assert_eq!((assignment.active, assignment.parked), Default::default());
+    }
+
+    #[test]
+    fn a_partition_that_is_full_or_stuck_stops_no_other_one() {
+        let records = [(0, 0, "a"), (0, 1, "a")];
+        let mut assignment = assignment(RecordOrder::Key, 2, &records);
+        assert_eq!(assignment.paused(), BTreeSet::from([partition(0)]));
+        let [first] = start_all(&mut assignment).try_into().unwrap();
+        assignment.push(record(1, 0, "a"), Instant::now());
+        assert_eq!(places(&start_all(&mut assignment)), [(1, 0)], "it has a place of its own");
+        assignment.park(&first);
+        assert_eq!(assignment.paused(), BTreeSet::new());
+        assignment.settle(&first);
+        assert_eq!((assignment.paused(), assignment.counts(Instant::now()).parked), (BTreeSet::new(), 0));
+        assignment.note_stuck(&partition(0));
+        assert_eq!(assignment.counts(Instant::now()).stuck_partitions, 1);
+        assignment.push(record(0, 2, "b"), Instant::now());
+        assert_eq!(assignment.counts(Instant::now()).stuck_partitions, 0);
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! Executes one record: holds it as long as that takes, and reports how it ends.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::assignment::{RecordPlace, StartedRecord};
 use super::client::{KafkaClient, KafkaRecord};
 use crate::consumers::decode::decode_message;
-use crate::consumers::disposition::{Disposition, HoldPolicy, Overdue, decide};
+use crate::consumers::disposition::{Disposition, HoldPolicy, Overdue, decide, doubled_pause};
 use crate::gate::Gate;
 use crate::gate::message::{MessageOutcome, OutcomeReason};
 use oncegate_config::{Consumer, KafkaSource};
@@ -38,20 +40,41 @@ pub(super) enum RecordReport {
     GivenBack,
 }
 
+/// Settles a record again and again until that ends without a panic. A panic is a bug, and a record of which nothing is reported
+/// would hold back the committed offset for ever.
+async fn until_it_ends<F: Future<Output = RecordReport>>(
+    started: &StartedRecord,
+    settle: impl Fn() -> F,
+) -> RecordReport {
+    let mut panics = 0;
+    loop {
+        // What a panic leaves behind is dropped with the future; the gate's own state is that of a client that went away.
+        if let Ok(report) = AssertUnwindSafe(settle()).catch_unwind().await {
+            return report;
+        }
+        panics += 1;
+        tracing::error!(partition = %started.id.partition, offset = started.id.offset, panics,
+            "the task of a record panicked; the record is tried again");
+        tokio::select! {
+            () = started.leaving.cancelled() => return RecordReport::GivenBack,
+            () = tokio::time::sleep(jittered(doubled_pause(panics))) => {}
+        }
+    }
+}
+
 /// The pause before a dead letter that could not be written is written again.
 const DEAD_LETTER_PAUSE: Duration = Duration::from_secs(1);
 
 impl RecordContext {
     /// Executes a record until it is settled or its partition is taken. An attempt that runs when the partition is taken runs to its end.
     pub(super) async fn handle(self: Arc<Self>, started: StartedRecord) {
-        let place = started.id.clone();
-        let report = self.settle(started).await;
-        let _ = self.reports.send((place, report));
+        let report = until_it_ends(&started, || self.settle(&started)).await;
+        let _ = self.reports.send((started.id, report));
     }
 
-    async fn settle(&self, started: StartedRecord) -> RecordReport {
+    async fn settle(&self, started: &StartedRecord) -> RecordReport {
         let StartedRecord { record, read_at, id, leaving, settled_up_to } = started;
-        let message = decode_message(&self.consumer, &record, record.value.clone(), self.client.broker());
+        let message = decode_message(&self.consumer, record, record.value.clone(), self.client.broker());
         let (mut tries, mut is_parked) = (0, false);
         loop {
             let outcome = match &message {
@@ -74,7 +97,7 @@ impl RecordContext {
             let policy = HoldPolicy { limit: self.source.give_up_after, unknown: Overdue::DeadLetter, again };
             let step = // The records behind it wait as long as it does, so the time counts from when each was read.
             match decide(outcome, tries, read_at.elapsed(), policy) {
-                Disposition::DeadLetter(reason) => match self.dead_letter(&record, &reason, tries).await {
+                Disposition::DeadLetter(reason) => match self.dead_letter(record, &reason, tries).await {
                     true => return RecordReport::Settled,
                     false => Disposition::Hold(DEAD_LETTER_PAUSE, reason),
                 },
@@ -123,5 +146,32 @@ impl RecordContext {
                 false
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::consumers::kafka::assignment::started_record;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_record_whose_task_panics_is_tried_again_until_its_partition_leaves() {
+        let started = started_record();
+        let tries = Cell::new(0);
+        let settle = |panics: u32| {
+            let tries = &tries;
+            async move {
+                tries.set(tries.get() + 1);
+                assert!(tries.get() > panics, "as it should");
+                RecordReport::Settled
+            }
+        };
+        assert_eq!(until_it_ends(&started, || settle(3)).await, RecordReport::Settled);
+        assert_eq!(tries.take(), 4);
+        started.leaving.cancel();
+        assert_eq!(until_it_ends(&started, || settle(u32::MAX)).await, RecordReport::GivenBack);
+        assert_eq!(tries.get(), 1);
     }
 }

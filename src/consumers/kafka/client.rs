@@ -60,6 +60,8 @@ pub(super) enum ClientEvent {
     Revoked { partitions: Vec<PartitionId>, released: oneshot::Sender<()> },
     /// The group has taken these partitions, and may have given them to another member: no offset of them may be committed.
     Lost(Vec<PartitionId>),
+    /// A batch of a partition cannot be decoded. The client reads the others on, and this one again after a while: it never skips it.
+    Stuck { partition: PartitionId, cause: String },
     /// Something failed that the client tries again by itself.
     Trouble(String),
     /// That has gone well again.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use data_encoding::BASE64URL_NOPAD;
 use krafka::KrafkaError;
+use krafka::admin::{AdminClient, DescribeTopicsOptions};
 use krafka::consumer::{
     AutoOffsetReset, Consumer, ConsumerRebalanceListener, IsolationLevel, OffsetAndMetadata,
     PartitionAssignmentStrategy, TopicPartition,
@@ -24,8 +25,15 @@ use oncegate_config::{FirstOffset, KafkaSource};
 
 /// The wait of one poll. It is so short that a partition that was paused is soon read again.
 const POLL: Duration = Duration::from_millis(250);
-/// The most bytes of one fetch. One record may be larger.
+/// The most bytes of one fetch from a broker, and of one partition in it; Kafka's own default. A batch may be larger.
 const FETCH_BYTES_MAX: i32 = 8 * 1024 * 1024;
+const PARTITION_BYTES_MAX: i32 = 1024 * 1024;
+/// The time limit of a question about a topic: other brokers are asked again and again until then.
+const ASK_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time between two of these questions: as long as an operator may believe a state that is old.
+const ASK_INTERVAL: Duration = Duration::from_secs(5);
+/// The pause after which a batch that could not be decoded is read again: it may have been garbled on its way.
+const STUCK_PAUSE: Duration = Duration::from_secs(10);
 /// The pause after an error that the client tries again by itself.
 const TROUBLE_PAUSE: Duration = Duration::from_millis(500);
 /// The shortest time for which the group waits for a member that settles its records in a rebalance; Kafka's own default.
@@ -103,18 +111,21 @@ impl KrafkaClient {
             .heartbeat_interval(source.session_timeout / 3)
             .max_poll_interval(REBALANCE_TIMEOUT_MIN.max(drain + REBALANCE_MARGIN))
             .max_poll_records(at_once.into())
-            .max_buffered_records(at_once.into())
+            // No limit over all partitions: what one that is paused has left in the client would stop the others. Each has at most one
+            // fetch there.
+            .max_buffered_records(0)
+            .max_partition_fetch_bytes(PARTITION_BYTES_MAX)
             .fetch_max_bytes(FETCH_BYTES_MAX)
             .metrics_push(false)
             .rebalance_listener(RebalancePasser(sender.clone()))
             .build()
             .await
             .map_err(describe)?;
-        for topic in source.topics.iter().chain([&source.dead_letter_topic]) {
-            let found = consumer.fetch_metadata(Some(topic)).await.map_err(describe)?;
-            if found.topics.is_empty() {
-                return Err(format!("the topic `{topic}` does not exist, or may not be read"));
-            }
+        let brokers = TopicReader(kafka.admin());
+        brokers.read_topic_id(&source.dead_letter_topic).await?;
+        let mut topic_ids = BTreeMap::new();
+        for topic in &source.topics {
+            topic_ids.insert(Arc::from(&**topic), brokers.read_topic_id(topic).await?);
         }
         consumer.subscribe(source.topics.iter().map(|topic| &**topic)).await.map_err(describe)?;
         let (consumer, pauses) = (Arc::new(consumer), Arc::default());
@@ -122,11 +133,28 @@ impl KrafkaClient {
             consumer: Arc::clone(&consumer),
             pauses: Arc::clone(&pauses),
             events: sender,
-            topic_ids: BTreeMap::new(),
+            topic_ids,
             next: BTreeMap::new(),
+            stuck: BTreeMap::new(),
+            brokers,
+            asked_at: Instant::now(),
         };
         tokio::spawn(reader.run());
         Ok(Self { consumer, producer, events: Mutex::new(events), pauses, broker })
+    }
+}
+
+/// Asks the brokers about topics. The client keeps what it has once heard for minutes.
+struct TopicReader(AdminClient);
+
+impl TopicReader {
+    /// The id of a topic; empty where the brokers know none.
+    async fn read_topic_id(&self, topic: &str) -> Result<Arc<str>, String> {
+        let options = DescribeTopicsOptions::default().timeout(ASK_TIMEOUT);
+        let found = self.0.describe_topics([topic], options).await.map_err(describe)?.remove(topic);
+        let found = found.unwrap_or_else(|| Err(KrafkaError::unknown_topic(topic)));
+        let id = found.map_err(|error| format!("the topic `{topic}`: {}", describe(error)))?.topic_id;
+        Ok(if id == [0; 16] { Arc::from("") } else { BASE64URL_NOPAD.encode(&id).into() })
     }
 }
 
@@ -139,16 +167,32 @@ struct RecordReader {
     topic_ids: BTreeMap<Arc<str>, Arc<str>>,
     /// The offset behind the last record of each partition.
     next: BTreeMap<(Arc<str>, i32), i64>,
+    /// The partitions whose next batch cannot be decoded, each with the time at which it is read again.
+    stuck: BTreeMap<PartitionId, Instant>,
+    brokers: TopicReader,
+    asked_at: Instant,
 }
 
 impl RecordReader {
     async fn run(mut self) {
-        let mut is_troubled = false;
+        let (mut is_troubled, mut is_answered) = (false, true);
         while !self.events.is_closed() {
             self.apply_pauses().await;
+            if self.asked_at.elapsed() >= ASK_INTERVAL {
+                let answer = self.ask_brokers().await;
+                (self.asked_at, is_answered) = (Instant::now(), answer.is_ok());
+                if let Err(event) = answer {
+                    is_troubled = true;
+                    let _ = self.events.send(event).await;
+                }
+            }
             let begun = Instant::now();
-            let event = match self.consumer.poll(POLL).await {
-                Ok(records) if records.is_empty() && is_troubled => ClientEvent::Recovered,
+            let polled = self.consumer.poll(POLL).await;
+            if is_troubled && is_answered && polled.is_ok() {
+                is_troubled = false;
+                let _ = self.events.send(ClientEvent::Recovered).await;
+            }
+            let event = match polled {
                 // A poll that finds everything paused may return at once.
                 Ok(records) if records.is_empty() => {
                     let rest = sleep_until(begun + POLL);
@@ -160,29 +204,39 @@ impl RecordReader {
                 }
                 Ok(records) => match self.convert(records).await {
                     Ok(records) => ClientEvent::Records(records),
-                    Err(error) => ClientEvent::Failed(describe(error)),
+                    Err(cause) => ClientEvent::Failed(cause),
                 },
                 Err(KrafkaError::Wakeup) => continue,
                 Err(KrafkaError::Closed { .. }) => return,
-                Err(error) => match is_passing(&error) {
-                    true => ClientEvent::Trouble(describe(error)),
-                    false => ClientEvent::Failed(describe(error)),
+                Err(error) => match (self.undecodable(&error).await, is_passing(&error)) {
+                    // The others are read on without it, and at once.
+                    (Some(partition), _) => {
+                        self.stuck.insert(partition.clone(), Instant::now() + STUCK_PAUSE);
+                        ClientEvent::Stuck { partition, cause: describe(error) }
+                    }
+                    (None, true) => ClientEvent::Trouble(describe(error)),
+                    (None, false) => ClientEvent::Failed(describe(error)),
                 },
             };
-            is_troubled = matches!(event, ClientEvent::Trouble(_));
+            let is_trouble = matches!(event, ClientEvent::Trouble(_));
             if self.events.send(event).await.is_err() {
                 return;
             }
-            if is_troubled {
+            if is_trouble {
+                is_troubled = true;
                 tokio::time::sleep(TROUBLE_PAUSE).await;
             }
         }
     }
 
     /// Partitions are paused anew after each rebalance, since the client forgets those that it does not have.
-    async fn apply_pauses(&self) {
-        let wanted: BTreeSet<_> =
-            self.pauses.partitions.lock().iter().map(|one| (one.topic.to_string(), one.number)).collect();
+    async fn apply_pauses(&mut self) {
+        let now = Instant::now();
+        self.stuck.retain(|_, until| *until > now);
+        let wanted: BTreeSet<_> = {
+            let paused = self.pauses.partitions.lock();
+            paused.iter().chain(self.stuck.keys()).map(|one| (one.topic.to_string(), one.number)).collect()
+        };
         let current: BTreeSet<_> = self.consumer.paused_partitions().await.into_iter().collect();
         for (topic, partition) in current.difference(&wanted) {
             self.consumer.resume(topic, &[*partition]).await;
@@ -195,7 +249,18 @@ impl RecordReader {
         }
     }
 
-    async fn convert(&mut self, records: Vec<krafka::ConsumerRecord>) -> krafka::Result<Vec<KafkaRecord>> {
+    /// The partition whose next batch cannot be decoded, if the error is that one. The client says it in the text alone.
+    async fn undecodable(&self, error: &KrafkaError) -> Option<PartitionId> {
+        error.protocol_error_kind()?;
+        let text = error.to_string();
+        let assigned = self.consumer.assignment().await;
+        let mut all = assigned.iter().flat_map(|(topic, numbers)| numbers.iter().map(move |number| (topic, *number)));
+        let (topic, number) = all
+            .find(|(topic, number)| text.contains(&format!("undecodable record batch at {topic}-{number} offset ")))?;
+        Some(PartitionId { topic: (&**topic).into(), number })
+    }
+
+    async fn convert(&mut self, records: Vec<krafka::ConsumerRecord>) -> Result<Vec<KafkaRecord>, String> {
         let mut converted = Vec::with_capacity(records.len());
         for record in records {
             let place = (Arc::clone(&record.topic), record.partition);
@@ -203,7 +268,11 @@ impl RecordReader {
             let is_anew = self.next.insert(place, record.offset + 1).is_none_or(|next| record.offset < next);
             let topic_id = match self.topic_ids.get(&record.topic) {
                 Some(id) if !is_anew => Arc::clone(id),
-                _ => self.read_topic_id(&record.topic).await?,
+                _ => {
+                    let id = self.brokers.read_topic_id(&record.topic).await?;
+                    self.topic_ids.insert(Arc::clone(&record.topic), Arc::clone(&id));
+                    id
+                }
             };
             converted.push(KafkaRecord {
                 partition: PartitionId { topic: record.topic, number: record.partition },
@@ -219,12 +288,16 @@ impl RecordReader {
         Ok(converted)
     }
 
-    async fn read_topic_id(&mut self, topic: &Arc<str>) -> krafka::Result<Arc<str>> {
-        let found = self.consumer.fetch_metadata(Some(topic)).await?;
-        let id = found.topics.iter().map(|topic| topic.topic_id).find(|id| *id != [0; 16]);
-        let id: Arc<str> = id.map_or_else(|| Arc::from(""), |id| BASE64URL_NOPAD.encode(&id).into());
-        self.topic_ids.insert(Arc::clone(topic), Arc::clone(&id));
-        Ok(id)
+    /// Asks the brokers for the topics. A poll says neither that they are away, nor that a topic was created anew, whose records the
+    /// client does not read before it has forgotten the old one.
+    async fn ask_brokers(&self) -> Result<(), ClientEvent> {
+        for (topic, known) in &self.topic_ids {
+            let id = self.brokers.read_topic_id(topic).await.map_err(ClientEvent::Trouble)?;
+            if id != *known {
+                return Err(ClientEvent::Failed(format!("the topic `{topic}` was created anew")));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -297,7 +370,7 @@ async fn resolve(brokers: &[Box<str>]) -> Result<IpAddr, String> {
     Err(last)
 }
 
-/// Whether the client goes on by itself: a broker is away, or one partition has a batch that cannot be read.
+/// Whether the client goes on by itself: a broker is away, or has answered what the client does not understand.
 fn is_passing(error: &KrafkaError) -> bool {
     error.is_retriable() || error.protocol_error_kind().is_some()
 }

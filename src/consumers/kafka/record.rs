@@ -27,7 +27,17 @@ impl From<&KafkaRecord> for SentMessage {
     }
 }
 
+/// The bytes that a record takes beside its key, its value and its headers: the structures that hold it.
+const RECORD_OVERHEAD: usize = 512;
+
 impl KafkaRecord {
+    /// The bytes that it takes in memory.
+    pub(super) fn bytes(&self) -> usize {
+        let length = |value: &Option<Bytes>| value.as_ref().map_or(0, Bytes::len);
+        let headers: usize = self.headers.iter().map(|(name, value)| name.len() + length(value)).sum();
+        self.value.len() + length(&self.key) + headers + RECORD_OVERHEAD
+    }
+
     /// The name of the record that no other record has: topic, partition, offset, and the topic's id where it is known.
     pub(super) fn id(&self) -> String {
         let Self { partition, offset, topic_id, .. } = self;

@@ -14,7 +14,7 @@ use super::client::{ClientEvent, KafkaClient, PartitionId};
 use crate::consumers::disposition::doubled_pause;
 use crate::consumers::session_error::SessionError;
 use crate::gate::Gate;
-use crate::instance::consumer_states::ConsumerState;
+use crate::instance::consumer_states::{ConsumerState, RecordCounts};
 use oncegate_config::{Consumer, KafkaSource};
 
 /// The time from the DNS lookup to a member of the group. A broker that is starting needs about as long.
@@ -187,9 +187,6 @@ impl GroupSession {
         let topics = &self.context.consumer.source;
         match event {
             ClientEvent::Records(records) => {
-                if self.trouble.take().is_some() {
-                    self.state.set_connected();
-                }
                 let now = Instant::now();
                 records.into_iter().for_each(|record| self.assignment.push(record, now));
             }
@@ -215,6 +212,11 @@ impl GroupSession {
                     "partitions are lost: the group has heard nothing of this member for too long");
                 self.state.count_rebalance();
                 partitions.iter().for_each(|partition| self.assignment.remove(partition));
+            }
+            ClientEvent::Stuck { partition, cause } => {
+                self.assignment.note_stuck(&partition);
+                tracing::error!(%topics, %partition, cause,
+                    "a partition stands still: its next batch cannot be decoded. It is not skipped, and is read again every 10 s");
             }
             ClientEvent::Trouble(cause) => {
                 let is_new =
@@ -309,14 +311,13 @@ impl GroupSession {
 
     /// Tells operators what the records do.
     async fn note_counts(&self) {
-        let (partitions, parked, oldest) = self.assignment.counts();
+        let counts = self.assignment.counts(Instant::now());
         let offsets = self.context.client.offsets().await;
         let lag = offsets.into_iter().filter_map(|offsets| {
             let first = self.assignment.settled_before(&offsets.partition).or(offsets.position)?;
             u64::try_from(offsets.end? - first).ok()
         });
-        let age = oldest.map_or(Duration::ZERO, |oldest| oldest.elapsed());
-        self.state.set_records(partitions, lag.sum(), age, parked);
+        self.state.set_records(RecordCounts { lag: lag.sum(), ..counts });
     }
 }
 

@@ -1,5 +1,7 @@
 //! Records of Kafka, on two brokers, with a second client that writes them and reads what is committed.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::route;
@@ -15,7 +17,12 @@ pub struct KafkaWorld {
 }
 
 /// Returns `None` where the broker is not installed.
-async fn kafka_world(broker: Option<KafkaBroker>, store: Store, route_lines: &str, lines: &str) -> Option<KafkaWorld> {
+pub async fn kafka_world(
+    broker: Option<KafkaBroker>,
+    store: Store,
+    route_lines: &str,
+    lines: &str,
+) -> Option<KafkaWorld> {
     let broker = broker?;
     let topic = broker.topic(3).await;
     let lines = consumer(&broker, &topic, lines);
@@ -24,36 +31,41 @@ async fn kafka_world(broker: Option<KafkaBroker>, store: Store, route_lines: &st
 }
 
 impl KafkaWorld {
-    async fn write(&self, records: &[WrittenRecord<'_>]) {
+    pub async fn write(&self, records: &[WrittenRecord<'_>]) {
         self.broker.write(&self.topic, records).await;
     }
 
     /// Stops the proxy, and checks that so many records are committed.
-    async fn ends_with(&self, committed: i64) {
+    pub async fn ends_with(&self, committed: i64) {
         assert_eq!(self.world.proxy.stop().await, Some(0));
         let offsets = self.broker.committed(&self.topic).await;
         assert_eq!(offsets.iter().map(|offset| offset.max(&0)).sum::<i64>(), committed, "{offsets:?}");
     }
 
+    /// Writes records to one partition, in one batch.
+    pub async fn write_to(&self, partition: i32, records: &[WrittenRecord<'_>]) {
+        self.broker.write_to(&self.topic, records, partition).await;
+    }
+
     /// The state of the consumer in `/readyz`.
-    async fn state(&self) -> Value {
+    pub async fn state(&self) -> Value {
         self.world.proxy.readyz().await.1["consumers"][0].clone()
     }
 }
 
-/// Forty records with seven keys.
-fn records() -> Vec<(String, String)> {
-    (0..40).map(|number| (format!("k-{}", number % 7), format!("{{\"number\":{number}}}"))).collect()
+/// Records with seven keys.
+pub fn records(count: usize) -> Vec<(String, String)> {
+    (0..count).map(|number| (format!("k-{}", number % 7), format!("{{\"number\":{number}}}"))).collect()
 }
 
-fn borrowed(records: &[(String, String)]) -> Vec<WrittenRecord<'_>> {
+pub fn borrowed(records: &[(String, String)]) -> Vec<WrittenRecord<'_>> {
     records.iter().map(|(key, value)| (Some(&**key), &**value, &[][..])).collect()
 }
 
 on_both_stores!(each_record_is_executed_once_in_the_order_of_its_key_and_committed);
 async fn each_record_is_executed_once_in_the_order_of_its_key_and_committed(store: Store) {
     let Some(kafka) = kafka_world(KafkaBroker::tansu().await, store, "", "").await else { return };
-    let records = records();
+    let records = records(40);
     kafka.write(&borrowed(&records)).await;
     kafka.broker.has_committed(&kafka.topic, 40).await;
     executed_in_order(&kafka.world.upstream, &records);
@@ -116,7 +128,7 @@ async fn records_of_the_mock_cluster_are_executed_and_their_lag_is_shown() {
     let Some(kafka) = kafka_world(KafkaBroker::mock().await, Store::sqlite(), "", "prefetch = 2").await else { return };
     let hold = Hold::new();
     kafka.world.upstream.answer_all(Answer::status(201).hold(&hold));
-    let records = records();
+    let records = records(40);
     kafka.write(&borrowed(&records)).await;
     kafka.world.upstream.wait_for_executed(2).await;
     eventually(TEST_TIMEOUT, async || (kafka.state().await["lag"] == 40).then_some(())).await;
@@ -133,6 +145,55 @@ async fn records_of_the_mock_cluster_are_executed_and_their_lag_is_shown() {
     eventually(TEST_TIMEOUT, async || (kafka.state().await["lag"] == 0).then_some(())).await;
     executed_in_order(&kafka.world.upstream, &records);
     kafka.ends_with(40).await;
+}
+
+#[tokio::test]
+async fn records_of_one_partition_run_one_at_a_time_where_the_order_is_the_partitions() {
+    let lines = "kafka.order = \"partition\"\nprefetch = 8";
+    let Some(kafka) = kafka_world(KafkaBroker::tansu().await, Store::sqlite(), "", lines).await else { return };
+    let takes = Duration::from_millis(20);
+    kafka.world.upstream.answer_all(Answer::status(201).takes(takes));
+    let values: Vec<_> = (0..15).map(|number| number.to_string()).collect();
+    for partition in 0..3 {
+        // Records of one key, of others, and of none.
+        let keys = [Some("a"), Some("b"), None];
+        let records: Vec<_> =
+            values.iter().zip(keys.iter().cycle()).map(|(value, key)| (*key, &**value, &[][..])).collect();
+        kafka.write_to(partition, &records).await;
+    }
+    kafka.broker.has_committed(&kafka.topic, 45).await;
+    let calls = kafka.world.upstream.executed();
+    assert_eq!(calls.len(), 45);
+    for partition in 0..3 {
+        let prefix = format!("{}/{partition}/", kafka.topic);
+        let of: Vec<_> =
+            calls.iter().filter(|call| call.field("idempotency-key").unwrap().starts_with(&prefix)).collect();
+        let bodies: Vec<_> = of.iter().map(|call| String::from_utf8(call.body.clone()).unwrap()).collect();
+        assert_eq!(bodies, values, "{partition}");
+        assert!(of.windows(2).all(|pair| pair[0].at + takes <= pair[1].at), "{partition}: two ran at once");
+    }
+    kafka.ends_with(45).await;
+}
+
+#[tokio::test]
+async fn a_partition_whose_records_wait_for_each_other_stops_no_other_one() {
+    let lines = "key = \"header:x-id\"\nprefetch = 4";
+    let Some(kafka) = kafka_world(KafkaBroker::tansu().await, Store::sqlite(), "", lines).await else { return };
+    let hold = Hold::new();
+    kafka.world.upstream.answer_for("slow-0", Answer::status(201).hold(&hold));
+    let ids = |name: &str, count: usize| (0..count).map(|number| format!("{name}-{number}")).collect::<Vec<_>>();
+    let (slow, quick) = (ids("slow", 100), ids("quick", 100));
+    let headers: Vec<_> = slow.iter().chain(&quick).map(|id| [("x-id", &**id)]).collect();
+    let (slow, quick) = headers.split_at(slow.len());
+    let slow: Vec<WrittenRecord<'_>> = slow.iter().map(|header| (Some("hot"), "{}", &header[..])).collect();
+    kafka.write_to(0, &slow).await;
+    kafka.world.upstream.wait_for_executed(1).await;
+    let quick: Vec<WrittenRecord<'_>> = quick.iter().map(|header| (None, "{}", &header[..])).collect();
+    kafka.write_to(1, &quick).await;
+    kafka.world.upstream.wait_for_executed(101).await;
+    hold.release();
+    kafka.broker.has_committed(&kafka.topic, 200).await;
+    kafka.ends_with(200).await;
 }
 
 on_both_stores!(an_unknown_outcome_parks_its_key_and_holds_back_the_committed_offset);
@@ -245,7 +306,7 @@ async fn where_order_does_not_matter_a_record_is_accepted_and_committed_at_once(
     .await;
     let hold = Hold::new();
     world.upstream.answer_all(Answer::status(201).hold(&hold));
-    broker.write(&topic, &borrowed(&records())).await;
+    broker.write(&topic, &borrowed(&records(40))).await;
     broker.has_committed(&topic, 40).await;
     hold.release();
     world.upstream.wait_for_executed(40).await;
@@ -267,4 +328,20 @@ async fn a_topic_that_is_created_anew_has_other_keys() {
     kafka.world.upstream.wait_for_executed(2).await;
     assert_eq!(kafka.world.upstream.last().body, b"new");
     assert_eq!(kafka.world.proxy.stop().await, Some(0));
+}
+
+#[tokio::test]
+async fn a_topic_that_is_created_anew_while_it_is_read_has_other_keys() {
+    let Some(kafka) = kafka_world(KafkaBroker::tansu().await, Store::sqlite(), "", "").await else { return };
+    for body in ["old", "new"] {
+        kafka.write_to(0, &[(Some("a"), body, &[])]).await;
+        kafka.world.upstream.wait_for_executed(if body == "old" { 1 } else { 2 }).await;
+        assert_eq!(kafka.world.upstream.last().body, body.as_bytes());
+        kafka.broker.has_committed(&kafka.topic, 1).await;
+        kafka.broker.ask(json!(["delete", kafka.topic])).await;
+        kafka.broker.ask(json!(["create", kafka.topic, 3])).await;
+    }
+    let [old, new] =
+        [0, 1].map(|call| kafka.world.upstream.executed()[call].field("idempotency-key").unwrap().to_owned());
+    assert_eq!((old.rsplit_once('/').unwrap().0, old == new), (new.rsplit_once('/').unwrap().0, false));
 }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use oncegate::kafka::{KafkaError, KafkaProducer, NewRecord};
 use oncegate_config::KafkaCluster;
+use serde_json::json;
 
 use crate::harness::kafka::KafkaBroker;
 
@@ -41,4 +42,26 @@ async fn records_in_flight_at_once_keep_the_order_of_their_key_and_one_too_large
         assert_eq!(after, Ok(()), "a closed producer opens a client again");
         producer.close().await;
     }
+}
+
+#[tokio::test]
+async fn a_record_is_written_once_although_its_broker_is_killed_meanwhile() {
+    let Some(broker) = KafkaBroker::durable().await else { return };
+    let topic = broker.topic(1).await;
+    let producer = KafkaProducer::connect(&cluster(&broker)).await.expect("it connects");
+    assert_eq!(producer.produce(record(&topic, "k", "0")).await, Ok(()));
+    broker.ask(json!(["kill"])).await;
+    let written =
+        futures_util::future::join_all((1..50).map(|number| producer.produce(record(&topic, "k", number.to_string()))));
+    let restart = async {
+        broker.ask(json!(["start"])).await;
+    };
+    let (written, ()) = tokio::join!(written, restart);
+    assert!(written.iter().all(Result::is_ok), "{written:?}");
+    let values: Vec<_> = broker.read(&topic, 50).await.into_iter().map(|read| read.value).collect();
+    assert_eq!(values, (0..50).map(|number| number.to_string()).collect::<Vec<_>>());
+    assert_eq!(broker.ask(json!(["count", topic])).await, 50);
+    broker.ask(json!(["kill"])).await;
+    let lost = producer.produce(record(&topic, "k", "lost")).await;
+    assert!(matches!(lost, Err(KafkaError::Unacknowledged(_))), "{lost:?}");
 }

@@ -99,7 +99,7 @@ async fn a_partition_is_given_up_once_its_attempt_is_settled_or_the_drain_is_ove
         let hold = Hold::new();
         world.upstream.answer_all(Answer::status(201).hold(&hold));
         for partition in [0, 1] {
-            broker.ask(json!(["produce", topic, [["k", "{}", {}]], partition])).await;
+            broker.write_to(&topic, &[(Some("k"), "{}", &[])], partition).await;
         }
         world.upstream.wait_for_executed(2).await;
         // Another member gets one of both partitions. The second client answers nothing else until then.

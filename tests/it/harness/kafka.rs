@@ -70,6 +70,16 @@ impl KafkaBroker {
         Self::launch(&["tansu", &port.to_string(), &front.to_string()]).await
     }
 
+    /// Tansu with its records in an object store: the commands `kill` and `start` are a crash that loses none of them.
+    pub async fn durable() -> Option<Self> {
+        Self::launch(&["durable"]).await
+    }
+
+    /// Tansu behind a relay with the commands `garble` and `refuse`.
+    pub async fn faulty() -> Option<Self> {
+        Self::launch(&["faulty"]).await
+    }
+
     /// Tansu behind a relay that asks for the login of the user `oncegate` with the password `hunter2`.
     pub async fn sasl() -> Option<Self> {
         Self::launch(&["sasl"]).await
@@ -131,11 +141,16 @@ impl KafkaBroker {
     }
 
     pub async fn write(&self, topic: &str, records: &[WrittenRecord<'_>]) {
+        // Their keys choose the partitions.
+        self.write_to(topic, records, -1).await;
+    }
+
+    pub async fn write_to(&self, topic: &str, records: &[WrittenRecord<'_>], partition: i32) {
         let headers = |headers: &[(&str, &str)]| -> BTreeMap<String, String> {
             headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
         };
         let records: Vec<_> = records.iter().map(|(key, value, fields)| json!([key, value, headers(fields)])).collect();
-        self.ask(json!(["produce", topic, records])).await;
+        self.ask(json!(["produce", topic, records, partition])).await;
     }
 
     /// The committed offset of each partition; -1 for none.

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -41,6 +42,7 @@ pub struct Setup {
     consumers: Vec<String>,
     events: Vec<String>,
     wrapper: Vec<OsString>,
+    handed: Vec<(String, Arc<OwnedFd>)>,
     written: Option<String>,
 }
 
@@ -70,6 +72,7 @@ impl Proxy {
             consumers: Vec::new(),
             events: Vec::new(),
             wrapper: Vec::new(),
+            handed: Vec::new(),
             written: None,
         }
     }
@@ -290,6 +293,12 @@ impl Setup {
         Self { wrapper, ..self }
     }
 
+    /// Hands this socket over under this name, as systemd does; two at most.
+    pub fn handed(mut self, name: &str, socket: impl Into<OwnedFd>) -> Self {
+        self.handed.push((name.to_owned(), Arc::new(socket.into())));
+        self
+    }
+
     /// Starts it and waits until it accepts requests.
     pub async fn start(&self) -> Proxy {
         self.try_start()
@@ -299,7 +308,7 @@ impl Setup {
 
     /// Starts it and waits until it accepts requests or has ended; an error is its exit code, or `None` after a signal.
     pub async fn try_start(&self) -> Result<Proxy, Option<i32>> {
-        let process = Process::start(&self.text(), &self.wrapper, &self.environment);
+        let process = Process::start(&self.text(), self);
         let mut stderr = process.stderr.subscribe();
         let ready = |lines: &Vec<String>| {
             lines.iter().find_map(|line| message(line, "ready").or_else(|| in_text(line, " ready ")))
@@ -315,13 +324,13 @@ impl Setup {
 
     /// Starts it and waits for its exit; it must not start up.
     pub async fn fails(&self) -> Ended {
-        ended(Process::start(&self.text(), &self.wrapper, &self.environment)).await
+        ended(Process::start(&self.text(), self)).await
     }
 }
 
 /// Starts a proxy with this file and waits for its exit; it must not start up.
 pub async fn fails(text: &str) -> Ended {
-    ended(Process::start(text, &[], &[])).await
+    ended(Process::start(text, &Proxy::on(""))).await
 }
 
 async fn ended(process: Process) -> Ended {
@@ -352,11 +361,11 @@ struct Process {
 }
 
 impl Process {
-    fn start(config: &str, wrapper: &[OsString], environment: &[(String, String)]) -> Self {
+    fn start(config: &str, setup: &Setup) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("oncegate.toml");
         std::fs::write(&file, config).unwrap();
-        let mut child = spawn(&file, wrapper, environment);
+        let mut child = spawn(&file, setup);
         let stderr = Arc::new(watch::Sender::new(Vec::new()));
         let (exited, exit) = watch::channel(None);
         let pid = Pid::from_child(&child);
@@ -395,11 +404,16 @@ impl Process {
     }
 }
 
-fn spawn(file: &Path, wrapper: &[OsString], environment: &[(String, String)]) -> Child {
-    // A write over the limit must fail as on a bad disk, and not end the process: see `fail_file_writes`.
+fn spawn(file: &Path, setup: &Setup) -> Child {
     let mut command = Command::new("sh");
-    command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]);
-    command.args(wrapper).arg(env!("CARGO_BIN_EXE_oncegate"));
+    // The sockets come as the standard streams, and go on under the numbers of sd_listen_fds(3).
+    let hand_over = match setup.handed.is_empty() {
+        true => "",
+        false => "export LISTEN_PID=$$; exec 3<&0 4<&1 </dev/null >/dev/null;",
+    };
+    // A write over the limit must fail as on a bad disk, and not end the process: see `fail_file_writes`.
+    command.args(["-c", &format!("trap '' XFSZ; {hand_over} exec \"$0\" \"$@\"")]);
+    command.args(&setup.wrapper).arg(env!("CARGO_BIN_EXE_oncegate"));
     command.arg("run").arg("--config").arg(file).current_dir(file.parent().unwrap());
     for name in ["LISTEN", "UPSTREAM", "STORE_URL", "ADMIN_LISTEN", "ADMIN_TOKEN", "LOG", "CONFIG", "SECRET"] {
         command.env_remove(format!("ONCEGATE_{name}"));
@@ -407,8 +421,14 @@ fn spawn(file: &Path, wrapper: &[OsString], environment: &[(String, String)]) ->
     for name in ["SSL_CERT_FILE", "SSL_CERT_DIR"] {
         command.env_remove(name);
     }
-    command.envs(environment.iter().map(|(name, value)| (name, value)));
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    if !setup.handed.is_empty() {
+        let names: Vec<&str> = setup.handed.iter().map(|(name, _)| &**name).collect();
+        command.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+    }
+    command.envs(setup.environment.iter().map(|(name, value)| (name, value)));
+    let mut streams = setup.handed.iter().map(|(_, socket)| Stdio::from(socket.try_clone().unwrap()));
+    let mut stream = || streams.next().unwrap_or_else(Stdio::null);
+    command.stdin(stream()).stdout(stream()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 impl Drop for Process {

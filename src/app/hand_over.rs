@@ -1,0 +1,118 @@
+//! The hand-over: asked by SIGUSR2, this process drains and then becomes its successor, by `exec`. The successor gets the listening
+//! sockets, whose queues keep the connections of the time between. The process id stays, so that no supervisor notices anything.
+//!
+//! Not SO_REUSEPORT, with both processes at once. There each socket has a queue of its own, and closing the old one resets the
+//! connections in its queue, unless the machine's administrator has set net.ipv4.tcp_migrate_req. An embedded store is open in one
+//! process alone. And the process id would change, which ends a container and confuses supervisors.
+
+use std::ffi::OsString;
+use std::future::pending;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{self, Stdio};
+use std::time::Duration;
+
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use tokio::process::Command;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::timeout;
+
+use super::listeners::{CLIENTS, OPERATORS};
+
+/// The shortest delay of a drain whose sockets stay open: meanwhile the next answer on each kept connection closes it. A connection on
+/// which no request comes for that long is closed when the delay ends, and its client may just be sending the next one.
+pub(super) const CLOSE_KEPT_WITHIN: Duration = Duration::from_secs(1);
+/// The time for the first request on the connections that were accepted last, before connections without a request are closed. A
+/// request follows its connection after one round trip, and after three with TLS.
+pub(super) const FIRST_REQUEST_WITHIN: Duration = Duration::from_millis(500);
+/// The time for `oncegate check` to judge the successor's configuration. It reads files and asks nobody.
+const CHECK_MAX: Duration = Duration::from_secs(10);
+/// The numbers 0 to 2 are the standard streams.
+const FIRST_NUMBER: i32 = 3;
+
+/// The requests for a hand-over.
+pub(super) struct HandOverRequests(Signal);
+
+impl HandOverRequests {
+    pub(super) fn new() -> io::Result<Self> {
+        signal(SignalKind::user_defined2()).map(Self)
+    }
+
+    /// Waits for a request that can be followed. A successor that would not start is refused, and this process goes on.
+    pub(super) async fn wait(&mut self) {
+        while self.0.recv().await.is_some() {
+            match check_successor().await {
+                Ok(()) => return,
+                Err(cause) => tracing::error!(cause, "the hand-over is refused, and this process goes on"),
+            }
+        }
+        pending().await
+    }
+}
+
+/// Has the program that is at this one's path by now judge the configuration.
+async fn check_successor() -> Result<(), String> {
+    let (program, arguments) = command_line();
+    // In place of `run`, whose arguments `check` takes too.
+    let mut check = Command::new(program);
+    check.arg("check").args(arguments.into_iter().skip(1));
+    check.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    match timeout(CHECK_MAX, check.output()).await {
+        Ok(Ok(output)) if output.status.success() => Ok(()),
+        Ok(Ok(output)) => Err(String::from_utf8_lossy(&output.stderr).trim_end().to_owned()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("`oncegate check` takes longer than {CHECK_MAX:?}")),
+    }
+}
+
+fn command_line() -> (OsString, Vec<OsString>) {
+    let mut arguments = std::env::args_os();
+    (arguments.next().unwrap_or_else(|| "oncegate".into()), arguments.collect())
+}
+
+/// The listening sockets, for the successor.
+#[derive(Debug)]
+pub struct ListeningSockets([TcpListener; 2]);
+
+impl ListeningSockets {
+    pub(super) fn new(clients: &TcpListener, operators: &TcpListener) -> io::Result<Self> {
+        Ok(Self([clients.try_clone()?, operators.try_clone()?]))
+    }
+
+    /// Becomes the successor: the same command line, with these sockets. Returns only if that fails.
+    pub fn hand_over(&self) -> io::Error {
+        let sockets = match self.duplicate_in_a_row() {
+            Ok(sockets) => sockets,
+            Err(error) => return error,
+        };
+        let (program, arguments) = command_line();
+        process::Command::new(program)
+            .args(arguments)
+            .env("LISTEN_PID", process::id().to_string())
+            .env("LISTEN_FDS", sockets.len().to_string())
+            .env("LISTEN_FDNAMES", format!("{}:{}", CLIENTS.socket, OPERATORS.socket))
+            // Beyond sd_listen_fds(3), where 3 is the first: that number is in use by now.
+            .env("LISTEN_FDS_FIRST_FD", sockets[0].as_raw_fd().to_string())
+            .exec()
+    }
+
+    /// Duplicates the sockets to numbers that follow each other, for a successor to find.
+    fn duplicate_in_a_row(&self) -> io::Result<[OwnedFd; 2]> {
+        let Self([clients, operators]) = self;
+        let mut from = FIRST_NUMBER;
+        let sockets = loop {
+            let first = fcntl_dupfd_cloexec(clients, from)?;
+            let second = fcntl_dupfd_cloexec(operators, first.as_raw_fd() + 1)?;
+            if second.as_raw_fd() == first.as_raw_fd() + 1 {
+                break [first, second];
+            }
+            from = second.as_raw_fd();
+        };
+        for socket in &sockets {
+            fcntl_setfd(socket, FdFlags::empty())?;
+        }
+        Ok(sockets)
+    }
+}
