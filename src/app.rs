@@ -268,8 +268,9 @@ pub async fn run(
                 }
                 is_last_signal = true;
                 stopped.cancel();
-                successors = None;
             }
+            // By a signal, or by the admin listener.
+            () = stopped.cancelled(), if successors.is_some() => successors = None,
         }
     }
     stops.last.cancel();
@@ -283,7 +284,7 @@ pub async fn run(
     }
     // The exporter has a time limit of its own.
     traces.wait().await;
-    if signals.has_come() {
+    if stopped.is_cancelled() || signals.has_come() {
         successors = None;
     }
     tracing::info!(hand_over = successors.is_some(), "stopped");
@@ -402,6 +403,7 @@ async fn drain(
         () = end_of_attempts => false,
         ended = tokio::time::timeout(drain_timeout, ended) => ended.is_err(),
     };
+    instance.draining.cancel();
     if is_late {
         for record in instance.in_flight.running() {
             tracing::warn!(%record, "the drain's time is up while the key's attempt runs; the key becomes unknown");

@@ -127,7 +127,17 @@ async fn a_successor_with_a_wrong_configuration_is_refused() {
 }
 
 #[tokio::test]
-async fn a_signal_to_stop_during_a_hand_over_stops_the_proxy() {
+async fn a_hand_over_that_is_stopped_has_no_successor() {
+    stop_during_a_hand_over(async |world| world.proxy.signal(Signal::TERM)).await;
+    stop_during_a_hand_over(async |world| {
+        let (client, host) = (Client { address: world.proxy.admin }, world.proxy.admin.to_string());
+        let asked = client.post("/api/v1/drain").host(&host).anonymous().send().await;
+        assert_eq!(asked.status, 202, "{asked:?}");
+    })
+    .await;
+}
+
+async fn stop_during_a_hand_over(stop: impl AsyncFnOnce(&World)) {
     let world = World::start(Store::sqlite()).await;
     let hold = Hold::new();
     world.upstream.then(Answer::status(201).hold(&hold));
@@ -136,7 +146,7 @@ async fn a_signal_to_stop_during_a_hand_over_stops_the_proxy() {
     world.proxy.signal(Signal::USR2);
     world.proxy.wait_for_log("draining").await;
     assert_eq!(world.proxy.readyz().await.0, 200, "its connections wait for the successor");
-    world.proxy.signal(Signal::TERM);
+    stop(&world).await;
     eventually(TEST_TIMEOUT, async || (world.proxy.readyz().await.0 == 503).then_some(())).await;
     hold.release();
     assert_eq!(first.await.unwrap().unwrap().oncegate_status(), Some("executed"));
