@@ -37,8 +37,8 @@ const BATCH: u32 = 64;
 /// The same where they have bodies, which are in memory meanwhile.
 const BATCH_WITH_BODIES: u32 = 16;
 
-/// The time after which another publisher may take claimed events: longer than [`TRY_MAX`](receiver::TRY_MAX).
-const LEASE: Duration = Duration::from_secs(60);
+/// The time for which a claim lasts longer than the longest try. Events that a dead publisher has claimed wait until then.
+const LEASE_MARGIN: Duration = Duration::from_secs(5);
 
 /// The pause between two looks into the store while there is nothing to publish.
 const PERIOD: Duration = Duration::from_millis(200);
@@ -165,7 +165,7 @@ impl Publisher {
         }
         let (service, sink) = (Arc::clone(&self.instance.config.service), Arc::clone(&self.sink.name));
         let limit = if self.sink.body { BATCH_WITH_BODIES } else { BATCH };
-        let params = ClaimEventsParams { service, sink, limit, lease: LEASE };
+        let params = ClaimEventsParams { service, sink, limit, lease: self.receiver.longest_try() + LEASE_MARGIN };
         let events = self.instance.store.claim_events(params).await?;
         if events.is_empty() {
             return Ok(Some(PERIOD));

@@ -28,8 +28,9 @@ use oncegate_trust::tls::Trust;
 /// The time limit of one try. Receivers of webhooks are asked to answer within seconds.
 const TRY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest try of all: Kafka's own limit is 30 s.
-pub(super) const TRY_MAX: Duration = Duration::from_secs(40);
+/// The same for RabbitMQ, whose confirmation may take 10 s, and for Kafka, whose own limit is 30 s.
+const AMQP_TRY_TIMEOUT: Duration = Duration::from_secs(12);
+const KAFKA_TRY_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// The time limit of reading an answer's body, which says nothing.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -118,9 +119,18 @@ impl EventReceiver {
         timeout(TRY_TIMEOUT, connecting).await.map_err(late)?
     }
 
+    /// The time after which a try has ended.
+    pub fn longest_try(&self) -> Duration {
+        match self {
+            Self::Http { .. } => TRY_TIMEOUT,
+            Self::Amqp { .. } => AMQP_TRY_TIMEOUT,
+            Self::Kafka { .. } => KAFKA_TRY_TIMEOUT,
+        }
+    }
+
     /// Publishes an event. Once this returns, the receiver has it, or the try counts as failed.
     pub async fn publish(&self, message: &EventMessage) -> Result<(), PublishFailure> {
-        let limit = if matches!(self, Self::Http { .. }) { TRY_TIMEOUT } else { TRY_MAX };
+        let limit = self.longest_try();
         let late = |_| PublishFailure::Away(format!("no answer in {} s", limit.as_secs()));
         timeout(limit, self.try_to_publish(message)).await.map_err(late)?
     }
