@@ -145,7 +145,7 @@ postgres-versions: ## The tests of the store, and all faults, on PostgreSQL 13 t
 	scripts/need postgresql
 	scripts/postgres-versions
 
-bench: ## The side-by-side benchmark: ten minutes, then tables and a picture in target/bench; BENCH=--quick, --full (an hour at most) or --help
+bench: ## The side-by-side benchmark: twenty minutes, then tables and pictures in target/bench; BENCH=--quick, --full (an hour at most) or --help
 	scripts/need postgresql
 	@scripts/need haproxy nginx redis-server || echo "the rows of what is not there are left out" >&2
 	cargo build --locked --release

@@ -4,11 +4,12 @@
 //! connection. At a quarter of the load both are measured under that load, by one slow connection each.
 
 use crate::load;
+use crate::proxies::PASS;
 use crate::report::Target::AtMost;
 use crate::report::{BenchmarkReport, Column, summarize};
 use crate::request::Load;
 use crate::testbed::Testbed;
-use crate::throughput::{FIRST, PAIR, PASS};
+use crate::throughput::{FIRST, PAIR};
 
 /// The connections of the paced load: enough that hardly any request finds its connection busy.
 const CONNECTIONS: usize = 128;

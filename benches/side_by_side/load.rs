@@ -47,6 +47,13 @@ impl BenchmarkReport {
         let figures = [(Column::Rate, round.rate), (Column::P50, round.p50), (Column::P99, round.p99)];
         self.add(name, connections, &figures);
     }
+
+    /// Adds one round of a load, with the processor time of the programs and of PostgreSQL meanwhile.
+    pub fn add_costs(&mut self, name: &str, connections: usize, ((round, programs), server): ((Round, f64), f64)) {
+        self.add_round(name, connections, &round);
+        let answers = round.answers as f64;
+        self.add(name, connections, &[(Column::Program, programs / answers), (Column::Server, server / answers)]);
+    }
 }
 
 /// The measured time of a round, after its warm-up.

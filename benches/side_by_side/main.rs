@@ -1,4 +1,4 @@
-//! `make bench`: the cost of Oncegate compared with HAProxy, nginx, pgbench, and peers from npm on this machine.
+//! `make bench`: the cost of Oncegate compared with HAProxy, nginx, pgbench, and peers from npm and PyPI on this machine.
 //!
 //! Every row is measured in short rounds, in turn with the others of its part, and the result is the median: a machine that is
 //! busy for some seconds then disturbs all rows alike. Ratios carry over to other machines, figures do not. A wrong answer
@@ -7,9 +7,11 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 
 mod canonical;
+mod charts;
 mod earlier;
 mod growth;
 mod http_client;
+mod in_service;
 mod instances;
 mod latency;
 mod load;
@@ -22,11 +24,13 @@ mod peers;
 mod pgbench;
 mod process;
 mod programs;
+mod proxies;
 mod report;
 mod request;
 mod restate;
 mod results;
 mod service;
+mod steady;
 mod streams;
 mod testbed;
 mod throughput;
@@ -74,17 +78,21 @@ async fn bench(options: Options) -> Result<(), String> {
     let (rounds, seconds, minutes) = (options.rounds(), options.length().as_secs(), started.elapsed().as_secs() / 60);
     let results = BenchmarkResults::new(report, machine, rounds, seconds, minutes);
     let folder = output::folder();
-    output::save(&folder, &results);
-    println!("{}\nthe same with its picture: {}", output::page(&results), folder.join("side_by_side.md").display());
+    output::save(&folder, "side_by_side", &results);
+    let page = output::page("side_by_side", &results);
+    println!("{page}\nthe same with its pictures: {}", folder.join("side_by_side.md").display());
     if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
 }
 
 async fn run_part(part: Part, testbed: &Testbed, report: &mut BenchmarkReport) -> Result<(), String> {
     match part {
+        Part::Proxies => proxies::run(testbed, report),
         Part::Throughput => throughput::run(testbed, report),
         Part::Latency => latency::run(testbed, report),
         Part::Growth => growth::run(testbed, report).await,
         Part::Outbox => outbox::run(testbed, report).await,
+        Part::InService => in_service::run(testbed, report).await,
+        Part::Steady => steady::run(testbed, report).await,
         Part::Restate => restate::run(testbed, report).await,
         Part::Middleware => middleware::run(testbed, report).await,
         Part::Earlier => earlier::run(testbed, report).await,

@@ -6,11 +6,11 @@ use clap::{Parser, ValueEnum};
 
 use crate::request::Load;
 
-/// Oncegate side by side with HAProxy, nginx, pgbench, Restate and middleware in the service on this machine
+/// Oncegate side by side with HAProxy, nginx, Caddy, pgbench, Restate, and guards in the service on this machine
 #[derive(Parser)]
 #[command(name = "make bench BENCH=...")]
 pub struct Options {
-    /// About a minute: whether it runs, not what it says
+    /// Some three minutes: whether it runs, not what it says
     #[arg(long, conflicts_with = "full")]
     quick: bool,
     /// Also the peers from npm, and ten million rows in the table: at most an hour, and 20 GB
@@ -37,6 +37,8 @@ pub struct Options {
 /// PostgreSQL, because they count the deadlocks of all.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Part {
+    /// Requests that pass through, beside HAProxy, nginx and Caddy
+    Proxies,
     /// Requests per second, PostgreSQL's processor time, memory
     Throughput,
     /// One connection's first attempt against two commits, alone and at a quarter of the load
@@ -45,6 +47,10 @@ pub enum Part {
     Growth,
     /// Requests that are accepted now and delivered later
     Outbox,
+    /// The same thing written in the service on PostgreSQL
+    InService,
+    /// Processor time and memory at 1,000 requests a second
+    Steady,
     /// Restate's invocations with an idempotency key, with --full or by its name
     Restate,
     /// Middleware in the service with Redis, with --full or by its name

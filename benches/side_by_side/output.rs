@@ -1,56 +1,12 @@
-//! The output of a run: its results as JSON, and from these a page with the tables in Markdown and a picture in SVG.
+//! The output of a run: its results as JSON, and from these a page with the tables in Markdown and pictures in SVG.
 
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::bar_chart::{Bar, BarChart, BarGroup, thousands};
-use crate::report::{RoundsSummary, Target};
+use crate::charts;
+use crate::report::{RoundsSummary, Target, short};
 use crate::results::{BenchmarkResults, CheckResult, RowResult};
-
-/// The connections of the rows in the picture.
-const PICTURE_CONNECTIONS: usize = 64;
-
-/// The groups of the picture: a title, and bars with the names of their rows.
-const PICTURE: [(&str, &[(&str, &str)]); 5] = [
-    (
-        "Requests without a key",
-        &[("Oncegate", "pass-through"), ("HAProxy", "pass-through, HAProxy"), ("nginx", "pass-through, nginx")],
-    ),
-    (
-        "First attempts: executed, with two durable commits",
-        &[
-            ("Oncegate on PostgreSQL", "first attempts, PostgreSQL"),
-            ("Oncegate on SQLite", "first attempts, SQLite"),
-            ("its two commits alone (pgbench)", "pgbench's pair"),
-        ],
-    ),
-    (
-        "First attempts, service in Node.js",
-        &[
-            ("Oncegate on PostgreSQL", "first attempts, PostgreSQL, service in Node.js"),
-            ("Oncegate on SQLite", "first attempts, SQLite, service in Node.js"),
-            ("Restate", "first attempts, Restate"),
-        ],
-    ),
-    (
-        "First attempts, service in fastify",
-        &[
-            ("Oncegate on PostgreSQL", "first attempts, PostgreSQL, fastify"),
-            ("Oncegate on SQLite", "first attempts, SQLite, fastify"),
-            ("middleware in the service, Redis", "first attempts, fastify with middleware and Redis"),
-        ],
-    ),
-    (
-        "Replays of stored responses",
-        &[
-            ("Oncegate on PostgreSQL", "replays, PostgreSQL"),
-            ("Oncegate on SQLite", "replays, SQLite"),
-            ("nginx's cache, files kept open", "cache hits, nginx"),
-            ("nginx's cache as it comes", "cache hits, nginx as it comes"),
-        ],
-    ),
-];
 
 /// A column of the table of rows: the heading, the figure, and its decimal places.
 type RowColumn = (&'static str, fn(&RowResult) -> Option<f64>, usize);
@@ -64,26 +20,28 @@ const ROW_COLUMNS: [RowColumn; 4] = [
 ];
 
 /// Formats the page: the run, the ratios, and the measured rows.
-pub fn page(results: &BenchmarkResults) -> String {
+pub fn page(name: &str, results: &BenchmarkResults) -> String {
     let BenchmarkResults { run, note, machine, rounds, seconds, minutes, .. } = results;
     let machine = machine.as_object().into_iter().flatten();
     let machine = machine.filter(|(_, value)| !value.is_null()).map(|(name, value)| match value.as_str() {
         Some(text) => format!("{name} {text}"),
         None => format!("{name} {value}"),
     });
+    let pictures =
+        charts::draw(results).into_iter().map(|(chart, _)| format!("![{}]({}.svg)\n\n", chart.title, chart.file));
     let note = note.as_ref().map_or_else(String::new, |note| format!("{note}\n\n"));
     format!(
-        "# The run of {}\n\n`make bench` writes this page and its picture from `side_by_side.json`. \
+        "# The run of {}\n\n`make bench` writes this page and its pictures from `{name}.json`. \
          [method.md](method.md) explains the rows.\n\n\
          Commit {}. Machine: {}. {rounds} rounds of {seconds} s each, {minutes} minutes in all.\n\n{note}\
-         ![Requests a second of Oncegate and other programs](side_by_side.svg)\n\n\
-         ## Ratios\n\nA ratio is the first row of its name divided by the second: the median of the rounds, with the least and the \
+         {}## Ratios\n\nA ratio is the first row of its name divided by the second: the median of the rounds, with the least and the \
          most.\nProcessor time is that of one request.\n\n{}\n\
-         ## Rows\n\n\"Program\" is the processor time of the proxy, cache or engine for a request, \"PostgreSQL\" that of its \
-         server.\n\n{}{}",
+         ## Rows\n\n\"Program\" is the processor time of the row's program for a request: the proxy, cache, engine or \
+         service, or Oncegate\nand its service where the row names both. \"PostgreSQL\" is that of its server.\n\n{}{}",
         run.date,
         run.commit,
         machine.collect::<Vec<_>>().join(", "),
+        pictures.collect::<String>(),
         check_table(results),
         row_table(results),
         notes(results),
@@ -118,17 +76,6 @@ fn format_target(target: Target) -> String {
     }
 }
 
-/// Formats a ratio or figure with three significant digits.
-pub fn short(value: f64) -> String {
-    let digits = match value.abs() {
-        0.0 | 100.0.. => 0,
-        10.0.. => 1,
-        1.0.. => 2,
-        _ => 3,
-    };
-    format!("{value:.digits$}")
-}
-
 fn row_table(results: &BenchmarkResults) -> String {
     let headings = ROW_COLUMNS.map(|(heading, ..)| heading).join(" | ");
     let marks = "---|".repeat(ROW_COLUMNS.len() + 3);
@@ -157,44 +104,20 @@ fn notes(results: &BenchmarkResults) -> String {
     if notes.is_empty() { notes } else { format!("\n{notes}") }
 }
 
-/// Draws the rates beside those of the other programs. Rows that were not measured are left out.
-pub fn picture(results: &BenchmarkResults) -> String {
-    let bar = |(label, name): &(&str, &str)| {
-        let is_row = |row: &&RowResult| row.name == *name && row.connections == PICTURE_CONNECTIONS;
-        let RoundsSummary { median, least, most } = results.rows.iter().find(is_row)?.per_second?;
-        Some(Bar {
-            label: (*label).to_owned(),
-            value: median,
-            range: Some((least, most)),
-            text: thousands(median.round() as usize),
-            is_ours: label.starts_with("Oncegate"),
-        })
-    };
-    let group = |(title, bars): &(&str, &[_])| BarGroup {
-        title: (*title).to_owned(),
-        bars: bars.iter().filter_map(bar).collect(),
-    };
-    let run = format!(
-        "{}, commit {}, one machine for all programs, {PICTURE_CONNECTIONS} connections. Each group has its own scale.",
-        results.run.date, results.run.commit
-    );
-    let reading = format!("A bar is the median of the rounds ({}), a line their range.", results.rounds);
-    let chart = BarChart {
-        title: "Requests a second: Oncegate (blue) beside other programs (grey)".to_owned(),
-        notes: vec![run, reading],
-        groups: PICTURE.iter().map(group).filter(|group| group.bars.len() > 1).collect(),
-    };
-    chart.to_svg()
+/// Writes the results into a folder under a name, with their documents.
+pub fn save(folder: &Path, name: &str, results: &BenchmarkResults) {
+    let json = serde_json::to_string_pretty(results).unwrap() + "\n";
+    for (file, text) in [(format!("{name}.json"), json)].into_iter().chain(documents(name, results)) {
+        fs::write(folder.join(file), text).unwrap();
+    }
 }
 
-/// Writes the results into a folder, with their page and their picture.
-pub fn save(folder: &Path, results: &BenchmarkResults) {
-    let json = serde_json::to_string_pretty(results).unwrap() + "\n";
-    for (name, text) in
-        [("side_by_side.json", json), ("side_by_side.md", page(results)), ("side_by_side.svg", picture(results))]
-    {
-        fs::write(folder.join(name), text).unwrap();
-    }
+/// Returns the page and the pictures of results, each with the name of its file.
+pub fn documents(name: &str, results: &BenchmarkResults) -> Vec<(String, String)> {
+    let mut documents = vec![(format!("{name}.md"), page(name, results))];
+    documents
+        .extend(charts::draw(results).into_iter().map(|(chart, picture)| (format!("{}.svg", chart.file), picture)));
+    documents
 }
 
 /// Creates and returns the benchmark's folder below the target folder.

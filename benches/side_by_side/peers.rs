@@ -1,4 +1,4 @@
-//! The peers from npm: the installation of their packages, and the check that they execute each key once.
+//! The peers from npm and PyPI: the installation of their packages, and the check that they execute each key once.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -9,28 +9,56 @@ use crate::process::find;
 use crate::request::BODY;
 use crate::{http_client, output};
 
-/// Installs the packages of a peer below the target folder, as its lock file lists them. Returns the folder, which also has
-/// the peer's own programs. No package's install script runs.
+/// Installs the packages of a peer from npm below the target folder, as its lock file lists them. Returns the folder, which also
+/// has the peer's own programs. No package's install script runs.
 pub fn install(name: &str) -> Result<PathBuf, String> {
     let npm = find("npm").ok_or("npm is not installed")?;
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/peers").join(name);
-    let folder = output::folder().join("peers").join(name);
-    let lock_of = |folder: &Path| fs::read(folder.join("package-lock.json")).ok();
-    // npm writes this file when it has installed everything.
-    let is_installed = lock_of(&folder) == lock_of(&source) && folder.join("node_modules/.package-lock.json").exists();
-    copy_files(&source, &folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    if !is_installed {
-        eprintln!("{name}: installing its packages");
-        let command = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"];
-        let output = Command::new(npm).args(command).current_dir(&folder).output();
-        let output = output.map_err(|error| format!("npm: {error}"))?;
-        if !output.status.success() {
-            // npm's first lines name the cause; a stack follows.
-            let reason = String::from_utf8_lossy(&output.stderr).lines().take(4).collect::<Vec<_>>().join(" ");
-            return Err(format!("npm ci: {}: {reason}", output.status));
-        }
+    // npm writes the second file when it has installed everything.
+    let peer = Peer::copy(name, "package-lock.json", "node_modules/.package-lock.json")?;
+    if !peer.is_installed {
+        peer.run(&npm, &["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"])?;
     }
-    Ok(folder)
+    Ok(peer.folder)
+}
+
+/// Installs a program of a peer from PyPI below the target folder, in the version that its requirements name. Returns its path.
+pub fn install_program(name: &str) -> Result<PathBuf, String> {
+    let python = find("python3").ok_or("Python is not installed")?;
+    let program = format!("venv/bin/{name}");
+    let peer = Peer::copy(name, "requirements.txt", &program)?;
+    if !peer.is_installed {
+        peer.run(&python, &["-m", "venv", "--clear", "venv"])?;
+        let options = ["--quiet", "--disable-pip-version-check", "--only-binary=:all:", "-r", "requirements.txt"];
+        peer.run(&peer.folder.join("venv/bin/pip"), &[&["install"][..], &options].concat())?;
+    }
+    Ok(peer.folder.join(program))
+}
+
+/// A peer's folder below the target folder.
+struct Peer {
+    folder: PathBuf,
+    is_installed: bool,
+}
+
+impl Peer {
+    /// Copies the peer's own files. It is installed if the list of its packages is the one that was there, and `result` is there.
+    fn copy(name: &str, list: &str, result: &str) -> Result<Self, String> {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/peers").join(name);
+        let folder = output::folder().join("peers").join(name);
+        let list_of = |folder: &Path| fs::read(folder.join(list)).ok();
+        let is_installed = list_of(&folder) == list_of(&source) && folder.join(result).exists();
+        copy_files(&source, &folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        Ok(Self { folder, is_installed })
+    }
+
+    fn run(&self, program: &Path, arguments: &[&str]) -> Result<(), String> {
+        eprintln!("{}: {} {}", self.folder.display(), program.display(), arguments.join(" "));
+        let output = Command::new(program).args(arguments).current_dir(&self.folder).output();
+        let output = output.map_err(|error| format!("{}: {error}", program.display()))?;
+        // The first lines name the cause; a stack follows.
+        let reason = || String::from_utf8_lossy(&output.stderr).lines().take(4).collect::<Vec<_>>().join(" ");
+        if output.status.success() { Ok(()) } else { Err(format!("{}: {}", program.display(), reason())) }
+    }
 }
 
 fn copy_files(source: &Path, folder: &Path) -> std::io::Result<()> {

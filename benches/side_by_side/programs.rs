@@ -1,4 +1,4 @@
-//! The compared programs: Oncegate, HAProxy and nginx, each configured for speed, and the peers, as they come.
+//! The compared programs: Oncegate, HAProxy, nginx and Caddy, each configured for speed, and the peers, as they come.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -17,12 +17,22 @@ pub fn this_program() -> String {
 
 /// Starts Oncegate with this store and this service, and defaults for everything else.
 pub fn start_oncegate(upstream: SocketAddr, store: impl Fn(&Path) -> String) -> Process {
+    Process::start(1, |home, addresses| oncegate_command(&this_program(), upstream, &store(home), addresses[0]))
+}
+
+/// Starts Oncegate from a copy of its file: it then shares no memory with the instances that already run.
+pub fn start_copied_oncegate(upstream: SocketAddr, store: &str) -> Process {
     Process::start(1, |home, addresses| {
-        let (upstream, store) = (format!("http://{upstream}"), store(home));
-        let flags = ["--upstream", &upstream, "--store", &store, "--listen", &addresses[0].to_string()];
-        let program = [&this_program(), "run", "--admin", "127.0.0.1:0"];
-        program.into_iter().chain(flags).map(str::to_owned).collect()
+        let program = home.join("oncegate");
+        std::fs::copy(this_program(), &program).unwrap();
+        oncegate_command(&program.to_string_lossy(), upstream, store, addresses[0])
     })
+}
+
+fn oncegate_command(program: &str, upstream: SocketAddr, store: &str, listen: SocketAddr) -> Vec<String> {
+    let (upstream, listen) = (format!("http://{upstream}"), listen.to_string());
+    let flags = ["--upstream", &upstream, "--store", store, "--listen", &listen];
+    [program, "run", "--admin", "127.0.0.1:0"].into_iter().chain(flags).map(str::to_owned).collect()
 }
 
 /// Starts a program of Oncegate with this store and no cache of its own, so that replays come from the store.
@@ -167,6 +177,34 @@ http {{
         let arguments = [&program, "-e", "stderr", "-p", &home.to_string_lossy(), "-c", &file];
         arguments.map(str::to_owned).to_vec()
     }))
+}
+
+/// Starts Caddy with kept connections to the service for all clients. It logs no requests as it comes.
+pub fn start_caddy(program: &Path, upstream: SocketAddr) -> Result<Process, String> {
+    Process::try_start(1, |home, addresses| {
+        let configuration = format!(
+            "{{
+  admin off
+  auto_https off
+  storage file_system {folder}
+}}
+http://:{port} {{
+  bind 127.0.0.1
+  reverse_proxy {upstream} {{
+    transport http {{
+      keepalive_idle_conns_per_host 512
+    }}
+  }}
+}}
+",
+            folder = home.display(),
+            port = addresses[0].port()
+        );
+        let file = write_file(home, "Caddyfile", &configuration);
+        let home = format!("HOME={}", home.display());
+        let command = ["env", &home, &program.to_string_lossy(), "run", "--adapter", "caddyfile", "--config", &file];
+        command.map(str::to_owned).to_vec()
+    })
 }
 
 /// Starts Oncegate for a thousand streams at once: each has a connection to the service.

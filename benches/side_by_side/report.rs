@@ -145,3 +145,14 @@ pub struct RoundsSummary {
     pub least: f64,
     pub most: f64,
 }
+
+/// Formats a ratio or figure with three significant digits.
+pub fn short(value: f64) -> String {
+    let digits = match value.abs() {
+        0.0 | 100.0.. => 0,
+        10.0.. => 1,
+        1.0.. => 2,
+        _ => 3,
+    };
+    format!("{value:.digits$}")
+}

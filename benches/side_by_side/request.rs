@@ -35,6 +35,8 @@ pub enum Load {
     Contended,
     /// Each with a key of its own, to a service with middleware.
     PeerFirst,
+    /// With known keys, to a service that keeps the responses itself.
+    PeerReplay,
     /// Each with a key of its own, to Restate's ingress.
     Invocation,
 }
@@ -44,7 +46,7 @@ impl Load {
         match self {
             Self::PassThrough => None,
             Self::First | Self::PeerFirst | Self::Invocation => Some("first"),
-            Self::Seed | Self::Replay | Self::CacheHit => Some("known"),
+            Self::Seed | Self::Replay | Self::CacheHit | Self::PeerReplay => Some("known"),
             Self::Accepted => Some("later"),
             Self::Contended => Some("twice"),
         }
@@ -65,6 +67,7 @@ impl Load {
             Self::First => status == 201 && has("\r\noncegate-status: executed\r\n"),
             Self::Replay => status == 201 && has("\r\noncegate-status: replayed\r\n"),
             Self::CacheHit => status == 201 && has("\r\nX-Cache: HIT\r\n"),
+            Self::PeerReplay => status == 201 && has("\r\nidempotent-replayed: true\r\n"),
             Self::Accepted => status == 202 && has("\r\noncegate-status: queued\r\n"),
             Self::Contended => match status {
                 201 => has("\r\noncegate-status: executed\r\n") || has("\r\noncegate-status: replayed\r\n"),
@@ -117,7 +120,7 @@ impl RequestSequence {
             }
             Load::Seed => self.sent,
             // Each connection begins at another key.
-            Load::Replay | Load::CacheHit => (self.number * 7919 + self.sent) % KNOWN_KEYS,
+            Load::Replay | Load::CacheHit | Load::PeerReplay => (self.number * 7919 + self.sent) % KNOWN_KEYS,
             Load::Contended => self.round << 48 | (self.number / 2) << 32 | self.sent,
         };
         if let Some(at) = self.digits {

@@ -1,4 +1,4 @@
-//! Requests per second: pass-through, first attempts, replays; processor time for each; memory.
+//! Requests per second: first attempts, replays; processor time for each; memory.
 
 use crate::load;
 use crate::pgbench::PgbenchPair;
@@ -14,13 +14,9 @@ const CONNECTIONS: [usize; 2] = [64, 256];
 /// The connections of the rows whose cost is the commits, which few connections cannot share.
 const FEW_CONNECTIONS: [usize; 2] = [1, 16];
 
-pub const ALONE: &str = "the service alone";
-pub const PASS: &str = "pass-through";
 pub const FIRST: &str = "first attempts, PostgreSQL";
 pub const PAIR: &str = "pgbench's pair";
 
-const PASS_HAPROXY: &str = "pass-through, HAProxy";
-const PASS_NGINX: &str = "pass-through, nginx";
 const FIRST_SQLITE: &str = "first attempts, SQLite";
 const REPLAYS: &str = "replays, PostgreSQL";
 const REPLAYS_SQLITE: &str = "replays, SQLite";
@@ -29,8 +25,6 @@ const CACHE_HITS_AS_IT_COMES: &str = "cache hits, nginx as it comes";
 
 /// The way in which a row is measured.
 enum Measurement<'s> {
-    /// Requests to the benchmark's own service.
-    Service,
     Requests(Endpoint, Load),
     /// First attempts, with PostgreSQL's processor time.
     FirstAttempts(Endpoint),
@@ -70,14 +64,7 @@ fn subjects(testbed: &Testbed) -> Result<Vec<(&'static str, Measurement<'_>)>, S
     let (shared, embedded) = (testbed.shared.endpoint(0), testbed.embedded.endpoint(0));
     load::seed_known_keys(shared.address)?;
     load::seed_known_keys(embedded.address)?;
-    let mut subjects = vec![(ALONE, Measurement::Service), (PASS, Measurement::Requests(shared, Load::PassThrough))];
-    if let Some(haproxy) = &testbed.haproxy {
-        subjects.push((PASS_HAPROXY, Measurement::Requests(haproxy.endpoint(0), Load::PassThrough)));
-    }
-    if let Some(nginx) = &testbed.nginx {
-        subjects.push((PASS_NGINX, Measurement::Requests(nginx.endpoint(0), Load::PassThrough)));
-    }
-    subjects.push((FIRST, Measurement::FirstAttempts(shared)));
+    let mut subjects = vec![(FIRST, Measurement::FirstAttempts(shared))];
     if let Some(pair) = &testbed.pair {
         subjects.push((PAIR, Measurement::Pairs(pair)));
     }
@@ -94,14 +81,6 @@ fn subjects(testbed: &Testbed) -> Result<Vec<(&'static str, Measurement<'_>)>, S
 }
 
 fn compare(report: &mut BenchmarkReport) {
-    for connections in CONNECTIONS {
-        let meaning = "Requests without a key a second, beside a proxy that only forwards.";
-        report.compare((PASS, PASS_HAPROXY), connections, Column::Rate, AtLeast(1.0), meaning);
-        report.compare((PASS, PASS_NGINX), connections, Column::Rate, Target::None, meaning);
-        let meaning = "The processor time that the other proxy takes to forward a request, in units of Oncegate's.";
-        report.compare((PASS_HAPROXY, PASS), connections, Column::Program, AtLeast(1.0), meaning);
-        report.compare((PASS_NGINX, PASS), connections, Column::Program, Target::None, meaning);
-    }
     let targets = [(1, Target::None), (16, Target::None), (64, AtLeast(2.0)), (256, AtLeast(3.0))];
     for (connections, target) in targets {
         let meaning = "First attempts a second, beside the same two commits written by the service itself.";
@@ -141,10 +120,6 @@ fn measure(
 ) -> Result<(), String> {
     let length = testbed.options.length();
     match how {
-        Measurement::Service => {
-            let round = load::run_closed(&[testbed.upstream], Load::PassThrough, connections, length)?;
-            report.add_round(name, connections, &round);
-        }
         Measurement::Requests(endpoint, load) => {
             testbed.run_load(&[*endpoint], *load, connections, report, name)?;
         }

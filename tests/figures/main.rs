@@ -8,6 +8,8 @@ mod bar_chart;
 mod run_stamp;
 mod torture_results;
 
+#[path = "../../benches/side_by_side/charts.rs"]
+mod charts;
 #[path = "../../benches/side_by_side/output.rs"]
 #[allow(dead_code, reason = "the benchmark needs more of it")]
 mod output;
@@ -45,8 +47,16 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn read_benchmark(folder: &Path) -> BenchmarkResults {
-    serde_json::from_str(&read(&folder.join("side_by_side.json"))).unwrap()
+fn read_benchmark(folder: &Path, name: &str) -> BenchmarkResults {
+    serde_json::from_str(&read(&folder.join(format!("{name}.json")))).unwrap()
+}
+
+/// The stored runs of the benchmark with their names: `side_by_side` has all parts but those that ran again later.
+fn stored_benchmarks() -> BTreeMap<String, BenchmarkResults> {
+    let files = fs::read_dir(benchmark_folder()).unwrap().map(|entry| entry.unwrap().path());
+    let files = files.filter(|file| file.extension().is_some_and(|ending| ending == "json"));
+    let names = files.map(|file| file.file_stem().unwrap().to_string_lossy().into_owned());
+    names.map(|name| (name.clone(), read_benchmark(&benchmark_folder(), &name))).collect()
 }
 
 /// Three rounds of two rows and their ratio.
@@ -86,8 +96,8 @@ fn torture_result(store: &str, kills: usize) -> TortureResult {
 fn a_small_benchmark_is_written_in_the_format_of_the_stored_one() {
     let folder = tempfile::tempdir().unwrap();
     let results = BenchmarkResults::new(&small_report(), json!({ "cores": 2 }), 3, 2, 1);
-    output::save(folder.path(), &results);
-    assert_eq!(read_benchmark(folder.path()), results);
+    output::save(folder.path(), "side_by_side", &results);
+    assert_eq!(read_benchmark(folder.path(), "side_by_side"), results);
     let json: serde_json::Value = serde_json::from_str(&read(&folder.path().join("side_by_side.json"))).unwrap();
     assert_eq!(json["checks"][0]["target"], json!({ "at_least": 2.0 }));
     assert_eq!(json["checks"][1]["result"], json!(null));
@@ -107,6 +117,8 @@ fn a_small_benchmark_is_written_in_the_format_of_the_stored_one() {
     let picture = read(&folder.path().join("side_by_side.svg"));
     assert_eq!((picture.matches("class=\"ours\"").count(), picture.matches("class=\"other\"").count()), (1, 1));
     assert!(picture.contains(">11,214</text>") && picture.contains("prefers-color-scheme: dark"), "{picture}");
+    assert!(page.contains("(side_by_side.svg)") && !page.contains("(proxies.svg)"), "{page}");
+    assert!(!folder.path().join("proxies.svg").exists(), "a picture without a bar");
 }
 
 #[test]
@@ -132,24 +144,38 @@ fn a_run_with_faults_takes_the_place_of_the_earlier_one_on_its_store() {
 #[test]
 #[ignore = "writes files of the tree: make docs-write"]
 fn write_the_documents_of_the_stored_results() {
-    output::save(&benchmark_folder(), &read_benchmark(&benchmark_folder()));
+    for (name, results) in stored_benchmarks() {
+        output::save(&benchmark_folder(), &name, &results);
+    }
     torture_results::write_documents(&long_runs_folder());
 }
 
 #[test]
 fn the_stored_tables_and_pictures_are_those_of_the_stored_results() {
-    let benchmark = read_benchmark(&benchmark_folder());
     let torture = torture_results::read(&long_runs_folder()).unwrap();
-    for (file, expected) in [
-        (benchmark_folder().join("side_by_side.md"), output::page(&benchmark)),
-        (benchmark_folder().join("side_by_side.svg"), output::picture(&benchmark)),
+    let mut expected = vec![
         (long_runs_folder().join("torture-table.md"), torture_results::page(&torture)),
         (long_runs_folder().join("torture.svg"), torture_results::picture(&torture)),
-    ] {
-        assert!(read(&file) == expected, "{} is not of its results: make docs-write", file.display());
+    ];
+    for (name, results) in stored_benchmarks() {
+        let documents = output::documents(&name, &results).into_iter();
+        expected.extend(documents.map(|(file, text)| (benchmark_folder().join(file), text)));
     }
-    let bars = output::picture(&benchmark).matches("class=\"range\"").count();
-    assert_eq!(bars, 16, "the stored benchmark has not all rows of the picture");
+    let mut bars = BTreeMap::new();
+    for (file, text) in expected {
+        assert!(read(&file) == text, "{} is not of its results: make docs-write", file.display());
+        let name = file.file_stem().unwrap().to_string_lossy().into_owned();
+        if file.extension().is_some_and(|ending| ending == "svg") && !name.starts_with("torture") {
+            assert_eq!(
+                bars.insert(name, text.matches("class=\"value\"").count()),
+                None,
+                "two runs have {}",
+                file.display()
+            );
+        }
+    }
+    let all = [("in_service", 15), ("proxies", 8), ("side_by_side", 13), ("steady", 11)];
+    assert_eq!(bars, all.map(|(name, count)| (name.to_owned(), count)).into(), "the stored runs have not all bars");
 }
 
 #[test]
@@ -159,7 +185,10 @@ fn the_stored_results_are_of_the_commits_that_are_listed() {
         let line = format!("{target} {date} {commit}");
         assert!(commits.lines().any(|listed| listed == line), "tests/long-runs/commits has not {line}");
     };
-    is_listed("bench", &read_benchmark(&benchmark_folder()).run);
+    for (name, results) in stored_benchmarks() {
+        let target = if name == "side_by_side" { "bench".to_owned() } else { format!("bench-{name}") };
+        is_listed(&target, &results.run);
+    }
     for result in torture_results::read(&long_runs_folder()).unwrap() {
         is_listed(&format!("torture-{}", result.store.to_lowercase().replace("postgresql", "postgres")), &result.run);
     }
@@ -183,24 +212,30 @@ fn table(document: &str, heading: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn every_figure_of_the_table_of_benchmarks_is_a_figure_of_the_stored_run() {
-    let measured = numbers(&read(&benchmark_folder().join("side_by_side.md")));
-    for row in table("BENCHMARKS.md", "| question | ") {
+fn every_figure_of_the_tables_of_figures_is_a_figure_of_a_stored_run() {
+    let pages = stored_benchmarks().into_keys().map(|name| read(&benchmark_folder().join(format!("{name}.md"))));
+    let measured: BTreeSet<_> = pages.flat_map(|page| numbers(&page)).collect();
+    let tables = [
+        ("BENCHMARKS.md", "| question | "),
+        ("docs/comparison.md", "| connections | "),
+        ("docs/comparison.md", "| 1,000 a second | "),
+    ];
+    for row in tables.iter().flat_map(|(document, heading)| table(document, heading)) {
         let (question, cells) = row.split_first().unwrap();
         let figures: Vec<_> = cells.iter().flat_map(|cell| numbers(cell)).collect();
         assert!(!figures.is_empty(), "{question}");
         for figure in figures {
-            assert!(measured.contains(&figure), "{question}: {figure} is not in benches/results/side_by_side.md");
+            assert!(measured.contains(&figure), "{question}: {figure} is in no page of benches/results");
         }
     }
 }
 
 #[test]
 fn every_figure_of_the_comparison_is_a_figure_of_the_stored_run() {
-    let checks = read_benchmark(&benchmark_folder()).checks;
+    let checks: Vec<_> = stored_benchmarks().into_values().flat_map(|results| results.checks).collect();
     for row in table("docs/comparison.md", "| ratio | last run |") {
         let check = checks.iter().find(|check| check.name == row[0]).unwrap_or_else(|| panic!("{row:?}"));
-        assert_eq!(row[1], output::short(check.result.unwrap().median), "{row:?}");
+        assert_eq!(row[1], report::short(check.result.unwrap().median), "{row:?}");
     }
 }
 
