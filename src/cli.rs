@@ -98,7 +98,7 @@ enum Command {
     ///
     /// With a COMMAND, each run of it is one operation, and its exit code says what the client believes:
     ///
-    ///     oncegate conform http://127.0.0.1:3000 -- ./pay-once
+    ///   oncegate conform http://127.0.0.1:3000 -- ./pay-once
     ///
     /// Without one, the link runs until Ctrl-C. The exit code is 0 if all expectations hold, 1 if one is `broken` or `cannot tell`,
     /// and 69 if the service cannot be reached.

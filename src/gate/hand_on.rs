@@ -163,8 +163,9 @@ impl HandOn {
                 let cause = UnknownCause::Stopped(stop, pieces.received);
                 self.context.with_trace(|trace| trace.note_unknown(cause));
                 self.context.note_status(OncegateStatus::Unknown);
-                tracing::warn!(route = %self.route.name, %cause, "a response stopped within its body; the outcome is unknown");
                 let (lease, entry) = attempt.into_parts();
+                tracing::warn!(record = %self.record, route = %self.route.name, attempt = lease.attempt, %cause,
+                    "a response stopped within its body; the outcome is unknown");
                 // The writer is dropped after that, and its clients are cut.
                 persist(&self.instance, attempt_end::unknown(lease, &self.route, cause), entry).await;
                 return;

@@ -239,6 +239,21 @@ async fn events_go_to_a_queue_with_confirmation_and_wait_while_the_broker_is_awa
 }
 
 #[tokio::test]
+async fn an_exchange_gets_the_types_that_are_wanted() {
+    let Some(broker) = rabbitmq::shared().await else { return };
+    let (exchange, queue) = broker.exchange().await;
+    let amqp = format!("amqp = {:?}\nexchange = {exchange:?}\ntypes = [\"unknown\"]", broker.url());
+    let world = world(Store::sqlite(), &sink(&amqp)).await;
+    world.pay("k-1").send().await;
+    world.upstream.then(Answer::reset());
+    world.pay("k-2").send().await;
+    let message = queue.next().await;
+    assert_eq!(message.routing_key.as_str(), "oncegate.key.unknown");
+    let event: Value = serde_json::from_slice(&message.data).unwrap();
+    assert_eq!(summary(&event), pair("unknown", "k-2"));
+}
+
+#[tokio::test]
 async fn events_go_to_a_topic_with_the_record_as_their_key() {
     for broker in [KafkaBroker::tansu().await, KafkaBroker::mock().await] {
         let Some(broker) = broker else { return };

@@ -24,7 +24,7 @@ async fn a_broker_that_is_killed_during_attempts_and_comes_back_executes_no_reco
         kafka.broker.ask(json!(["kill"])).await;
         if kill == 0 {
             kafka.world.proxy.wait_for_log("records cannot be read at the moment").await;
-            assert_eq!(kafka.state().await["connected"], false);
+            eventually(TEST_TIMEOUT, async || (kafka.state().await["connected"] == false).then_some(())).await;
             hold.release();
             kafka.world.upstream.answer_all(Answer::status(201).takes(Duration::from_millis(20)));
         }
