@@ -18,7 +18,6 @@ use crate::instance::Instance;
 use crate::instance::event_states::EventSinkState;
 use message::EventMessage;
 use oncegate_config::{Config, EventSink, Word};
-
 use oncegate_machine::jitter::jittered;
 use oncegate_store::{
     ClaimEventsParams, EndEventsParams, EventRoute, EventSinkParams, KeyEvent, PostponedEvent,
@@ -122,6 +121,8 @@ struct Publisher {
     state: Arc<EventSinkState>,
     /// The failures of the sink as a whole, one after the other.
     failures: u32,
+    /// Whether the last failure was that of a connection: then the next one that opens ends it, also without an event.
+    is_disconnected: bool,
     /// The time of the last count.
     counted: Option<Instant>,
 }
@@ -130,7 +131,7 @@ impl Publisher {
     fn new(instance: Arc<Instance>, sink: Arc<EventSink>, trust: &Trust) -> Self {
         let receiver = EventReceiver::new(&sink.target, trust, &instance.upstream_slots);
         let state = instance.observability.metrics.events.add(&sink);
-        Self { instance, sink, receiver, state, failures: 0, counted: None }
+        Self { instance, sink, receiver, state, failures: 0, is_disconnected: false, counted: None }
     }
 
     async fn run(mut self, stop: CancellationToken) {
@@ -160,8 +161,12 @@ impl Publisher {
     /// Publishes the events that are due. Returns the pause before the next look; none where there may be more.
     async fn publish_batch(&mut self) -> Result<Option<Duration>, StoreError> {
         // Before they are claimed: an outage makes no claim last longer.
-        if let Err(cause) = self.receiver.connect().await {
-            return Ok(self.note_failure(Some(cause)));
+        let connected = self.receiver.connect().await;
+        let was_disconnected = std::mem::replace(&mut self.is_disconnected, connected.is_err());
+        match connected {
+            Err(cause) => return Ok(self.note_failure(Some(cause))),
+            Ok(()) if was_disconnected => drop(self.note_failure(None)),
+            Ok(()) => {}
         }
         let (service, sink) = (Arc::clone(&self.instance.config.service), Arc::clone(&self.sink.name));
         let limit = if self.sink.body { BATCH_WITH_BODIES } else { BATCH };
@@ -222,7 +227,7 @@ impl Publisher {
         Some(doubled(self.failures, PAUSE_CAP))
     }
 
-    /// What becomes of an event that was not published while others could be.
+    /// Postpones an event that was not published while others could be, or makes it dead.
     fn postpone(&self, event: &KeyEvent, note: String) -> PostponedEvent {
         let waited = self.instance.store_clock.now().duration_since(event.since).unwrap_or_default();
         let is_late = waited >= self.sink.give_up_after && !self.instance.store_clock.view().has_skipped_time();

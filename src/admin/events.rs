@@ -12,7 +12,7 @@ use oncegate_config::Word;
 use oncegate_domain::rfc3339;
 use oncegate_store::EventSinkParams;
 
-/// What is asked.
+/// A question about events, or a requeue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventMethod {
     /// The sinks, with their waiting and dead events.

@@ -52,7 +52,7 @@ pub struct EventSinkView {
 }
 
 impl EventStates {
-    /// Adds a publisher, until its state is dropped.
+    /// Adds a publisher in place of an earlier one of its sink, until its state is dropped.
     pub fn add(&self, sink: &EventSink) -> Arc<EventSinkState> {
         let view = EventSinkView {
             sink: sink.name.to_string(),
@@ -68,7 +68,8 @@ impl EventStates {
         };
         let state = Arc::new(EventSinkState(Mutex::new(view)));
         let mut states = self.0.lock();
-        states.retain(|state| state.strong_count() > 0);
+        // An earlier publisher of the sink may be ending its last batch: a scrape has one series for each sink.
+        states.retain(|state| state.upgrade().is_some_and(|state| *state.0.lock().sink != *sink.name));
         states.push(Arc::downgrade(&state));
         state
     }

@@ -298,7 +298,7 @@ fn resolve_path(
 }
 
 /// Parses a name of the broker's; `None` for an empty text.
-fn parse_name(text: &str) -> Result<Option<Box<str>>, String> {
+pub(super) fn parse_name(text: &str) -> Result<Option<Box<str>>, String> {
     match text.len() {
         0 => Ok(None),
         1..=NAME_BYTES_MAX => Ok(Some(text.into())),

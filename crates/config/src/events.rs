@@ -8,7 +8,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::uri::PathAndQuery;
 
-use super::broker::{Broker, NAME_BYTES_MAX};
+use super::broker::Broker;
+use super::consumers::parse_name;
 use super::kafka_cluster::{KafkaCluster, SaslMechanism, parse_topic};
 use super::options::options;
 use super::reader::Section;
@@ -19,7 +20,7 @@ use super::words::{Word, words};
 use oncegate_domain::macros::debug_as_display;
 
 words! {
-    /// What happened to a key.
+    /// The type of an event: the change of a key.
     pub enum EventType {
         /// It has a response, which is stored.
         Completed = "completed",
@@ -33,7 +34,7 @@ words! {
 }
 
 words! {
-    /// How an event names the key.
+    /// The form of the key in an event.
     pub enum EventKey {
         /// As the client sent it.
         Plain = "plain",
@@ -51,7 +52,7 @@ pub struct EventSink {
     pub routes: Vec<Arc<str>>,
     /// The events; one type at least.
     pub types: Vec<EventType>,
-    /// How they name the key.
+    /// The form of the key in them.
     pub key: EventKey,
     /// Whether they have the stored response's body.
     pub body: bool,
@@ -159,9 +160,9 @@ options! {
         /// a RabbitMQ broker, as `amqp://user:password@host:5672/vhost`, or `amqps://` for TLS
         amqp: Text = "" => Option<Broker>, optional_concealed(Broker::parse);
         /// the exchange of RabbitMQ; empty for the default exchange, whose routing key is a queue's name
-        exchange: Text = "" => Box<str>, parsed(parse_name);
+        exchange: Text = "" => Option<Box<str>>, parsed(parse_name);
         /// the routing key; empty for the event's type, such as `oncegate.key.completed`
-        routing_key: Text = "" => Box<str>, parsed(parse_name);
+        routing_key: Text = "" => Option<Box<str>>, parsed(parse_name);
         /// a topic of Kafka
         kafka: Table(EventKafkaOptions::KEYS) = {};
     }
@@ -276,11 +277,11 @@ fn read_target(section: &Section<'_>, options: &EventOptions) -> Option<EventTar
                 return is_empty("is no URL of a broker: write `amqp://user:password@host:5672/vhost`");
             };
             let (exchange, routing_key) = (options.exchange.clone(), options.routing_key.clone());
-            if exchange.is_empty() && routing_key.is_empty() {
+            if exchange.is_none() && routing_key.is_none() {
                 section.missing("exchange", "is missing: write `exchange`, or the name of a queue as `routing_key`");
                 return None;
             }
-            Some(EventTarget::Amqp { broker, exchange, routing_key: Some(routing_key).filter(|key| !key.is_empty()) })
+            Some(EventTarget::Amqp { broker, exchange: exchange.unwrap_or_default(), routing_key })
         }
         _ => read_topic(&section.table("kafka")).map(EventTarget::Kafka),
     }
@@ -320,12 +321,5 @@ fn parse_secret(text: &str) -> Result<WebhookSecret, String> {
         _ => Err("is no secret of the Standard Webhooks: `whsec_` and 24 to 64 bytes in base64; `echo whsec_$(openssl rand -base64 32)` \
                   makes one"
             .into()),
-    }
-}
-
-fn parse_name(text: &str) -> Result<Box<str>, String> {
-    match text.len() {
-        0..=NAME_BYTES_MAX => Ok(text.into()),
-        _ => Err("is longer than any name that a broker has: 255 bytes".into()),
     }
 }

@@ -25,9 +25,9 @@ struct Event {
     tries: u8,
 }
 
-/// What a publisher does with the event that it has claimed, at which try.
+/// A publisher, with the event that it has claimed and the number of its try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Publisher {
+enum PublisherStep {
     Idle,
     Claimed(usize, u8),
     Taken(usize, u8),
@@ -35,18 +35,18 @@ enum Publisher {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct State {
+struct PublicationState {
     /// `None` once it is deleted.
     events: [Option<Event>; EVENTS],
-    publishers: [Publisher; PUBLISHERS],
+    publishers: [PublisherStep; PUBLISHERS],
     /// The first copies, in the order in which they came.
     received: Vec<usize>,
 }
 
-impl State {
+impl PublicationState {
     fn first() -> Self {
         let event = Event { is_claimed: false, tries: 0 };
-        Self { events: [Some(event); EVENTS], publishers: [Publisher::Idle; PUBLISHERS], received: Vec::new() }
+        Self { events: [Some(event); EVENTS], publishers: [PublisherStep::Idle; PUBLISHERS], received: Vec::new() }
     }
 
     fn with(&self, change: impl FnOnce(&mut Self)) -> Self {
@@ -69,30 +69,35 @@ impl State {
         for (place, publisher) in self.publishers.iter().enumerate() {
             let becomes = |publisher| self.with(|state| state.publishers[place] = publisher);
             match *publisher {
-                Publisher::Idle => next.extend(self.claims(place, without)),
-                Publisher::Claimed(number, tries) => {
+                PublisherStep::Idle => next.extend(self.claims(place, without)),
+                PublisherStep::Claimed(number, tries) => {
                     let taken = self.with(|state| {
                         if !state.received.contains(&number) {
                             state.received.push(number);
                         }
-                        state.publishers[place] = Publisher::Taken(number, tries);
+                        state.publishers[place] = PublisherStep::Taken(number, tries);
                     });
                     // The receiver has it and the publisher does not learn it, or it never came.
-                    let unknown = taken.with(|state| state.publishers[place] = Publisher::Failed(number, tries));
-                    next.extend([taken, unknown, becomes(Publisher::Failed(number, tries)), becomes(Publisher::Idle)]);
+                    let unknown = taken.with(|state| state.publishers[place] = PublisherStep::Failed(number, tries));
+                    next.extend([
+                        taken,
+                        unknown,
+                        becomes(PublisherStep::Failed(number, tries)),
+                        becomes(PublisherStep::Idle),
+                    ]);
                 }
-                Publisher::Taken(number, _) => {
-                    next.push(becomes(Publisher::Idle).with(|state| state.events[number] = None));
-                    next.push(becomes(Publisher::Idle));
+                PublisherStep::Taken(number, _) => {
+                    next.push(becomes(PublisherStep::Idle).with(|state| state.events[number] = None));
+                    next.push(becomes(PublisherStep::Idle));
                 }
-                Publisher::Failed(number, tries) => {
+                PublisherStep::Failed(number, tries) => {
                     let is_own = |event: &Event| event.tries == tries;
-                    next.push(becomes(Publisher::Idle).with(|state| {
+                    next.push(becomes(PublisherStep::Idle).with(|state| {
                         if let Some(event) = state.events[number].as_mut().filter(|event| is_own(event)) {
                             event.is_claimed = false;
                         }
                     }));
-                    next.push(becomes(Publisher::Idle));
+                    next.push(becomes(PublisherStep::Idle));
                 }
             }
         }
@@ -108,7 +113,7 @@ impl State {
             self.with(|state| {
                 let Some(event) = &mut state.events[number] else { return };
                 (event.is_claimed, event.tries) = (true, event.tries + 1);
-                state.publishers[place] = Publisher::Claimed(number, event.tries);
+                state.publishers[place] = PublisherStep::Claimed(number, event.tries);
                 if without == Some(Rule::DeleteAfterSending) {
                     state.events[number] = None;
                 }
@@ -120,7 +125,7 @@ impl State {
     fn has_lost_one(&self) -> bool {
         let is_gone = |number: usize| self.events[number].is_none() && !self.received.contains(&number);
         let holds =
-            |number| self.publishers.iter().any(|one| matches!(one, Publisher::Claimed(of, _) if *of == number));
+            |number| self.publishers.iter().any(|one| matches!(one, PublisherStep::Claimed(of, _) if *of == number));
         (0..EVENTS).any(|number| is_gone(number) && !holds(number))
     }
 }
@@ -129,27 +134,27 @@ impl State {
 struct Publication(Option<Rule>);
 
 impl Model for Publication {
-    type State = State;
+    type State = PublicationState;
     /// The state after a step.
-    type Action = State;
+    type Action = PublicationState;
 
-    fn init_states(&self) -> Vec<State> {
-        vec![State::first()]
+    fn init_states(&self) -> Vec<PublicationState> {
+        vec![PublicationState::first()]
     }
 
-    fn actions(&self, state: &State, next: &mut Vec<State>) {
+    fn actions(&self, state: &PublicationState, next: &mut Vec<PublicationState>) {
         next.extend(state.next(self.0));
     }
 
-    fn next_state(&self, _: &State, next: State) -> Option<State> {
+    fn next_state(&self, _: &PublicationState, next: PublicationState) -> Option<PublicationState> {
         Some(next)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always(IN_ORDER, |_, state: &State| state.received.is_sorted()),
-            Property::always(NONE_IS_LOST, |_, state: &State| !state.has_lost_one()),
-            Property::sometimes("all are published", |_, state: &State| state.events == [None; EVENTS]),
+            Property::always(IN_ORDER, |_, state: &PublicationState| state.received.is_sorted()),
+            Property::always(NONE_IS_LOST, |_, state: &PublicationState| !state.has_lost_one()),
+            Property::sometimes("all are published", |_, state: &PublicationState| state.events == [None; EVENTS]),
         ]
     }
 }

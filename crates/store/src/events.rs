@@ -84,7 +84,7 @@ fn read_response(row: &impl RowReader) -> Result<Option<Arc<StoredResponse>>, Co
     Ok(Some(Arc::new(StoredResponse::decode(status, &fields, row.read("body")?)?)))
 }
 
-/// What became of a claimed event that was not published.
+/// A claimed event that was not published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostponedEvent {
     /// The event.

@@ -357,7 +357,7 @@ impl Assignment {
         self.partitions.get(partition)?.settled_before()
     }
 
-    /// What the records do at this time.
+    /// The counts of the records at this time.
     pub(super) fn counts(&self, now: Instant) -> RecordCounts {
         let read_at = |records: &'_ PartitionRecords| records.unsettled.values().map(|record| record.read_at).min();
         let oldest = self.partitions.values().filter_map(read_at).min();
