@@ -311,7 +311,7 @@ fn start_workers(
             let (listener, drain_signals) = (listener.try_clone()?, drain_signals.for_worker());
             let (live, connections) = (live.clone(), Arc::clone(connections));
             start_worker(format!("worker-{number}"), instance, async move |instance| {
-                store::reply::open_reply_queue();
+                store::reply::open_reply_queue(number);
                 let listener = match TcpListener::from_std(listener) {
                     Ok(listener) => listener,
                     Err(error) => return tracing::error!(%error, "a worker cannot accept connections"),

@@ -15,7 +15,7 @@ use crate::seeded_random::SeededRandom;
 use crate::service::Service;
 
 /// The default of `max_connections`.
-const CONNECTIONS_MAX: usize = 8;
+const CONNECTIONS_MAX: usize = 10;
 
 /// The number of files and sessions that a proxy has open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

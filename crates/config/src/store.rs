@@ -27,7 +27,7 @@ options! {
         /// `sqlite:PATH`, `postgres://…` or `memory:`
         url: Text = "sqlite:oncegate.db" => StoreLocation, made(read_url);
         /// the most connections to PostgreSQL
-        max_connections: Integer = 8 => usize, integer(STORE_CONNECTIONS_MIN..=CONNECTIONS_MAX, CONNECTIONS_WHY);
+        max_connections: Integer = 10 => usize, integer(STORE_CONNECTIONS_MIN..=CONNECTIONS_MAX, CONNECTIONS_WHY);
         /// for any one store operation
         timeout: Duration = "2s" => Duration, duration_above_zero();
         /// bring an old schema up to date at start, rather than refuse it

@@ -88,13 +88,13 @@ pub(super) struct Postgres {
 pub(super) async fn open_unprepared(url: &PostgresUrl, settings: &StoreSettings) -> Result<Postgres, OpenError> {
     let server = PgServer::open(url, settings.timeout).await?;
     let pools = PgPools::new(&server, settings.max_connections)?;
-    let PgPools { begin, settle, replay, .. } = &pools;
+    let PgPools { begin, settle, replay, workers, .. } = &pools;
     Ok(Postgres {
-        reserve: Batcher::open(begin, LANES),
+        reserve: Batcher::open(begin, LANES).beside(workers),
         take_over: Batcher::open(begin, LANES),
-        find: Lookups::open(begin, LANES, replay),
+        find: Lookups::open(begin, LANES, replay).beside(workers),
         enqueue: Batcher::open(begin, LANES),
-        settle: Batcher::open(settle, LANES),
+        settle: Batcher::open(settle, LANES).beside(workers),
         find_settled: Lookups::open(settle, 1, settle),
         restore: Batcher::open(settle, 1),
         extend: Batcher::open(settle, 1),

@@ -3,7 +3,7 @@
 //! Each thread that serves requests sleeps in its own runtime, and waking it from outside is a system call. So all
 //! replies for one thread go through one queue: however many arrive while the thread wakes up, it is woken once.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -14,6 +14,7 @@ type ReplyEnvelope = Box<dyn FnOnce() + Send>;
 
 thread_local! {
     static REPLY_QUEUE: OnceCell<mpsc::UnboundedSender<ReplyEnvelope>> = const { OnceCell::new() };
+    static WORKER: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 /// The sending end of one reply.
@@ -23,9 +24,11 @@ pub struct ReplySender<A> {
     queue: Option<mpsc::UnboundedSender<ReplyEnvelope>>,
 }
 
-/// Makes all replies for this thread go through one queue from now on. To be called once on each thread that has a
-/// runtime of its own, within that runtime; without it, each reply wakes its receiver by itself.
-pub fn open_reply_queue() {
+/// Makes all replies for this thread go through one queue from now on, and lets calls of a request that is alone go out on this
+/// thread. To be called once on each thread that serves requests, within its runtime; without it, each reply wakes its receiver by
+/// itself. The workers' numbers begin at 0.
+pub fn open_reply_queue(worker: usize) {
+    WORKER.set(Some(worker));
     let (queue, mut deliveries) = mpsc::unbounded_channel::<ReplyEnvelope>();
     if REPLY_QUEUE.with(|own| own.set(queue)).is_err() {
         return;
@@ -36,6 +39,11 @@ pub fn open_reply_queue() {
             some.drain(..).for_each(|deliver| deliver());
         }
     });
+}
+
+/// The number of this thread among those that serve requests.
+pub(crate) fn current_worker() -> Option<usize> {
+    WORKER.get()
 }
 
 /// A channel to this thread for one reply.
@@ -80,7 +88,7 @@ mod tests {
 
         let runtime_with_queue = runtime();
         let (sender, answer) = runtime_with_queue.block_on(async {
-            open_reply_queue();
+            open_reply_queue(0);
             channel()
         });
         assert!(sender.queue.is_some(), "replies go through the queue");

@@ -46,7 +46,7 @@ async fn lock_audit_log(database: &TestDatabase) -> Client {
 
 #[tokio::test]
 async fn a_slow_page_delays_no_sweep_heartbeat_settlement_or_report() {
-    for max_connections in [6, 8, 9] {
+    for max_connections in [6, 8, 10, 12] {
         let store = Store::postgres().await;
         let Store::Postgres(database) = &store else { unreachable!("it is PostgreSQL") };
         let (database, client) = (database.clone(), database.client().await);
@@ -81,6 +81,43 @@ async fn a_slow_page_delays_no_sweep_heartbeat_settlement_or_report() {
         assert!(!page.is_finished(), "the page waits all the time");
         holder.batch_execute("rollback").await.unwrap();
         assert_eq!(page.await.unwrap().unwrap().status, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_alone_is_reserved_and_settled_on_its_workers_own_connection_and_survives_its_end() {
+    for (max_connections, has_own) in [(8, false), (10, true)] {
+        let store = Store::postgres().await;
+        let Store::Postgres(database) = &store else { unreachable!("it is PostgreSQL") };
+        let client = database.client().await;
+        let world = World::with(store, |setup| {
+            setup.store(&format!("max_connections = {max_connections}")).route(&route("pay", ""))
+        })
+        .await;
+        // The newest statement of a connection that settles, too, is a settlement.
+        let newest = async |function: &str, since: f64| {
+            let sessions = format!(
+                "select count(*) from pg_stat_activity
+                  where datname = current_database() and query like '%.{function}\\_%'
+                    and extract(epoch from query_start) > {since}"
+            );
+            number(&client, &sessions).await
+        };
+        let pay = async |key: String| assert_eq!(world.pay(&key).send().await.oncegate_status(), Some("executed"));
+        for n in 0..10 {
+            pay(format!("before-{n}")).await;
+        }
+        for n in 0..3 {
+            let since =
+                client.query_one("select extract(epoch from clock_timestamp())::float8", &[]).await.unwrap().get(0);
+            pay(format!("k-{n}")).await;
+            assert_eq!(newest("reserve", since).await == 0, has_own, "{max_connections}");
+            assert!(newest("settle", since).await > 0, "{max_connections}");
+            let settling = "select pg_terminate_backend(pid) from pg_stat_activity
+                             where datname = current_database() and query like '%.settle\\_%' and pid <> pg_backend_pid()";
+            client.query(settling, &[]).await.unwrap();
+        }
+        assert_eq!(world.upstream.executed().len(), 13);
     }
 }
 

@@ -1,5 +1,5 @@
 //! Batching of calls. A lane takes all requests that wait for one kind of call, sends them in one transaction, and answers
-//! each caller.
+//! each caller. A request beside which no other waits needs no lane: its worker sends it on a connection of its own.
 
 use std::mem;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::client::PgClient;
 use super::connect::{PgConnection, PgPool};
 use super::failure::PgFailure;
 use crate::batch::{BatchQueue, Batchable, JOBS_MAX};
-use crate::reply::{self, ReplySender};
+use crate::reply::{self, ReplySender, current_worker};
 use oncegate_domain::ids::RecordId;
 
 /// The number of times that a batch is sent again after a conflict. In READ COMMITTED, with rows locked in one order, none is
@@ -66,7 +66,14 @@ impl<S: BatchStatement> Batchable for PendingCall<S> {
 }
 
 /// The queue for requests of one kind, with its lanes, which end when it is dropped.
-pub(super) struct Batcher<S: BatchStatement>(Arc<BatcherState<S>>);
+pub(super) struct Batcher<S: BatchStatement> {
+    state: Arc<BatcherState<S>>,
+    /// The workers' own connections; none for calls that always go through a lane.
+    workers: WorkerPools,
+}
+
+/// A pool of one connection for each of the first workers, on that worker's runtime.
+pub(super) type WorkerPools = Arc<[PgPool]>;
 
 struct BatcherState<S: BatchStatement> {
     queue: BatchQueue<PendingCall<S>>,
@@ -91,12 +98,31 @@ impl<S: BatchStatement> Batcher<S> {
                 }
             }
         });
-        Self(state)
+        Self { state, workers: Arc::default() }
+    }
+
+    /// Lets a request that is alone go out on its worker's own connection: a lane is on another thread, and each way there and back
+    /// wakes a thread that sleeps.
+    // See docs/decisions/0010-batch-without-a-timer.md.
+    pub fn beside(mut self, workers: &WorkerPools) -> Self {
+        self.workers = Arc::clone(workers);
+        self
     }
 
     /// Executes a request together with others that wait now.
     pub async fn call(&self, request: S, deadline: Instant) -> Result<S::Answer, PgFailure> {
-        call(&self.0.queue, request, deadline).await
+        let queue = &self.state.queue;
+        if let Some(pool) = current_worker().and_then(|worker| self.workers.get(worker))
+            && let Some(_alone) = queue.try_alone()
+            && let Some(held) = PgConnection::get_free(pool, deadline).await?
+        {
+            match held.finish(deadline, async |client| S::run(client, &[&request]).await).await {
+                // A lane tries it again.
+                Err(PgFailure::Conflict(_)) => {}
+                answers => return answers.map(|mut answers| answers.swap_remove(0)),
+            }
+        }
+        call(queue, request, deadline).await
     }
 }
 
@@ -119,7 +145,7 @@ pub(super) async fn call<S: BatchStatement>(
 
 impl<S: BatchStatement> Drop for Batcher<S> {
     fn drop(&mut self) {
-        self.0.queue.close();
+        self.state.queue.close();
     }
 }
 

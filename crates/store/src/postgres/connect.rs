@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool::managed::{self, Manager, Metrics, Object, PoolError, RecycleError, RecycleResult};
+use deadpool::managed::{
+    self, Manager, Metrics, Object, PoolError, RecycleError, RecycleResult, TimeoutType, Timeouts,
+};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::Client;
 
@@ -102,8 +104,19 @@ pub(super) struct PgConnection {
 impl PgConnection {
     /// Takes a connection from the pool, or makes a new one.
     pub async fn get(pool: &PgPool, deadline: Instant) -> PgResult<Self> {
-        match timeout_at(deadline, pool.connections.get()).await {
-            Ok(Ok(object)) => Ok(Self { object: Some(object), given_up_max: pool.given_up_max }),
+        Self::get_within(pool, deadline, None).await?.ok_or_else(too_late)
+    }
+
+    /// The same, but waits for no other statement; `None` where all connections are in use.
+    pub async fn get_free(pool: &PgPool, deadline: Instant) -> PgResult<Option<Self>> {
+        Self::get_within(pool, deadline, Some(Duration::ZERO)).await
+    }
+
+    async fn get_within(pool: &PgPool, deadline: Instant, wait: Option<Duration>) -> PgResult<Option<Self>> {
+        let timeouts = Timeouts { wait, ..Timeouts::default() };
+        match timeout_at(deadline, pool.connections.timeout_get(&timeouts)).await {
+            Ok(Ok(object)) => Ok(Some(Self { object: Some(object), given_up_max: pool.given_up_max })),
+            Ok(Err(PoolError::Timeout(TimeoutType::Wait))) => Ok(None),
             Ok(Err(PoolError::Backend(source))) => Err(PgFailure::Unsent(Arc::from(source))),
             Ok(Err(source)) => Err(PgFailure::unsent(&source.to_string())),
             Err(_) => Err(too_late()),

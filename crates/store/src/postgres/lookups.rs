@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, Row};
 
-use super::batcher::{BatchStatement, Batcher, OVERHEAD_BYTES};
+use super::batcher::{BatchStatement, Batcher, OVERHEAD_BYTES, WorkerPools};
 use super::client::{Parameter, PgClient};
 use super::connect::PgPool;
 use super::durability::Durability;
@@ -52,6 +52,11 @@ impl Lookups {
     /// are durable.
     pub fn open(small: &PgPool, lanes: usize, large: &PgPool) -> Self {
         Self { small: Batcher::open(small, lanes), large: Batcher::open(large, 1), durability: Durability::open(small) }
+    }
+
+    /// See [`Batcher::beside`].
+    pub fn beside(self, workers: &WorkerPools) -> Self {
+        Self { small: self.small.beside(workers), ..self }
     }
 
     /// Reads a record, and returns it once it is as durable as a commit of our own. Only the record of a running attempt needs no
