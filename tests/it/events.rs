@@ -87,6 +87,28 @@ async fn a_completed_key_is_told_with_its_response_and_a_signature(store: Store)
     assert_eq!(world.proxy.readyz().await.1["events"][0]["published"], 2);
 }
 
+on_both_stores!(a_refusal_has_a_type_of_its_own_and_starts_no_next_step);
+async fn a_refusal_has_a_type_of_its_own_and_starts_no_next_step(store: Store) {
+    let (next, undo) = (Upstream::start().await, Upstream::start().await);
+    let undo_lines = to(&undo, "types = [\"refused\"]").replace("\"bus\"", "\"undo\"");
+    let next_lines = to(&next, "types = [\"completed\"]");
+    let world =
+        World::with(store, |setup| setup.route(&route("pay", "")).events(&next_lines).events(&undo_lines)).await;
+    world.upstream.then(Answer::status(402)).then(Answer::status(422)).then(paid());
+    for key in ["no-funds", "no-seat", "paid"] {
+        world.pay(key).send().await;
+    }
+    undo.wait_for_executed(2).await;
+    next.wait_for_executed(1).await;
+    assert_eq!(told(&next), [pair("completed", "paid")]);
+    let mut undone = told(&undo);
+    undone.sort();
+    assert_eq!(undone, [pair("refused", "no-funds"), pair("refused", "no-seat")]);
+    let event = event(&undo.last());
+    assert_eq!(event["data"]["state"], "completed", "a retry gets the refusal");
+    assert!(event["data"]["status"].as_u64() >= Some(402), "{event}");
+}
+
 on_both_stores!(an_unknown_outcome_and_its_resolution_are_told_in_their_order);
 async fn an_unknown_outcome_and_its_resolution_are_told_in_their_order(store: Store) {
     let receiver = Upstream::start().await;
