@@ -10,7 +10,7 @@ use sha2::Sha256;
 use crate::harness::kafka::KafkaBroker;
 use crate::harness::operator::{Operator, not_executed};
 use crate::harness::upstream::{Answer, Call, Hold, Upstream};
-use crate::harness::{Proxy, Setup, Store, World, on_both_stores, rabbitmq, route};
+use crate::harness::{Proxy, Setup, Store, TEST_TIMEOUT, World, eventually, on_both_stores, rabbitmq, route};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
@@ -258,6 +258,21 @@ async fn events_go_to_a_queue_with_confirmation_and_wait_while_the_broker_is_awa
     world.pay("k-3").send().await;
     let queue = rabbitmq::Queue::at(&broker, &queue.name).await;
     queue.has_waiting(2).await;
+}
+
+#[tokio::test]
+async fn a_broker_that_comes_back_counts_as_reachable_while_no_event_waits() {
+    let Some(mut broker) = rabbitmq::Broker::start().await else { return };
+    let queue = broker.queue().await;
+    let events = sink(&format!("amqp = {:?}\nrouting_key = {:?}", broker.url(), queue.name));
+    broker.stop().await;
+    let world = world(Store::sqlite(), &events).await;
+    let is_reachable = async || world.proxy.readyz().await.1["events"][0]["reachable"].clone();
+    world.proxy.wait_for_log("events cannot be published at the moment").await;
+    assert_eq!(is_reachable().await, false);
+    broker.restart().await;
+    world.proxy.wait_for_log("events are published again").await;
+    eventually(TEST_TIMEOUT, async || (is_reachable().await == true).then_some(())).await;
 }
 
 #[tokio::test]
