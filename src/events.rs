@@ -5,9 +5,11 @@
 //! dead holds nothing back.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -97,8 +99,7 @@ pub async fn serve(instance: Arc<Instance>, mut live: watch::Receiver<Arc<Config
         for sink in &config.events {
             if running.iter().all(|started| started.sink != *sink) {
                 let (stop, trust) = (stop.child_token(), config.trust.clone());
-                let publisher = Publisher::new(Arc::clone(&instance), Arc::clone(sink), &trust);
-                publishers.spawn(publisher.run(stop.clone()));
+                publishers.spawn(run_publisher(Arc::clone(&instance), Arc::clone(sink), trust.clone(), stop.clone()));
                 running.push(RunningPublisher { sink: Arc::clone(sink), trust, stop });
             }
         }
@@ -111,6 +112,24 @@ pub async fn serve(instance: Arc<Instance>, mut live: watch::Receiver<Arc<Config
     stop.cancelled().await;
     publishers.close();
     publishers.wait().await;
+}
+
+async fn run_publisher(instance: Arc<Instance>, sink: Arc<EventSink>, trust: Trust, stop: CancellationToken) {
+    let run = || async { Publisher::new(Arc::clone(&instance), Arc::clone(&sink), &trust).run(stop.clone()).await };
+    run_again_after_panics(&sink.name, &stop, run).await;
+}
+
+/// Runs what `start` starts until that ends without a panic. A panic is a bug, and the events that were claimed come again once
+/// their claim ends: no other one waits for a reload.
+async fn run_again_after_panics<F: Future<Output = ()>>(sink: &str, stop: &CancellationToken, start: impl Fn() -> F) {
+    let mut panics = 0;
+    while AssertUnwindSafe(start()).catch_unwind().await.is_err() {
+        panics += 1;
+        tracing::error!(sink, panics, "the publisher of events panicked; another one takes its place");
+        if stop.run_until_cancelled(sleep(jittered(doubled(panics, PAUSE_CAP)))).await.is_none() {
+            return;
+        }
+    }
 }
 
 /// The publisher of one sink. Those of other instances share its events.
@@ -252,4 +271,26 @@ impl Publisher {
 
 fn doubled(tries: u32, cap: Duration) -> Duration {
     PAUSE_FIRST.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(cap)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_publisher_that_panics_is_started_again_until_it_is_stopped() {
+        let starts = AtomicU32::new(0);
+        let start = |panics: u32| {
+            let number = starts.fetch_add(1, Ordering::Relaxed);
+            async move { assert!(number >= panics, "a bug in the publisher") }
+        };
+        let stop = CancellationToken::new();
+        run_again_after_panics("bus", &stop, || start(2)).await;
+        assert_eq!(starts.swap(0, Ordering::Relaxed), 3, "two have panicked, and the third one has ended");
+        stop.cancel();
+        run_again_after_panics("bus", &stop, || start(u32::MAX)).await;
+        assert_eq!(starts.load(Ordering::Relaxed), 1, "none is started after the stop");
+    }
 }

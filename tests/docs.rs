@@ -195,6 +195,7 @@ fn every_command_in_the_documents_is_accepted() {
             *word = match &**word {
                 "ID" => "6f1d0c9a".to_owned(),
                 "FILE" => "oncegate.toml".to_owned(),
+                "NAME" => "payments".to_owned(),
                 // A probe executes operations. At port 1 nobody listens.
                 "URL" => "http://127.0.0.1:1/".to_owned(),
                 url if is_probe && url.contains("://") => "http://127.0.0.1:1/".to_owned(),

@@ -11,12 +11,14 @@ kind, broker, place, group, service, following = sys.argv[1:]
 
 
 def execute(body):
-    """Posts the message to the service until it answers."""
+    """Posts the message to the service until it answers; None where it declines the order."""
     while True:
         try:
             request = urllib.request.Request(service, body, {"Content-Type": "application/json"})
             return urllib.request.urlopen(request, timeout=5).read()
-        except OSError:
+        except OSError as error:
+            if getattr(error, "code", None) == 402:
+                return None
             time.sleep(0.1)
 
 
@@ -32,7 +34,7 @@ def consume_kafka():
         if record is None or record.error():
             continue
         answer = execute(record.value())
-        if following:
+        if following and answer:
             producer.produce(following, answer, record.key())
             producer.flush()
         consumer.commit(record, asynchronous=False)
@@ -46,7 +48,7 @@ def consume_rabbitmq():
     channel.basic_qos(prefetch_count=1)
     for method, properties, body in channel.consume(place):
         answer = execute(body)
-        if following:
+        if following and answer:
             channel.basic_publish("", following, answer, properties, mandatory=True)
         channel.basic_ack(method.delivery_tag)
 

@@ -273,6 +273,8 @@ as $function$
 declare
   its oncegate.keys;
   is_now text;
+  lines bytea;
+  is_refused_call boolean;
   what text;
   moment constant bigint := floor(date_part('epoch', clock_timestamp()) * 1000);
 begin
@@ -283,9 +285,13 @@ begin
     its := new;
     is_now := new.state;
   end if;
-  -- Who acts on `completed` learns of each response, however late it was known.
-  what := case is_now when 'completed' then 'completed' when 'dead' then 'given-up' when 'unknown' then 'unknown'
-                      else 'resolved' end;
+  -- A gRPC call is answered with 200. Its own status, 0 for success, is a line of the fields or of the trailers.
+  lines := convert_to(E'\r\n', 'UTF8') || its.fields;
+  is_refused_call := position(convert_to(E'\r\ngrpc-status: ', 'UTF8') in lines) > 0
+                     and position(convert_to(E'\r\ngrpc-status: 0\r\n', 'UTF8') in lines) = 0;
+  -- Each response is told, however late it was known. A refusal has a type of its own: the next step must not take it for success.
+  what := case is_now when 'completed' then case when its.status >= 400 or is_refused_call then 'refused' else 'completed' end
+                      when 'dead' then 'given-up' when 'unknown' then 'unknown' else 'resolved' end;
   insert into oncegate.events (at, created_at, reserved_at, settled_at, since, due_at, attempt, status, id, token, type, state,
                                service, sink, route, key, cause, fields, body)
   select moment, its.created_at, its.reserved_at, its.settled_at, moment, moment, its.attempt,

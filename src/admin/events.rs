@@ -7,10 +7,10 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::AdminListener;
-use super::key_admin::problem::ApiProblem;
+use super::key_admin::problem::{ApiProblem, ProblemCode};
 use oncegate_config::Word;
 use oncegate_domain::rfc3339;
-use oncegate_store::EventSinkParams;
+use oncegate_store::{EventCounts, EventSinkParams};
 
 /// A question about events, or a requeue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +60,12 @@ impl AdminListener {
                         0 => break,
                         part => requeued += part,
                     }
+                }
+                let is_configured = self.config.borrow().events.iter().any(|configured| *configured.name == *sink);
+                if requeued == 0 && !is_configured && store.count_events(params).await? == EventCounts::default() {
+                    let why =
+                        format!("no `[[events]]` has the name `{sink}`, and no event of that name waits or is dead");
+                    return Err(ApiProblem::new(ProblemCode::NoSuchEvents, why));
                 }
                 tracing::info!(sink, requeued, %peer, "an operator has requeued dead events");
                 json!({ "requeued": requeued })

@@ -108,7 +108,7 @@ impl Connected {
     }
 }
 
-const NOBODY_LISTENS: &str = "nobody listens there";
+const NOBODY_LISTENS: &str = "nobody listens there: start the instance, or say with --admin where it is";
 
 /// Whether there is no response because nobody listens.
 pub(super) fn is_refused(error: &HttpError) -> bool {

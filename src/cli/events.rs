@@ -1,16 +1,17 @@
 //! `oncegate events`
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use http::{Method, Request};
 use serde_json::Value;
 
 use super::client::InstanceArguments;
 use super::{CommandError, block_on, failed, print};
+use oncegate_config as config;
 use oncegate_domain::quantity::quantity;
 
 /// The time for a response: the store's own limits are shorter.
@@ -37,8 +38,8 @@ enum EventsCommand {
         #[command(flatten)]
         instance: InstanceArguments,
         /// The `name` of its `[[events]]`
-        #[arg(value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
-        sink: String,
+        #[arg(value_name = "NAME", value_parser = config::parse_sink_name)]
+        sink: Arc<str>,
     },
 }
 
@@ -62,7 +63,10 @@ fn ask(arguments: &InstanceArguments, method: Method, path: &str) -> Result<Valu
         let request = Request::builder().method(method).uri(path);
         match instance.request(request, Bytes::new(), RESPONSE_MAX).await {
             Ok((status, answer)) if status.is_success() => Ok(answer),
-            Ok((status, answer)) => Err(failed(format!("{} answers {status} {answer}", instance.address))),
+            Ok((status, answer)) => {
+                let detail = answer["detail"].as_str().or(answer["error"].as_str());
+                Err(failed(detail.map_or_else(|| format!("the instance answers {status}"), str::to_owned)))
+            }
             Err(error) => Err(failed(format!("{}: {error}", instance.address))),
         }
     })

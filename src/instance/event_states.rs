@@ -140,3 +140,41 @@ impl Collector for EventCollector {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use oncegate_config::{EventKey, EventTarget, EventType, UpstreamTarget};
+
+    use super::*;
+
+    #[test]
+    fn a_scrape_has_one_series_for_each_sink_while_a_publisher_takes_the_place_of_another() {
+        let sink = |name: &str| EventSink {
+            name: name.into(),
+            routes: vec!["pay".into()],
+            types: vec![EventType::Completed],
+            key: EventKey::Plain,
+            body: false,
+            give_up_after: Duration::from_secs(1),
+            target: EventTarget::Http {
+                upstream: Arc::new(UpstreamTarget::Http("127.0.0.1:9".parse().unwrap())),
+                target: "/".parse().unwrap(),
+                secret: None,
+            },
+        };
+        let states = EventStates::default();
+        let (before, other) = (states.add(&sink("bus")), states.add(&sink("audit")));
+        before.add_published(7);
+        let after = states.add(&sink("bus"));
+        // The earlier one ends its last batch.
+        before.add_published(1);
+        let listed = || states.list().into_iter().map(|view| (view.sink, view.published)).collect::<Vec<_>>();
+        assert_eq!(listed(), [("audit".to_owned(), 0), ("bus".to_owned(), 0)]);
+        drop((before, other));
+        assert_eq!(listed(), [("bus".to_owned(), 0)]);
+        drop(after);
+        assert!(listed().is_empty());
+    }
+}

@@ -10,7 +10,7 @@ use sha2::Sha256;
 use crate::harness::kafka::KafkaBroker;
 use crate::harness::operator::{Operator, not_executed};
 use crate::harness::upstream::{Answer, Call, Hold, Upstream};
-use crate::harness::{Proxy, Setup, Store, World, on_both_stores, rabbitmq, route};
+use crate::harness::{Proxy, Setup, Store, TEST_TIMEOUT, World, eventually, on_both_stores, rabbitmq, route};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
@@ -85,6 +85,28 @@ async fn a_completed_key_is_told_with_its_response_and_a_signature(store: Store)
     receiver.wait_for_executed(2).await;
     assert_eq!(told(&receiver), [pair("completed", "k-1"), pair("completed", "k-2")]);
     assert_eq!(world.proxy.readyz().await.1["events"][0]["published"], 2);
+}
+
+on_both_stores!(a_refusal_has_a_type_of_its_own_and_starts_no_next_step);
+async fn a_refusal_has_a_type_of_its_own_and_starts_no_next_step(store: Store) {
+    let (next, undo) = (Upstream::start().await, Upstream::start().await);
+    let undo_lines = to(&undo, "types = [\"refused\"]").replace("\"bus\"", "\"undo\"");
+    let next_lines = to(&next, "types = [\"completed\"]");
+    let world =
+        World::with(store, |setup| setup.route(&route("pay", "")).events(&next_lines).events(&undo_lines)).await;
+    world.upstream.then(Answer::status(402)).then(Answer::status(422)).then(paid());
+    for key in ["no-funds", "no-seat", "paid"] {
+        world.pay(key).send().await;
+    }
+    undo.wait_for_executed(2).await;
+    next.wait_for_executed(1).await;
+    assert_eq!(told(&next), [pair("completed", "paid")]);
+    let mut undone = told(&undo);
+    undone.sort();
+    assert_eq!(undone, [pair("refused", "no-funds"), pair("refused", "no-seat")]);
+    let event = event(&undo.last());
+    assert_eq!(event["data"]["state"], "completed", "a retry gets the refusal");
+    assert!(event["data"]["status"].as_u64() >= Some(402), "{event}");
 }
 
 on_both_stores!(an_unknown_outcome_and_its_resolution_are_told_in_their_order);
@@ -236,6 +258,21 @@ async fn events_go_to_a_queue_with_confirmation_and_wait_while_the_broker_is_awa
     world.pay("k-3").send().await;
     let queue = rabbitmq::Queue::at(&broker, &queue.name).await;
     queue.has_waiting(2).await;
+}
+
+#[tokio::test]
+async fn a_broker_that_comes_back_counts_as_reachable_while_no_event_waits() {
+    let Some(mut broker) = rabbitmq::Broker::start().await else { return };
+    let queue = broker.queue().await;
+    let events = sink(&format!("amqp = {:?}\nrouting_key = {:?}", broker.url(), queue.name));
+    broker.stop().await;
+    let world = world(Store::sqlite(), &events).await;
+    let is_reachable = async || world.proxy.readyz().await.1["events"][0]["reachable"].clone();
+    world.proxy.wait_for_log("events cannot be published at the moment").await;
+    assert_eq!(is_reachable().await, false);
+    broker.restart().await;
+    world.proxy.wait_for_log("events are published again").await;
+    eventually(TEST_TIMEOUT, async || (is_reachable().await == true).then_some(())).await;
 }
 
 #[tokio::test]

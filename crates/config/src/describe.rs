@@ -7,7 +7,6 @@ use super::route_settings::scope;
 use super::units::show_size;
 use super::words::Word;
 use super::{Config, Consumer, MessageSource, Route, RouteMode, TlsConfig, ValueOrigin};
-use oncegate_domain::auth_scheme::{BETRAYING_ENDS, CredentialLife, SCHEMES};
 use oncegate_domain::fingerprint::Secrets;
 
 /// The output of `oncegate check`: the proxy's own settings and each resolved route. Never has a secret or a password;
@@ -43,7 +42,10 @@ pub fn describe(config: &Config) -> String {
         lines.row("tokens", &format!("of {} for {audience}, keys at {}, {algorithms}", rules.issuer, jwt.keys));
     }
     if config.routes.iter().any(|route| route.mode != RouteMode::Off && route.scope.reads_authorization()) {
-        lines.row("credentials", &changing_schemes());
+        lines.row(
+            "credentials",
+            "400 scope-missing for those that differ with each try, such as Digest (docs/callers.md)",
+        );
     }
     for route in &config.routes {
         describe_route(&mut lines, route);
@@ -58,20 +60,6 @@ pub fn describe(config: &Config) -> String {
         lines.row(&format!("events {}", sink.name), &format!("{types} of {routes} to {}{body}", sink.target));
     }
     lines.text
-}
-
-/// The schemes that a scope which reads `Authorization` refuses.
-fn changing_schemes() -> String {
-    let names = |life| {
-        let rows = SCHEMES.iter().filter(move |row| row.life == life);
-        rows.flat_map(|row| row.names).copied().collect::<Vec<_>>().join(", ")
-    };
-    format!(
-        "400 scope-missing for those that differ with each try: {}, and any with a parameter like {}; {} names no caller",
-        names(CredentialLife::Differs),
-        BETRAYING_ENDS.join(", "),
-        names(CredentialLife::NamesNobody)
-    )
 }
 
 /// The secrets by their names, which reveal nothing of them.
@@ -133,6 +121,6 @@ struct DescriptionTable {
 
 impl DescriptionTable {
     fn row(&mut self, label: &str, value: &str) {
-        writeln!(self.text, "{label:<16}{value}").expect("writing to a String does not fail");
+        writeln!(self.text, "{label:<15} {value}").expect("writing to a String does not fail");
     }
 }

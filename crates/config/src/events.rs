@@ -22,8 +22,10 @@ use oncegate_domain::macros::debug_as_display;
 words! {
     /// The type of an event: the change of a key.
     pub enum EventType {
-        /// It has a response, which is stored.
+        /// It has a response, which is stored: the service has done what was asked.
         Completed = "completed",
+        /// It has a response, which is stored, and by its status the service has refused the request.
+        Refused = "refused",
         /// Nobody knows whether its attempt was executed.
         Unknown = "unknown",
         /// It was unknown or dead, and is not any more, without a response: it was not executed, or its record is deleted.
@@ -145,8 +147,8 @@ options! {
         name: Text;
         /// the routes whose keys are told about, by their names
         routes: TextOrTexts = [] => Vec<Box<str>>, values(|text| Ok(text.into()));
-        /// what is told: `completed`, `unknown`, `resolved`, `given-up`
-        types: Texts = ["completed", "unknown", "resolved", "given-up"] => Vec<EventType>, values(parse_type);
+        /// what is told: `completed`, `refused`, `unknown`, `resolved`, `given-up`
+        types: Texts = ["completed", "refused", "unknown", "resolved", "given-up"] => Vec<EventType>, values(parse_type);
         /// how an event names the key: as it was sent, or by its SHA-256
         key: Choice(EventKey::WORDS) = "plain" => EventKey, choice();
         /// whether an event has the stored response's body
@@ -295,7 +297,11 @@ fn read_topic(section: &Section<'_>) -> Option<KafkaTopic> {
     Some(KafkaTopic { cluster: KafkaCluster::read(section)?, topic: topic? })
 }
 
-fn parse_sink_name(text: &str) -> Result<Arc<str>, String> {
+/// Parses the name of a sink.
+///
+/// # Errors
+/// What a name is.
+pub fn parse_sink_name(text: &str) -> Result<Arc<str>, String> {
     let word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_.-".contains(&byte);
     match (1..=63).contains(&text.len()) && text.bytes().all(word) {
         true => Ok(text.into()),

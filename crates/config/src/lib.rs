@@ -23,7 +23,7 @@ pub use delivery::DeliveryMode;
 pub use describe::describe;
 pub use dialect::{Dialect, FIRST_SENT};
 pub use environment::{Environment, ProcessEnvironment};
-pub use events::{EventKey, EventSink, EventTarget, EventType, KafkaTopic, WebhookSecret};
+pub use events::{EventKey, EventSink, EventTarget, EventType, KafkaTopic, WebhookSecret, parse_sink_name};
 pub use exposure::{StartExposure, start_exposure};
 use file_options::UnguardedPolicy;
 pub use file_options::{CacheConfig, TOP, TopOptions};

@@ -1,7 +1,7 @@
 //! Stored responses that can be read only with the secret.
 //!
-//! A sealed response is a [`StoredResponse`] with the same status, one field that names the secret, and the sealed fields and body as
-//! its body. So a store keeps it like any other, and rows that were written before stay readable.
+//! A sealed response is a [`StoredResponse`] with the same status, also that of a gRPC call, one field that names the secret, and the
+//! sealed fields and body as its body. So a store keeps it like any other, and rows that were written before stay readable.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -13,6 +13,9 @@ use super::sealed::{SealedBytes, UnsealError};
 
 /// The field of a sealed response: its value is the secret's name. Responses of services never have it.
 pub const SEALED: HeaderName = HeaderName::from_static("oncegate-sealed");
+
+/// The status of a gRPC call. It stays readable as the HTTP status does: events tell a refusal by it.
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 /// Seals a response to its record and attempt, with 32 bytes from the operating system's generator.
 pub fn seal(
@@ -33,11 +36,12 @@ pub fn seal(
     text.extend_from_slice(body.unwrap_or_default());
     let sealed = SealedBytes::seal(secret, &binding(id, token), salt, &text);
     let name = HeaderValue::from_str(&sealed.secret).expect("a secret's name is hexadecimal");
+    let grpc_status = response.trailers.get(GRPC_STATUS).or_else(|| response.headers.get(GRPC_STATUS));
     StoredResponse {
         status: response.status,
         headers: HeaderMap::from_iter([(SEALED, name)]),
         body: Some(sealed.bytes),
-        trailers: HeaderMap::new(),
+        trailers: grpc_status.map(|status| (GRPC_STATUS, status.clone())).into_iter().collect(),
     }
 }
 
@@ -121,6 +125,19 @@ mod tests {
         assert!(open(&Secrets::default(), &id, &token, &sealed()).is_err());
         let cut = StoredResponse { body: None, ..sealed() };
         assert!(open(&secrets, &id, &token, &cut).is_err());
+    }
+
+    #[test]
+    fn the_status_of_a_grpc_call_stays_readable() {
+        let status = || HeaderMap::from_iter([(GRPC_STATUS, HeaderValue::from_static("9"))]);
+        let (id, token) = names();
+        let secret = Secret::new("the only secret of ours");
+        for (headers, trailers) in [(status(), HeaderMap::new()), (HeaderMap::new(), status())] {
+            let plain = StoredResponse { headers, trailers, ..response(Some(b"")) };
+            let sealed = seal(&secret, &id, &token, SALT, &plain);
+            assert_eq!(sealed.trailers, status());
+            assert_eq!(open(&Secrets::new([secret.clone()]), &id, &token, &sealed).unwrap().unwrap(), plain);
+        }
     }
 
     #[test]

@@ -179,6 +179,7 @@ macro_rules! sentences {
             }
             events {
                 each_end_of_an_attempt_tells_what_became_of_the_key,
+                a_stored_refusal_is_told_as_one,
                 decisions_and_given_up_deliveries_are_told,
                 a_request_accepted_over_an_unknown_key_tells_nothing_of_the_attempt_before,
                 an_outcome_stored_over_another_attempts_is_told,

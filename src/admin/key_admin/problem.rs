@@ -23,6 +23,7 @@ named! {
         KeyChanged => "key-changed",
         KeyHeld => "key-held",
         MoreThanExpected => "more-than-expected",
+        NoSuchEvents => "no-such-events",
         NoSuchKey => "no-such-key",
         NoSuchReservation => "no-such-reservation",
         NotQuiet => "not-quiet",
@@ -64,7 +65,9 @@ impl ApiProblem {
     pub fn status(&self) -> StatusCode {
         match self.code {
             ProblemCode::BadRequest => StatusCode::BAD_REQUEST,
-            ProblemCode::NoSuchKey | ProblemCode::NoSuchReservation => StatusCode::NOT_FOUND,
+            ProblemCode::NoSuchEvents | ProblemCode::NoSuchKey | ProblemCode::NoSuchReservation => {
+                StatusCode::NOT_FOUND
+            }
             ProblemCode::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             ProblemCode::RequestTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             ProblemCode::ReservationOver => StatusCode::GONE,

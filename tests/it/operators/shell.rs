@@ -1,10 +1,10 @@
-//! The command `oncegate keys`.
+//! The commands of operators: `oncegate keys`, and the names and addresses that the others take.
 
 use serde_json::{Value, json};
 
 use super::unknown;
 use crate::harness::operator::{Operator, keys, oncegate};
-use crate::harness::{Answer, Proxy, Setup, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores};
+use crate::harness::{Answer, Proxy, Setup, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route};
 
 on_both_stores!(keys_are_listed_and_settled_through_a_running_instance);
 async fn keys_are_listed_and_settled_through_a_running_instance(store: Store) {
@@ -132,6 +132,49 @@ async fn exit_codes_name_the_kind_of_failure() {
         assert!(output.err.contains(why), "{arguments:?}: {output:?}");
     }
     assert!(!missing.exists(), "a look creates no file");
+}
+
+#[tokio::test]
+async fn a_client_command_says_what_is_wrong_with_a_name_and_with_a_stopped_instance() {
+    let receiver = Upstream::start().await;
+    let sink = format!("name = 'bus'\nroutes = ['pay']\nurl = 'http://{}/'", receiver.address);
+    let world = World::with(Store::sqlite(), |setup| setup.route(&route("pay", "")).events(&sink)).await;
+    let (file, admin) = (world.proxy.file(), world.proxy.admin.to_string());
+    let named = |command: &'static str, arguments: &[&str]| {
+        let arguments: Vec<String> =
+            arguments.iter().chain(&["--admin", &admin]).map(|&text| text.to_owned()).collect();
+        (command, arguments)
+    };
+    let outcome = async |(command, arguments): (&'static str, Vec<String>)| {
+        let output = oncegate(command, &file, &arguments.iter().map(|text| &**text).collect::<Vec<_>>()).await;
+        (output.code, output.out + &output.err)
+    };
+    for (command, arguments, code, why) in [
+        ("events", &["requeue", "nosuch"][..], 1, "no `[[events]]` has the name `nosuch`"),
+        ("events", &["requeue", "No/Such"], 2, "is no name"),
+        ("events", &["requeue", ""], 2, "is no name"),
+        ("events", &["requeue", "bus"], 0, "0 events requeued"),
+        ("keys", &["show", "abcdefab"], 1, "there is no key"),
+        ("keys", &["requeue", "abcdefab", "--yes"], 1, "there is no key"),
+        ("keys", &["list", "--route", "nosuch"], 0, "no key matches"),
+    ] {
+        let (found, said) = outcome(named(command, arguments)).await;
+        assert!(found == code && said.contains(why), "{command} {arguments:?}: {found} {said}");
+    }
+    assert_eq!(world.proxy.stop().await, Some(0));
+    for (command, arguments) in [
+        ("events", &["list"][..]),
+        ("events", &["requeue", "bus"]),
+        ("keys", &["list"]),
+        ("keys", &["show", "abcdefab"]),
+        ("keys", &["purge", "abcdefab", "--yes"]),
+        ("drain", &[]),
+        ("healthcheck", &[]),
+    ] {
+        let (code, said) = outcome(named(command, arguments)).await;
+        let todo = "nobody listens there: start the instance, or say with --admin where it is";
+        assert!(code == 1 && said.contains(&admin) && said.contains(todo), "{command} {arguments:?}: {code} {said}");
+    }
 }
 
 on_both_stores!(a_key_of_an_encrypted_store_is_completed_only_with_its_instances_secret);

@@ -1,7 +1,7 @@
 //! `[[events]]`.
 
 use super::*;
-use crate::{EventKey, EventTarget, EventType};
+use crate::{EventKey, EventTarget, EventType, Word};
 
 /// A sink of the route `a`, with these lines.
 fn with(lines: &str) -> String {
@@ -17,10 +17,10 @@ fn a_sink_has_defaults_and_is_described_without_its_secrets() {
         (&*sink.name, sink.key, sink.body, sink.give_up_after.as_secs()),
         ("bus", EventKey::Plain, false, 86_400)
     );
-    assert_eq!(sink.types, [EventType::Completed, EventType::Unknown, EventType::Resolved, EventType::GivenUp]);
+    assert_eq!(sink.types, EventType::VALUES);
     assert!(matches!(sink.target, EventTarget::Http { secret: Some(_), .. }));
     let described = describe(&config);
-    let line = "events bus      completed, unknown, resolved, given-up of a to https://hooks.example/…";
+    let line = "events bus      completed, refused, unknown, resolved, given-up of a to https://hooks.example/…";
     assert!(described.lines().any(|found| found == line), "{described}");
     assert!(!format!("{config:?}{described}").contains("s3cret"), "{config:?}");
 }
@@ -45,7 +45,7 @@ fn a_sink_goes_to_one_place_and_has_what_that_needs() {
     problem("url = 'http://h/'\nrouting_key = 'k'", "needs `amqp` beside it");
     problem("kafka = { brokers = ['h'] }", "the topic that gets the events");
     problem("kafka = { topic = 't' }", "one broker or more");
-    problem("url = 'http://h/'\ntypes = ['done']", "write completed, unknown, resolved, given-up");
+    problem("url = 'http://h/'\ntypes = ['done']", "write completed, refused, unknown, resolved, given-up");
     problem("url = 'http://h/'\ntypes = []", "write what is told");
     problem(
         "url = 'http://h/'\n[[events]]\nname = 'bus'\nroutes = ['a']\nurl = 'http://h/'",

@@ -1,9 +1,15 @@
 //! Events about settled keys.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, StatusCode};
 
 use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest};
 use oncegate_domain::delivery::EnqueueResult;
+use oncegate_domain::fingerprint::Secret;
+use oncegate_domain::response::StoredResponse;
+use oncegate_domain::sealed_response::seal;
 use oncegate_domain::state::StateKind;
 use oncegate_store::admin::OperatorAction;
 use oncegate_store::{
@@ -18,7 +24,7 @@ use crate::store_fixture::{
     settlement, unwrap_lease,
 };
 
-const ALL: [&str; 4] = ["completed", "unknown", "resolved", "given-up"];
+const ALL: [&str; 5] = ["completed", "refused", "unknown", "resolved", "given-up"];
 
 /// Lets the route of the requests tell these sinks. `None` on a cluster, which refuses events.
 async fn tell(mut world: StoreFixture, sinks: &[(&str, &[&'static str], bool)]) -> Option<StoreFixture> {
@@ -106,6 +112,46 @@ pub async fn each_end_of_an_attempt_tells_what_became_of_the_key(world: StoreFix
     unwrap_lease(world.take_over(next.clone(), seen).await);
     world.settle(completion(&next, b"paid")).await;
     assert_eq!(drain(&world).await, ["completed completed 2"]);
+}
+
+pub async fn a_stored_refusal_is_told_as_one(world: StoreFixture) {
+    let Some(world) = tell(world, &[("bus", &ALL, false), ("next-step", &["completed"], false)]).await else { return };
+    let fields = |line: Option<(&'static str, &'static str)>| {
+        line.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).into_iter().collect()
+    };
+    let mut number = 0;
+    for (status, header, trailer, kind) in [
+        (200, None, None, "completed"),
+        (303, None, None, "completed"),
+        (400, None, None, "refused"),
+        (402, None, None, "refused"),
+        (422, None, None, "refused"),
+        (500, None, None, "refused"),
+        (200, None, Some(("grpc-status", "0")), "completed"),
+        (200, None, Some(("grpc-status", "9")), "refused"),
+        (200, None, Some(("grpc-status", "10")), "refused"),
+        (200, Some(("grpc-status", "3")), None, "refused"),
+        (200, Some(("grpc-status", "0")), None, "completed"),
+        (200, Some(("grpc-message", "grpc-status: 3")), Some(("grpc-status", "0")), "completed"),
+        (200, Some(("x-grpc-status", "3")), None, "completed"),
+    ] {
+        let status = StatusCode::from_u16(status).unwrap();
+        let plain =
+            StoredResponse { status, headers: fields(header), body: Some("no".into()), trailers: fields(trailer) };
+        for is_sealed in [false, true] {
+            number += 1;
+            let request = reserved(&world, &format!("k-{number}")).await;
+            let secret = Secret::new("the only secret of ours");
+            let stored =
+                if is_sealed { seal(&secret, &request.id, &request.token, [7; 32], &plain) } else { plain.clone() };
+            let outcome = AttemptOutcome::Completed { response: Arc::new(stored), ttl: DAY, remember: None };
+            world.settle(settlement(&request, outcome)).await;
+            assert_eq!(drain(&world).await, [format!("{kind} completed 1")], "{plain:?}, sealed: {is_sealed}");
+            let next = claim_for(&world, "next-step", Duration::ZERO).await;
+            assert_eq!(next.len(), usize::from(kind == "completed"), "{plain:?}, sealed: {is_sealed}");
+            publish(&world, &next).await;
+        }
+    }
 }
 
 pub async fn decisions_and_given_up_deliveries_are_told(world: StoreFixture) {

@@ -1,5 +1,5 @@
 -- event_triggers: lets each change of a key that is told about write its events in its own transaction. They are due at once by any
--- clock: a simulation has its own.
+-- clock: a simulation has its own. A refusal has a type of its own, as in PostgreSQL.
 drop trigger if exists keys_tell_their_birth;
 create trigger keys_tell_their_birth after insert on keys
 when new.state in ('completed', 'unknown')
@@ -10,8 +10,11 @@ begin
          iif(new.state = 'unknown', new.cause, null), iif(r.body and new.state = 'completed', new.fields, null),
          iif(r.body and new.state = 'completed', new.body, null)
     from event_routes as r,
-         (select case new.state when 'completed' then 'completed' when 'dead' then 'given-up' when 'unknown' then 'unknown'
-                      else 'resolved' end as type) as w
+         (select case new.state when 'completed' then iif(new.status >= 400 or
+                                                          instr(x'0d0a' || new.fields, x'0d0a' || 'grpc-status: ') > 0
+                                                          and instr(x'0d0a' || new.fields, x'0d0a' || 'grpc-status: 0' || x'0d0a') = 0,
+                                                          'refused', 'completed')
+                      when 'dead' then 'given-up' when 'unknown' then 'unknown' else 'resolved' end as type) as w
    where r.service = new.service and r.route = new.route and instr(r.types, ',' || w.type || ',') > 0;
 end;
 drop trigger if exists keys_tell_their_state;
@@ -27,8 +30,11 @@ begin
          iif(new.state = 'unknown', new.cause, null), iif(r.body and new.state = 'completed', new.fields, null),
          iif(r.body and new.state = 'completed', new.body, null)
     from event_routes as r,
-         (select case new.state when 'completed' then 'completed' when 'dead' then 'given-up' when 'unknown' then 'unknown'
-                      else 'resolved' end as type) as w
+         (select case new.state when 'completed' then iif(new.status >= 400 or
+                                                          instr(x'0d0a' || new.fields, x'0d0a' || 'grpc-status: ') > 0
+                                                          and instr(x'0d0a' || new.fields, x'0d0a' || 'grpc-status: 0' || x'0d0a') = 0,
+                                                          'refused', 'completed')
+                      when 'dead' then 'given-up' when 'unknown' then 'unknown' else 'resolved' end as type) as w
    where r.service = new.service and r.route = new.route and instr(r.types, ',' || w.type || ',') > 0;
 end;
 drop trigger if exists keys_tell_their_end;
