@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use super::oidc::{OidcConfig, OidcOptions};
 use super::options::options;
 use super::reader::Section;
 use super::value_parsers::socket_address;
-use super::{AdminToken, StoreLocation, admin_token};
+use super::{AdminToken, StoreLocation, admin_token, oidc};
 
 options! {
     /// The options of `[admin]`: the operators' listener.
@@ -22,6 +24,8 @@ options! {
         token_file: Text = "" => Option<PathBuf>, optional(|path| Ok(path.into()));
         /// ask for no token: everybody on this machine is an operator
         open: Boolean = false => bool, boolean();
+        /// the issuer with which people sign in to the page, beside the token
+        oidc: Table(OidcOptions::KEYS) = {} => Option<Arc<OidcConfig>>, inner(oidc::read);
     }
 }
 
@@ -47,6 +51,8 @@ pub(super) fn read(section: &Section<'_>, top: &Section<'_>, store: Option<&Stor
         section.problem("listen", "`token` and `read_token` are the same: a reader could change everything");
     } else if admin.open && admin.token.is_some() {
         section.problem("open", "contradicts `token`: an open listener asks for none");
+    } else if admin.open && admin.oidc.is_some() {
+        section.problem("open", "contradicts `oidc`: an open listener asks nobody to sign in");
     }
     admin.token_file = find_file(admin.token_file, store, section);
     admin

@@ -40,9 +40,6 @@ impl BulkChange {
 
 /// The decision that a form has, with this actor for the audit log.
 fn read_decision(form: &FormParams, action: ActionKind, actor: String) -> Result<OperatorDecision, ApiProblem> {
-    if form.text("name").is_empty() {
-        return Err(ApiProblem::bad("name", "is empty: the audit log needs to know who you are"));
-    }
     let change = match action {
         ActionKind::Completed => OperatorAction::Complete(read_response(form)?.into()),
         ActionKind::NotExecuted => OperatorAction::NotExecuted,
@@ -127,7 +124,7 @@ impl Visit<'_> {
             );
             return Ok(self.render_change(StatusCode::CONFLICT, action, &details, form, Some(trouble)).await);
         }
-        let changed = match read_decision(form, action, self.actor(form.text("name"))) {
+        let changed = match self.actor(form).and_then(|actor| read_decision(form, action, actor)) {
             Ok(decision) => self.admin.key_admin().change_key(&key.id.to_string(), decision).await,
             Err(problem) => Err(problem),
         };
@@ -169,7 +166,7 @@ impl Visit<'_> {
     pub(super) async fn change_keys(&self, form: &FormParams) -> Result<Response<Body>, ApiProblem> {
         let (action, filter) = read_bulk_change(form)?;
         let expect = form.get("expect").parse::<u64>().map_err(|_| ApiProblem::bad("expect", "is not a count"))?;
-        let changed = match read_decision(form, action, self.actor(form.text("name"))) {
+        let changed = match self.actor(form).and_then(|actor| read_decision(form, action, actor)) {
             Ok(decision) => self.request_bulk_change(&filter, decision, Some(expect)).await,
             Err(problem) => Err(problem),
         };
@@ -200,8 +197,8 @@ impl Visit<'_> {
         // The count does not depend on the response that is typed in, which may still be wrong.
         let is_completion = action == ActionKind::Completed;
         let accept_risk = is_completion || draft.get("accept_risk") == "true";
-        let counting = [("name", "nobody"), ("status", "200"), ("accept_risk", if accept_risk { "true" } else { "" })];
-        let decision = read_decision(&FormParams::new(&counting), action, self.actor(""))?;
+        let counting = [("status", "200"), ("accept_risk", if accept_risk { "true" } else { "" })];
+        let decision = read_decision(&FormParams::new(&counting), action, String::new())?;
         let counted = self.request_bulk_change(&filter, decision, None).await?;
         let mut risks = counted.risks.clone();
         // An attempt that is quiet when the keys are counted may be followed by one that is not.
@@ -237,8 +234,15 @@ impl Visit<'_> {
         FormParams::new(&[("name", &self.visitor.name)])
     }
 
-    fn actor(&self, name: &str) -> String {
-        key_admin::remote_actor(self.peer, Some(name.as_bytes()))
+    /// The actor for the audit log: the person who has signed in, or the name that the form claims.
+    fn actor(&self, form: &FormParams) -> Result<String, ApiProblem> {
+        match &self.visitor.person {
+            Some(person) => Ok(person.actor(self.peer)),
+            None if form.text("name").is_empty() => {
+                Err(ApiProblem::bad("name", "is empty: the audit log needs to know who you are"))
+            }
+            None => Ok(key_admin::remote_actor(self.peer, Some(form.text("name").as_bytes()))),
+        }
     }
 }
 
