@@ -19,6 +19,7 @@ use problem::ApiProblem;
 
 mod changes;
 pub mod dto;
+pub mod four_eyes;
 pub mod params;
 pub mod problem;
 mod queries;
@@ -160,6 +161,12 @@ pub fn person_actor(name: &str, subject: &str, peer: std::net::IpAddr) -> String
     format!("{name} (signed in as {subject}) at {}", peer.to_canonical())
 }
 
+/// The issuer's own name of the person in such an actor; `None` for an actor whose name is claimed.
+pub fn subject_of(actor: &str) -> Option<&str> {
+    let (_, rest) = actor.split_once(" (signed in as ")?;
+    rest.split_once(") at ").map(|(subject, _)| subject)
+}
+
 /// The longest name that an issuer gives a person (OpenID Connect Core section 2).
 const SUBJECT_LENGTH_MAX: usize = 255;
 
@@ -194,6 +201,10 @@ mod tests {
         assert_eq!(remote_actor(peer, Some(&[b'a'; 1000])).len(), 64 + " (claimed) at 10.0.0.7".len());
         assert_eq!(remote_actor(peer, Some(b"\xff")), "\u{fffd} (claimed) at 10.0.0.7");
         assert_eq!(person_actor("ann (x)", "7f (y)", peer), "ann x (signed in as 7f y) at 10.0.0.7");
+        assert_eq!(subject_of(&person_actor("ann", "7f (y)", peer)), Some("7f y"));
+        for claimed in [&b"ann"[..], b"ann (signed in as 7f) at 1.2.3.4", b""] {
+            assert_eq!(subject_of(&remote_actor(peer, Some(claimed))), None);
+        }
         assert_eq!(actor(Some(b""), "on the command line"), "operator on the command line");
     }
 }

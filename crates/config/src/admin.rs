@@ -9,6 +9,7 @@ use super::options::options;
 use super::reader::Section;
 use super::value_parsers::socket_address;
 use super::{AdminToken, StoreLocation, admin_token, oidc};
+use oncegate_domain::execution_risk::FourEyesAction;
 
 options! {
     /// The options of `[admin]`: the operators' listener.
@@ -26,6 +27,8 @@ options! {
         open: Boolean = false => bool, boolean();
         /// the issuer with which people sign in to the page, beside the token
         oidc: Table(OidcOptions::KEYS) = {} => Option<Arc<OidcConfig>>, inner(oidc::read);
+        /// the actions that one person proposes and another one confirms, of `purge` and `release`; needs `oidc`
+        four_eyes: Texts = [] => Vec<FourEyesAction>, values(parse_four_eyes);
     }
 }
 
@@ -54,8 +57,16 @@ pub(super) fn read(section: &Section<'_>, top: &Section<'_>, store: Option<&Stor
     } else if admin.open && admin.oidc.is_some() {
         section.problem("open", "contradicts `oidc`: an open listener asks nobody to sign in");
     }
+    if !admin.four_eyes.is_empty() && admin.oidc.is_none() && section.is_right(&["oidc", "four_eyes"]) {
+        let why = "needs `[admin.oidc]` beside it: with one token for all, nobody can tell two persons apart";
+        section.problem("four_eyes", why);
+    }
     admin.token_file = find_file(admin.token_file, store, section);
     admin
+}
+
+fn parse_four_eyes(text: &str) -> Result<FourEyesAction, String> {
+    FourEyesAction::parse(text).ok_or_else(|| "is not known: write `purge` or `release`".into())
 }
 
 /// The token that a client of the instance sends: the configured one, else that of the file, if there is one.

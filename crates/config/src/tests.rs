@@ -318,6 +318,10 @@ fn the_listeners_are_apart_and_the_admins_is_loopback_or_has_a_token() {
         let problems = load_in(FakeEnvironment::default(), &format!("{UPSTREAM}{}", oidc(lines))).expect_err(lines);
         assert!(problems.to_string().contains(problem), "{lines}: {problems}");
     }
+    let four = config(&format!("{}\nadmin.four_eyes = ['purge']", oidc(whole))).admin.four_eyes;
+    assert_eq!(four.iter().map(|action| action.name()).collect::<Vec<_>>(), ["purge"]);
+    one_problem("admin.four_eyes = ['purge']", "2:19: admin.four_eyes: needs `[admin.oidc]` beside it");
+    one_problem("admin.four_eyes = ['requeue']", "2:20: admin.four_eyes[0]: `requeue` is not known");
     one_problem(&format!("admin.open = true\n{}", oidc(whole)), "2:14: admin.open: contradicts `oidc`");
     one_problem("listen = '127.0.0.1:8081'", "2:10: listen: `listen` and `admin.listen` are the same address");
     config("listen = '127.0.0.1:0'\nadmin.listen = '127.0.0.1:0'");

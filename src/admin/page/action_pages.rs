@@ -13,11 +13,12 @@ use super::text::{self, DOUBTFUL_RESPONSE_RISK, SHARED_RESPONSE_RISK};
 use super::text::{ActionTexts, CauseText, RiskText};
 use super::{FormParams, Frame, Visit, redirect_to, render_page};
 use crate::admin::key_admin::dto::{BulkChange, KeyDetails};
+use crate::admin::key_admin::four_eyes::KeyProposal;
 use crate::admin::key_admin::params::{KeySelection, build_response, check_note, check_typed_headers};
 use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
 use crate::admin::key_admin::typed_response::find_doubt;
 use crate::admin::key_admin::{self, BODY_BYTES_MAX};
-use oncegate_domain::execution_risk::{ActionKind, ActionRisk};
+use oncegate_domain::execution_risk::{ActionKind, ActionRisk, FourEyesAction};
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::response::StoredResponse;
 use oncegate_http::body::Body;
@@ -87,6 +88,8 @@ struct ChangePage<'a> {
     risk: Option<&'static str>,
     /// Whether the decision is refused without the risk accepted.
     needs_risk: bool,
+    /// What the form does where two persons are needed.
+    four_eyes: Option<String>,
     trouble: Option<String>,
 }
 
@@ -129,6 +132,9 @@ impl Visit<'_> {
             Err(problem) => Err(problem),
         };
         match changed {
+            Ok(change) if change.is_proposal => {
+                Ok(redirect_to(&format!("/keys/{}?proposed={}", key.id, action.text().name)))
+            }
             Ok(change) => {
                 let behind = change.instances_behind.unwrap_or(0);
                 Ok(redirect_to(&format!("/keys/{}?done={}&behind={behind}", key.id, action.text().name)))
@@ -153,8 +159,25 @@ impl Visit<'_> {
         // The attempt may be quiet by the time the form comes back.
         let needs_risk = is_doubtful || risk.is_some_and(|risk| risk != ActionRisk::AttemptRunning);
         let risk = risk.map(ActionRisk::acceptance).or(is_doubtful.then_some(DOUBTFUL_RESPONSE_RISK));
+        let four_eyes = self.explain_four_eyes(action, details.proposal.as_ref());
         let (frame, key) = (self.build_frame().await, &details.entry);
-        render_page(status, &ChangePage { frame, action, key, details, draft, risk, needs_risk, trouble })
+        render_page(status, &ChangePage { frame, action, key, details, draft, risk, needs_risk, four_eyes, trouble })
+    }
+
+    /// What the form of an action for which two persons are needed does; `None` where one decides.
+    fn explain_four_eyes(&self, action: ActionKind, proposal: Option<&KeyProposal>) -> Option<String> {
+        let needed = FourEyesAction::of_kind(action)?;
+        if !self.admin.config.borrow().admin.four_eyes.contains(&needed) {
+            return None;
+        }
+        Some(match proposal.filter(|proposal| proposal.action == needed.name()) {
+            Some(proposal) => {
+                format!("{} has proposed this. If you are another person, the button below does it.", proposal.actor)
+            }
+            None => "Two persons decide this. The button below proposes it, and nothing changes until another person presses it \
+                     too, within 24 hours."
+                .to_owned(),
+        })
     }
 
     pub(super) async fn show_bulk_change(&self) -> Result<Response<Body>, ApiProblem> {

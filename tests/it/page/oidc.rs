@@ -9,15 +9,24 @@ use crate::harness::oidc_issuer::{Breach, CLIENT, OidcIssuer, SECRET};
 use crate::harness::operator::Operator;
 use crate::harness::{Response, Store, Upstream, World};
 
-const TOKEN: &str = "c29tZXRoaW5nIHNlY3JldA==";
+pub(super) const TOKEN: &str = "c29tZXRoaW5nIHNlY3JldA==";
 
 /// A proxy whose page is at this address for browsers.
 async fn world(issuer: &str, url: &str, more: &str) -> World {
+    at(Store::sqlite(), issuer, url, more, "").await
+}
+
+/// A proxy on this store with further lines in `[admin]`.
+pub(super) async fn world_with(store: Store, issuer: &str, more: &str, lines: &str) -> World {
+    at(store, issuer, HTTPS, more, lines).await
+}
+
+async fn at(store: Store, issuer: &str, url: &str, more: &str, admin: &str) -> World {
     let lines = format!(
         "token = {TOKEN:?}\noidc = {{ issuer = {issuer:?}, client_id = {CLIENT:?}, client_secret = {SECRET:?}, url = {url:?}, \
          operate = [\"payments-ops\"], read = [\"support\", \"audit\"]{more} }}"
     );
-    World::with(Store::sqlite(), |setup| setup.admin(&lines)).await
+    World::with(store, |setup| setup.admin(&lines).admin(admin)).await
 }
 
 const HTTPS: &str = "https://oncegate.ops.example";
@@ -59,7 +68,7 @@ async fn come_back(visitor: &Visitor, returned: &Returned) -> Response {
     request.field("Sec-Fetch-Site", "cross-site").send().await
 }
 
-async fn sign_in(world: &World, issuer: &OidcIssuer, person: Value) -> Visitor {
+pub(super) async fn sign_in(world: &World, issuer: &OidcIssuer, person: Value) -> Visitor {
     issuer.sign_in_next(person, None);
     let stranger = Visitor::of(world);
     let signed = come_back(&stranger, &go_to_issuer(&stranger, "/").await).await;
