@@ -25,13 +25,14 @@ use tokio_util::task::TaskTracker;
 
 use crate::instance::Instance;
 use Endpoint::{Events, Keys, Service};
-use auth::{Access, AccessDenied};
+use auth::{Access, AccessDenied, OwnNames};
 use events::EventMethod;
 use guesses::TokenGuesses;
 use key_admin::problem::{ApiProblem, ProblemCode};
 use key_admin::{AdminMethod, AdminRequest, BODY_BYTES_MAX, KeyAdmin};
 use metrics::KeyCountCache;
-use oncegate_config::Config;
+use oidc::OidcClient;
+use oncegate_config::{Config, OidcConfig};
 use oncegate_http::body::Body;
 use oncegate_http::body::early_response::{can_keep_connection, split_unread};
 use oncegate_http::body::request_body::RequestBody;
@@ -45,6 +46,7 @@ mod guesses;
 mod health;
 pub(crate) mod key_admin;
 mod metrics;
+mod oidc;
 mod page;
 mod services;
 pub mod tokens;
@@ -121,8 +123,10 @@ pub struct AdminListener {
     instance: Arc<Instance>,
     config: watch::Receiver<Arc<Config>>,
     sessions: page::Sessions,
-    /// The tokens at the last request.
-    tokens: Mutex<AdminTokens>,
+    pending_sign_ins: page::PendingSignIns,
+    oidc: OidcClient,
+    /// The tokens and the issuer at the last request.
+    sign_in_rules: Mutex<(AdminTokens, Option<Arc<OidcConfig>>)>,
     guesses: TokenGuesses,
     denials: LogLimiter,
     leaving: CancellationToken,
@@ -137,11 +141,14 @@ impl AdminListener {
         config: watch::Receiver<Arc<Config>>,
         leaving: CancellationToken,
     ) -> Self {
+        let oidc = config.borrow().admin.oidc.clone();
         Self {
             instance,
-            config,
             sessions: page::Sessions::new(),
-            tokens: Mutex::new(tokens),
+            pending_sign_ins: page::PendingSignIns::default(),
+            oidc: OidcClient::new(),
+            sign_in_rules: Mutex::new((tokens, oidc)),
+            config,
             guesses: TokenGuesses::default(),
             denials: LogLimiter::new(DENIALS_LOGGED, DENIALS_PERIOD),
             leaving,
@@ -149,16 +156,23 @@ impl AdminListener {
         }
     }
 
-    /// The tokens of the running configuration. When a reload has changed them, sessions that were opened with the earlier ones
-    /// end.
+    /// The tokens of the running configuration. When a reload has changed them or the issuer, sessions and sign-ins that were opened
+    /// with the earlier ones end.
     fn tokens(&self) -> AdminTokens {
-        let mut tokens = self.tokens.lock();
-        let current = tokens.after_reload(&self.config.borrow().admin);
-        if *tokens != current {
-            *tokens = current;
+        let mut rules = self.sign_in_rules.lock();
+        let admin = &self.config.borrow().admin;
+        let current = (rules.0.after_reload(admin), admin.oidc.clone());
+        if *rules != current {
+            *rules = current;
             self.sessions.sign_out_all();
+            self.pending_sign_ins.end_all();
         }
-        tokens.clone()
+        rules.0.clone()
+    }
+
+    fn own_names(&self, listener: SocketAddr) -> OwnNames {
+        let url = self.config.borrow().admin.oidc.as_ref().map(|oidc| oidc.url.clone());
+        OwnNames { listener, url }
     }
 
     fn key_admin(&self) -> KeyAdmin<'_> {
@@ -244,7 +258,7 @@ impl AdminListener {
         let method = if method == Method::HEAD { &Method::GET } else { method };
         let here: Vec<_> = TABLE.iter().filter(|(pattern, ..)| is_path_of(path, pattern)).collect();
         let access = here.first().map_or(Access::Operators, |(_, _, access, _)| *access);
-        if let Err(denied) = access.check(&request, listener, peer, &self.tokens(), &self.guesses) {
+        if let Err(denied) = access.check(&request, &self.own_names(listener), peer, &self.tokens(), &self.guesses) {
             self.note_denied(peer, denied);
             return deny(denied);
         }

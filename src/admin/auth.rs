@@ -14,6 +14,16 @@ use http::{HeaderMap, Method, Request};
 
 use super::guesses::TokenGuesses;
 use super::tokens::AdminTokens;
+use oncegate_config::PageUrl;
+
+/// The names by which a request may name the listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnNames {
+    /// The address of the connection.
+    pub listener: SocketAddr,
+    /// The page's address as browsers see it, where the configuration has one.
+    pub url: Option<PageUrl>,
+}
 
 /// The clients that an endpoint is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +46,15 @@ pub enum Role {
     Reader,
 }
 
+impl Role {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Operator => "operate",
+            Self::Reader => "read",
+        }
+    }
+}
+
 /// The reason why a request is denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessDenied {
@@ -49,7 +68,9 @@ pub enum AccessDenied {
     #[error("this token may look and not change")]
     ReadOnly,
     /// There is not exactly one `Host`, or it is foreign.
-    #[error("the Host is not this listener: use its address, or localhost, with its port")]
+    #[error(
+        "the Host is not this listener: use its address, or localhost, with its port, or the host of admin.oidc.url"
+    )]
     Host,
     #[error("the Origin is not this listener: other sites' pages may not ask here")]
     Origin,
@@ -67,7 +88,7 @@ impl Access {
     pub fn check<B>(
         self,
         request: &Request<B>,
-        listener: SocketAddr,
+        own: &OwnNames,
         peer: IpAddr,
         tokens: &AdminTokens,
         guesses: &TokenGuesses,
@@ -75,7 +96,7 @@ impl Access {
         if self == Self::Anybody {
             return Ok(());
         }
-        check_origin(request, listener)?;
+        check_origin(request, own)?;
         if self == Self::Services {
             return Ok(());
         }
@@ -126,21 +147,20 @@ pub fn check_token(
     Err(AccessDenied::WrongToken)
 }
 
-/// Checks that a request names the listener at this address by one of its own names, and is not sent by another site's
-/// page.
+/// Checks that a request names the listener by one of its own names, and is not sent by another site's page.
 ///
 /// # Errors
 /// [`AccessDenied::Host`] or [`AccessDenied::Origin`].
 // See docs/decisions/0029-guard-the-admin-listener.md.
-pub fn check_origin<B>(request: &Request<B>, listener: SocketAddr) -> Result<(), AccessDenied> {
+pub fn check_origin<B>(request: &Request<B>, own: &OwnNames) -> Result<(), AccessDenied> {
     let target = request.uri().authority();
     let mut hosts = request.headers().get_all(HOST).iter();
     match (hosts.next(), hosts.next()) {
-        (Some(host), None) if is_own(host, listener) && target.is_none_or(|target| is_name_of(target, listener)) => {}
+        (Some(host), None) if own.has_host(host) && target.is_none_or(|target| own.has(target)) => {}
         _ => return Err(AccessDenied::Host),
     }
     let mut origins = request.headers().get_all(ORIGIN).iter();
-    if !origins.all(|origin| is_own_origin(origin, listener)) {
+    if !origins.all(|origin| own.has_origin(origin)) {
         return Err(AccessDenied::Origin);
     }
     // Browsers name the relation to the page that sends a request. A link on another site may lead here.
@@ -162,17 +182,30 @@ fn shown_token(headers: &HeaderMap) -> Option<&[u8]> {
 
 const BEARER: &[u8] = b"Bearer ";
 
-fn is_own_origin(origin: &HeaderValue, listener: SocketAddr) -> bool {
-    let host = origin.as_bytes().strip_prefix(b"http://").and_then(|host| HeaderValue::from_bytes(host).ok());
-    host.is_some_and(|host| is_own(&host, listener))
+impl OwnNames {
+    fn has_origin(&self, origin: &HeaderValue) -> bool {
+        // The scheme counts: a page without TLS at the same host may be by anybody on the network.
+        let is_url = || self.url.as_ref().is_some_and(|url| url.to_string().as_bytes() == origin.as_bytes());
+        let host = origin.as_bytes().strip_prefix(b"http://").and_then(|host| Authority::try_from(host).ok());
+        host.is_some_and(|host| is_name_of(&host, self.listener)) || is_url()
+    }
+
+    fn has_host(&self, host: &HeaderValue) -> bool {
+        Authority::try_from(host.as_bytes()).is_ok_and(|host| self.has(&host))
+    }
+
+    fn has(&self, authority: &Authority) -> bool {
+        let is_url = |url: &PageUrl| {
+            let default_port = if url.is_https { ":443" } else { ":80" };
+            let host = authority.as_str().strip_suffix(default_port).unwrap_or(authority.as_str());
+            host.eq_ignore_ascii_case(url.authority.as_str())
+        };
+        is_name_of(authority, self.listener) || self.url.as_ref().is_some_and(is_url)
+    }
 }
 
-fn is_own(host: &HeaderValue, listener: SocketAddr) -> bool {
-    Authority::try_from(host.as_bytes()).is_ok_and(|host| is_name_of(&host, listener))
-}
-
-/// Whether a host and port are the listener's. Only addresses and `localhost` are: nobody can make them resolve to another
-/// address.
+/// Whether a host and port are the listener's by themselves. Only addresses and `localhost` are: nobody can make them resolve to
+/// another address.
 fn is_name_of(authority: &Authority, listener: SocketAddr) -> bool {
     let host = authority.host();
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host).parse::<IpAddr>();
@@ -195,14 +228,17 @@ mod tests {
     use super::*;
 
     fn check(listener: &str, uri: &str, fields: &[(&str, &str)]) -> Result<(), AccessDenied> {
+        check_names(&OwnNames { listener: listener.parse().expect("it is an address"), url: None }, uri, fields)
+    }
+
+    fn check_names(own: &OwnNames, uri: &str, fields: &[(&str, &str)]) -> Result<(), AccessDenied> {
         let mut request = Request::post(uri);
         for (name, value) in fields {
             request = request.header(*name, *value);
         }
         let request = request.body(()).expect("it is a request");
         let (open, guesses) = (AdminTokens::default(), TokenGuesses::default());
-        let listener = listener.parse().expect("it is an address");
-        Access::Operators.check(&request, listener, Ipv4Addr::LOCALHOST.into(), &open, &guesses)
+        Access::Operators.check(&request, own, Ipv4Addr::LOCALHOST.into(), &open, &guesses)
     }
 
     #[test]
@@ -265,8 +301,30 @@ mod tests {
     }
 
     #[test]
-    fn a_form_of_another_site_is_denied_and_a_link_is_not() {
+    fn the_pages_own_address_is_a_name_of_the_listener_and_its_origin_has_the_scheme() {
         let listener = "127.0.0.1:8081".parse().unwrap();
+        let url = PageUrl { is_https: true, authority: Authority::from_static("oncegate.ops.example") };
+        let own = OwnNames { listener, url: Some(url) };
+        for (host, origin, expected) in [
+            ("oncegate.ops.example", "https://oncegate.ops.example", Ok(())),
+            ("Oncegate.Ops.Example:443", "https://oncegate.ops.example", Ok(())),
+            // A proxy before the listener may name it by its address.
+            ("127.0.0.1:8081", "https://oncegate.ops.example", Ok(())),
+            ("localhost:8081", "http://localhost:8081", Ok(())),
+            ("oncegate.ops.example:8081", "https://oncegate.ops.example", Err(AccessDenied::Host)),
+            ("ops.example", "https://oncegate.ops.example", Err(AccessDenied::Host)),
+            ("x@oncegate.ops.example", "https://oncegate.ops.example", Err(AccessDenied::Host)),
+            ("oncegate.ops.example", "http://oncegate.ops.example", Err(AccessDenied::Origin)),
+            ("oncegate.ops.example", "https://evil.example", Err(AccessDenied::Origin)),
+            ("oncegate.ops.example", "null", Err(AccessDenied::Origin)),
+        ] {
+            assert_eq!(check_names(&own, "/", &[("host", host), ("origin", origin)]), expected, "{host} {origin}");
+        }
+    }
+
+    #[test]
+    fn a_form_of_another_site_is_denied_and_a_link_is_not() {
+        let own = OwnNames { listener: "127.0.0.1:8081".parse().unwrap(), url: None };
         for (method, site, expected) in [
             ("POST", "cross-site", Err(AccessDenied::Origin)),
             ("DELETE", "cross-site", Err(AccessDenied::Origin)),
@@ -276,7 +334,7 @@ mod tests {
         ] {
             let request = Request::builder().method(method).header("host", "localhost:8081");
             let request = request.header("sec-fetch-site", site).body(()).unwrap();
-            assert_eq!(check_origin(&request, listener), expected, "{method} {site}");
+            assert_eq!(check_origin(&request, &own), expected, "{method} {site}");
         }
     }
 }

@@ -19,6 +19,7 @@ use problem::ApiProblem;
 
 mod changes;
 pub mod dto;
+pub mod four_eyes;
 pub mod params;
 pub mod problem;
 mod queries;
@@ -153,14 +154,34 @@ pub fn remote_actor(peer: std::net::IpAddr, claimed: Option<&[u8]>) -> String {
     actor(claimed, &format!("at {}", peer.to_canonical()))
 }
 
+/// Returns the actor of a request by a person whom the issuer has signed in: their name, and the issuer's own one, which nobody
+/// else has. A claimed name has no parentheses, and cannot look like it.
+pub fn person_actor(name: &str, subject: &str, peer: std::net::IpAddr) -> String {
+    let (name, subject) = (clean_name(name.as_bytes()), clean_text(subject.as_bytes(), SUBJECT_LENGTH_MAX));
+    format!("{name} (signed in as {subject}) at {}", peer.to_canonical())
+}
+
+/// The issuer's own name of the person in such an actor; `None` for an actor whose name is claimed.
+pub fn subject_of(actor: &str) -> Option<&str> {
+    let (_, rest) = actor.split_once(" (signed in as ")?;
+    rest.split_once(") at ").map(|(subject, _)| subject)
+}
+
+/// The longest name that an issuer gives a person (OpenID Connect Core section 2).
+const SUBJECT_LENGTH_MAX: usize = 255;
+
 /// Cleans a claimed name: short, and without characters that a terminal or a log would interpret.
 fn clean_name(claimed: &[u8]) -> String {
     const LENGTH_MAX: usize = 64;
-    let text = String::from_utf8_lossy(claimed);
+    clean_text(claimed, LENGTH_MAX)
+}
+
+fn clean_text(text: &[u8], length_max: usize) -> String {
+    let text = String::from_utf8_lossy(text);
     let safe = text
         .chars()
         .filter(|c| !c.is_control() && !matches!(c, '(' | ')' | '\u{200e}'..='\u{202e}' | '\u{2066}'..='\u{2069}'));
-    safe.take(LENGTH_MAX).collect::<String>().trim().to_owned()
+    safe.take(length_max).collect::<String>().trim().to_owned()
 }
 
 #[cfg(test)]
@@ -179,6 +200,11 @@ mod tests {
         );
         assert_eq!(remote_actor(peer, Some(&[b'a'; 1000])).len(), 64 + " (claimed) at 10.0.0.7".len());
         assert_eq!(remote_actor(peer, Some(b"\xff")), "\u{fffd} (claimed) at 10.0.0.7");
+        assert_eq!(person_actor("ann (x)", "7f (y)", peer), "ann x (signed in as 7f y) at 10.0.0.7");
+        assert_eq!(subject_of(&person_actor("ann", "7f (y)", peer)), Some("7f y"));
+        for claimed in [&b"ann"[..], b"ann (signed in as 7f) at 1.2.3.4", b""] {
+            assert_eq!(subject_of(&remote_actor(peer, Some(claimed))), None);
+        }
         assert_eq!(actor(Some(b""), "on the command line"), "operator on the command line");
     }
 }

@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use askama::Template;
 use http::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HeaderName, HeaderValue, LOCATION,
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HeaderName, HeaderValue, LOCATION, ORIGIN,
     REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use http::request::Parts;
@@ -30,6 +30,7 @@ use oncegate_http::body::request_body::RequestBody;
 use sessions::Visitor;
 use text::ActionTexts;
 
+pub use pending_sign_ins::PendingSignIns;
 pub use sessions::Sessions;
 
 mod action_pages;
@@ -37,7 +38,9 @@ mod format;
 mod frame;
 mod instance_pages;
 mod list_pages;
+mod oidc_pages;
 mod outcome_chart;
+mod pending_sign_ins;
 mod sessions;
 mod sign_in_pages;
 mod text;
@@ -71,6 +74,8 @@ enum PagePath<'a> {
     Instances,
     Key(&'a str),
     Keys,
+    OidcSignIn,
+    OidcCallback,
     Overview,
     Routes,
     Runbook(&'static str),
@@ -97,6 +102,8 @@ impl<'a> PagePath<'a> {
             ["runbooks", "dead-keys"] => Self::Runbook(include_str!("../../docs/runbooks/dead-keys.md")),
             ["runbooks", "unknown-keys"] => Self::Runbook(include_str!("../../docs/runbooks/unknown-keys.md")),
             ["sign-in"] => Self::SignIn,
+            ["sign-in", "oidc"] => Self::OidcSignIn,
+            ["sign-in", "oidc", "callback"] => Self::OidcCallback,
             ["sign-out"] => Self::SignOut,
             _ => return None,
         })
@@ -160,7 +167,7 @@ impl AdminListener {
         listener: SocketAddr,
         peer: IpAddr,
     ) -> Response<Body> {
-        if let Err(denied) = auth::check_origin(&request, listener) {
+        if let Err(denied) = auth::check_origin(&request, &self.own_names(listener)) {
             return render_message(StatusCode::FORBIDDEN, "Not allowed from there", &denied.to_string());
         }
         let (request, body) = request.into_parts();
@@ -194,12 +201,19 @@ impl AdminListener {
             return render_message(StatusCode::SERVICE_UNAVAILABLE, "No store yet", NOT_JOINED);
         }
         let query = FormParams::parse(request.uri.query().unwrap_or_default().as_bytes());
-        let cookie = find_cookie(&request.headers, listener);
-        if path == PagePath::SignIn {
-            return match form {
-                Some(form) => self.sign_in(&form, listener, peer),
-                None => self.show_sign_in(&query),
-            };
+        let cookie = find_cookie(&request.headers, &sign_in_pages::cookie_name(listener));
+        match (path, &form) {
+            (PagePath::SignIn, Some(form)) => {
+                let is_https =
+                    request.headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https:"));
+                return self.sign_in(form, listener, is_https, peer);
+            }
+            (PagePath::SignIn, None) => return self.show_sign_in(&query),
+            (PagePath::OidcSignIn, _) => return self.begin_oidc_sign_in(&query, listener).await,
+            (PagePath::OidcCallback, _) => {
+                return self.end_oidc_sign_in(&query, &request.headers, listener, peer).await;
+            }
+            _ => {}
         }
         let visitor = match self.find_visitor(&request.headers, cookie, peer) {
             Ok(visitor) => visitor,
@@ -214,7 +228,7 @@ impl AdminListener {
             }
         };
         if is_form && visitor.role == Role::Reader && !matches!(path, PagePath::Find | PagePath::SignOut) {
-            let why = "You have signed in with the token that may look and not change.";
+            let why = "You may look and not change: so says the token with which you have signed in, or your account at the issuer.";
             return render_message(StatusCode::FORBIDDEN, "Nothing was changed", why);
         }
         if let Some(form) = &form
@@ -241,9 +255,15 @@ impl AdminListener {
             (PagePath::Keys, _) => visit.show_keys().await,
             (PagePath::Routes, _) => Ok(visit.show_routes().await),
             (PagePath::Runbook(text), _) => Ok(visit.show_runbook(text).await),
-            (PagePath::Overview | PagePath::SignIn | PagePath::SignOut | PagePath::Style, _) => {
-                Ok(visit.show_overview().await)
-            }
+            (
+                PagePath::Overview
+                | PagePath::OidcCallback
+                | PagePath::OidcSignIn
+                | PagePath::SignIn
+                | PagePath::SignOut
+                | PagePath::Style,
+                _,
+            ) => Ok(visit.show_overview().await),
         };
         match response {
             Ok(response) => response,
@@ -311,9 +331,8 @@ fn with_challenge(mut response: Response<Body>) -> Response<Body> {
     response
 }
 
-/// Returns the session's cookie. Its name has the listener's port: browsers send a machine's cookies to all its ports.
-fn find_cookie(headers: &HeaderMap, listener: SocketAddr) -> Option<&[u8]> {
-    let name = sign_in_pages::cookie_name(listener);
+/// Returns the value of the cookie of this name.
+fn find_cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
     let pairs = headers.get_all(COOKIE).iter().flat_map(|field| field.as_bytes().split(|byte| *byte == b';'));
     pairs.map(<[u8]>::trim_ascii).find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
 }

@@ -273,9 +273,10 @@ fn list_restart_changes(running: &Config, new: &Config) -> Vec<&'static str> {
     changes.into_iter().filter(|(_, is_changed)| *is_changed).map(|(what, _)| what).collect()
 }
 
-/// Whether a restart is needed for the new settings of the admin listener. It takes other tokens at once.
+/// Whether a restart is needed for the new settings of the admin listener. It takes other tokens, another issuer and other
+/// actions of two persons at once.
 fn admin_needs_restart(running: &AdminConfig, new: &AdminConfig) -> bool {
-    let mut expected = running.clone();
+    let mut expected = AdminConfig { oidc: new.oidc.clone(), four_eyes: new.four_eyes.clone(), ..running.clone() };
     if running.token.is_some() && new.token.is_some() {
         (expected.token, expected.read_token) = (new.token.clone(), new.read_token.clone());
     }

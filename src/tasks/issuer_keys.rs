@@ -7,20 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, HOST, HeaderValue, USER_AGENT};
-use http::{Request, StatusCode, Uri};
-use http_body_util::{BodyExt, Limited};
+use http::header::{ACCEPT, HeaderValue};
+use http::{Request, StatusCode};
 use tokio::sync::watch;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::instance::Instance;
-use oncegate_config::{Config, IssuerKeys, UpstreamTlsConfig};
+use oncegate_config::{Config, IssuerKeys};
 use oncegate_http::body::Body;
-use oncegate_http::protocol::fields;
-use oncegate_http::upstream::UpstreamClient;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
-use oncegate_telemetry::logs::error_causes;
+use oncegate_http::upstream::document::read_document;
 use oncegate_trust::jwt::KEY_SET_BYTES_MAX;
 use oncegate_trust::tls::Trust;
 
@@ -30,12 +26,6 @@ const READ_EVERY: Duration = Duration::from_secs(300);
 /// The pauses between two tries while there are no keys at all: doubled each time, so that an issuer that starts is not kept busy.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_CAP: Duration = Duration::from_secs(30);
-
-/// The time limit of one read. Requests may wait for it.
-const READ_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The time for which the connection to the issuer is kept: it is used again only after minutes.
-const IDLE: Duration = Duration::from_secs(1);
 
 /// The task that reads the keys of the configured issuer.
 pub struct IssuerKeysReader {
@@ -105,18 +95,18 @@ impl IssuerKeysReader {
 /// # Errors
 /// The problem.
 pub async fn read_keys(keys: &IssuerKeys, trust: &Trust, slots: &UpstreamSlots) -> Result<Bytes, String> {
-    let read = async {
-        match keys {
-            IssuerKeys::File { path, .. } => read_key_file(path),
-            IssuerKeys::Url { upstream, target } => {
-                let tls = UpstreamTlsConfig::with_trust(trust.clone());
-                let client = UpstreamClient::new(upstream, READ_TIMEOUT, IDLE, &tls, slots);
-                let host = HeaderValue::from_str(upstream.host()).expect("a host is visible ASCII");
-                fetch_keys(&client, Uri::from(target.clone()), host).await
+    match keys {
+        IssuerKeys::File { path, .. } => read_key_file(path),
+        IssuerKeys::Url { upstream, target } => {
+            let mut request = Request::new(Body::empty());
+            let accepted = HeaderValue::from_static("application/jwk-set+json, application/json");
+            request.headers_mut().insert(ACCEPT, accepted);
+            match read_document(upstream, target.clone(), request, KEY_SET_BYTES_MAX, trust, slots).await? {
+                (StatusCode::OK, keys) => Ok(keys),
+                (status, _) => Err(format!("the answer has status {}", status.as_u16())),
             }
         }
-    };
-    timeout(READ_TIMEOUT, read).await.unwrap_or_else(|_| Err("no answer in time".into()))
+    }
 }
 
 fn read_key_file(path: &Path) -> Result<Bytes, String> {
@@ -124,24 +114,4 @@ fn read_key_file(path: &Path) -> Result<Bytes, String> {
     // One byte more than is allowed: the key set's own check says that it is too large.
     let read = File::open(path).and_then(|file| file.take(KEY_SET_BYTES_MAX as u64 + 1).read_to_end(&mut text));
     read.map(|_| Bytes::from(text)).map_err(|error| error.to_string())
-}
-
-/// Redirections are not followed: they may lead to a host that the configuration does not name.
-async fn fetch_keys(client: &UpstreamClient, target: Uri, host: HeaderValue) -> Result<Bytes, String> {
-    let mut request = Request::new(Body::empty());
-    *request.uri_mut() = target;
-    let headers = request.headers_mut();
-    headers.insert(HOST, host);
-    headers.insert(ACCEPT, HeaderValue::from_static("application/jwk-set+json, application/json"));
-    headers.insert(USER_AGENT, HeaderValue::from_static(concat!("oncegate/", env!("CARGO_PKG_VERSION"))));
-    fields::request_identity_encoding(headers);
-    let response = client
-        .call(&mut request)
-        .await
-        .map_err(|error| format!("{error}: {}", error_causes(&error).unwrap_or_default()))?;
-    if response.status() != StatusCode::OK {
-        return Err(format!("the answer has status {}", response.status().as_u16()));
-    }
-    let body = Limited::new(response.into_body(), KEY_SET_BYTES_MAX).collect().await;
-    body.map(|body| body.to_bytes()).map_err(|_| "the answer broke off, or is larger than 1 MiB".into())
 }

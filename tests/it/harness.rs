@@ -27,6 +27,7 @@ pub mod haproxy;
 pub mod in_process;
 pub mod issuer;
 pub mod kafka;
+pub mod oidc_issuer;
 pub mod operator;
 #[allow(dead_code, reason = "tests/ha and tests/faults need it")]
 pub mod patroni;

@@ -4,6 +4,8 @@ mod access;
 mod actions;
 mod browser;
 mod content;
+mod four_eyes;
+mod oidc;
 mod reloads;
 mod routes;
 

@@ -2,11 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use super::oidc::{OidcConfig, OidcOptions};
 use super::options::options;
 use super::reader::Section;
 use super::value_parsers::socket_address;
-use super::{AdminToken, StoreLocation, admin_token};
+use super::{AdminToken, StoreLocation, admin_token, oidc};
+use oncegate_domain::execution_risk::FourEyesAction;
 
 options! {
     /// The options of `[admin]`: the operators' listener.
@@ -22,6 +25,10 @@ options! {
         token_file: Text = "" => Option<PathBuf>, optional(|path| Ok(path.into()));
         /// ask for no token: everybody on this machine is an operator
         open: Boolean = false => bool, boolean();
+        /// the issuer with which people sign in to the page, beside the token
+        oidc: Table(OidcOptions::KEYS) = {} => Option<Arc<OidcConfig>>, inner(oidc::read);
+        /// the actions that one person proposes and another one confirms, of `purge` and `release`; needs `oidc`
+        four_eyes: Texts = [] => Vec<FourEyesAction>, values(parse_four_eyes);
     }
 }
 
@@ -47,9 +54,19 @@ pub(super) fn read(section: &Section<'_>, top: &Section<'_>, store: Option<&Stor
         section.problem("listen", "`token` and `read_token` are the same: a reader could change everything");
     } else if admin.open && admin.token.is_some() {
         section.problem("open", "contradicts `token`: an open listener asks for none");
+    } else if admin.open && admin.oidc.is_some() {
+        section.problem("open", "contradicts `oidc`: an open listener asks nobody to sign in");
+    }
+    if !admin.four_eyes.is_empty() && admin.oidc.is_none() && section.is_right(&["oidc", "four_eyes"]) {
+        let why = "needs `[admin.oidc]` beside it: with one token for all, nobody can tell two persons apart";
+        section.problem("four_eyes", why);
     }
     admin.token_file = find_file(admin.token_file, store, section);
     admin
+}
+
+fn parse_four_eyes(text: &str) -> Result<FourEyesAction, String> {
+    FourEyesAction::parse(text).ok_or_else(|| "is not known: write `purge` or `release`".into())
 }
 
 /// The token that a client of the instance sends: the configured one, else that of the file, if there is one.

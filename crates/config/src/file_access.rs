@@ -8,11 +8,12 @@ use super::StoreLocation;
 use super::environment::Environment;
 
 /// The keys of the file whose value is a secret.
-const SECRETS: [&[&str]; 7] = [
+const SECRETS: [&[&str]; 8] = [
     &["secret"],
     &["previous_secrets"],
     &["admin", "token"],
     &["admin", "read_token"],
+    &["admin", "oidc", "client_secret"],
     &["consumers", "kafka", "password"],
     &["events", "kafka", "password"],
     &["events", "secret"],

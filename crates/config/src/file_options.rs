@@ -14,6 +14,7 @@ use super::jwt::JwtOptions;
 use super::kafka::KafkaOptions;
 use super::key_doc::KeyDoc;
 use super::limits::LimitsConfig;
+use super::oidc::OidcOptions;
 use super::options::options;
 use super::reader::DeclaredTable;
 use super::redis_server::RedisServer;
@@ -112,6 +113,7 @@ pub(super) const TABLES: &[DeclaredTable] = &[
     ("in `[[routes]]`", RouteOptions::KEYS),
     ("in `[limits]`", LimitsConfig::KEYS),
     ("in `[admin]`", AdminConfig::KEYS),
+    ("in `[admin.oidc]`", OidcOptions::KEYS),
     ("in `[store]`", StoreConfig::KEYS),
     ("in `lease` of `[store]`", LeaseConfig::KEYS),
     ("in `[cache]`", CacheConfig::KEYS),

@@ -301,6 +301,28 @@ fn the_listeners_are_apart_and_the_admins_is_loopback_or_has_a_token() {
     let token = config_outside.admin.token.expect("there is one");
     assert!(token.matches(b"fedcba9876543210") && !token.matches(b"0123456789abcdef"), "the variable counts for more");
     assert!(!format!("{token:?}").contains("fedc"));
+    let oidc = |lines: &str| format!("admin.oidc = {{ {lines} }}");
+    let whole = "issuer = 'https://i', client_id = 'c', url = 'https://page', operate = ['o']";
+    let found = config(&oidc(&format!("{whole}, client_secret = 'hunter2'"))).admin.oidc.expect("there is one");
+    assert_eq!((&*found.roles_claim, &*found.url.to_string()), ("groups", "https://page"));
+    assert!(!format!("{found:?}").contains("hunter2"));
+    for (lines, problem) in [
+        ("issuer = 'https://i'", "needs `client_id` beside it"),
+        ("issuer = 'https://i', client_id = 'c', url = 'https://page'", "needs `operate` or `read` beside it"),
+        ("operate = ['o']", "needs `issuer` beside it"),
+        (&whole.replace("https://i", "http://login.example"), "has no TLS"),
+        (&whole.replace("https://i", "https://i?x"), "has a query"),
+        (&whole.replace("https://page", "http://page"), "has no TLS"),
+        (&whole.replace("https://page", "https://page/admin"), "has a path or a query"),
+    ] {
+        let problems = load_in(FakeEnvironment::default(), &format!("{UPSTREAM}{}", oidc(lines))).expect_err(lines);
+        assert!(problems.to_string().contains(problem), "{lines}: {problems}");
+    }
+    let four = config(&format!("{}\nadmin.four_eyes = ['purge']", oidc(whole))).admin.four_eyes;
+    assert_eq!(four.iter().map(|action| action.name()).collect::<Vec<_>>(), ["purge"]);
+    one_problem("admin.four_eyes = ['purge']", "2:19: admin.four_eyes: needs `[admin.oidc]` beside it");
+    one_problem("admin.four_eyes = ['requeue']", "2:20: admin.four_eyes[0]: `requeue` is not known");
+    one_problem(&format!("admin.open = true\n{}", oidc(whole)), "2:14: admin.open: contradicts `oidc`");
     one_problem("listen = '127.0.0.1:8081'", "2:10: listen: `listen` and `admin.listen` are the same address");
     config("listen = '127.0.0.1:0'\nadmin.listen = '127.0.0.1:0'");
 }

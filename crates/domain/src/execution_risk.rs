@@ -4,6 +4,7 @@
 //! Requests and operators are judged by the same function, [`RecordSummary::may_be_executed`]. Its times have to be certain, see
 //! `StoreClock::certain` of the instance. Pure, so that its test is a table.
 
+use crate::macros::named;
 use std::time::Duration;
 
 use super::record::{Record, RecordReading};
@@ -106,6 +107,39 @@ pub enum ActionKind {
     Release,
     /// The service is probed again, or the accepted request delivered again.
     Requeue,
+}
+
+named! {
+    /// The actions for which two persons can be needed: they take back what callers were told.
+    pub enum FourEyesAction {
+        /// [`ActionKind::Purge`].
+        Purge => "purge",
+        /// [`ActionKind::Release`].
+        Release => "release",
+    }
+}
+
+impl FourEyesAction {
+    /// The action as one of all kinds.
+    pub fn kind(self) -> ActionKind {
+        match self {
+            Self::Purge => ActionKind::Purge,
+            Self::Release => ActionKind::Release,
+        }
+    }
+
+    /// The action of this kind; `None` for a kind that one person decides.
+    pub fn of_kind(kind: ActionKind) -> Option<Self> {
+        Self::ALL.into_iter().find(|action| action.kind() == kind)
+    }
+
+    /// The name of its proposal in the audit log.
+    pub const fn proposal(self) -> &'static str {
+        match self {
+            Self::Purge => "propose purge",
+            Self::Release => "propose release",
+        }
+    }
 }
 
 /// The risk of an action: after it an attempt may start that could not start before.

@@ -22,6 +22,7 @@ pub use connector::MemoryNetwork;
 
 pub mod connection_slots;
 mod connector;
+pub mod document;
 mod held_end;
 mod http2;
 mod open_streams;

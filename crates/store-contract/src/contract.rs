@@ -127,6 +127,7 @@ macro_rules! sentences {
                 not_executed_is_believed_once_the_attempt_is_quiet,
                 no_decision_applies_to_a_key_in_flight,
                 a_decision_does_not_apply_to_a_changed_key,
+                a_proposal_is_audited_once_for_the_key_as_it_was_seen_and_changes_nothing,
                 one_of_many_simultaneous_decisions_applies,
                 a_late_answer_overrides_a_decision_unless_a_response_is_stored,
                 a_released_key_is_not_completed_again_by_the_same_attempt,

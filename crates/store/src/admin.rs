@@ -6,10 +6,12 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use data_encoding::HEXLOWER;
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 
 use crate::row::{RowReader, from_row, since_1970_ms};
-use oncegate_domain::execution_risk::{ActionKind, ActionRisk};
+use oncegate_domain::execution_risk::{ActionKind, ActionRisk, FourEyesAction};
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
 use oncegate_domain::response::{CorruptRow, StoredResponse};
 use oncegate_domain::rfc3339;
@@ -136,7 +138,8 @@ impl OperatorDecision {
             (false, true) => Some("quiet"),
             (false, false) => None,
         };
-        let parts: Vec<_> = grounds.into_iter().chain(self.note.as_deref()).collect();
+        let proposed = matches!(self.change, OperatorAction::Propose(_)).then(|| proposal_mark(&target.token));
+        let parts: Vec<_> = grounds.into_iter().chain(proposed.as_deref()).chain(self.note.as_deref()).collect();
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
@@ -158,6 +161,11 @@ impl OperatorDecision {
     }
 }
 
+/// The words in a proposal's note that name the attempt which the proposer saw. The token itself is a capability.
+pub fn proposal_mark(token: &Token) -> String {
+    format!("of attempt {}", &HEXLOWER.encode(&Sha256::digest(token.as_bytes()))[..16])
+}
+
 /// The changes that an operator can make to a key.
 #[derive(Clone, Debug)]
 pub enum OperatorAction {
@@ -165,6 +173,8 @@ pub enum OperatorAction {
     Complete(Arc<StoredResponse>),
     /// The request has not executed.
     NotExecuted,
+    /// Nothing changes: the audit log says that this person proposes this action.
+    Propose(FourEyesAction),
     /// The record is deleted.
     Purge,
     /// The stored response is dropped and the token replaced: the next request becomes the next attempt.
@@ -179,6 +189,7 @@ impl OperatorAction {
         match self {
             Self::Complete(_) => ActionKind::Completed,
             Self::NotExecuted => ActionKind::NotExecuted,
+            Self::Propose(action) => action.kind(),
             Self::Purge => ActionKind::Purge,
             Self::Release => ActionKind::Release,
             Self::Requeue => ActionKind::Requeue,
@@ -189,6 +200,7 @@ impl OperatorAction {
     pub fn action(&self) -> &'static str {
         match self {
             Self::Complete(_) | Self::NotExecuted => "resolve",
+            Self::Propose(action) => action.proposal(),
             Self::Purge => "purge",
             Self::Release => "release",
             Self::Requeue => "requeue",
@@ -200,12 +212,12 @@ impl OperatorAction {
         matches!(self, Self::Purge | Self::Release)
     }
 
-    /// The key's new state where it was not accepted for delivery; `None` where the record is deleted.
+    /// The key's new state where it was not accepted for delivery; `None` where the record is deleted, or nothing changes.
     pub fn resulting_state(&self) -> Option<StateKind> {
         match self {
             Self::Complete(_) => Some(StateKind::Completed),
             Self::NotExecuted | Self::Release => Some(StateKind::Retryable),
-            Self::Purge => None,
+            Self::Propose(_) | Self::Purge => None,
             Self::Requeue => Some(StateKind::Unknown),
         }
     }

@@ -1,4 +1,4 @@
-//! JSON Web Tokens (RFC 7519): verifies a caller's token with the keys of its issuer.
+//! JSON Web Tokens (RFC 7519): verifies a caller's token, or an operator's ID token, with the keys of its issuer.
 //!
 //! Nothing here opens a file or a connection. The signature is checked before any claim is believed, with keys of the key set
 //! alone: keys and addresses of keys in the token's own header (`jwk`, `jku`, `x5c`, `x5u`) are never used.
@@ -11,15 +11,30 @@ use jsonwebtoken::{Validation, decode, decode_header};
 
 pub use claims::ClaimReading;
 use claims::UniqueClaims;
+pub use id_token::{IdToken, IdTokenFault, IdTokenRules};
 pub use jsonwebtoken::Algorithm;
 pub use key_set::{KEY_SET_BYTES_MAX, KeySet};
 use oncegate_domain::macros::named;
 
 mod claims;
+mod id_token;
 mod key_set;
 
 /// The keys that are tried for a token without a `kid`. An issuer signs with one or two at a time, and each try costs up to 0.1 ms.
 const KEYS_TRIED_MAX: usize = 16;
+
+/// The algorithms whose keys an issuer can publish: with them, nobody but the issuer makes tokens.
+pub const PUBLIC_KEY_ALGORITHMS: [Algorithm; 9] = [
+    Algorithm::RS256,
+    Algorithm::RS384,
+    Algorithm::RS512,
+    Algorithm::PS256,
+    Algorithm::PS384,
+    Algorithm::PS512,
+    Algorithm::ES256,
+    Algorithm::ES384,
+    Algorithm::EdDSA,
+];
 
 /// The rules that a token has to meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +121,11 @@ impl VerifiedToken {
 /// # Errors
 /// The fault.
 pub fn verify(token: &str, keys: &KeySet, rules: &TokenRules) -> Result<VerifiedToken, TokenFault> {
+    read_claims(&verify_claims(token, keys, rules)?, rules)
+}
+
+/// The claims of a token that meets the rules.
+fn verify_claims(token: &str, keys: &KeySet, rules: &TokenRules) -> Result<UniqueClaims, TokenFault> {
     // No variant of `Algorithm` is `none`: such a header cannot be read.
     let header = decode_header(token).map_err(|_| TokenFault::Malformed)?;
     // RFC 7515 section 4.1.11: an extension that must be understood, and none is.
@@ -118,7 +138,9 @@ pub fn verify(token: &str, keys: &KeySet, rules: &TokenRules) -> Result<Verified
     let validation = validation(rules, header.alg);
     for key in keys.find(header.kid.as_deref(), header.alg)?.take(KEYS_TRIED_MAX) {
         match decode::<UniqueClaims>(token, key, &validation) {
-            Ok(found) => return read_claims(&found.claims, rules),
+            // The library takes a list of issuers too, if ours is in it. `iss` is one text (RFC 7519 section 4.1.1).
+            Ok(found) if found.claims.text("iss") != Some(&*rules.issuer) => return Err(TokenFault::Issuer),
+            Ok(found) => return Ok(found.claims),
             Err(error) => match fault_after_signature(error.kind()) {
                 Some(fault) => return Err(fault),
                 // Not by this key.
@@ -160,10 +182,6 @@ fn fault_after_signature(error: &ErrorKind) -> Option<TokenFault> {
 }
 
 fn read_claims(found: &UniqueClaims, rules: &TokenRules) -> Result<VerifiedToken, TokenFault> {
-    // The library takes a list of issuers too, if ours is in it. `iss` is one text (RFC 7519 section 4.1.1).
-    if found.text("iss") != Some(&*rules.issuer) {
-        return Err(TokenFault::Issuer);
-    }
     let expiry = found.seconds("exp").ok_or(TokenFault::Expired)?;
     let claims = rules.claims.iter().map(|name| (name.clone(), found.read(name))).collect();
     Ok(VerifiedToken { claims, valid_until: expiry.saturating_add(rules.leeway.as_secs()) })

@@ -108,6 +108,8 @@ impl KeyAdmin<'_> {
     pub async fn change_key(&self, id: &str, decision: OperatorDecision) -> Result<KeyChange, ApiProblem> {
         let entry = self.find_entry(id).await?;
         check_response(&decision)?;
+        let decision = self.under_four_eyes(&entry, decision).await.map_err(|problem| problem.about(entry.id))?;
+        let is_proposal = matches!(decision.change, OperatorAction::Propose(_));
         let decision = Arc::new(decision);
         let target = self.target(&entry, &decision).map_err(|problem| problem.about(entry.id))?;
         let decided = self.apply_decision(&decision, vec![target.clone()]).await?;
@@ -116,14 +118,26 @@ impl KeyAdmin<'_> {
             return Err(problem.about(entry.id));
         }
         let is_queued = !decided.queued.is_empty();
-        let after = if is_queued { Some(StateKind::Queued) } else { decision.change.resulting_state() };
+        let after = match (is_queued, is_proposal) {
+            (true, _) => Some(StateKind::Queued),
+            (false, true) => Some(entry.state),
+            (false, false) => decision.change.resulting_state(),
+        };
         let after = after.map_or("none", StateKind::name);
-        log_change(&decision, 1, after);
+        match is_proposal {
+            true => tracing::info!(
+                actor = decision.actor,
+                action = decision.change.action(),
+                "a change of a key was proposed"
+            ),
+            false => log_change(&decision, 1, after),
+        }
         Ok(KeyChange {
             id: entry.id,
             action: decision.change.action(),
             before: entry.state,
             after,
+            is_proposal,
             instances_behind: self.wait_until_forgotten(decided.purges).await?,
         })
     }
@@ -139,6 +153,7 @@ impl KeyAdmin<'_> {
         decision: OperatorDecision,
         expect: Option<u64>,
     ) -> Result<BulkChange, ApiProblem> {
+        self.refuse_bulk_change(&decision.change)?;
         check_response(&decision)?;
         let action = decision.change.action();
         let decision = Arc::new(decision);
@@ -245,7 +260,7 @@ impl KeyAdmin<'_> {
                 vec![Some(StateKind::Dead), Some(StateKind::Unknown)]
             }
             (None, OperatorAction::Requeue) => vec![Some(StateKind::Dead)],
-            (None, OperatorAction::Release | OperatorAction::Purge) => vec![None],
+            (None, OperatorAction::Propose(_) | OperatorAction::Release | OperatorAction::Purge) => vec![None],
         };
         let action = decision.change.kind();
         let mut targets = Vec::new();

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
+use super::four_eyes::KeyProposal;
 use super::problem::ApiProblem;
 use super::timeline::TimelineEvent;
 use crate::instance::metrics::RenewedPart;
@@ -43,6 +44,9 @@ pub struct KeyDetails {
     /// The actions that have a risk now, each with its risk.
     #[serde(skip)]
     pub risks: Vec<(ActionKind, ActionRisk)>,
+    /// The change that a person has proposed and another one may confirm.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proposal: Option<KeyProposal>,
     pub recovery_point: Option<String>,
     /// `None` where the record is gone, or does not decode.
     pub fingerprint: Option<FingerprintSummary>,
@@ -117,6 +121,9 @@ pub struct KeyChange {
     pub before: StateKind,
     /// The state; `none` where the key was forgotten.
     pub after: &'static str,
+    /// Whether nothing has changed yet, and another person must confirm it.
+    #[serde(skip)]
+    pub is_proposal: bool,
     /// The number of living instances that may still remember what was changed; `None` where the change takes nothing back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instances_behind: Option<u64>,

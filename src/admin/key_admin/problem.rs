@@ -20,6 +20,7 @@ named! {
         AlreadyCompleted => "already-completed",
         BadRequest => "bad-request",
         DoubtfulResponse => "doubtful-response",
+        FourEyes => "four-eyes",
         KeyChanged => "key-changed",
         KeyHeld => "key-held",
         MoreThanExpected => "more-than-expected",

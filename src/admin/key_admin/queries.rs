@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::KeyAdmin;
 use super::dto::{AuditLog, FingerprintSummary, KeyDetails, KeyList, KeyStats, ResponseSummary};
+use super::four_eyes::KeyProposal;
 use super::params;
 use super::problem::ApiProblem;
 use super::timeline::timeline;
@@ -65,6 +66,7 @@ impl KeyAdmin<'_> {
         let (service, id) = (self.service(), Some(entry.id));
         let params = ListAuditEntriesParams { service, id, before: None, limit: AUDIT_ENTRIES_MAX };
         let audit = self.store.list_audit_entries(params).await?;
+        let proposal = audit.first().and_then(|newest| KeyProposal::of_entry(newest, &entry.token, entry.now));
         let is_quiet = self.is_quiet(&entry);
         let counts = |risk: &ActionRisk| !(*risk == ActionRisk::AttemptRunning && is_quiet);
         let risk = |action| Some((action, self.risk(&entry, action).filter(counts)?));
@@ -76,6 +78,7 @@ impl KeyAdmin<'_> {
             risks,
             is_quiet,
             quiet_at,
+            proposal,
             recovery_point,
             fingerprint,
             response,

@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
+use oncegate_domain::execution_risk::FourEyesAction;
 use oncegate_domain::ids::InstanceId;
 use oncegate_domain::rfc3339;
 use oncegate_domain::state::StateKind;
@@ -52,7 +53,10 @@ impl TimelineEvent {
 pub fn timeline(entry: &KeyEntry, audit: &[AuditEntry]) -> Vec<TimelineEvent> {
     // The store notes the last change of a key. It is the end of an attempt unless somebody decided after the attempt began.
     let attempt = |number, instance, began_at, changed_at: Option<SystemTime>, state, cause| {
-        let decided = audit.iter().any(|decision| decision.at >= began_at && Some(decision.at) <= changed_at);
+        // A proposal changes nothing.
+        let mut decisions =
+            audit.iter().filter(|entry| !FourEyesAction::ALL.iter().any(|of| of.proposal() == entry.action));
+        let decided = decisions.any(|decision| decision.at >= began_at && Some(decision.at) <= changed_at);
         let ended_at = changed_at.filter(|_| !decided);
         let took = ended_at.and_then(|end| end.duration_since(began_at).ok());
         let duration_ms = took.map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX));

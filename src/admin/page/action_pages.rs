@@ -13,11 +13,12 @@ use super::text::{self, DOUBTFUL_RESPONSE_RISK, SHARED_RESPONSE_RISK};
 use super::text::{ActionTexts, CauseText, RiskText};
 use super::{FormParams, Frame, Visit, redirect_to, render_page};
 use crate::admin::key_admin::dto::{BulkChange, KeyDetails};
+use crate::admin::key_admin::four_eyes::KeyProposal;
 use crate::admin::key_admin::params::{KeySelection, build_response, check_note, check_typed_headers};
 use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
 use crate::admin::key_admin::typed_response::find_doubt;
 use crate::admin::key_admin::{self, BODY_BYTES_MAX};
-use oncegate_domain::execution_risk::{ActionKind, ActionRisk};
+use oncegate_domain::execution_risk::{ActionKind, ActionRisk, FourEyesAction};
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::response::StoredResponse;
 use oncegate_http::body::Body;
@@ -40,9 +41,6 @@ impl BulkChange {
 
 /// The decision that a form has, with this actor for the audit log.
 fn read_decision(form: &FormParams, action: ActionKind, actor: String) -> Result<OperatorDecision, ApiProblem> {
-    if form.text("name").is_empty() {
-        return Err(ApiProblem::bad("name", "is empty: the audit log needs to know who you are"));
-    }
     let change = match action {
         ActionKind::Completed => OperatorAction::Complete(read_response(form)?.into()),
         ActionKind::NotExecuted => OperatorAction::NotExecuted,
@@ -90,6 +88,8 @@ struct ChangePage<'a> {
     risk: Option<&'static str>,
     /// Whether the decision is refused without the risk accepted.
     needs_risk: bool,
+    /// What the form does where two persons are needed.
+    four_eyes: Option<String>,
     trouble: Option<String>,
 }
 
@@ -127,11 +127,14 @@ impl Visit<'_> {
             );
             return Ok(self.render_change(StatusCode::CONFLICT, action, &details, form, Some(trouble)).await);
         }
-        let changed = match read_decision(form, action, self.actor(form.text("name"))) {
+        let changed = match self.actor(form).and_then(|actor| read_decision(form, action, actor)) {
             Ok(decision) => self.admin.key_admin().change_key(&key.id.to_string(), decision).await,
             Err(problem) => Err(problem),
         };
         match changed {
+            Ok(change) if change.is_proposal => {
+                Ok(redirect_to(&format!("/keys/{}?proposed={}", key.id, action.text().name)))
+            }
             Ok(change) => {
                 let behind = change.instances_behind.unwrap_or(0);
                 Ok(redirect_to(&format!("/keys/{}?done={}&behind={behind}", key.id, action.text().name)))
@@ -156,8 +159,25 @@ impl Visit<'_> {
         // The attempt may be quiet by the time the form comes back.
         let needs_risk = is_doubtful || risk.is_some_and(|risk| risk != ActionRisk::AttemptRunning);
         let risk = risk.map(ActionRisk::acceptance).or(is_doubtful.then_some(DOUBTFUL_RESPONSE_RISK));
+        let four_eyes = self.explain_four_eyes(action, details.proposal.as_ref());
         let (frame, key) = (self.build_frame().await, &details.entry);
-        render_page(status, &ChangePage { frame, action, key, details, draft, risk, needs_risk, trouble })
+        render_page(status, &ChangePage { frame, action, key, details, draft, risk, needs_risk, four_eyes, trouble })
+    }
+
+    /// What the form of an action for which two persons are needed does; `None` where one decides.
+    fn explain_four_eyes(&self, action: ActionKind, proposal: Option<&KeyProposal>) -> Option<String> {
+        let needed = FourEyesAction::of_kind(action)?;
+        if !self.admin.config.borrow().admin.four_eyes.contains(&needed) {
+            return None;
+        }
+        Some(match proposal.filter(|proposal| proposal.action == needed.name()) {
+            Some(proposal) => {
+                format!("{} has proposed this. If you are another person, the button below does it.", proposal.actor)
+            }
+            None => "Two persons decide this. The button below proposes it, and nothing changes until another person presses it \
+                     too, within 24 hours."
+                .to_owned(),
+        })
     }
 
     pub(super) async fn show_bulk_change(&self) -> Result<Response<Body>, ApiProblem> {
@@ -169,7 +189,7 @@ impl Visit<'_> {
     pub(super) async fn change_keys(&self, form: &FormParams) -> Result<Response<Body>, ApiProblem> {
         let (action, filter) = read_bulk_change(form)?;
         let expect = form.get("expect").parse::<u64>().map_err(|_| ApiProblem::bad("expect", "is not a count"))?;
-        let changed = match read_decision(form, action, self.actor(form.text("name"))) {
+        let changed = match self.actor(form).and_then(|actor| read_decision(form, action, actor)) {
             Ok(decision) => self.request_bulk_change(&filter, decision, Some(expect)).await,
             Err(problem) => Err(problem),
         };
@@ -200,8 +220,8 @@ impl Visit<'_> {
         // The count does not depend on the response that is typed in, which may still be wrong.
         let is_completion = action == ActionKind::Completed;
         let accept_risk = is_completion || draft.get("accept_risk") == "true";
-        let counting = [("name", "nobody"), ("status", "200"), ("accept_risk", if accept_risk { "true" } else { "" })];
-        let decision = read_decision(&FormParams::new(&counting), action, self.actor(""))?;
+        let counting = [("status", "200"), ("accept_risk", if accept_risk { "true" } else { "" })];
+        let decision = read_decision(&FormParams::new(&counting), action, String::new())?;
         let counted = self.request_bulk_change(&filter, decision, None).await?;
         let mut risks = counted.risks.clone();
         // An attempt that is quiet when the keys are counted may be followed by one that is not.
@@ -237,8 +257,15 @@ impl Visit<'_> {
         FormParams::new(&[("name", &self.visitor.name)])
     }
 
-    fn actor(&self, name: &str) -> String {
-        key_admin::remote_actor(self.peer, Some(name.as_bytes()))
+    /// The actor for the audit log: the person who has signed in, or the name that the form claims.
+    fn actor(&self, form: &FormParams) -> Result<String, ApiProblem> {
+        match &self.visitor.person {
+            Some(person) => Ok(person.actor(self.peer)),
+            None if form.text("name").is_empty() => {
+                Err(ApiProblem::bad("name", "is empty: the audit log needs to know who you are"))
+            }
+            None => Ok(key_admin::remote_actor(self.peer, Some(form.text("name").as_bytes()))),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use super::text::ActionTexts;
 use super::{Visit, text};
 use crate::admin::key_admin::problem::ProblemCode;
 use crate::instance::reload_state::RefusedReload;
-use oncegate_domain::execution_risk::ActionKind;
+use oncegate_domain::execution_risk::{ActionKind, FourEyesAction};
 use oncegate_domain::quantity::quantity;
 
 pub struct Frame {
@@ -39,6 +39,11 @@ impl Visit<'_> {
 
     /// Returns a notice about the change that the address names, in words of this page alone.
     fn build_notice(&self) -> Option<String> {
+        if FourEyesAction::parse(self.query.get("proposed")).is_some() {
+            return Some(
+                "Proposed. Nothing changes until another person confirms it here, within 24 hours.".to_owned(),
+            );
+        }
         let action = ActionKind::parse(self.query.get("done"))?;
         let number = |name: &str| self.query.get(name).parse::<u64>().ok();
         let mut notice = match number("changed") {

@@ -14,6 +14,7 @@ use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
 use crate::admin::auth::Role;
+use crate::admin::oidc::Person;
 
 /// The time after which a session ends: a night's shift.
 // See docs/decisions/0029-guard-the-admin-listener.md.
@@ -27,7 +28,7 @@ const SESSIONS_MAX: usize = 64;
 pub struct SessionSecret(String);
 
 impl SessionSecret {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let mut random = [0; 32];
         getrandom::fill(&mut random).expect("the operating system gives random bytes, as it did at the start");
         Self(BASE64_URL_SAFE_NO_PAD.encode(random))
@@ -49,8 +50,10 @@ impl SessionSecret {
 pub struct Visitor {
     /// The secret that each of their forms must bring back: another site's page cannot read it (CSRF).
     pub form: SessionSecret,
-    /// The claimed name, for the audit log.
+    /// The claimed name, or that of the person.
     pub name: String,
+    /// The person, where the issuer has signed them in. The audit log has them and not a claimed name.
+    pub person: Option<Person>,
     /// Whether there is a session to sign out of.
     pub is_signed_in: bool,
     pub role: Role,
@@ -84,7 +87,7 @@ impl Sessions {
 
     /// Returns a visitor without a session: on an open listener, or with a token in each request.
     pub fn anonymous_visitor(&self, role: Role) -> Visitor {
-        Visitor { form: self.form.clone(), name: String::new(), is_signed_in: false, role }
+        Visitor { form: self.form.clone(), name: String::new(), person: None, is_signed_in: false, role }
     }
 
     /// The secret of the form for signing in.
@@ -103,11 +106,20 @@ impl Sessions {
         Some(session.visitor.clone())
     }
 
-    /// Returns the cookie's value.
+    /// Opens a session for a visitor who shows the token and claims a name. Returns the cookie's value.
     pub fn sign_in(&self, name: String, role: Role, peer: IpAddr) -> SessionSecret {
+        self.open(name, None, role, peer)
+    }
+
+    /// Opens a session for a person whom the issuer has signed in. Returns the cookie's value.
+    pub fn sign_person_in(&self, person: Person, role: Role, peer: IpAddr) -> SessionSecret {
+        self.open(person.name.clone(), Some(person), role, peer)
+    }
+
+    fn open(&self, name: String, person: Option<Person>, role: Role, peer: IpAddr) -> SessionSecret {
         let cookie = SessionSecret::new();
         let now = Instant::now();
-        let visitor = Visitor { form: SessionSecret::new(), name, is_signed_in: true, role };
+        let visitor = Visitor { form: SessionSecret::new(), name, person, is_signed_in: true, role };
         let session = Session { id: digest(cookie.0.as_bytes()), peer, visitor, begun: now, used: now };
         let mut open = self.open.lock();
         open.retain(|session| !session.is_over());
@@ -130,11 +142,11 @@ impl Sessions {
     }
 }
 
-fn digest(bytes: &[u8]) -> [u8; 32] {
+pub fn digest(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-fn is_same(one: &[u8; 32], other: &[u8; 32]) -> bool {
+pub fn is_same(one: &[u8; 32], other: &[u8; 32]) -> bool {
     one.ct_eq(other).into()
 }
 

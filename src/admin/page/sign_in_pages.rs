@@ -1,4 +1,4 @@
-//! Signing in with the listener's token, and signing out.
+//! Signing in with the listener's token, and signing out; the page that offers this and the issuer.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use super::sessions::LIFETIME;
 use super::{FORM, FormParams, PagePath, redirect_to, render_message, render_page, with_challenge};
 use crate::admin::auth::{self, AccessDenied};
 use crate::admin::{AdminListener, key_admin};
+use oncegate_domain::fingerprint::form::escape;
 use oncegate_http::body::Body;
 
 #[derive(Template)]
@@ -21,6 +22,13 @@ struct SignInPage<'a> {
     next: &'a str,
     name: &'a str,
     trouble: Option<&'static str>,
+    /// The way to the issuer, at the page's own address: its cookie belongs there.
+    oidc: Option<OidcLink>,
+}
+
+struct OidcLink {
+    issuer: String,
+    href: String,
 }
 
 impl AdminListener {
@@ -32,10 +40,16 @@ impl AdminListener {
     }
 
     fn render_sign_in(&self, status: StatusCode, params: &FormParams, trouble: Option<&'static str>) -> Response<Body> {
+        let next = parse_own_page(params.get("next")).unwrap_or_default();
+        let oidc = self.config.borrow().admin.oidc.as_ref().map(|oidc| OidcLink {
+            issuer: oidc.issuer.to_string(),
+            href: format!("{}/sign-in/oidc?next={}", oidc.url, escape(next.as_bytes())),
+        });
         let page = SignInPage {
             service: &self.instance.config.service,
             form: self.sessions.sign_in_form().reveal(),
-            next: parse_own_page(params.get("next")).unwrap_or_default(),
+            next,
+            oidc,
             name: params.get("name"),
             trouble,
         };
@@ -43,7 +57,13 @@ impl AdminListener {
     }
 
     /// Opens a session for a visitor with the token.
-    pub(super) fn sign_in(&self, form: &FormParams, listener: SocketAddr, peer: IpAddr) -> Response<Body> {
+    pub(super) fn sign_in(
+        &self,
+        form: &FormParams,
+        listener: SocketAddr,
+        is_https: bool,
+        peer: IpAddr,
+    ) -> Response<Body> {
         let tokens = self.tokens();
         if tokens.operator.is_none() {
             return redirect_to("/");
@@ -68,7 +88,7 @@ impl AdminListener {
         tracing::info!(actor, "an operator has signed in");
         let cookie = self.sessions.sign_in(form.get("name").to_owned(), role, peer);
         let mut response = redirect_to(parse_own_page(form.get("next")).unwrap_or("/"));
-        set_cookie(&mut response, listener, cookie.reveal(), LIFETIME.as_secs());
+        set_session_cookie(&mut response, listener, is_https, cookie.reveal());
         response
     }
 }
@@ -82,29 +102,36 @@ pub fn slowed_response(wait: Duration) -> Response<Body> {
 
 pub fn sign_out_response(listener: SocketAddr) -> Response<Body> {
     let mut response = redirect_to("/sign-in");
-    set_cookie(&mut response, listener, "", 0);
+    set_cookie(&mut response, listener, "", 0, "");
     response
 }
 
-/// Returns the cookie's name: two instances on one machine have a cookie each.
+/// Returns the name of the session's cookie: two instances on one machine have a cookie each, as browsers send a machine's cookies
+/// to all its ports.
 pub fn cookie_name(listener: SocketAddr) -> String {
     format!("oncegate-{}", listener.port())
 }
 
-/// Sets the session's cookie. It is not `Secure`: this listener speaks no TLS, and behind a proxy that does, its `Host`
-/// would be a foreign one.
-fn set_cookie(response: &mut Response<Body>, listener: SocketAddr, value: &str, seconds: u64) {
+/// Sets the session's cookie. It is `Secure` where the browser has come by the `https://` address of `admin.oidc.url`: without a
+/// proxy before it, this listener speaks no TLS.
+pub fn set_session_cookie(response: &mut Response<Body>, listener: SocketAddr, is_https: bool, value: &str) {
+    set_cookie(response, listener, value, LIFETIME.as_secs(), if is_https { "; Secure" } else { "" });
+}
+
+fn set_cookie(response: &mut Response<Body>, listener: SocketAddr, value: &str, seconds: u64, more: &str) {
     let name = cookie_name(listener);
-    let cookie = format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict");
+    let cookie = format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{more}");
     let cookie = HeaderValue::from_str(&cookie).expect("the cookie is visible ASCII");
-    response.headers_mut().insert(SET_COOKIE, cookie);
+    response.headers_mut().append(SET_COOKIE, cookie);
 }
 
 /// Returns the page that a visitor wanted before signing in, if it is one of this listener: nobody is sent elsewhere.
-fn parse_own_page(next: &str) -> Option<&str> {
+pub fn parse_own_page(next: &str) -> Option<&str> {
     let path = next.split('?').next()?;
     let page = PagePath::parse(path)?;
-    let is_page = page.methods().contains(&Method::GET) && !matches!(page, PagePath::SignIn | PagePath::Style);
+    let is_to_visit =
+        !matches!(page, PagePath::OidcCallback | PagePath::OidcSignIn | PagePath::SignIn | PagePath::Style);
+    let is_page = page.methods().contains(&Method::GET) && is_to_visit;
     let is_plain = next.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
     (is_page && is_plain).then_some(next)
 }
@@ -126,6 +153,8 @@ mod tests {
             ("/keys\\..\\x", false),
             ("/keys?a\r\nSet-Cookie: x=y", false),
             ("/sign-out", false),
+            ("/sign-in/oidc", false),
+            ("/sign-in/oidc/callback?state=x", false),
             ("keys", false),
             ("", false),
         ] {

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use oncegate_domain::attempt::ReserveRequest;
-use oncegate_domain::execution_risk::ActionRisk;
+use oncegate_domain::execution_risk::{ActionRisk, FourEyesAction};
 use oncegate_domain::ids::{InstanceId, RecordId};
 use oncegate_domain::state::{KeyState, StateKind};
 use oncegate_store::admin::{
     AuditEntry, Cursor, DecisionResult, DecisionResults, IdRange, KeyEntry, KeyFilter, OperatorAction,
-    OperatorDecision, Target,
+    OperatorDecision, Target, proposal_mark,
 };
 use oncegate_store::{
     ApplyOperatorDecisionParams, CountInstancesBehindParams, LeaseRenewal, ListAuditEntriesParams, ListKeysParams,
@@ -246,6 +246,36 @@ pub async fn a_decision_does_not_apply_to_a_changed_key(world: StoreFixture) {
     let gone = Target { id: new_reserve_request("never").id, ..seen };
     assert_eq!(decide(&world, &at_risk(OperatorAction::Purge), vec![gone]).await.verdicts, [DecisionResult::Gone]);
     assert_eq!(audit_entries(&world, None).await, []);
+}
+
+pub async fn a_proposal_is_audited_once_for_the_key_as_it_was_seen_and_changes_nothing(world: StoreFixture) {
+    let key = unknown(&world, "k").await;
+    let seen = target(&entry(&world, key.id).await);
+    let before = world.find(&key).await;
+    let purge = at_risk(OperatorAction::Propose(FourEyesAction::Purge));
+    let release = at_risk(OperatorAction::Propose(FourEyesAction::Release));
+    // A release is for a completed key alone, and so is its proposal.
+    assert_eq!(decide(&world, &release, vec![seen.clone()]).await.verdicts, [DecisionResult::Unfit]);
+    let decided = decide(&world, &purge, vec![seen.clone()]).await;
+    assert_eq!(
+        (&decided.verdicts[..], decided.purges, &decided.queued[..]),
+        (&[DecisionResult::Done][..], None, &[][..])
+    );
+    let after = world.find(&key).await;
+    assert_eq!((after.token, after.state.name()), (before.token, "unknown"));
+    let audited = audit_entries(&world, Some(key.id)).await;
+    let AuditEntry { action, before, after, note, .. } = &audited[0];
+    assert_eq!((&**action, &**before, &**after, audited.len()), ("propose purge", "unknown", "unknown", 1));
+    assert_eq!(*note, Some(format!("accept_risk; {}", proposal_mark(&seen.token))));
+    // Unknown again, by another attempt.
+    let (next, from) = (next_attempt_request(&key), world.find(&key).await);
+    unwrap_lease(world.take_over(next.clone(), (&from).into()).await);
+    world.settle(settlement(&next, UNKNOWN)).await;
+    let changed = [DecisionResult::Changed(StateKind::Unknown)];
+    assert_eq!(decide(&world, &purge, vec![seen.clone()]).await.verdicts, changed);
+    let gone = Target { id: new_reserve_request("never").id, ..seen };
+    assert_eq!(decide(&world, &purge, vec![gone]).await.verdicts, [DecisionResult::Gone]);
+    assert_eq!(audit_entries(&world, None).await.len(), 1);
 }
 
 pub async fn one_of_many_simultaneous_decisions_applies(world: StoreFixture) {

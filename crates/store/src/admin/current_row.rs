@@ -42,11 +42,16 @@ impl CurrentRow {
             *actor == decision.actor && action == decision.change.action() && after == current_name
         };
         let keeps_token = !matches!(decision.change, OperatorAction::Release);
-        let as_decided = self.current.is_none_or(|(token, _)| (token == target.token) == keeps_token)
-            && match self.current.map(|(_, state)| state) {
-                Some(StateKind::Queued) => decision.change.may_queue(),
-                state => state == decision.change.resulting_state(),
-            };
+        let as_decided = match decision.change {
+            OperatorAction::Propose(_) => self.current == Some((target.token, target.state)),
+            _ => {
+                self.current.is_none_or(|(token, _)| (token == target.token) == keeps_token)
+                    && match self.current.map(|(_, state)| state) {
+                        Some(StateKind::Queued) => decision.change.may_queue(),
+                        state => state == decision.change.resulting_state(),
+                    }
+            }
+        };
         if in_doubt && as_decided && self.last.as_ref().is_some_and(is_ours) {
             return DecisionResult::Done;
         }

@@ -9,8 +9,8 @@ use super::failure::PgResult;
 use super::rows::one;
 use super::{PgCall, functions};
 use crate::admin::{
-    AuditEntry, COUNTED_MAX, CurrentRow, DecisionResult, DecisionResults, InstanceEntry, KeyCounts, KeyPage, RowCounts,
-    SCAN_ROWS_MAX, Target,
+    AuditEntry, COUNTED_MAX, CurrentRow, DecisionResult, DecisionResults, InstanceEntry, KeyCounts, KeyPage,
+    OperatorAction, RowCounts, SCAN_ROWS_MAX, Target,
 };
 use crate::columns::{self, Columns, columns};
 use crate::row::RowReader;
@@ -61,12 +61,20 @@ impl PgCall<'_> {
     pub async fn apply_operator_decision(self, params: Arc<ApplyOperatorDecisionParams>) -> PgResult<DecisionResults> {
         let ApplyOperatorDecisionParams { decision, targets, as_of, .. } = &*params;
         let allowed: Vec<&Target> = targets.iter().filter(|target| decision.is_allowed(target)).collect();
-        let decided = self.call_each(&functions::DECIDE, &allowed, |target| {
-            columns! { as_of: *as_of, ..columns::decision(&params, target), ..columns::decided(&params, target) }
-        });
+        let decided = match decision.change {
+            OperatorAction::Propose(_) => {
+                self.call_each(&functions::PROPOSE, &allowed, |target| columns::decision(&params, target)).await
+            }
+            _ => {
+                self.call_each(&functions::DECIDE, &allowed, |target| {
+                    columns! { as_of: *as_of, ..columns::decision(&params, target), ..columns::decided(&params, target) }
+                })
+                .await
+            }
+        };
         let mut results = DecisionResults::default();
         let mut done: Vec<RecordId> = Vec::new();
-        for (target, row) in decided.await? {
+        for (target, row) in decided? {
             done.push(target.id);
             results.purges = row.read::<Option<u64>>("purges")?.or(results.purges);
             if row.read("queued")? {

@@ -62,6 +62,7 @@ functions! {
     EXTEND_DEADLINE = "extend_deadline";
     GIVE_UP = "give_up";
     MARK_CRASHED = "mark_crashed";
+    PROPOSE = "propose";
     REAP = "reap";
     RENEW_LEASE = "renew_lease";
     REPORT = "report";

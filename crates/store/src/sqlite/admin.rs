@@ -53,7 +53,12 @@ impl SqliteTransaction<'_> {
             return Ok((DecisionResult::Unfit, None));
         }
         let mut columns = columns::decision(params, target);
-        let state = if matches!(decision.change, OperatorAction::Purge) {
+        if matches!(decision.change, OperatorAction::Propose(_)) && self.execute(sql!("propose"), &columns)? > 0 {
+            return Ok((DecisionResult::Done, None));
+        }
+        let state = if matches!(decision.change, OperatorAction::Propose(_)) {
+            None
+        } else if matches!(decision.change, OperatorAction::Purge) {
             (self.execute(sql!("purge"), &columns)? > 0).then_some(None)
         } else {
             columns.extend(columns::decided(params, target));

@@ -35,9 +35,14 @@ impl ClaimReading {
 
 /// The claims of a token, each with a name of its own: of a name that is written twice, two programs may believe different
 /// values.
+#[derive(Debug)]
 pub(super) struct UniqueClaims(BTreeMap<String, Value>);
 
 impl UniqueClaims {
+    pub(super) fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name)
+    }
+
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.0.get(name)?.as_str()
     }

@@ -200,3 +200,72 @@ fn a_verified_token_counts_until_its_expiry_and_the_leeway() {
     let at = |seconds| verified.is_current(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
     assert_eq!((at(0), at(1_000), at(1_001)), (true, true, false));
 }
+
+#[test]
+fn an_id_token_is_for_this_client_and_of_this_sign_in() {
+    let now = get_current_timestamp();
+    let own = IdTokenRules { client_id: "pay", nonce: "n", begun_ago: Duration::from_secs(60) };
+    let mut good = claims();
+    (good["nonce"], good["iat"]) = (json!("n"), json!(now));
+    let verify = |changes: &[(&str, Value)]| {
+        let mut claims = good.clone();
+        for (name, value) in changes {
+            claims[*name] = value.clone();
+        }
+        IdToken::verify(&sign(&header(Some("a")), &claims), &keys(&secret_set("a")), &rules(), own).err()
+    };
+    let several = ("aud", json!(["pay", "other"]));
+    for (changes, expected) in [
+        (&[][..], None),
+        (&[("azp", json!("pay"))], None),
+        (&[several.clone(), ("azp", json!("pay"))], None),
+        (&[("iat", json!(now - 80))], None),
+        (&[several], Some(IdTokenFault::AuthorizedParty)),
+        (&[("azp", json!("other"))], Some(IdTokenFault::AuthorizedParty)),
+        (&[("azp", json!(null))], Some(IdTokenFault::AuthorizedParty)),
+        (&[("nonce", json!("m"))], Some(IdTokenFault::Nonce)),
+        (&[("nonce", json!(null))], Some(IdTokenFault::Nonce)),
+        (&[("iat", json!(now - 120))], Some(IdTokenFault::IssuedAt)),
+        (&[("iat", json!(now + 60))], Some(IdTokenFault::IssuedAt)),
+        (&[("iat", json!(null))], Some(IdTokenFault::IssuedAt)),
+        (&[("sub", json!(""))], Some(IdTokenFault::Subject)),
+        (&[("sub", json!(7))], Some(IdTokenFault::Subject)),
+        (&[("exp", json!(now - 60))], Some(IdTokenFault::Token(TokenFault::Expired))),
+        (&[("aud", json!("other"))], Some(IdTokenFault::Token(TokenFault::Audience))),
+        (&[("iss", json!("https://other"))], Some(IdTokenFault::Token(TokenFault::Issuer))),
+    ] {
+        assert_eq!(verify(changes), expected, "{changes:?}");
+    }
+}
+
+#[test]
+fn an_id_token_has_a_name_for_people_and_values_of_nested_claims() {
+    let now = get_current_timestamp();
+    let own = IdTokenRules { client_id: "pay", nonce: "n", begun_ago: Duration::ZERO };
+    let read = |more: Value| {
+        let mut claims = claims();
+        (claims["nonce"], claims["iat"]) = (json!("n"), json!(now));
+        claims.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        IdToken::verify(&sign(&header(Some("a")), &claims), &keys(&secret_set("a")), &rules(), own).unwrap()
+    };
+    for (claims, name) in [
+        (json!({}), "alice"),
+        (json!({ "email": "a@x.example" }), "a@x.example"),
+        (json!({ "email": "a@x.example", "email_verified": false }), "alice"),
+        (json!({ "email": "a@x.example", "preferred_username": "al" }), "al"),
+        (json!({ "preferred_username": " " }), "alice"),
+    ] {
+        assert_eq!(read(claims.clone()).name(), name, "{claims}");
+    }
+    for (claims, path, values) in [
+        (json!({ "groups": ["a", "b", 7] }), "groups", Some(vec!["a", "b"])),
+        (json!({ "groups": "a" }), "groups", Some(vec!["a"])),
+        (json!({ "groups": { "a": 1 } }), "groups", Some(vec![])),
+        (json!({ "realm_access": { "roles": ["a"] } }), "realm_access.roles", Some(vec!["a"])),
+        (json!({ "https://x.example/roles": ["a"] }), "https://x.example/roles", Some(vec!["a"])),
+        (json!({ "realm_access": ["roles"] }), "realm_access.roles", None),
+        (json!({}), "groups", None),
+    ] {
+        assert_eq!(read(claims.clone()).values(path), values, "{claims} {path}");
+    }
+}

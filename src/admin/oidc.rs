@@ -1,0 +1,359 @@
+//! The OpenID Connect issuer that signs operators in: its description, the address of its page, and the exchange of a code for an
+//! ID token (authorization code flow with PKCE; OpenID Connect Core 1.0, RFC 7636, RFC 9207).
+//!
+//! Nothing is read before somebody signs in, and no task keeps keys: a sign-in is rare, and what it needs is read then, so that a
+//! rotated key or a moved endpoint needs no restart. There is no client library: the tokens are verified by the code that verifies
+//! callers' tokens. The crate `openidconnect` would bring a second HTTP client, and a second implementation of RSA and of elliptic
+//! curves.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{Method, Request, StatusCode};
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
+
+use super::auth::Role;
+use super::key_admin;
+use oncegate_config::{OidcConfig, UpstreamTarget, parse_issuer_url};
+use oncegate_domain::fingerprint::form::escape;
+use oncegate_http::body::Body;
+use oncegate_http::upstream::connection_slots::UpstreamSlots;
+use oncegate_http::upstream::document::read_document;
+use oncegate_trust::jwt::{
+    IdToken, IdTokenFault, IdTokenRules, KEY_SET_BYTES_MAX, KeySet, PUBLIC_KEY_ALGORITHMS, TokenRules,
+};
+use oncegate_trust::tls::Trust;
+
+/// The path below the page's address to which the issuer sends people back.
+pub const CALLBACK: &str = "/sign-in/oidc/callback";
+
+/// The time for which a description counts. Anybody who reaches the page can begin a sign-in: the issuer is not asked for each.
+const DESCRIPTION_AGE_MAX: Duration = Duration::from_secs(300);
+
+/// The largest description or answer with a token. Descriptions have some kilobytes, and a token with many groups has 100.
+const DOCUMENT_BYTES_MAX: usize = 1 << 20;
+
+/// The connections to each endpoint of the issuer. More people wait for theirs.
+const CONNECTIONS: usize = 8;
+
+/// The difference between the issuer's clock and this machine's that is allowed for, as in `jwt.leeway`.
+const LEEWAY: Duration = Duration::from_secs(30);
+
+/// The scopes (OpenID Connect Core section 5.4) that every issuer knows, and that bring the names of people.
+const SCOPES: [&str; 3] = ["openid", "profile", "email"];
+
+/// The way to the issuer of one listener.
+pub struct OidcClient {
+    slots: UpstreamSlots,
+    description: Mutex<Option<CachedDescription>>,
+}
+
+struct CachedDescription {
+    of: Arc<OidcConfig>,
+    issuer: Arc<Issuer>,
+    read_at: Instant,
+}
+
+/// An issuer, as it describes itself.
+#[derive(Debug)]
+pub struct Issuer {
+    authorization: String,
+    token: IssuerEndpoint,
+    keys: IssuerEndpoint,
+    /// Whether the client's secret goes into the form: the issuer does not take it in `Authorization`.
+    posts_secret: bool,
+    /// Whether each answer through the browser names the issuer (RFC 9207).
+    names_itself: bool,
+    /// Whether there is a scope with the name of the claim of the roles, which brings it.
+    has_scope_of_roles: bool,
+}
+
+#[derive(Debug)]
+struct IssuerEndpoint {
+    service: Arc<UpstreamTarget>,
+    target: PathAndQuery,
+}
+
+/// The description of an issuer (OpenID Connect Discovery 1.0 section 3), as far as it is used.
+#[derive(Deserialize)]
+pub struct IssuerDescription {
+    issuer: String,
+    authorization_endpoint: String,
+    token_endpoint: String,
+    jwks_uri: String,
+    #[serde(default)]
+    token_endpoint_auth_methods_supported: Vec<String>,
+    #[serde(default)]
+    authorization_response_iss_parameter_supported: bool,
+    #[serde(default)]
+    scopes_supported: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct TokenAnswer {
+    id_token: String,
+}
+
+#[derive(Deserialize)]
+struct TokenRefusal {
+    error: String,
+}
+
+/// The random texts of one sign-in.
+#[derive(Clone, Copy)]
+pub struct SignInTexts<'a> {
+    pub state: &'a str,
+    pub nonce: &'a str,
+    pub verifier: &'a str,
+}
+
+/// A person who has signed in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Person {
+    /// The issuer's own name of them, which never changes.
+    pub subject: String,
+    /// Their name for other people.
+    pub name: String,
+}
+
+impl Person {
+    /// The person as an actor of the audit log.
+    pub fn actor(&self, peer: IpAddr) -> String {
+        key_admin::person_actor(&self.name, &self.subject, peer)
+    }
+}
+
+/// The reason why nobody is signed in.
+#[derive(Debug, PartialEq, Eq)]
+pub enum SignInFault {
+    /// There is no such sign-in, or it is too old.
+    Unknown,
+    /// Another browser has begun it.
+    OtherBrowser,
+    /// The issuer has answered it before.
+    Used,
+    /// The answer is by another issuer than the one that was asked (a mix-up).
+    OtherIssuer,
+    /// The issuer has refused it, with this error of RFC 6749 section 4.1.2.1.
+    Denied(String),
+    /// The issuer gives no usable answer.
+    Issuer(String),
+    /// Its token is refused.
+    IdToken(IdTokenFault),
+    /// The person has none of the roles. Without the claim, the issuer does not tell them.
+    NoRole { name: String, has_claim: bool },
+}
+
+impl OidcClient {
+    pub fn new() -> Self {
+        Self { slots: UpstreamSlots::new(CONNECTIONS), description: Mutex::default() }
+    }
+
+    /// The issuer as it describes itself now, or has within the last five minutes.
+    ///
+    /// # Errors
+    /// [`SignInFault::Issuer`].
+    pub async fn issuer(&self, config: &Arc<OidcConfig>, trust: &Trust) -> Result<Arc<Issuer>, SignInFault> {
+        if let Some(known) = &*self.description.lock()
+            && known.of == *config
+            && known.read_at.elapsed() < DESCRIPTION_AGE_MAX
+        {
+            return Ok(Arc::clone(&known.issuer));
+        }
+        let description = format!("{}/.well-known/openid-configuration", config.issuer.trim_end_matches('/'));
+        let place = IssuerEndpoint::parse(&description).map_err(SignInFault::Issuer)?;
+        let found = self.read(&place, Request::new(Body::empty()), trust).await.and_then(parse_json);
+        let issuer = found.and_then(|found| Issuer::new(found, config));
+        let issuer =
+            issuer.map_err(|problem| SignInFault::Issuer(format!("its description at {description}: {problem}")))?;
+        let (of, issuer, read_at) = (Arc::clone(config), Arc::new(issuer), Instant::now());
+        *self.description.lock() = Some(CachedDescription { of, issuer: Arc::clone(&issuer), read_at });
+        Ok(issuer)
+    }
+
+    /// Exchanges a code for an ID token, and verifies it with the issuer's keys as they are now.
+    ///
+    /// # Errors
+    /// [`SignInFault::Issuer`] or [`SignInFault::IdToken`].
+    pub async fn redeem(
+        &self,
+        config: &OidcConfig,
+        issuer: &Issuer,
+        code: &str,
+        texts: SignInTexts<'_>,
+        begun_ago: Duration,
+        trust: &Trust,
+    ) -> Result<IdToken, SignInFault> {
+        let unusable = |what: &str| {
+            let what = what.to_owned();
+            move |problem| SignInFault::Issuer(format!("{what}: {problem}"))
+        };
+        let request = issuer.token_request(config, code, texts.verifier);
+        let answer = self.read(&issuer.token, request, trust).await.and_then(parse_json::<TokenAnswer>);
+        let token = answer.map_err(unusable("its answer to the code"))?.id_token;
+        let keys = self.read(&issuer.keys, Request::new(Body::empty()), trust).await;
+        let keys = keys.and_then(|(status, text)| match status {
+            StatusCode::OK => KeySet::parse(&text, &PUBLIC_KEY_ALGORITHMS),
+            status => Err(format!("the answer has status {}", status.as_u16())),
+        });
+        let keys = keys.map_err(unusable("its keys"))?;
+        let rules = TokenRules {
+            issuer: config.issuer.clone(),
+            audience: vec![config.client_id.clone()],
+            algorithms: PUBLIC_KEY_ALGORITHMS.into(),
+            leeway: LEEWAY,
+            claims: Default::default(),
+        };
+        let own = IdTokenRules { client_id: &config.client_id, nonce: texts.nonce, begun_ago };
+        IdToken::verify(&token, &keys, &rules, own).map_err(SignInFault::IdToken)
+    }
+
+    async fn read(
+        &self,
+        place: &IssuerEndpoint,
+        request: Request<Body>,
+        trust: &Trust,
+    ) -> Result<(StatusCode, bytes::Bytes), String> {
+        let bytes_max = KEY_SET_BYTES_MAX.max(DOCUMENT_BYTES_MAX);
+        read_document(&place.service, place.target.clone(), request, bytes_max, trust, &self.slots).await
+    }
+}
+
+impl Issuer {
+    /// # Errors
+    /// The problem of the description.
+    pub fn new(found: IssuerDescription, config: &OidcConfig) -> Result<Self, String> {
+        // OpenID Connect Discovery section 4.3: exactly the same text.
+        if found.issuer != *config.issuer {
+            return Err(format!("it describes the issuer `{}`, which is not `admin.oidc.issuer`", found.issuer));
+        }
+        let endpoint = |name: &str, url: &str| IssuerEndpoint::parse(url).map_err(|why| format!("its `{name}` {why}"));
+        endpoint("authorization_endpoint", &found.authorization_endpoint)?;
+        let takes = |method: &str| found.token_endpoint_auth_methods_supported.iter().any(|known| known == method);
+        Ok(Self {
+            token: endpoint("token_endpoint", &found.token_endpoint)?,
+            keys: endpoint("jwks_uri", &found.jwks_uri)?,
+            posts_secret: takes("client_secret_post") && !takes("client_secret_basic"),
+            names_itself: found.authorization_response_iss_parameter_supported,
+            has_scope_of_roles: found.scopes_supported.iter().any(|scope| **scope == *config.roles_claim),
+            authorization: found.authorization_endpoint,
+        })
+    }
+
+    /// The address of the issuer's page that signs a person in.
+    pub fn sign_in_url(&self, config: &OidcConfig, texts: SignInTexts<'_>) -> String {
+        let challenge = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(texts.verifier));
+        let roles = self.has_scope_of_roles.then_some(&*config.roles_claim).filter(|scope| !SCOPES.contains(scope));
+        let scopes: Vec<_> = SCOPES.into_iter().chain(roles).collect();
+        let query = encode_form(&[
+            ("response_type", "code"),
+            ("client_id", &config.client_id),
+            ("redirect_uri", &redirect_uri(config)),
+            ("scope", &scopes.join(" ")),
+            ("state", texts.state),
+            ("nonce", texts.nonce),
+            ("code_challenge", &challenge),
+            ("code_challenge_method", "S256"),
+        ]);
+        let separator = if self.authorization.contains('?') { '&' } else { '?' };
+        format!("{}{separator}{query}", self.authorization)
+    }
+
+    /// Checks the issuer's own name in its answer through the browser.
+    ///
+    /// # Errors
+    /// [`SignInFault::OtherIssuer`].
+    pub fn check_name(&self, config: &OidcConfig, named: &str) -> Result<(), SignInFault> {
+        match named {
+            "" if !self.names_itself => Ok(()),
+            named if *named == *config.issuer => Ok(()),
+            _ => Err(SignInFault::OtherIssuer),
+        }
+    }
+
+    fn token_request(&self, config: &OidcConfig, code: &str, verifier: &str) -> Request<Body> {
+        let redirect = redirect_uri(config);
+        let mut fields = vec![
+            ("grant_type", "authorization_code"),
+            ("code", code),
+            ("redirect_uri", &redirect),
+            ("code_verifier", verifier),
+        ];
+        let mut request = Request::new(Body::empty());
+        match &config.client_secret {
+            Some(secret) if self.posts_secret => {
+                fields.extend([("client_id", &*config.client_id), ("client_secret", secret.reveal())]);
+            }
+            Some(secret) => {
+                // RFC 6749 section 2.3.1: both are encoded as in a form.
+                let pair = format!("{}:{}", escape(config.client_id.as_bytes()), escape(secret.reveal().as_bytes()));
+                let value = format!("Basic {}", BASE64_STANDARD.encode(pair));
+                let mut value = HeaderValue::from_str(&value).expect("base64 is visible ASCII");
+                value.set_sensitive(true);
+                request.headers_mut().insert(AUTHORIZATION, value);
+            }
+            None => fields.push(("client_id", &config.client_id)),
+        }
+        *request.method_mut() = Method::POST;
+        *request.body_mut() = Body::whole(encode_form(&fields));
+        let form = HeaderValue::from_static("application/x-www-form-urlencoded");
+        request.headers_mut().insert(CONTENT_TYPE, form);
+        request
+    }
+}
+
+impl IssuerEndpoint {
+    fn parse(url: &str) -> Result<Self, String> {
+        let (service, target) = parse_issuer_url(url)?;
+        Ok(Self { service: Arc::new(service), target })
+    }
+}
+
+/// The person of a token, and what they may do.
+///
+/// # Errors
+/// [`SignInFault::NoRole`].
+pub fn read_person(config: &OidcConfig, token: &IdToken) -> Result<(Person, Role), SignInFault> {
+    let values = token.values(&config.roles_claim);
+    let has_one_of =
+        |allowed: &[Box<str>]| values.iter().flatten().any(|value| allowed.iter().any(|allowed| **allowed == **value));
+    let person = Person { subject: token.subject().to_owned(), name: token.name().to_owned() };
+    match (has_one_of(&config.operate), has_one_of(&config.read)) {
+        (true, _) => Ok((person, Role::Operator)),
+        (false, true) => Ok((person, Role::Reader)),
+        (false, false) => Err(SignInFault::NoRole { name: person.name, has_claim: values.is_some() }),
+    }
+}
+
+fn redirect_uri(config: &OidcConfig) -> String {
+    format!("{}{CALLBACK}", config.url)
+}
+
+fn encode_form(fields: &[(&str, &str)]) -> String {
+    let pairs = fields.iter().map(|(name, value)| format!("{name}={}", escape(value.as_bytes())));
+    pairs.collect::<Vec<_>>().join("&")
+}
+
+/// Reads a document. Where it is an error of RFC 6749 section 5.2, the problem names it.
+fn parse_json<T: DeserializeOwned>((status, text): (StatusCode, bytes::Bytes)) -> Result<T, String> {
+    if status != StatusCode::OK {
+        let named =
+            serde_json::from_slice::<TokenRefusal>(&text).map(|refusal| format!(": {}", clean_error(&refusal.error)));
+        return Err(format!("the answer has status {}{}", status.as_u16(), named.unwrap_or_default()));
+    }
+    serde_json::from_slice(&text).map_err(|error| format!("the answer cannot be read: {error}"))
+}
+
+/// The code of an error, which is short and has visible ASCII alone (RFC 6749 section 4.1.2.1).
+pub fn clean_error(code: &str) -> String {
+    code.chars().filter(char::is_ascii_graphic).take(64).collect()
+}
