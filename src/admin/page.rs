@@ -38,6 +38,7 @@ mod frame;
 mod instance_pages;
 mod list_pages;
 mod outcome_chart;
+mod selection;
 mod sessions;
 mod sign_in_pages;
 mod text;
@@ -66,6 +67,7 @@ pub fn is_page(path: &str) -> bool {
 enum PagePath<'a> {
     Audit,
     BulkChange,
+    BulkResult,
     Change(&'a str, ActionKind),
     Find,
     Instances,
@@ -88,6 +90,7 @@ impl<'a> PagePath<'a> {
             ["audit"] => Self::Audit,
             ["instances"] => Self::Instances,
             ["keys"] => Self::Keys,
+            ["keys", "changed"] => Self::BulkResult,
             ["keys", "find"] => Self::Find,
             ["keys", "several"] => Self::BulkChange,
             ["keys", id] => Self::Key(id),
@@ -112,7 +115,7 @@ impl<'a> PagePath<'a> {
     }
 }
 
-/// The parameters of a query string or of a form. Of a parameter that comes twice, the first counts.
+/// The parameters of a query string or of a form. Of a parameter that comes twice and should not, the first counts.
 #[derive(Clone, Default)]
 struct FormParams(Vec<(String, String)>);
 
@@ -134,7 +137,12 @@ impl FormParams {
 
     /// Returns a parameter as it was sent; the empty text where it is missing.
     fn get(&self, name: &str) -> &str {
-        self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+        self.all(name).next().unwrap_or_default()
+    }
+
+    /// Returns a parameter that may come more than once, such as the checked boxes of a list.
+    fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| &**value)
     }
 }
 
@@ -233,6 +241,7 @@ impl AdminListener {
             (PagePath::Audit, _) => visit.show_audit().await,
             (PagePath::BulkChange, Some(form)) => visit.change_keys(&form).await,
             (PagePath::BulkChange, None) => visit.show_bulk_change().await,
+            (PagePath::BulkResult, _) => visit.show_bulk_result().await,
             (PagePath::Change(id, action), Some(form)) => visit.change_key(id, action, &form).await,
             (PagePath::Change(id, action), None) => visit.show_change(id, action).await,
             (PagePath::Find, form) => visit.find_keys(&form.unwrap_or_default()).await,

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use super::Visit;
+use super::selection::read_results;
 use super::sessions::Visitor;
-use super::text::ActionTexts;
-use super::{Visit, text};
-use crate::admin::key_admin::problem::ProblemCode;
+use super::text::{ActionTexts, explain_refusals};
 use crate::instance::reload_state::RefusedReload;
 use oncegate_domain::execution_risk::ActionKind;
 use oncegate_domain::quantity::quantity;
@@ -46,10 +46,9 @@ impl Visit<'_> {
             Some(changed) => format!("Done. {} {}.", quantity(changed, "key is", "keys are"), action.text().done),
         };
         if let Some(refused @ 1..) = number("refused") {
-            let explain = |name| ProblemCode::parse(name).map_or("for another reason", text::explain_refusal);
-            let why: Vec<_> = self.query.get("why").split('.').map(explain).collect();
+            let why = explain_refusals(read_results(&self.query).filter_map(|(_, refused)| refused));
             let were = quantity(refused, "key was", "keys were");
-            notice.push_str(&format!(" {were} not changed: {}.", why.join("; or ")));
+            notice.push_str(&format!(" {were} not changed: {why}."));
         }
         if let Some(behind @ 1..) = number("behind") {
             let instances = quantity(behind, "running instance has", "running instances have");

@@ -101,6 +101,14 @@ struct KeyListPage {
     list: KeyList,
 }
 
+impl KeyListPage {
+    /// The decisions that are possible for one of the listed keys.
+    fn actions(&self) -> Vec<ActionKind> {
+        let is_for = |action: &ActionKind| self.list.keys.iter().any(|key| action.is_for(key.state));
+        ActionKind::ALL.into_iter().filter(is_for).collect()
+    }
+}
+
 #[derive(Template)]
 #[template(path = "key.html")]
 struct KeyPageView<'a> {
