@@ -8,6 +8,7 @@
 //! To add a page: a variant of `PagePath`, its path, its methods, its arm in `AdminListener::answer_page`.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::SystemTime;
 
 use askama::Template;
 use http::header::{
@@ -23,6 +24,7 @@ use super::key_admin::problem::ApiProblem;
 use super::{AdminListener, CHALLENGE, NOT_JOINED, read_body};
 use format::{Shown, ShownTime};
 use frame::Frame;
+use live::LiveView;
 use oncegate_domain::execution_risk::ActionKind;
 use oncegate_domain::fingerprint::{form, is_form};
 use oncegate_http::body::Body;
@@ -37,6 +39,8 @@ mod format;
 mod frame;
 mod instance_pages;
 mod list_pages;
+mod live;
+mod message_pages;
 mod outcome_chart;
 mod selection;
 mod sessions;
@@ -73,7 +77,9 @@ enum PagePath<'a> {
     Instances,
     Key(&'a str),
     Keys,
+    Messages,
     Overview,
+    RequeueEvents,
     Routes,
     Runbook(&'static str),
     SignIn,
@@ -95,9 +101,13 @@ impl<'a> PagePath<'a> {
             ["keys", "several"] => Self::BulkChange,
             ["keys", id] => Self::Key(id),
             ["keys", id, action] => Self::Change(id, ActionKind::parse(action)?),
+            ["messages"] => Self::Messages,
+            ["messages", "requeue"] => Self::RequeueEvents,
             ["page.css"] => Self::Style,
             ["routes"] => Self::Routes,
+            ["runbooks", "consumer"] => Self::Runbook(include_str!("../../docs/runbooks/consumer.md")),
             ["runbooks", "dead-keys"] => Self::Runbook(include_str!("../../docs/runbooks/dead-keys.md")),
+            ["runbooks", "events"] => Self::Runbook(include_str!("../../docs/runbooks/events.md")),
             ["runbooks", "unknown-keys"] => Self::Runbook(include_str!("../../docs/runbooks/unknown-keys.md")),
             ["sign-in"] => Self::SignIn,
             ["sign-out"] => Self::SignOut,
@@ -109,7 +119,7 @@ impl<'a> PagePath<'a> {
     fn methods(self) -> &'static [Method] {
         match self {
             Self::BulkChange | Self::Change(..) | Self::SignIn => &[Method::GET, Method::POST],
-            Self::Find | Self::SignOut => &[Method::POST],
+            Self::Find | Self::RequeueEvents | Self::SignOut => &[Method::POST],
             _ => &[Method::GET],
         }
     }
@@ -159,6 +169,8 @@ struct Visit<'a> {
     visitor: Visitor,
     peer: IpAddr,
     query: FormParams,
+    /// `None` where the page is not refreshed.
+    live: Option<LiveView>,
 }
 
 impl AdminListener {
@@ -203,13 +215,15 @@ impl AdminListener {
         }
         let query = FormParams::parse(request.uri.query().unwrap_or_default().as_bytes());
         let cookie = find_cookie(&request.headers, listener);
+        let live = LiveView::new(path, request.uri.query().unwrap_or_default(), request.uri.path(), SystemTime::now());
+        let is_refresh = live.as_ref().is_some_and(LiveView::is_on);
         if path == PagePath::SignIn {
             return match form {
                 Some(form) => self.sign_in(&form, listener, peer),
                 None => self.show_sign_in(&query),
             };
         }
-        let visitor = match self.find_visitor(&request.headers, cookie, peer) {
+        let visitor = match self.find_visitor(&request.headers, cookie, peer, is_refresh) {
             Ok(visitor) => visitor,
             Err(denied) => {
                 if denied != AccessDenied::NoToken {
@@ -236,7 +250,7 @@ impl AdminListener {
             self.sessions.sign_out(cookie.unwrap_or_default());
             return sign_in_pages::sign_out_response(listener);
         }
-        let visit = Visit { admin: self, visitor, peer, query };
+        let visit = Visit { admin: self, visitor, peer, query, live };
         let response = match (path, form) {
             (PagePath::Audit, _) => visit.show_audit().await,
             (PagePath::BulkChange, Some(form)) => visit.change_keys(&form).await,
@@ -248,21 +262,30 @@ impl AdminListener {
             (PagePath::Instances, _) => Ok(visit.show_instances().await),
             (PagePath::Key(id), _) => visit.show_key(id).await,
             (PagePath::Keys, _) => visit.show_keys().await,
+            (PagePath::Messages, _) => Ok(visit.show_messages().await),
+            (PagePath::RequeueEvents, form) => visit.requeue_events(&form.unwrap_or_default()).await,
             (PagePath::Routes, _) => Ok(visit.show_routes().await),
             (PagePath::Runbook(text), _) => Ok(visit.show_runbook(text).await),
             (PagePath::Overview | PagePath::SignIn | PagePath::SignOut | PagePath::Style, _) => {
                 Ok(visit.show_overview().await)
             }
         };
-        match response {
+        let response = match response {
             Ok(response) => response,
             Err(problem) => visit.show_problem(&problem).await,
-        }
+        };
+        live::with_refresh(response, visit.live.as_ref())
     }
 
-    fn find_visitor(&self, headers: &HeaderMap, cookie: Option<&[u8]>, peer: IpAddr) -> Result<Visitor, AccessDenied> {
+    fn find_visitor(
+        &self,
+        headers: &HeaderMap,
+        cookie: Option<&[u8]>,
+        peer: IpAddr,
+        is_refresh: bool,
+    ) -> Result<Visitor, AccessDenied> {
         let tokens = self.tokens();
-        if let Some(visitor) = cookie.and_then(|cookie| self.sessions.find_visitor(cookie, peer)) {
+        if let Some(visitor) = cookie.and_then(|cookie| self.sessions.find_visitor(cookie, peer, is_refresh)) {
             return Ok(visitor);
         }
         let role = auth::find_role(headers, peer, &tokens, &self.guesses)?;

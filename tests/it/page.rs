@@ -4,6 +4,7 @@ mod access;
 mod actions;
 mod browser;
 mod content;
+mod messages;
 mod reloads;
 mod routes;
 

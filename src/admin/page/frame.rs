@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::Visit;
+use super::live::LiveView;
 use super::selection::read_results;
 use super::sessions::Visitor;
 use super::text::{ActionTexts, explain_refusals};
@@ -20,6 +21,15 @@ pub struct Frame {
     pub now: SystemTime,
     pub version: &'static str,
     pub notice: Option<String>,
+    /// Whether the page is refreshed, and how to change that; `None` where it never is.
+    pub live: Option<LiveView>,
+}
+
+impl Frame {
+    /// Whether the page is refreshed: then it has no fields, so that nothing half filled is lost.
+    pub fn is_live(&self) -> bool {
+        self.live.as_ref().is_some_and(LiveView::is_on)
+    }
 }
 
 impl Visit<'_> {
@@ -34,13 +44,18 @@ impl Visit<'_> {
             now: SystemTime::now(),
             version: env!("CARGO_PKG_VERSION"),
             notice: self.build_notice(),
+            live: self.live.clone(),
         }
     }
 
     /// Returns a notice about the change that the address names, in words of this page alone.
     fn build_notice(&self) -> Option<String> {
-        let action = ActionKind::parse(self.query.get("done"))?;
         let number = |name: &str| self.query.get(name).parse::<u64>().ok();
+        if let Some(requeued) = number("requeued") {
+            let events = quantity(requeued, "event is", "events are");
+            return Some(format!("Done. {events} published again. The figures below follow within seconds."));
+        }
+        let action = ActionKind::parse(self.query.get("done"))?;
         let mut notice = match number("changed") {
             None => format!("Done. The key is {}.", action.text().done),
             Some(changed) => format!("Done. {} {}.", quantity(changed, "key is", "keys are"), action.text().done),

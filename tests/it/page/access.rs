@@ -10,12 +10,12 @@ const TOKEN: &str = "c29tZXRoaW5nIHNlY3JldA==";
 /// Every page, and every form.
 fn paths(id: &str) -> (Vec<String>, Vec<String>) {
     let steps = ["completed", "not-executed", "release", "requeue", "purge"].map(|step| format!("/keys/{id}/{step}"));
-    let mut read: Vec<_> = ["/", "/keys", "/keys?state=unknown", "/audit"].map(str::to_owned).into();
+    let mut read: Vec<_> = ["/", "/keys", "/keys?state=unknown", "/audit", "/messages"].map(str::to_owned).into();
     read.push(format!("/keys/{id}"));
     read.push("/keys/several?step=purge&state=unknown".to_owned());
     read.push(format!("/keys/changed?done=purge&changed=1&refused=0&behind=0&key={id}"));
     read.extend(steps.clone());
-    let mut forms: Vec<_> = ["/keys/find", "/keys/several", "/sign-out"].map(str::to_owned).into();
+    let mut forms: Vec<_> = ["/keys/find", "/keys/several", "/messages/requeue", "/sign-out"].map(str::to_owned).into();
     forms.extend(steps);
     (read, forms)
 }

@@ -74,6 +74,7 @@ async fn each_page_is_accessible_on_phone_and_desktop_in_light_and_dark() {
         ),
         ("audit", "/audit".to_owned()),
         ("routes", "/routes".to_owned()),
+        ("messages", "/messages".to_owned()),
         ("instances", "/instances".to_owned()),
         ("gone", "/keys/abcdefab".to_owned()),
         ("trouble", "/keys?state=lost".to_owned()),
