@@ -10,14 +10,16 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::instance::store_clock::StoreClock;
 use oncegate_config::{Config, Route};
 use oncegate_store::Store;
+use oncegate_store::admin::KeyEntry;
 use params::{JsonFields, QueryParams};
 use problem::ApiProblem;
 
-mod changes;
+pub mod changes;
 pub mod dto;
 pub mod four_eyes;
 pub mod params;
@@ -126,6 +128,14 @@ impl<'a> KeyAdmin<'a> {
     fn service(&self) -> Arc<str> {
         Arc::clone(&self.config.service)
     }
+}
+
+/// Returns the version of a key that a decision is made about: its state, and its newest attempt as a digest of the attempt's token,
+/// which is itself shown to nobody. A number would not do: a key that was forgotten and is used again has attempt 1 once more.
+pub fn version(entry: &KeyEntry) -> String {
+    let digest = Sha256::digest(entry.token.as_bytes());
+    let digits: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{digits}", entry.state)
 }
 
 /// The route whose keys are stored under this name.

@@ -8,6 +8,7 @@
 //! To add a page: a variant of `PagePath`, its path, its methods, its arm in `AdminListener::answer_page`.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::SystemTime;
 
 use askama::Template;
 use http::header::{
@@ -23,6 +24,7 @@ use super::key_admin::problem::ApiProblem;
 use super::{AdminListener, CHALLENGE, NOT_JOINED, read_body};
 use format::{Shown, ShownTime};
 use frame::Frame;
+use live::LiveView;
 use oncegate_domain::execution_risk::ActionKind;
 use oncegate_domain::fingerprint::{form, is_form};
 use oncegate_http::body::Body;
@@ -38,9 +40,12 @@ mod format;
 mod frame;
 mod instance_pages;
 mod list_pages;
+mod live;
+mod message_pages;
 mod oidc_pages;
 mod outcome_chart;
 mod pending_sign_ins;
+mod selection;
 mod sessions;
 mod sign_in_pages;
 mod text;
@@ -69,6 +74,7 @@ pub fn is_page(path: &str) -> bool {
 enum PagePath<'a> {
     Audit,
     BulkChange,
+    BulkResult,
     Change(&'a str, ActionKind),
     Find,
     Instances,
@@ -76,7 +82,9 @@ enum PagePath<'a> {
     Keys,
     OidcSignIn,
     OidcCallback,
+    Messages,
     Overview,
+    RequeueEvents,
     Routes,
     Runbook(&'static str),
     SignIn,
@@ -93,13 +101,18 @@ impl<'a> PagePath<'a> {
             ["audit"] => Self::Audit,
             ["instances"] => Self::Instances,
             ["keys"] => Self::Keys,
+            ["keys", "changed"] => Self::BulkResult,
             ["keys", "find"] => Self::Find,
             ["keys", "several"] => Self::BulkChange,
             ["keys", id] => Self::Key(id),
             ["keys", id, action] => Self::Change(id, ActionKind::parse(action)?),
+            ["messages"] => Self::Messages,
+            ["messages", "requeue"] => Self::RequeueEvents,
             ["page.css"] => Self::Style,
             ["routes"] => Self::Routes,
+            ["runbooks", "consumer"] => Self::Runbook(include_str!("../../docs/runbooks/consumer.md")),
             ["runbooks", "dead-keys"] => Self::Runbook(include_str!("../../docs/runbooks/dead-keys.md")),
+            ["runbooks", "events"] => Self::Runbook(include_str!("../../docs/runbooks/events.md")),
             ["runbooks", "unknown-keys"] => Self::Runbook(include_str!("../../docs/runbooks/unknown-keys.md")),
             ["sign-in"] => Self::SignIn,
             ["sign-in", "oidc"] => Self::OidcSignIn,
@@ -113,13 +126,13 @@ impl<'a> PagePath<'a> {
     fn methods(self) -> &'static [Method] {
         match self {
             Self::BulkChange | Self::Change(..) | Self::SignIn => &[Method::GET, Method::POST],
-            Self::Find | Self::SignOut => &[Method::POST],
+            Self::Find | Self::RequeueEvents | Self::SignOut => &[Method::POST],
             _ => &[Method::GET],
         }
     }
 }
 
-/// The parameters of a query string or of a form. Of a parameter that comes twice, the first counts.
+/// The parameters of a query string or of a form. Of a parameter that comes twice and should not, the first counts.
 #[derive(Clone, Default)]
 struct FormParams(Vec<(String, String)>);
 
@@ -141,7 +154,12 @@ impl FormParams {
 
     /// Returns a parameter as it was sent; the empty text where it is missing.
     fn get(&self, name: &str) -> &str {
-        self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+        self.all(name).next().unwrap_or_default()
+    }
+
+    /// Returns a parameter that may come more than once, such as the checked boxes of a list.
+    fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| &**value)
     }
 }
 
@@ -158,6 +176,8 @@ struct Visit<'a> {
     visitor: Visitor,
     peer: IpAddr,
     query: FormParams,
+    /// `None` where the page is not refreshed.
+    live: Option<LiveView>,
 }
 
 impl AdminListener {
@@ -202,6 +222,8 @@ impl AdminListener {
         }
         let query = FormParams::parse(request.uri.query().unwrap_or_default().as_bytes());
         let cookie = find_cookie(&request.headers, &sign_in_pages::cookie_name(listener));
+        let live = LiveView::new(path, request.uri.query().unwrap_or_default(), request.uri.path(), SystemTime::now());
+        let is_refresh = live.as_ref().is_some_and(LiveView::is_on);
         match (path, &form) {
             (PagePath::SignIn, Some(form)) => {
                 let is_https =
@@ -215,7 +237,7 @@ impl AdminListener {
             }
             _ => {}
         }
-        let visitor = match self.find_visitor(&request.headers, cookie, peer) {
+        let visitor = match self.find_visitor(&request.headers, cookie, peer, is_refresh) {
             Ok(visitor) => visitor,
             Err(denied) => {
                 if denied != AccessDenied::NoToken {
@@ -242,17 +264,20 @@ impl AdminListener {
             self.sessions.sign_out(cookie.unwrap_or_default());
             return sign_in_pages::sign_out_response(listener);
         }
-        let visit = Visit { admin: self, visitor, peer, query };
+        let visit = Visit { admin: self, visitor, peer, query, live };
         let response = match (path, form) {
             (PagePath::Audit, _) => visit.show_audit().await,
             (PagePath::BulkChange, Some(form)) => visit.change_keys(&form).await,
             (PagePath::BulkChange, None) => visit.show_bulk_change().await,
+            (PagePath::BulkResult, _) => visit.show_bulk_result().await,
             (PagePath::Change(id, action), Some(form)) => visit.change_key(id, action, &form).await,
             (PagePath::Change(id, action), None) => visit.show_change(id, action).await,
             (PagePath::Find, form) => visit.find_keys(&form.unwrap_or_default()).await,
             (PagePath::Instances, _) => Ok(visit.show_instances().await),
             (PagePath::Key(id), _) => visit.show_key(id).await,
             (PagePath::Keys, _) => visit.show_keys().await,
+            (PagePath::Messages, _) => Ok(visit.show_messages().await),
+            (PagePath::RequeueEvents, form) => visit.requeue_events(&form.unwrap_or_default()).await,
             (PagePath::Routes, _) => Ok(visit.show_routes().await),
             (PagePath::Runbook(text), _) => Ok(visit.show_runbook(text).await),
             (
@@ -265,15 +290,22 @@ impl AdminListener {
                 _,
             ) => Ok(visit.show_overview().await),
         };
-        match response {
+        let response = match response {
             Ok(response) => response,
             Err(problem) => visit.show_problem(&problem).await,
-        }
+        };
+        live::with_refresh(response, visit.live.as_ref())
     }
 
-    fn find_visitor(&self, headers: &HeaderMap, cookie: Option<&[u8]>, peer: IpAddr) -> Result<Visitor, AccessDenied> {
+    fn find_visitor(
+        &self,
+        headers: &HeaderMap,
+        cookie: Option<&[u8]>,
+        peer: IpAddr,
+        is_refresh: bool,
+    ) -> Result<Visitor, AccessDenied> {
         let tokens = self.tokens();
-        if let Some(visitor) = cookie.and_then(|cookie| self.sessions.find_visitor(cookie, peer)) {
+        if let Some(visitor) = cookie.and_then(|cookie| self.sessions.find_visitor(cookie, peer, is_refresh)) {
             return Ok(visitor);
         }
         let role = auth::find_role(headers, peer, &tokens, &self.guesses)?;

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::SystemTime;
 
 use parking_lot::Mutex;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -23,7 +25,28 @@ pub struct ConsumerState {
     queue: String,
     route: Arc<str>,
     is_kafka: bool,
+    dead_letters: AtomicU64,
+    /// Counts the messages of the session that runs: its own table is the only one.
+    messages: Mutex<Option<CountMessages>>,
     view: Mutex<ConsumerView>,
+}
+
+/// Counts the messages of a session; `None` once it is over.
+struct CountMessages(Box<dyn Fn() -> Option<MessageCounts> + Send + Sync>);
+
+impl fmt::Debug for CountMessages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CountMessages")
+    }
+}
+
+/// The unacknowledged messages of a queue's consumer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MessageCounts {
+    /// Those that are tried, or wait for another try.
+    pub in_flight: usize,
+    /// Those of unknown outcome, which others pass.
+    pub set_aside: usize,
 }
 
 /// The state of one consumer at a time.
@@ -35,9 +58,17 @@ pub struct ConsumerView {
     pub route: String,
     /// Whether messages are delivered.
     pub connected: bool,
-    /// The reason why not, if there was one. It may name hosts, and needs a token.
+    /// Since when they are, or are not; `None` before the first connection.
     #[serde(skip)]
-    pub cause: Option<String>,
+    pub since: Option<SystemTime>,
+    /// Why the last connection failed, and when, if one did. It may name hosts, and needs a token.
+    #[serde(skip)]
+    pub failure: Option<(SystemTime, String)>,
+    /// The messages that this process has made dead letters, or rejected.
+    pub dead_letters: u64,
+    /// Of RabbitMQ: the messages that are not acknowledged.
+    #[serde(flatten)]
+    pub messages: Option<MessageCounts>,
     /// Of Kafka: what its records do.
     #[serde(flatten)]
     pub records: Option<RecordCounts>,
@@ -67,6 +98,8 @@ impl ConsumerStates {
             queue: consumer.source.to_string(),
             route: Arc::clone(&consumer.route),
             is_kafka: matches!(consumer.source, MessageSource::Kafka(_)),
+            dead_letters: AtomicU64::new(0),
+            messages: Mutex::default(),
             view: Mutex::default(),
         });
         let mut states = self.0.lock();
@@ -85,15 +118,26 @@ impl ConsumerStates {
 impl ConsumerState {
     /// Notes that messages are delivered.
     pub fn set_connected(&self) {
-        let mut view = self.view.lock();
-        (view.connected, view.cause) = (true, None);
+        self.view.lock().set_connected(true, SystemTime::now());
+    }
+
+    /// Has the messages of a session counted by `count`, which returns `None` once the session is over.
+    pub fn count_messages_by(&self, count: impl Fn() -> Option<MessageCounts> + Send + Sync + 'static) {
+        *self.messages.lock() = Some(CountMessages(Box::new(count)));
+    }
+
+    /// Counts a dead letter.
+    pub fn count_dead_letter(&self) {
+        self.dead_letters.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Notes that none are, and why. The number of rebalances stays.
     pub fn set_disconnected(&self, cause: String) {
         let mut view = self.view.lock();
         let rebalances = view.records.map_or(0, |records| records.rebalances);
-        (view.connected, view.cause) = (false, Some(cause));
+        let now = SystemTime::now();
+        view.set_connected(false, now);
+        view.failure = Some((now, cause));
         view.records = self.is_kafka.then(|| RecordCounts { rebalances, ..RecordCounts::default() });
     }
 
@@ -112,7 +156,26 @@ impl ConsumerState {
     fn view(&self) -> ConsumerView {
         let view = self.view.lock().clone();
         let records = view.records.or(self.is_kafka.then(RecordCounts::default));
-        ConsumerView { queue: self.queue.clone(), route: self.route.to_string(), records, ..view }
+        let messages = self.messages.lock().as_ref().and_then(|count| count.0());
+        let messages = messages.or((!self.is_kafka).then(MessageCounts::default));
+        let dead_letters = self.dead_letters.load(Ordering::Relaxed);
+        ConsumerView {
+            queue: self.queue.clone(),
+            route: self.route.to_string(),
+            records,
+            messages,
+            dead_letters,
+            ..view
+        }
+    }
+}
+
+impl ConsumerView {
+    fn set_connected(&mut self, connected: bool, now: SystemTime) {
+        if self.connected != connected || self.since.is_none() {
+            self.since = Some(now);
+        }
+        self.connected = connected;
     }
 }
 

@@ -32,9 +32,12 @@ pub struct EventSinkView {
     pub target: String,
     /// Whether the last try has found the place.
     pub reachable: bool,
-    /// Why it has not. It may name hosts, and needs a token.
+    /// Since when it has, or has not.
     #[serde(skip)]
-    pub cause: Option<String>,
+    pub since: SystemTime,
+    /// Why the last try that has not found it failed, and when, if one did. It may name hosts, and needs a token.
+    #[serde(skip)]
+    pub failure: Option<(SystemTime, String)>,
     /// Events of this instance that were published.
     pub published: u64,
     /// Events of all instances that wait, up to 10,000.
@@ -58,7 +61,8 @@ impl EventStates {
             sink: sink.name.to_string(),
             target: sink.target.to_string(),
             reachable: true,
-            cause: None,
+            since: SystemTime::now(),
+            failure: None,
             published: 0,
             waiting: 0,
             dead: 0,
@@ -90,7 +94,12 @@ impl EventSinkState {
     /// Notes whether the place was found, and why not.
     pub fn set_failure(&self, cause: Option<String>) {
         let mut view = self.0.lock();
-        (view.reachable, view.cause) = (cause.is_none(), cause);
+        let now = SystemTime::now();
+        if view.reachable != cause.is_none() {
+            view.since = now;
+        }
+        view.reachable = cause.is_none();
+        view.failure = cause.map(|cause| (now, cause)).or(view.failure.take());
     }
 
     /// Adds to the published events.

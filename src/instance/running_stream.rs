@@ -4,7 +4,8 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::fingerprint::{Fingerprint, Recipe};
-use oncegate_http::body::shared::StreamSource;
+use oncegate_http::body::shared::{BodyProgress, StreamSource};
+use oncegate_http::protocol::event_stream;
 
 /// A response that streams.
 #[derive(Debug)]
@@ -24,6 +25,12 @@ pub struct RunningStream {
 }
 
 impl RunningStream {
+    /// How far it has come, and the number of its events where it is a stream of events that is kept. Reads through the body.
+    pub fn progress(&self) -> (BodyProgress, Option<usize>) {
+        let body = event_stream::is_event_stream(&self.headers).then(|| self.body.kept()).flatten();
+        (self.body.progress(), body.map(|body| event_stream::count_events(&body)))
+    }
+
     /// Whether it answers this request. The key may have been purged and used for another request since the record was compared.
     pub fn answers(&self, request: &ReserveRequest) -> bool {
         self.recipe == request.recipe && self.fingerprint == request.fingerprint

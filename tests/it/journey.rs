@@ -23,5 +23,5 @@ mod same_request;
 mod stalls;
 mod statuses;
 mod stream_faults;
-mod streams;
+pub mod streams;
 mod upstream_faults;

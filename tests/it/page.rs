@@ -5,6 +5,7 @@ mod actions;
 mod browser;
 mod content;
 mod four_eyes;
+mod messages;
 mod oidc;
 mod reloads;
 mod routes;

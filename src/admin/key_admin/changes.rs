@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::dto::{BulkChange, KeyChange, RefusedKey};
-use super::params::KeySelection;
+use super::params::{ChosenKey, KeySelection};
 use super::problem::{ApiProblem, ProblemCode};
 use super::typed_response::check_response;
-use super::{KeyAdmin, find_route, route_value};
+use super::{KeyAdmin, find_route, route_value, version};
 use crate::instance::quiet_time;
 use oncegate_domain::execution_risk::{ActionKind, ActionRisk, RecordSummary, RetryRule};
 use oncegate_domain::quantity::quantity;
@@ -23,8 +23,9 @@ const KEYS_MAX: usize = 100_000;
 /// The number of ids that one request names, at most.
 const IDS_MAX: usize = 500;
 
-/// The number of unchanged keys that are returned with their reasons, at most.
-const REFUSED_MAX: usize = 100;
+/// The number of keys that are returned one by one, at most: as many of the changed ones as of those that were not, each with its
+/// reason.
+pub const LISTED_MAX: usize = 100;
 
 /// The number of keys that one call of the store returns, at most.
 const PAGE: u32 = 5_000;
@@ -68,8 +69,11 @@ impl KeyAdmin<'_> {
         self.retry_rule(&entry.route).is_some_and(|rule| summary.until_quiet(rule.quiet_after).is_zero())
     }
 
-    /// Returns the target of a decision, unless the decision depends on a route that is not configured here.
+    /// Returns the target of a decision, unless the key's state does not allow it, or it depends on a route that is not configured here.
     fn target(&self, entry: &KeyEntry, decision: &OperatorDecision) -> Result<Target, ApiProblem> {
+        if !decision.change.kind().is_for(entry.state) {
+            return Err(ApiProblem::wrong_state(decision.change.action(), entry.state));
+        }
         let retry_rule = self.retry_rule(&entry.route);
         // A decision that does not need a quiet attempt never looks at this time.
         let quiet_after = retry_rule.map_or(Duration::MAX, |rule| rule.quiet_after);
@@ -160,7 +164,7 @@ impl KeyAdmin<'_> {
         let mut change = BulkChange { action, dry_run: expect.is_none(), ..BulkChange::default() };
         let targets = match keys {
             KeySelection::ByFilter(filter) => self.find_targets(&filter, &decision, &mut change).await?,
-            KeySelection::ByIds(ids) => self.find_targets_by_id(&ids, &decision, &mut change).await?,
+            KeySelection::ByIds(keys) => self.find_targets_by_id(&keys, &decision, &mut change).await?,
         };
         change.count = targets.len() as u64;
         if change.count > 1 && matches!(decision.change, OperatorAction::Complete(_)) && !decision.accept_risk {
@@ -204,7 +208,10 @@ impl KeyAdmin<'_> {
             purges = decided.purges.max(purges);
             for (target, result) in batch.iter().zip(decided.verdicts) {
                 match ApiProblem::from_result(result, decision, target) {
-                    None => change.changed += 1,
+                    None => {
+                        change.changed += 1;
+                        push_listed(&mut change.changed_keys, target.id);
+                    }
                     Some(problem) => change.refuse(target.id, problem),
                 }
             }
@@ -223,26 +230,45 @@ impl KeyAdmin<'_> {
 
     async fn find_targets_by_id(
         &self,
-        ids: &[String],
+        keys: &[ChosenKey],
         decision: &OperatorDecision,
         change: &mut BulkChange,
     ) -> Result<Vec<Target>, ApiProblem> {
-        if ids.len() > IDS_MAX {
+        if keys.len() > IDS_MAX {
             return Err(ApiProblem::bad("ids", format!("has more than {IDS_MAX}")));
         }
         let mut targets: Vec<Target> = Vec::new();
-        for id in ids {
+        for ChosenKey { id, seen } in keys {
             match self.find_entry(id).await {
                 Ok(entry) if targets.iter().any(|target| target.id == entry.id) => {}
-                Ok(entry) => match self.target(&entry, decision) {
-                    Ok(target) => targets.push(target),
-                    Err(problem) => change.refuse(entry.id, problem),
-                },
+                Ok(entry) if seen.as_ref().is_some_and(|seen| *seen != version(&entry)) => {
+                    change.refuse(entry.id, ApiProblem::key_changed(entry.state));
+                }
+                Ok(entry) => targets.extend(self.target_or_refusal(entry, decision, change)),
                 Err(problem) if problem.code == ProblemCode::NoSuchKey => change.refuse(id, problem),
                 Err(problem) => return Err(problem.about(id)),
             }
         }
         Ok(targets)
+    }
+
+    /// Returns the target of a decision, and notes the key as one that the change is for, or as refused.
+    fn target_or_refusal(
+        &self,
+        entry: KeyEntry,
+        decision: &OperatorDecision,
+        change: &mut BulkChange,
+    ) -> Option<Target> {
+        match self.target(&entry, decision) {
+            Ok(target) => {
+                push_listed(&mut change.keys, entry);
+                Some(target)
+            }
+            Err(problem) => {
+                change.refuse(entry.id, problem);
+                None
+            }
+        }
     }
 
     /// Finds the keys that fit a filter and that the decision is for, with those that it is for only at a risk: where the risk is
@@ -272,13 +298,9 @@ impl KeyAdmin<'_> {
                     .store
                     .list_keys(ListKeysParams { service: self.service(), filter: filter.clone(), after, limit: PAGE })
                     .await?;
-                let fits = |entry: &&KeyEntry| filter.state.is_some() || action.is_for(entry.state);
-                for entry in page.entries.iter().filter(fits) {
-                    match self.target(entry, decision) {
-                        Ok(target) => targets.push(target),
-                        Err(problem) => change.refuse(entry.id, problem),
-                    }
-                }
+                let fits = |entry: &KeyEntry| filter.state.is_some() || action.is_for(entry.state);
+                let fitting = page.entries.into_iter().filter(fits);
+                targets.extend(fitting.filter_map(|entry| self.target_or_refusal(entry, decision, change)));
                 if targets.len() > KEYS_MAX {
                     return Err(ApiProblem::bad("filter", format!("fits more than {KEYS_MAX} keys: narrow it")));
                 }
@@ -304,9 +326,13 @@ impl KeyAdmin<'_> {
 impl BulkChange {
     fn refuse(&mut self, id: impl ToString, problem: ApiProblem) {
         self.refused_count += 1;
-        if self.refused.len() < REFUSED_MAX {
-            self.refused.push(RefusedKey { id: id.to_string(), problem });
-        }
+        push_listed(&mut self.refused, RefusedKey { id: id.to_string(), problem });
+    }
+}
+
+fn push_listed<T>(listed: &mut Vec<T>, item: T) {
+    if listed.len() < LISTED_MAX {
+        listed.push(item);
     }
 }
 

@@ -138,10 +138,16 @@ pub struct BulkChange {
     pub count: u64,
     /// The same by state.
     pub by_state: BTreeMap<StateKind, u64>,
+    /// The first keys that the change is for, as they were before it.
+    #[serde(skip)]
+    pub keys: Vec<KeyEntry>,
     /// The risks of the change, each once.
     #[serde(skip)]
     pub risks: BTreeSet<ActionRisk>,
     pub changed: u64,
+    /// The first keys that were changed.
+    #[serde(skip)]
+    pub changed_keys: Vec<RecordId>,
     /// Whether keys were only counted.
     pub dry_run: bool,
     #[serde(skip_serializing_if = "Option::is_none")]

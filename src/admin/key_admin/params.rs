@@ -29,8 +29,22 @@ const NOTE_CHARS_MAX: usize = 500;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySelection {
     ByFilter(KeyFilter),
-    /// By their ids as they are written: whole, or the first digits.
-    ByIds(Vec<String>),
+    ByIds(Vec<ChosenKey>),
+}
+
+/// A key that a request names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChosenKey {
+    /// Its id as it is written: whole, or the first digits.
+    pub id: String,
+    /// The version that the operator saw, see [`version`](super::version): the key is left alone if it has another one.
+    pub seen: Option<String>,
+}
+
+impl From<String> for ChosenKey {
+    fn from(id: String) -> Self {
+        Self { id, seen: None }
+    }
 }
 
 /// The parameters of a query string, each at most once.
@@ -248,7 +262,7 @@ mod tests {
         for all in [r#"{"all":true}"#, r#"{"all":true,"filter":{}}"#, r#"{"all":true,"filter":null,"ids":null}"#] {
             assert_eq!(select(all), Ok(KeySelection::ByFilter(KeyFilter::default())), "{all}");
         }
-        assert_eq!(select(r#"{"ids":["ab"],"all":false}"#), Ok(KeySelection::ByIds(vec!["ab".into()])));
+        assert_eq!(select(r#"{"ids":["ab"],"all":false}"#), Ok(KeySelection::ByIds(vec!["ab".to_owned().into()])));
         for name in ["state", "scope", "route", "key", "older_than"] {
             let body = format!(r#"{{"filter":{{"{name}":""}},"all":true}}"#);
             assert!(detail(select(&body)).starts_with(&format!("`{name}` is empty")), "{body}");

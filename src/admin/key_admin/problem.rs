@@ -122,8 +122,14 @@ impl ApiProblem {
         Self::new(ProblemCode::NotQuiet, detail).with("quiet_in_ms", left_ms)
     }
 
+    /// The key is not as the operator saw it.
+    pub fn key_changed(now: StateKind) -> Self {
+        let detail = format!("the key has changed since it was looked at: it is {now} now; look again");
+        Self::new(ProblemCode::KeyChanged, detail).with("state", now.name())
+    }
+
     /// The action is not possible in the key's state.
-    fn wrong_state(action: &str, state: StateKind) -> Self {
+    pub fn wrong_state(action: &str, state: StateKind) -> Self {
         let detail = match state {
             StateKind::InFlight => format!("the key is in_flight; {action} is not possible while its attempt runs"),
             _ => format!("the key is {state}; {action} is not possible in this state"),
@@ -168,10 +174,7 @@ impl ApiProblem {
         Some(match result {
             DecisionResult::Done => return None,
             DecisionResult::Gone => Self::no_such_key(),
-            DecisionResult::Changed(now) => {
-                let detail = format!("the key has changed since it was looked at: it is {now} now; look again");
-                Self::new(ProblemCode::KeyChanged, detail).with("state", now.name())
-            }
+            DecisionResult::Changed(now) => Self::key_changed(now),
             DecisionResult::Held => Self::held(),
             DecisionResult::NotQuiet(left) => Self::not_quiet(left, ":"),
             DecisionResult::Unfit => {

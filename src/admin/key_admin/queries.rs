@@ -88,7 +88,7 @@ impl KeyAdmin<'_> {
     }
 
     /// Returns the one key that an id, or the beginning of one, names.
-    pub(super) async fn find_entry(&self, id: &str) -> Result<KeyEntry, ApiProblem> {
+    pub async fn find_entry(&self, id: &str) -> Result<KeyEntry, ApiProblem> {
         let filter = KeyFilter { ids: params::parse_id_prefix(id)?, ..KeyFilter::default() };
         let params = ListKeysParams { service: self.service(), filter, after: None, limit: 2 };
         let mut page = self.store.list_keys(params).await?;

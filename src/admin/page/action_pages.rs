@@ -1,41 +1,35 @@
 //! Pages for decisions: first the meaning and the consequences with a form, then the change, then a redirect.
 
-use std::collections::BTreeSet;
-
 use askama::Template;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
 use super::format::KeyTexts;
 use super::format::{Shown, ShownTime};
-use super::list_pages::FilterForm;
-use super::text::{self, DOUBTFUL_RESPONSE_RISK, SHARED_RESPONSE_RISK};
+use super::selection::{SelectionForm, result_address};
 use super::text::{ActionTexts, CauseText, RiskText};
+use super::text::{DOUBTFUL_RESPONSE_RISK, SHARED_RESPONSE_RISK, explain_refusals};
 use super::{FormParams, Frame, Visit, redirect_to, render_page};
 use crate::admin::key_admin::dto::{BulkChange, KeyDetails};
 use crate::admin::key_admin::four_eyes::KeyProposal;
-use crate::admin::key_admin::params::{KeySelection, build_response, check_note, check_typed_headers};
-use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
+use crate::admin::key_admin::params::{build_response, check_note, check_typed_headers};
+use crate::admin::key_admin::problem::ApiProblem;
 use crate::admin::key_admin::typed_response::find_doubt;
 use crate::admin::key_admin::{self, BODY_BYTES_MAX};
 use oncegate_domain::execution_risk::{ActionKind, ActionRisk, FourEyesAction};
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::response::StoredResponse;
 use oncegate_http::body::Body;
-use oncegate_store::admin::{KeyEntry, KeyFilter, OperatorAction, OperatorDecision};
+use oncegate_store::admin::{KeyEntry, OperatorAction, OperatorDecision};
 
 impl BulkChange {
-    fn keys(&self) -> String {
+    fn quantity(&self) -> String {
         quantity(self.count, "key", "keys")
     }
 
-    /// The reasons why keys were not changed, each once.
-    fn refusal_codes(&self) -> BTreeSet<ProblemCode> {
-        self.refused.iter().map(|refused| refused.problem.code).collect()
-    }
-
+    /// The reasons why keys are not changed, each once.
     fn refusals(&self) -> String {
-        self.refusal_codes().into_iter().map(text::explain_refusal).collect::<Vec<_>>().join("; or ")
+        explain_refusals(self.refused.iter().map(|refused| refused.problem.code))
     }
 }
 
@@ -98,7 +92,7 @@ struct ChangePage<'a> {
 struct BulkChangePage<'a> {
     frame: Frame,
     action: ActionKind,
-    filter: FilterForm,
+    selection: SelectionForm,
     draft: &'a FormParams,
     counted: BulkChange,
     risk: Option<String>,
@@ -181,30 +175,24 @@ impl Visit<'_> {
     }
 
     pub(super) async fn show_bulk_change(&self) -> Result<Response<Body>, ApiProblem> {
-        let (action, filter) = read_bulk_change(&self.query)?;
-        self.render_bulk_change(StatusCode::OK, action, filter, &self.new_draft(), None).await
+        let (action, selection) = read_bulk_change(&self.query)?;
+        self.render_bulk_change(StatusCode::OK, action, selection, &self.new_draft(), None).await
     }
 
-    /// Carries a decision about several keys out, if they are no more than were counted.
+    /// Carries a decision about several keys out, if they are no more than were counted. A chosen key that is not as the operator saw
+    /// it is left alone.
     pub(super) async fn change_keys(&self, form: &FormParams) -> Result<Response<Body>, ApiProblem> {
-        let (action, filter) = read_bulk_change(form)?;
+        let (action, selection) = read_bulk_change(form)?;
         let expect = form.get("expect").parse::<u64>().map_err(|_| ApiProblem::bad("expect", "is not a count"))?;
         let changed = match self.actor(form).and_then(|actor| read_decision(form, action, actor)) {
-            Ok(decision) => self.request_bulk_change(&filter, decision, Some(expect)).await,
+            Ok(decision) => self.request_bulk_change(&selection, decision, Some(expect)).await,
             Err(problem) => Err(problem),
         };
         match changed {
-            Ok(change) => Ok(redirect_to(&format!(
-                "/?done={}&changed={}&refused={}&why={}&behind={}",
-                action.text().name,
-                change.changed,
-                change.refused_count,
-                change.refusal_codes().iter().map(|code| code.name()).collect::<Vec<_>>().join("."),
-                change.instances_behind.unwrap_or(0),
-            ))),
+            Ok(change) => Ok(redirect_to(&result_address(action, &change))),
             Err(problem) => {
                 let trouble = Some(explain_problem(&problem));
-                self.render_bulk_change(problem.status(), action, filter, form, trouble).await
+                self.render_bulk_change(problem.status(), action, selection, form, trouble).await
             }
         }
     }
@@ -213,7 +201,7 @@ impl Visit<'_> {
         &self,
         status: StatusCode,
         action: ActionKind,
-        filter: FilterForm,
+        selection: SelectionForm,
         draft: &FormParams,
         trouble: Option<String>,
     ) -> Result<Response<Body>, ApiProblem> {
@@ -222,7 +210,7 @@ impl Visit<'_> {
         let accept_risk = is_completion || draft.get("accept_risk") == "true";
         let counting = [("status", "200"), ("accept_risk", if accept_risk { "true" } else { "" })];
         let decision = read_decision(&FormParams::new(&counting), action, String::new())?;
-        let counted = self.request_bulk_change(&filter, decision, None).await?;
+        let counted = self.request_bulk_change(&selection, decision, None).await?;
         let mut risks = counted.risks.clone();
         // An attempt that is quiet when the keys are counted may be followed by one that is not.
         if action == ActionKind::NotExecuted {
@@ -236,21 +224,16 @@ impl Visit<'_> {
         }
         let risk = (!accepted.is_empty()).then(|| accepted.join(" "));
         let frame = self.build_frame().await;
-        Ok(render_page(status, &BulkChangePage { frame, action, filter, draft, counted, risk, trouble }))
+        Ok(render_page(status, &BulkChangePage { frame, action, selection, draft, counted, risk, trouble }))
     }
 
     async fn request_bulk_change(
         &self,
-        filter: &FilterForm,
+        selection: &SelectionForm,
         decision: OperatorDecision,
         expect: Option<u64>,
     ) -> Result<BulkChange, ApiProblem> {
-        let filter = filter.to_key_filter()?;
-        // A change of all keys at once needs the command line: a link without a filter is more likely a mistake.
-        if filter == KeyFilter::default() {
-            return Err(ApiProblem::bad("filter", "is empty: say which keys"));
-        }
-        self.admin.key_admin().change_keys(KeySelection::ByFilter(filter), decision, expect).await
+        self.admin.key_admin().change_keys(selection.to_key_selection()?, decision, expect).await
     }
 
     fn new_draft(&self) -> FormParams {
@@ -269,10 +252,10 @@ impl Visit<'_> {
     }
 }
 
-fn read_bulk_change(params: &FormParams) -> Result<(ActionKind, FilterForm), ApiProblem> {
+fn read_bulk_change(params: &FormParams) -> Result<(ActionKind, SelectionForm), ApiProblem> {
     let action = ActionKind::parse(params.get("step"));
     let action = action.ok_or_else(|| ApiProblem::bad("step", "is not a decision"))?;
-    Ok((action, FilterForm::from_params(params)))
+    Ok((action, SelectionForm::from_params(params)))
 }
 
 /// Explains a refusal on a page that has a checkbox for the risk.

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use super::text;
 use super::text::ActionTexts;
+use crate::admin::key_admin;
 use crate::admin::key_admin::timeline::TimelineAttempt;
 use crate::instance::observability::RepeatingCaller;
 use oncegate_domain::execution_risk::ActionKind;
@@ -100,7 +101,7 @@ pub(super) trait KeyTexts {
     fn since(&self) -> SystemTime;
     fn explanation(&self) -> &'static str;
     fn actions(&self) -> Vec<ActionKind>;
-    /// The version that a decision is made about: it must still be the same when the decision is carried out.
+    /// See [`key_admin::version`].
     fn version(&self) -> String;
 }
 
@@ -126,7 +127,7 @@ impl KeyTexts for KeyEntry {
     }
 
     fn version(&self) -> String {
-        format!("{}-{}", self.state, self.attempts)
+        key_admin::version(self)
     }
 }
 

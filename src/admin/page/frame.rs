@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use super::Visit;
+use super::live::LiveView;
+use super::selection::read_results;
 use super::sessions::Visitor;
-use super::text::ActionTexts;
-use super::{Visit, text};
-use crate::admin::key_admin::problem::ProblemCode;
+use super::text::{ActionTexts, explain_refusals};
 use crate::instance::reload_state::RefusedReload;
 use oncegate_domain::execution_risk::{ActionKind, FourEyesAction};
 use oncegate_domain::quantity::quantity;
@@ -20,6 +21,15 @@ pub struct Frame {
     pub now: SystemTime,
     pub version: &'static str,
     pub notice: Option<String>,
+    /// Whether the page is refreshed, and how to change that; `None` where it never is.
+    pub live: Option<LiveView>,
+}
+
+impl Frame {
+    /// Whether the page is refreshed: then it has no fields, so that nothing half filled is lost.
+    pub fn is_live(&self) -> bool {
+        self.live.as_ref().is_some_and(LiveView::is_on)
+    }
 }
 
 impl Visit<'_> {
@@ -34,6 +44,7 @@ impl Visit<'_> {
             now: SystemTime::now(),
             version: env!("CARGO_PKG_VERSION"),
             notice: self.build_notice(),
+            live: self.live.clone(),
         }
     }
 
@@ -44,17 +55,20 @@ impl Visit<'_> {
                 "Proposed. Nothing changes until another person confirms it here, within 24 hours.".to_owned(),
             );
         }
-        let action = ActionKind::parse(self.query.get("done"))?;
         let number = |name: &str| self.query.get(name).parse::<u64>().ok();
+        if let Some(requeued) = number("requeued") {
+            let events = quantity(requeued, "event is", "events are");
+            return Some(format!("Done. {events} published again. The figures below follow within seconds."));
+        }
+        let action = ActionKind::parse(self.query.get("done"))?;
         let mut notice = match number("changed") {
             None => format!("Done. The key is {}.", action.text().done),
             Some(changed) => format!("Done. {} {}.", quantity(changed, "key is", "keys are"), action.text().done),
         };
         if let Some(refused @ 1..) = number("refused") {
-            let explain = |name| ProblemCode::parse(name).map_or("for another reason", text::explain_refusal);
-            let why: Vec<_> = self.query.get("why").split('.').map(explain).collect();
+            let why = explain_refusals(read_results(&self.query).filter_map(|(_, refused)| refused));
             let were = quantity(refused, "key was", "keys were");
-            notice.push_str(&format!(" {were} not changed: {}.", why.join("; or ")));
+            notice.push_str(&format!(" {were} not changed: {why}."));
         }
         if let Some(behind @ 1..) = number("behind") {
             let instances = quantity(behind, "running instance has", "running instances have");

@@ -1,6 +1,6 @@
 //! Pages that change nothing.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use askama::Template;
 use http::{Response, StatusCode};
@@ -17,8 +17,10 @@ use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
 use crate::admin::key_admin::timeline::TimelineEvent;
 use crate::instance::consumer_states::ConsumerView;
 use crate::instance::event_states::EventSinkView;
+use crate::instance::running_stream::RunningStream;
 use oncegate_domain::execution_risk::ActionKind;
 use oncegate_domain::fingerprint::form::escape;
+use oncegate_domain::quantity::quantity;
 use oncegate_domain::state::StateKind;
 use oncegate_http::body::Body;
 use oncegate_store::admin::{AuditEntry, KeyEntry, KeyFilter};
@@ -85,8 +87,8 @@ struct OverviewPage {
     waiting: Vec<WaitingKeys>,
     stats: Option<KeyStats>,
     seen: InstanceStats,
-    consumers: Vec<ConsumerView>,
-    events: Vec<EventSinkView>,
+    /// The consumers and sinks that need somebody, each with the reason.
+    away: Vec<(String, String)>,
     log: Option<AuditLog>,
 }
 
@@ -101,12 +103,40 @@ struct KeyListPage {
     list: KeyList,
 }
 
+impl KeyListPage {
+    /// The decisions that are possible for one of the listed keys.
+    fn actions(&self) -> Vec<ActionKind> {
+        let is_for = |action: &ActionKind| self.list.keys.iter().any(|key| action.is_for(key.state));
+        ActionKind::ALL.into_iter().filter(is_for).collect()
+    }
+}
+
 #[derive(Template)]
 #[template(path = "key.html")]
 struct KeyPageView<'a> {
     frame: Frame,
+    /// Its response, while this instance streams it.
+    stream: Option<StreamView>,
     key: &'a KeyEntry,
     details: &'a KeyDetails,
+}
+
+/// How far a response that streams has come.
+struct StreamView {
+    bytes: u64,
+    /// `None` where it is no stream of events, or too long to be kept.
+    events: Option<usize>,
+    began: SystemTime,
+    last: Option<SystemTime>,
+}
+
+impl StreamView {
+    fn new(stream: &RunningStream) -> Self {
+        let (progress, events) = stream.progress();
+        let now = SystemTime::now();
+        let time = |at: Instant| now.checked_sub(at.elapsed()).unwrap_or(now);
+        Self { bytes: progress.bytes, events, began: time(progress.began), last: progress.last.map(time) }
+    }
 }
 
 /// A key that is gone, with its entries of the audit log.
@@ -159,9 +189,9 @@ impl Visit<'_> {
         });
         let waiting = waiting.collect();
         let (frame, seen) = (self.build_frame().await, self.admin.instance_stats());
-        let consumers = self.admin.instance.observability.metrics.consumers.list();
-        let events = self.admin.instance.observability.metrics.events.list();
-        render_page(StatusCode::OK, &OverviewPage { frame, trouble, waiting, stats, seen, consumers, events, log })
+        let metrics = &self.admin.instance.observability.metrics;
+        let away = list_away(metrics.consumers.list(), metrics.events.list());
+        render_page(StatusCode::OK, &OverviewPage { frame, trouble, waiting, stats, seen, away, log })
     }
 
     /// Shows the keys that fit a filter, or leads to the one with an id.
@@ -210,7 +240,9 @@ impl Visit<'_> {
         match self.admin.key_admin().show_key(id).await {
             Ok(details) => {
                 let (frame, key) = (self.build_frame().await, &details.entry);
-                Ok(render_page(StatusCode::OK, &KeyPageView { frame, key, details: &details }))
+                let stream = self.admin.instance.in_flight.find_stream(&key.id);
+                let stream = stream.map(|stream| StreamView::new(&stream));
+                Ok(render_page(StatusCode::OK, &KeyPageView { frame, stream, key, details: &details }))
             }
             Err(problem) if problem.code == ProblemCode::NoSuchKey => {
                 // The log is found by whole ids alone, and may be out of reach: then nothing of it is shown.
@@ -235,10 +267,22 @@ impl Visit<'_> {
     }
 }
 
+/// Lists the consumers and sinks that need somebody, each with the reason.
+fn list_away(consumers: Vec<ConsumerView>, sinks: Vec<EventSinkView>) -> Vec<(String, String)> {
+    let cause =
+        |failure: Option<(SystemTime, String)>| failure.map_or_else(String::new, |(_, cause)| format!(": {cause}"));
+    let consumers = consumers.into_iter().filter(|consumer| !consumer.connected);
+    let away = consumers.map(|consumer| (consumer.queue, format!("not connected{}", cause(consumer.failure))));
+    let sinks = sinks.into_iter().filter_map(|sink| match (sink.reachable, sink.dead) {
+        (false, _) => Some((sink.sink, format!("not reachable{}", cause(sink.failure)))),
+        (true, dead @ 1..) => Some((sink.sink, quantity(dead, "dead event", "dead events"))),
+        (true, 0) => None,
+    });
+    away.chain(sinks).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
     use super::super::Sessions;
     use super::*;
     use crate::admin::auth::Role;
@@ -264,6 +308,7 @@ mod tests {
             now: SystemTime::now(),
             version: "0",
             notice: None,
+            live: None,
         };
         let stats = KeyStats {
             service: "shop".into(),
@@ -277,8 +322,7 @@ mod tests {
             waiting: Vec::new(),
             stats: Some(stats),
             seen,
-            consumers: Vec::new(),
-            events: Vec::new(),
+            away: Vec::new(),
             log: None,
         }
         .render()

@@ -96,13 +96,15 @@ impl Sessions {
     }
 
     /// Returns the visitor with this cookie; `None` where it is not valid, or comes from another address than it was given
-    /// to.
-    pub fn find_visitor(&self, cookie: &[u8], peer: IpAddr) -> Option<Visitor> {
+    /// to. A refresh, which nobody asked for, does not count as use.
+    pub fn find_visitor(&self, cookie: &[u8], peer: IpAddr, is_refresh: bool) -> Option<Visitor> {
         let id = digest(cookie);
         let mut open = self.open.lock();
         open.retain(|session| !session.is_over());
         let session = open.iter_mut().find(|session| is_same(&session.id, &id) && session.peer == peer)?;
-        session.used = Instant::now();
+        if !is_refresh {
+            session.used = Instant::now();
+        }
         Some(session.visitor.clone())
     }
 
@@ -163,25 +165,27 @@ mod tests {
     async fn a_session_ends_by_its_age_by_idleness_and_by_signing_out() {
         let sessions = Sessions::new();
         let cookie = sessions.sign_in("alice".into(), Role::Operator, HERE);
-        assert_eq!(sessions.find_visitor(cookie.reveal().as_bytes(), HERE).unwrap().name, "alice");
-        assert!(sessions.find_visitor(cookie.reveal().as_bytes(), THERE).is_none(), "it is of another address");
-        assert!(sessions.find_visitor(b"", HERE).is_none());
+        assert_eq!(sessions.find_visitor(cookie.reveal().as_bytes(), HERE, false).unwrap().name, "alice");
+        assert!(sessions.find_visitor(cookie.reveal().as_bytes(), THERE, false).is_none(), "it is of another address");
+        assert!(sessions.find_visitor(b"", HERE, false).is_none());
         for _ in 0..15 {
             advance(Duration::from_secs(30 * 60)).await;
-            assert!(sessions.find_visitor(cookie.reveal().as_bytes(), HERE).is_some(), "it is in use");
+            assert!(sessions.find_visitor(cookie.reveal().as_bytes(), HERE, false).is_some(), "it is in use");
         }
         advance(Duration::from_secs(30 * 60)).await;
-        assert!(sessions.find_visitor(cookie.reveal().as_bytes(), HERE).is_none(), "its time is over");
+        assert!(sessions.find_visitor(cookie.reveal().as_bytes(), HERE, false).is_none(), "its time is over");
         let cookie = sessions.sign_in("alice".into(), Role::Operator, HERE);
-        advance(IDLE_MAX).await;
-        assert!(sessions.find_visitor(cookie.reveal().as_bytes(), HERE).is_none(), "nobody has used it");
+        advance(IDLE_MAX / 2).await;
+        assert!(sessions.find_visitor(cookie.reveal().as_bytes(), HERE, true).is_some(), "a page is refreshed");
+        advance(IDLE_MAX / 2).await;
+        assert!(sessions.find_visitor(cookie.reveal().as_bytes(), HERE, false).is_none(), "nobody has used it");
         let (one, other) = (
             sessions.sign_in("alice".into(), Role::Operator, HERE),
             sessions.sign_in("bob".into(), Role::Operator, HERE),
         );
         sessions.sign_out(one.reveal().as_bytes());
-        assert!(sessions.find_visitor(one.reveal().as_bytes(), HERE).is_none());
-        assert_eq!(sessions.find_visitor(other.reveal().as_bytes(), HERE).unwrap().name, "bob");
+        assert!(sessions.find_visitor(one.reveal().as_bytes(), HERE, false).is_none());
+        assert_eq!(sessions.find_visitor(other.reveal().as_bytes(), HERE, false).unwrap().name, "bob");
     }
 
     #[tokio::test(start_paused = true)]
@@ -192,10 +196,12 @@ mod tests {
             cookies.push(sessions.sign_in(String::new(), Role::Operator, HERE));
             advance(Duration::from_secs(1)).await;
         }
-        assert!(sessions.find_visitor(cookies[0].reveal().as_bytes(), HERE).is_some());
+        assert!(sessions.find_visitor(cookies[0].reveal().as_bytes(), HERE, false).is_some());
         sessions.sign_in(String::new(), Role::Operator, HERE);
-        let open: Vec<_> =
-            cookies.iter().map(|cookie| sessions.find_visitor(cookie.reveal().as_bytes(), HERE).is_some()).collect();
+        let open: Vec<_> = cookies
+            .iter()
+            .map(|cookie| sessions.find_visitor(cookie.reveal().as_bytes(), HERE, false).is_some())
+            .collect();
         assert_eq!(open.iter().filter(|open| **open).count(), SESSIONS_MAX - 1);
         assert!(open[0] && !open[1]);
     }

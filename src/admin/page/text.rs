@@ -1,5 +1,7 @@
 //! The texts about states and decisions, in plain words: an operator who was woken up reads them.
 
+use std::collections::BTreeSet;
+
 use crate::admin::key_admin::problem::ProblemCode;
 use oncegate_domain::execution_risk::{ActionKind, ActionRisk};
 use oncegate_domain::state::StateKind;
@@ -188,6 +190,12 @@ impl CauseText for UnknownCause {
             Self::Timeout => "the service did not answer within the route's upstream_timeout".into(),
         }
     }
+}
+
+/// Explains why keys were not changed, each reason once.
+pub fn explain_refusals(codes: impl Iterator<Item = ProblemCode>) -> String {
+    let codes: BTreeSet<_> = codes.collect();
+    codes.into_iter().map(explain_refusal).collect::<Vec<_>>().join("; or ")
 }
 
 pub fn explain_refusal(code: ProblemCode) -> &'static str {

@@ -18,6 +18,7 @@ use crate::consumers::decode;
 use crate::consumers::disposition::{Disposition, HoldPolicy, Overdue, decide};
 use crate::gate::Gate;
 use crate::gate::message::{MessageOutcome, OutcomeReason};
+use crate::instance::consumer_states::ConsumerState;
 use oncegate_config::{AmqpSource, Consumer};
 use oncegate_machine::jitter::jittered;
 
@@ -32,6 +33,7 @@ pub(super) struct SessionContext {
     pub(super) source: AmqpSource,
     pub(super) gate: Arc<Gate>,
     pub(super) exchange: Option<DeadLetterExchange>,
+    pub(super) state: Arc<ConsumerState>,
     pub(super) places: Arc<MessagePlaces>,
     /// The broker's address.
     pub(super) broker: IpAddr,
@@ -129,6 +131,7 @@ impl SessionContext {
         let Some(exchange) = &self.exchange else {
             tracing::warn!(%queue, %route, reason = reason.slug, status, "{} The message is rejected",
                 reason.detail);
+            self.state.count_dead_letter();
             self.log_unsent(dead_letter::reject(delivery).await);
             return true;
         };
@@ -136,6 +139,7 @@ impl SessionContext {
             Ok(()) => {
                 tracing::warn!(%queue, %route, reason = reason.slug, status, exchange = %exchange.name,
                     "{} The message is now a dead letter", reason.detail);
+                self.state.count_dead_letter();
                 self.acknowledge(delivery).await;
                 true
             }

@@ -14,6 +14,7 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::consumers::disposition::{SET_ASIDE_BYTES_MAX, SET_ASIDE_MAX, doubled_pause};
 use crate::gate::message::MessageOutcome;
+use crate::instance::consumer_states::MessageCounts;
 
 /// The places of a session's unacknowledged messages.
 pub(super) struct MessagePlaces {
@@ -95,6 +96,12 @@ impl MessagePlaces {
         let counts = PlaceCounts { size: usize::from(prefetch), ..PlaceCounts::default() };
         let tries = Semaphore::new(usize::from(prefetch));
         Self { prefetch, counts: Mutex::new(counts), changed: Notify::new(), tries }
+    }
+
+    /// The unacknowledged messages, for operators.
+    pub(super) fn message_counts(&self) -> MessageCounts {
+        let counts = self.counts.lock();
+        MessageCounts { in_flight: counts.others, set_aside: counts.set_aside }
     }
 
     /// Counts a message that has arrived in the current window.

@@ -36,7 +36,7 @@ pub(in crate::consumers) async fn run_session(
     source: &AmqpSource,
     gate: &Arc<Gate>,
     trust: &Trust,
-    state: &ConsumerState,
+    state: &Arc<ConsumerState>,
     stop: &CancellationToken,
 ) -> Result<(), SessionError> {
     let not_started = |cause: String| SessionError { cause, was_consuming: false };
@@ -60,10 +60,13 @@ pub(in crate::consumers) async fn run_session(
         gate: Arc::clone(gate),
         exchange,
         places: Arc::new(MessagePlaces::new(consumer.prefetch)),
+        state: Arc::clone(state),
         broker,
         stop: stop.clone(),
         lost: CancellationToken::new(),
     });
+    let places = Arc::downgrade(&session.places);
+    state.count_messages_by(move || Some(places.upgrade()?.message_counts()));
     let work = TaskTracker::new();
     // The broker's prefetch count, and the limits of what is set aside, bound the number of these tasks.
     let start = |delivery: Delivery| {

@@ -14,6 +14,7 @@ use crate::consumers::decode::decode_message;
 use crate::consumers::disposition::{Disposition, HoldPolicy, Overdue, decide, doubled_pause};
 use crate::gate::Gate;
 use crate::gate::message::{MessageOutcome, OutcomeReason};
+use crate::instance::consumer_states::ConsumerState;
 use oncegate_config::{Consumer, KafkaSource};
 use oncegate_machine::jitter::jittered;
 
@@ -21,6 +22,8 @@ use oncegate_machine::jitter::jittered;
 pub(super) struct RecordContext {
     pub(super) consumer: Arc<Consumer>,
     pub(super) source: KafkaSource,
+    /// The state of the consumer, for operators.
+    pub(super) state: Arc<ConsumerState>,
     pub(super) gate: Arc<Gate>,
     pub(super) client: Arc<dyn KafkaClient>,
     /// Limits the records that are tried at once. Without it, all that are parked could be executed at once when a person has resolved
@@ -138,6 +141,7 @@ impl RecordContext {
             Ok(()) => {
                 tracing::warn!(%partition, offset, %route, reason = reason.slug, status, %topic,
                     "{} The record is now a dead letter", reason.detail);
+                self.state.count_dead_letter();
                 true
             }
             Err(error) => {

@@ -58,6 +58,7 @@ pub(super) async fn run(
     let (reports, reported) = mpsc::unbounded_channel();
     let context = RecordContext {
         consumer: Arc::clone(consumer),
+        state: Arc::clone(state),
         source: source.clone(),
         gate: Arc::clone(gate),
         client: Arc::clone(&client),

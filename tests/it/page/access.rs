@@ -10,18 +10,18 @@ const TOKEN: &str = "c29tZXRoaW5nIHNlY3JldA==";
 /// Every page, and every form.
 fn paths(id: &str) -> (Vec<String>, Vec<String>) {
     let steps = ["completed", "not-executed", "release", "requeue", "purge"].map(|step| format!("/keys/{id}/{step}"));
-    let mut read: Vec<_> = ["/", "/keys", "/keys?state=unknown", "/audit"].map(str::to_owned).into();
+    let mut read: Vec<_> = ["/", "/keys", "/keys?state=unknown", "/audit", "/messages"].map(str::to_owned).into();
     read.push(format!("/keys/{id}"));
     read.push("/keys/several?step=purge&state=unknown".to_owned());
+    read.push(format!("/keys/changed?done=purge&changed=1&refused=0&behind=0&key={id}"));
     read.extend(steps.clone());
-    let mut forms: Vec<_> = ["/keys/find", "/keys/several", "/sign-out"].map(str::to_owned).into();
+    let mut forms: Vec<_> = ["/keys/find", "/keys/several", "/messages/requeue", "/sign-out"].map(str::to_owned).into();
     forms.extend(steps);
     (read, forms)
 }
 
 /// Form fields that change something if they are accepted.
-const ALL_FIELDS: [(&str, &str); 8] = [
-    ("seen", "unknown-1"),
+const ALL_FIELDS: [(&str, &str); 7] = [
     ("step", "purge"),
     ("state", "unknown"),
     ("expect", "9"),
@@ -68,8 +68,7 @@ async fn a_form_without_its_csrf_token_changes_nothing() {
     let operator = Operator::of(&world.proxy);
     assert_eq!((operator.keys("state=unknown").await.len(), operator.audit().await.len()), (1, 0));
     // With the CSRF token, the same fields are accepted.
-    let fields: Vec<_> = [("form", &*token)].into_iter().chain(ALL_FIELDS).collect();
-    assert_eq!(visitor.form(&format!("/keys/{id}/purge"), &fields).send().await.status, 303);
+    assert_eq!(visitor.submit(&format!("/keys/{id}/purge"), &ALL_FIELDS).await.status, 303);
     assert_eq!(operator.audit().await.len(), 1);
 }
 

@@ -1,7 +1,7 @@
 //! Decisions on the page.
 
 use super::{Html, Visitor};
-use crate::harness::operator::Operator;
+use crate::harness::operator::{Operator, completed};
 use crate::harness::{Answer, Hold, Store, World, on_both_stores};
 use crate::operators::{dead, unknown};
 
@@ -202,6 +202,79 @@ async fn unknown_again(world: &World, id: &str) -> u64 {
     .await
 }
 
+/// Checks the boxes of these keys in the list, follows a button, and returns the address of the page behind it.
+async fn choose(visitor: &Visitor, list: &str, step: &str, ids: &[&String]) -> String {
+    let page = visitor.page(list).await;
+    let boxes: Vec<_> =
+        page.split("name=\"chosen\" value=\"").skip(1).map(|rest| &rest[..rest.find('"').unwrap()]).collect();
+    let chosen = ids.iter().map(|id| boxes.iter().find(|text| text.starts_with(id.as_str())).expect("it has a box"));
+    assert!(page.contains(&format!("name=\"step\" value=\"{step}\"")), "{page}");
+    chosen.fold(format!("/keys/several?step={step}"), |path, text| format!("{path}&chosen={text}"))
+}
+
+on_both_stores!(chosen_keys_are_changed_only_as_the_operator_saw_them);
+async fn chosen_keys_are_changed_only_as_the_operator_saw_them(store: Store) {
+    let world = World::start(store).await;
+    let mut ids = Vec::new();
+    for key in ["same-1", "left-1", "late-1", "gone-1", "again-1"] {
+        ids.push(unknown(&world, key).await);
+    }
+    let [same, left, late, gone, again] = &ids[..] else { unreachable!() };
+    let (visitor, operator) = (Visitor::of(&world), Operator::of(&world.proxy));
+    let path = choose(&visitor, "/keys?state=unknown", "not-executed", &[same, late, gone, again]).await;
+    // One changes before the page with the form, the others between the form and the decision.
+    assert_eq!(operator.resolve(late, completed(201, "x")).await.0, 200);
+    let page = visitor.page(&path).await;
+    for words in [
+        "It was not executed: 3 keys",
+        "Not changed: 1: it has changed since it was looked at",
+        "same-1",
+        "left as it is",
+    ] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    assert!(!page.contains("left-1") && !page.contains("late-1"), "{page}");
+    let purge = async |id: &str| operator.delete(&format!("/api/v1/keys/{id}?accept_risk=true")).await.0;
+    assert_eq!(purge(gone).await, 200);
+    // Forgotten, used anew, and again unknown after one attempt: the same state and number, of another request.
+    assert_eq!(purge(again).await, 200);
+    assert_eq!(unknown(&world, "again-1").await, *again);
+    let hidden = super::hidden(&page);
+    let fields: Vec<_> = hidden.iter().map(|(name, value)| (&**name, &**value)).collect();
+    let done = visitor.form("/keys/several", &[&fields[..], &[("name", "alice"), ("accept_risk", "true")]].concat());
+    let done = done.send().await;
+    assert_eq!(done.status, 303, "{}", done.html());
+    let address = done.field("location").unwrap().to_owned();
+    let result = visitor.page(&address).await;
+    assert!(result.contains("Done. 1 key is retryable") && result.contains("3 keys were not changed"), "{result}");
+    let rows: Vec<_> = result.split("<div role=\"row\">").skip(1).collect();
+    for (id, what, state) in [
+        (same, "Changed", "retryable"),
+        (late, "it has changed since it was looked at", "completed"),
+        (gone, "it is gone", "forgotten"),
+        (again, "it has changed since it was looked at", "unknown"),
+    ] {
+        let row = rows.iter().find(|row| row.contains(&id[..16])).unwrap_or_else(|| panic!("{id}: {result}"));
+        assert!(row.contains(what) && row.contains(state), "{what} {state}: {row}");
+    }
+    assert_eq!(visitor.page(&address).await.matches("Changed<").count(), 1, "looking again changes nothing");
+    // The same form once more: what it was about has changed.
+    let once_more =
+        visitor.form("/keys/several", &[&fields[..], &[("name", "alice"), ("accept_risk", "true")]].concat());
+    let result = visitor.page(once_more.send().await.field("location").unwrap()).await;
+    assert!(result.contains("Done. 0 keys are"), "{result}");
+    assert_eq!(operator.get(&format!("/api/v1/keys/{left}")).await.1["state"], "unknown");
+    // A decision that is not for a chosen key leaves that one out.
+    let path = choose(&visitor, "/keys", "release", &[late, left]).await;
+    let page = visitor.page(&path).await;
+    assert!(page.contains("Drop its response: 1 key") && page.contains("its state does not allow it"), "{page}");
+    for wrong in ["chosen=x", "chosen=xyz.unknown-1", "chosen="] {
+        assert_eq!(visitor.get(&format!("/keys/several?step=purge&{wrong}")).await.status, 400, "{wrong}");
+    }
+    let many = vec![format!("chosen={same}.x"); 501].join("&");
+    assert_eq!(visitor.get(&format!("/keys/several?step=purge&{many}")).await.status, 400);
+}
+
 on_both_stores!(a_bulk_change_affects_only_the_counted_keys);
 async fn a_bulk_change_affects_only_the_counted_keys(store: Store) {
     let world = World::start(store).await;
@@ -235,7 +308,8 @@ async fn a_bulk_change_affects_only_the_counted_keys(store: Store) {
     let done = visitor.submit(path, &[("name", "alice"), ("accept_risk", "true"), ("note", "outage 12")]).await;
     assert_eq!(done.status, 303, "{}", done.html());
     let notice = visitor.page(done.field("location").unwrap()).await;
-    assert!(notice.contains("Done. 4 keys are retryable") && notice.contains("accept_risk; outage 12"), "{notice}");
+    assert!(notice.contains("Done. 4 keys are retryable") && notice.matches("Changed<").count() == 4, "{notice}");
+    assert!(visitor.page("/audit").await.contains("accept_risk; outage 12"));
     assert_eq!(operator.audit().await.len(), 4);
     assert_eq!(world.pay("k-3").send().await.oncegate_status(), Some("executed"));
     let empty = visitor.page(path).await;

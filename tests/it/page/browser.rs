@@ -68,8 +68,13 @@ async fn each_page_is_accessible_on_phone_and_desktop_in_light_and_dark() {
         ("not-executed", format!("/keys/{lost}/not-executed")),
         ("purge", format!("/keys/{given_up}/purge")),
         ("several", "/keys/several?step=not-executed&state=unknown".to_owned()),
+        (
+            "several-changed",
+            format!("/keys/changed?done=purge&changed=1&refused=1&key=abcdefabcdefabcd&key={lost}.key-changed"),
+        ),
         ("audit", "/audit".to_owned()),
         ("routes", "/routes".to_owned()),
+        ("messages", "/messages".to_owned()),
         ("instances", "/instances".to_owned()),
         ("gone", "/keys/abcdefab".to_owned()),
         ("trouble", "/keys?state=lost".to_owned()),

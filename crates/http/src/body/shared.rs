@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderName};
 use http_body::Frame;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::BodyError;
 use super::body_budget::BudgetShare;
@@ -53,8 +53,20 @@ struct SharedBody {
     moved: Notify,
 }
 
+/// How far a body has come.
+#[derive(Clone, Copy, Debug)]
+pub struct BodyProgress {
+    /// The bytes that have come.
+    pub bytes: u64,
+    /// When the body began.
+    pub began: Instant,
+    /// When its last bytes came.
+    pub last: Option<Instant>,
+}
+
 #[derive(Debug)]
 struct State {
+    progress: BodyProgress,
     pieces: VecDeque<Bytes>,
     /// The number of pieces that were dropped before the first of `pieces`.
     dropped: usize,
@@ -92,6 +104,7 @@ impl StreamWriter {
     /// An empty body, whose bytes count in `share`. The share may count the first bytes already. The body is kept as a whole.
     pub fn new(share: BudgetShare) -> Self {
         let state = State {
+            progress: BodyProgress { bytes: 0, began: Instant::now(), last: None },
             pieces: VecDeque::new(),
             dropped: 0,
             held: 0,
@@ -114,6 +127,8 @@ impl StreamWriter {
             return;
         }
         self.0.change(|state| {
+            state.progress.bytes += piece.len() as u64;
+            state.progress.last = Some(Instant::now());
             state.held += piece.len();
             let uncounted = (state.held as u64).saturating_sub(state.share.bytes());
             state.share.add(uncounted as usize);
@@ -212,6 +227,11 @@ impl Drop for StreamWriter {
 }
 
 impl StreamSource {
+    /// How far it has come.
+    pub fn progress(&self) -> BodyProgress {
+        self.0.state.lock().progress
+    }
+
     /// What there is of the body, if all of it is kept.
     pub fn kept(&self) -> Option<Bytes> {
         let state = self.0.state.lock();

@@ -98,6 +98,20 @@ pub fn events(stream: &[u8]) -> Vec<EventData> {
     events
 }
 
+/// The number of events of a stream that are complete and have data.
+pub fn count_events(stream: &[u8]) -> usize {
+    let (mut events, mut has_data) = (0, false);
+    for (line, _) in lines_of(stream) {
+        let text = &stream[line];
+        if text.is_empty() {
+            events += usize::from(std::mem::take(&mut has_data));
+        } else {
+            has_data |= text == b"data" || text.starts_with(b"data:");
+        }
+    }
+    events
+}
+
 /// The lines of a stream without their ends, each with the place of the next one. A line ends with CR LF, LF or CR. A byte order mark before the
 /// first one does not count.
 fn lines_of(stream: &[u8]) -> impl Iterator<Item = (Range<usize>, usize)> {
@@ -117,6 +131,20 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+
+    #[test]
+    fn only_complete_events_with_data_are_counted() {
+        for (stream, events) in [
+            ("", 0),
+            ("data: 1", 0),
+            ("data: 1\n", 0),
+            ("data: 1\n\n", 1),
+            ("id: 7\n\n: idle\n\ndatum: x\n\n", 0),
+            ("data: 1\r\ndata: 2\r\n\r\ndata\r\rdata:3", 2),
+        ] {
+            assert_eq!(count_events(stream.as_bytes()), events, "{stream:?}");
+        }
+    }
 
     #[test]
     fn streams_are_known_by_their_media_type() {

@@ -63,14 +63,14 @@ impl JsonFields {
 
     /// Takes `ids` or `filter`. All keys need `"all": true`: an empty filter is more likely a mistake.
     pub fn take_selection(&mut self) -> Result<KeySelection, ApiProblem> {
-        let ids = self.take("ids", "is not a list of texts")?;
+        let ids: Option<Vec<String>> = self.take("ids", "is not a list of texts")?;
         let (filter, all) = (self.take_filter()?, self.take_flag("all")?);
         let is_empty = filter.as_ref().is_none_or(|filter| *filter == KeyFilter::default());
         match (ids, filter) {
             (Some(_), Some(_)) => Err(ApiProblem::bad("filter", "cannot be combined with `ids`")),
             (Some(_), None) if all => Err(ApiProblem::bad("all", "cannot be combined with `ids`")),
             (_, Some(_)) if all && !is_empty => Err(ApiProblem::bad("all", "cannot be combined with a filter")),
-            (Some(ids), None) => Ok(KeySelection::ByIds(ids)),
+            (Some(ids), None) => Ok(KeySelection::ByIds(ids.into_iter().map(Into::into).collect())),
             (None, filter) if all || !is_empty => Ok(KeySelection::ByFilter(filter.unwrap_or_default())),
             (None, Some(_)) => Err(ApiProblem::bad("filter", "is empty: say which keys, or `\"all\": true`")),
             (None, None) => Err(ApiProblem::bad("filter", "is missing: `filter` or `ids` say which keys")),

@@ -1,0 +1,48 @@
+//! The page of the consumers of messages and of the sinks of events, with a requeue of dead events.
+//!
+//! All figures are those of `/readyz` and of the metrics: looking at them costs the store nothing.
+
+use askama::Template;
+use http::{Response, StatusCode};
+
+use super::format::{Shown, ShownTime};
+use super::{FormParams, Frame, Visit, redirect_to, render_page};
+use crate::admin::events::EventMethod;
+use crate::admin::key_admin::problem::ApiProblem;
+use crate::instance::consumer_states::ConsumerView;
+use crate::instance::event_states::EventSinkView;
+use oncegate_domain::fingerprint::form::escape;
+use oncegate_http::body::Body;
+
+#[derive(Template)]
+#[template(path = "messages.html")]
+struct MessagesPage {
+    frame: Frame,
+    consumers: Vec<ConsumerView>,
+    sinks: Vec<EventSinkView>,
+}
+
+impl ConsumerView {
+    /// The list of the keys whose outcome is unknown.
+    fn unknown_keys(&self) -> String {
+        format!("/keys?state=unknown&route={}", escape(self.route.as_bytes()))
+    }
+}
+
+impl Visit<'_> {
+    pub(super) async fn show_messages(&self) -> Response<Body> {
+        let metrics = &self.admin.instance.observability.metrics;
+        let (consumers, sinks) = (metrics.consumers.list(), metrics.events.list());
+        render_page(StatusCode::OK, &MessagesPage { frame: self.build_frame().await, consumers, sinks })
+    }
+
+    /// Has the dead events of a sink published again, as `oncegate events requeue` does.
+    pub(super) async fn requeue_events(&self, form: &FormParams) -> Result<Response<Body>, ApiProblem> {
+        let sink = form.get("sink");
+        if sink.is_empty() {
+            return Err(ApiProblem::bad("sink", "is empty: name a sink of events"));
+        }
+        let (_, answer) = self.admin.answer_about_events(EventMethod::Requeue, sink, self.peer).await?;
+        Ok(redirect_to(&format!("/messages?requeued={}", answer["requeued"])))
+    }
+}
