@@ -58,6 +58,7 @@ mod service_reports;
 mod session;
 mod tls;
 mod upkeep;
+mod worker_connection;
 
 /// The statements of one kind that run at once. Two keep a server busy and leave one free for a request that arrives
 /// alone; more would make each batch, and with it the gain, smaller.

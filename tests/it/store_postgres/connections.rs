@@ -18,7 +18,7 @@ use crate::harness::store_fixture::{
     DAY, StoreFixture, completion, new_reserve_request, own_instance, renewal, settlement,
 };
 use crate::harness::{Answer, Client as HttpClient, Hold, Store, TEST_TIMEOUT, World, eventually, route};
-use crate::store_postgres::faults::waiting;
+use crate::store_postgres::faults::{KILL, waiting};
 use crate::store_postgres::number;
 
 /// Far longer than a statement takes that waits for nothing, and far shorter than the store's time limit in these tests.
@@ -85,40 +85,68 @@ async fn a_slow_page_delays_no_sweep_heartbeat_settlement_or_report() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_alone_is_reserved_and_settled_on_its_workers_own_connection_and_survives_its_end() {
+async fn a_request_that_is_alone_is_reserved_and_settled_on_its_workers_own_connection() {
     for (max_connections, has_own) in [(8, false), (10, true)] {
-        let store = Store::postgres().await;
-        let Store::Postgres(database) = &store else { unreachable!("it is PostgreSQL") };
-        let client = database.client().await;
-        let world = World::with(store, |setup| {
-            setup.store(&format!("max_connections = {max_connections}")).route(&route("pay", ""))
-        })
-        .await;
-        // The newest statement of a connection that settles, too, is a settlement.
-        let newest = async |function: &str, since: f64| {
+        let (world, client) = world_with_connections(max_connections).await;
+        // Whether the newest payment was reserved and settled on one connection: its newest statement is the settlement.
+        let mut paid = 0;
+        let mut pay_on_one = async || {
+            let now = "select extract(epoch from clock_timestamp())::float8";
+            let since: f64 = client.query_one(now, &[]).await.unwrap().get(0);
+            pay(&world, &format!("k-{paid}")).await;
+            paid += 1;
             let sessions = format!(
-                "select count(*) from pg_stat_activity
-                  where datname = current_database() and query like '%.{function}\\_%'
-                    and extract(epoch from query_start) > {since}"
+                "select count(*) from pg_stat_activity where datname = current_database() and query like '%.reserve\\_%'
+                                                         and extract(epoch from query_start) > {since}"
             );
-            number(&client, &sessions).await
+            number(&client, &sessions).await == 0
         };
-        let pay = async |key: String| assert_eq!(world.pay(&key).send().await.oncegate_status(), Some("executed"));
-        for n in 0..10 {
-            pay(format!("before-{n}")).await;
+        for _ in 0..2 {
+            if has_own {
+                eventually(TEST_TIMEOUT, async || pay_on_one().await.then_some(())).await;
+            } else {
+                for _ in 0..12 {
+                    assert!(!pay_on_one().await);
+                }
+            }
+            // What ends the connection delays no request, and the next one is made meanwhile.
+            let end = format!("{KILL} and query like '%.settle\\_%'");
+            client.query(&end, &[]).await.unwrap();
         }
-        for n in 0..3 {
-            let since =
-                client.query_one("select extract(epoch from clock_timestamp())::float8", &[]).await.unwrap().get(0);
-            pay(format!("k-{n}")).await;
-            assert_eq!(newest("reserve", since).await == 0, has_own, "{max_connections}");
-            assert!(newest("settle", since).await > 0, "{max_connections}");
-            let settling = "select pg_terminate_backend(pid) from pg_stat_activity
-                             where datname = current_database() and query like '%.settle\\_%' and pid <> pg_backend_pid()";
-            client.query(settling, &[]).await.unwrap();
-        }
-        assert_eq!(world.upstream.executed().len(), 13);
+        assert_eq!(world.upstream.executed().len(), paid);
     }
+}
+
+#[tokio::test]
+async fn a_request_that_is_alone_goes_through_a_lane_where_its_worker_gets_no_connection() {
+    let (world, client) = world_with_connections(10).await;
+    let Store::Postgres(other) = Store::postgres().await else { unreachable!("it is PostgreSQL") };
+    let outside = other.client().await;
+    let name: String = client.query_one("select current_database()::text", &[]).await.unwrap().get(0);
+    let allow_connections = async |allowed: bool| {
+        outside.batch_execute(&format!("alter database \"{name}\" allow_connections {allowed}")).await.unwrap();
+    };
+    for n in 0..4 {
+        pay(&world, &format!("before-{n}")).await;
+    }
+    allow_connections(false).await;
+    for n in 0..20 {
+        pay(&world, &format!("k-{n}")).await;
+    }
+    allow_connections(true).await;
+    assert_eq!(number(&client, "select count(*) from oncegate.keys where state = 'completed'").await, 24);
+}
+
+async fn world_with_connections(max_connections: u32) -> (World, Client) {
+    let store = Store::postgres().await;
+    let Store::Postgres(database) = &store else { unreachable!("it is PostgreSQL") };
+    let client = database.client().await;
+    let settings = format!("max_connections = {max_connections}");
+    (World::with(store, |setup| setup.store(&settings).route(&route("pay", ""))).await, client)
+}
+
+async fn pay(world: &World, key: &str) {
+    assert_eq!(world.pay(key).send().await.oncegate_status(), Some("executed"));
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use super::client::PgClient;
 use super::connect::{PgConnection, PgPool};
 use super::failure::PgFailure;
+use super::worker_connection::WorkerConnections;
 use crate::batch::{BatchQueue, Batchable, JOBS_MAX};
 use crate::reply::{self, ReplySender, current_worker};
 use oncegate_domain::ids::RecordId;
@@ -68,12 +69,9 @@ impl<S: BatchStatement> Batchable for PendingCall<S> {
 /// The queue for requests of one kind, with its lanes, which end when it is dropped.
 pub(super) struct Batcher<S: BatchStatement> {
     state: Arc<BatcherState<S>>,
-    /// The workers' own connections; none for calls that always go through a lane.
-    workers: WorkerPools,
+    /// None for calls that always go through a lane.
+    workers: WorkerConnections,
 }
-
-/// A pool of one connection for each of the first workers, on that worker's runtime.
-pub(super) type WorkerPools = Arc<[PgPool]>;
 
 struct BatcherState<S: BatchStatement> {
     queue: BatchQueue<PendingCall<S>>,
@@ -104,7 +102,7 @@ impl<S: BatchStatement> Batcher<S> {
     /// Lets a request that is alone go out on its worker's own connection: a lane is on another thread, and each way there and back
     /// wakes a thread that sleeps.
     // See docs/decisions/0010-batch-without-a-timer.md.
-    pub fn beside(mut self, workers: &WorkerPools) -> Self {
+    pub fn beside(mut self, workers: &WorkerConnections) -> Self {
         self.workers = Arc::clone(workers);
         self
     }
@@ -112,9 +110,9 @@ impl<S: BatchStatement> Batcher<S> {
     /// Executes a request together with others that wait now.
     pub async fn call(&self, request: S, deadline: Instant) -> Result<S::Answer, PgFailure> {
         let queue = &self.state.queue;
-        if let Some(pool) = current_worker().and_then(|worker| self.workers.get(worker))
+        if let Some(own) = current_worker().and_then(|worker| self.workers.get(worker))
             && let Some(_alone) = queue.try_alone()
-            && let Some(held) = PgConnection::get_free(pool, deadline).await?
+            && let Some(held) = own.take(deadline).await
         {
             match held.finish(deadline, async |client| S::run(client, &[&request]).await).await {
                 // A lane tries it again.

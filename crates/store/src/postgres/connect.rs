@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool::managed::{
-    self, Manager, Metrics, Object, PoolError, RecycleError, RecycleResult, TimeoutType, Timeouts,
-};
+use deadpool::managed::{self, Manager, Metrics, Object, PoolError, RecycleError, RecycleResult};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::Client;
 
@@ -46,10 +44,19 @@ impl Manager for PgManager {
     /// A connection that died unnoticed costs one statement, which is tried again; asking each connection whether it
     /// lives would cost every statement a round trip.
     async fn recycle(&self, client: &mut PgClient, _: &Metrics) -> RecycleResult<BoxError> {
+        match self.find_end(client) {
+            Some(end) => Err(RecycleError::message(end)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl PgManager {
+    /// The reason why a connection cannot be used any more.
+    fn find_end(&self, client: &PgClient) -> Option<&'static str> {
         match client.is_closed() {
-            true => Err(RecycleError::message("the connection is closed")),
-            false if client.place != self.0.place() => Err(RecycleError::message("the store has moved")),
-            false => Ok(()),
+            true => Some("the connection is closed"),
+            false => (client.place != self.0.place()).then_some("the store has moved"),
         }
     }
 }
@@ -82,6 +89,22 @@ impl PgPool {
         self.server().is_distributed()
     }
 
+    /// Takes a connection that is there, can be used, and was used within this time; makes none, and waits for none.
+    pub async fn get_idle(&self, unused_max: Duration, deadline: Instant) -> Option<PgConnection> {
+        let manager = self.connections.manager();
+        self.connections
+            .retain(|client, metrics| metrics.last_used() < unused_max && manager.find_end(client).is_none());
+        match self.connections.status().available {
+            0 => None,
+            _ => PgConnection::get(self, deadline).await.ok(),
+        }
+    }
+
+    /// Makes a connection for later, unless one is there.
+    pub async fn prepare(&self, deadline: Instant) {
+        drop(timeout_at(deadline, self.connections.get()).await);
+    }
+
     /// Waits at most so long for a statement whose caller has given up.
     pub fn with_given_up_max(self, max: Duration) -> Self {
         Self { given_up_max: max.min(GIVEN_UP_MAX), ..self }
@@ -104,19 +127,8 @@ pub(super) struct PgConnection {
 impl PgConnection {
     /// Takes a connection from the pool, or makes a new one.
     pub async fn get(pool: &PgPool, deadline: Instant) -> PgResult<Self> {
-        Self::get_within(pool, deadline, None).await?.ok_or_else(too_late)
-    }
-
-    /// The same, but waits for no other statement; `None` where all connections are in use.
-    pub async fn get_free(pool: &PgPool, deadline: Instant) -> PgResult<Option<Self>> {
-        Self::get_within(pool, deadline, Some(Duration::ZERO)).await
-    }
-
-    async fn get_within(pool: &PgPool, deadline: Instant, wait: Option<Duration>) -> PgResult<Option<Self>> {
-        let timeouts = Timeouts { wait, ..Timeouts::default() };
-        match timeout_at(deadline, pool.connections.timeout_get(&timeouts)).await {
-            Ok(Ok(object)) => Ok(Some(Self { object: Some(object), given_up_max: pool.given_up_max })),
-            Ok(Err(PoolError::Timeout(TimeoutType::Wait))) => Ok(None),
+        match timeout_at(deadline, pool.connections.get()).await {
+            Ok(Ok(object)) => Ok(Self { object: Some(object), given_up_max: pool.given_up_max }),
             Ok(Err(PoolError::Backend(source))) => Err(PgFailure::Unsent(Arc::from(source))),
             Ok(Err(source)) => Err(PgFailure::unsent(&source.to_string())),
             Err(_) => Err(too_late()),

@@ -12,13 +12,14 @@ use tokio::time::Instant;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, Row};
 
-use super::batcher::{BatchStatement, Batcher, OVERHEAD_BYTES, WorkerPools};
+use super::batcher::{BatchStatement, Batcher, OVERHEAD_BYTES};
 use super::client::{Parameter, PgClient};
 use super::connect::PgPool;
 use super::durability::Durability;
 use super::failure::{PgFailure, PgResult};
 use super::horizons::Writer;
 use super::rows::one;
+use super::worker_connection::WorkerConnections;
 use super::{PgCall, functions};
 use crate::batch::{BYTES_MAX, JOBS_MAX};
 use crate::columns::columns;
@@ -55,7 +56,7 @@ impl Lookups {
     }
 
     /// See [`Batcher::beside`].
-    pub fn beside(self, workers: &WorkerPools) -> Self {
+    pub fn beside(self, workers: &WorkerConnections) -> Self {
         Self { small: self.small.beside(workers), ..self }
     }
 

@@ -7,9 +7,9 @@
 use std::num::NonZero;
 use std::thread;
 
-use super::batcher::WorkerPools;
 use super::connect::PgPool;
 use super::server::PgServer;
+use super::worker_connection::{WorkerConnection, WorkerConnections};
 use crate::OpenError;
 use oncegate_config::STORE_CONNECTIONS_MIN;
 
@@ -43,7 +43,7 @@ pub(super) struct PgPools {
     /// Counts, key lists and pages. Their statements end with their callers, see `bounded`.
     pub admin_reads: PgPool,
     /// Reservations, look-ups and settlements of requests beside which no other waits.
-    pub workers: WorkerPools,
+    pub workers: WorkerConnections,
 }
 
 /// The number of connections for each kind of work. The lease, the sweep and upkeep always have one each.
@@ -83,7 +83,7 @@ impl PgPools {
         // Only one large look-up runs at once, so that settlements have a connection of their own here too.
         let replay = if shares.has_replay { pool(1)? } else { settle.clone() };
         let admin_reads = if shares.has_admin_reads { pool(1)? } else { upkeep.clone() };
-        let workers = (0..shares.workers).map(|_| pool(1)).collect::<Result<_, _>>()?;
+        let workers = (0..shares.workers).map(|_| WorkerConnection::new(server)).collect::<Result<_, _>>()?;
         Ok(Self { begin: pool(shares.begin)?, settle, replay, lease, sweep: pool(1)?, upkeep, admin_reads, workers })
     }
 }
