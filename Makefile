@@ -25,8 +25,10 @@ docs-write: ## Writes config/reference.toml and docs/configuration.md anew from 
 	cargo test --locked --quiet --test figures write_the_documents -- --ignored
 
 pictures: ## Writes the pictures of the admin page in docs/images anew, with a real browser
-	scripts/need chromium chromium-driver
+	scripts/need chromium chromium-driver rabbitmq-server pngquant
 	cargo test --locked --test it -- page::browser::write_the_pictures_of_the_documents --ignored --exact
+	@# 64 colours: a third of the bytes, and nothing of a page is lost.
+	pngquant --force --skip-if-larger --ext .png 64 -- docs/images/page-*.png
 
 docs: ## The documents as a site with search, in target/site; installs mdBook
 	scripts/docs

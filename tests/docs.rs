@@ -496,3 +496,27 @@ fn the_table_of_schemes_is_that_of_the_code() {
         assert!(section.contains(&format!("`{name}`")), "{name}");
     }
 }
+
+/// The frame of all pages, those that say one thing in a sentence or two, those with a document of this folder, and the one that a
+/// browser leaves at once.
+const WITHOUT_PICTURE: [&str; 6] = ["base", "gone", "message", "problem", "runbook", "signed_in"];
+
+#[test]
+fn each_page_of_the_admin_listener_has_a_picture_in_its_document() {
+    let document = fs::read_to_string(root().join("docs/admin.md")).unwrap();
+    let mut pages = vec!["stream".to_owned()];
+    for template in fs::read_dir(root().join("src/admin/page")).unwrap().map(|entry| entry.unwrap().path()) {
+        let is_page = |text: String| text.starts_with("{% extends");
+        if template.extension().is_some_and(|kind| kind == "html") && is_page(fs::read_to_string(&template).unwrap()) {
+            pages.push(template.file_stem().unwrap().to_string_lossy().into_owned());
+        }
+    }
+    assert!(pages.len() > 10, "{pages:?}");
+    let is_shown = |page: &String| {
+        // The overview is also the first picture of the README.
+        let name = if page == "overview" { "page-light.png".to_owned() } else { format!("page-{page}.png") };
+        root().join("docs/images").join(&name).is_file() && document.contains(&format!("(images/{name})"))
+    };
+    let missing: Vec<_> = pages.iter().filter(|page| !WITHOUT_PICTURE.contains(&&***page) && !is_shown(page)).collect();
+    assert!(missing.is_empty(), "no picture in docs/admin.md, see `make pictures`: {missing:?}");
+}

@@ -3,9 +3,13 @@
 use std::path::Path;
 
 use super::Visitor;
+use crate::consumers;
 use crate::harness::browser::{Browser, ENTER, SPACE, Screen, Scripts};
 use crate::harness::operator::{Operator, not_executed};
+use crate::harness::rabbitmq::{self, message};
+use crate::harness::upstream::Upstream;
 use crate::harness::{Answer, Store, TEST_TIMEOUT, World, eventually};
+use crate::journey::streams::{EVENTS, feed, open, pay};
 use crate::operators::{dead, unknown};
 use crate::policies::reload::reload;
 
@@ -110,20 +114,86 @@ async fn each_page_is_accessible_on_phone_and_desktop_in_light_and_dark() {
     browser.picture("overview-print").await;
 }
 
-/// The pictures of the README, by `make pictures`.
+/// The pictures of the README and of docs/admin.md, by `make pictures`. tests/docs.rs names a page that has none.
 #[tokio::test]
 #[ignore = "writes docs/images"]
 async fn write_the_pictures_of_the_documents() {
     let browser = Browser::start(Scripts::On).await.expect("a browser: apt-get install chromium chromium-driver");
+    let broker = rabbitmq::shared().await.expect("RabbitMQ");
     let world = night().await;
-    let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/images");
-    std::fs::create_dir_all(&images).unwrap();
+    let home = format!("http://{}", world.proxy.admin);
     for dark in [false, true] {
         browser.set_screen(Screen { width: 1000, dark }).await;
-        browser.open(&format!("http://{}", world.proxy.admin)).await;
-        let name = if dark { "page-dark" } else { "page-light" };
-        std::fs::copy(browser.picture(name).await, images.join(format!("{name}.png"))).unwrap();
+        write_picture(&browser, &home, if dark { "dark" } else { "light" }).await;
     }
+    browser.set_screen(Screen { width: 1000, dark: false }).await;
+    let operator = Operator::of(&world.proxy);
+    let (lost, given_up) = (operator.id("order-1003").await, operator.id("order-1001").await);
+    let result = format!("done=not-executed&changed=1&refused=1&key={lost}&key={given_up}.key-changed");
+    for (name, path) in [
+        ("keys", "/keys?state=unknown".to_owned()),
+        ("key", format!("/keys/{lost}")),
+        ("change", format!("/keys/{lost}/completed")),
+        ("bulk_change", "/keys/several?step=not-executed&state=unknown".to_owned()),
+        ("bulk_result", format!("/keys/changed?{result}")),
+        ("audit", "/audit".to_owned()),
+        ("routes", "/routes".to_owned()),
+        ("instances", "/instances".to_owned()),
+    ] {
+        write_picture(&browser, &format!("{home}{path}"), name).await;
+    }
+
+    let (queue, receiver) = (broker.queue().await, Upstream::start().await);
+    let sink = format!(
+        "name = \"shop\"\nroutes = [\"pay\"]\nurl = \"http://{}/hook\"\nsecret = \"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\"\n\
+         give_up_after = \"1ms\"",
+        receiver.address
+    );
+    let setup = |setup: crate::harness::Setup| {
+        let token = format!("token = \"{TOKEN}\"");
+        setup
+            .admin(&token)
+            .route(&consumers::route(""))
+            .consumer(&consumers::consumer(&broker.url(), &queue, ""))
+            .events(&sink)
+    };
+    let world = World::with(Store::sqlite(), setup).await;
+    let home = format!("http://{}", world.proxy.admin);
+    write_picture(&browser, &home, "sign_in").await;
+    browser.tab_to("#name").await;
+    browser.type_text("alice").await;
+    browser.tab_to("#token").await;
+    browser.type_text(TOKEN).await;
+    browser.press(&[ENTER]).await;
+    browser.wait_for_text("Latest decisions").await;
+    world.upstream.then(Answer::close());
+    receiver.answer_all(Answer::status(400));
+    queue.publish([message("order-2001")]).await;
+    let dead = async || {
+        browser.open(&format!("{home}/messages")).await;
+        browser.text().await.contains("1 dead").then_some(())
+    };
+    let _ = tokio::time::timeout(TEST_TIMEOUT / 4, eventually(TEST_TIMEOUT, dead)).await;
+    write_picture(&browser, &format!("{home}/messages"), "messages").await;
+    let feed = feed(&world, EVENTS);
+    let (mut first, _) = open(pay(&world, "chat-7")).await;
+    feed.send("data: {\"delta\": \"Hello\"}\n\ndata: {\"delta\": \" world\"}\n\n");
+    first.piece().await.unwrap().unwrap();
+    browser.open(&format!("{home}/keys?state=in_flight")).await;
+    browser.tab_to(".record a").await;
+    browser.press(&[ENTER]).await;
+    browser.wait_for_text("so far").await;
+    let here = browser.url().await;
+    write_picture(&browser, &here, "stream").await;
+    feed.end();
+}
+
+async fn write_picture(browser: &Browser, url: &str, name: &str) {
+    let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/images");
+    std::fs::create_dir_all(&images).unwrap();
+    browser.open(url).await;
+    let name = format!("page-{name}");
+    std::fs::copy(browser.picture(&name).await, images.join(format!("{name}.png"))).unwrap();
 }
 
 #[tokio::test]
