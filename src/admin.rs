@@ -16,7 +16,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -129,6 +129,7 @@ pub struct AdminListener {
     sign_in_rules: Mutex<(AdminTokens, Option<Arc<OidcConfig>>)>,
     guesses: TokenGuesses,
     denials: LogLimiter,
+    refused_sign_ins: LogLimiter,
     leaving: CancellationToken,
     key_counts: KeyCountCache,
 }
@@ -151,6 +152,7 @@ impl AdminListener {
             config,
             guesses: TokenGuesses::default(),
             denials: LogLimiter::new(DENIALS_LOGGED, DENIALS_PERIOD),
+            refused_sign_ins: LogLimiter::new(DENIALS_LOGGED, DENIALS_PERIOD),
             leaving,
             key_counts: KeyCountCache::default(),
         }
@@ -159,6 +161,11 @@ impl AdminListener {
     /// The tokens of the running configuration. When a reload has changed them or the issuer, sessions and sign-ins that were opened
     /// with the earlier ones end.
     fn tokens(&self) -> AdminTokens {
+        self.current_rules().0.clone()
+    }
+
+    /// The rules of the running configuration. Nothing ends sessions while they are held.
+    fn current_rules(&self) -> MutexGuard<'_, (AdminTokens, Option<Arc<OidcConfig>>)> {
         let mut rules = self.sign_in_rules.lock();
         let admin = &self.config.borrow().admin;
         let current = (rules.0.after_reload(admin), admin.oidc.clone());
@@ -167,7 +174,7 @@ impl AdminListener {
             self.sessions.sign_out_all();
             self.pending_sign_ins.end_all();
         }
-        rules.0.clone()
+        rules
     }
 
     fn own_names(&self, listener: SocketAddr) -> OwnNames {

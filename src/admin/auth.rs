@@ -195,13 +195,22 @@ impl OwnNames {
     }
 
     fn has(&self, authority: &Authority) -> bool {
-        let is_url = |url: &PageUrl| {
-            let default_port = if url.is_https { ":443" } else { ":80" };
-            let host = authority.as_str().strip_suffix(default_port).unwrap_or(authority.as_str());
-            host.eq_ignore_ascii_case(url.authority.as_str())
-        };
-        is_name_of(authority, self.listener) || self.url.as_ref().is_some_and(is_url)
+        is_name_of(authority, self.listener) || self.url.as_ref().is_some_and(|url| is_of_url(authority, url))
     }
+
+    /// Whether a request names the page's own address, and browsers speak TLS to that.
+    pub fn is_at_secure_url(&self, headers: &HeaderMap) -> bool {
+        let host = headers.get(HOST).and_then(|host| Authority::try_from(host.as_bytes()).ok());
+        let url = self.url.as_ref().filter(|url| url.is_https);
+        host.zip(url).is_some_and(|(host, url)| is_of_url(&host, url))
+    }
+}
+
+/// Whether a host and port are the page's own address.
+fn is_of_url(authority: &Authority, url: &PageUrl) -> bool {
+    let default_port = if url.is_https { ":443" } else { ":80" };
+    let host = authority.as_str().strip_suffix(default_port).unwrap_or(authority.as_str());
+    host.eq_ignore_ascii_case(url.authority.as_str())
 }
 
 /// Whether a host and port are the listener's by themselves. Only addresses and `localhost` are: nobody can make them resolve to

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::instance::store_clock::StoreClock;
-use oncegate_config::{Config, Route};
+use oncegate_config::{Config, OidcConfig, Route};
 use oncegate_store::Store;
 use oncegate_store::admin::KeyEntry;
 use params::{JsonFields, QueryParams};
@@ -112,7 +112,7 @@ impl<'a> KeyAdmin<'a> {
                 query.finish()?;
                 let decision = fields.take_decision(method, actor, accept_risk)?;
                 fields.finish()?;
-                json!(self.change_key(id, decision).await?)
+                json!(self.change_key(id, decision, None).await?)
             }
             AdminMethod::Show => {
                 query.finish()?;
@@ -165,16 +165,32 @@ pub fn remote_actor(peer: std::net::IpAddr, claimed: Option<&[u8]>) -> String {
 }
 
 /// Returns the actor of a request by a person whom the issuer has signed in: their name, and the issuer's own one, which nobody
-/// else has. A claimed name has no parentheses, and cannot look like it.
-pub fn person_actor(name: &str, subject: &str, peer: std::net::IpAddr) -> String {
+/// else has there. A claimed name has no parentheses, and cannot look like it.
+pub fn person_actor(name: &str, subject: &str, issuer: &str, peer: std::net::IpAddr) -> String {
     let (name, subject) = (clean_name(name.as_bytes()), clean_text(subject.as_bytes(), SUBJECT_LENGTH_MAX));
-    format!("{name} (signed in as {subject}) at {}", peer.to_canonical())
+    format!("{name} (signed in as {subject} by {issuer}) at {}", peer.to_canonical())
 }
 
-/// The issuer's own name of the person in such an actor; `None` for an actor whose name is claimed.
-pub fn subject_of(actor: &str) -> Option<&str> {
+/// A person whom an issuer has signed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignedInPerson<'a> {
+    /// The issuer's own name of them.
+    pub subject: &'a str,
+    /// The [`issuer_digest`].
+    pub issuer: &'a str,
+}
+
+/// The person in such an actor; `None` for an actor whose name is claimed.
+pub fn person_of(actor: &str) -> Option<SignedInPerson<'_>> {
     let (_, rest) = actor.split_once(" (signed in as ")?;
-    rest.split_once(") at ").map(|(subject, _)| subject)
+    let (subject, issuer) = rest.split_once(") at ")?.0.rsplit_once(" by ")?;
+    Some(SignedInPerson { subject, issuer })
+}
+
+/// A short text for an issuer and its client. Some issuers name a person differently for each client (OpenID Connect Core section 8).
+pub fn issuer_digest(oidc: &OidcConfig) -> String {
+    let digest = Sha256::digest(format!("{}\n{}", oidc.issuer, oidc.client_id));
+    digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The longest name that an issuer gives a person (OpenID Connect Core section 2).
@@ -210,10 +226,11 @@ mod tests {
         );
         assert_eq!(remote_actor(peer, Some(&[b'a'; 1000])).len(), 64 + " (claimed) at 10.0.0.7".len());
         assert_eq!(remote_actor(peer, Some(b"\xff")), "\u{fffd} (claimed) at 10.0.0.7");
-        assert_eq!(person_actor("ann (x)", "7f (y)", peer), "ann x (signed in as 7f y) at 10.0.0.7");
-        assert_eq!(subject_of(&person_actor("ann", "7f (y)", peer)), Some("7f y"));
-        for claimed in [&b"ann"[..], b"ann (signed in as 7f) at 1.2.3.4", b""] {
-            assert_eq!(subject_of(&remote_actor(peer, Some(claimed))), None);
+        let ann = person_actor("ann (x)", "7f (y) by z", "1a2b3c4d", peer);
+        assert_eq!(ann, "ann x (signed in as 7f y by z by 1a2b3c4d) at 10.0.0.7");
+        assert_eq!(person_of(&ann), Some(SignedInPerson { subject: "7f y by z", issuer: "1a2b3c4d" }));
+        for claimed in [&b"ann"[..], b"ann (signed in as 7f by 1a2b3c4d) at 1.2.3.4", b""] {
+            assert_eq!(person_of(&remote_actor(peer, Some(claimed))), None);
         }
         assert_eq!(actor(Some(b""), "on the command line"), "operator on the command line");
     }

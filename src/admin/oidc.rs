@@ -42,6 +42,9 @@ const DESCRIPTION_AGE_MAX: Duration = Duration::from_secs(300);
 /// The largest description or answer with a token. Descriptions have some kilobytes, and a token with many groups has 100.
 const DOCUMENT_BYTES_MAX: usize = 1 << 20;
 
+/// The beginning of another issuer's address that an error shows, in characters: longer than any in use.
+const ISSUER_SHOWN_MAX: usize = 200;
+
 /// The connections to each endpoint of the issuer. More people wait for theirs.
 const CONNECTIONS: usize = 8;
 
@@ -121,14 +124,21 @@ pub struct SignInTexts<'a> {
 pub struct Person {
     /// The issuer's own name of them, which never changes.
     pub subject: String,
+    /// The issuer that has signed them in, as a digest.
+    pub issuer: String,
     /// Their name for other people.
     pub name: String,
 }
 
 impl Person {
+    /// Whether both are the same account.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (&self.subject, &self.issuer) == (&other.subject, &other.issuer)
+    }
+
     /// The person as an actor of the audit log.
     pub fn actor(&self, peer: IpAddr) -> String {
-        key_admin::person_actor(&self.name, &self.subject, peer)
+        key_admin::person_actor(&self.name, &self.subject, &self.issuer, peer)
     }
 }
 
@@ -234,9 +244,14 @@ impl Issuer {
     pub fn new(found: IssuerDescription, config: &OidcConfig) -> Result<Self, String> {
         // OpenID Connect Discovery section 4.3: exactly the same text.
         if found.issuer != *config.issuer {
-            return Err(format!("it describes the issuer `{}`, which is not `admin.oidc.issuer`", found.issuer));
+            let named: String = found.issuer.chars().take(ISSUER_SHOWN_MAX).collect();
+            return Err(format!("it describes the issuer `{named}`, which is not `admin.oidc.issuer`"));
         }
-        let endpoint = |name: &str, url: &str| IssuerEndpoint::parse(url).map_err(|why| format!("its `{name}` {why}"));
+        let is_https = IssuerEndpoint::parse(&config.issuer)?.is_https();
+        let endpoint = |name: &str, url: &str| match IssuerEndpoint::parse(url) {
+            Ok(place) if is_https && !place.is_https() => Err(format!("its `{name}` has no TLS, and the issuer has")),
+            place => place.map_err(|why| format!("its `{name}` {why}")),
+        };
         endpoint("authorization_endpoint", &found.authorization_endpoint)?;
         let takes = |method: &str| found.token_endpoint_auth_methods_supported.iter().any(|known| known == method);
         Ok(Self {
@@ -316,6 +331,10 @@ impl IssuerEndpoint {
         let (service, target) = parse_issuer_url(url)?;
         Ok(Self { service: Arc::new(service), target })
     }
+
+    fn is_https(&self) -> bool {
+        matches!(*self.service, UpstreamTarget::Https(..))
+    }
 }
 
 /// The person of a token, and what they may do.
@@ -326,7 +345,8 @@ pub fn read_person(config: &OidcConfig, token: &IdToken) -> Result<(Person, Role
     let values = token.values(&config.roles_claim);
     let has_one_of =
         |allowed: &[Box<str>]| values.iter().flatten().any(|value| allowed.iter().any(|allowed| **allowed == **value));
-    let person = Person { subject: token.subject().to_owned(), name: token.name().to_owned() };
+    let issuer = key_admin::issuer_digest(config);
+    let person = Person { subject: token.subject().to_owned(), issuer, name: token.name().to_owned() };
     match (has_one_of(&config.operate), has_one_of(&config.read)) {
         (true, _) => Ok((person, Role::Operator)),
         (false, true) => Ok((person, Role::Reader)),
@@ -350,10 +370,58 @@ fn parse_json<T: DeserializeOwned>((status, text): (StatusCode, bytes::Bytes)) -
             serde_json::from_slice::<TokenRefusal>(&text).map(|refusal| format!(": {}", clean_error(&refusal.error)));
         return Err(format!("the answer has status {}{}", status.as_u16(), named.unwrap_or_default()));
     }
-    serde_json::from_slice(&text).map_err(|error| format!("the answer cannot be read: {error}"))
+    serde_json::from_slice(&text).map_err(|error| {
+        // The error's own text may quote the answer, and with it a token.
+        let (class, line, column) = (error.classify(), error.line(), error.column());
+        format!("the answer cannot be read ({class:?} error at line {line}, column {column})")
+    })
 }
 
 /// The code of an error, which is short and has visible ASCII alone (RFC 6749 section 4.1.2.1).
 pub fn clean_error(code: &str) -> String {
     code.chars().filter(char::is_ascii_graphic).take(64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use oncegate_config::PageUrl;
+
+    #[test]
+    fn an_issuer_with_tls_names_no_endpoint_without_it() {
+        let describe = |issuer: &str, changed: &str, url: &str| {
+            let mut found = json!({ "issuer": issuer });
+            for name in ["authorization_endpoint", "token_endpoint", "jwks_uri"] {
+                found[name] = json!(if name == changed { url.to_owned() } else { format!("{issuer}/x") });
+            }
+            let url = PageUrl { is_https: true, authority: http::uri::Authority::from_static("page.example") };
+            let config = OidcConfig {
+                issuer: issuer.into(),
+                client_id: "page".into(),
+                client_secret: None,
+                url,
+                roles_claim: "groups".into(),
+                read: Vec::new(),
+                operate: vec!["ops".into()],
+            };
+            Issuer::new(serde_json::from_value(found).unwrap(), &config).map(|_| ())
+        };
+        for name in ["authorization_endpoint", "token_endpoint", "jwks_uri"] {
+            let refused = Err(format!("its `{name}` has no TLS, and the issuer has"));
+            assert_eq!(describe("https://issuer.example", name, "http://127.0.0.1:9/x"), refused);
+            assert_eq!(describe("https://issuer.example", name, "https://other.example/x"), Ok(()));
+            assert_eq!(describe("http://127.0.0.1:9", name, "http://127.0.0.1:10/x"), Ok(()));
+        }
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_read_is_not_quoted() {
+        for answer in [r#"{"id_token":{"secret":1}}"#, r#""secret""#, r#"{"id_token":"secret"#, r#"{"secret":1}"#] {
+            let problem = parse_json::<TokenAnswer>((StatusCode::OK, answer.into())).err().unwrap();
+            assert!(problem.contains("cannot be read") && !problem.contains("secret"), "{answer}: {problem}");
+            assert!(parse_json::<Value>((StatusCode::OK, r#"{"id_token":"x"}"#.into())).is_ok());
+        }
+    }
 }

@@ -221,19 +221,21 @@ impl AdminListener {
             return render_message(StatusCode::SERVICE_UNAVAILABLE, "No store yet", NOT_JOINED);
         }
         let query = FormParams::parse(request.uri.query().unwrap_or_default().as_bytes());
-        let cookie = find_cookie(&request.headers, &sign_in_pages::cookie_name(listener));
+        let is_at_url = self.own_names(listener).is_at_secure_url(&request.headers);
+        let session = sign_in_pages::SessionCookie { listener, is_at_url };
+        let cookie = find_cookie(&request.headers, &session.name());
         let live = LiveView::new(path, request.uri.query().unwrap_or_default(), request.uri.path(), SystemTime::now());
         let is_refresh = live.as_ref().is_some_and(LiveView::is_on);
         match (path, &form) {
             (PagePath::SignIn, Some(form)) => {
                 let is_https =
                     request.headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https:"));
-                return self.sign_in(form, listener, is_https, peer);
+                return self.sign_in(form, session, is_https, peer);
             }
             (PagePath::SignIn, None) => return self.show_sign_in(&query),
-            (PagePath::OidcSignIn, _) => return self.begin_oidc_sign_in(&query, listener).await,
+            (PagePath::OidcSignIn, _) => return self.begin_oidc_sign_in(&query, listener, peer).await,
             (PagePath::OidcCallback, _) => {
-                return self.end_oidc_sign_in(&query, &request.headers, listener, peer).await;
+                return self.end_oidc_sign_in(&query, &request.headers, listener, session, peer).await;
             }
             _ => {}
         }
@@ -262,7 +264,7 @@ impl AdminListener {
         }
         if path == PagePath::SignOut {
             self.sessions.sign_out(cookie.unwrap_or_default());
-            return sign_in_pages::sign_out_response(listener);
+            return sign_in_pages::sign_out_response(session);
         }
         let visit = Visit { admin: self, visitor, peer, query, live };
         let response = match (path, form) {

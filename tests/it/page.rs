@@ -27,20 +27,22 @@ impl Html for Response {
 }
 
 /// A visitor of the page over HTTP, without a browser.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Visitor {
     address: SocketAddr,
     cookie: Option<String>,
+    /// The page's address as the browser sees it.
+    origin: String,
 }
 
 impl Visitor {
     fn of(world: &World) -> Self {
-        Self { address: world.proxy.admin, cookie: None }
+        Self { address: world.proxy.admin, cookie: None, origin: format!("http://{}", world.proxy.admin) }
     }
 
     fn request(&self, method: &str, path: &str) -> Request {
-        let request =
-            Client { address: self.address }.request(method, path).host(&self.address.to_string()).anonymous();
+        let host = self.origin.split("://").nth(1).unwrap();
+        let request = Client { address: self.address }.request(method, path).host(host).anonymous();
         match &self.cookie {
             Some(cookie) => request.field("Cookie", cookie),
             None => request,
@@ -62,7 +64,7 @@ impl Visitor {
         let pair = |(name, value): &(&str, &str)| format!("{name}={}", escaped(value));
         let body = fields.iter().map(pair).collect::<Vec<_>>().join("&");
         let request = self.request("POST", path).field("Content-Type", "application/x-www-form-urlencoded");
-        request.field("Origin", &format!("http://{}", self.address)).body(body)
+        request.field("Origin", &self.origin).body(body)
     }
 
     /// Sends the form on the page at this path: its hidden fields, then these.

@@ -134,8 +134,8 @@ impl OperatorDecision {
     /// The note for the audit log: the grounds on which the decision was allowed, and the operator's reason.
     pub fn audit_note(&self, target: &Target) -> Option<String> {
         let grounds = match (self.accept_risk, self.requires_quiet(target)) {
-            (true, _) => Some("accept_risk"),
-            (false, true) => Some("quiet"),
+            (true, _) => Some(GROUNDS[0]),
+            (false, true) => Some(GROUNDS[1]),
             (false, false) => None,
         };
         let proposed = matches!(self.change, OperatorAction::Propose(_)).then(|| proposal_mark(&target.token));
@@ -165,6 +165,16 @@ impl OperatorDecision {
 pub fn proposal_mark(token: &Token) -> String {
     format!("of attempt {}", &HEXLOWER.encode(&Sha256::digest(token.as_bytes()))[..16])
 }
+
+/// Whether a proposal's note names this attempt. Its mark stands behind the grounds, if it has some, and before the text that the
+/// proposer has typed, which may look like a mark.
+pub fn names_attempt(note: &str, token: &Token) -> bool {
+    let marked = GROUNDS.iter().find_map(|grounds| note.strip_prefix(grounds)?.strip_prefix("; ")).unwrap_or(note);
+    marked.split("; ").next() == Some(&*proposal_mark(token))
+}
+
+/// The grounds of a decision: the operator accepts its risk, or nothing of the attempt can be running any more.
+const GROUNDS: [&str; 2] = ["accept_risk", "quiet"];
 
 /// The changes that an operator can make to a key.
 #[derive(Clone, Debug)]

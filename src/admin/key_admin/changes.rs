@@ -105,14 +105,21 @@ impl KeyAdmin<'_> {
         Ok(target)
     }
 
-    /// Carries a decision out on the key with this id, or on the one key whose id has this prefix.
+    /// Carries a decision out on the key with this id, or on the one key whose id has this prefix. `seen_proposal` is the number of the
+    /// proposal of this change that the operator saw.
     ///
     /// # Errors
     /// [`ApiProblem`], and nothing was changed. Where the store failed, the problem says that it may have been.
-    pub async fn change_key(&self, id: &str, decision: OperatorDecision) -> Result<KeyChange, ApiProblem> {
+    pub async fn change_key(
+        &self,
+        id: &str,
+        decision: OperatorDecision,
+        seen_proposal: Option<i64>,
+    ) -> Result<KeyChange, ApiProblem> {
         let entry = self.find_entry(id).await?;
         check_response(&decision)?;
-        let decision = self.under_four_eyes(&entry, decision).await.map_err(|problem| problem.about(entry.id))?;
+        let decision = self.under_four_eyes(&entry, decision, seen_proposal).await;
+        let decision = decision.map_err(|problem| problem.about(entry.id))?;
         let is_proposal = matches!(decision.change, OperatorAction::Propose(_));
         let decision = Arc::new(decision);
         let target = self.target(&entry, &decision).map_err(|problem| problem.about(entry.id))?;

@@ -7,7 +7,6 @@ use tokio::time::Instant;
 
 use super::KeyAdmin;
 use super::dto::{AuditLog, FingerprintSummary, KeyDetails, KeyList, KeyStats, ResponseSummary};
-use super::four_eyes::KeyProposal;
 use super::params;
 use super::problem::ApiProblem;
 use super::timeline::timeline;
@@ -66,7 +65,7 @@ impl KeyAdmin<'_> {
         let (service, id) = (self.service(), Some(entry.id));
         let params = ListAuditEntriesParams { service, id, before: None, limit: AUDIT_ENTRIES_MAX };
         let audit = self.store.list_audit_entries(params).await?;
-        let proposal = audit.first().and_then(|newest| KeyProposal::of_entry(newest, &entry.token, entry.now));
+        let proposal = self.read_proposal(audit.first(), &entry);
         let is_quiet = self.is_quiet(&entry);
         let counts = |risk: &ActionRisk| !(*risk == ActionRisk::AttemptRunning && is_quiet);
         let risk = |action| Some((action, self.risk(&entry, action).filter(counts)?));

@@ -84,6 +84,8 @@ struct ChangePage<'a> {
     needs_risk: bool,
     /// What the form does where two persons are needed.
     four_eyes: Option<String>,
+    /// The number of the proposal that the form confirms.
+    proposal: Option<i64>,
     trouble: Option<String>,
 }
 
@@ -122,7 +124,10 @@ impl Visit<'_> {
             return Ok(self.render_change(StatusCode::CONFLICT, action, &details, form, Some(trouble)).await);
         }
         let changed = match self.actor(form).and_then(|actor| read_decision(form, action, actor)) {
-            Ok(decision) => self.admin.key_admin().change_key(&key.id.to_string(), decision).await,
+            Ok(decision) => {
+                let seen = form.get("proposal").parse().ok();
+                self.admin.key_admin().change_key(&key.id.to_string(), decision, seen).await
+            }
             Err(problem) => Err(problem),
         };
         match changed {
@@ -153,9 +158,11 @@ impl Visit<'_> {
         // The attempt may be quiet by the time the form comes back.
         let needs_risk = is_doubtful || risk.is_some_and(|risk| risk != ActionRisk::AttemptRunning);
         let risk = risk.map(ActionRisk::acceptance).or(is_doubtful.then_some(DOUBTFUL_RESPONSE_RISK));
-        let four_eyes = self.explain_four_eyes(action, details.proposal.as_ref());
-        let (frame, key) = (self.build_frame().await, &details.entry);
-        render_page(status, &ChangePage { frame, action, key, details, draft, risk, needs_risk, four_eyes, trouble })
+        let proposal = details.proposal.as_ref().filter(|proposal| proposal.action == action.text().name);
+        let four_eyes = self.explain_four_eyes(action, proposal);
+        let (frame, key, proposal) = (self.build_frame().await, &details.entry, proposal.map(|proposal| proposal.seq));
+        let page = ChangePage { frame, action, key, details, draft, risk, needs_risk, four_eyes, proposal, trouble };
+        render_page(status, &page)
     }
 
     /// What the form of an action for which two persons are needed does; `None` where one decides.
@@ -164,7 +171,7 @@ impl Visit<'_> {
         if !self.admin.config.borrow().admin.four_eyes.contains(&needed) {
             return None;
         }
-        Some(match proposal.filter(|proposal| proposal.action == needed.name()) {
+        Some(match proposal {
             Some(proposal) => {
                 format!("{} has proposed this. If you are another person, the button below does it.", proposal.actor)
             }

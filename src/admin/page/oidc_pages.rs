@@ -11,7 +11,7 @@ use http::header::{HeaderValue, SET_COOKIE};
 use http::{HeaderMap, Response, StatusCode};
 
 use super::pending_sign_ins::SIGN_IN_MAX;
-use super::sign_in_pages::{parse_own_page, set_session_cookie};
+use super::sign_in_pages::{SessionCookie, parse_own_page};
 use super::{FormParams, find_cookie, redirect_to, render_message, render_page};
 use crate::admin::AdminListener;
 use crate::admin::oidc::{self, Person, SignInFault};
@@ -34,15 +34,33 @@ impl AdminListener {
         Some((Arc::clone(config.admin.oidc.as_ref()?), config.trust.clone()))
     }
 
+    /// Does a step of a sign-in that has waited for the issuer. A reload that has changed the configuration meanwhile ends the
+    /// sign-in; one that does so now waits, and ends what the step has opened.
+    fn under_rules<T>(&self, config: &OidcConfig, step: impl FnOnce() -> T) -> Result<T, SignInFault> {
+        let rules = self.current_rules();
+        if rules.1.as_deref() != Some(config) {
+            return Err(SignInFault::Unknown);
+        }
+        Ok(step())
+    }
+
     /// Sends the browser to the issuer.
-    pub(super) async fn begin_oidc_sign_in(&self, query: &FormParams, listener: SocketAddr) -> Response<Body> {
+    pub(super) async fn begin_oidc_sign_in(
+        &self,
+        query: &FormParams,
+        listener: SocketAddr,
+        peer: IpAddr,
+    ) -> Response<Body> {
         let Some((config, trust)) = self.oidc_config() else { return redirect_to("/") };
-        let issuer = match self.oidc.issuer(&config, &trust).await {
-            Ok(issuer) => issuer,
-            Err(fault) => return self.refuse_sign_in(&fault, &config),
-        };
         let next = parse_own_page(query.get("next")).unwrap_or("/");
-        let begun = self.pending_sign_ins.begin(Arc::clone(&config), Arc::clone(&issuer), next);
+        let begun = self.oidc.issuer(&config, &trust).await.and_then(|issuer| {
+            let begin = || self.pending_sign_ins.begin(Arc::clone(&config), Arc::clone(&issuer), next);
+            Ok((self.under_rules(&config, begin)?, issuer))
+        });
+        let (begun, issuer) = match begun {
+            Ok(begun) => begun,
+            Err(fault) => return self.refuse_sign_in(&fault, &config, peer),
+        };
         let mut response = redirect_to(&issuer.sign_in_url(&config, begun.texts()));
         set_browser_cookie(&mut response, &config.url, listener, begun.browser.reveal(), SIGN_IN_MAX.as_secs());
         response
@@ -54,6 +72,7 @@ impl AdminListener {
         query: &FormParams,
         headers: &HeaderMap,
         listener: SocketAddr,
+        session: SessionCookie,
         peer: IpAddr,
     ) -> Response<Body> {
         let Some((config, trust)) = self.oidc_config() else { return redirect_to("/") };
@@ -63,10 +82,14 @@ impl AdminListener {
                 // Not a redirection: browsers leave a `SameSite=Strict` cookie out of a navigation that another site has begun, and
                 // the issuer's page has begun this one.
                 let mut response = render_page(StatusCode::OK, &SignedInPage { name: &person.name, next: &next });
-                set_session_cookie(&mut response, listener, config.url.is_https, &cookie);
+                session.set(&mut response, config.url.is_https, &cookie);
                 response
             }
-            Err(fault) => self.refuse_sign_in(&fault, &config),
+            // Anybody can lead a browser here with a made-up answer, which must not end the sign-in that the browser has begun.
+            Err(fault @ (SignInFault::Unknown | SignInFault::OtherBrowser)) => {
+                return self.refuse_sign_in(&fault, &config, peer);
+            }
+            Err(fault) => self.refuse_sign_in(&fault, &config, peer),
         };
         set_browser_cookie(&mut response, &config.url, listener, "", 0);
         response
@@ -87,14 +110,17 @@ impl AdminListener {
         }
         let redeemed = self.oidc.redeem(config, issuer, query.get("code"), answered.texts(), answered.begun_ago, trust);
         let (person, role) = oidc::read_person(config, &redeemed.await?)?;
-        let cookie = self.sessions.sign_person_in(person.clone(), role, peer);
+        let cookie = self.under_rules(config, || self.sessions.sign_person_in(person.clone(), role, peer))?;
         tracing::info!(actor = person.actor(peer), role = role.name(), "an operator has signed in");
         Ok((person, answered.next, cookie.reveal().to_owned()))
     }
 
-    fn refuse_sign_in(&self, fault: &SignInFault, config: &OidcConfig) -> Response<Body> {
-        tracing::warn!(issuer = &*config.issuer, ?fault, "a sign-in with the issuer was refused");
+    fn refuse_sign_in(&self, fault: &SignInFault, config: &OidcConfig, peer: IpAddr) -> Response<Body> {
         let (status, title, detail) = explain(fault, config);
+        // Nobody needs a token to come here. A flood of made-up answers hides no other reason.
+        if let Some(requests) = self.refused_sign_ins.count(&format!("{peer} {title}")) {
+            tracing::warn!(issuer = &*config.issuer, %peer, requests, ?fault, "a sign-in with the issuer was refused");
+        }
         render_message(status, title, &detail)
     }
 }

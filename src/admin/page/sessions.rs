@@ -23,6 +23,9 @@ pub const LIFETIME: Duration = Duration::from_secs(8 * 60 * 60);
 const IDLE_MAX: Duration = Duration::from_secs(60 * 60);
 /// The maximum number of sessions, more than one instance has operators. The one that was used longest ago ends first.
 const SESSIONS_MAX: usize = 64;
+/// The maximum number of sessions of one person: a desk, a laptop, a phone and one more. Their own one that was used longest ago ends
+/// first, so that nobody ends those of others.
+const SESSIONS_OF_PERSON_MAX: usize = 4;
 /// A text that nobody can guess. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SessionSecret(String);
@@ -125,9 +128,17 @@ impl Sessions {
         let session = Session { id: digest(cookie.0.as_bytes()), peer, visitor, begun: now, used: now };
         let mut open = self.open.lock();
         open.retain(|session| !session.is_over());
-        if open.len() >= SESSIONS_MAX
-            && let Some(oldest) = (0..open.len()).min_by_key(|at| open[*at].used)
-        {
+        let is_own = |other: &Session| {
+            let persons = other.visitor.person.as_ref().zip(session.visitor.person.as_ref());
+            persons.is_some_and(|(other, own)| other.is_same(own))
+        };
+        let own: Vec<_> = (0..open.len()).filter(|at| is_own(&open[*at])).collect();
+        let ending = match own.len() >= SESSIONS_OF_PERSON_MAX {
+            true => own,
+            false if open.len() >= SESSIONS_MAX => (0..open.len()).collect(),
+            false => Vec::new(),
+        };
+        if let Some(oldest) = ending.into_iter().min_by_key(|at| open[*at].used) {
             open.swap_remove(oldest);
         }
         open.push(session);
@@ -204,6 +215,25 @@ mod tests {
             .collect();
         assert_eq!(open.iter().filter(|open| **open).count(), SESSIONS_MAX - 1);
         assert!(open[0] && !open[1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_person_with_many_sessions_ends_their_own_ones() {
+        let sessions = Sessions::new();
+        let person =
+            |subject: &str, issuer: &str| Person { subject: subject.into(), issuer: issuer.into(), name: "ann".into() };
+        let is_open = |cookie: &SessionSecret| sessions.find_visitor(cookie.reveal().as_bytes(), HERE, true).is_some();
+        let by_token = sessions.sign_in("ann".into(), Role::Operator, HERE);
+        let others = [("s-bob", "1"), ("s-ann", "2")]
+            .map(|(subject, issuer)| sessions.sign_person_in(person(subject, issuer), Role::Reader, HERE));
+        let mut own = Vec::new();
+        for _ in 0..SESSIONS_MAX {
+            advance(Duration::from_secs(1)).await;
+            own.push(sessions.sign_person_in(person("s-ann", "1"), Role::Reader, HERE));
+        }
+        assert!(is_open(&by_token) && others.iter().all(is_open));
+        let (ended, open) = own.split_at(SESSIONS_MAX - SESSIONS_OF_PERSON_MAX);
+        assert!(!ended.iter().any(is_open) && open.iter().all(is_open));
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl AdminListener {
     pub(super) fn sign_in(
         &self,
         form: &FormParams,
-        listener: SocketAddr,
+        session: SessionCookie,
         is_https: bool,
         peer: IpAddr,
     ) -> Response<Body> {
@@ -88,7 +88,7 @@ impl AdminListener {
         tracing::info!(actor, "an operator has signed in");
         let cookie = self.sessions.sign_in(form.get("name").to_owned(), role, peer);
         let mut response = redirect_to(parse_own_page(form.get("next")).unwrap_or("/"));
-        set_session_cookie(&mut response, listener, is_https, cookie.reveal());
+        session.set(&mut response, is_https, cookie.reveal());
         response
     }
 }
@@ -100,29 +100,39 @@ pub fn slowed_response(wait: Duration) -> Response<Body> {
     response
 }
 
-pub fn sign_out_response(listener: SocketAddr) -> Response<Body> {
+pub fn sign_out_response(session: SessionCookie) -> Response<Body> {
     let mut response = redirect_to("/sign-in");
-    set_cookie(&mut response, listener, "", 0, "");
+    session.write(&mut response, false, "", 0);
     response
 }
 
-/// Returns the name of the session's cookie: two instances on one machine have a cookie each, as browsers send a machine's cookies
-/// to all its ports.
-pub fn cookie_name(listener: SocketAddr) -> String {
-    format!("oncegate-{}", listener.port())
+/// The session's cookie at the address by which a browser has come.
+#[derive(Clone, Copy)]
+pub struct SessionCookie {
+    pub listener: SocketAddr,
+    /// Whether it is the `https://` address of `admin.oidc.url`. There no other host, and no page without TLS, can set the cookie:
+    /// nobody can have a person act in a session that somebody else has opened.
+    pub is_at_url: bool,
 }
 
-/// Sets the session's cookie. It is `Secure` where the browser has come by the `https://` address of `admin.oidc.url`: without a
-/// proxy before it, this listener speaks no TLS.
-pub fn set_session_cookie(response: &mut Response<Body>, listener: SocketAddr, is_https: bool, value: &str) {
-    set_cookie(response, listener, value, LIFETIME.as_secs(), if is_https { "; Secure" } else { "" });
-}
+impl SessionCookie {
+    /// The name. Two instances on one machine have a cookie each, as browsers send a machine's cookies to all its ports.
+    pub fn name(self) -> String {
+        let prefix = if self.is_at_url { "__Host-" } else { "" };
+        format!("{prefix}oncegate-{}", self.listener.port())
+    }
 
-fn set_cookie(response: &mut Response<Body>, listener: SocketAddr, value: &str, seconds: u64, more: &str) {
-    let name = cookie_name(listener);
-    let cookie = format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{more}");
-    let cookie = HeaderValue::from_str(&cookie).expect("the cookie is visible ASCII");
-    response.headers_mut().append(SET_COOKIE, cookie);
+    /// Sets it. It is `Secure` where the browser speaks TLS to a proxy: this listener itself speaks none.
+    pub fn set(self, response: &mut Response<Body>, is_https: bool, value: &str) {
+        self.write(response, is_https, value, LIFETIME.as_secs());
+    }
+
+    fn write(self, response: &mut Response<Body>, is_https: bool, value: &str, seconds: u64) {
+        let (name, secure) = (self.name(), if is_https || self.is_at_url { "; Secure" } else { "" });
+        let cookie = format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}");
+        let cookie = HeaderValue::from_str(&cookie).expect("the cookie is visible ASCII");
+        response.headers_mut().append(SET_COOKIE, cookie);
+    }
 }
 
 /// Returns the page that a visitor wanted before signing in, if it is one of this listener: nobody is sent elsewhere.

@@ -200,6 +200,7 @@ pub fn explain_refusals(codes: impl Iterator<Item = ProblemCode>) -> String {
 
 pub fn explain_refusal(code: ProblemCode) -> &'static str {
     match code {
+        ProblemCode::FourEyes => "two persons are needed for it, who look at each key",
         ProblemCode::KeyChanged => "it has changed since it was looked at",
         ProblemCode::KeyHeld => "an open transaction in the database holds it",
         ProblemCode::NoSuchKey => "it is gone",

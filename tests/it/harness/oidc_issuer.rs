@@ -11,6 +11,7 @@ use jsonwebtoken::{Algorithm, get_current_timestamp};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 use super::issuer::{SigningKey, key_set};
 use super::wire::Wire;
@@ -48,6 +49,8 @@ struct Inner {
     person: Mutex<Value>,
     breach: Mutex<Option<Breach>>,
     codes: Mutex<BTreeMap<String, IssuedCode>>,
+    /// The path whose answers wait, and the number of requests for it that have come.
+    held: watch::Sender<(&'static str, usize)>,
 }
 
 /// The running server.
@@ -63,6 +66,7 @@ impl OidcIssuer {
             person: Mutex::new(json!({})),
             breach: Mutex::default(),
             codes: Mutex::default(),
+            held: watch::Sender::new(("", 0)),
         });
         let issuer = Self(Arc::clone(&inner));
         tokio::spawn(async move {
@@ -76,6 +80,22 @@ impl OidcIssuer {
 
     pub fn url(&self) -> String {
         self.0.url()
+    }
+
+    /// The short text for this issuer and its client in an actor of the audit log.
+    pub fn digest(&self) -> String {
+        let digest = Sha256::digest(format!("{}\n{CLIENT}", self.url()));
+        digest[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Has the answers of this path below the issuer's address wait, or none.
+    pub fn hold(&self, path: &'static str) {
+        self.0.held.send_replace((path, 0));
+    }
+
+    /// Waits until a request waits.
+    pub async fn wait_until_asked(&self) {
+        self.0.held.subscribe().wait_for(|(_, asked)| *asked > 0).await.unwrap();
     }
 
     /// The next person who signs in, by the claims of the token, and the rule that the issuer breaks.
@@ -178,6 +198,12 @@ async fn serve(inner: Arc<Inner>, stream: TcpStream) {
             body.extend(piece);
         }
         let target = head.start.split(' ').nth(1).unwrap();
+        let is_held = |held: &str| !held.is_empty() && target.ends_with(held);
+        inner.held.send_if_modified(|(held, asked)| {
+            *asked += usize::from(is_held(held));
+            is_held(held)
+        });
+        inner.held.subscribe().wait_for(|(held, _)| !is_held(held)).await.unwrap();
         let (status, text, fields) = inner.answer(target, field("authorization").as_deref(), &body);
         let fields: String = fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let answer = format!("HTTP/1.1 {status} X\r\n{fields}Content-Length: {}\r\n\r\n{text}", text.len());

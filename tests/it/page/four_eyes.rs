@@ -3,11 +3,12 @@
 use jsonwebtoken::Algorithm;
 use serde_json::{Value, json};
 
-use super::oidc::{TOKEN, sign_in, world_with};
-use super::{Html, Visitor};
+use super::oidc::{TOKEN, sign_in, usual_lines, world_with};
+use super::{Html, Visitor, hidden};
 use crate::harness::oidc_issuer::OidcIssuer;
 use crate::harness::operator::Operator;
-use crate::harness::{Answer, Store, World, on_both_stores};
+use crate::harness::{Answer, Store, TEST_TIMEOUT, World, eventually, on_both_stores};
+use crate::policies::reload::{RELOADED, reload};
 
 async fn person(world: &World, issuer: &OidcIssuer, name: &str, subject: &str) -> Visitor {
     sign_in(world, issuer, json!({ "sub": subject, "preferred_username": name, "groups": ["payments-ops"] })).await
@@ -17,6 +18,12 @@ async fn request(world: &World, method: &str, path: &str, body: &str) -> (u16, V
     let request = Operator::of(&world.proxy).request(method, path).field("Authorization", &format!("Bearer {TOKEN}"));
     let response = request.json(body).send().await;
     (response.status, serde_json::from_slice(&response.body).unwrap())
+}
+
+/// A proxy whose purges need two persons, with these defaults of its routes.
+async fn four_eyes_world(issuer: &OidcIssuer, defaults: &str) -> World {
+    let lines = format!("{}\nfour_eyes = [\"purge\"]", usual_lines(&issuer.url()));
+    World::with(Store::sqlite(), |setup| setup.store("reap_every = \"1s\"").admin(&lines).defaults(defaults)).await
 }
 
 /// The actions about a key in the audit log, the latest first, each with its actor and its note.
@@ -69,12 +76,14 @@ async fn purge_and_release_take_two_persons(store: Store) {
         }
         // A token names nobody, with or without a claimed name, here or over the API.
         let by_token = Visitor::of(&world);
-        let signed =
-            by_token.submit("/sign-in", &[("name", "sam (signed in as s-bob) at 1.2.3.4"), ("token", TOKEN)]).await;
+        let signed = by_token
+            .submit("/sign-in", &[("name", "sam (signed in as s-bob by 00000000) at 1.2.3.4"), ("token", TOKEN)])
+            .await;
         let cookie = signed.field("set-cookie").unwrap().split(';').next().unwrap().to_owned();
         let by_token = Visitor { cookie: Some(cookie), ..by_token };
-        let refused =
-            by_token.submit(&path, &[("name", "sam (signed in as s-bob) at 1.2.3.4"), ("accept_risk", "true")]).await;
+        let refused = by_token
+            .submit(&path, &[("name", "sam (signed in as s-bob by 00000000) at 1.2.3.4"), ("accept_risk", "true")])
+            .await;
         assert!(refused.status == 409 && refused.html().contains("a token names nobody"), "{}", refused.html());
         let (method, api) = match action {
             "purge" => ("DELETE", format!("/api/v1/keys/{id}")),
@@ -90,7 +99,8 @@ async fn purge_and_release_take_two_persons(store: Store) {
         assert_eq!(confirmed.status, 303, "{}", confirmed.html());
         assert_ne!(states(&world).await, before);
         let entries = audit(&world, &id).await;
-        let (by_ann, by_bob) = ("sam (signed in as s-ann) at 127.0.0.1", "sam (signed in as s-bob) at 127.0.0.1");
+        let by = |subject: &str| format!("sam (signed in as {subject} by {}) at 127.0.0.1", issuer.digest());
+        let (by_ann, by_bob) = (&*by("s-ann"), &*by("s-bob"));
         let did: Vec<_> = entries.iter().map(|(action, actor, _)| (&**action, &**actor)).collect();
         assert_eq!(did, [(action, by_bob), (&*format!("propose {action}"), by_ann)]);
         assert!(entries[0].2.ends_with(&format!("confirms the proposal of {by_ann}; seen")), "{entries:?}");
@@ -121,7 +131,62 @@ async fn a_proposal_ends_when_the_key_changes() {
     let proposed = bob.submit(&purge, &typed).await;
     assert_eq!(proposed.field("location"), Some(&*format!("/keys/{id}?proposed=purge")), "{}", proposed.html());
     assert_eq!(states(&world).await, ["completed"]);
-    // A form that was opened before that is about another key.
     assert_eq!(ann.submit(&purge, &typed).await.status, 303);
+    assert_eq!(states(&world).await, [] as [String; 0]);
+}
+
+#[tokio::test]
+async fn a_proposal_ends_when_the_keys_ttl_ends() {
+    let issuer = OidcIssuer::start(Algorithm::ES256).await;
+    let world = four_eyes_world(&issuer, "ttl = \"5s\"\nafter_ttl = \"refuse\"\nremember = \"1h\"").await;
+    let (ann, bob) = (person(&world, &issuer, "ann", "s-ann").await, person(&world, &issuer, "bob", "s-bob").await);
+    assert_eq!(world.pay("k-1").send().await.status, 201);
+    let purge = format!("/keys/{}/purge", id_of(&world, "k-1").await);
+    assert_eq!(ann.submit(&purge, &[("accept_risk", "true")]).await.status, 303);
+    eventually(TEST_TIMEOUT, async || (states(&world).await == ["expired"]).then_some(())).await;
+    assert!(bob.page(&purge).await.contains("Two persons decide this"));
+    assert_eq!(bob.submit(&purge, &[("accept_risk", "true")]).await.status, 303);
+    assert_eq!(states(&world).await, ["expired"], "it is a new proposal");
+}
+
+#[tokio::test]
+async fn a_form_that_says_that_nothing_changes_changes_nothing() {
+    let issuer = OidcIssuer::start(Algorithm::ES256).await;
+    let world = four_eyes_world(&issuer, "").await;
+    assert_eq!(world.pay("k-1").send().await.status, 201);
+    let (ann, bob) = (person(&world, &issuer, "ann", "s-ann").await, person(&world, &issuer, "bob", "s-bob").await);
+    let purge = format!("/keys/{}/purge", id_of(&world, "k-1").await);
+    let page = bob.page(&purge).await;
+    assert!(page.contains("nothing changes until another person"));
+    let fields = hidden(&page[page.rfind("<form method=\"post\"").unwrap()..]);
+    let mut fields: Vec<_> = fields.iter().map(|(name, value)| (&**name, &**value)).collect();
+    fields.push(("accept_risk", "true"));
+    assert_eq!(ann.submit(&purge, &[("accept_risk", "true")]).await.status, 303);
+    let refused = bob.form(&purge, &fields).send().await;
+    assert!(
+        refused.status == 409 && refused.html().contains("has proposed this since you looked"),
+        "{}",
+        refused.html()
+    );
+    assert_eq!(states(&world).await, ["completed"]);
+    assert_eq!(bob.submit(&purge, &[("accept_risk", "true")]).await.status, 303);
+    assert_eq!(states(&world).await, [] as [String; 0]);
+}
+
+#[tokio::test]
+async fn one_person_is_not_two_after_a_change_of_the_issuer() {
+    let (issuer, next) = (OidcIssuer::start(Algorithm::ES256).await, OidcIssuer::start(Algorithm::ES256).await);
+    let world = four_eyes_world(&issuer, "").await;
+    assert_eq!(world.pay("k-1").send().await.status, 201);
+    let ann = person(&world, &issuer, "ann", "s-ann").await;
+    let purge = format!("/keys/{}/purge", id_of(&world, "k-1").await);
+    assert_eq!(ann.submit(&purge, &[("accept_risk", "true")]).await.status, 303);
+    let text = std::fs::read_to_string(world.proxy.file()).unwrap().replace(&issuer.url(), &next.url());
+    reload(&world, &text, RELOADED, 1).await;
+    let ann = person(&world, &next, "ann", "another-name-of-ann").await;
+    assert_eq!(ann.submit(&purge, &[("accept_risk", "true")]).await.status, 303);
+    assert_eq!(states(&world).await, ["completed"], "it is a new proposal");
+    let bob = person(&world, &next, "bob", "s-bob").await;
+    assert_eq!(bob.submit(&purge, &[("accept_risk", "true")]).await.status, 303);
     assert_eq!(states(&world).await, [] as [String; 0]);
 }

@@ -22,14 +22,31 @@ pub(super) async fn world_with(store: Store, issuer: &str, more: &str, lines: &s
 }
 
 async fn at(store: Store, issuer: &str, url: &str, more: &str, admin: &str) -> World {
-    let lines = format!(
+    World::with(store, |setup| setup.admin(&lines(issuer, url, more)).admin(admin)).await
+}
+
+/// The lines in `[admin]` for the page at this address.
+fn lines(issuer: &str, url: &str, more: &str) -> String {
+    format!(
         "token = {TOKEN:?}\noidc = {{ issuer = {issuer:?}, client_id = {CLIENT:?}, client_secret = {SECRET:?}, url = {url:?}, \
          operate = [\"payments-ops\"], read = [\"support\", \"audit\"]{more} }}"
-    );
-    World::with(store, |setup| setup.admin(&lines).admin(admin)).await
+    )
+}
+
+/// The same for the page at its usual address.
+pub(super) fn usual_lines(issuer: &str) -> String {
+    lines(issuer, HTTPS, "")
 }
 
 const HTTPS: &str = "https://oncegate.ops.example";
+
+/// The beginning of the name of the session's cookie there.
+const SESSION: &str = "__Host-oncegate-";
+
+/// A visitor by the page's own address.
+fn stranger(world: &World) -> Visitor {
+    Visitor { origin: HTTPS.to_owned(), ..Visitor::of(world) }
+}
 
 /// A sign-in that has come back from the issuer's page: the address in the page, and the browser's cookie.
 struct Returned {
@@ -48,7 +65,7 @@ fn pair(cookie: &str) -> String {
 
 /// Follows the browser to the issuer and back.
 async fn go_to_issuer(visitor: &Visitor, next: &str) -> Returned {
-    let begun = visitor.request("GET", &format!("/sign-in/oidc?next={}", escaped(next))).host(HOST).send().await;
+    let begun = visitor.request("GET", &format!("/sign-in/oidc?next={}", escaped(next))).send().await;
     assert_eq!(begun.status, 303, "{}", begun.html());
     let cookie = cookie_of(&begun, "__Host-oncegate-sign-in-").unwrap();
     for part in ["; Secure", "; HttpOnly", "; SameSite=Lax", "; Path=/", "; Max-Age=600"] {
@@ -61,19 +78,17 @@ async fn go_to_issuer(visitor: &Visitor, next: &str) -> Returned {
     Returned { callback, cookie: pair(&cookie) }
 }
 
-const HOST: &str = "oncegate.ops.example";
-
 async fn come_back(visitor: &Visitor, returned: &Returned) -> Response {
-    let request = visitor.request("GET", &returned.callback).host(HOST).field("Cookie", &returned.cookie);
+    let request = visitor.request("GET", &returned.callback).field("Cookie", &returned.cookie);
     request.field("Sec-Fetch-Site", "cross-site").send().await
 }
 
 pub(super) async fn sign_in(world: &World, issuer: &OidcIssuer, person: Value) -> Visitor {
     issuer.sign_in_next(person, None);
-    let stranger = Visitor::of(world);
+    let stranger = stranger(world);
     let signed = come_back(&stranger, &go_to_issuer(&stranger, "/").await).await;
     assert_eq!(signed.status, 200, "{}", signed.html());
-    Visitor { cookie: Some(pair(&cookie_of(&signed, "oncegate-").unwrap())), ..stranger }
+    Visitor { cookie: Some(pair(&cookie_of(&signed, SESSION).unwrap())), ..stranger }
 }
 
 #[tokio::test]
@@ -83,7 +98,7 @@ async fn a_person_signs_in_with_the_role_of_their_groups_and_the_audit_log_names
         let world = world(&issuer.url(), HTTPS, "").await;
         world.upstream.then(crate::harness::Answer::close());
         assert_eq!(world.pay("k-1").send().await.status, 502);
-        let stranger = Visitor::of(&world);
+        let stranger = stranger(&world);
         let page = stranger.page("/sign-in?next=%2Fkeys").await;
         assert!(page.contains(&format!("href=\"{HTTPS}/sign-in/oidc?next=/keys\"")), "{page}");
         issuer.sign_in_next(json!({ "groups": ["x", "payments-ops"], "preferred_username": "ann <b>" }), None);
@@ -91,11 +106,19 @@ async fn a_person_signs_in_with_the_role_of_their_groups_and_the_audit_log_names
         let text = signed.html();
         assert!(signed.status == 200 && text.contains("Signed in as ann &#60;b&#62;"), "{text}");
         assert!(text.contains("http-equiv=\"refresh\" content=\"0;url=/keys?state=unknown\""), "{text}");
-        let session = cookie_of(&signed, "oncegate-").unwrap();
+        let session = cookie_of(&signed, SESSION).unwrap();
         for part in ["; Secure", "; HttpOnly", "; SameSite=Strict", "; Max-Age=28800"] {
             assert!(session.contains(part), "{session}");
         }
         let ann = Visitor { cookie: Some(pair(&session)), ..stranger };
+        // Another host can set the cookie without the prefix, and another address has no TLS.
+        let without_prefix = pair(&session).strip_prefix("__Host-").map(str::to_owned);
+        for other in [
+            Visitor { cookie: without_prefix, ..ann.clone() },
+            Visitor { cookie: ann.cookie.clone(), ..Visitor::of(&world) },
+        ] {
+            assert_eq!(other.get("/").await.status, 303, "{other:?}");
+        }
         let keys = ann.page("/keys?state=unknown").await;
         let id = keys.split("href=\"/keys/").nth(1).unwrap().split('"').next().unwrap().to_owned();
         let form = ann.page(&format!("/keys/{id}/purge")).await;
@@ -107,7 +130,8 @@ async fn a_person_signs_in_with_the_role_of_their_groups_and_the_audit_log_names
         let audit =
             Operator::of(&world.proxy).request("GET", "/api/v1/audit").field("Authorization", &bearer).send().await;
         let audit: Value = serde_json::from_slice(&audit.body).unwrap();
-        assert_eq!(audit["entries"][0]["actor"], "ann <b> (signed in as subject-7) at 127.0.0.1", "{audit}");
+        let named = format!("ann <b> (signed in as subject-7 by {}) at 127.0.0.1", issuer.digest());
+        assert_eq!(audit["entries"][0]["actor"], named, "{audit}");
         // The other role looks, and the token's way in stays.
         let reader = sign_in(&world, &issuer, json!({ "groups": "audit", "email": "bob@ops.example" })).await;
         assert!(reader.page("/").await.contains("Sign out bob@ops.example"));
@@ -145,10 +169,10 @@ async fn an_answer_that_breaks_a_rule_signs_nobody_in_and_its_page_says_why() {
         (|answers| answers.claims["realm_access"] = json!({}), 403, "has no claim `realm_access.roles`"),
         (|answers| answers.claims["realm_access"] = json!(["support"]), 403, "has no claim `realm_access.roles`"),
     ];
-    let visitor = Visitor::of(&world);
+    let visitor = stranger(&world);
     let refused = async |response: Response, status: u16, why: &str| {
         assert!(response.status == status && response.html().contains(why), "{why}: {}", response.html());
-        assert_eq!(cookie_of(&response, "oncegate-"), None, "{why}");
+        assert_eq!(cookie_of(&response, SESSION), None, "{why}");
     };
     for (breach, status, why) in cases {
         issuer.sign_in_next(person.clone(), Some(breach));
@@ -168,7 +192,9 @@ async fn an_answer_that_breaks_a_rule_signs_nobody_in_and_its_page_says_why() {
         (callback("/sign-in/oidc/callback?code=code-1&state=x", &returned.cookie), "is not known here"),
         (callback("/sign-in/oidc/callback", &returned.cookie), "is not known here"),
     ] {
-        refused(come_back(&visitor, &sent).await, 400, why).await;
+        let response = come_back(&visitor, &sent).await;
+        assert_eq!(response.field("set-cookie"), None, "a made-up answer ends no sign-in");
+        refused(response, 400, why).await;
     }
     assert_eq!(come_back(&visitor, &returned).await.status, 200);
     refused(come_back(&visitor, &returned).await, 400, "an answer counts once").await;
@@ -200,7 +226,7 @@ async fn an_issuer_that_is_away_or_describes_another_one_is_named_and_the_token_
 }
 
 #[tokio::test]
-async fn a_reload_that_changes_who_may_sign_in_ends_the_sessions() {
+async fn a_reload_that_changes_who_may_sign_in_ends_the_sessions_and_the_sign_ins() {
     let issuer = OidcIssuer::start(Algorithm::ES256).await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("secret");
@@ -217,5 +243,30 @@ async fn a_reload_that_changes_who_may_sign_in_ends_the_sessions() {
     std::fs::write(&file, "another secret").unwrap();
     world.proxy.wait_for_log("the configuration was reloaded").await;
     assert_eq!(ann.get("/").await.status, 303, "the session has ended");
+    // So does a sign-in that waits for the issuer meanwhile, on its way there and back.
+    let visitor = stranger(&world);
+    for (at, secret, held) in [(2, SECRET, "/.well-known/openid-configuration"), (3, "another secret", "/keys")] {
+        let returned = match held {
+            "/keys" => Some(go_to_issuer(&visitor, "/").await),
+            _ => None,
+        };
+        issuer.hold(held);
+        let waiting = async {
+            match &returned {
+                Some(returned) => come_back(&visitor, returned).await,
+                None => visitor.get("/sign-in/oidc").await,
+            }
+        };
+        let reload = async {
+            issuer.wait_until_asked().await;
+            std::fs::write(&file, secret).unwrap();
+            world.proxy.wait_for_logs("the configuration was reloaded", at).await;
+            // Whoever comes next has the sessions ended.
+            assert_eq!(ann.get("/").await.status, 303);
+            issuer.hold("");
+        };
+        let (refused, ()) = tokio::join!(waiting, reload);
+        assert!(refused.status == 400 && refused.html().contains("is not known here"), "{held}: {}", refused.html());
+    }
     assert!(!world.proxy.output().contains("which takes effect with a restart"));
 }

@@ -1,4 +1,5 @@
--- propose: writes an operator's proposal about a key that is still as it was seen into the audit log. The key does not change.
+-- propose: writes an operator's proposal about a key that is still as it was seen into the audit log. The key does not change, and
+-- its row is locked until the commit: another change of it comes before the proposal's entry, or after it.
 create function oncegate.propose(
   _id bytea, _token bytea, _seen_state text, _service text, _actor text, _action text, _note text, out done boolean,
   out queued boolean, out purges bigint
@@ -12,7 +13,8 @@ begin
    where k.id = _id
      and k.service = _service
      and k.token = _token
-     and k.state = _seen_state;
+     and k.state = _seen_state
+     for no key update;
   done := found;
   queued := false;
 end
