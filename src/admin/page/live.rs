@@ -44,7 +44,7 @@ impl LiveView {
             match part.split_once('=') {
                 Some((PARAMETER, seconds)) => until = seconds.parse().ok().map(Duration::from_secs),
                 // A notice is about one change, and is not repeated.
-                Some(("done" | "behind" | "requeued", _)) => {}
+                Some(("done" | "behind" | "proposed" | "requeued", _)) => {}
                 _ => rest.push(part),
             }
         }

@@ -28,8 +28,8 @@ async fn at(store: Store, issuer: &str, url: &str, more: &str, admin: &str) -> W
 /// The lines in `[admin]` for the page at this address.
 fn lines(issuer: &str, url: &str, more: &str) -> String {
     format!(
-        "token = {TOKEN:?}\noidc = {{ issuer = {issuer:?}, client_id = {CLIENT:?}, client_secret = {SECRET:?}, url = {url:?}, \
-         operate = [\"payments-ops\"], read = [\"support\", \"audit\"]{more} }}"
+        "token = {TOKEN:?}\noidc.issuer = {issuer:?}\noidc.client_id = {CLIENT:?}\noidc.client_secret = {SECRET:?}\n\
+         oidc.url = {url:?}\noidc.operate = [\"payments-ops\"]\noidc.read = [\"support\", \"audit\"]\n{more}"
     )
 }
 
@@ -145,7 +145,7 @@ async fn a_person_signs_in_with_the_role_of_their_groups_and_the_audit_log_names
 #[tokio::test]
 async fn an_answer_that_breaks_a_rule_signs_nobody_in_and_its_page_says_why() {
     let issuer = OidcIssuer::start(Algorithm::ES256).await;
-    let world = world(&issuer.url(), HTTPS, ", roles_claim = \"realm_access.roles\"").await;
+    let world = world(&issuer.url(), HTTPS, "oidc.roles_claim = \"realm_access.roles\"").await;
     let person = json!({ "realm_access": { "roles": ["support"] }, "preferred_username": "ann" });
     let cases: [(Breach, u16, &str); 16] = [
         (|answers| answers.error = Some("access_denied"), 403, "has refused the sign-in: access_denied"),
