@@ -17,6 +17,10 @@ use crate::service::Service;
 /// The default of `max_connections`.
 const CONNECTIONS_MAX: usize = 10;
 
+/// The connections of them that belong to workers. Only the next call of a request that is alone finds out that such a one is dead, so
+/// that each may be open here, and not at the server.
+const WORKERS_OWN: usize = 2;
+
 /// The number of files and sessions that a proxy has open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Open {
@@ -34,9 +38,10 @@ async fn broken_connections_leak_no_files_and_no_sessions() {
     load(&deployment, begun, &mut random, &[]).await;
     let before = at_rest(&deployment).await;
     let faults = [Fault::CutStore, Fault::SilenceStore, Fault::CutService, Fault::SilenceService];
-    load(&deployment, begun, &mut random, &faults).await;
+    // Twice: what leaks each time is more than what is merely not noticed yet.
+    load(&deployment, begun, &mut random, &faults.repeat(2)).await;
     let after = at_rest(&deployment).await;
-    assert!(after.files <= before.files, "{before:?}, and then {after:?}");
+    assert!(after.files <= before.files + WORKERS_OWN, "{before:?}, and then {after:?}");
     assert!((1..=CONNECTIONS_MAX).contains(&after.store), "{before:?}, and then {after:?}");
     deployment.close().await;
 }
