@@ -25,7 +25,7 @@ pub struct RunningStream {
 }
 
 impl RunningStream {
-    /// How far it has come, and the number of its events where it is a stream of events that is kept. Reads through the body.
+    /// The body's progress, and the number of its events where it is a stream of events that is kept. Reads through the body.
     pub fn progress(&self) -> (BodyProgress, Option<usize>) {
         let body = event_stream::is_event_stream(&self.headers).then(|| self.body.kept()).flatten();
         (self.body.progress(), body.map(|body| event_stream::count_events(&body)))

@@ -300,7 +300,7 @@ fn read_topic(section: &Section<'_>) -> Option<KafkaTopic> {
 /// Parses the name of a sink.
 ///
 /// # Errors
-/// What a name is.
+/// Parses the name of a sink: 1 to 63 lower-case letters, digits, `_`, `.` and `-`.
 pub fn parse_sink_name(text: &str) -> Result<Arc<str>, String> {
     let word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_.-".contains(&byte);
     match (1..=63).contains(&text.len()) && text.bytes().all(word) {

@@ -150,7 +150,8 @@ pub fn parse_issuer_url(text: &str) -> ParseResult<(UpstreamTarget, PathAndQuery
     Ok((service, target))
 }
 
-/// Who can change an answer on its way can sign in as anybody, and who can read a cookie has the session.
+/// Requires TLS, or a loopback address: a person between could change an answer and sign in as anybody, or read a cookie and have
+/// the session.
 fn check_transport(service: &UpstreamTarget) -> ParseResult<()> {
     match matches!(service, UpstreamTarget::Https(..)) || service.is_loopback() {
         true => Ok(()),

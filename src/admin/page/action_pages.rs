@@ -82,7 +82,7 @@ struct ChangePage<'a> {
     risk: Option<&'static str>,
     /// Whether the decision is refused without the risk accepted.
     needs_risk: bool,
-    /// What the form does where two persons are needed.
+    /// The effect of the form where two persons are needed.
     four_eyes: Option<String>,
     /// The number of the proposal that the form confirms.
     proposal: Option<i64>,
@@ -165,7 +165,7 @@ impl Visit<'_> {
         render_page(status, &page)
     }
 
-    /// What the form of an action for which two persons are needed does; `None` where one decides.
+    /// Explains the effect of a form where two persons are needed; `None` where one decides.
     fn explain_four_eyes(&self, action: ActionKind, proposal: Option<&KeyProposal>) -> Option<String> {
         let needed = FourEyesAction::of_kind(action)?;
         if !self.admin.config.borrow().admin.four_eyes.contains(&needed) {

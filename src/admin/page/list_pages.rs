@@ -121,7 +121,7 @@ struct KeyPageView<'a> {
     details: &'a KeyDetails,
 }
 
-/// How far a response that streams has come.
+/// The progress of a response that streams.
 struct StreamView {
     bytes: u64,
     /// `None` where it is no stream of events, or too long to be kept.

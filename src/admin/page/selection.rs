@@ -81,7 +81,7 @@ pub fn read_results(query: &FormParams) -> impl Iterator<Item = (&str, Option<Pr
     query.all("key").take(2 * LISTED_MAX).map(result)
 }
 
-/// What happened to one key.
+/// The result for one key.
 struct KeyResult {
     /// The first digits of its id.
     id: String,

@@ -18,6 +18,15 @@ async fn page_with(visitor: &Visitor, path: &str, words: &[&str]) -> String {
     eventually(TEST_TIMEOUT, shown).await
 }
 
+/// A sink whose events are dead as soon as the receiver has refused them.
+pub(super) fn impatient_sink(receiver: &Upstream) -> String {
+    format!(
+        "name = \"bus\"\nroutes = [\"pay\"]\nurl = \"http://{}/hook\"\nsecret = \"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\"\n\
+         give_up_after = \"1ms\"",
+        receiver.address
+    )
+}
+
 #[tokio::test]
 async fn a_key_that_streams_shows_how_far_its_response_is() {
     let world = World::guarding(Store::sqlite(), "").await;
@@ -42,11 +51,7 @@ async fn a_key_that_streams_shows_how_far_its_response_is() {
 async fn a_consumers_messages_and_a_sinks_events_are_shown_with_what_to_do() {
     let Some(broker) = rabbitmq::shared().await else { return };
     let (queue, receiver) = (broker.queue().await, Upstream::start().await);
-    let sink = format!(
-        "name = \"bus\"\nroutes = [\"pay\"]\nurl = \"http://{}/hook\"\nsecret = \"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\"\n\
-         give_up_after = \"1ms\"",
-        receiver.address
-    );
+    let sink = impatient_sink(&receiver);
     let setup = |setup: crate::harness::Setup| {
         setup.route(&route("")).consumer(&consumer(&broker.url(), &queue, "")).events(&sink)
     };

@@ -53,7 +53,7 @@ struct SharedBody {
     moved: Notify,
 }
 
-/// How far a body has come.
+/// The progress of a body.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyProgress {
     /// The bytes that have come.
@@ -227,7 +227,7 @@ impl Drop for StreamWriter {
 }
 
 impl StreamSource {
-    /// How far it has come.
+    /// The body's progress.
     pub fn progress(&self) -> BodyProgress {
         self.0.state.lock().progress
     }
