@@ -175,15 +175,23 @@ enum CommandError {
 impl CommandError {
     fn code(&self) -> u8 {
         match self {
-            // What the supervisor hands over does not fit the configuration: another try finds the same.
-            Self::Config(_) | Self::Failure(StartError::HandedSocket(_)) => CONFIG,
-            Self::Failure(StartError::Store(..) | StartError::Lease(_) | StartError::Salt(_)) | Self::Store(..) => {
-                UNAVAILABLE
-            }
-            Self::Unreachable(_) => UNAVAILABLE,
-            Self::Failure(StartError::StoreFailed) => IO_ERROR,
+            Self::Config(_) => CONFIG,
+            Self::Store(..) | Self::Unreachable(_) => UNAVAILABLE,
+            // A supervisor chooses by the code whether it tries again, so each new failure has to be given one.
+            Self::Failure(failure) => match failure {
+                // What the supervisor hands over does not fit the configuration: another try finds the same.
+                StartError::HandedSocket(_) => CONFIG,
+                StartError::Store(..) | StartError::Events(_) | StartError::Lease(_) | StartError::Salt(_) => {
+                    UNAVAILABLE
+                }
+                StartError::StoreFailed => IO_ERROR,
+                StartError::Listen(..)
+                | StartError::Machine(_)
+                | StartError::AdminToken(_)
+                | StartError::HandOver(_) => FAILED,
+            },
             Self::Usage(_) => USAGE,
-            Self::Failure(_) | Self::Other(_) => FAILED,
+            Self::Other(_) => FAILED,
         }
     }
 
@@ -269,4 +277,25 @@ fn block_on<T>(work: impl Future<Output = Result<T, CommandError>>) -> Result<T,
 
 fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use oncegate_store::{StoreError, salts::OpenSaltError};
+
+    use super::*;
+
+    #[test]
+    fn a_store_that_is_away_has_one_exit_code_at_whatever_step_of_the_start_it_leaves() {
+        let away = OpenError::Away("it is away".into());
+        for failure in [
+            StartError::Store(StoreLocation::Memory, away),
+            StartError::Salt(OpenSaltError::Store(StoreError::TimedOut)),
+            StartError::Events(StoreError::TimedOut),
+            StartError::Lease(StoreError::TimedOut),
+        ] {
+            let step = format!("{failure:?}");
+            assert_eq!(CommandError::Failure(failure).code(), UNAVAILABLE, "{step}");
+        }
+    }
 }
