@@ -116,7 +116,7 @@ soak: ## Proxies killed at random on both stores, one minute each, and under 10,
 	ONCEGATE_QUEUE_REQUESTS=$${ONCEGATE_QUEUE_REQUESTS:-10000} \
 	    cargo test --locked --test it -- accepted_requests_killed_at_random --nocapture
 
-torture: ## All faults at random on each store and under Patroni, two minutes each, then a table and a picture; ONCEGATE_TORTURE_SECONDS=1800; TORTURE=on_sqlite
+torture: ## All faults at random on each store, under Patroni and on Citus, two minutes each, then a table and a picture; ONCEGATE_TORTURE_SECONDS=1800; TORTURE=on_sqlite
 	scripts/need postgresql
 	@scripts/need patroni python3-etcd etcd-server haproxy || echo "the run under Patroni will fail" >&2
 	@scripts/need rabbitmq-server || echo "the runs have no messages" >&2

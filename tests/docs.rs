@@ -202,9 +202,13 @@ fn every_command_in_the_documents_is_accepted() {
                 word => here(word, folder.path()),
             };
         }
-        let takes_file = !["schema", "completions", "man", "demo", "probe", "conform"].contains(&&*command[0]);
+        let takes_file = !["schema", "completions", "man", "demo", "probe", "conform", "init"].contains(&&*command[0]);
         if takes_file && !command.iter().any(|word| word == "-c" || word == "--config") {
             command.extend(["-c", "oncegate.toml"].map(str::to_owned));
+        }
+        if command[0] == "init" {
+            // It never changes a file that exists.
+            command.extend(["-o", "first.toml"].map(str::to_owned));
         }
         let ended = oncegate(&command, folder.path());
         let output = String::from_utf8(ended.stderr).unwrap();
@@ -212,7 +216,7 @@ fn every_command_in_the_documents_is_accepted() {
         let is_understood = matches!(ended.status.code(), Some(0 | 1 | 69));
         assert!(is_understood && !output.contains("panicked"), "{place}: {command:?}: {output}");
     }
-    for command in ["check", "conform", "drain", "explain", "keys", "migrate", "probe", "reconcile", "run"] {
+    for command in ["check", "conform", "drain", "explain", "init", "keys", "migrate", "probe", "reconcile", "run"] {
         assert!(seen.contains(command), "no document shows `oncegate {command}`");
     }
 }

@@ -11,6 +11,7 @@ use tokio::task::block_in_place;
 use tokio::time::sleep;
 
 use crate::checker::Policy;
+use crate::harness::citus::CitusCluster;
 use crate::harness::operator::Operator;
 use crate::harness::patroni::{PatroniCluster, Replication, STEP_MAX};
 use crate::harness::postgres::{Cluster, TestDatabase};
@@ -40,6 +41,8 @@ pub enum StoreKind {
     /// Three servers under Patroni with synchronous replication. The last proxy is behind HAProxy; the others have all hosts in
     /// their URLs.
     Patroni,
+    /// A coordinator and two workers, which share the keys.
+    Citus,
 }
 
 impl StoreKind {
@@ -48,6 +51,7 @@ impl StoreKind {
             Self::Sqlite => "SQLite",
             Self::Postgres | Self::OwnPostgres => "PostgreSQL",
             Self::Patroni => "Patroni",
+            Self::Citus => "Citus",
         }
     }
 }
@@ -60,6 +64,8 @@ pub struct Deployment {
     pub cluster: Option<Mutex<Cluster>>,
     /// The cluster under Patroni, if the run has one.
     pub patroni: Option<Mutex<PatroniCluster>>,
+    /// The Citus cluster, if the run has one.
+    pub citus: Option<Mutex<CitusCluster>>,
     pub store: Store,
     /// The attempts that killed proxies had logged as unknown.
     unknown: Mutex<UnknownAttempts>,
@@ -85,7 +91,7 @@ impl Deployment {
     ) -> Self {
         let cluster =
             (on == StoreKind::OwnPostgres).then(|| block_in_place(|| Cluster::start("-c max_connections=48")));
-        let mut patroni = None;
+        let (mut patroni, mut citus) = (None, None);
         let (store, all_hosts) = match (on, &cluster) {
             (StoreKind::Sqlite, _) => (Store::sqlite(), None),
             (StoreKind::Patroni, _) => {
@@ -93,21 +99,26 @@ impl Deployment {
                 let [all_hosts, url] = cluster.create_database().await;
                 (Store::Postgres(TestDatabase { url, name: "oncegate".to_owned() }), Some(all_hosts))
             }
+            (StoreKind::Citus, _) => {
+                let cluster = citus.insert(CitusCluster::start().await);
+                let TestDatabase { url, name } = &cluster.database;
+                (Store::Postgres(TestDatabase { url: url.clone(), name: name.clone() }), None)
+            }
             (_, Some(cluster)) => (Store::Postgres(cluster.empty_database().await), None),
             (_, None) => (Store::postgres().await, None),
         };
         let mut slots = Vec::new();
         for number in 0..proxies {
             let url = all_hosts.clone().filter(|_| number + 1 < proxies).unwrap_or_else(|| store.url());
-            slots.push(ProxySlot::take(&url, policy, routes, queue, service).await);
+            slots.push(ProxySlot::take(&url, on, policy, routes, queue, service).await);
         }
         let mut addresses = Vec::new();
         for slot in &slots {
             addresses.push(slot.proxy.lock().await.listen);
         }
         let addresses = Arc::new(RwLock::new(addresses));
-        let (cluster, patroni) = (cluster.map(Mutex::new), patroni.map(Mutex::new));
-        Self { slots, addresses, cluster, patroni, store, unknown: Mutex::default() }
+        let (cluster, patroni, citus) = (cluster.map(Mutex::new), patroni.map(Mutex::new), citus.map(Mutex::new));
+        Self { slots, addresses, cluster, patroni, citus, store, unknown: Mutex::default() }
     }
 
     /// Kills a proxy as a power cut does, and starts the next one as soon as the store accepts it.
@@ -167,6 +178,7 @@ impl Deployment {
 impl ProxySlot {
     async fn take(
         store_url: &str,
+        on: StoreKind,
         policy: Policy,
         routes: &[TargetRoute],
         queue: Option<&MessageQueue>,
@@ -204,7 +216,11 @@ impl ProxySlot {
         let url = format!("http://{}/events", to_service.address);
         let events = format!("name = \"bus\"\nroutes = {names:?}\nurl = {url:?}");
         let setup = routes.iter().fold(setup.top(SECRET), |setup, target| setup.route(&route_lines(*target)));
-        let setup = setup.events(&events);
+        // A cluster distributes its keys, and can then have no events.
+        let setup = match on {
+            StoreKind::Citus => setup.store("distribute = true\nmax_connections = 24"),
+            _ => setup.events(&events),
+        };
         let setup = queue.map(MessageQueue::consumer_lines).iter().fold(setup, |setup, lines| setup.consumer(lines));
         let proxy = Mutex::new(setup.start().await);
         Self { setup, proxy, to_store: Mutex::new(to_store), to_service: Mutex::new(to_service) }

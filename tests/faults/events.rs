@@ -7,7 +7,7 @@ use crate::service::KeyEvent;
 
 /// Returns what is wrong with the events that were received, in the order in which they came. No proxy runs any more.
 pub async fn find_breaches(received: &[KeyEvent], store: &Store) -> Vec<String> {
-    let mut breaches = Vec::new();
+    let mut breaches: Vec<_> = received.is_empty().then(|| "no event was received".to_owned()).into_iter().collect();
     let (mut last, mut seen) = (BTreeMap::<&str, &KeyEvent>::new(), BTreeSet::new());
     for event in received {
         if seen.insert((&event.record, event.sequence))

@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep};
 use tokio_postgres::NoTls;
 
 use crate::deployment::Deployment;
+use crate::harness::citus::CitusNode;
 use crate::harness::failover::FailoverEvent;
 use crate::harness::patroni::{Replication, STEP_MAX};
 use crate::harness::relay::Relay;
@@ -29,6 +30,8 @@ pub enum Fault {
     ExhaustStore,
     /// The primary under Patroni ends or is replaced. The fault lasts until the cluster is whole again.
     Failover(FailoverEvent),
+    /// A node of the Citus cluster is killed with signal 9, and started again.
+    KilledNode,
     /// The standbys under Patroni do not reach the primary.
     CutReplication,
     /// The network link between a proxy and PostgreSQL is cut.
@@ -66,7 +69,12 @@ impl Fault {
     pub fn is_of_store(self) -> bool {
         matches!(
             self,
-            Self::CrashStore | Self::FreezeStore | Self::ExhaustStore | Self::Failover(_) | Self::CutReplication
+            Self::CrashStore
+                | Self::FreezeStore
+                | Self::ExhaustStore
+                | Self::Failover(_)
+                | Self::CutReplication
+                | Self::KilledNode
         )
     }
 
@@ -103,6 +111,13 @@ impl Fault {
                 cluster.wait_until_whole(Replication::Synchronous).await;
                 event.strike(&cluster).await;
                 cluster.wait_until_whole(Replication::Synchronous).await;
+            }
+            Self::KilledNode => {
+                let cluster = deployment.citus.as_ref().unwrap().lock().await;
+                let node = *random.one_of(&CitusNode::ALL);
+                cluster.kill9(node);
+                sleep(random.millis(0, 3_000)).await;
+                cluster.restart(node).await;
             }
             Self::CutReplication => {
                 let cluster = deployment.patroni.as_ref().unwrap().lock().await;

@@ -6,7 +6,9 @@ use crate::checker::Policy;
 use crate::deployment::{LEASE, StoreKind, UPSTREAM_TIMEOUT};
 use crate::fault::Fault;
 use crate::fault_run::{FaultPlan, Quota};
+use crate::harness::citus::CitusCluster;
 use crate::harness::failover::FailoverEvent;
+use crate::harness::skip;
 use crate::history::TargetRoute;
 
 /// The setting of `reconcile.after`.
@@ -101,6 +103,21 @@ async fn all_faults_combined_under_patroni_execute_nothing_twice_and_lose_nothin
         .with_quota(Fault::CutReplication, Quota::per_ten_minutes(3))
         .with_quota(Fault::CutStore, Quota::per_ten_minutes(20))
         .with_quota(Fault::SilenceStore, Quota::per_ten_minutes(20))
+        .run()
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "it takes minutes, and needs the extension citus: make torture"]
+async fn all_faults_combined_on_citus_execute_nothing_twice_and_lose_nothing() {
+    if !CitusCluster::is_installed() {
+        return skip("this machine's PostgreSQL lacks the extension citus");
+    }
+    torture(FaultPlan::new(StoreKind::Citus, 60), 30)
+        .with_quota(Fault::KilledNode, Quota::per_ten_minutes(12))
+        .with_quota(Fault::CutStore, Quota::per_ten_minutes(20))
+        .with_quota(Fault::SilenceStore, Quota::per_ten_minutes(20))
+        .with_quota(Fault::DelayStore, Quota::per_ten_minutes(10))
         .run()
         .await;
 }

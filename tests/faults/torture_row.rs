@@ -9,7 +9,7 @@ use crate::run_stamp::RunStamp;
 use crate::torture_results::{BrokenKeys, TortureResult};
 
 /// The faults that end or replace the database's server.
-const CRASHES: [&str; 4] = ["CrashStore", "Switchover", "KilledServer", "CutNode"];
+const CRASHES: [&str; 5] = ["CrashStore", "Switchover", "KilledServer", "CutNode", "KilledNode"];
 
 /// Returns the figures of a run; `duration` is the time under faults.
 pub fn measure(store: &str, seed: u64, duration: Duration, history: &History, breaches: &[Breach]) -> TortureResult {

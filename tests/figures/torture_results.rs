@@ -10,7 +10,7 @@ use crate::bar_chart::{Bar, BarChart, BarGroup, thousands};
 use crate::run_stamp::RunStamp;
 
 /// The stores, in the order of the table.
-const STORES: [&str; 3] = ["SQLite", "PostgreSQL", "Patroni"];
+const STORES: [&str; 4] = ["SQLite", "PostgreSQL", "Patroni", "Citus"];
 
 /// The figures of a run on one store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
