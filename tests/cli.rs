@@ -399,8 +399,12 @@ fn a_start_logs_the_file_that_was_read_and_the_whole_path_of_the_embedded_store(
     let flags = ["--upstream", "http://127.0.0.1:9", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
     let empty = Folder::with(&[]);
     let elsewhere = empty.path("").canonicalize().unwrap();
+    let file = here.join("oncegate.toml").display().to_string();
+    let (with_file, with_flag) = (["run", "-c", &file], ["run", "-c", &file, "--store", "sqlite:flag.db"]);
     for (folder, arguments, file, store) in [
-        (&folder, &["run"][..], here.join("oncegate.toml").display().to_string(), here.join("keys.db")),
+        (&folder, &["run"][..], file.clone(), here.join("keys.db")),
+        (&empty, &with_file[..], file.clone(), here.join("keys.db")),
+        (&empty, &with_flag[..], file.clone(), elsewhere.join("flag.db")),
         (&empty, &[&["run"], &flags[..]].concat(), "no file: defaults".to_owned(), elsewhere.join("oncegate.db")),
     ] {
         let mut command = oncegate(arguments);

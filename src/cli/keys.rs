@@ -38,7 +38,7 @@ pub(super) struct KeysArguments {
 
 #[derive(Subcommand)]
 enum KeysCommand {
-    /// Lists keys: unknown and dead ones the oldest first, all others in the order of their ids
+    /// Lists keys: with --state unknown or dead, the oldest first; else in the order of their ids
     List(ListArguments),
     /// Shows all about a key but the content of its response
     Show(ShowArguments),

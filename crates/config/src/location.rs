@@ -14,7 +14,7 @@ pub enum StoreLocation {
     Memory,
     /// A PostgreSQL server.
     Postgres(Box<PostgresUrl>),
-    /// A file, relative to the working directory.
+    /// A file.
     Sqlite(PathBuf),
 }
 

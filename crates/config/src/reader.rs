@@ -9,7 +9,7 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
@@ -174,6 +174,13 @@ impl<'a> ConfigReader<'a> {
     /// The authorities of the system, if they were read.
     pub fn read_authorities(&self) -> Option<&Authorities> {
         self.authorities.get()
+    }
+
+    /// The path that a text names. A relative one in the file belongs to the file's folder, so that a start from another
+    /// working directory finds the same place; one of a flag, a variable or a default belongs to the working directory.
+    pub fn locate(&self, text: &Text, path: PathBuf) -> PathBuf {
+        let folder = self.file.filter(|_| text.is_interpolated && text.position.is_written());
+        folder.and_then(|file| Path::new(file).parent()).map_or(path.clone(), |folder| folder.join(path))
     }
 
     /// Reads a file and remembers its version.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::options::options;
+use super::problem::ParseResult;
 use super::reader::{Section, Text};
 use super::{StoreLocation, postgres_client_tls};
 use oncegate_domain::fingerprint::Secrets;
@@ -87,9 +88,17 @@ fn read_url(section: &Section<'_>) -> StoreLocation {
     StoreLocation::Memory
 }
 
+/// Reads the place that the store's URL names.
+pub(super) fn locate(section: &Section<'_>, text: &Text) -> ParseResult<StoreLocation> {
+    Ok(match StoreLocation::parse(&text.value)? {
+        StoreLocation::Sqlite(path) => StoreLocation::Sqlite(section.reader().locate(text, path)),
+        other => other,
+    })
+}
+
 /// Reads the store's URL as far as the start does before it connects, its files included.
 fn read_location(section: &Section<'_>, text: &Text) -> Result<StoreLocation, String> {
-    let url = match StoreLocation::parse(&text.value)? {
+    let url = match locate(section, text)? {
         StoreLocation::Postgres(url) => url,
         other => return Ok(other),
     };

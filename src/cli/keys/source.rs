@@ -101,7 +101,8 @@ impl KeyAdminSource {
             }
             Self::Instance(instance) => {
                 if !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-                    return Err(CommandError::Usage(format!("`ID` {id:?} is not an id: ids are hexadecimal digits")));
+                    let remedy = "ids are hexadecimal digits, and `oncegate keys list --key KEY` shows that of a key";
+                    return Err(CommandError::Usage(format!("`ID` {id:?} is not an id: {remedy}")));
                 }
                 let (method, path) = admin::endpoint_of(method, id);
                 let mut request = Request::builder().method(method).uri(format!("{path}?{query}"));
