@@ -4,7 +4,6 @@
 //! deletes an event only after the receiver has taken it. Of each key, an event is published after those before it; one that is
 //! dead holds nothing back.
 
-use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +18,9 @@ use tokio_util::task::TaskTracker;
 use crate::instance::Instance;
 use crate::instance::event_states::EventSinkState;
 use message::EventMessage;
-use oncegate_config::{Config, EventSink, Word};
+use oncegate_config::{Config, EventSink};
 use oncegate_machine::jitter::jittered;
-use oncegate_store::{
-    ClaimEventsParams, EndEventsParams, EventRoute, EventSinkParams, KeyEvent, PostponedEvent,
-    ReplaceEventRoutesParams, Store, StoreError,
-};
+use oncegate_store::{ClaimEventsParams, EndEventsParams, EventSinkParams, KeyEvent, PostponedEvent, StoreError};
 use oncegate_telemetry::logs::error_causes;
 use oncegate_trust::tls::Trust;
 use receiver::{EventReceiver, PublishFailure};
@@ -56,25 +52,6 @@ const TRIES_MIN: u32 = 3;
 
 /// The longest pause of an event that its receiver refuses while it takes others.
 const REFUSED_PAUSE_CAP: Duration = Duration::from_secs(300);
-
-/// Tells the store which routes have events: those of all these configurations, of which the last one counts. From then on each
-/// settlement of their keys writes them.
-///
-/// # Errors
-/// The store's.
-pub async fn store_routes(store: &Store, configs: &[&Config]) -> Result<(), StoreError> {
-    let mut routes = BTreeMap::new();
-    for sink in configs.iter().flat_map(|config| &config.events) {
-        for route in &sink.routes {
-            let types = sink.types.iter().map(|kind| kind.word()).collect();
-            let (route, name) = (Arc::clone(route), Arc::clone(&sink.name));
-            let told = EventRoute { route: Arc::clone(&route), sink: Arc::clone(&name), types, body: sink.body };
-            routes.insert((route, name), told);
-        }
-    }
-    let service = configs.last().map(|config| Arc::clone(&config.service)).unwrap_or_default();
-    store.replace_event_routes(ReplaceEventRoutesParams { service, routes: routes.into_values().collect() }).await
-}
 
 /// A running publisher, and the token that stops it.
 struct RunningPublisher {

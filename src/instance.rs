@@ -34,6 +34,7 @@ use wait_groups::WaitGroups;
 
 pub mod boot_time;
 pub mod consumer_states;
+pub mod event_routes;
 pub mod event_states;
 pub mod in_flight;
 pub mod instance_salt;

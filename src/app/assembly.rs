@@ -9,9 +9,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::StartError;
-use crate::events;
 use crate::gate::Gate;
 use crate::instance::boot_time::BootInstant;
+use crate::instance::event_routes;
 use crate::instance::instance_salt::InstanceSalt;
 use crate::instance::key_limits::NewKeyLimits;
 use crate::instance::last_seen::LastSeenRecords;
@@ -116,7 +116,7 @@ pub async fn join(instance: &Instance, live: &Config) -> Result<Option<SharedCac
     let Instance { config, store, instance_lease, store_clock, observability, .. } = instance;
     let salt = salts::open(store, &config.service, &config.secrets, None).await.map_err(StartError::Salt)?;
     // Before the first attempt: its settlement must have its events.
-    events::store_routes(store, &[live]).await.map_err(StartError::Events)?;
+    event_routes::store_routes(store, &[live]).await.map_err(StartError::Events)?;
     let begun = BootInstant::now();
     let (service, expiry) = (Arc::clone(&config.service), config.store.lease.expiry);
     let renewal =

@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::key_changes::{KeyChanges, LookupChange, compare_routes};
 use super::keyed_route::{KeyedRoute, keyed_routes};
-use crate::events;
 use crate::instance::Instance;
+use crate::instance::event_routes;
 use crate::instance::metrics::Metrics;
 use oncegate_config::{
     self as config, AdminConfig, Config, ConfigProblems, Consumer, SourceFiles, StoreConfig, StoreLocation,
@@ -164,7 +164,7 @@ async fn apply_reload(
     // Before a request meets the new routes: its settlement must have its events. The running ones go on until then.
     if instance.joined.is_cancelled()
         && (!running.events.is_empty() || !new.events.is_empty())
-        && let Err(error) = events::store_routes(&instance.store, &[&running, &new]).await
+        && let Err(error) = event_routes::store_routes(&instance.store, &[&running, &new]).await
     {
         let problem = format!("the store has not taken which routes have events: {error}");
         tracing::error!(%error, "the store has not taken which routes have events; the running configuration stays");

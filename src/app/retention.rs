@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::route_identities;
-use crate::events;
 use crate::instance::Instance;
+use crate::instance::event_routes;
 use oncegate_config::{Config, RouteMode};
 use oncegate_domain::service_report::RouteRetention;
 use oncegate_store::{Store, StoreError, StoreRouteRetentionParams};
@@ -42,7 +42,7 @@ pub(super) async fn publish(store: &Store, config: &Config) -> Result<(), StoreE
 /// The next start compares its routes with those of the last reload.
 async fn write_all(store: &Store, config: &Config) -> Result<(), StoreError> {
     publish(store, config).await?;
-    events::store_routes(store, &[config]).await?;
+    event_routes::store_routes(store, &[config]).await?;
     route_identities::remember(store, config).await.map(drop)
 }
 

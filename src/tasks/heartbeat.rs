@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::{PassResult, Task};
 use crate::instance::boot_time::BootInstant;
 use crate::instance::store_clock::ClockReading;
-use crate::instance::{Instance, clock_limits};
+use crate::instance::{Instance, clock_limits, event_routes};
 use oncegate_config::Config;
 use oncegate_domain::stored_salt::SaltError;
 use oncegate_store::salts::{self, SaltCheck};
@@ -107,7 +107,12 @@ impl Task for Heartbeat {
         if !self.may_go_on(&salt_found) {
             return Ok(PassResult::Idle);
         }
-        store_clock.set_limits(clock_limits(&config.store, &self.live.borrow().routes));
+        let live = Arc::clone(&self.live.borrow());
+        if !instance_lease.may_start() && !live.events.is_empty() {
+            // A failover may have taken back which routes have events, and what starts from here on must have its events.
+            event_routes::store_routes(store, &[&live]).await.inspect_err(missed)?;
+        }
+        store_clock.set_limits(clock_limits(&config.store, &live.routes));
         // Before the lease lets attempts start: what the jump seems to have ended must not be believed.
         let reading = ClockReading { started, ended, store_time: renewed.now };
         if let Some(jump) = store_clock.observe(&reading) {

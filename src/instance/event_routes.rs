@@ -1,0 +1,26 @@
+//! Which routes have events, as the store's triggers read it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use oncegate_config::{Config, Word};
+use oncegate_store::{EventRoute, ReplaceEventRoutesParams, Store, StoreError};
+
+/// Tells the store which routes have events: those of all these configurations, of which the last one counts. From then on each
+/// settlement of their keys writes them.
+///
+/// # Errors
+/// The store's.
+pub async fn store_routes(store: &Store, configs: &[&Config]) -> Result<(), StoreError> {
+    let mut routes = BTreeMap::new();
+    for sink in configs.iter().flat_map(|config| &config.events) {
+        for route in &sink.routes {
+            let types = sink.types.iter().map(|kind| kind.word()).collect();
+            let (route, name) = (Arc::clone(route), Arc::clone(&sink.name));
+            let told = EventRoute { route: Arc::clone(&route), sink: Arc::clone(&name), types, body: sink.body };
+            routes.insert((route, name), told);
+        }
+    }
+    let service = configs.last().map(|config| Arc::clone(&config.service)).unwrap_or_default();
+    store.replace_event_routes(ReplaceEventRoutesParams { service, routes: routes.into_values().collect() }).await
+}
