@@ -28,7 +28,8 @@ async fn cluster() -> &'static (Cluster, TempDir) {
                     std::os::unix::fs::chown(path, Some(uid), Some(gid)).unwrap();
                 }
             }
-            let options = format!("-c hba_file={}", hba.display());
+            // PostgreSQL 13 makes another hash of a password unless it is told.
+            let options = format!("-c hba_file={} -c password_encryption=scram-sha-256", hba.display());
             (tokio::task::spawn_blocking(move || Cluster::start(&options)).await.unwrap(), folder)
         })
         .await
