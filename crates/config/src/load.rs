@@ -159,7 +159,7 @@ impl ConfigText {
 /// The place of the store, where its URL can be read; its problems are reported with the rest of its table.
 fn store_location(top: &Section<'_>) -> Option<StoreLocation> {
     let section = top.table("store");
-    store::locate(&section, &section.text("url")?).ok()
+    store::parse_location(&section, &section.text("url")?).ok()
 }
 
 fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Option<Config> {

@@ -88,8 +88,8 @@ fn read_url(section: &Section<'_>) -> StoreLocation {
     StoreLocation::Memory
 }
 
-/// Reads the place that the store's URL names.
-pub(super) fn locate(section: &Section<'_>, text: &Text) -> ParseResult<StoreLocation> {
+/// Parses the store's URL. A relative path of a file is made whole as [`ConfigReader::locate`] says.
+pub(super) fn parse_location(section: &Section<'_>, text: &Text) -> ParseResult<StoreLocation> {
     Ok(match StoreLocation::parse(&text.value)? {
         StoreLocation::Sqlite(path) => StoreLocation::Sqlite(section.reader().locate(text, path)),
         other => other,
@@ -98,7 +98,7 @@ pub(super) fn locate(section: &Section<'_>, text: &Text) -> ParseResult<StoreLoc
 
 /// Reads the store's URL as far as the start does before it connects, its files included.
 fn read_location(section: &Section<'_>, text: &Text) -> Result<StoreLocation, String> {
-    let url = match locate(section, text)? {
+    let url = match parse_location(section, text)? {
         StoreLocation::Postgres(url) => url,
         other => return Ok(other),
     };
