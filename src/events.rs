@@ -182,10 +182,10 @@ impl Publisher {
         let mut ended = EndEventsParams { published: Vec::new(), postponed: Vec::new() };
         for (event, published) in events.iter().zip(published) {
             match published {
-                Ok(()) => ended.published.push(event.seq),
+                Ok(()) => ended.published.push(event.handle()),
                 Err(PublishFailure::Away(note)) if is_away => {
                     let retry_in = pause.or(Some(PAUSE_FIRST));
-                    ended.postponed.push(PostponedEvent { seq: event.seq, tries: event.tries, retry_in, note });
+                    ended.postponed.push(PostponedEvent { event: event.handle(), tries: event.tries, retry_in, note });
                 }
                 Err(PublishFailure::Away(note) | PublishFailure::Refused(note)) => {
                     ended.postponed.push(self.postpone(event, note));
@@ -233,7 +233,7 @@ impl Publisher {
                 "an event was not published in time; it is dead until an operator requeues it");
         }
         let retry_in = (!is_dead).then(|| doubled(event.tries, REFUSED_PAUSE_CAP));
-        PostponedEvent { seq: event.seq, tries: event.tries, retry_in, note }
+        PostponedEvent { event: event.handle(), tries: event.tries, retry_in, note }
     }
 
     async fn count(&mut self) {

@@ -187,6 +187,7 @@ macro_rules! sentences {
                 an_event_has_what_its_sink_asks_for,
                 of_each_key_only_the_oldest_event_that_waits_is_claimed,
                 a_claim_ends_with_its_lease_and_a_dead_event_with_a_requeue,
+                an_event_of_another_time_under_the_same_number_is_not_ended,
                 concurrent_claims_get_disjoint_events,
             }
             rows {

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use serde_json::{Value, json};
 
 use super::encryption::{Encryption, SealResponses};
-use super::row::{RowReader, from_row};
+use super::row::{RowReader, from_row, since_1970_ms};
 use oncegate_domain::ids::{RecordId, Token};
 use oncegate_domain::key::Key;
 use oncegate_domain::response::{CorruptRow, StoredResponse};
@@ -84,11 +85,35 @@ fn read_response(row: &impl RowReader) -> Result<Option<Arc<StoredResponse>>, Co
     Ok(Some(Arc::new(StoredResponse::decode(status, &fields, row.read("body")?)?)))
 }
 
+/// What names a claimed event. The number alone does not: after a failover that has lost commits, another event may get it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventHandle {
+    /// The number of the event.
+    pub seq: i64,
+    /// The time of the event.
+    pub at: SystemTime,
+}
+
+impl EventHandle {
+    /// A list of them, as the statement that deletes events reads it.
+    pub(crate) fn to_json(all: &[Self]) -> String {
+        let one = |event: &Self| json!({ "seq": event.seq, "at": since_1970_ms(event.at) });
+        Value::from_iter(all.iter().map(one)).to_string()
+    }
+}
+
+impl KeyEvent {
+    /// What names it when it ends.
+    pub fn handle(&self) -> EventHandle {
+        EventHandle { seq: self.seq, at: self.at }
+    }
+}
+
 /// A claimed event that was not published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostponedEvent {
     /// The event.
-    pub seq: i64,
+    pub event: EventHandle,
     /// The try that has failed: it ends no later claim.
     pub tries: u32,
     /// The time after which it is tried again; `None` where it is dead.

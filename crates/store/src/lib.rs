@@ -26,7 +26,7 @@ use oncegate_domain::record::Record;
 use oncegate_domain::service_report::{ReportResult, ReservedKey, ServiceReport};
 
 pub use error::{OpenError, RelocateError, StoreError};
-pub use events::{EventCounts, EventRoute, KeyEvent, PostponedEvent};
+pub use events::{EventCounts, EventHandle, EventRoute, KeyEvent, PostponedEvent};
 pub use migrate::Migration;
 pub use oncegate_config::StoreLocation;
 pub use oncegate_domain::record::ExpectedRecord;

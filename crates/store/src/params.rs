@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::admin::{Cursor, KeyFilter, OperatorAction, OperatorDecision, Target};
 use super::encryption::{Encryption, SealResponses};
-use super::events::{EventRoute, PostponedEvent};
+use super::events::{EventHandle, EventRoute, PostponedEvent};
 use super::results::RouteIdentity;
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::delivery::EnqueueRequest;
@@ -130,7 +130,7 @@ params! {
         lease: Duration,
     }
     EndEventsParams for end_events: plain {
-        published: Vec<i64>,
+        published: Vec<EventHandle>,
         postponed: Vec<PostponedEvent>,
     }
     EventSinkParams for count_events: plain {

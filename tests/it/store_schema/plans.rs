@@ -70,6 +70,7 @@ fn value(name: &str, key: usize) -> String {
         "service" | "_service" => "'shop'".to_owned(),
         "route" | "_route" => "'pay'".to_owned(),
         "sink" => "'bus'".to_owned(),
+        "events" => "'[{\"seq\": 1, \"at\": 1000}]'".to_owned(),
         "_state" => "'completed'".to_owned(),
         "state" => "'dead'".to_owned(),
         "_states" => "'queued,unknown'".to_owned(),
@@ -117,9 +118,10 @@ fn with_values(sql: &str) -> String {
 }
 
 /// The statements that read keys or events, and the index that each reads them by.
-const INDEXES: [(&str, &str); 22] = [
+const INDEXES: [(&str, &str); 23] = [
     ("claim_events", "events_waiting"),
     ("count_events", "events_waiting"),
+    ("delete_events", "events_pkey"),
     ("requeue_events", "events_dead"),
     ("count_settled_keys", "keys_pkey"),
     ("count_unsettled_keys", "keys_unsettled"),

@@ -38,7 +38,7 @@ fn parameter_type(name: &str) -> Type {
             Type::BYTEA
         }
         "body" | "encrypted" => Type::BOOL,
-        "identities" | "note" | "route" | "seqs" | "sink" | "types" | "routes" | "service" | "state" => Type::TEXT,
+        "events" | "identities" | "note" | "route" | "sink" | "types" | "routes" | "service" | "state" => Type::TEXT,
         _ => Type::INT8,
     }
 }

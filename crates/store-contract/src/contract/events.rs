@@ -58,12 +58,13 @@ async fn claim(world: &StoreFixture) -> Vec<KeyEvent> {
 }
 
 async fn publish(world: &StoreFixture, events: &[KeyEvent]) {
-    let published = events.iter().map(|event| event.seq).collect();
+    let published = events.iter().map(KeyEvent::handle).collect();
     world.store().end_events(EndEventsParams { published, postponed: Vec::new() }).await.unwrap();
 }
 
 async fn postpone(world: &StoreFixture, event: &KeyEvent, retry_in: Option<Duration>) {
-    let postponed = vec![PostponedEvent { seq: event.seq, tries: event.tries, retry_in, note: "no route".into() }];
+    let postponed =
+        vec![PostponedEvent { event: event.handle(), tries: event.tries, retry_in, note: "no route".into() }];
     world.store().end_events(EndEventsParams { published: Vec::new(), postponed }).await.unwrap();
 }
 
@@ -235,6 +236,20 @@ pub async fn of_each_key_only_the_oldest_event_that_waits_is_claimed(world: Stor
     assert_eq!((names(&again), again[0].tries), (names(&first[..1]), 2));
     publish(&world, &again).await;
     assert_eq!(names(&claim(&world).await), [(one.id, "completed".to_owned())]);
+}
+
+/// A failover that loses commits gives their numbers to other events.
+pub async fn an_event_of_another_time_under_the_same_number_is_not_ended(world: StoreFixture) {
+    let Some(world) = tell(world, &[("bus", &ALL, false)]).await else { return };
+    world.settle(completion(&reserved(&world, "k").await, b"paid")).await;
+    let claimed = claim_for(&world, "bus", Duration::ZERO).await;
+    let lost = KeyEvent { at: claimed[0].at - Duration::from_millis(1), ..claimed[0].clone() };
+    publish(&world, std::slice::from_ref(&lost)).await;
+    postpone(&world, &lost, None).await;
+    let again = claim(&world).await;
+    assert_eq!((again.len(), again[0].id), (1, claimed[0].id), "it waits as before");
+    publish(&world, &again).await;
+    assert!(drain(&world).await.is_empty());
 }
 
 pub async fn a_claim_ends_with_its_lease_and_a_dead_event_with_a_requeue(world: StoreFixture) {

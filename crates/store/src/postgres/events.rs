@@ -14,7 +14,7 @@ use crate::migrate::Migration;
 use crate::row::millis;
 use crate::statement::{shared, statements};
 use crate::{
-    ClaimEventsParams, EndEventsParams, EventCounts, EventRoute, EventSinkParams, KeyEvent, OpenError,
+    ClaimEventsParams, EndEventsParams, EventCounts, EventHandle, EventRoute, EventSinkParams, KeyEvent, OpenError,
     ReplaceEventRoutesParams, StoreSettings,
 };
 
@@ -79,10 +79,10 @@ impl PgCall<'_> {
 
     pub async fn end_events(self, params: Arc<EndEventsParams>) -> PgResult<()> {
         if !params.published.is_empty() {
-            self.run(&DELETE_EVENTS, columns! { seqs: json!(params.published).to_string() }).await?;
+            self.run(&DELETE_EVENTS, columns! { events: EventHandle::to_json(&params.published) }).await?;
         }
         for event in &params.postponed {
-            let columns = columns! { seq: event.seq, tries: i64::from(event.tries), retry_ms: event.retry_in.map(millis), note: &*event.note };
+            let columns = columns! { seq: event.event.seq, at: event.event.at, tries: i64::from(event.tries), retry_ms: event.retry_in.map(millis), note: &*event.note };
             self.run(&shared::POSTPONE_EVENT, columns).await?;
         }
         Ok(())

@@ -1,12 +1,12 @@
 //! Events about settled keys, in SQLite.
 
-use serde_json::json;
-
 use super::transaction::{SqliteResult, SqliteTransaction, sql};
 use crate::columns::columns;
 use crate::row::{RowReader, millis};
 use crate::statement::shared;
-use crate::{ClaimEventsParams, EndEventsParams, EventCounts, EventSinkParams, KeyEvent, ReplaceEventRoutesParams};
+use crate::{
+    ClaimEventsParams, EndEventsParams, EventCounts, EventHandle, EventSinkParams, KeyEvent, ReplaceEventRoutesParams,
+};
 
 const EVENT_TRIGGERS: &str = include_str!("event_triggers.sql");
 
@@ -48,9 +48,9 @@ impl SqliteTransaction<'_> {
 
     pub fn end_events(&self, EndEventsParams { published, postponed }: EndEventsParams) -> SqliteResult<()> {
         self.in_savepoint(|| {
-            self.execute(sql!("delete_events"), &columns! { seqs: json!(published).to_string() })?;
+            self.execute(sql!("delete_events"), &columns! { events: EventHandle::to_json(&published) })?;
             for event in &postponed {
-                let columns = columns! { seq: event.seq, tries: i64::from(event.tries), retry_ms: event.retry_in.map(millis), note: &*event.note };
+                let columns = columns! { seq: event.event.seq, at: event.event.at, tries: i64::from(event.tries), retry_ms: event.retry_in.map(millis), note: &*event.note };
                 self.execute(&shared::POSTPONE_EVENT, &columns)?;
             }
             Ok(())
