@@ -263,11 +263,11 @@ async fn nothing_is_answered_before_it_is_durable(next: Next) {
     match next {
         Next::ReplicationGoesOn => {
             canceller.0.abort();
-            kill_process(sender, Signal::CONT).unwrap();
+            drop(sender);
         }
         Next::PrimaryIsLost => {
             pair.fail_over();
-            kill_process(sender, Signal::KILL).unwrap();
+            kill_process(sender.0, Signal::KILL).unwrap();
         }
     }
     let completed = settled(&|| world.pay("completed")).await;

@@ -63,13 +63,13 @@ impl Pair {
         eventually(TEST_TIMEOUT, async || (number(&client, receivers).await == 0).then_some(())).await;
     }
 
-    /// Stops the process that sends the log to the standby: commits wait for it from now on. Returns the process.
-    pub async fn replication_stands_still(&self) -> Pid {
+    /// Stops the process that sends the log to the standby: commits wait for it from now on.
+    pub async fn replication_stands_still(&self) -> StoppedSender {
         let client = self.primary.same(&self.database).client().await;
         let sender = number(&client, "select pid::bigint from pg_stat_replication").await;
         let sender = Pid::from_raw(sender.try_into().unwrap()).unwrap();
         kill_process(sender, Signal::STOP).unwrap();
-        sender
+        StoppedSender(sender)
     }
 
     pub fn fail_over(&self) {
@@ -83,6 +83,16 @@ impl Pair {
 fn impatient(setup: Setup) -> Setup {
     // Late reservations are released soon; they are not this test's subject.
     setup.store("timeout = \"1s\"\nsweep_every = \"200ms\"")
+}
+
+/// A stopped process of a primary. It goes on when this is dropped: a primary waits for it when it is stopped, as by a test that fails.
+pub(super) struct StoppedSender(pub Pid);
+
+impl Drop for StoppedSender {
+    fn drop(&mut self) {
+        // It is gone where the test has killed it.
+        let _ = kill_process(self.0, Signal::CONT);
+    }
 }
 
 /// The result of a key.
