@@ -94,8 +94,6 @@ struct ClockWatch {
     last_jump: Option<ClockJump>,
     /// No record is taken for past its TTL before this time of the store.
     ttls_held_until: SystemTime,
-    /// The part of that which the store has, for all instances.
-    stored_hold: SystemTime,
 }
 
 impl ClockWatch {
@@ -107,7 +105,6 @@ impl ClockWatch {
             watched_since: first.ended,
             last_jump: None,
             ttls_held_until: SystemTime::UNIX_EPOCH,
-            stored_hold: SystemTime::UNIX_EPOCH,
         }
     }
 }
@@ -197,14 +194,14 @@ impl StoreClock {
     /// Notes the time until which the store has the ends of TTLs held, for all instances.
     pub fn note_stored_hold(&self, until: SystemTime) {
         let mut watch = self.watch.lock();
-        watch.stored_hold = until;
         watch.ttls_held_until = watch.ttls_held_until.max(until);
     }
 
-    /// The time until which the store is to hold the ends of TTLs; `None` where it does.
+    /// The time until which the store is to hold the ends of TTLs; `None` once it has passed.
+    // Also where the store has it: a failover may take it back, and who knows of it may end before the next heartbeat.
     pub fn hold_to_store(&self) -> Option<SystemTime> {
-        let watch = self.watch.lock();
-        (watch.ttls_held_until > watch.stored_hold).then_some(watch.ttls_held_until)
+        let view = self.view();
+        (view.as_of < view.watch.ttls_held_until).then_some(view.watch.ttls_held_until)
     }
 
     /// The store's time, extrapolated from the last reading: not before the true one.
@@ -456,9 +453,8 @@ mod tests {
             clock.view().reap_scope().settled_since,
             store_time(BootInstant::from_millis((now - 70_000) as u64), skipped)
         );
-        // Another instance has jumped with it, and so has the store.
-        clock.note_stored_hold(held);
-        assert_eq!(clock.hold_to_store(), None);
+        clock.note_stored_hold(held - HOUR);
+        assert_eq!(clock.hold_to_store(), Some(held), "a failover has taken it back");
         assert!(clock.observe(&reading(now, 0, 3 * skipped)).is_some());
         assert!(clock.view().has_jumped_lately());
         assert!(clock.hold_to_store().is_some_and(|until| until > held));
@@ -473,12 +469,16 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_that_starts_learns_of_the_hold_from_the_store() {
+    fn an_instance_that_starts_learns_of_the_hold_from_the_store_and_keeps_it_there() {
         let clock = clock(MINUTE);
         assert_eq!(clock.view().reap_scope().settled_since, SystemTime::UNIX_EPOCH);
         clock.note_stored_hold(clock.now() + HOUR);
         assert_eq!(retryable(&clock, HOUR, Duration::ZERO), (false, false));
         assert_ne!(clock.view().reap_scope().settled_since, SystemTime::UNIX_EPOCH);
         assert!(clock.view().has_skipped_time());
+        assert!(clock.hold_to_store().is_some(), "a failover may take it back");
+        let ended = self::clock(MINUTE);
+        ended.note_stored_hold(ended.now() - MINUTE);
+        assert_eq!(ended.hold_to_store(), None);
     }
 }

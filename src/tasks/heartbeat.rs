@@ -115,7 +115,8 @@ impl Task for Heartbeat {
         store_clock.set_limits(clock_limits(&config.store, &live.routes));
         // Before the lease lets attempts start: what the jump seems to have ended must not be believed.
         let reading = ClockReading { started, ended, store_time: renewed.now };
-        if let Some(jump) = store_clock.observe(&reading) {
+        let jump = store_clock.observe(&reading);
+        if let Some(jump) = jump {
             observability.metrics.clock_jumps.count(jump.direction);
             tracing::warn!(
                 direction = jump.direction.name(),
@@ -133,6 +134,6 @@ impl Task for Heartbeat {
             return Ok(PassResult::Idle);
         }
         // At once: a purge waits until all instances have reported it, and an instance that starts must know of the jump.
-        Ok(if has_new_purge || store_clock.hold_to_store().is_some() { PassResult::Full } else { PassResult::Idle })
+        Ok(if has_new_purge || jump.is_some() { PassResult::Full } else { PassResult::Idle })
     }
 }

@@ -1,5 +1,5 @@
-//! Whether a process lives to see a jump of the store's clock that ends TTLs. One that nobody sees cannot be told from a long
-//! stop of all processes.
+//! Whether a process lives to see a jump of the store's clock that ends TTLs, and to tell the store. One that nobody sees cannot
+//! be told from a long stop of all processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -33,9 +33,27 @@ impl ClockJumps {
         seen.renewals.iter_mut().filter_map(|jump| jump.get_mut(&process)).for_each(|count| *count += 1);
     }
 
+    /// Begins the lag of the replica: a failover keeps what the store has been told so far.
+    pub fn begin_lag(&self) {
+        self.0.lock().unwrap().renewals.retain(|jump| !is_told(jump));
+    }
+
+    /// Notes a failover: a process that has seen a jump has to tell the store again.
+    pub fn fail_over(&self) {
+        let mut seen = self.0.lock().unwrap();
+        seen.renewals
+            .iter_mut()
+            .flat_map(BTreeMap::values_mut)
+            .for_each(|count| *count = (*count).min(RENEWALS_MIN - 1));
+    }
+
     /// Whether no process has seen one of the jumps and told the store.
     pub fn is_any_unseen(&self) -> bool {
         let seen = self.0.lock().unwrap();
-        seen.renewals.iter().any(|jump| jump.values().all(|count| *count < RENEWALS_MIN))
+        !seen.renewals.iter().all(is_told)
     }
+}
+
+fn is_told(renewals: &BTreeMap<usize, u32>) -> bool {
+    renewals.values().any(|count| *count >= RENEWALS_MIN)
 }

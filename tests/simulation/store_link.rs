@@ -156,12 +156,14 @@ impl StoreServer {
     /// Begins the lag of the replica: a failover loses what is committed from now on.
     pub fn begin_lag(&self) {
         self.0.database.with_connection(|db| db.execute_batch("savepoint replica").unwrap());
+        self.0.clock_jumps.begin_lag();
     }
 
     /// Fails over to the replica. Returns the keys whose records are lost or older now.
     pub fn fail_over(&self, is_announced: bool) -> Vec<String> {
         let before = self.records();
         self.0.database.with_connection(|db| db.execute_batch("rollback to replica; release replica").unwrap());
+        self.0.clock_jumps.fail_over();
         if is_announced {
             self.0.announced_failovers.fetch_add(1, Ordering::SeqCst);
         }
