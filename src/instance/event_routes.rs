@@ -12,6 +12,18 @@ use oncegate_store::{EventRoute, ReplaceEventRoutesParams, Store, StoreError};
 /// # Errors
 /// The store's.
 pub async fn store_routes(store: &Store, configs: &[&Config]) -> Result<(), StoreError> {
+    store.replace_event_routes(params(configs, false)).await
+}
+
+/// Tells the store again which routes have events. What it has stays: another instance may have stored a newer configuration.
+///
+/// # Errors
+/// The store's.
+pub async fn restore_routes(store: &Store, config: &Config) -> Result<(), StoreError> {
+    store.replace_event_routes(params(&[config], true)).await
+}
+
+fn params(configs: &[&Config], keeps_stored: bool) -> ReplaceEventRoutesParams {
     let mut routes = BTreeMap::new();
     for sink in configs.iter().flat_map(|config| &config.events) {
         for route in &sink.routes {
@@ -22,5 +34,5 @@ pub async fn store_routes(store: &Store, configs: &[&Config]) -> Result<(), Stor
         }
     }
     let service = configs.last().map(|config| Arc::clone(&config.service)).unwrap_or_default();
-    store.replace_event_routes(ReplaceEventRoutesParams { service, routes: routes.into_values().collect() }).await
+    ReplaceEventRoutesParams { service, routes: routes.into_values().collect(), keeps_stored }
 }

@@ -110,7 +110,7 @@ impl Task for Heartbeat {
         let live = Arc::clone(&self.live.borrow());
         if !instance_lease.may_start() && !live.events.is_empty() {
             // A failover may have taken back which routes have events, and what starts from here on must have its events.
-            event_routes::store_routes(store, &[&live]).await.inspect_err(missed)?;
+            event_routes::restore_routes(store, &live).await.inspect_err(missed)?;
         }
         store_clock.set_limits(clock_limits(&config.store, &live.routes));
         // Before the lease lets attempts start: what the jump seems to have ended must not be believed.

@@ -1,59 +1,53 @@
-//! Whether a process lives to see a jump of the store's clock that ends TTLs, and to tell the store. One that nobody sees cannot
-//! be told from a long stop of all processes.
+//! Whether the store was told of each jump of its clock that ends TTLs. One that nobody tells it cannot be told from a long stop of
+//! all processes.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
+use std::time::SystemTime;
 
-/// The processes that have renewed their leases, and the jumps.
+/// The jumps, in their order.
 #[derive(Debug, Default)]
-pub struct ClockJumps(Mutex<SeenJumps>);
+pub struct ClockJumps(Mutex<Vec<ClockJump>>);
 
-#[derive(Debug, Default)]
-struct SeenJumps {
-    renewed: BTreeSet<usize>,
-    /// For each jump the renewals since then, of the processes that had renewed before.
-    renewals: Vec<BTreeMap<usize, u32>>,
+#[derive(Debug)]
+struct ClockJump {
+    /// The store's time after it.
+    to: SystemTime,
+    /// Whether the store holds the ends of TTLs because of it.
+    is_told: bool,
+    /// The same of the replica.
+    was_told: bool,
 }
-
-/// With the first renewal after a jump a process sees the jump, with the second it tells the store.
-const RENEWALS_MIN: u32 = 2;
 
 impl ClockJumps {
-    /// Notes a jump.
-    pub fn add(&self) {
-        let mut seen = self.0.lock().unwrap();
-        let witnesses = seen.renewed.iter().map(|process| (*process, 0)).collect();
-        seen.renewals.push(witnesses);
+    /// Notes a jump to that time.
+    pub fn add(&self, to: SystemTime) {
+        self.0.lock().unwrap().push(ClockJump { to, is_told: false, was_told: false });
     }
 
-    /// Notes that the process has the answer to a renewal.
-    pub fn note_renewal(&self, process: usize) {
-        let mut seen = self.0.lock().unwrap();
-        seen.renewed.insert(process);
-        seen.renewals.iter_mut().filter_map(|jump| jump.get_mut(&process)).for_each(|count| *count += 1);
+    /// Notes that the store holds the ends of TTLs until then. A hold that lasts longer than the time of the last jump is its own:
+    /// those of earlier ones have ended before it.
+    pub fn tell(&self, held_until: SystemTime) {
+        self.0
+            .lock()
+            .unwrap()
+            .last_mut()
+            .filter(|jump| held_until > jump.to)
+            .into_iter()
+            .for_each(|jump| jump.is_told = true);
     }
 
-    /// Begins the lag of the replica: a failover keeps what the store has been told so far.
+    /// Begins the lag of the replica.
     pub fn begin_lag(&self) {
-        self.0.lock().unwrap().renewals.retain(|jump| !is_told(jump));
+        self.0.lock().unwrap().iter_mut().for_each(|jump| jump.was_told = jump.is_told);
     }
 
-    /// Notes a failover: a process that has seen a jump has to tell the store again.
+    /// Fails over to the replica.
     pub fn fail_over(&self) {
-        let mut seen = self.0.lock().unwrap();
-        seen.renewals
-            .iter_mut()
-            .flat_map(BTreeMap::values_mut)
-            .for_each(|count| *count = (*count).min(RENEWALS_MIN - 1));
+        self.0.lock().unwrap().iter_mut().for_each(|jump| jump.is_told = jump.was_told);
     }
 
-    /// Whether no process has seen one of the jumps and told the store.
-    pub fn is_any_unseen(&self) -> bool {
-        let seen = self.0.lock().unwrap();
-        !seen.renewals.iter().all(is_told)
+    /// Whether the store has not, or no longer, been told of one of the jumps.
+    pub fn is_any_untold(&self) -> bool {
+        self.0.lock().unwrap().iter().any(|jump| !jump.is_told)
     }
-}
-
-fn is_told(renewals: &BTreeMap<usize, u32>) -> bool {
-    renewals.values().any(|count| *count >= RENEWALS_MIN)
 }

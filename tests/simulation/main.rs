@@ -15,8 +15,8 @@
 //!
 //! Each history is judged by the checker of `tests/faults`. In addition, no process sends a request after the end of its lease by
 //! the true time (`leases`), and at the end nothing is in flight, neither in the store nor in a process. The events of a key come in
-//! their order, and the last one tells its state. Keys whose records a failover has lost, or which a jump of the clock has ended that no
-//! process lived to see, are exempt from the rules that such a loss breaks (`run::check_history`).
+//! their order, and the last one tells its state. Keys whose records a failover has lost, or which a jump of the clock has ended that
+//! nobody lived to tell the store, are exempt from the rules that such a loss breaks (`run::check_history`).
 //!
 //! Not in the simulation: the listener and its framing guard (hyper serves the connections here), TLS, HTTP/2, RabbitMQ, the
 //! admin listener and operators, reports of services, the shared cache, accepted requests (the deliverer runs and finds none),

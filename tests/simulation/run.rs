@@ -230,6 +230,7 @@ impl Simulation {
                 self.store.step_clock(by);
                 if by == DAY_AND_MORE {
                     self.ttls_ended_at = self.now;
+                    self.store.note_jump();
                 }
             }
             Fault::FailOver if self.failover.is_some() || self.now < 600 => return,
@@ -389,7 +390,7 @@ impl Simulation {
             faults: std::mem::take(&mut self.struck),
             ..History::default()
         };
-        if self.store.has_unseen_jump() {
+        if self.store.has_untold_jump() {
             let before = history.ops.iter().filter(|op| millis(op.invoked) < self.ttls_ended_at);
             self.lost.extend(before.map(|op| op.name.key.clone()));
         }
@@ -422,7 +423,7 @@ impl Simulation {
 }
 
 /// Returns the breaches of the rules. A key whose record a failover has lost, or whose TTL was ended by a jump of the store's clock that
-/// no process lived to see, may be executed once more, but nobody gets a wrong answer. It may also be used for another request
+/// the store was not told of, may be executed once more, but nobody gets a wrong answer. It may also be used for another request
 /// then, so that its own is refused at the end.
 fn check_history(history: &History, rules: &Rules, lost: &BTreeSet<String>) -> Vec<String> {
     let counts = |breach: &Breach| match breach.rule {

@@ -145,12 +145,16 @@ impl StoreServer {
     /// Sets the store's clock.
     pub fn step_clock(&self, by: i64) {
         CLOCK_AHEAD.set(CLOCK_AHEAD.get() + by);
-        self.0.clock_jumps.add();
     }
 
-    /// Whether no process has lived to see one of the jumps of the clock.
-    pub fn has_unseen_jump(&self) -> bool {
-        self.0.clock_jumps.is_any_unseen()
+    /// Notes that the store's clock has just ended all TTLs.
+    pub fn note_jump(&self) {
+        self.0.clock_jumps.add(std::time::UNIX_EPOCH + Duration::from_millis(store_clock().cast_unsigned()));
+    }
+
+    /// Whether the store does not know of one of the jumps that end TTLs.
+    pub fn has_untold_jump(&self) -> bool {
+        self.0.clock_jumps.is_any_untold()
     }
 
     /// Begins the lag of the replica: a failover loses what is committed from now on.
@@ -374,14 +378,15 @@ impl Backend for StoreLink {
 
     fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
         let (process, expiry) = (self.process, u64::try_from(renewal.expiry.as_millis()).unwrap());
-        let renewing = self.call("renew_lease", move |server| {
+        self.call("renew_lease", move |server| {
             Box::pin(async move {
+                let held_until = renewal.hold_ttls_until;
                 let renewed = server.backend.renew_lease(renewal).await;
                 server.leases.renew(process, now() + expiry);
+                held_until.filter(|_| renewed.is_ok()).into_iter().for_each(|until| server.clock_jumps.tell(until));
                 renewed
             })
-        });
-        Box::pin(async move { renewing.await.inspect(|_| self.server.clock_jumps.note_renewal(process)) })
+        })
     }
 
     fn sweep(&self, params: SweepParams) -> StoreFuture<'_, Vec<SweptKey>> {

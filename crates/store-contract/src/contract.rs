@@ -185,6 +185,7 @@ macro_rules! sentences {
                 a_request_accepted_over_an_unknown_key_tells_nothing_of_the_attempt_before,
                 an_outcome_stored_over_another_attempts_is_told,
                 an_event_has_what_its_sink_asks_for,
+                routes_that_are_stored_beside_others_change_none_of_them,
                 of_each_key_only_the_oldest_event_that_waits_is_claimed,
                 a_claim_ends_with_its_lease_and_a_dead_event_with_a_requeue,
                 an_event_of_another_time_under_the_same_number_is_not_ended,

@@ -196,7 +196,7 @@ macro_rules! calls {
 
         // Events about settled keys.
 
-        /// Stores which routes of a service tell which sinks about their keys, in place of what was stored. From then on a change of
+        /// Stores which routes of a service tell which sinks about their keys, in place of or beside what was stored. From then on a change of
         /// their keys has its events, or is not made.
         replace_event_routes(params: ReplaceEventRoutesParams) -> (): Direct;
 

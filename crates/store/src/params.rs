@@ -121,6 +121,8 @@ params! {
     ReplaceEventRoutesParams for replace_event_routes: plain {
         service: Arc<str>,
         routes: Vec<EventRoute>,
+        /// Whether all that is stored already stays as it is.
+        keeps_stored: bool,
     }
     ClaimEventsParams for claim_events: plain {
         service: Arc<str>,

@@ -37,7 +37,7 @@ fn parameter_type(name: &str) -> Type {
         "after" | "from" | "high" | "holder" | "id" | "key" | "low" | "scope" | "scope_high" | "scope_low" | "to" => {
             Type::BYTEA
         }
-        "body" | "encrypted" => Type::BOOL,
+        "body" | "encrypted" | "keeps_stored" => Type::BOOL,
         "events" | "identities" | "note" | "route" | "sink" | "types" | "routes" | "service" | "state" => Type::TEXT,
         _ => Type::INT8,
     }

@@ -33,11 +33,11 @@ async fn tell(mut world: StoreFixture, sinks: &[(&str, &[&'static str], bool)]) 
     }
     world.settings.events = true;
     world.reopen().await;
-    replace(&world, sinks).await;
+    store_routes(&world, sinks, false).await;
     Some(world)
 }
 
-async fn replace(world: &StoreFixture, sinks: &[(&str, &[&'static str], bool)]) {
+async fn store_routes(world: &StoreFixture, sinks: &[(&str, &[&'static str], bool)], keeps_stored: bool) {
     let route = |(sink, types, body): &(&str, &[&'static str], bool)| EventRoute {
         route: "pay".into(),
         sink: (*sink).into(),
@@ -45,7 +45,8 @@ async fn replace(world: &StoreFixture, sinks: &[(&str, &[&'static str], bool)]) 
         body: *body,
     };
     let routes = sinks.iter().map(route).collect();
-    world.store().replace_event_routes(ReplaceEventRoutesParams { service: "shop".into(), routes }).await.unwrap();
+    let params = ReplaceEventRoutesParams { service: "shop".into(), routes, keeps_stored };
+    world.store().replace_event_routes(params).await.unwrap();
 }
 
 async fn claim_for(world: &StoreFixture, sink: &str, lease: Duration) -> Vec<KeyEvent> {
@@ -214,11 +215,21 @@ pub async fn an_event_has_what_its_sink_asks_for(world: StoreFixture) {
     let [brief] = &claim_for(&world, "brief", DAY).await[..] else { panic!("one event") };
     assert!(brief.status == Some(201) && matches!(brief.response, Ok(None)), "{brief:?}");
     assert!(claim_for(&world, "quiet", DAY).await.is_empty());
-    replace(&world, &[]).await;
+    store_routes(&world, &[], false).await;
     let request = reserved(&world, "told-to-nobody").await;
     world.settle(completion(&request, b"paid")).await;
     publish(&world, std::slice::from_ref(event)).await;
     assert!(claim(&world).await.is_empty());
+}
+
+pub async fn routes_that_are_stored_beside_others_change_none_of_them(world: StoreFixture) {
+    let Some(world) = tell(world, &[("newer", &["completed"], false)]).await else { return };
+    store_routes(&world, &[("newer", &["unknown"], false), ("lost", &["completed"], false)], true).await;
+    let request = reserved(&world, "told-to-both").await;
+    world.settle(completion(&request, b"paid")).await;
+    for sink in ["newer", "lost"] {
+        assert_eq!(claim_for(&world, sink, DAY).await.len(), 1, "{sink}");
+    }
 }
 
 pub async fn of_each_key_only_the_oldest_event_that_waits_is_claimed(world: StoreFixture) {

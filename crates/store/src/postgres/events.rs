@@ -60,7 +60,7 @@ impl PgCall<'_> {
     pub async fn replace_event_routes(self, params: Arc<ReplaceEventRoutesParams>) -> PgResult<()> {
         let route = |told: &EventRoute| json!({ "route": &*told.route, "sink": &*told.sink, "types": told.types, "body": told.body });
         let routes: Vec<_> = params.routes.iter().map(route).collect();
-        let columns = columns! { service: &*params.service, routes: json!(routes).to_string() };
+        let columns = columns! { service: &*params.service, routes: json!(routes).to_string(), keeps_stored: params.keeps_stored };
         self.write(&REPLACE_EVENT_ROUTES, columns).await.map(drop)
     }
 

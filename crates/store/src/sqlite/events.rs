@@ -13,13 +13,15 @@ const EVENT_TRIGGERS: &str = include_str!("event_triggers.sql");
 impl SqliteTransaction<'_> {
     pub fn replace_event_routes(
         &self,
-        ReplaceEventRoutesParams { service, routes }: ReplaceEventRoutesParams,
+        ReplaceEventRoutesParams { service, routes, keeps_stored }: ReplaceEventRoutesParams,
     ) -> SqliteResult<()> {
         self.in_savepoint(|| {
             if !routes.is_empty() {
                 self.db.execute_batch(EVENT_TRIGGERS)?;
             }
-            self.execute(sql!("forget_event_routes"), &columns! { service: &*service })?;
+            if !keeps_stored {
+                self.execute(sql!("forget_event_routes"), &columns! { service: &*service })?;
+            }
             for told in &routes {
                 let columns = columns! {
                     service: &*service,

@@ -6,13 +6,14 @@ create function oncegate.renew_lease(
 )
 begin
   now := oncegate.begin_write();
-  if _hold_ttls_until is not null then
-    -- Another counter beside `purges`: only instances that have seen the clock jump write it.
+  ttls_held_until := coalesce((select c.value from oncegate.counters as c where c.name = 'ttls_held_until'), 0);
+  -- Another counter beside `purges`. Each heartbeat tells it while it lasts: where it does not grow, no renewal waits for another's.
+  if _hold_ttls_until > ttls_held_until then
     insert into oncegate.counters as c (name, value) values ('ttls_held_until', _hold_ttls_until)
-        on conflict (name) do update set value = greatest(c.value, excluded.value);
+        on conflict (name) do update set value = greatest(c.value, excluded.value)
+        returning c.value into ttls_held_until;
   end if;
   purges := coalesce((select c.value from oncegate.counters as c where c.name = 'purges'), 0);
-  ttls_held_until := coalesce((select c.value from oncegate.counters as c where c.name = 'ttls_held_until'), 0);
   insert into oncegate.instances as i (id, started_at, renewed_at, lease_until, service, purges_seen)
   -- An instance that has just started has cached nothing.
   values (_id, now, now, now + _expiry_ms, _service, coalesce(_purges_seen, purges))

@@ -1,11 +1,13 @@
--- replace_event_routes: stores which routes of a service tell which places about their keys, in place of what was stored.
+-- replace_event_routes: stores which routes of a service tell which places about their keys, in place of what was stored,
+-- or beside it.
 with given as (
   select n.route, n.sink, n.types, n.body
     from json_to_recordset(:routes::json) as n (route text, sink text, types text[], body boolean)
 ),
 gone as (
   delete from oncegate.event_routes as t
-   where t.service = :service
+   where not :keeps_stored
+     and t.service = :service
      and not exists (select from given as g where g.route = t.route and g.sink = t.sink)
 )
 insert into oncegate.event_routes as t (service, route, sink, types, body)
@@ -13,4 +15,5 @@ select :service, g.route, g.sink, g.types, g.body
   from given as g
  order by g.route, g.sink -- proxies that start together must not deadlock
     on conflict (service, route, sink) do update set types = excluded.types, body = excluded.body
-     where (t.types, t.body) is distinct from (excluded.types, excluded.body)
+     where not :keeps_stored
+       and (t.types, t.body) is distinct from (excluded.types, excluded.body)
