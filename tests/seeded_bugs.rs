@@ -66,14 +66,14 @@ fn bugs() -> BTreeMap<String, Vec<Rewrite>> {
     toml::from_str(&read(Path::new("mutants/seeded_bugs.toml"))).unwrap()
 }
 
-/// The files with all bugs in them, by their paths.
-fn rewritten(bugs: &BTreeMap<String, Vec<Rewrite>>) -> BTreeMap<PathBuf, String> {
+/// The files of a tree of sources with all bugs in them, by their paths.
+fn rewritten(bugs: &BTreeMap<String, Vec<Rewrite>>, tree: &Path) -> BTreeMap<PathBuf, String> {
     let (mut files, mut wrong) = (BTreeMap::new(), String::new());
     for (number, (bug, rewrites)) in bugs.iter().enumerate() {
         for Rewrite { file, text, becomes } in rewrites {
             let is_sql = file.extension().is_some_and(|extension| extension == "sql");
             let path = if is_sql { file.with_extension(format!("{bug}.sql")) } else { file.clone() };
-            let source = files.entry(path).or_insert_with(|| read(file));
+            let source = files.entry(path).or_insert_with(|| read(&tree.join(file)));
             let found = source.matches(text).count();
             if found != 1 {
                 writeln!(wrong, "{bug}: {} has this text {found} times, not once:\n{text}", file.display()).unwrap();
@@ -105,10 +105,11 @@ fn folder(name: &str) -> PathBuf {
 
 /// Builds the test programs from a copy of the sources with all bugs, and returns them by their names.
 fn programs(bugs: &BTreeMap<String, Vec<Rewrite>>) -> BTreeMap<String, PathBuf> {
-    let (files, source) = (rewritten(bugs), folder("source"));
+    let source = folder("source");
     let copy = Path::new(env!("CARGO_MANIFEST_DIR")).join("mutants/copy-sources");
     assert!(Command::new(copy).arg(&source).status().unwrap().success());
-    for (path, text) in files {
+    // Of the copy: the switch's module is declared in it.
+    for (path, text) in rewritten(bugs, &source) {
         fs::write(source.join(path), text).unwrap();
     }
     let mut build = Command::new(env!("CARGO"));
@@ -175,7 +176,7 @@ fn first_words(text: &str) -> String {
 
 #[test]
 fn every_seeded_bug_fits_the_sources() {
-    rewritten(&bugs());
+    rewritten(&bugs(), Path::new(""));
 }
 
 #[test]
