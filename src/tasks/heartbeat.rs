@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -14,11 +15,16 @@ use oncegate_domain::stored_salt::SaltError;
 use oncegate_store::salts::{self, SaltCheck};
 use oncegate_store::{LeaseRenewal, StoreError};
 
+/// The time for which a failover that nobody notices is made good. A standby that takes over usually lacks less.
+const LAG_MAX: Duration = Duration::from_secs(60);
+
 /// Renews the lease. All attempts of this instance depend on its one row: the cost does not grow with their number.
 pub struct Heartbeat {
     instance: Arc<Instance>,
     /// The configuration as of the last reload.
     live: watch::Receiver<Arc<Config>>,
+    /// The configuration of the last heartbeat, and when it was first seen.
+    seen: Option<(Arc<Config>, BootInstant)>,
     /// Whether the salt in the store cannot be read, so that it is logged once.
     is_salt_unreadable: bool,
     /// Whether the store has lost the salt, and not been seen with it since.
@@ -28,7 +34,16 @@ pub struct Heartbeat {
 impl Heartbeat {
     /// Creates the task; each renewal judges the store's clock by the newest configuration of `live`.
     pub fn new(instance: Arc<Instance>, live: watch::Receiver<Arc<Config>>) -> Self {
-        Self { instance, live, is_salt_unreadable: false, was_salt_lost: false }
+        Self { instance, live, seen: None, is_salt_unreadable: false, was_salt_lost: false }
+    }
+
+    /// Whether a failover may have taken back what this process has stored of the configuration: after a failover that is known, and
+    /// for some time after it was stored, as one may go unnoticed. Not for ever: a newer configuration may have less.
+    fn may_lack(&mut self, live: &Arc<Config>, now: BootInstant) -> bool {
+        let is_same = |seen: &&(Arc<Config>, BootInstant)| Arc::ptr_eq(&seen.0, live);
+        let since = self.seen.as_ref().filter(is_same).map_or(now, |(_, since)| *since);
+        self.seen = Some((Arc::clone(live), since));
+        now.since(since) < LAG_MAX || !self.instance.instance_lease.may_start()
     }
 
     /// Whether this process may start anything more, after a look at the salt in the store. Under two salts a key has two records,
@@ -108,8 +123,8 @@ impl Task for Heartbeat {
             return Ok(PassResult::Idle);
         }
         let live = Arc::clone(&self.live.borrow());
-        if !instance_lease.may_start() && !live.events.is_empty() {
-            // A failover may have taken back which routes have events, and what starts from here on must have its events.
+        if self.may_lack(&live, started) && !live.events.is_empty() {
+            // What starts from here on must have its events.
             event_routes::restore_routes(store, &live).await.inspect_err(missed)?;
         }
         store_clock.set_limits(clock_limits(&config.store, &live.routes));

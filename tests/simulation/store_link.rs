@@ -4,6 +4,7 @@
 //! stores in `crates/store-contract`. As with PostgreSQL, several instances use it at once, a call that its caller has given
 //! up may still be executed, and a failover may lose the latest commits.
 
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -69,6 +70,8 @@ struct ServerState {
     unknown: Mutex<Vec<Attempt>>,
     leases: Arc<Leases>,
     clock_jumps: ClockJumps,
+    /// The records whose states no event tells, with these.
+    untold: Mutex<BTreeSet<(String, String)>>,
 }
 
 /// A record, as far as two of a key differ.
@@ -119,6 +122,7 @@ impl StoreServer {
             unknown: Mutex::default(),
             leases,
             clock_jumps: ClockJumps::default(),
+            untold: Mutex::default(),
         }));
         let task = async move {
             while let Some(call) = arriving.recv().await {
@@ -196,12 +200,12 @@ impl StoreServer {
 
     /// The keys with a state that an event tells: the key, the record and the state.
     pub fn told_states(&self) -> Vec<(String, String, String)> {
-        self.0.database.with_connection(|db| {
-            let sql = "select cast(key as text), lower(hex(id)), state from keys where state in ('completed', 'dead', 'unknown')";
-            let mut statement = db.prepare(sql).unwrap();
-            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
-            statement.query_map([], read).unwrap().map(Result::unwrap).collect()
-        })
+        self.0.told_states()
+    }
+
+    /// The records that came to their states after a failover had taken back which routes have events, and before a heartbeat.
+    pub fn untold(&self) -> BTreeSet<(String, String)> {
+        self.0.untold.lock().unwrap().clone()
     }
 
     /// The number of keys that are in flight.
@@ -230,6 +234,25 @@ impl Drop for ServerState {
 }
 
 impl ServerState {
+    fn told_states(&self) -> Vec<(String, String, String)> {
+        self.database.with_connection(|db| {
+            let sql = "select cast(key as text), lower(hex(id)), state from keys where state in ('completed', 'dead', 'unknown')";
+            let mut statement = db.prepare(sql).unwrap();
+            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+            statement.query_map([], read).unwrap().map(Result::unwrap).collect()
+        })
+    }
+
+    /// Notes the records of now, if no route has events.
+    fn note_untold(&self) {
+        let routes = "select count(*) from event_routes";
+        let routes: i64 = self.database.with_connection(|db| db.query_row(routes, [], |row| row.get(0)).unwrap());
+        if routes == 0 {
+            let states = self.told_states().into_iter().map(|(_, record, state)| (record, state));
+            self.untold.lock().unwrap().extend(states);
+        }
+    }
+
     /// Notes the key's attempt, if it is unknown now.
     fn note_unknown(&self, id: RecordId) {
         let sql = "select attempt from keys where id = ?1 and state = 'unknown'";
@@ -342,7 +365,6 @@ impl Backend for StoreLink {
         list_settled_keys(params: ListSettledKeysParams) -> SettledKeyPage;
         remember_route_identities(params: RememberRouteIdentitiesParams) -> Vec<RouteIdentity>;
         store_route_retention(params: StoreRouteRetentionParams) -> ();
-        replace_event_routes(params: ReplaceEventRoutesParams) -> ();
         claim_events(params: ClaimEventsParams) -> Vec<KeyEvent>;
         end_events(params: EndEventsParams) -> ();
         count_events(params: EventSinkParams) -> EventCounts;
@@ -358,6 +380,15 @@ impl Backend for StoreLink {
         count_keys(service: Arc<str>) -> KeyCounts;
         count_instances_behind(params: CountInstancesBehindParams) -> u64;
         list_instances(params: ListInstancesParams) -> Vec<InstanceEntry>;
+    }
+
+    fn replace_event_routes(&self, params: ReplaceEventRoutesParams) -> StoreFuture<'_, ()> {
+        self.call("replace_event_routes", move |server| {
+            Box::pin(async move {
+                server.note_untold();
+                server.backend.replace_event_routes(params).await
+            })
+        })
     }
 
     fn settle(&self, settlement: Settlement) -> StoreFuture<'_, SettleResult> {
