@@ -16,7 +16,9 @@ impl SqliteTransaction<'_> {
         ReplaceEventRoutesParams { service, routes, keeps_stored }: ReplaceEventRoutesParams,
     ) -> SqliteResult<()> {
         self.in_savepoint(|| {
-            if !routes.is_empty() {
+            // Each new trigger prepares all statements anew: a heartbeat writes them only where they are lost.
+            let has_triggers = keeps_stored && self.has_event_triggers()?;
+            if !has_triggers && !routes.is_empty() {
                 self.db.execute_batch(EVENT_TRIGGERS)?;
             }
             if !keeps_stored {
@@ -34,6 +36,11 @@ impl SqliteTransaction<'_> {
             }
             Ok(())
         })
+    }
+
+    fn has_event_triggers(&self) -> SqliteResult<bool> {
+        let there = self.query_one(sql!("has_event_triggers"), &vec![], |row| row.read("there"))?;
+        Ok(there.unwrap_or(false))
     }
 
     pub fn claim_events(&self, params: ClaimEventsParams) -> SqliteResult<Vec<KeyEvent>> {
