@@ -27,6 +27,7 @@ use oncegate_store::{
     ReservedAttempt, RouteIdentity, SettleResult, StoreError, StoreFuture, StoreRouteRetentionParams, SweepParams,
     SweptKey, TakeOverParams, open_inline,
 };
+use rusqlite::functions::{Context, FunctionFlags};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
@@ -46,6 +47,15 @@ thread_local! {
 
 fn store_clock() -> i64 {
     EPOCH + now().cast_signed() + CLOCK_AHEAD.get()
+}
+
+/// Lets the triggers of events ask the simulated clock. Two events with one number would otherwise have one time, too: whole seconds of
+/// the simulation pass in a millisecond.
+fn set_clock_of_events(db: &rusqlite::Connection) {
+    let seconds = |_: &Context<'_>| Ok(store_clock() as f64 / 1_000.0);
+    // A trigger may call nothing else.
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_INNOCUOUS;
+    db.create_scalar_function("unixepoch", 1, flags, seconds).unwrap();
 }
 
 /// Empty databases of earlier runs: a new one takes longer than many a run.
@@ -108,7 +118,11 @@ impl StoreServer {
     pub fn new(timeout: Duration, faults: usize, leases: Arc<Leases>) -> (Self, impl Future<Output = ()> + Send) {
         CLOCK_AHEAD.set(0);
         let spare = SPARE_DATABASES.lock().unwrap().pop();
-        let (backend, database) = spare.unwrap_or_else(|| open_inline(timeout, store_clock).unwrap());
+        let (backend, database) = spare.unwrap_or_else(|| {
+            let (backend, database) = open_inline(timeout, store_clock).unwrap();
+            database.with_connection(set_clock_of_events);
+            (backend, database)
+        });
         database.with_connection(|db| db.execute_batch("savepoint run").unwrap());
         let (calls, mut arriving) = mpsc::unbounded_channel::<ServerCall>();
         let server = Self(Arc::new(ServerState {
