@@ -1,4 +1,5 @@
-//! Renews this instance's lease, and compares the store's clock with boot time and its salt with the one in use.
+//! Renews this instance's lease, and compares the store's clock with boot time and its salt with the one in use. Stores again
+//! which routes have events, where a failover may have taken it back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,8 +16,9 @@ use oncegate_domain::stored_salt::SaltError;
 use oncegate_store::salts::{self, SaltCheck};
 use oncegate_store::{LeaseRenewal, StoreError};
 
-/// The time for which a failover that nobody notices is made good. A standby that takes over usually lacks less.
-const LAG_MAX: Duration = Duration::from_secs(60);
+/// For this long after a configuration was stored, each heartbeat restores what an unnoticed failover may have taken back. A standby
+/// that takes over usually lacks less.
+const RESTORE_FOR: Duration = Duration::from_secs(60);
 
 /// Renews the lease. All attempts of this instance depend on its one row: the cost does not grow with their number.
 pub struct Heartbeat {
@@ -37,13 +39,13 @@ impl Heartbeat {
         Self { instance, live, seen: None, is_salt_unreadable: false, was_salt_lost: false }
     }
 
-    /// Whether a failover may have taken back what this process has stored of the configuration: after a failover that is known, and
-    /// for some time after it was stored, as one may go unnoticed. Not for ever: a newer configuration may have less.
-    fn may_lack(&mut self, live: &Arc<Config>, now: BootInstant) -> bool {
+    /// Whether a failover may have taken back which routes have events: while the lease is suspended, as by a known failover, and for
+    /// some time after they were stored, as one may go unnoticed. Not for ever: another instance's newer configuration may have less.
+    fn may_lack_routes(&mut self, live: &Arc<Config>, now: BootInstant) -> bool {
         let is_same = |seen: &&(Arc<Config>, BootInstant)| Arc::ptr_eq(&seen.0, live);
         let since = self.seen.as_ref().filter(is_same).map_or(now, |(_, since)| *since);
         self.seen = Some((Arc::clone(live), since));
-        now.since(since) < LAG_MAX || !self.instance.instance_lease.may_start()
+        now.since(since) < RESTORE_FOR || !self.instance.instance_lease.may_start()
     }
 
     /// Whether this process may start anything more, after a look at the salt in the store. Under two salts a key has two records,
@@ -123,7 +125,7 @@ impl Task for Heartbeat {
             return Ok(PassResult::Idle);
         }
         let live = Arc::clone(&self.live.borrow());
-        if self.may_lack(&live, started) && !live.events.is_empty() {
+        if self.may_lack_routes(&live, started) && !live.events.is_empty() {
             // What starts from here on must have its events.
             event_routes::restore_routes(store, &live).await.inspect_err(missed)?;
         }

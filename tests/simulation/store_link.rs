@@ -49,11 +49,11 @@ fn store_clock() -> i64 {
     EPOCH + now().cast_signed() + CLOCK_AHEAD.get()
 }
 
-/// Lets the triggers of events ask the simulated clock. Two events with one number would otherwise have one time, too: whole seconds of
-/// the simulation pass in a millisecond.
+/// Lets the triggers of events ask the simulated clock. The machine's clock stands still between two of
+/// them: a failover that gives the number of one to the next would give its time, too.
 fn set_clock_of_events(db: &rusqlite::Connection) {
     let seconds = |_: &Context<'_>| Ok(store_clock() as f64 / 1_000.0);
-    // A trigger may call nothing else.
+    // A trigger may only call functions with the second flag.
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_INNOCUOUS;
     db.create_scalar_function("unixepoch", 1, flags, seconds).unwrap();
 }

@@ -196,8 +196,8 @@ macro_rules! calls {
 
         // Events about settled keys.
 
-        /// Stores which routes of a service tell which sinks about their keys, in place of or beside what was stored. From then on a change of
-        /// their keys has its events, or is not made.
+        /// Stores which routes of a service tell which sinks about their keys, in place of or beside what was stored. From then on
+        /// a change of their keys has its events, or is not made.
         replace_event_routes(params: ReplaceEventRoutesParams) -> (): Direct;
 
         /// Claims events of a sink that are due, in their order, for the lease; of each key only the oldest that is neither published
