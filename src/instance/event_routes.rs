@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use oncegate_config::{Config, Word};
-use oncegate_store::{EventRoute, ReplaceEventRoutesParams, Store, StoreError};
+use oncegate_store::{EventRoute, Store, StoreError, StoreEventRoutesParams};
 
 /// Tells the store which routes have events: those of all these configurations, of which the last one counts. From then on each
 /// settlement of their keys writes them.
@@ -12,7 +12,7 @@ use oncegate_store::{EventRoute, ReplaceEventRoutesParams, Store, StoreError};
 /// # Errors
 /// The store's.
 pub async fn store_routes(store: &Store, configs: &[&Config]) -> Result<(), StoreError> {
-    store.replace_event_routes(params(configs, false)).await
+    store.store_event_routes(params(configs, false)).await
 }
 
 /// Tells the store again which routes have events. What it has stays: another instance may have stored a newer configuration.
@@ -20,10 +20,10 @@ pub async fn store_routes(store: &Store, configs: &[&Config]) -> Result<(), Stor
 /// # Errors
 /// The store's.
 pub async fn restore_routes(store: &Store, config: &Config) -> Result<(), StoreError> {
-    store.replace_event_routes(params(&[config], true)).await
+    store.store_event_routes(params(&[config], true)).await
 }
 
-fn params(configs: &[&Config], keeps_stored: bool) -> ReplaceEventRoutesParams {
+fn params(configs: &[&Config], keeps_stored: bool) -> StoreEventRoutesParams {
     let mut routes = BTreeMap::new();
     for sink in configs.iter().flat_map(|config| &config.events) {
         for route in &sink.routes {
@@ -34,5 +34,5 @@ fn params(configs: &[&Config], keeps_stored: bool) -> ReplaceEventRoutesParams {
         }
     }
     let service = configs.last().map(|config| Arc::clone(&config.service)).unwrap_or_default();
-    ReplaceEventRoutesParams { service, routes: routes.into_values().collect(), keeps_stored }
+    StoreEventRoutesParams { service, routes: routes.into_values().collect(), keeps_stored }
 }

@@ -23,9 +23,9 @@ use oncegate_store::{
     CountLiveKeysParams, EndEventsParams, EnqueueParams, EventCounts, EventSinkParams, ExtendDeadlineParams,
     FindReservationParams, GiveUpParams, InlineDatabase, KeyEvent, LeaseRenewal, ListAuditEntriesParams,
     ListInFlightParams, ListInstancesParams, ListKeysParams, ListSettledKeysParams, MoveLiveKeysParams, PrimaryCheck,
-    ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult, ReplaceEventRoutesParams, ReplaceSaltParams,
-    ReservedAttempt, RouteIdentity, SettleResult, StoreError, StoreFuture, StoreRouteRetentionParams, SweepParams,
-    SweptKey, TakeOverParams, open_inline,
+    ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult, ReplaceSaltParams, ReservedAttempt,
+    RouteIdentity, SettleResult, StoreError, StoreEventRoutesParams, StoreFuture, StoreRouteRetentionParams,
+    SweepParams, SweptKey, TakeOverParams, open_inline,
 };
 use rusqlite::functions::{Context, FunctionFlags};
 use tokio::sync::{mpsc, oneshot};
@@ -396,11 +396,11 @@ impl Backend for StoreLink {
         list_instances(params: ListInstancesParams) -> Vec<InstanceEntry>;
     }
 
-    fn replace_event_routes(&self, params: ReplaceEventRoutesParams) -> StoreFuture<'_, ()> {
-        self.call("replace_event_routes", move |server| {
+    fn store_event_routes(&self, params: StoreEventRoutesParams) -> StoreFuture<'_, ()> {
+        self.call("store_event_routes", move |server| {
             Box::pin(async move {
                 server.note_untold();
-                server.backend.replace_event_routes(params).await
+                server.backend.store_event_routes(params).await
             })
         })
     }

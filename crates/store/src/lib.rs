@@ -35,8 +35,8 @@ pub use params::{
     ApplyOperatorDecisionParams, ClaimEventsParams, ClaimProbesParams, CountInstancesBehindParams, CountLiveKeysParams,
     EndEventsParams, EnqueueParams, EventSinkParams, ExtendDeadlineParams, FindReservationParams, GiveUpParams,
     LeaseRenewal, ListAuditEntriesParams, ListInFlightParams, ListInstancesParams, ListKeysParams,
-    ListSettledKeysParams, MoveLiveKeysParams, ReapParams, ReapScope, RememberRouteIdentitiesParams,
-    ReplaceEventRoutesParams, ReplaceSaltParams, StoreRouteRetentionParams, SweepParams, TakeOverParams,
+    ListSettledKeysParams, MoveLiveKeysParams, ReapParams, ReapScope, RememberRouteIdentitiesParams, ReplaceSaltParams,
+    StoreEventRoutesParams, StoreRouteRetentionParams, SweepParams, TakeOverParams,
 };
 pub use postgres::Distribution;
 pub use results::{PrimaryCheck, ReapedRows, RenewResult, ReservedAttempt, RouteIdentity, SettleResult, SweptKey};
@@ -198,7 +198,7 @@ macro_rules! calls {
 
         /// Stores which routes of a service tell which sinks about their keys, in place of or beside what was stored. From then on
         /// a change of their keys has its events, or is not made.
-        replace_event_routes(params: ReplaceEventRoutesParams) -> (): Direct;
+        store_event_routes(params: StoreEventRoutesParams) -> (): Direct;
 
         /// Claims events of a sink that are due, in their order, for the lease; of each key only the oldest that is neither published
         /// nor dead. Several callers get different events, until a lease is over.

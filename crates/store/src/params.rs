@@ -118,7 +118,7 @@ params! {
         /// One entry for each name of a route.
         retention: Vec<RouteRetention>,
     }
-    ReplaceEventRoutesParams for replace_event_routes: plain {
+    StoreEventRoutesParams for store_event_routes: plain {
         service: Arc<str>,
         routes: Vec<EventRoute>,
         /// Whether all that is stored already stays as it is.

@@ -14,7 +14,7 @@ use oncegate_domain::state::StateKind;
 use oncegate_store::admin::OperatorAction;
 use oncegate_store::{
     ClaimEventsParams, EndEventsParams, EventRoute, EventSinkParams, ExpectedRecord, GiveUpParams, KeyEvent,
-    PostponedEvent, ReplaceEventRoutesParams,
+    PostponedEvent, StoreEventRoutesParams,
 };
 
 use super::decisions::{at_risk, decide, entry, target};
@@ -45,8 +45,8 @@ async fn store_routes(world: &StoreFixture, sinks: &[(&str, &[&'static str], boo
         body: *body,
     };
     let routes = sinks.iter().map(route).collect();
-    let params = ReplaceEventRoutesParams { service: "shop".into(), routes, keeps_stored };
-    world.store().replace_event_routes(params).await.unwrap();
+    let params = StoreEventRoutesParams { service: "shop".into(), routes, keeps_stored };
+    world.store().store_event_routes(params).await.unwrap();
 }
 
 async fn claim_for(world: &StoreFixture, sink: &str, lease: Duration) -> Vec<KeyEvent> {

@@ -15,7 +15,7 @@ use crate::row::millis;
 use crate::statement::{shared, statements};
 use crate::{
     ClaimEventsParams, EndEventsParams, EventCounts, EventHandle, EventRoute, EventSinkParams, KeyEvent, OpenError,
-    ReplaceEventRoutesParams, StoreSettings,
+    StoreEventRoutesParams, StoreSettings,
 };
 
 const EVENT_TRIGGERS: &str = include_str!("event_triggers.sql");
@@ -24,7 +24,7 @@ const HAS_EVENT_TRIGGERS: &str = include_str!("sql/has_event_triggers.sql");
 statements! { "sql/":
     CLAIM_EVENTS = "claim_events";
     DELETE_EVENTS = "delete_events";
-    REPLACE_EVENT_ROUTES = "replace_event_routes";
+    STORE_EVENT_ROUTES = "store_event_routes";
 }
 
 /// The name of the step that makes the triggers, among those of migrations.
@@ -57,11 +57,11 @@ pub(super) async fn missing(
 }
 
 impl PgCall<'_> {
-    pub async fn replace_event_routes(self, params: Arc<ReplaceEventRoutesParams>) -> PgResult<()> {
+    pub async fn store_event_routes(self, params: Arc<StoreEventRoutesParams>) -> PgResult<()> {
         let route = |told: &EventRoute| json!({ "route": &*told.route, "sink": &*told.sink, "types": told.types, "body": told.body });
         let routes: Vec<_> = params.routes.iter().map(route).collect();
         let columns = columns! { service: &*params.service, routes: json!(routes).to_string(), keeps_stored: params.keeps_stored };
-        self.write(&REPLACE_EVENT_ROUTES, columns).await.map(drop)
+        self.write(&STORE_EVENT_ROUTES, columns).await.map(drop)
     }
 
     pub async fn claim_events(self, params: Arc<ClaimEventsParams>) -> PgResult<Vec<KeyEvent>> {

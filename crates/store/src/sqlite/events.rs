@@ -5,15 +5,15 @@ use crate::columns::columns;
 use crate::row::{RowReader, millis};
 use crate::statement::shared;
 use crate::{
-    ClaimEventsParams, EndEventsParams, EventCounts, EventHandle, EventSinkParams, KeyEvent, ReplaceEventRoutesParams,
+    ClaimEventsParams, EndEventsParams, EventCounts, EventHandle, EventSinkParams, KeyEvent, StoreEventRoutesParams,
 };
 
 const EVENT_TRIGGERS: &str = include_str!("event_triggers.sql");
 
 impl SqliteTransaction<'_> {
-    pub fn replace_event_routes(
+    pub fn store_event_routes(
         &self,
-        ReplaceEventRoutesParams { service, routes, keeps_stored }: ReplaceEventRoutesParams,
+        StoreEventRoutesParams { service, routes, keeps_stored }: StoreEventRoutesParams,
     ) -> SqliteResult<()> {
         self.in_savepoint(|| {
             // Each new trigger prepares all statements anew: a heartbeat writes them only where they are lost.
