@@ -25,6 +25,9 @@ impl Outcome {
     }
 
     fn render_as(self, status: OncegateStatus, context: &ResponseContext, problem_base: &str) -> Response<Body> {
+        if let Self::Refused(refusal) = &self {
+            context.with_trace(|trace| trace.note_refusal(refusal.slug()));
+        }
         let is_own = match &self {
             Self::Accepted { .. } | Self::InFlight(_) | Self::Refused(_) => true,
             // The store's, which another page may have got before.

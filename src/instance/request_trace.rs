@@ -47,6 +47,8 @@ struct TraceState {
     /// The route that guards or observes the request.
     route: Option<Arc<RouteMetrics>>,
     oncegate_status: Option<OncegateStatus>,
+    /// The code of the refusal that the client got.
+    refusal: Option<&'static str>,
     attempt: Option<u32>,
     /// The record of the request's key.
     record: Option<RecordId>,
@@ -104,6 +106,11 @@ impl RequestTrace {
     /// Notes the value of `Oncegate-Status`.
     pub fn note_oncegate_status(&self, oncegate_status: OncegateStatus) {
         self.state.lock().oncegate_status = Some(oncegate_status);
+    }
+
+    /// Notes the code of the refusal that answers the request.
+    pub fn note_refusal(&self, code: &'static str) {
+        self.state.lock().refusal = Some(code);
     }
 
     /// Notes the attempt's number.
@@ -189,6 +196,7 @@ impl RequestTrace {
             path: &route.path,
             method,
             oncegate_status: state.oncegate_status.map(OncegateStatus::name),
+            refusal: state.refusal,
             status,
             attempt: state.attempt,
             total_ms: millis(total),

@@ -56,6 +56,7 @@ async fn each_guarded_request_has_one_log_line_with_its_outcome() {
             _ => assert_eq!(parts[1], None, "{line}"),
         }
     }
+    assert_eq!((&lines[0]["refusal"], &lines[4]["refusal"]), (&Value::Null, &json!("key-missing")));
     assert_eq!(lines[0]["trace_id"], "0af7651916cd43dd8448eb211c80319c");
     assert_eq!(lines[1]["trace_id"], Value::Null);
     let sent = world.upstream.executed();

@@ -21,6 +21,9 @@ pub struct RequestLine<'a> {
     /// The value of `Oncegate-Status`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oncegate_status: Option<&'a str>,
+    /// The code of the answer of Oncegate's own that refused the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<&'a str>,
     /// The beginning of the key, at most eight characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<&'a str>,
@@ -82,13 +85,16 @@ impl RequestLine<'_> {
                 let _ = writer.write_all(text);
             });
         }
-        let Self { route, path, method, oncegate_status, status, attempt, key, record, cause, trace_id, .. } = *self;
+        let Self {
+            route, path, method, oncegate_status, refusal, status, attempt, key, record, cause, trace_id, ..
+        } = *self;
         tracing::info!(
             target: REQUESTS,
             route,
             path,
             method,
             oncegate_status,
+            refusal,
             status,
             attempt,
             total_ms = self.total_ms,
@@ -128,6 +134,7 @@ mod tests {
         path: "/payments/{id}",
         method: "POST",
         oncegate_status: Some("executed"),
+        refusal: None,
         status: Some(201),
         attempt: Some(2),
         total_ms: 12.034,
