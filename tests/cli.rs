@@ -265,6 +265,7 @@ fn init_makes_a_route_of_each_operation_of_an_openapi_document() {
     let arguments = ["init", "--upstream", "http://127.0.0.1:3000", "--for", "payments", "--openapi", "api.yaml"];
     let written = run_in(&folder, &[], &arguments);
     assert_eq!(written.code, 0, "{}", written.err);
+    assert!(written.out.contains("2 routes, one for each path of api.yaml"), "{}", written.out);
     let checked = run_in(&folder, &[], &["check", "--openapi", "api.yaml"]);
     assert_eq!(checked.code, 0, "every operation has a route: {}", checked.out);
     assert!(checked.out.contains("payments-refunds") && checked.out.contains("(kind: "), "{}", checked.out);
@@ -282,7 +283,11 @@ fn init_changes_no_file_and_says_which_flag_is_missing_where_nobody_can_be_asked
         (&["init", "--for", "payments"][..], "--upstream is missing", 2),
         (&["init", "--upstream", "http://h", "--for", "payment"][..], "payments, orders", 2),
         (&["init", "--upstream", "http://h", "--for", "grpc"][..], "h2c://", 2),
-        (&["init", "--upstream", "ftp://h", "--for", "payments"][..], "upstream", 78),
+        (&["init", "--upstream", "ftp://h", "--for", "payments"][..], "--upstream", 2),
+        (&["init", "--upstream", "127.0.0.1:3000", "--for", "payments"][..], "has no scheme", 2),
+        (&["init", "--upstream", "http://h", "--for", "payments=v1/pay"][..], "--for", 2),
+        (&[&complete[..], &["--store", "mysql://h/shop"]].concat()[..], "--store", 2),
+        (&[&complete[..], &["--callers", "bogus"]].concat()[..], "bogus", 2),
         (&["init", "--upstream", "http://h", "--for", "payments", "--callers", "jwt"][..], "--issuer is missing", 2),
     ] {
         let failed = run_in(&folder, &[], &[arguments, &["--output", "other.toml"]].concat());

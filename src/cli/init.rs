@@ -13,12 +13,13 @@ use clap::{Args, ValueEnum};
 use http::Method;
 
 use super::{CommandError, failed, is_absent, openapi, print};
-use oncegate_config::{self as config, Overrides, ProcessEnvironment};
+use oncegate_config::{self as config, Overrides, ProcessEnvironment, StoreLocation, UpstreamTarget};
+use oncegate_domain::path_pattern::PathPattern;
 
 #[derive(Args)]
 pub(super) struct InitArguments {
     /// The service's URL: http://, https://, h2c:// (gRPC) or unix:
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = parse_upstream)]
     upstream: Option<String>,
     /// What the service's routes do; may be repeated. USE=PATH names a path other than the usual one
     ///
@@ -35,9 +36,9 @@ pub(super) struct InitArguments {
     #[arg(long, value_name = "NAME")]
     audience: Option<String>,
     /// The place of keys: sqlite:FILE for one instance, postgres://… for any number [default: sqlite:oncegate.db]
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = parse_store)]
     store: Option<String>,
-    /// An OpenAPI document (3.0 or 3.1): each POST and PATCH operation gets a route of the first use
+    /// An OpenAPI document (3.0 or 3.1): each POST and PATCH operation gets a route of the first --for
     #[arg(long, value_name = "SPEC")]
     openapi: Option<PathBuf>,
     /// The file to write; an existing one is never changed
@@ -122,7 +123,29 @@ fn parse_use(text: &str) -> Result<(Use, Option<String>), String> {
     let (name, path) = text.split_once('=').map_or((text, None), |(name, path)| (name, Some(path.to_owned())));
     let found = Use::value_variants().iter().find(|known| known.name() == name);
     let names = || Use::value_variants().iter().map(|known| known.name()).collect::<Vec<_>>().join(", ");
-    found.map(|known| (*known, path)).ok_or_else(|| format!("`{name}` is none of {}", names()))
+    let found = *found.ok_or_else(|| format!("`{name}` is none of {}", names()))?;
+    path.as_deref().map_or(Ok(()), |path| PathPattern::parse(path).map(drop))?;
+    Ok((found, path))
+}
+
+fn parse_upstream(text: &str) -> Result<String, String> {
+    unless_wrong(text, UpstreamTarget::parse(text))
+}
+
+fn parse_store(text: &str) -> Result<String, String> {
+    unless_wrong(text, StoreLocation::parse(text))
+}
+
+/// The text as it is, unless it has a problem. One with a reference, such as `${PASSWORD}`, is not whole yet.
+fn unless_wrong<T>(text: &str, parsed: Result<T, String>) -> Result<String, String> {
+    match parsed {
+        Err(problem) if !text.contains("${") => Err(problem),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+fn parse_callers(text: &str) -> Result<Callers, String> {
+    Callers::from_str(text, true).map_err(|_| format!("`{text}` is none of api-key, jwt, one"))
 }
 
 pub(super) fn run(mut arguments: InitArguments) -> Result<(), CommandError> {
@@ -140,8 +163,15 @@ pub(super) fn run(mut arguments: InitArguments) -> Result<(), CommandError> {
     let text = arguments.compose()?;
     write_checked(&arguments.output, &text)?;
     let file = arguments.output.display();
+    let routes = arguments.openapi.as_ref().map_or_else(String::new, |spec| {
+        let (spec, count) = (spec.display(), text.matches("[[routes]]").count());
+        format!(
+            "It has {count} routes, one for each path of {spec} with a POST or a PATCH. Each has the lines of the first --for: remove the \
+             routes that change nothing, such as a search. PUT and DELETE got none.\n"
+        )
+    });
     print(&format!(
-        "{file} is written and valid. Read its comments, and then:\n\n  oncegate check -c {file}   # each route with all its \
+        "{file} is written and valid. {routes}Read its comments, and then:\n\n  oncegate check -c {file}   # each route with all its \
          options\n  oncegate run -c {file}\n"
     ))
 }
@@ -151,31 +181,36 @@ impl InitArguments {
     fn ask_for_the_rest(&mut self) -> Result<(), CommandError> {
         let asks = stdin().is_terminal() && stdout().is_terminal();
         if self.upstream.is_none() {
-            self.upstream = Some(answer(asks, "--upstream", "The service's URL", Some("http://127.0.0.1:3000"), Ok)?);
+            self.upstream =
+                Some(answer(asks, "--upstream", "The service's URL", Some("http://127.0.0.1:3000"), parse_upstream)?);
         }
         if self.uses.is_empty() {
             let names = Use::value_variants().iter().map(|known| known.name()).collect::<Vec<_>>().join(", ");
-            let question = format!("What its routes do ({names}), several with commas");
+            let question = format!("What its routes do ({names}), several with commas; USE=PATH for another path");
             self.uses = answer(asks, "--for", &question, Some("payments"), |text| {
                 text.split(',').map(|name| parse_use(name.trim())).collect()
             })?;
         }
         if self.callers.is_none() {
             let question = "What says who a caller is (api-key, jwt, one)";
-            self.callers =
-                Some(answer(asks, "--callers", question, Some("api-key"), |text| Callers::from_str(&text, true))?);
+            self.callers = Some(answer(asks, "--callers", question, Some("api-key"), parse_callers)?);
         }
         if self.callers == Some(Callers::Jwt) {
             if self.issuer.is_none() {
-                self.issuer = Some(answer(asks, "--issuer", "The issuer of the tokens, as an https:// URL", None, Ok)?);
+                self.issuer =
+                    Some(answer(asks, "--issuer", "The issuer of the tokens, as an https:// URL", None, |text| {
+                        Ok(text.to_owned())
+                    })?);
             }
             if self.audience.is_none() {
-                self.audience = Some(answer(asks, "--audience", "The audience that the tokens name", None, Ok)?);
+                self.audience = Some(answer(asks, "--audience", "The audience that the tokens name", None, |text| {
+                    Ok(text.to_owned())
+                })?);
             }
         }
         if self.store.is_none() {
             let question = "Where keys are kept (sqlite:FILE for one instance, postgres://… for any number)";
-            self.store = Some(answer(asks, "--store", question, Some("sqlite:oncegate.db"), Ok)?);
+            self.store = Some(answer(asks, "--store", question, Some("sqlite:oncegate.db"), parse_store)?);
         }
         Ok(())
     }
@@ -185,7 +220,8 @@ impl InitArguments {
         // A string of JSON is one of TOML.
         let quoted = |text: &Option<String>| serde_json::Value::from(text.as_deref().unwrap_or_default()).to_string();
         let mut text = format!(
-            "# Written by `oncegate init`. config/reference.toml describes each option and its danger.\n\n\
+            "# Written by `oncegate init`. config/reference.toml describes each option and its danger. The package has it, and all\n\
+             # pages that are named here, in /usr/share/doc/oncegate.\n\n\
              upstream = {}   # requests that no route guards pass to it as they are\n",
             quoted(&self.upstream)
         );
@@ -253,15 +289,15 @@ fn answer<T>(
     flag: &str,
     question: &str,
     default: Option<&str>,
-    read: impl Fn(String) -> Result<T, String>,
+    read: impl Fn(&str) -> Result<T, String>,
 ) -> Result<T, CommandError> {
     loop {
         if !asks {
             let default = default.filter(|_| flag != "--upstream" && flag != "--for");
             let text = default.ok_or_else(|| {
-                CommandError::Usage(format!("{flag} is missing, and nobody can be asked: {question}"))
+                CommandError::Usage(format!("{flag} is missing, and only a person at a terminal is asked: {question}"))
             })?;
-            return read(text.to_owned()).map_err(CommandError::Usage);
+            return read(text).map_err(CommandError::Usage);
         }
         let shown = default.map_or_else(String::new, |default| format!(" [{default}]"));
         print(&format!("{question}{shown}: "))?;
@@ -270,9 +306,9 @@ fn answer<T>(
             return Err(CommandError::Usage(format!("{flag} is missing, and the input has ended")));
         }
         let text = Some(line.trim()).filter(|line| !line.is_empty()).or(default);
-        match text.map(|text| read(text.to_owned())) {
+        match text.map(&read) {
             Some(Ok(value)) => return Ok(value),
-            Some(Err(problem)) => eprintln!("{problem}"),
+            Some(Err(problem)) => eprintln!("{flag} {problem}"),
             None => {}
         }
     }
