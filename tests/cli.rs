@@ -287,11 +287,15 @@ fn init_changes_no_file_and_says_which_flag_is_missing_where_nobody_can_be_asked
         (&["init", "--upstream", "127.0.0.1:3000", "--for", "payments"][..], "has no scheme", 2),
         (&["init", "--upstream", "http://h", "--for", "payments=v1/pay"][..], "--for", 2),
         (&[&complete[..], &["--store", "mysql://h/shop"]].concat()[..], "--store", 2),
+        (&[&complete[..], &["--store", "postgres://shop:hunter2@db/shop?sslmod=x"]].concat()[..], "--store", 2),
+        (&["init", "--upstream", "http://shop:hunter2@h", "--for", "payments"][..], "--upstream", 2),
+        (&["init", "--upstream", "unix:/run/shop.sock", "--for", "grpc"][..], "h2c://", 2),
         (&[&complete[..], &["--callers", "bogus"]].concat()[..], "bogus", 2),
         (&["init", "--upstream", "http://h", "--for", "payments", "--callers", "jwt"][..], "--issuer is missing", 2),
     ] {
         let failed = run_in(&folder, &[], &[arguments, &["--output", "other.toml"]].concat());
         assert_eq!((failed.code, failed.err.contains(problem)), (code, true), "{arguments:?}: {}", failed.err);
+        assert!(!failed.err.contains("hunter2"), "{}", failed.err);
         assert!(!std::path::Path::new(&folder.path("other.toml")).exists(), "{arguments:?} leaves nothing");
     }
 }

@@ -15,11 +15,12 @@ use http::Method;
 use super::{CommandError, failed, is_absent, openapi, print};
 use oncegate_config::{self as config, Overrides, ProcessEnvironment, StoreLocation, UpstreamTarget};
 use oncegate_domain::path_pattern::PathPattern;
+use oncegate_domain::quantity::quantity;
 
 #[derive(Args)]
 pub(super) struct InitArguments {
     /// The service's URL: http://, https://, h2c:// (gRPC) or unix:
-    #[arg(long, value_name = "URL", value_parser = parse_upstream)]
+    #[arg(long, value_name = "URL")]
     upstream: Option<String>,
     /// What the service's routes do; may be repeated. USE=PATH names a path other than the usual one
     ///
@@ -36,7 +37,7 @@ pub(super) struct InitArguments {
     #[arg(long, value_name = "NAME")]
     audience: Option<String>,
     /// The place of keys: sqlite:FILE for one instance, postgres://… for any number [default: sqlite:oncegate.db]
-    #[arg(long, value_name = "URL", value_parser = parse_store)]
+    #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// An OpenAPI document (3.0 or 3.1): each POST and PATCH operation gets a route of the first --for
     #[arg(long, value_name = "SPEC")]
@@ -120,6 +121,7 @@ impl Use {
 }
 
 fn parse_use(text: &str) -> Result<(Use, Option<String>), String> {
+    let text = text.trim();
     let (name, path) = text.split_once('=').map_or((text, None), |(name, path)| (name, Some(path.to_owned())));
     let found = Use::value_variants().iter().find(|known| known.name() == name);
     let names = || Use::value_variants().iter().map(|known| known.name()).collect::<Vec<_>>().join(", ");
@@ -156,17 +158,19 @@ pub(super) fn run(mut arguments: InitArguments) -> Result<(), CommandError> {
         )));
     }
     arguments.ask_for_the_rest()?;
-    let upstream = arguments.upstream.as_deref().unwrap_or_default();
-    if arguments.uses.iter().any(|(kind, _)| *kind == Use::Grpc) && upstream.starts_with("http://") {
+    let upstream = arguments.upstream.as_deref().map(UpstreamTarget::parse);
+    let is_http1 = matches!(upstream, Some(Ok(UpstreamTarget::Http(_) | UpstreamTarget::Unix(_))));
+    if is_http1 && arguments.uses.iter().any(|(kind, _)| *kind == Use::Grpc) {
         return Err(CommandError::Usage("gRPC needs HTTP/2: write --upstream as h2c://HOST:PORT or https://…".into()));
     }
     let text = arguments.compose()?;
     write_checked(&arguments.output, &text)?;
     let file = arguments.output.display();
     let routes = arguments.openapi.as_ref().map_or_else(String::new, |spec| {
-        let (spec, count) = (spec.display(), text.matches("[[routes]]").count());
+        let (spec, routes) = (spec.display(), text.matches("[[routes]]").count() as u64);
+        let count = quantity(routes, "route", "routes");
         format!(
-            "It has {count} routes, one for each path of {spec} with a POST or a PATCH. Each has the lines of the first --for: remove the \
+            "It has {count}, one for each path of {spec} with a POST or a PATCH. Each has the lines of the first --for: remove the \
              routes that change nothing, such as a search. PUT and DELETE got none.\n"
         )
     });
@@ -179,6 +183,13 @@ pub(super) fn run(mut arguments: InitArguments) -> Result<(), CommandError> {
 impl InitArguments {
     /// Asks for what the command line has not said, if a person can answer.
     fn ask_for_the_rest(&mut self) -> Result<(), CommandError> {
+        // Not by clap, which would show a password in a wrong URL.
+        let check = |flag, text: &Option<String>, parse: fn(&str) -> Result<String, String>| {
+            let checked = text.as_deref().map_or(Ok(String::new()), parse);
+            checked.map_err(|problem| CommandError::Usage(format!("{flag} {problem}")))
+        };
+        check("--upstream", &self.upstream, parse_upstream)?;
+        check("--store", &self.store, parse_store)?;
         let asks = stdin().is_terminal() && stdout().is_terminal();
         if self.upstream.is_none() {
             self.upstream =
@@ -187,9 +198,8 @@ impl InitArguments {
         if self.uses.is_empty() {
             let names = Use::value_variants().iter().map(|known| known.name()).collect::<Vec<_>>().join(", ");
             let question = format!("What its routes do ({names}), several with commas; USE=PATH for another path");
-            self.uses = answer(asks, "--for", &question, Some("payments"), |text| {
-                text.split(',').map(|name| parse_use(name.trim())).collect()
-            })?;
+            self.uses =
+                answer(asks, "--for", &question, Some("payments"), |text| text.split(',').map(parse_use).collect())?;
         }
         if self.callers.is_none() {
             let question = "What says who a caller is (api-key, jwt, one)";
@@ -295,7 +305,9 @@ fn answer<T>(
         if !asks {
             let default = default.filter(|_| flag != "--upstream" && flag != "--for");
             let text = default.ok_or_else(|| {
-                CommandError::Usage(format!("{flag} is missing, and only a person at a terminal is asked: {question}"))
+                CommandError::Usage(format!(
+                    "{flag} is missing, and only a person is asked, where input and output are a terminal: {question}"
+                ))
             })?;
             return read(text).map_err(CommandError::Usage);
         }

@@ -77,8 +77,9 @@ impl Gate {
         let outcome = self.execute(guarded, &context, None).await;
         context.with_trace(|trace| {
             trace.note_oncegate_status(outcome.oncegate_status());
-            if !matches!(outcome, Outcome::Refused(_)) {
-                trace.note_response(outcome.http_status());
+            match &outcome {
+                Outcome::Refused(refusal) => trace.note_refusal(refusal.slug()),
+                outcome => trace.note_response(outcome.http_status()),
             }
         });
         match outcome {

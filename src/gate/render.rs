@@ -25,9 +25,6 @@ impl Outcome {
     }
 
     fn render_as(self, status: OncegateStatus, context: &ResponseContext, problem_base: &str) -> Response<Body> {
-        if let Self::Refused(refusal) = &self {
-            context.with_trace(|trace| trace.note_refusal(refusal.slug()));
-        }
         let is_own = match &self {
             Self::Accepted { .. } | Self::InFlight(_) | Self::Refused(_) => true,
             // The store's, which another page may have got before.
@@ -39,15 +36,11 @@ impl Outcome {
         let mut response = match self {
             // Whatever the attempt came to: it was unguarded, and no more is promised than that it was forwarded.
             Self::Bypassed(outcome) => return outcome.render_as(status, context, problem_base),
-            // A gRPC client has no other way to ask again than the same call.
-            Self::InFlight(retry_after) if context.is_call => grpc::refusal_response(&Refusal::InFlight(retry_after)),
-            Self::Accepted { progress, .. } if context.is_call => grpc::refusal_response(&accepted_refusal(progress)),
-            Self::Refused(refusal) if context.is_call => grpc::refusal_response(&refusal),
-            // A JSON-RPC client reads errors and results, and no 202.
-            Self::InFlight(retry_after) if context.rpc_id().is_some() => {
+            // A gRPC client has no other way to ask again than the same call, and one of JSON-RPC reads no 202.
+            Self::InFlight(retry_after) if context.is_call || context.rpc_id().is_some() => {
                 refuse(&Refusal::InFlight(retry_after), context, problem_base)
             }
-            Self::Accepted { progress, .. } if context.rpc_id().is_some() => {
+            Self::Accepted { progress, .. } if context.is_call || context.rpc_id().is_some() => {
                 refuse(&accepted_refusal(progress), context, problem_base)
             }
             Self::Accepted { operation, progress } => {
@@ -90,8 +83,12 @@ fn accepted_refusal(progress: AcceptedProgress) -> Refusal {
     }
 }
 
-/// The answer to a refused request, in the form of its route's dialect.
+/// The answer to a refused request: a gRPC status, or the form of its route's dialect.
 fn refuse(refusal: &Refusal, context: &ResponseContext, problem_base: &str) -> Response<Body> {
+    context.with_trace(|trace| trace.note_refusal(refusal.slug()));
+    if context.is_call {
+        return grpc::refusal_response(refusal);
+    }
     context.answer_shape().render(refusal, problem_base, context.rpc_id())
 }
 

@@ -47,7 +47,7 @@ struct TraceState {
     /// The route that guards or observes the request.
     route: Option<Arc<RouteMetrics>>,
     oncegate_status: Option<OncegateStatus>,
-    /// The code of the refusal that the client got.
+    /// The slug of the problem for which the request was refused.
     refusal: Option<&'static str>,
     attempt: Option<u32>,
     /// The record of the request's key.
@@ -108,9 +108,9 @@ impl RequestTrace {
         self.state.lock().oncegate_status = Some(oncegate_status);
     }
 
-    /// Notes the code of the refusal that answers the request.
-    pub fn note_refusal(&self, code: &'static str) {
-        self.state.lock().refusal = Some(code);
+    /// Notes the slug of the problem for which the request is refused.
+    pub fn note_refusal(&self, slug: &'static str) {
+        self.state.lock().refusal = Some(slug);
     }
 
     /// Notes the attempt's number.

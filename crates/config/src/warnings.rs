@@ -3,13 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use http::StatusCode;
-
-use super::kind::RouteKind;
 use super::{Config, EventTarget, Route, StoreLocation, jwt};
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::path_samples::sample_paths;
-use oncegate_domain::response_policy::ResponseVerdict;
 use oncegate_domain::route_table::{RouteMatch, RouteTable, Spelling};
 
 pub(super) fn collect(config: &Config) -> Vec<String> {
@@ -65,7 +61,6 @@ pub(super) fn collect(config: &Config) -> Vec<String> {
             route.name
         ));
     }
-    warnings.extend(config.routes.iter().flat_map(|route| find_executed_again(route)));
     if config.store.url == StoreLocation::Memory {
         warnings.push("store.url is `memory:`: after a restart every retry is executed again".into());
     }
@@ -87,35 +82,6 @@ pub(super) fn collect(config: &Config) -> Vec<String> {
     }
     warnings.extend(jwt::warnings(config));
     warnings.extend(find_unreachable_paths(&config.routes));
-    warnings
-}
-
-/// What a route's own lists take from its promises: from those of every route that a success is replayed, and from those of money that
-/// what may have been executed is not executed again.
-fn find_executed_again(route: &Route) -> Vec<String> {
-    let name = &route.name;
-    let verdict = |code| route.statuses.verdict_on(code, false);
-    let mut warnings = Vec::new();
-    if verdict(StatusCode::OK) != ResponseVerdict::Store {
-        warnings.push(format!(
-            "route `{name}`: a 200 is not stored, so no retry gets it: write \"2xx\" into store_statuses"
-        ));
-    }
-    if route.kind == RouteKind::Money {
-        let failures = (500..600).filter_map(|code| StatusCode::from_u16(code).ok());
-        if let Some(code) = failures.into_iter().find(|code| verdict(*code) == ResponseVerdict::Release) {
-            warnings.push(format!(
-                "route `{name}`: kind is `money`, and after a {} the retry is executed again, although the service may have charged: \
-                 take it out of release_statuses",
-                code.as_u16()
-            ));
-        }
-        if !route.key.required {
-            warnings.push(format!(
-                "route `{name}`: kind is `money`, and a request without a key passes unguarded: write key = {{ required = true }}"
-            ));
-        }
-    }
     warnings
 }
 

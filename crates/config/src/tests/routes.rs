@@ -268,24 +268,6 @@ fn a_reconcile_url_by_the_key_alone_is_warned_about() {
 }
 
 #[test]
-fn lists_that_take_from_a_routes_promises_are_warned_about() {
-    for (lines, warning) in [
-        ("kind = 'money'", None),
-        ("kind = 'money'\nstore_statuses = ['2xx', '3xx', '4xx', '503']", None),
-        ("kind = 'money'\nrelease_statuses = ['500']", Some("kind is `money`, and after a 500")),
-        ("kind = 'money'\nrelease_statuses = ['5xx']", Some("kind is `money`, and after a 500")),
-        ("kind = 'money'\nkey = { required = false }", Some("kind is `money`, and a request without a key")),
-        ("kind = 'money'\nstore_statuses = ['500']", Some("a 200 is not stored")),
-        ("release_statuses = ['500']", None),
-        ("unknown_statuses = ['2xx']", Some("a 200 is not stored")),
-    ] {
-        let warnings = config(&route(lines)).warnings;
-        assert_eq!(warnings.len(), usize::from(warning.is_some()), "{lines}: {warnings:?}");
-        assert!(warning.is_none_or(|warning| warnings[0].contains(warning)), "{lines}: {warnings:?}");
-    }
-}
-
-#[test]
 fn a_route_that_bypasses_is_not_asked_about_by_an_id_that_the_service_never_had() {
     let bypassing = |url: &str| route(&format!("store_down = 'bypass'\nreconcile.url = 'http://b/{url}'"));
     one_problem(&bypassing("{id}"), "6:17: routes[0].reconcile.url: asks by `{id}` alone");

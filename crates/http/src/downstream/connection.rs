@@ -60,7 +60,7 @@ pub async fn serve(
     let (responses, ends_connection) = (handler.response_watch(), AtomicBool::new(false));
     let served = Arc::new(ServedConnection { handler, client, verdicts, socket, responses, ends_connection, drain });
     let ServedConnection { client, verdicts, socket, responses, drain, .. } = &*served;
-    // In a box: hyper keeps the place of the future as long as the connection, which is mostly idle.
+    // In a box: hyper keeps the place of the future as long as an HTTP/1 connection, which is mostly idle.
     let service = service_fn(|request| Box::pin(Arc::clone(&served).respond(request)));
     let mut builder = Builder::new(TokioExecutor::new());
     // A client that has closed its sending side may still wait for its answer. The framing guard needs half-close too,

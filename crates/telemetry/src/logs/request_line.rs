@@ -21,7 +21,7 @@ pub struct RequestLine<'a> {
     /// The value of `Oncegate-Status`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oncegate_status: Option<&'a str>,
-    /// The code of the answer of Oncegate's own that refused the request.
+    /// The slug of the problem for which Oncegate refused the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refusal: Option<&'a str>,
     /// The beginning of the key, at most eight characters.

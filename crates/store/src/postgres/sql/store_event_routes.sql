@@ -1,4 +1,4 @@
--- store_event_routes: stores which routes of a service tell which places about their keys, in place of what was stored,
+-- store_event_routes: stores which routes of a service tell which sinks about their keys, in place of what was stored,
 -- or beside it.
 with given as (
   select n.route, n.sink, n.types, n.body
