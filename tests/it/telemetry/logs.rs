@@ -64,6 +64,15 @@ async fn each_guarded_request_has_one_log_line_with_its_outcome() {
 }
 
 #[tokio::test]
+async fn the_line_of_a_refused_request_says_why_in_each_form_of_the_answer() {
+    let world = World::guarding(Store::sqlite(), "key = { required = true }").await;
+    world.pay("bad\u{e9}").send().await;
+    world.post("/pay").field("content-type", "application/grpc").body("").send().await;
+    let found: Vec<_> = lines(&world, 2).await.iter().map(|line| line["refusal"].clone()).collect();
+    assert_eq!(found, ["key-invalid", "key-missing"]);
+}
+
+#[tokio::test]
 async fn an_unguarded_request_is_logged_at_debug_without_its_path() {
     let world = World::guarding(Store::sqlite(), "").await;
     world.get("/somewhere/secret?token=secret").send().await;
