@@ -33,6 +33,7 @@ use oncegate_http::body::pooled::PooledBody;
 use oncegate_http::body::shared::StreamWriter;
 use oncegate_http::protocol::directives::ServiceDirectives;
 use oncegate_http::protocol::grpc::CallProtocol;
+use oncegate_http::protocol::judged_body::JudgedBody;
 use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_http::protocol::stored_response::http_date;
 use oncegate_http::protocol::{fields, grpc, stored_response};
@@ -112,7 +113,7 @@ pub(super) fn hand_on(
             CallProtocol::GrpcWeb => grpc::status_at_end(protocol, head.status, None),
             CallProtocol::Grpc | CallProtocol::Http => grpc::status_in_head(protocol, head.status, &head.headers),
         };
-        StreamStatus::InHead(directives.apply(route, status, &head.headers, None).verdict)
+        StreamStatus::InHead(directives.apply(route, status, &head.headers, JudgedBody::TooLarge).verdict)
     };
     let writer = StreamWriter::new(share);
     let source = writer.source();

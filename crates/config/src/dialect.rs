@@ -55,12 +55,12 @@ impl Dialect {
             }
             // GraphQL, section 7.1: after an error of the request there is no `data`, because nothing was executed. After an error of a
             // field there is, perhaps null, and other fields may have been executed. A 4xx comes before the execution too (GraphQL over
-            // HTTP, section 6.4.2); not all servers write it in JSON.
+            // HTTP, section 6.4.2); not all servers write it in JSON, so that the usual ones are named.
             Self::Graphql => {
                 r#"
                 fingerprint = { body = "graphql" }
                 store_statuses = ["2xx", "3xx"]
-                release_statuses = ["307", "308", "4xx", "5xx"]
+                release_statuses = ["307", "308", "400", "401", "403", "404", "405", "406", "408", "411", "413", "414", "415", "421", "422", "429", "431", "4xx", "5xx"]
                 outcome = [
                     { pointer = "/errors/0", without = "/data", is = "release" },
                     { pointer = "/errors/0", is = "unknown" },

@@ -200,9 +200,17 @@ impl StatusTable {
         }
     }
 
+    /// Whether a list has the code by itself, and not only its class.
+    pub fn names(&self, status: StatusCode) -> bool {
+        self.listed(status).is_some_and(|(_, is_exact)| *is_exact)
+    }
+
+    fn listed(&self, status: StatusCode) -> Option<&(ResponseVerdict, bool)> {
+        usize::from(status.as_u16()).checked_sub(200).and_then(|index| self.http.get(index))
+    }
+
     fn verdict_on_http(&self, status: StatusCode, asks_again: bool) -> ResponseVerdict {
-        let listed = usize::from(status.as_u16()).checked_sub(200).and_then(|index| self.http.get(index));
-        match listed {
+        match self.listed(status) {
             None => ResponseVerdict::Unknown,
             Some((_, false)) if status.is_client_error() && asks_again => ResponseVerdict::Release,
             Some((verdict, _)) => *verdict,
