@@ -81,8 +81,8 @@ impl Dialect {
                 ]
                 "#
             }
-            // After -32020 to -32022 and -32042 the client sends the same call again, with other metadata or after a step of the user.
-            // An error of the tool is a result with `isError`.
+            // After -32020 to -32022 and -32042 the client sends the same call again, with other metadata or after a step of the user;
+            // beside a result they say nothing. An error of the tool is a result with `isError`.
             Self::Mcp => {
                 r#"
                 key = { header = "Idempotency-Key", body = ["/params/_meta/idempotencyKey", "/params/idempotencyKey"] }
@@ -93,10 +93,10 @@ impl Dialect {
                     { pointer = "/error/code", equals = -32600, is = "store" },
                     { pointer = "/error/code", equals = -32601, is = "store" },
                     { pointer = "/error/code", equals = -32602, is = "store" },
-                    { pointer = "/error/code", equals = -32020, is = "release" },
-                    { pointer = "/error/code", equals = -32021, is = "release" },
-                    { pointer = "/error/code", equals = -32022, is = "release" },
-                    { pointer = "/error/code", equals = -32042, is = "release" },
+                    { pointer = "/error/code", equals = -32020, without = "/result", is = "release" },
+                    { pointer = "/error/code", equals = -32021, without = "/result", is = "release" },
+                    { pointer = "/error/code", equals = -32022, without = "/result", is = "release" },
+                    { pointer = "/error/code", equals = -32042, without = "/result", is = "release" },
                     { pointer = "/error", is = "unknown" },
                 ]
                 "#
@@ -117,8 +117,8 @@ impl Dialect {
                     { pointer = "/error/code", equals = -32003, is = "store" },
                     { pointer = "/error/code", equals = -32004, is = "store" },
                     { pointer = "/error/code", equals = -32005, is = "store" },
-                    { pointer = "/error/code", equals = -32008, is = "release" },
-                    { pointer = "/error/code", equals = -32009, is = "release" },
+                    { pointer = "/error/code", equals = -32008, without = "/result", is = "release" },
+                    { pointer = "/error/code", equals = -32009, without = "/result", is = "release" },
                     { pointer = "/error", is = "unknown" },
                 ]
                 "#

@@ -248,6 +248,28 @@ async fn the_events_of_a_stream_are_read_like_bodies() {
 }
 
 #[tokio::test]
+async fn a_result_beside_a_releasing_error_is_unknown() {
+    for (dialect, method, codes) in
+        [("mcp", "tools/call", &[-32_020, -32_021, -32_022, -32_042][..]), ("a2a", "message/send", &[-32_008, -32_009])]
+    {
+        let protocol = protocols().into_iter().find(|protocol| protocol.name == dialect).unwrap();
+        assert!(protocol.request.contains(method));
+        let world = protocol.world().await;
+        for code in codes {
+            for (kind, member, expected) in [
+                ("both", r#""result":"done","#, "unknown"),
+                ("null", r#""result":null,"#, "unknown"),
+                ("error", "", "released"),
+            ] {
+                let body = format!(r#"{{"jsonrpc":"2.0","id":1,{member}"error":{{"code":{code}}}}}"#);
+                let seen = state_after(&protocol, &world, &format!("{kind}{code}"), of_json(200, body)).await;
+                assert_eq!(seen, expected, "{dialect} {code} {kind}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_accepted_request_whose_response_cannot_be_read_is_delivered_once() {
     let policy =
         "delivery = \"async\"\nretry = { max_attempts = 4, base = \"50ms\", cap = \"100ms\", give_up_after = \"1h\" }";
