@@ -110,7 +110,7 @@ pub(super) fn hand_on(
     } else {
         let status = match protocol {
             // Its end is not read: it is somewhere within the last pieces of the body.
-            CallProtocol::GrpcWeb => grpc::status_at_end(protocol, head.status, None),
+            CallProtocol::GrpcWeb => grpc::service_status(protocol, &without_body(&head)),
             CallProtocol::Grpc | CallProtocol::Http => grpc::status_in_head(protocol, head.status, &head.headers),
         };
         StreamStatus::InHead(directives.apply(route, status, &head.headers, JudgedBody::TooLarge).verdict)

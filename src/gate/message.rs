@@ -137,7 +137,7 @@ fn stored(status: ServiceStatus) -> MessageOutcome {
         status if status.is_success() => MessageOutcome::Done,
         ServiceStatus::Http(status) if status.is_redirection() => MessageOutcome::Done,
         ServiceStatus::Http(status) => MessageOutcome::Refused(OutcomeReason::answered("status", REFUSED, status)),
-        ServiceStatus::Grpc(_) | ServiceStatus::GrpcMissing => {
+        ServiceStatus::Grpc(_) | ServiceStatus::GrpcUnclear => {
             MessageOutcome::Refused(OutcomeReason::new("status", format!("{REFUSED} It is {status}.")))
         }
     }

@@ -158,7 +158,7 @@ fn settlement(lease: AttemptLease, verdict: Option<ObservedVerdict>, route: &Rou
         Some((ResponseVerdict::Store, ttl, status)) => {
             let status = match status {
                 ServiceStatus::Http(status) => status,
-                ServiceStatus::Grpc(_) | ServiceStatus::GrpcMissing => StatusCode::OK,
+                ServiceStatus::Grpc(_) | ServiceStatus::GrpcUnclear => StatusCode::OK,
             };
             let (headers, trailers) = Default::default();
             let response = StoredResponse { status, headers, body: None, trailers };

@@ -65,6 +65,11 @@ impl ServiceDirectives {
         }
         let asks_for_payment = is_payment_challenge(status, headers);
         let by_status = route.statuses.verdict_on(status, headers.contains_key(RETRY_AFTER) || asks_for_payment);
+        let by_status = match (status, by_status) {
+            // The service has begun to answer.
+            (ServiceStatus::Grpc(_), ResponseVerdict::Release) if body.has_message(headers) => ResponseVerdict::Unknown,
+            _ => by_status,
+        };
         let by_body = match status {
             ServiceStatus::Http(code) if !route.outcome.is_empty() => {
                 let is_named = route.statuses.names(code) || asks_for_payment;

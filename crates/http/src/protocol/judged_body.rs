@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 
-use super::event_stream;
+use super::{event_stream, grpc};
 use oncegate_config::{Dialect, Route};
 use oncegate_domain::jsonrpc::find_response_id;
 use oncegate_domain::outcome_rules::{Unreadable, is_json};
@@ -26,6 +26,15 @@ pub enum JudgedBody<'a> {
 }
 
 impl JudgedBody<'_> {
+    /// Whether a response to a gRPC call has a message.
+    pub(super) fn has_message(self, headers: &HeaderMap) -> bool {
+        match self {
+            Self::TooLarge => true,
+            Self::Unobserved => false,
+            Self::Whole(body) => grpc::has_message(headers, Some(body)),
+        }
+    }
+
     /// The verdict of the route's rules; `None` where that of the status lists, `by_status`, stays. `is_named`: the list has the
     /// status by itself, and not only its class.
     pub(super) fn verdict(
