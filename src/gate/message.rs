@@ -58,6 +58,11 @@ impl OutcomeReason {
 }
 
 impl Gate {
+    /// The largest body that a route takes; `None` if there is no such route.
+    pub fn max_request_body(&self, route: &str) -> Option<usize> {
+        Some(self.live().router.named(route)?.route.max_request_body)
+    }
+
     /// Executes a message, or finds out what became of its key. With [`MessageOutcome::Done`] and
     /// [`MessageOutcome::Refused`] nothing is left to be stored. The work runs to its end, even if its caller goes away.
     pub async fn execute_message(self: &Arc<Self>, message: Message) -> MessageOutcome {

@@ -21,7 +21,7 @@ mod kind;
 mod late_retries;
 mod live_keys;
 mod loops;
-mod many_waiters;
+pub mod many_waiters;
 mod misspelled_fields;
 mod narrower_rules;
 mod observe;
