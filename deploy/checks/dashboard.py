@@ -18,6 +18,7 @@ METRICS = {
     "oncegate_config_last_reload_successful",
     "oncegate_consumer_connected",
     "oncegate_consumer_oldest_seconds",
+    "oncegate_consumer_partitions",
     "oncegate_consumer_stuck_partitions",
     "oncegate_events_dead",
     "oncegate_events_oldest_seconds",

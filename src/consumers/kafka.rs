@@ -31,7 +31,8 @@ pub(super) async fn run_session(
     let drain = gate.instance().config.drain_timeout;
     #[cfg(feature = "kafka")]
     let client = async {
-        let client = krafka_client::KrafkaClient::open(source, consumer.prefetch, drain).await;
+        let body_bytes_max = gate.max_request_body(&consumer.route).ok_or("its route is gone")?;
+        let client = krafka_client::KrafkaClient::open(source, consumer.prefetch, body_bytes_max, drain).await;
         client.map(|client| Arc::new(client) as Arc<dyn client::KafkaClient>)
     };
     // Such a configuration is refused.

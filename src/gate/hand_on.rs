@@ -33,6 +33,7 @@ use oncegate_http::body::pooled::PooledBody;
 use oncegate_http::body::shared::StreamWriter;
 use oncegate_http::protocol::directives::ServiceDirectives;
 use oncegate_http::protocol::grpc::CallProtocol;
+use oncegate_http::protocol::judged_body::JudgedBody;
 use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_http::protocol::stored_response::http_date;
 use oncegate_http::protocol::{fields, grpc, stored_response};
@@ -109,10 +110,10 @@ pub(super) fn hand_on(
     } else {
         let status = match protocol {
             // Its end is not read: it is somewhere within the last pieces of the body.
-            CallProtocol::GrpcWeb => grpc::status_at_end(protocol, head.status, None),
+            CallProtocol::GrpcWeb => grpc::service_status(protocol, &without_body(&head)),
             CallProtocol::Grpc | CallProtocol::Http => grpc::status_in_head(protocol, head.status, &head.headers),
         };
-        StreamStatus::InHead(directives.apply(route, status, &head.headers, None).verdict)
+        StreamStatus::InHead(directives.apply(route, status, &head.headers, JudgedBody::TooLarge).verdict)
     };
     let writer = StreamWriter::new(share);
     let source = writer.source();

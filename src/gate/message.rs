@@ -58,6 +58,11 @@ impl OutcomeReason {
 }
 
 impl Gate {
+    /// The largest body that a route takes; `None` if there is no such route.
+    pub fn max_request_body(&self, route: &str) -> Option<usize> {
+        Some(self.live().router.named(route)?.route.max_request_body)
+    }
+
     /// Executes a message, or finds out what became of its key. With [`MessageOutcome::Done`] and
     /// [`MessageOutcome::Refused`] nothing is left to be stored. The work runs to its end, even if its caller goes away.
     pub async fn execute_message(self: &Arc<Self>, message: Message) -> MessageOutcome {
@@ -137,7 +142,7 @@ fn stored(status: ServiceStatus) -> MessageOutcome {
         status if status.is_success() => MessageOutcome::Done,
         ServiceStatus::Http(status) if status.is_redirection() => MessageOutcome::Done,
         ServiceStatus::Http(status) => MessageOutcome::Refused(OutcomeReason::answered("status", REFUSED, status)),
-        ServiceStatus::Grpc(_) | ServiceStatus::GrpcMissing => {
+        ServiceStatus::Grpc(_) | ServiceStatus::GrpcUnclear => {
             MessageOutcome::Refused(OutcomeReason::new("status", format!("{REFUSED} It is {status}.")))
         }
     }

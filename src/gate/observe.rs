@@ -25,6 +25,7 @@ use oncegate_domain::unknown_cause::UnknownCause;
 use oncegate_http::body::Body;
 use oncegate_http::protocol::directives::ServiceDirectives;
 use oncegate_http::protocol::grpc::{self, CallProtocol};
+use oncegate_http::protocol::judged_body::JudgedBody;
 use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
 use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_store::StoreError;
@@ -63,7 +64,7 @@ impl Observer {
     /// Notes the head of the response. The trailers of a call, and bodies, pass on without being read.
     pub(super) fn note_response(self, status: StatusCode, headers: &HeaderMap) {
         let status = grpc::status_in_head(self.protocol, status, headers);
-        let judgement = ServiceDirectives::parse(headers).apply(&self.route, status, headers, None);
+        let judgement = ServiceDirectives::parse(headers).apply(&self.route, status, headers, JudgedBody::Unobserved);
         let _ = self.verdict.send((judgement.verdict, judgement.ttl, status));
     }
 
@@ -157,7 +158,7 @@ fn settlement(lease: AttemptLease, verdict: Option<ObservedVerdict>, route: &Rou
         Some((ResponseVerdict::Store, ttl, status)) => {
             let status = match status {
                 ServiceStatus::Http(status) => status,
-                ServiceStatus::Grpc(_) | ServiceStatus::GrpcMissing => StatusCode::OK,
+                ServiceStatus::Grpc(_) | ServiceStatus::GrpcUnclear => StatusCode::OK,
             };
             let (headers, trailers) = Default::default();
             let response = StoredResponse { status, headers, body: None, trailers };

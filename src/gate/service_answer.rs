@@ -22,6 +22,7 @@ use oncegate_domain::response::StoredResponse;
 use oncegate_domain::response_policy::{ResponseVerdict, ServiceStatus};
 use oncegate_http::protocol::directives::{ResponseJudgement, ServiceDirectives};
 use oncegate_http::protocol::grpc::CallProtocol;
+use oncegate_http::protocol::judged_body::JudgedBody;
 use oncegate_http::protocol::{fields, grpc, grpc_web, stored_response};
 
 /// The size from which a body is parsed on another thread, as it is for a fingerprint.
@@ -109,7 +110,8 @@ impl ServiceAnswer {
     async fn judge(self, route: &Arc<Route>) -> (Self, ResponseJudgement) {
         let judged = |answer: Self, route: &Route| {
             let Self { response, status, directives } = &answer;
-            let judgement = directives.apply(route, *status, &response.headers, response.body.as_deref());
+            let body = response.body.as_deref().map_or(JudgedBody::TooLarge, JudgedBody::Whole);
+            let judgement = directives.apply(route, *status, &response.headers, body);
             (answer, judgement)
         };
         if route.outcome.is_empty() || self.response.body.as_ref().is_none_or(|body| body.len() < LARGE_BODY) {

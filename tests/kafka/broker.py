@@ -163,6 +163,17 @@ class Client:
         if failed or left:
             raise RuntimeError(f"{left} left, {failed}")
 
+    def produce_zeros(self, topic, codec, size, partition):
+        """Writes one record of so many zeros, compressed."""
+        most = {"compression.type": codec, "message.max.bytes": size + 1_000_000}
+        producer = Producer({**self.settings, **most, "queue.buffering.max.kbytes": size // 500})
+        failed = []
+        told = lambda error, _: failed.append(str(error)) if error else None
+        producer.produce(topic, bytes(size), None, partition, told)
+        left = producer.flush(TIMEOUT)
+        if failed or left:
+            raise RuntimeError(f"{left} left, {failed}")
+
     def partitions(self, topic):
         return sorted(self.producer.list_topics(topic, timeout=TIMEOUT).topics[topic].partitions)
 

@@ -55,12 +55,12 @@ impl Dialect {
             }
             // GraphQL, section 7.1: after an error of the request there is no `data`, because nothing was executed. After an error of a
             // field there is, perhaps null, and other fields may have been executed. A 4xx comes before the execution too (GraphQL over
-            // HTTP, section 6.4.2); not all servers write it in JSON.
+            // HTTP, section 6.4.2); not all servers write it in JSON, so that the usual ones are named.
             Self::Graphql => {
                 r#"
                 fingerprint = { body = "graphql" }
                 store_statuses = ["2xx", "3xx"]
-                release_statuses = ["307", "308", "4xx", "5xx"]
+                release_statuses = ["307", "308", "400", "401", "403", "404", "405", "406", "408", "411", "413", "414", "415", "421", "422", "429", "431", "4xx", "5xx"]
                 outcome = [
                     { pointer = "/errors/0", without = "/data", is = "release" },
                     { pointer = "/errors/0", is = "unknown" },
@@ -81,8 +81,8 @@ impl Dialect {
                 ]
                 "#
             }
-            // After -32020 to -32022 and -32042 the client sends the same call again, with other metadata or after a step of the user.
-            // An error of the tool is a result with `isError`.
+            // After -32020 to -32022 and -32042 the client sends the same call again, with other metadata or after a step of the user;
+            // beside a result they say nothing. An error of the tool is a result with `isError`.
             Self::Mcp => {
                 r#"
                 key = { header = "Idempotency-Key", body = ["/params/_meta/idempotencyKey", "/params/idempotencyKey"] }
@@ -93,10 +93,10 @@ impl Dialect {
                     { pointer = "/error/code", equals = -32600, is = "store" },
                     { pointer = "/error/code", equals = -32601, is = "store" },
                     { pointer = "/error/code", equals = -32602, is = "store" },
-                    { pointer = "/error/code", equals = -32020, is = "release" },
-                    { pointer = "/error/code", equals = -32021, is = "release" },
-                    { pointer = "/error/code", equals = -32022, is = "release" },
-                    { pointer = "/error/code", equals = -32042, is = "release" },
+                    { pointer = "/error/code", equals = -32020, without = "/result", is = "release" },
+                    { pointer = "/error/code", equals = -32021, without = "/result", is = "release" },
+                    { pointer = "/error/code", equals = -32022, without = "/result", is = "release" },
+                    { pointer = "/error/code", equals = -32042, without = "/result", is = "release" },
                     { pointer = "/error", is = "unknown" },
                 ]
                 "#
@@ -117,8 +117,8 @@ impl Dialect {
                     { pointer = "/error/code", equals = -32003, is = "store" },
                     { pointer = "/error/code", equals = -32004, is = "store" },
                     { pointer = "/error/code", equals = -32005, is = "store" },
-                    { pointer = "/error/code", equals = -32008, is = "release" },
-                    { pointer = "/error/code", equals = -32009, is = "release" },
+                    { pointer = "/error/code", equals = -32008, without = "/result", is = "release" },
+                    { pointer = "/error/code", equals = -32009, without = "/result", is = "release" },
                     { pointer = "/error", is = "unknown" },
                 ]
                 "#

@@ -1,9 +1,14 @@
 //! A route's rules about the bodies of responses, for services that report an error with a status of success.
 //!
-//! A rule reads JSON. In an array, which is a batch, each element is a response of its own.
+//! A rule reads JSON. In an array, which is a batch, each element is a response of its own. Only the places that rules name are parsed:
+//! what RFC 8259 allows and other readers take must not hide an error, such as half of a surrogate pair in its message.
+
+use std::fmt;
 
 use canonical_json::Pointer;
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::response_policy::ResponseVerdict;
 
@@ -24,43 +29,79 @@ pub struct OutcomeRule {
     pub verdict: ResponseVerdict,
 }
 
+/// The error for a text that is no JSON, or in which a member that a rule names is there twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unreadable;
+
 impl OutcomeRules {
-    /// The verdict on a whole body; `None` where no rule matches, or the body is no JSON. `by_status` is the verdict of the status
-    /// lists. A rule never releases what they leave unknown: a gateway that has lost an answer may send JSON too.
+    /// The verdict on the whole texts of a response: its body, or the data of its events. `None` where no rule matches. `by_status` is
+    /// the verdict of the status lists. A rule never releases what they leave unknown: a gateway that has lost an answer may send JSON
+    /// too.
     ///
     /// A batch has the verdict of the element about which least can be promised: one that is unknown, or else one that was executed.
-    pub fn verdict_on(&self, body: &[u8], by_status: ResponseVerdict) -> Option<ResponseVerdict> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let verdict = match serde_json::from_slice(body).ok()? {
-            Value::Array(batch) => {
-                let verdicts: Vec<_> = batch.iter().map(|element| self.verdict_on_value(element)).collect();
-                verdicts.iter().flatten().next()?;
-                verdicts.into_iter().map(|verdict| verdict.unwrap_or(by_status)).max()?
+    ///
+    /// # Errors
+    /// A text cannot be read, so that a rule which matches may be missed.
+    pub fn verdict_on<T: AsRef<[u8]>>(
+        &self,
+        texts: &[T],
+        by_status: ResponseVerdict,
+    ) -> Result<Option<ResponseVerdict>, Unreadable> {
+        let mut verdicts = Vec::new();
+        for text in texts {
+            let value = parse(text.as_ref()).ok_or(Unreadable)?;
+            match elements(value) {
+                Some(batch) => batch.into_iter().try_for_each(|element| {
+                    verdicts.push(self.verdict_on_value(element)?);
+                    Ok(())
+                })?,
+                None => verdicts.push(self.verdict_on_value(value)?),
             }
-            value => self.verdict_on_value(&value)?,
-        };
-        Some(match (verdict, by_status) {
+        }
+        if verdicts.iter().all(Option::is_none) {
+            return Ok(None);
+        }
+        let verdict = verdicts.into_iter().map(|verdict| verdict.unwrap_or(by_status)).max();
+        Ok(verdict.map(|verdict| match (verdict, by_status) {
             (ResponseVerdict::Release, ResponseVerdict::Unknown) => ResponseVerdict::Unknown,
             (verdict, _) => verdict,
-        })
+        }))
     }
 
-    fn verdict_on_value(&self, value: &Value) -> Option<ResponseVerdict> {
-        self.0.iter().find(|rule| rule.matches(value)).map(|rule| rule.verdict)
+    fn verdict_on_value(&self, value: &RawValue) -> Result<Option<ResponseVerdict>, Unreadable> {
+        for rule in &self.0 {
+            if rule.matches(value)? {
+                return Ok(Some(rule.verdict));
+            }
+        }
+        Ok(None)
     }
 }
 
 impl OutcomeRule {
-    fn matches(&self, value: &Value) -> bool {
-        let is_meant = |found: &Value| match &self.equals {
+    fn matches(&self, value: &RawValue) -> Result<bool, Unreadable> {
+        let is_meant = |found: &RawValue| match &self.equals {
             Some(expected) => equals(found, expected),
-            None => !found.is_null(),
+            None => found.get() != "null",
         };
-        any_at(value, &segments(&self.pointer), &is_meant)
-            && self.without.as_ref().is_none_or(|without| !any_at(value, &segments(without), &|_| true))
+        if !any_at(value, &segments(&self.pointer), &is_meant)? {
+            return Ok(false);
+        }
+        match &self.without {
+            Some(without) => Ok(!any_at(value, &segments(without), &|_| true)?),
+            None => Ok(true),
+        }
     }
+}
+
+/// Whether a text is JSON as RFC 8259 has it, with or without a byte order mark.
+pub fn is_json(text: &[u8]) -> bool {
+    parse(text).is_some()
+}
+
+/// Parses a text by its grammar alone: a number may be too large and a `\u` escape no character, and the depth has no limit.
+fn parse(text: &[u8]) -> Option<&RawValue> {
+    serde_json::from_slice(text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)).ok()
 }
 
 /// The names of a pointer, unescaped (RFC 6901 section 4).
@@ -69,17 +110,64 @@ fn segments(pointer: &Pointer) -> Vec<String> {
 }
 
 /// Whether a value at this place meets the test; `*` stands for each member and element.
-fn any_at(value: &Value, place: &[String], test: &dyn Fn(&Value) -> bool) -> bool {
-    let Some((name, rest)) = place.split_first() else { return test(value) };
-    match value {
-        Value::Object(members) if name == "*" => members.values().any(|value| any_at(value, rest, test)),
-        Value::Array(elements) if name == "*" => elements.iter().any(|value| any_at(value, rest, test)),
-        Value::Object(members) => members.get(name).is_some_and(|value| any_at(value, rest, test)),
-        Value::Array(elements) => {
-            index(name).and_then(|index| elements.get(index)).is_some_and(|value| any_at(value, rest, test))
+fn any_at(value: &RawValue, place: &[String], test: &dyn Fn(&RawValue) -> bool) -> Result<bool, Unreadable> {
+    let Some((name, rest)) = place.split_first() else { return Ok(test(value)) };
+    let mut found: Vec<&RawValue> = Vec::new();
+    if let Some(RawMembers(members)) = members(value) {
+        found.extend(
+            members
+                .into_iter()
+                .filter(|(member, _)| name == "*" || member.as_ref() == Some(name))
+                .map(|(_, value)| value),
+        );
+        if name != "*" && found.len() > 1 {
+            return Err(Unreadable);
         }
-        _ => false,
+    } else if let Some(elements) = elements(value) {
+        match name == "*" {
+            true => found = elements,
+            false => found.extend(index(name).and_then(|index| elements.get(index))),
+        }
     }
+    for value in found {
+        if any_at(value, rest, test)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The members of an object, in order. A name that is no text of characters is `None`: no rule has it.
+struct RawMembers<'a>(Vec<(Option<String>, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for RawMembers<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct RawMembersVisitor;
+        impl<'de> Visitor<'de> for RawMembersVisitor {
+            type Value = RawMembers<'de>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("an object")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+                let mut members = Vec::new();
+                while let Some((name, value)) = map.next_entry::<&RawValue, &RawValue>()? {
+                    members.push((serde_json::from_str(name.get()).ok(), value));
+                }
+                Ok(RawMembers(members))
+            }
+        }
+        deserializer.deserialize_map(RawMembersVisitor)
+    }
+}
+
+fn members(value: &RawValue) -> Option<RawMembers<'_>> {
+    value.get().starts_with('{').then(|| serde_json::from_str(value.get()).ok()).flatten()
+}
+
+fn elements(value: &RawValue) -> Option<Vec<&RawValue>> {
+    value.get().starts_with('[').then(|| serde_json::from_str(value.get()).ok()).flatten()
 }
 
 /// An index of an array, without leading zeros (RFC 6901 section 4).
@@ -88,10 +176,12 @@ fn index(name: &str) -> Option<usize> {
     name.parse().ok().filter(|_| is_canonical)
 }
 
-fn equals(found: &Value, expected: &Value) -> bool {
-    match (found, expected) {
-        (Value::Number(one), Value::Number(other)) => one == other || one.as_f64() == other.as_f64(),
-        (one, other) => one == other,
+/// Whether the values are equal. A value that cannot be parsed equals none that a rule can name.
+fn equals(found: &RawValue, expected: &Value) -> bool {
+    match (serde_json::from_str(found.get()), expected) {
+        (Ok(Value::Number(one)), Value::Number(other)) => one == *other || one.as_f64() == other.as_f64(),
+        (Ok(one), other) => one == *other,
+        (Err(_), _) => false,
     }
 }
 
@@ -107,8 +197,8 @@ mod tests {
         OutcomeRule { pointer: Pointer::parse(pointer).unwrap(), equals, without, verdict }
     }
 
-    fn by(rules: &[OutcomeRule], body: &str) -> Option<ResponseVerdict> {
-        OutcomeRules(rules.to_vec()).verdict_on(body.as_bytes(), Store)
+    fn by(rules: &[OutcomeRule], body: &str) -> Result<Option<ResponseVerdict>, Unreadable> {
+        OutcomeRules(rules.to_vec()).verdict_on(&[body], Store)
     }
 
     #[test]
@@ -127,13 +217,61 @@ mod tests {
             ("/*/code", r#"{"a":1,"b":{"code":1}}"#, true),
             ("/a~1b/~0", r#"{"a/b":{"~":1}}"#, true),
             ("/a", "1", false),
-            ("/a", "", false),
-            ("/a", r#"{"a":1"#, false),
-            ("/a", "<html>", false),
+            ("/a", r#"{"b":1,"b":2}"#, false),
+            ("/*/a", r#"{"b":{},"b":{"a":2}}"#, true),
         ] {
-            assert_eq!(by(&[rule(pointer, None, "", Unknown)], body).is_some(), matches, "{pointer} {body}");
+            let found = by(&[rule(pointer, None, "", Unknown)], body);
+            assert_eq!(found, Ok(matches.then_some(Unknown)), "{pointer} {body}");
         }
-        assert_eq!(by(&[], r#"{"a":1}"#), None);
+        assert_eq!(by(&[], r#"{"a":1}"#), Ok(None));
+    }
+
+    #[test]
+    fn all_that_is_json_is_read_and_nothing_else() {
+        let deep = format!("{}1{}", "[".repeat(5_000), "]".repeat(5_000));
+        for odd in [
+            r#""\ud83d""#,
+            r#""\udc00\ud83d""#,
+            "1e999",
+            "-1e-999999999999999999999",
+            &deep,
+            r#"{"\ud83d":1}"#,
+            "\"\u{7f}\"",
+        ] {
+            for body in [
+                format!(r#"{{"odd":{odd},"error":{{"code":1,"message":{odd}}}}}"#),
+                format!("\u{feff} {{\"error\":{{\"message\":{odd},\"code\":1}},\"odd\":{odd}}}"),
+                format!(r#"[{{"result":{odd}}},{{"\u0065rror":{{"code":1,"data":{odd}}}}}]"#),
+            ] {
+                assert_eq!(
+                    by(&[rule("/error/code", Some(json!(1)), "", Unknown)], &body),
+                    Ok(Some(Unknown)),
+                    "{body:.80}"
+                );
+                assert_eq!(by(&[rule("/error/data/x", None, "", Unknown)], &body), Ok(None), "{body:.80}");
+            }
+        }
+        let rules = OutcomeRules(vec![rule("/error", None, "", Release)]);
+        for body in [
+            &b""[..],
+            b" ",
+            b"<html>",
+            b"{\"error\":1",
+            b"{\"error\":1}}",
+            b"{\"error\":NaN}",
+            b"{\"error\":\"a\nb\"}",
+            b"{\"error\":\"caf\xe9\"}",
+            b"{\0\"\0e\0\"\0",
+            b"\xff\xfe{\0}\0",
+            b"\xef\xbb\xbf\xef\xbb\xbf{\"error\":1}",
+            b"{\"error\":\"\\ud83\"}",
+            b"{\"error\":01}",
+            // Programs differ about which one counts.
+            b"{\"error\":1,\"error\":null}",
+            b"{\"error\":1,\"err\\u006fr\":null}",
+        ] {
+            assert_eq!(rules.verdict_on(&[body], Store), Err(Unreadable), "{}", body.escape_ascii());
+        }
     }
 
     #[test]
@@ -148,14 +286,16 @@ mod tests {
             (json!(false), "false", true),
             (json!(false), "0", false),
             (json!(false), "null", false),
+            (json!(-32000), "-1e999", false),
+            (json!("no"), r#""no\ud83d""#, false),
         ] {
             let body = format!("{{\"error\":{{\"code\":{found}}}}}");
             let rules = [rule("/error/code", Some(equals), "", Release)];
-            assert_eq!(by(&rules, &body).is_some(), matches, "{body}");
+            assert_eq!(by(&rules, &body), Ok(matches.then_some(Release)), "{body}");
         }
         let rules = [rule("/errors", None, "/data", Release)];
-        assert_eq!(by(&rules, r#"{"errors":[1]}"#), Some(Release));
-        assert_eq!(by(&rules, r#"{"errors":[1],"data":null}"#), None, "null is there");
+        assert_eq!(by(&rules, r#"{"errors":[1]}"#), Ok(Some(Release)));
+        assert_eq!(by(&rules, r#"{"errors":[1],"data":null}"#), Ok(None), "null is there");
     }
 
     #[test]
@@ -170,10 +310,10 @@ mod tests {
         {
             let body = format!("{{\"error\":{{\"code\":{code}}}}}");
             for (by_status, verdict) in [(Store, by_store), (Release, by_release), (Unknown, by_unknown)] {
-                assert_eq!(rules.verdict_on(body.as_bytes(), by_status), Some(verdict), "{code} {by_status:?}");
+                assert_eq!(rules.verdict_on(&[&body], by_status), Ok(Some(verdict)), "{code} {by_status:?}");
             }
         }
-        assert_eq!(rules.verdict_on(br#"{"result":1}"#, Unknown), None);
+        assert_eq!(rules.verdict_on(&[r#"{"result":1}"#], Unknown), Ok(None));
     }
 
     #[test]
@@ -187,7 +327,7 @@ mod tests {
             (r#"[{"result":1},{"result":2}]"#, None),
             ("[]", None),
         ] {
-            assert_eq!(by(&rules, body), verdict, "{body}");
+            assert_eq!(by(&rules, body), Ok(verdict), "{body}");
         }
     }
 }

@@ -32,9 +32,9 @@ pub enum ServiceStatus {
     /// The status of a gRPC call that was answered.
     #[from(ignore)]
     Grpc(GrpcStatus),
-    /// The response to a gRPC call has no status of the call: it broke off, or no gRPC server has sent it.
-    #[display("without grpc-status")]
-    GrpcMissing,
+    /// The response to a gRPC call has no status of the call, or several that differ: it broke off, or not the service alone has made it.
+    #[display("without a clear grpc-status")]
+    GrpcUnclear,
     /// The HTTP status of any other response, also that of a gateway that answers for a gRPC server.
     #[display("{}", _0.as_str())]
     Http(StatusCode),
@@ -45,7 +45,7 @@ impl ServiceStatus {
     pub fn is_success(self) -> bool {
         match self {
             Self::Grpc(status) => status == GrpcStatus::Ok,
-            Self::GrpcMissing => false,
+            Self::GrpcUnclear => false,
             Self::Http(status) => status.is_success(),
         }
     }
@@ -54,7 +54,7 @@ impl ServiceStatus {
     pub fn refuses_caller(self) -> bool {
         match self {
             Self::Grpc(status) => matches!(status, GrpcStatus::PermissionDenied | GrpcStatus::Unauthenticated),
-            Self::GrpcMissing => false,
+            Self::GrpcUnclear => false,
             Self::Http(status) => {
                 matches!(status, StatusCode::UNAUTHORIZED | StatusCode::PAYMENT_REQUIRED | StatusCode::FORBIDDEN)
             }
@@ -68,7 +68,7 @@ impl ServiceStatus {
                 matches!(status, GrpcStatus::Aborted | GrpcStatus::Unavailable)
                     || default_verdict(status) == ResponseVerdict::Unknown
             }
-            Self::GrpcMissing => true,
+            Self::GrpcUnclear => true,
             Self::Http(status) => matches!(status.as_u16(), 408 | 425 | 429 | 500..),
         }
     }
@@ -190,19 +190,27 @@ impl StatusTable {
     }
 
     /// The verdict on a response. A 4xx whose fields ask for the same request at another time or with a payment (`asks_again`) was
-    /// not executed, whatever the verdict on its class, unless its code is listed by itself. A gRPC call without a status may have
-    /// executed.
+    /// not executed, whatever the verdict on its class, unless its code is listed by itself. A gRPC call without a clear status may
+    /// have executed.
     pub fn verdict_on(&self, status: impl Into<ServiceStatus>, asks_again: bool) -> ResponseVerdict {
         match status.into() {
             ServiceStatus::Grpc(status) => self.grpc[usize::from(status.code())],
-            ServiceStatus::GrpcMissing => ResponseVerdict::Unknown,
+            ServiceStatus::GrpcUnclear => ResponseVerdict::Unknown,
             ServiceStatus::Http(status) => self.verdict_on_http(status, asks_again),
         }
     }
 
+    /// Whether a list has the code by itself, and not only its class.
+    pub fn names(&self, status: StatusCode) -> bool {
+        self.listed(status).is_some_and(|(_, is_exact)| *is_exact)
+    }
+
+    fn listed(&self, status: StatusCode) -> Option<&(ResponseVerdict, bool)> {
+        usize::from(status.as_u16()).checked_sub(200).and_then(|index| self.http.get(index))
+    }
+
     fn verdict_on_http(&self, status: StatusCode, asks_again: bool) -> ResponseVerdict {
-        let listed = usize::from(status.as_u16()).checked_sub(200).and_then(|index| self.http.get(index));
-        match listed {
+        match self.listed(status) {
             None => ResponseVerdict::Unknown,
             Some((_, false)) if status.is_client_error() && asks_again => ResponseVerdict::Release,
             Some((verdict, _)) => *verdict,
@@ -258,11 +266,11 @@ mod tests {
             ServiceStatus::Grpc(GrpcStatus::Unauthenticated),
         ];
         assert!(refuses.iter().all(|status| status.refuses_caller()));
-        let others = [http(400), http(404), ServiceStatus::Grpc(GrpcStatus::NotFound), ServiceStatus::GrpcMissing];
+        let others = [http(400), http(404), ServiceStatus::Grpc(GrpcStatus::NotFound), ServiceStatus::GrpcUnclear];
         assert!(others.iter().all(|status| !status.refuses_caller()));
         assert_eq!(
-            [http(404), ServiceStatus::GrpcMissing].map(|status| status.to_string()),
-            ["404", "without grpc-status"]
+            [http(404), ServiceStatus::GrpcUnclear].map(|status| status.to_string()),
+            ["404", "without a clear grpc-status"]
         );
     }
 
@@ -308,7 +316,7 @@ mod tests {
             assert_eq!(table.verdict_on(ServiceStatus::Grpc(status), true), verdict, "{status}");
         }
         let stores_all = StatusTable::new(&[list(ResponseVerdict::Store, &["2xx"], true)]).unwrap();
-        assert_eq!(stores_all.verdict_on(ServiceStatus::GrpcMissing, false), ResponseVerdict::Unknown);
+        assert_eq!(stores_all.verdict_on(ServiceStatus::GrpcUnclear, false), ResponseVerdict::Unknown);
     }
 
     #[test]

@@ -96,7 +96,7 @@ impl From<ServiceStatus> for UnknownCause {
     fn from(status: ServiceStatus) -> Self {
         match status {
             ServiceStatus::Grpc(status) => Self::Grpc(status),
-            ServiceStatus::GrpcMissing => Self::Broken,
+            ServiceStatus::GrpcUnclear => Self::Broken,
             ServiceStatus::Http(status) => Self::Status(status),
         }
     }

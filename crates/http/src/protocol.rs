@@ -11,6 +11,7 @@ pub mod graphql;
 pub mod grpc;
 pub mod grpc_web;
 pub mod jsonrpc;
+pub mod judged_body;
 pub mod payment_challenge;
 pub mod prefer;
 pub mod problem_pages;

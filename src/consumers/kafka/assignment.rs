@@ -391,6 +391,7 @@ mod tests {
             key: (!key.is_empty()).then(|| Bytes::from_static(key.as_bytes())),
             value: Bytes::from_static(b"12345"),
             headers: Vec::new(),
+            is_unread: false,
         }
     }
 

@@ -65,6 +65,9 @@ async fn until_it_ends<F: Future<Output = RecordReport>>(
     }
 }
 
+const RECORD_TOO_LARGE: &str =
+    "The record or its batch is too large to be held in memory. It was not executed, and is still in its topic.";
+
 /// The pause before a dead letter that could not be written is written again.
 const DEAD_LETTER_PAUSE: Duration = Duration::from_secs(1);
 
@@ -77,7 +80,11 @@ impl RecordContext {
 
     async fn settle(&self, started: &StartedRecord) -> RecordReport {
         let StartedRecord { record, read_at, id, leaving, settled_up_to } = started;
-        let message = decode_message(&self.consumer, record, record.value.clone(), self.client.broker());
+        let message = match record.is_unread {
+            true => Err(MessageOutcome::Refused(OutcomeReason::new("record-too-large", RECORD_TOO_LARGE))),
+            false => decode_message(&self.consumer, record, record.value.clone(), self.client.broker())
+                .map_err(MessageOutcome::from),
+        };
         let (mut tries, mut is_parked) = (0, false);
         loop {
             let outcome = match &message {
@@ -90,7 +97,7 @@ impl RecordContext {
                     let _turn = turn.expect("the semaphore is never closed");
                     self.gate.execute_message(message.clone()).await
                 }
-                Err(refusal) => MessageOutcome::from(refusal.clone()),
+                Err(outcome) => outcome.clone(),
             };
             tries += 1;
             // A record that alone fails must not hold back the committed offset until the keys behind it have expired. While all fail, the

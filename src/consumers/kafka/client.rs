@@ -36,6 +36,8 @@ pub(super) struct KafkaRecord {
     pub(super) key: Option<Bytes>,
     pub(super) value: Bytes,
     pub(super) headers: Vec<(String, Option<Bytes>)>,
+    /// Whether it or its batch is too large to be held, so that it has nothing but its place.
+    pub(super) is_unread: bool,
 }
 
 /// The offsets of a partition.

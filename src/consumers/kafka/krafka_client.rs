@@ -25,6 +25,14 @@ use oncegate_config::{FirstOffset, KafkaSource};
 
 /// The wait of one poll. It is so short that a partition that was paused is soon read again.
 const POLL: Duration = Duration::from_millis(250);
+/// The bytes of a record that most brokers take, without its headers: a dead letter is one.
+const DEAD_LETTER_BYTES: usize = 900_000;
+/// The bytes of headers, as many as a request may have.
+const HEADERS_BYTES_MAX: usize = 64 * 1024;
+/// The room in a batch beside the largest body that the route takes, for its other records.
+const BATCH_MARGIN: usize = 8 * 1024 * 1024;
+/// The bytes that the client unpacks for one poll at most, each record in a batch of its own.
+const UNPACKED_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// The most bytes of one fetch from a broker, and of one partition in it; Kafka's own default. A batch may be larger.
 const FETCH_BYTES_MAX: i32 = 8 * 1024 * 1024;
 const PARTITION_BYTES_MAX: i32 = 1024 * 1024;
@@ -85,12 +93,20 @@ fn ids(partitions: &[TopicPartition]) -> Vec<PartitionId> {
 }
 
 impl KrafkaClient {
-    /// Joins the group. `at_once` is the number of records that are executed at once, and `drain` the longest time for which a
-    /// rebalance is held.
+    /// Joins the group. `at_once` is the number of records that are executed at once, `body_bytes_max` the largest body that the route
+    /// takes, and `drain` the longest time for which a rebalance is held.
     ///
     /// # Errors
     /// The cause, without the user and the password.
-    pub(super) async fn open(source: &KafkaSource, at_once: u16, drain: Duration) -> Result<Self, String> {
+    pub(super) async fn open(
+        source: &KafkaSource,
+        at_once: u16,
+        body_bytes_max: usize,
+        drain: Duration,
+    ) -> Result<Self, String> {
+        let batch_bytes_max = body_bytes_max + BATCH_MARGIN;
+        // The client unpacks whole batches, for twice as many records as a poll returns.
+        let at_most = i32::try_from(UNPACKED_BYTES_MAX / (2 * batch_bytes_max)).unwrap_or(i32::MAX).max(1);
         let broker = resolve(&source.cluster.brokers).await?;
         let kafka = connect(&source.cluster).await?;
         let producer = KafkaProducer::on(kafka.clone()).await?;
@@ -110,7 +126,8 @@ impl KrafkaClient {
             .session_timeout(source.session_timeout)
             .heartbeat_interval(source.session_timeout / 3)
             .max_poll_interval(REBALANCE_TIMEOUT_MIN.max(drain + REBALANCE_MARGIN))
-            .max_poll_records(at_once.into())
+            .max_poll_records(at_most.min(at_once.into()))
+            .max_decompressed_size(batch_bytes_max)
             // No limit over all partitions: what one that is paused has left in the client would stop the others. Each has at most one
             // fetch there.
             .max_buffered_records(0)
@@ -138,6 +155,7 @@ impl KrafkaClient {
             stuck: BTreeMap::new(),
             brokers,
             asked_at: Instant::now(),
+            record_bytes_max: body_bytes_max.max(DEAD_LETTER_BYTES) + HEADERS_BYTES_MAX,
         };
         tokio::spawn(reader.run());
         Ok(Self { consumer, producer, events: Mutex::new(events), pauses, broker })
@@ -171,6 +189,8 @@ struct RecordReader {
     stuck: BTreeMap<PartitionId, Instant>,
     brokers: TopicReader,
     asked_at: Instant,
+    /// A larger record is not held: no route takes it, and hardly a topic of dead letters.
+    record_bytes_max: usize,
 }
 
 impl RecordReader {
@@ -209,8 +229,14 @@ impl RecordReader {
                 Err(KrafkaError::Wakeup) => continue,
                 Err(KrafkaError::Closed { .. }) => return,
                 Err(error) => match (self.undecodable(&error).await, is_passing(&error)) {
+                    (Some((partition, offset)), _) if is_too_large(&error) => {
+                        match self.pass(partition, offset).await {
+                            Ok(record) => ClientEvent::Records(vec![record]),
+                            Err(cause) => ClientEvent::Failed(cause),
+                        }
+                    }
                     // The others are read on without it, and at once.
-                    (Some(partition), _) => {
+                    (Some((partition, _)), _) => {
                         self.stuck.insert(partition.clone(), Instant::now() + STUCK_PAUSE);
                         ClientEvent::Stuck { partition, cause: describe(error) }
                     }
@@ -249,40 +275,60 @@ impl RecordReader {
         }
     }
 
-    /// The partition whose next batch cannot be decoded, if the error is that one. The client says it in the text alone.
-    async fn undecodable(&self, error: &KrafkaError) -> Option<PartitionId> {
+    /// The partition and the offset whose batch cannot be decoded, if the error is that one. The client says it in the text alone.
+    async fn undecodable(&self, error: &KrafkaError) -> Option<(PartitionId, i64)> {
         error.protocol_error_kind()?;
         let text = error.to_string();
         let assigned = self.consumer.assignment().await;
         let mut all = assigned.iter().flat_map(|(topic, numbers)| numbers.iter().map(move |number| (topic, *number)));
-        let (topic, number) = all
-            .find(|(topic, number)| text.contains(&format!("undecodable record batch at {topic}-{number} offset ")))?;
-        Some(PartitionId { topic: (&**topic).into(), number })
+        all.find_map(|(topic, number)| {
+            let (_, behind) = text.split_once(&format!("undecodable record batch at {topic}-{number} offset "))?;
+            let digits = behind.bytes().take_while(u8::is_ascii_digit).count();
+            Some((PartitionId { topic: (&**topic).into(), number }, behind[..digits].parse().ok()?))
+        })
+    }
+
+    /// Passes the record at this offset, whose batch is too large to be unpacked. Nothing tells where the batch ends, so that its records
+    /// are passed one by one: each has a dead letter.
+    async fn pass(&mut self, partition: PartitionId, offset: i64) -> Result<KafkaRecord, String> {
+        self.consumer.seek(&partition.topic, partition.number, offset + 1).await.map_err(describe)?;
+        let topic_id = self.topic_id(&partition, offset).await?;
+        Ok(KafkaRecord::unread(partition, topic_id, offset))
+    }
+
+    /// The id of the topic of a record that was read.
+    async fn topic_id(&mut self, PartitionId { topic, number }: &PartitionId, offset: i64) -> Result<Arc<str>, String> {
+        // Offsets that begin again may be those of a topic that was created anew, and so may the first ones of a partition.
+        let is_anew = self.next.insert((Arc::clone(topic), *number), offset + 1).is_none_or(|next| offset < next);
+        match self.topic_ids.get(topic) {
+            Some(id) if !is_anew => Ok(Arc::clone(id)),
+            _ => {
+                let id = self.brokers.read_topic_id(topic).await?;
+                self.topic_ids.insert(Arc::clone(topic), Arc::clone(&id));
+                Ok(id)
+            }
+        }
     }
 
     async fn convert(&mut self, records: Vec<krafka::ConsumerRecord>) -> Result<Vec<KafkaRecord>, String> {
         let mut converted = Vec::with_capacity(records.len());
         for record in records {
-            let place = (Arc::clone(&record.topic), record.partition);
-            // Offsets that begin again may be those of a topic that was created anew, and so may the first ones of a partition.
-            let is_anew = self.next.insert(place, record.offset + 1).is_none_or(|next| record.offset < next);
-            let topic_id = match self.topic_ids.get(&record.topic) {
-                Some(id) if !is_anew => Arc::clone(id),
-                _ => {
-                    let id = self.brokers.read_topic_id(&record.topic).await?;
-                    self.topic_ids.insert(Arc::clone(&record.topic), Arc::clone(&id));
-                    id
-                }
-            };
-            converted.push(KafkaRecord {
-                partition: PartitionId { topic: record.topic, number: record.partition },
+            let partition = PartitionId { topic: record.topic, number: record.partition };
+            let topic_id = self.topic_id(&partition, record.offset).await?;
+            let record = KafkaRecord {
                 topic_id,
+                partition,
                 offset: record.offset,
                 timestamp: record.timestamp,
                 // Copied: a slice of its batch would keep the whole batch in memory for as long as the record is held.
                 key: record.key.as_deref().map(Bytes::copy_from_slice),
                 value: record.value.as_deref().map(Bytes::copy_from_slice).unwrap_or_default(),
                 headers: record.headers,
+                is_unread: false,
+            };
+            converted.push(match record.bytes() > self.record_bytes_max {
+                true => KafkaRecord::unread(record.partition, record.topic_id, record.offset),
+                false => record,
             });
         }
         Ok(converted)
@@ -373,4 +419,9 @@ async fn resolve(brokers: &[Box<str>]) -> Result<IpAddr, String> {
 /// Whether the client goes on by itself: a broker is away, or has answered what the client does not understand.
 fn is_passing(error: &KrafkaError) -> bool {
     error.is_retriable() || error.protocol_error_kind().is_some()
+}
+
+/// Whether a batch is larger, unpacked, than the client may unpack. The client says it in the text alone.
+fn is_too_large(error: &KrafkaError) -> bool {
+    error.to_string().contains("exceeds maximum")
 }

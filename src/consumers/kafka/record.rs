@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::client::KafkaRecord;
+use super::client::{KafkaRecord, PartitionId};
 use crate::consumers::decode::SentMessage;
 use crate::gate::message::OutcomeReason;
 use crate::kafka::NewRecord;
@@ -31,6 +31,12 @@ impl From<&KafkaRecord> for SentMessage {
 const RECORD_OVERHEAD: usize = 512;
 
 impl KafkaRecord {
+    /// A record of which nothing but its place is held, because it or its batch is too large.
+    pub(super) fn unread(partition: PartitionId, topic_id: Arc<str>, offset: i64) -> Self {
+        let (key, value, headers) = (None, Bytes::new(), Vec::new());
+        Self { partition, topic_id, offset, timestamp: -1, key, value, headers, is_unread: true }
+    }
+
     /// The bytes that it takes in memory.
     pub(super) fn bytes(&self) -> usize {
         let length = |value: &Option<Bytes>| value.as_ref().map_or(0, Bytes::len);
@@ -80,7 +86,6 @@ impl KafkaRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::consumers::kafka::client::PartitionId;
 
     #[test]
     fn the_record_key_is_a_header_that_no_publisher_can_replace() {
@@ -92,6 +97,7 @@ mod tests {
             key: Some(Bytes::from_static(b"order-1")),
             value: Bytes::new(),
             headers: vec![("Kafka-Key".into(), Some(Bytes::from_static(b"other"))), ("X-Null".into(), None)],
+            is_unread: false,
         };
         let sent = SentMessage::from(&record);
         assert_eq!(sent.headers, [("x-null".into(), None), ("kafka-key".into(), Some(b"order-1".to_vec()))]);

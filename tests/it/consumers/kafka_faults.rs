@@ -5,8 +5,9 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::kafka::{borrowed, executed_in_order, kafka_world, records};
-use crate::harness::kafka::{KafkaBroker, WrittenRecord};
+use crate::harness::kafka::{KafkaBroker, ReadRecord, WrittenRecord};
 use crate::harness::{Answer, Client, Hold, Store, TEST_TIMEOUT, eventually, on_both_stores};
+use crate::policies::many_waiters::peak_memory;
 
 /// The number of the request that commits offsets.
 const COMMIT: i16 = 8;
@@ -65,6 +66,38 @@ async fn a_batch_that_cannot_be_decoded_stops_its_partition_alone_and_is_not_ski
     assert_eq!(last, [b"poison".to_vec(), b"behind it".to_vec()]);
     eventually(TEST_TIMEOUT, async || (kafka.state().await["stuck_partitions"] == 0).then_some(())).await;
     kafka.ends_with(52).await;
+}
+
+#[tokio::test]
+async fn what_is_too_large_becomes_a_dead_letter_and_takes_little_memory() {
+    let Some(kafka) = kafka_world(KafkaBroker::mock().await, Store::sqlite(), "", "").await else { return };
+    let before = peak_memory(&kafka.world.proxy);
+    // The batches are too large to be unpacked, and then the records are too large for the route.
+    for (offset, size) in [(0, 100_000_000), (1, 8_000_000)] {
+        for (partition, codec) in ["zstd", "gzip", "lz4", "snappy"].iter().enumerate() {
+            kafka.broker.ask(json!(["produce_zeros", kafka.topic, codec, size, partition])).await;
+        }
+        kafka.broker.has_committed(&kafka.topic, 4 * (offset + 1)).await;
+    }
+    for partition in 0..4 {
+        kafka.write_to(partition, &[(Some("a"), "behind it", &[])]).await;
+    }
+    kafka.broker.has_committed(&kafka.topic, 12).await;
+    let bodies: Vec<_> = kafka.world.upstream.executed().into_iter().map(|call| call.body).collect();
+    assert_eq!(bodies, [b"behind it"; 4]);
+    let dead = kafka.broker.read(&format!("{}.dead", kafka.topic), 8).await;
+    let header = |letter: &ReadRecord, name: &str| letter.header(&format!("x-oncegate-{name}")).unwrap().to_owned();
+    let mut places: Vec<_> =
+        dead.iter().map(|letter| ["partition", "offset"].map(|name| header(letter, name))).collect();
+    places.sort_unstable();
+    let expected =
+        (0..4).flat_map(|partition| (0..2).map(move |offset| [partition, offset].map(|part| part.to_string())));
+    assert_eq!(places, expected.collect::<Vec<_>>());
+    assert!(dead.iter().all(|letter| header(letter, "reason") == "record-too-large" && letter.value.is_empty()));
+    let grown = (peak_memory(&kafka.world.proxy) - before) >> 20;
+    println!("the peak of memory has grown by {grown} MiB");
+    assert!(grown < 96, "{grown} MiB");
+    kafka.ends_with(12).await;
 }
 
 #[tokio::test]

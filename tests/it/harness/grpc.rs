@@ -85,9 +85,9 @@ impl CallAnswer {
         Self { head: Vec::new(), trailers: Vec::new(), ..self }
     }
 
-    /// The answer of a gateway.
+    /// The same with another status of HTTP.
     pub fn http_status(self, http_status: u16) -> Self {
-        Self { http_status, ..self.without_status() }
+        Self { http_status, ..self }
     }
 
     pub fn head(mut self, name: &'static str, value: &str) -> Self {
@@ -170,7 +170,10 @@ async fn answer(
     if let Some(hold) = &answer.hold {
         hold.wait().await;
     }
-    let mut response = Response::builder().status(answer.http_status).header("content-type", "application/grpc");
+    let mut response = Response::builder().status(answer.http_status);
+    if answer.head.iter().all(|(name, _)| *name != "content-type") {
+        response = response.header("content-type", "application/grpc");
+    }
     for (name, value) in &answer.head {
         response = response.header(*name, value);
     }

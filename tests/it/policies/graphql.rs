@@ -10,7 +10,9 @@ use crate::telemetry::Metrics;
 const MUTATION: &str = "mutation Pay { pay { id } }";
 
 async fn world(store: Store, lines: &str) -> World {
-    World::guarding(store, &format!("dialect = \"graphql\"\n{lines}")).await
+    let world = World::guarding(store, &format!("dialect = \"graphql\"\n{lines}")).await;
+    world.upstream.answer_all(answer(201, "application/json", json!({ "data": {} })));
+    world
 }
 
 fn operation(world: &World, key: &str, body: &Value) -> Request {
@@ -161,6 +163,7 @@ async fn an_accepted_mutation_is_tried_again_or_held_and_a_query_is_answered_at_
     })
     .await;
     let operator = Operator::of(&world.proxy);
+    world.upstream.answer_all(answer(201, "application/json", json!({ "data": {} })));
     let errors = json!([{ "message": "no" }]);
     world.upstream.then(answer(200, "application/json", json!({ "errors": errors })));
     assert_eq!(operation(&world, "again", &json!({ "query": MUTATION })).send().await.status, 202);

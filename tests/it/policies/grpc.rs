@@ -50,7 +50,7 @@ async fn a_call_is_replayed_with_its_message_and_its_trailers(store: Store) {
 
 #[tokio::test]
 async fn each_message_of_a_streaming_call_comes_before_the_next_and_its_status_once_it_is_stored() {
-    for (code, status, retry) in [("0", "executed", "replayed"), ("14", "released", "executed")] {
+    for (code, status, retry) in [("0", "executed", "replayed"), ("14", "unknown", "unknown")] {
         let service = CallService::start().await;
         let world = World::with(Store::sqlite(), |setup| setup.route(&route("pay", &service.line()))).await;
         let mut caller = Caller::new(&world).await;
@@ -74,7 +74,7 @@ async fn each_message_of_a_streaming_call_comes_before_the_next_and_its_status_o
             assert_eq!(again.oncegate_status(), "replayed");
             assert_eq!(again.message, [message("one"), message("two"), message("three")].concat());
         }
-        assert_eq!((again.code(), service.calls().len()), (0, if retry == "replayed" { 1 } else { 2 }));
+        assert_eq!((again.code(), service.calls().len()), (if retry == "replayed" { 0 } else { 2 }, 1));
     }
 }
 
@@ -110,8 +110,11 @@ async fn each_status_of_a_call_has_its_verdict(store: Store) {
     ];
     for (codes, first_status, (second_code, second_status)) in verdicts {
         for code in codes {
-            let answers =
-                [CallAnswer::trailers_only(*code), CallAnswer::status(*code), CallAnswer::message("m", *code)];
+            let mut answers = vec![CallAnswer::trailers_only(*code), CallAnswer::status(*code)];
+            // After a message nothing is released.
+            if first_status != "released" {
+                answers.push(CallAnswer::message("m", *code));
+            }
             for (form, answer) in answers.into_iter().enumerate() {
                 let key = format!("{code}-{form}");
                 service.then(answer);
@@ -124,7 +127,7 @@ async fn each_status_of_a_call_has_its_verdict(store: Store) {
             }
         }
     }
-    assert_eq!(service.calls().len(), 3 * (8 + 2 * 3 + 7));
+    assert_eq!(service.calls().len(), 3 * 8 + 2 * 2 * 3 + 3 * 7);
 }
 
 #[tokio::test]
@@ -143,13 +146,56 @@ async fn a_call_without_a_status_is_unknown_and_a_gateways_status_has_its_http_m
         assert_eq!(caller.pay(key, "100 EUR").await.refusal(), (2, "outcome-unknown", Some("-1")), "{key}");
     }
     for (http_status, oncegate_status) in [(404, "executed"), (503, "released"), (504, "unknown")] {
-        service.then(CallAnswer::message("<html>", 0).http_status(http_status));
+        let page = CallAnswer::message("<html>", 0).without_status().head("content-type", "text/html");
+        service.then(page.http_status(http_status));
         let answer = caller.pay(&http_status.to_string(), "100 EUR").await;
         assert_eq!((answer.http_status.as_u16(), answer.oncegate_status()), (http_status, oncegate_status));
     }
     let operator = Operator::of(&world.proxy);
     let causes: Vec<_> = operator.keys("state=unknown").await.iter().map(|key| key["cause"].to_string()).collect();
     assert_eq!(causes.iter().filter(|cause| *cause == "\"broken\"").count(), 4, "{causes:?}");
+}
+
+#[tokio::test]
+async fn a_call_is_released_only_without_a_message_and_where_all_statuses_agree() {
+    let service = CallService::start().await;
+    let world = world(Store::sqlite(), &service, "").await;
+    let mut caller = Caller::new(&world).await;
+    let twice = |first: u8, second: u8| CallAnswer::status(first).trailer("grpc-status", &second.to_string());
+    let page = |status| CallAnswer::status(0).without_status().head("content-type", "text/html").http_status(status);
+    for (key, answer, is_released) in [
+        ("message-14", CallAnswer::message("m", 14), false),
+        ("messages-16", CallAnswer::message("mmm", 16), false),
+        ("message-7", CallAnswer::message("m", 7), false),
+        ("14-0", twice(14, 0), false),
+        ("0-14", twice(0, 14), false),
+        ("16-14", twice(16, 14), false),
+        ("head-0-trailers-14", CallAnswer::status(14).head("grpc-status", "0"), false),
+        ("head-14-message-0", CallAnswer::message("m", 0).head("grpc-status", "14"), false),
+        ("head-14-message", CallAnswer::message("m", 0).without_status().head("grpc-status", "14"), false),
+        ("503-message-0", CallAnswer::message("m", 0).http_status(503), false),
+        ("401-message-0", CallAnswer::message("m", 0).http_status(401), false),
+        ("503-message-14", CallAnswer::message("m", 14).http_status(503), false),
+        ("503-message", CallAnswer::message("m", 14).without_status().http_status(503), false),
+        ("503-0", CallAnswer::trailers_only(0).http_status(503), false),
+        ("401-14", CallAnswer::trailers_only(14).http_status(401), false),
+        ("list-14-0", CallAnswer::status(0).without_status().trailer("grpc-status", "14, 0"), false),
+        ("signed-14", CallAnswer::status(0).without_status().trailer("grpc-status", "+14"), false),
+        ("99", CallAnswer::status(99), false),
+        ("14", CallAnswer::status(14), true),
+        ("14-14", twice(14, 14), true),
+        ("trailers-only-14", CallAnswer::trailers_only(14), true),
+        ("503-trailers-only-14", CallAnswer::trailers_only(14).http_status(503), true),
+        ("503-page", page(503), true),
+        ("decided", CallAnswer::message("m", 14).trailer("oncegate-decision", "release"), true),
+    ] {
+        let calls = service.calls().len();
+        service.then(answer);
+        let first = caller.pay(key, "100 EUR").await;
+        assert_eq!(first.oncegate_status(), if is_released { "released" } else { "unknown" }, "{key}");
+        caller.pay(key, "100 EUR").await;
+        assert_eq!(service.calls().len() - calls, if is_released { 2 } else { 1 }, "{key}");
+    }
 }
 
 on_both_stores!(a_response_that_a_person_enters_has_its_status_behind_its_message);
@@ -320,7 +366,7 @@ async fn the_status_at_the_end_of_a_large_call_decides(store: Store) {
     for (key, answer, code) in [
         ("internal", CallAnswer::message(&large, 13), 2),
         ("cut", CallAnswer::message(&large, 0).without_status(), 2),
-        ("unavailable", CallAnswer::message(&large, 14), 0),
+        ("unavailable", CallAnswer::message(&large, 14), 2),
         ("decided", CallAnswer::message(&large, 14).trailer("oncegate-decision", "unknown"), 2),
         ("not-found", CallAnswer::message(&large, 5), 6),
     ] {
@@ -332,7 +378,7 @@ async fn the_status_at_the_end_of_a_large_call_decides(store: Store) {
         });
         assert_eq!(again.await.code(), code, "{key}");
     }
-    assert_eq!(service.calls().len(), 7);
+    assert_eq!(service.calls().len(), 6);
 }
 
 on_both_stores!(an_accepted_call_is_asked_to_come_again_until_its_response_is_there);
@@ -403,6 +449,9 @@ async fn a_call_over_grpc_web_has_the_status_in_the_last_frame_of_its_body(store
         ("deadline", proto, answer(proto, &web_body(Some("x"), "grpc-status:4\r\n")), unknown),
         ("listed", proto, answer(proto, &web_body(None, "grpc-status:13\r\n")), stored),
         ("trailers-only", proto, answer(proto, b"").field("grpc-status", "14"), released),
+        ("message-unavailable", proto, answer(proto, &web_body(Some("x"), "grpc-status: 14\r\n")), unknown),
+        ("two-statuses", proto, answer(proto, &web_body(None, "grpc-status: 14\r\ngrpc-status: 0\r\n")), unknown),
+        ("head-and-frame", proto, answer(proto, &refused).field("grpc-status", "0"), unknown),
         ("without-status", proto, answer(proto, &web_body(Some("paid"), "x:y\r\n")), unknown),
         ("cut", proto, answer(proto, &paid[..paid.len() - 3]), unknown),
         ("no-call", proto, answer("text/html", b"<html>"), unknown),

@@ -9,7 +9,9 @@ use crate::telemetry::Metrics;
 const SHORT: &str = "upstream_timeout = \"300ms\"\nconnect_timeout = \"100ms\"";
 
 async fn world(store: Store, dialect: &str, lines: &str) -> World {
-    World::guarding(store, &format!("dialect = \"{dialect}\"\n{lines}")).await
+    let world = World::guarding(store, &format!("dialect = \"{dialect}\"\n{lines}")).await;
+    world.upstream.answer_all(Answer::status(201).body(r#"{"jsonrpc":"2.0","id":1,"result":1}"#));
+    world
 }
 
 fn call(world: &World, body: &Value) -> Request {

@@ -97,7 +97,7 @@ async fn looks(proxy: &Proxy) -> f64 {
 }
 
 /// The greatest memory of a proxy so far, in bytes.
-fn peak_memory(proxy: &Proxy) -> u64 {
+pub fn peak_memory(proxy: &Proxy) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", proxy.pid().as_raw_nonzero())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024

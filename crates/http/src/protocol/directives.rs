@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use http::header::{CONTENT_ENCODING, RETRY_AFTER};
+use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue};
 
+use super::fields;
+use super::judged_body::JudgedBody;
 use super::payment_challenge::is_payment_challenge;
-use super::{fields, jsonrpc};
 use oncegate_config::{self as config, Route};
 use oncegate_domain::response_policy::{ResponseVerdict, ServiceStatus};
 use oncegate_domain::unknown_cause::UnknownCause;
@@ -51,21 +52,31 @@ impl ServiceDirectives {
     }
 
     /// Judges a response: by the service's own decision, or else by the route's rules about bodies, or else by its status lists.
-    /// `body` is the whole body; `None` where it is not kept or not read, so that no rule can match.
     pub fn apply(
         self,
         route: &Route,
         status: ServiceStatus,
         headers: &HeaderMap,
-        body: Option<&[u8]>,
+        body: JudgedBody<'_>,
     ) -> ResponseJudgement {
         let ttl = self.ttl.unwrap_or(route.ttl);
         if let Some(verdict) = self.verdict {
             return ResponseJudgement { verdict, ttl, unknown_cause: UnknownCause::Service };
         }
-        let asks_again = headers.contains_key(RETRY_AFTER) || is_payment_challenge(status, headers);
-        let by_status = route.statuses.verdict_on(status, asks_again);
-        let by_body = body.and_then(|body| verdict_on_body(route, status, headers, body, by_status));
+        let asks_for_payment = is_payment_challenge(status, headers);
+        let by_status = route.statuses.verdict_on(status, headers.contains_key(RETRY_AFTER) || asks_for_payment);
+        let by_status = match (status, by_status) {
+            // The service has begun to answer.
+            (ServiceStatus::Grpc(_), ResponseVerdict::Release) if body.has_message(headers) => ResponseVerdict::Unknown,
+            _ => by_status,
+        };
+        let by_body = match status {
+            ServiceStatus::Http(code) if !route.outcome.is_empty() => {
+                let is_named = route.statuses.names(code) || asks_for_payment;
+                body.verdict(route, headers, by_status, is_named)
+            }
+            _ => None,
+        };
         let (verdict, unknown_cause) = match (by_body.unwrap_or(by_status), by_body) {
             // The service may have meant that it was executed.
             (ResponseVerdict::Release, _) if self.is_unclear => (ResponseVerdict::Unknown, UnknownCause::Service),
@@ -86,36 +97,6 @@ pub struct ResponseJudgement {
     pub ttl: Duration,
     /// The cause, where the verdict is that the outcome is unknown.
     pub unknown_cause: UnknownCause,
-}
-
-/// The verdict of the route's rules on a whole body; `None` where the status decides.
-fn verdict_on_body(
-    route: &Route,
-    status: ServiceStatus,
-    headers: &HeaderMap,
-    body: &[u8],
-    by_status: ResponseVerdict,
-) -> Option<ResponseVerdict> {
-    if route.outcome.is_empty() || !matches!(status, ServiceStatus::Http(_)) {
-        return None;
-    }
-    let is_encoded = headers.get_all(CONTENT_ENCODING).iter().any(|coding| coding != "identity");
-    if !is_encoded && route.dialect.is_jsonrpc() {
-        return match jsonrpc::response_text(headers, body) {
-            Some(text) => route.outcome.verdict_on(&text, by_status),
-            // The stream has ended without an answer.
-            None => (by_status == ResponseVerdict::Store).then_some(ResponseVerdict::Unknown),
-        };
-    }
-    if !is_encoded {
-        return route.outcome.verdict_on(body, by_status);
-    }
-    // Bodies are never decompressed. An error that no rule can see must not be replayed as the result.
-    (by_status == ResponseVerdict::Store).then(|| {
-        tracing::warn!(route = %route.name, "the service compressed a response that was requested uncompressed; no rule of \
-            `outcome` can read it, so its outcome is unknown");
-        ResponseVerdict::Unknown
-    })
 }
 
 fn read_decision(value: &HeaderValue) -> Option<ResponseVerdict> {

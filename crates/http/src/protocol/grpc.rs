@@ -2,6 +2,8 @@
 //!
 //! `doc/PROTOCOL-HTTP2.md` in the repository of gRPC has the protocol, and proposal A6 the retries.
 
+use std::borrow::Cow;
+
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
@@ -51,22 +53,58 @@ impl CallProtocol {
     }
 }
 
-/// The status of a whole response to a request of this protocol.
+/// The status of a whole response to a request of this protocol. It is clear only where all that the response says about it agrees:
+/// the status of HTTP, and each `grpc-status` in its head and at its end.
 pub fn service_status(protocol: CallProtocol, response: &StoredResponse) -> ServiceStatus {
-    if protocol == CallProtocol::Http || response.status != StatusCode::OK {
-        return ServiceStatus::Http(response.status);
-    }
-    // Only a response without a message may have the status in its head.
-    let has_message = response.body.as_ref().is_none_or(|body| !body.is_empty());
-    let in_head = || (!has_message && response.trailers.is_empty()).then(|| call_status(&response.headers)).flatten();
-    let at_end = match (protocol, &response.body) {
-        (CallProtocol::GrpcWeb, Some(body)) => {
-            grpc_web::trailers(&response.headers, body).as_ref().and_then(call_status)
+    let StoredResponse { status, headers, body, trailers } = response;
+    let by_http = ServiceStatus::Http(*status);
+    let at_end = match (protocol, body) {
+        (CallProtocol::Http, _) => return by_http,
+        (CallProtocol::Grpc, _) => Cow::Borrowed(trailers),
+        (CallProtocol::GrpcWeb, body) => {
+            let in_body = body.as_ref().and_then(|body| grpc_web::trailers(headers, body));
+            Cow::Owned(in_body.unwrap_or_default())
         }
-        (CallProtocol::GrpcWeb, None) => None,
-        (CallProtocol::Grpc | CallProtocol::Http, _) => call_status(&response.trailers),
     };
-    at_end.or_else(in_head).map_or(ServiceStatus::GrpcMissing, ServiceStatus::Grpc)
+    let mut statuses = headers.get_all(STATUS).iter().chain(at_end.get_all(STATUS)).map(read_status);
+    let first = statuses.next();
+    let is_agreed = statuses.all(|other| Some(other) == first);
+    let has_message = has_message(headers, body.as_deref());
+    match first {
+        None if *status != StatusCode::OK && !(has_message && is_call(headers)) => by_http,
+        // A status in front of a message says nothing about its end.
+        Some(Some(status_of_call)) if is_agreed && !(has_message && !at_end.contains_key(STATUS)) => match *status {
+            StatusCode::OK => ServiceStatus::Grpc(status_of_call),
+            other if !has_message && mapped(other) == status_of_call => by_http,
+            _ => ServiceStatus::GrpcUnclear,
+        },
+        _ => ServiceStatus::GrpcUnclear,
+    }
+}
+
+/// Whether a response to a call has a message, or a part of one: the service has begun to answer, so that clients of gRPC do not send
+/// the call again by themselves. `body` is `None` if it is too large to keep.
+pub(super) fn has_message(headers: &HeaderMap, body: Option<&[u8]>) -> bool {
+    body.is_none_or(|body| match CallProtocol::from_headers(headers) {
+        CallProtocol::GrpcWeb => grpc_web::has_message(headers, body),
+        CallProtocol::Grpc | CallProtocol::Http => !body.is_empty(),
+    })
+}
+
+fn is_call(headers: &HeaderMap) -> bool {
+    CallProtocol::from_headers(headers) != CallProtocol::Http
+}
+
+/// The status of a call for one of HTTP (`doc/http-grpc-status-mapping.md`).
+fn mapped(status: StatusCode) -> GrpcStatus {
+    match status.as_u16() {
+        400 => GrpcStatus::Internal,
+        401 => GrpcStatus::Unauthenticated,
+        403 => GrpcStatus::PermissionDenied,
+        404 => GrpcStatus::Unimplemented,
+        429 | 502..=504 => GrpcStatus::Unavailable,
+        _ => GrpcStatus::Unknown,
+    }
 }
 
 /// The status of a response by its own media type, where its request is not at hand.
@@ -80,15 +118,7 @@ pub fn status_in_head(protocol: CallProtocol, status: StatusCode, headers: &Head
     if protocol == CallProtocol::Http || status != StatusCode::OK {
         return ServiceStatus::Http(status);
     }
-    ServiceStatus::Grpc(call_status(headers).unwrap_or(GrpcStatus::Ok))
-}
-
-/// The status of a response that was handed on, by its last frame.
-pub fn status_at_end(protocol: CallProtocol, status: StatusCode, trailers: Option<&HeaderMap>) -> ServiceStatus {
-    if protocol == CallProtocol::Http || status != StatusCode::OK {
-        return ServiceStatus::Http(status);
-    }
-    trailers.and_then(call_status).map_or(ServiceStatus::GrpcMissing, ServiceStatus::Grpc)
+    ServiceStatus::Grpc(headers.get(STATUS).and_then(read_status).unwrap_or(GrpcStatus::Ok))
 }
 
 /// Moves the status of a stored response behind its message, where a client looks for it: people and services report a response
@@ -104,8 +134,8 @@ pub fn move_status_behind_message(response: &mut StoredResponse) {
     fields::remove(&mut response.headers, |name| of_status.contains(name));
 }
 
-fn call_status(fields: &HeaderMap) -> Option<GrpcStatus> {
-    GrpcStatus::from_code(fields.get(STATUS)?.as_bytes())
+fn read_status(value: &HeaderValue) -> Option<GrpcStatus> {
+    GrpcStatus::from_code(value.as_bytes())
 }
 
 /// Builds the refusal of a gRPC call: a response without a message, so that a client's retry policy acts on it.
@@ -151,27 +181,57 @@ mod tests {
     }
 
     #[test]
-    fn the_status_of_a_call_is_in_its_trailers_or_in_the_head_of_a_response_without_a_message() {
+    fn the_status_of_a_call_is_clear_where_all_that_says_it_agrees() {
         let [ok, aborted] = [GrpcStatus::Ok, GrpcStatus::Aborted].map(ServiceStatus::Grpc);
+        let unclear = ServiceStatus::GrpcUnclear;
         for (head, body, trailers, status) in [
-            (None, "message", Some("0"), ok),
-            (None, "", Some("10"), aborted),
-            (Some("10"), "", None, aborted),
-            (Some("0"), "", Some("10"), aborted),
-            (Some("0"), "message", None, ServiceStatus::GrpcMissing),
-            (None, "message", None, ServiceStatus::GrpcMissing),
-            (None, "", None, ServiceStatus::GrpcMissing),
-            (None, "", Some("x"), ServiceStatus::GrpcMissing),
+            (None, "message", &["0"][..], ok),
+            (None, "", &["10"], aborted),
+            (Some("10"), "", &[], aborted),
+            (Some("10"), "", &["10", "10"], aborted),
+            (Some("10"), "message", &["10"], aborted),
+            (Some("0"), "", &["10"], unclear),
+            (Some("10"), "message", &["0"], unclear),
+            (Some("0"), "message", &[], unclear),
+            (None, "message", &["10", "0"], unclear),
+            (None, "", &["0", "10"], unclear),
+            (None, "", &["10", "x"], unclear),
+            (None, "message", &[], unclear),
+            (None, "", &[], unclear),
+            (None, "", &["x"], unclear),
         ] {
-            assert_eq!(
-                service_status(CallProtocol::Grpc, &response(head, body, trailers)),
-                status,
-                "{head:?} {body} {trailers:?}"
-            );
+            let mut response = response(head, body, None);
+            for value in trailers {
+                response.trailers.append(STATUS, HeaderValue::from_static(value));
+            }
+            assert_eq!(service_status(CallProtocol::Grpc, &response), status, "{head:?} {body} {trailers:?}");
         }
         assert_eq!(service_status(CallProtocol::Http, &response(Some("10"), "", None)), StatusCode::OK.into());
-        let gateway = StoredResponse { status: StatusCode::BAD_GATEWAY, ..response(None, "", None) };
-        assert_eq!(service_status(CallProtocol::Grpc, &gateway), StatusCode::BAD_GATEWAY.into());
+    }
+
+    #[test]
+    fn a_status_of_http_decides_alone_or_with_the_status_of_the_call_that_it_stands_for() {
+        let call = "application/grpc";
+        for (status, kind, head, body, trailers, expected) in [
+            (503, "text/html", None, "<html>", None, Some(503)),
+            (503, call, None, "", None, Some(503)),
+            (503, call, Some("14"), "", None, Some(503)),
+            (401, call, None, "", Some("16"), Some(401)),
+            (502, call, Some("14"), "", None, Some(502)),
+            (503, call, Some("0"), "", None, None),
+            (503, call, Some("16"), "", None, None),
+            (503, call, None, "message", None, None),
+            (503, call, None, "message", Some("14"), None),
+            (401, call, None, "message", Some("0"), None),
+        ] {
+            let mut response = response(head, body, trailers);
+            response.status = StatusCode::from_u16(status).unwrap();
+            response.headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+            let expected =
+                expected.map_or(ServiceStatus::GrpcUnclear, |code| StatusCode::from_u16(code).unwrap().into());
+            let found = service_status(CallProtocol::Grpc, &response);
+            assert_eq!(found, expected, "{status} {kind} {head:?} {body} {trailers:?}");
+        }
     }
 
     #[test]

@@ -27,16 +27,24 @@ fn is_type(headers: &HeaderMap, essence: &[u8]) -> bool {
     format.is_some_and(|format| matches!(format.trim_ascii_start().first(), None | Some(b'+' | b';')))
 }
 
+/// The frames of a body with these fields; `None` if they cannot be decoded.
+fn frames<'a>(headers: &HeaderMap, body: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+    if is_type(headers, TEXT) {
+        // Each flush of a server ends with padding of its own; the decoder reads them one after the other.
+        Some(Cow::Owned(BASE64.decode(body).ok()?))
+    } else {
+        is_type(headers, BINARY).then_some(Cow::Borrowed(body))
+    }
+}
+
+/// Whether the body of a response with these fields begins with a message, or cannot be read.
+pub(super) fn has_message(headers: &HeaderMap, body: &[u8]) -> bool {
+    frames(headers, body).is_none_or(|frames| frames.first().is_some_and(|flag| flag & TRAILERS == 0))
+}
+
 /// The trailers in the body of a response with these fields; `None` if the body does not end with a frame that can be read.
 pub fn trailers(headers: &HeaderMap, body: &[u8]) -> Option<HeaderMap> {
-    let body = if is_type(headers, TEXT) {
-        // Each flush of a server ends with padding of its own; the decoder reads them one after the other.
-        Cow::Owned(BASE64.decode(body).ok()?)
-    } else if is_type(headers, BINARY) {
-        Cow::Borrowed(body)
-    } else {
-        return None;
-    };
+    let body = frames(headers, body)?;
     let mut rest = &*body;
     loop {
         let (head, behind) = rest.split_at_checked(FRAME_HEAD)?;

@@ -1,9 +1,7 @@
-//! JSON-RPC in responses: the id of a replay, and the outcome that rules about bodies read.
+//! JSON-RPC in responses: the id of a replay.
 //!
 //! A client finds its answer by the id of its request, and a retry has another one than the first try. So the id is replaced in a
 //! response from the store, in place: the rest of the response keeps its bytes.
-
-use std::borrow::Cow;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, ETAG, HeaderName};
@@ -48,16 +46,6 @@ fn with_id_in_events(stream: &[u8], id: &RpcId) -> Option<Vec<u8>> {
         copied = place.end;
     }
     (copied > 0).then(|| [&*replaced, &stream[copied..]].concat())
-}
-
-/// The response in a body, as rules about bodies read it: of a stream, the data of its last event with a response. `None` for a stream
-/// without a response: its request has no outcome yet.
-pub fn response_text<'a>(headers: &HeaderMap, body: &'a [u8]) -> Option<Cow<'a, [u8]>> {
-    if !is_event_stream(headers) {
-        return Some(Cow::Borrowed(body));
-    }
-    let texts = events(body).into_iter().map(|event| event.text(body));
-    texts.rev().find(|text| find_response_id(text).is_some())
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {
@@ -122,25 +110,6 @@ mod tests {
             let unchanged = ["content-type", "content-digest", "signature", "x-kept"];
             let kept = if expected.is_some() { &["content-type", "x-kept"][..] } else { &unchanged };
             assert_eq!(names, kept, "{body}");
-        }
-    }
-
-    #[test]
-    fn rules_read_the_response_of_a_stream() {
-        let progress = r#"{"method":"notifications/progress","params":{}}"#;
-        for (media_type, body, expected) in [
-            ("application/json", "{}".to_owned(), Some("{}")),
-            (
-                "text/event-stream",
-                format!("data: {progress}\n\ndata: {{\"id\":1,\"error\":{{}}}}\n\n"),
-                Some(r#"{"id":1,"error":{}}"#),
-            ),
-            ("text/event-stream", format!("data: {progress}\n\n"), None),
-            ("text/event-stream", String::new(), None),
-        ] {
-            let response = stored(media_type, &body);
-            let text = response_text(&response.headers, body.as_bytes());
-            assert_eq!(text.as_deref(), expected.map(str::as_bytes), "{body}");
         }
     }
 }
