@@ -36,5 +36,6 @@ mod scopes;
 mod spellings;
 mod syntax_vectors;
 mod tokens;
+mod unclear_bodies;
 mod waiting;
 mod websocket;
