@@ -10,6 +10,7 @@ use super::fingerprinting::Fingerprinting;
 use super::key_location;
 use oncegate_config::{Dialect, Route};
 use oncegate_domain::jsonrpc::{RpcCall, RpcMessage, RpcOperation, is_declared};
+use oncegate_http::protocol::charset;
 use oncegate_http::protocol::graphql::GraphqlBodyForm;
 use oncegate_http::protocol::refusal::Refusal;
 
@@ -53,6 +54,11 @@ const INVALID_ID: Refusal = Refusal::BadRequest(
 const ENCODED: Refusal = Refusal::BadRequest(
     StatusCode::UNSUPPORTED_MEDIA_TYPE,
     "The operation is in the body, and the body has a Content-Encoding. Send it without.",
+);
+
+const NOT_UTF8: Refusal = Refusal::BadRequest(
+    StatusCode::UNSUPPORTED_MEDIA_TYPE,
+    "The operation is in the body, and the Content-Type names another encoding than UTF-8. Send it in UTF-8.",
 );
 
 /// Whether the body has to be read to know if its route guards the request. Without a key, a request passes anyhow, unless its route
@@ -108,6 +114,9 @@ fn reader(head: &request::Parts, route: &Route) -> Option<OperationReader> {
 fn read_jsonrpc(head: &request::Parts, body: &[u8], route: &Route) -> BodyOperation {
     if !head.headers.get_all(CONTENT_ENCODING).iter().all(|coding| coding == "identity") {
         return BodyOperation::Refused(ENCODED);
+    }
+    if !charset::is_plain(&head.headers) {
+        return BodyOperation::Refused(NOT_UTF8);
     }
     // UCP also has a REST binding, whose documents may have members of the same names.
     if route.dialect == Dialect::Ucp && !is_declared(body) {

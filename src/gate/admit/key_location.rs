@@ -9,8 +9,8 @@ use data_encoding::{BASE64, BASE64_NOPAD, BASE64URL, BASE64URL_NOPAD};
 use oncegate_config::{KeyRule, KeySource, Route};
 use oncegate_domain::fingerprint::{form, is_form};
 use oncegate_domain::key::{Key, KeyError, KeyLimits};
-use oncegate_http::protocol::fields;
 use oncegate_http::protocol::refusal::Refusal;
+use oncegate_http::protocol::{charset, fields};
 
 /// A key's value, unchecked; `None` if there is none.
 type FoundKey = Result<Option<Vec<u8>>, Refusal>;
@@ -146,6 +146,10 @@ pub(super) fn in_body(headers: &HeaderMap, body: &[u8], rule: &KeyRule) -> Found
         return Err(Refusal::KeyInvalid(
             "The key is in the body, and the body has a Content-Encoding. Send it without.",
         ));
+    }
+    // Text in UTF-16 or UTF-32 has zeros, and neither JSON nor a form has any.
+    if !charset::is_plain(headers) || memchr::memchr(0, body).is_some() {
+        return Err(Refusal::KeyInvalid("The key is in the body, and the body is not in UTF-8. Send it in UTF-8."));
     }
     let label = headers.get(CONTENT_TYPE);
     let is_labelled_form = label.is_some_and(|label| is_form(label.as_bytes()));
