@@ -83,7 +83,7 @@ impl Fingerprinting {
     }
 
     /// Runs work on a large body on another thread, after that on others of this worker.
-    pub(super) async fn run_on_thread<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+    pub(in crate::gate) async fn run_on_thread<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         // The thread keeps it, also for a client that leaves.
         let permit = Arc::clone(&self.large).acquire_owned().await.expect("the semaphore is never closed");
         let working = spawn_blocking(move || {
