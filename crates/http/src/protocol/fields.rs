@@ -451,6 +451,8 @@ fn append_member(headers: &mut HeaderMap, name: HeaderName, member: HeaderValue)
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn map(fields: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -573,5 +575,24 @@ mod tests {
         let mut response = map(&[("idempotent-replayed", "true"), ("oncegate-status", "executed"), ("x-a", "1")]);
         prepare_for_client(&mut response);
         assert_eq!(names(&response), ["x-a"]);
+    }
+
+    /// PostgreSQL stores the responses that services report in their own transactions.
+    #[test]
+    fn the_function_that_stores_a_reported_response_leaves_out_the_same_fields() {
+        let sql = include_str!("../../../../migrations/postgres/0001_init.sql");
+        let (_, rest) = sql.split_once("create function oncegate.response_fields").unwrap();
+        let (function, _) = rest.split_once("$$;").unwrap();
+        let quoted = |begin: &str, end: &str| {
+            let (_, list) = function.split_once(begin).unwrap_or_else(|| panic!("{begin} is not there"));
+            let names = list.split_once(end).unwrap().0.split('\'').skip(1).step_by(2);
+            names.map(str::to_owned).collect::<BTreeSet<_>>()
+        };
+        let exact = HOP_BY_HOP.iter().map(HeaderName::as_str).chain(MOMENTARY).map(str::to_owned).collect();
+        assert_eq!(quoted("f.name not in (", ")"), exact);
+        let spelled = [CONTENT_LENGTH].iter().chain(&TO_CLIENT).map(HeaderName::to_string).collect();
+        assert_eq!(quoted("replace(f.name, '_', '-') not in (", ")"), spelled);
+        assert_eq!(quoted("f.name not like ", "\n"), BTreeSet::from([format!("{MOMENTARY_PREFIX}%")]));
+        assert_eq!(quoted("replace(f.name, '_', '-') not like ", "\n"), BTreeSet::from([format!("{OWN_PREFIX}%")]));
     }
 }
