@@ -146,6 +146,10 @@ impl Gate {
                     return Ok(response);
                 }
                 let share = self.hold_response(&outcome)?;
+                let outcome = match context.rpc_id() {
+                    Some(id) => Box::pin(outcome.with_rpc_id(id.clone(), &self.fingerprinting)).await,
+                    None => outcome,
+                };
                 let response = outcome.render(context, &live.config.problem_base);
                 Ok(match share {
                     Some(share) => response.map(|body| body.counted_in(share)),

@@ -5,7 +5,7 @@ use std::io;
 use std::iter::successors;
 use std::sync::Arc;
 
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, TRAILER, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, UPGRADE};
 use http::{HeaderMap, Request, Response, StatusCode, Version, request};
 use http_body::Body as _;
 use hyper::upgrade::OnUpgrade;
@@ -160,13 +160,9 @@ pub async fn pass(
     if closes_connection(&response) {
         response.extensions_mut().insert(ServiceCloses);
     }
-    let trailer = response.headers().get(TRAILER).filter(|_| trailers).cloned();
-    fields::prepare_pass_through(response.headers_mut());
-    if let Some(trailer) = trailer {
-        response.headers_mut().insert(TRAILER, trailer);
-    }
+    fields::prepare_pass_through(response.headers_mut(), trailers);
     repair_content_length(&mut response);
-    Ok(response.map(|body| Body::Tied(body, tie)))
+    Ok(response.map(|body| Body::Tied(body, fields::prepare_passing_trailers, tie)))
 }
 
 /// The refusal of a request whose own body broke off or stalled on its way to the service; `None` for any other error.

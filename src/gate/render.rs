@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderValue, LOCATION, RETRY_AFTER, TRAILER};
 use http::{Response, StatusCode};
 
+use super::admit::fingerprinting::Fingerprinting;
 use super::outcome::{Outcome, StreamStatus, StreamedResponse};
 use super::response_context::ResponseContext;
 use oncegate_domain::decision::{AcceptedProgress, DEFAULT_RETRY_AFTER};
+use oncegate_domain::jsonrpc::RpcId;
 use oncegate_domain::operation::OperationId;
 use oncegate_domain::response::StoredResponse;
 use oncegate_domain::state::CompletedResponse;
@@ -17,7 +20,23 @@ use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_http::protocol::stored_response::http_date;
 use oncegate_http::protocol::{fields, grpc, jsonrpc, prefer};
 
+/// The size from which a body is large: short events take up to 0.05 µs for each byte.
+const LARGE_BODY: usize = 8 * 1024;
+
 impl Outcome {
+    /// Gives a response from the store the id of the JSON-RPC call that it answers now: a large one on another thread.
+    pub(super) async fn with_rpc_id(mut self, id: RpcId, fingerprinting: &Fingerprinting) -> Self {
+        let (Self::ExecutedElsewhere(completed) | Self::Replayed(completed)) = &mut self else { return self };
+        let mut response = Arc::clone(&completed.response);
+        let replace = move || {
+            jsonrpc::set_id(Arc::make_mut(&mut response), &id);
+            response
+        };
+        let length = completed.response.body.as_ref().map_or(0, Bytes::len);
+        completed.response = if length < LARGE_BODY { replace() } else { fingerprinting.run_on_thread(replace).await };
+        self
+    }
+
     /// Renders the outcome for the request that `context` belongs to.
     pub(super) fn render(self, context: &ResponseContext, problem_base: &str) -> Response<Body> {
         let status = self.oncegate_status();
@@ -121,9 +140,6 @@ fn stored(completed: CompletedResponse, context: &ResponseContext) -> Response<B
     if context.is_call {
         grpc::move_status_behind_message(&mut stored);
     }
-    if let Some(id) = context.rpc_id() {
-        jsonrpc::set_id(&mut stored, id);
-    }
     let mut response = live(stored, context);
     let headers = response.headers_mut();
     if let Some(date) = headers.get(DATE).cloned() {
@@ -179,4 +195,44 @@ fn pending(document: String, retry_after: Option<RetryAfter>) -> Response<Body> 
         headers.insert(RETRY_AFTER, HeaderValue::from(wait.seconds()));
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use http::HeaderMap;
+
+    use super::*;
+    use oncegate_domain::jsonrpc::RpcMessage;
+
+    #[tokio::test]
+    async fn a_large_response_gets_the_id_of_its_request_on_another_thread() {
+        let fingerprinting = Fingerprinting::default();
+        let RpcMessage::Call(call) = RpcMessage::read(br#"{"id":8,"method":"a"}"#, false, &[]) else { panic!() };
+        for (media_type, blanks, is_small) in [
+            ("application/json", 10, true),
+            ("application/json", LARGE_BODY, false),
+            ("text/event-stream", 10, true),
+            ("text/event-stream", LARGE_BODY, false),
+        ] {
+            let body = |id: u32| {
+                let document = format!("{}{{\"id\":{id},\"result\":1}}", " ".repeat(blanks));
+                if media_type == "text/event-stream" { format!("data:{document}\n\n") } else { document }
+            };
+            let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(media_type))]);
+            let (status, trailers) = (StatusCode::OK, HeaderMap::new());
+            let response = StoredResponse { status, headers, body: Some(body(7).into()), trailers };
+            let replayed = Outcome::Replayed(CompletedResponse { response: Arc::new(response), expires_at: None });
+            let mut replacing = pin!(replayed.with_rpc_id(call.id.clone(), &fingerprinting));
+            let first = replacing.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert_eq!(first.is_ready(), is_small, "{media_type} {blanks}");
+            let outcome = match first {
+                Poll::Ready(outcome) => outcome,
+                Poll::Pending => replacing.await,
+            };
+            assert_eq!(outcome.stored_body().map(|body| &**body), Some(body(8).as_bytes()), "{media_type} {blanks}");
+        }
+    }
 }

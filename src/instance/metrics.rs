@@ -245,7 +245,9 @@ impl From<&KeyAnswer> for ReservationResult {
             KeyAnswer::Refuse(refusal) => match refusal {
                 KeyRefusal::Expired => Self::Expired,
                 KeyRefusal::InFlight(_) => Self::InFlight,
-                KeyRefusal::OtherRequest | KeyRefusal::WithoutBody => Self::KeyMisuse,
+                KeyRefusal::OtherRequest | KeyRefusal::OtherRequestOrSpelling | KeyRefusal::WithoutBody => {
+                    Self::KeyMisuse
+                }
                 KeyRefusal::OutcomeUnknown(_) => Self::Unknown,
                 KeyRefusal::ResponseNotKept => Self::Replay,
             },
@@ -393,6 +395,7 @@ mod tests {
             (KeyAnswer::Refuse(KeyRefusal::Expired), ReservationResult::Expired),
             (KeyAnswer::Refuse(KeyRefusal::InFlight(wait)), ReservationResult::InFlight),
             (KeyAnswer::Refuse(KeyRefusal::OtherRequest), ReservationResult::KeyMisuse),
+            (KeyAnswer::Refuse(KeyRefusal::OtherRequestOrSpelling), ReservationResult::KeyMisuse),
             (KeyAnswer::Refuse(KeyRefusal::OutcomeUnknown(wait)), ReservationResult::Unknown),
             (KeyAnswer::Refuse(KeyRefusal::ResponseNotKept), ReservationResult::Replay),
             (KeyAnswer::Refuse(KeyRefusal::WithoutBody), ReservationResult::KeyMisuse),

@@ -36,6 +36,7 @@ mod scopes;
 mod spellings;
 mod syntax_vectors;
 mod tokens;
+mod unclear_bodies;
 mod unread_outcomes;
 mod waiting;
 mod websocket;

@@ -45,6 +45,8 @@ pub enum KeyRefusal {
     OutcomeUnknown(Duration),
     /// The operation was executed, and its response was too large to store.
     ResponseNotKept,
+    /// The key was used for another request, or for this one with the key spelled otherwise, in a part that is compared.
+    OtherRequestOrSpelling,
     /// The key was used for another request, and this one without a body may be the beginning of a retry.
     WithoutBody,
 }
@@ -77,6 +79,8 @@ pub enum RequestComparison {
     Same,
     /// It is another request.
     Different,
+    /// It is another request, or the same one with its key spelled otherwise: the key is in a part that is compared.
+    DifferentOrRespelled,
     /// It has no body, and is not the same request. It may be the beginning of a retry: some clients send no body until the service has
     /// asked for their credentials.
     DifferentWithoutBody,
@@ -117,6 +121,7 @@ pub fn decide(record: Record, comparison: RequestComparison, rules: &DecisionRul
     match comparison {
         RequestComparison::Same => {}
         RequestComparison::Different => return refuse(KeyRefusal::OtherRequest),
+        RequestComparison::DifferentOrRespelled => return refuse(KeyRefusal::OtherRequestOrSpelling),
         RequestComparison::DifferentWithoutBody => return refuse(refuse_without_body(&record, rules)),
         // No client may get a response that may belong to another request, and none may be told to take a new key for what may
         // be a retry.
@@ -200,7 +205,7 @@ mod tests {
     use super::super::fingerprint::{Fingerprint, FingerprintRules, Recipe};
     use super::super::ids::{RecordId, Token};
     use super::super::response::StoredResponse;
-    use super::RequestComparison::{Different, DifferentWithoutBody, Impossible, Same};
+    use super::RequestComparison::{Different, DifferentOrRespelled, DifferentWithoutBody, Impossible, Same};
     use super::*;
 
     const RULES: DecisionRules = DecisionRules {
@@ -248,6 +253,7 @@ mod tests {
             KeyRefusal::Expired => "expired",
             KeyRefusal::InFlight(_) => "in flight",
             KeyRefusal::OtherRequest => "other request",
+            KeyRefusal::OtherRequestOrSpelling => "other request or spelling",
             KeyRefusal::OutcomeUnknown(_) => "outcome unknown",
             KeyRefusal::ResponseNotKept => "response not kept",
             KeyRefusal::WithoutBody => "without body",
@@ -314,6 +320,8 @@ mod tests {
                 for record in [quiet, accepted] {
                     let rules = DecisionRules { on_unknown, ..RULES };
                     assert_eq!(word(record.clone(), Different, &rules), "other request");
+                    let respelled = word(record.clone(), DifferentOrRespelled, &rules);
+                    assert_eq!(respelled, "other request or spelling");
                     assert_eq!(word(record, Impossible, &rules), "outcome unknown");
                 }
             }
@@ -346,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_late_retry_is_refused_whatever_it_asks() {
-        for comparison in [Same, Different, DifferentWithoutBody, Impossible] {
+        for comparison in [Same, Different, DifferentOrRespelled, DifferentWithoutBody, Impossible] {
             for state in [completed(Some(b"paid")), KeyState::Expired] {
                 assert_eq!(word(Record { late: true, ..record(state) }, comparison, &RULES), "expired");
             }
@@ -355,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_record_past_its_ttl_counts_as_none_whatever_it_was_used_for() {
-        for comparison in [Same, Different, DifferentWithoutBody, Impossible] {
+        for comparison in [Same, Different, DifferentOrRespelled, DifferentWithoutBody, Impossible] {
             for state in [completed(Some(b"paid")), completed(None), KeyState::Expired, KeyState::Retryable] {
                 let past = Record { past_ttl: true, late: true, ..record(state) };
                 assert_eq!(word(past, comparison, &RULES), "take over");

@@ -191,6 +191,11 @@ impl Recipe {
         }
     }
 
+    /// Whether the query is a part of the fingerprint.
+    pub fn reads_query(&self) -> bool {
+        self.0.rules.query
+    }
+
     /// Whether the body is a part of the fingerprint.
     pub fn reads_body(&self) -> bool {
         self.0.rules.body != BodyRule::None

@@ -23,6 +23,8 @@ pub struct GraphqlParameters<Extensions = Value> {
     pub operation_name: Option<String>,
     /// Additions of clients and servers.
     pub extensions: Option<Extensions>,
+    /// Whether there are other members. Some servers find a stored document by one of them, and leave the document in the body alone.
+    pub has_others: bool,
 }
 
 /// Whether a request's JSON body, or each element of a batch, names an operation that only reads. A body that services may read in
@@ -73,6 +75,9 @@ fn is_read(operation: &OperationDefinition) -> bool {
 
 impl<Extensions> GraphqlParameters<Extensions> {
     fn only_reads(&self, tokens_left: &mut usize) -> bool {
+        if self.has_others {
+            return false;
+        }
         let name = self.operation_name.as_deref();
         self.query.as_deref().is_some_and(|document| operation_only_reads_within(document, name, tokens_left))
     }
@@ -120,12 +125,13 @@ impl<'de, Extensions: Default + Deserialize<'de>> Deserialize<'de> for GraphqlPa
             }
 
             fn visit_map<M: MapAccess<'de>>(self, mut members: M) -> Result<Self::Value, M::Error> {
-                const NAMES: [&str; 3] = ["query", "operationName", "extensions"];
+                const NAMES: [&str; 4] = ["query", "operationName", "variables", "extensions"];
                 let mut parameters = GraphqlParameters::<Extensions>::default();
                 let mut seen = Vec::new();
                 while let Some(name) = members.next_key::<String>()? {
                     let Some(known) = NAMES.into_iter().find(|known| known.eq_ignore_ascii_case(&name)) else {
                         members.next_value::<IgnoredAny>()?;
+                        parameters.has_others = true;
                         continue;
                     };
                     if name != known || seen.contains(&known) {
@@ -135,6 +141,7 @@ impl<'de, Extensions: Default + Deserialize<'de>> Deserialize<'de> for GraphqlPa
                     match known {
                         "query" => parameters.query = members.next_value()?,
                         "operationName" => parameters.operation_name = members.next_value()?,
+                        "variables" => drop(members.next_value::<IgnoredAny>()?),
                         _ => parameters.extensions = members.next_value()?,
                     }
                 }
@@ -200,6 +207,9 @@ mod tests {
             (r#"{"query":"{ a }","query":"mutation { b }"}"#, false),
             (r#"{"query":"{ a }","Query":"mutation { b }"}"#, false),
             (r#"{"query":"query A { a } mutation B { b }","operationName":"A","operationname":"B"}"#, false),
+            (r#"{"query":"{ a }","id":"pay"}"#, false),
+            (r#"{"query":"{ a }","variables":{},"Variables":{}}"#, false),
+            (r#"[{"query":"{ a }"},{"query":"{ b }","documentId":"pay"}]"#, false),
             (r#"{"query":1}"#, false),
             (r#"{"query":null}"#, false),
             (r#"{"extensions":{"persistedQuery":{"version":1,"sha256Hash":"ab"}}}"#, false),

@@ -6,8 +6,12 @@ use std::sync::Arc;
 
 use canonical_json::{Pointer, value_at};
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Error, IgnoredAny};
 use serde_json::value::RawValue;
+
+use members::{Members, locate_elements};
+
+mod members;
 
 /// The id of a request: its JSON text, as it was sent.
 #[derive(Clone, Debug)]
@@ -50,11 +54,18 @@ pub struct RpcOperation {
 }
 
 impl RpcOperation {
-    /// Whether one of these entries names the operation: `METHOD`, or `METHOD NAME` for one tool alone. Without any entry, all
-    /// operations are named.
+    /// Whether one of these entries may name the operation: `METHOD`, or `METHOD NAME` for one tool alone. A service may read the name
+    /// of a tool where this reader finds none. Without any entry, all operations are named.
     pub fn is_among(&self, entries: &[String]) -> bool {
-        let with_name = self.name.as_ref().map(|name| format!("{} {name}", self.method));
-        entries.is_empty() || entries.iter().any(|entry| *entry == self.method || Some(entry) == with_name.as_ref())
+        let names = |entry: &String| match entry.strip_prefix(&self.method) {
+            Some("") => true,
+            Some(rest) => {
+                let tool = rest.strip_prefix(' ');
+                tool.is_some_and(|tool| self.name.as_ref().is_none_or(|name| name == tool))
+            }
+            None => false,
+        };
+        entries.is_empty() || entries.iter().any(names)
     }
 
     /// The text by which the operation is a part of a key's space.
@@ -70,11 +81,13 @@ pub enum RpcMessage {
     Batch(Vec<RpcElement>),
     /// A request that expects an answer.
     Call(RpcCall),
+    /// A request whose id is a list, an object or a boolean, about which servers differ.
+    InvalidId(RpcOperation),
     /// A request that expects none.
     Notification(RpcOperation),
     /// An answer of the client to a request of the server.
     Response,
-    /// No message that all programs read alike.
+    /// No message that all programs read alike: also one with a member that no message has, which may be of another API.
     Unclear,
 }
 
@@ -83,8 +96,6 @@ pub enum RpcMessage {
 pub struct RpcElement {
     /// The operation; `None` for an element that programs may read in different ways.
     pub operation: Option<RpcOperation>,
-    /// Whether it expects an answer.
-    pub expects_answer: bool,
     /// Whether it has a value at one of the places for keys.
     pub has_key: bool,
 }
@@ -99,18 +110,22 @@ impl RpcMessage {
                 None => Self::Unclear,
             };
         }
-        let Ok(elements) = serde_json::from_slice::<Vec<&RawValue>>(body) else { return Self::Unclear };
+        let elements = match serde_json::from_slice::<Vec<&RawValue>>(body) {
+            Ok(elements) if !elements.is_empty() => elements,
+            // A batch has at least one element. An empty list may be a document of another API.
+            Ok(_) | Err(_) => return Self::Unclear,
+        };
         let elements = elements.into_iter().filter_map(|element| {
             let text = element.get().as_bytes();
             let message = Members::read(text).map_or(Self::Unclear, |members| members.into_message(names_tools));
-            let (operation, expects_answer) = match message {
-                Self::Call(call) => (Some(call.operation), true),
-                Self::Notification(operation) => (Some(operation), false),
+            let operation = match message {
+                Self::Call(call) => Some(call.operation),
+                Self::InvalidId(operation) | Self::Notification(operation) => Some(operation),
                 Self::Response => return None,
-                Self::Batch(_) | Self::Unclear => (None, true),
+                Self::Batch(_) | Self::Unclear => None,
             };
             let has_key = places.iter().any(|place| !matches!(value_at(text, place), Ok(None)));
-            Some(RpcElement { operation, expects_answer, has_key })
+            Some(RpcElement { operation, has_key })
         });
         Self::Batch(elements.collect())
     }
@@ -126,43 +141,52 @@ pub fn is_declared(body: &[u8]) -> bool {
         || serde_json::from_slice::<Declaration>(body).is_ok_and(|declaration| declaration.jsonrpc == "2.0")
 }
 
+/// Returns the places of the ids in a text, of its response or of each response in its batch. A request of the server has an id of its
+/// own. The text may be one that not all programs read.
+pub fn find_response_ids(text: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    locate_elements(text).into_iter().filter_map(|element| {
+        let members = Members::locate(&text[element])?;
+        let id = members.id.filter(|_| members.method.is_none() && members.has_outcome)?;
+        let start = id.as_ptr().addr() - text.as_ptr().addr();
+        Some(start..start + id.len())
+    })
+}
+
 /// Writes a response with another id, and leaves every other byte as it is. `None` for a text that is no response, or has this id.
 pub fn with_id(response: &[u8], id: &RpcId) -> Option<Vec<u8>> {
-    let place = find_response_id(response)?;
-    let is_same = response[place.clone()] == *id.as_str().as_bytes();
-    (!is_same).then(|| [&response[..place.start], id.as_str().as_bytes(), &response[place.end..]].concat())
+    with_id_at(response, find_response_ids(response), id)
 }
 
-/// The place of the id in a response; `None` for any other text. A request of the server has an id of its own.
-pub fn find_response_id(text: &[u8]) -> Option<Range<usize>> {
-    let members = Members::read(text)?;
-    let id = members.id.filter(|_| members.method.is_none() && members.has_outcome)?.get();
-    let start = id.as_ptr().addr() - text.as_ptr().addr();
-    Some(start..start + id.len())
-}
-
-/// The members of a message.
-#[derive(Default)]
-struct Members<'a> {
-    id: Option<&'a RawValue>,
-    method: Option<&'a RawValue>,
-    params: Option<&'a RawValue>,
-    /// Whether there is a result or an error.
-    has_outcome: bool,
-}
-
-impl<'a> Members<'a> {
-    fn read(text: &'a [u8]) -> Option<Self> {
-        serde_json::from_slice(text).ok()
+/// Writes a text with another id at these places, which are in order. `None` where all of them have it.
+pub fn with_id_at(text: &[u8], places: impl Iterator<Item = Range<usize>>, id: &RpcId) -> Option<Vec<u8>> {
+    let id = id.as_str().as_bytes();
+    let (mut replaced, mut copied) = (Vec::new(), 0);
+    for place in places.filter(|place| text[place.clone()] != *id) {
+        if replaced.is_empty() {
+            replaced.reserve(text.len() + id.len());
+        }
+        replaced.extend_from_slice(&text[copied..place.start]);
+        replaced.extend_from_slice(id);
+        copied = place.end;
     }
+    if copied == 0 {
+        return None;
+    }
+    replaced.extend_from_slice(&text[copied..]);
+    Some(replaced)
+}
 
+impl Members<'_> {
     fn into_message(self, names_tools: bool) -> RpcMessage {
+        if self.has_others {
+            return RpcMessage::Unclear;
+        }
         let Some(method) = self.method else {
             return if self.has_outcome { RpcMessage::Response } else { RpcMessage::Unclear };
         };
-        let Ok(method) = serde_json::from_str::<String>(method.get()) else { return RpcMessage::Unclear };
+        let Ok(method) = serde_json::from_slice::<String>(method) else { return RpcMessage::Unclear };
         let name = match self.params.filter(|_| names_tools) {
-            Some(params) => match tool_name(params.get()) {
+            Some(params) => match tool_name(params) {
                 Ok(name) => name,
                 Err(_) => return RpcMessage::Unclear,
             },
@@ -171,68 +195,31 @@ impl<'a> Members<'a> {
         let operation = RpcOperation { method, name };
         match self.id {
             None => RpcMessage::Notification(operation),
-            // Servers differ about an id that is a list, an object or a boolean.
-            Some(id) if id.get().starts_with(['{', '[', 't', 'f']) => RpcMessage::Unclear,
-            Some(id) => RpcMessage::Call(RpcCall { operation, id: RpcId(id.to_owned().into()) }),
+            Some([b'{' | b'[' | b't' | b'f', ..]) => RpcMessage::InvalidId(operation),
+            Some(id) => match serde_json::from_slice::<Box<RawValue>>(id) {
+                Ok(id) => RpcMessage::Call(RpcCall { operation, id: RpcId(id.into()) }),
+                Err(_) => RpcMessage::Unclear,
+            },
         }
     }
 }
 
 /// The `name` in parameters; `None` where it is missing or no text. A member that some servers take for it is an error.
-fn tool_name(params: &str) -> serde_json::Result<Option<String>> {
+fn tool_name(params: &[u8]) -> serde_json::Result<Option<String>> {
     #[derive(Deserialize)]
     struct Parameters<'a> {
         #[serde(borrow)]
         name: Option<&'a RawValue>,
     }
-    if !params.starts_with('{') {
+    if !params.starts_with(b"{") {
         return Ok(None);
     }
-    let name = serde_json::from_str::<Parameters<'_>>(params)?.name;
-    let members = serde_json::from_str::<BTreeMap<String, IgnoredAny>>(params)?;
+    let name = serde_json::from_slice::<Parameters<'_>>(params)?.name;
+    let members = serde_json::from_slice::<BTreeMap<String, IgnoredAny>>(params)?;
     if members.keys().any(|member| member != "name" && member.eq_ignore_ascii_case("name")) {
         return Err(serde_json::Error::custom("a member that differs from `name` in case alone"));
     }
     Ok(name.and_then(|name| serde_json::from_str(name.get()).ok()))
-}
-
-/// Reads an object. A member that is there twice, or under a name that some servers take for it, is an error.
-impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct MembersVisitor;
-        impl<'de> Visitor<'de> for MembersVisitor {
-            type Value = Members<'de>;
-
-            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                formatter.write_str("a message of JSON-RPC")
-            }
-
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
-                const NAMES: [&str; 5] = ["id", "method", "params", "result", "error"];
-                let mut members = Members::default();
-                let mut seen = Vec::new();
-                while let Some(name) = map.next_key::<String>()? {
-                    let Some(known) = NAMES.into_iter().find(|known| known.eq_ignore_ascii_case(&name)) else {
-                        map.next_value::<IgnoredAny>()?;
-                        continue;
-                    };
-                    if name != known || seen.contains(&known) {
-                        return Err(M::Error::custom("a member is ambiguous"));
-                    }
-                    seen.push(known);
-                    let value: &RawValue = map.next_value()?;
-                    match known {
-                        "id" => members.id = Some(value),
-                        "method" => members.method = Some(value),
-                        "params" => members.params = Some(value),
-                        _ => members.has_outcome = true,
-                    }
-                }
-                Ok(members)
-            }
-        }
-        deserializer.deserialize_map(MembersVisitor)
-    }
 }
 
 /// The first byte that is no white space.
@@ -256,6 +243,10 @@ mod tests {
         RpcMessage::Call(RpcCall { operation, id: id(id_text) })
     }
 
+    fn invalid_id(method: &str) -> RpcMessage {
+        RpcMessage::InvalidId(RpcOperation { method: method.into(), name: None })
+    }
+
     #[test]
     fn a_message_is_a_call_a_notification_or_a_response_if_every_server_reads_it_so() {
         for (body, expected) in [
@@ -267,14 +258,31 @@ mod tests {
             (r#"{"id":7,"method":"tools/call","params":{"name":1}}"#, call("tools/call", None, "7")),
             (r#"{"id":7,"method":"tools/call","params":["pay"]}"#, call("tools/call", None, "7")),
             (r#"{"id":7,"method":"a","params":{"arguments":{"name":"x"}}}"#, call("a", None, "7")),
+            (r#"{"id":7,"method":"tools/call"}"#, call("tools/call", None, "7")),
             (r#"{"id":7,"result":{}}"#, RpcMessage::Response),
             (r#"{"id":7,"error":{"code":1}}"#, RpcMessage::Response),
             (r#"{"id":7,"id":8,"method":"a"}"#, RpcMessage::Unclear),
             (r#"{"id":7,"method":"a","Method":"b"}"#, RpcMessage::Unclear),
             (r#"{"id":7,"method":"a","params":{"name":"x","name":"y"}}"#, RpcMessage::Unclear),
             (r#"{"id":7,"method":1}"#, RpcMessage::Unclear),
-            (r#"{"id":[],"method":"a"}"#, RpcMessage::Unclear),
-            (r#"{"id":true,"method":"a"}"#, RpcMessage::Unclear),
+            (r#"{"id":[],"method":"a"}"#, invalid_id("a")),
+            (r#"{"id":{},"method":"a"}"#, invalid_id("a")),
+            (r#"{"id":true,"method":"a"}"#, invalid_id("a")),
+            (r#"{"id":false,"method":"a"}"#, invalid_id("a")),
+            // Members of another API.
+            (r#"{"jsonrpc":"2.0","id":7,"method":"a","items":[1]}"#, RpcMessage::Unclear),
+            (r#"{"jsonrpc":"2.0","id":7,"result":1,"items":[1]}"#, RpcMessage::Unclear),
+            (r#"{"jsonrpc":"2.0","id":7,"error":{},"":1}"#, RpcMessage::Unclear),
+            (r#"{"jsonrpc":"2.0","method":"a","items":[1]}"#, RpcMessage::Unclear),
+            (r#"{"jsonrpc":"2.0","id":[],"method":"a","items":[1]}"#, RpcMessage::Unclear),
+            (r#"{"jsonrpc":"2.0","JSONRPC":"2.0","id":7,"method":"a"}"#, RpcMessage::Unclear),
+            (r#"{"jsonrpc":"2.0","json\u0072pc":"2.0","id":7,"method":"a"}"#, RpcMessage::Unclear),
+            (r#"{"id":7,"method":"a","\ud83d":1}"#, RpcMessage::Unclear),
+            // What not all programs read.
+            ("\u{feff}{\"id\":7,\"method\":\"a\"}", RpcMessage::Unclear),
+            (r#"{"id":NaN,"method":"a"}"#, RpcMessage::Unclear),
+            (r#"{"id":7,"method":"a","params":[NaN]}"#, RpcMessage::Unclear),
+            ("[]", RpcMessage::Unclear),
             (r#"{"id":7}"#, RpcMessage::Unclear),
             (r#"{"id":7,"method":"a"} x"#, RpcMessage::Unclear),
             (r#"{"id":7,"method":"a""#, RpcMessage::Unclear),
@@ -293,19 +301,18 @@ mod tests {
         let read = |body: &str| match RpcMessage::read(body.as_bytes(), false, &[&place]) {
             RpcMessage::Batch(elements) => elements
                 .into_iter()
-                .map(|element| {
-                    (element.operation.map(|operation| operation.method), element.expects_answer, element.has_key)
-                })
+                .map(|element| (element.operation.map(|operation| operation.method), element.has_key))
                 .collect::<Vec<_>>(),
             other => panic!("{body}: {other:?}"),
         };
         let batch = r#" [{"id":1,"method":"a","params":{"key":"k"}},{"method":"n","params":{"key":"k"}},{"id":2,"method":"b"}]"#;
+        assert_eq!(read(batch), [(Some("a".into()), true), (Some("n".into()), true), (Some("b".into()), false)]);
+        assert_eq!(read(r#"[{"id":1,"id":1,"method":"a"}]"#), [(None, true)]);
         assert_eq!(
-            read(batch),
-            [(Some("a".into()), true, true), (Some("n".into()), false, true), (Some("b".into()), true, false)]
+            read(r#"[{"id":1,"method":"a","items":1},{"id":[],"method":"b"}]"#),
+            [(None, false), (Some("b".into()), false)]
         );
-        assert_eq!(read(r#"[{"id":1,"id":1,"method":"a"}]"#), [(None, true, true)]);
-        assert_eq!(read("[]"), []);
+        assert_eq!(read(r#"[{"id":1,"result":1}]"#), []);
         assert_eq!(RpcMessage::read(b"[{}", false, &[]), RpcMessage::Unclear);
     }
 
@@ -322,6 +329,18 @@ mod tests {
         ] {
             assert_eq!(operation.is_among(&entries(list)), expected, "{list:?}");
         }
+        // A service may find the name of the tool at another place.
+        let unnamed = RpcOperation { name: None, ..operation };
+        for (list, expected) in
+            [(&["tools/call pay"][..], true), (&["tools/call"], true), (&["tools/calls pay", "tools"], false)]
+        {
+            assert_eq!(unnamed.is_among(&entries(list)), expected, "{list:?}");
+        }
+    }
+
+    /// A response that begins so, with a result that is nested deeply.
+    fn deep(begin: &str) -> String {
+        format!("{begin}{}{}}}", "[".repeat(5_000), "]".repeat(5_000))
     }
 
     /// Responses with the id `7`, in which nothing else may change.
@@ -347,7 +366,32 @@ mod tests {
             (r#"{"result":{}}"#, None),
             (r#"{"id":7}"#, None),
             (r#"{"id":7,"id":8,"result":1}"#, None),
-            (r#"[{"id":7,"result":1}]"#, None),
+            // A batch of one, and what not all programs read.
+            (r#"[{"id":7,"result":1}]"#, Some(r#"[{"id":"é","result":1}]"#)),
+            (
+                r#" [ {"id":7,"method":"ping"} , {"id":7,"error":{}}, 7, [{"id":7,"result":1}] ] "#,
+                Some(r#" [ {"id":7,"method":"ping"} , {"id":"é","error":{}}, 7, [{"id":7,"result":1}] ] "#),
+            ),
+            ("\u{feff} {\"id\":7,\"result\":1}", Some("\u{feff} {\"id\":\"é\",\"result\":1}")),
+            (r#"{"result":[NaN,-Infinity],"id":7}"#, Some(r#"{"result":[NaN,-Infinity],"id":"é"}"#)),
+            (r#"{"id":7,"error":"\ud83d"}"#, Some(r#"{"id":"é","error":"\ud83d"}"#)),
+            ("{\"id\":7,\"error\":\"a\nb\"}", Some("{\"id\":\"é\",\"error\":\"a\nb\"}")),
+            (r#"{"id":7,"result":"\"}","x":"]"}"#, Some(r#"{"id":"é","result":"\"}","x":"]"}"#)),
+            (&deep(r#"{"id":7,"result":"#), Some(&deep(r#"{"id":"é","result":"#))),
+            (r#"{"id":7,"result":1"#, None),
+            (r#"{"id":7,"result":1}}"#, None),
+            (r#"{"id":7,"result":1} {"id":8}"#, None),
+            (r#"{"id":7,"result":"\"#, None),
+            (r#"{"id":7,"result":"\""#, None),
+            (r#"{"id":7 "result":1}"#, None),
+            (r#"{"id":,"result":1}"#, None),
+            (r#"{id:7,"result":1}"#, None),
+            (r#"[{"id":7,"result":1}"#, None),
+            ("[", None),
+            ("[,]", None),
+            ("{", None),
+            ("{}", None),
+            ("\u{feff}", None),
             (r#"{"id":"é","result":1}"#, None),
             ("7", None),
             ("", None),
@@ -384,7 +428,7 @@ mod tests {
         ) {
             let response = json!({ "jsonrpc": "2.0", "id": before, "result": result, "error": { "id": 1 } });
             let text = if is_pretty { serde_json::to_string_pretty(&response) } else { serde_json::to_string(&response) }.unwrap();
-            let place = find_response_id(text.as_bytes()).unwrap();
+            let place = find_response_ids(text.as_bytes()).next().unwrap();
             let new_id = id(&after.to_string());
             // Parsed too: the parser does not read all numbers as they were written.
             let mut expected: Value = serde_json::from_str(&text).unwrap();

@@ -38,8 +38,9 @@ pub enum Body {
     },
     /// A body that streams from a client.
     Streaming(RequestBody),
-    /// A body that streams from a service and keeps a [`ConnectionGuard`] until it is dropped.
-    Tied(PooledBody, ConnectionGuard),
+    /// A body that streams from a service, the preparation of its trailers for the client, and a [`ConnectionGuard`] that is kept until the
+    /// body is dropped.
+    Tied(PooledBody, fn(&mut HeaderMap), ConnectionGuard),
     /// A body that streams while a copy is kept for an observer.
     Teed(TeedBody),
     /// A body that one of our tasks passes on, perhaps to several clients: see `gate::hand_on`. It may keep a [`ConnectionGuard`] until it is
@@ -214,7 +215,15 @@ impl http_body::Body for Body {
             Self::Whole { data, .. } if !data.is_empty() => Poll::Ready(Some(Ok(Frame::data(std::mem::take(data))))),
             Self::Whole { trailers, .. } => Poll::Ready(trailers.take().map(|map| Ok(Frame::trailers(map)))),
             Self::Streaming(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Into::into),
-            Self::Tied(body, _) => Pin::new(body).poll_frame(cx),
+            Self::Tied(body, prepare, _) => {
+                let mut frame = ready!(Pin::new(body).poll_frame(cx));
+                if let Some(Ok(frame)) = &mut frame
+                    && let Some(trailers) = frame.trailers_mut()
+                {
+                    prepare(trailers);
+                }
+                Poll::Ready(frame)
+            }
             Self::Teed(tee) => {
                 let frame = ready!(Pin::new(&mut tee.incoming).poll_frame(cx));
                 tee.copy_frame(frame.as_ref());
@@ -228,7 +237,7 @@ impl http_body::Body for Body {
         match self {
             Self::Whole { data, trailers } => data.is_empty() && trailers.is_none(),
             Self::Streaming(incoming) | Self::Teed(TeedBody { incoming, .. }) => incoming.is_end_stream(),
-            Self::Tied(body, _) => body.is_end_stream(),
+            Self::Tied(body, ..) => body.is_end_stream(),
             Self::Shared(..) => false,
         }
     }
@@ -239,7 +248,7 @@ impl http_body::Body for Body {
             Self::Whole { data, trailers: None } => SizeHint::with_exact(data.len() as u64),
             Self::Whole { .. } | Self::Shared(..) => SizeHint::default(),
             Self::Streaming(incoming) | Self::Teed(TeedBody { incoming, .. }) => incoming.size_hint(),
-            Self::Tied(body, _) => body.size_hint(),
+            Self::Tied(body, ..) => body.size_hint(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The HTTP vocabulary: header fields, `Prefer`, the service's directives, `Oncegate-Status`, gRPC, JSON-RPC, refusals and their pages.
 
 pub mod answer_shape;
+pub mod charset;
 pub mod cors;
 pub mod directives;
 pub mod early_hints;

@@ -10,6 +10,7 @@ use super::fingerprinting::Fingerprinting;
 use super::key_location;
 use oncegate_config::{Dialect, Route};
 use oncegate_domain::jsonrpc::{RpcCall, RpcMessage, RpcOperation, is_declared};
+use oncegate_http::protocol::charset;
 use oncegate_http::protocol::graphql::GraphqlBodyForm;
 use oncegate_http::protocol::refusal::Refusal;
 
@@ -38,9 +39,26 @@ const GUARDED_BATCH: Refusal = Refusal::BadRequest(
      be kept. Send each guarded call alone. Nothing of this batch was executed.",
 );
 
+const GUARDED_NOTIFICATION: Refusal = Refusal::BadRequest(
+    StatusCode::BAD_REQUEST,
+    "The request has no `id`, and it has a key, or its route requires one. A notification gets no answer that could be kept. Send it as \
+     a call, with an `id`. It was not executed.",
+);
+
+const INVALID_ID: Refusal = Refusal::BadRequest(
+    StatusCode::BAD_REQUEST,
+    "The `id` of the request is neither a text nor a number nor null, so that services differ about what it is. Send it with another \
+     `id`. It was not executed.",
+);
+
 const ENCODED: Refusal = Refusal::BadRequest(
     StatusCode::UNSUPPORTED_MEDIA_TYPE,
     "The operation is in the body, and the body has a Content-Encoding. Send it without.",
+);
+
+const NOT_UTF8: Refusal = Refusal::BadRequest(
+    StatusCode::UNSUPPORTED_MEDIA_TYPE,
+    "The operation is in the body, and the Content-Type names another encoding than UTF-8. Send it in UTF-8.",
 );
 
 /// Whether the body has to be read to know if its route guards the request. Without a key, a request passes anyhow, unless its route
@@ -97,25 +115,36 @@ fn read_jsonrpc(head: &request::Parts, body: &[u8], route: &Route) -> BodyOperat
     if !head.headers.get_all(CONTENT_ENCODING).iter().all(|coding| coding == "identity") {
         return BodyOperation::Refused(ENCODED);
     }
+    if !charset::is_plain(&head.headers) {
+        return BodyOperation::Refused(NOT_UTF8);
+    }
     // UCP also has a REST binding, whose documents may have members of the same names.
     if route.dialect == Dialect::Ucp && !is_declared(body) {
         return BodyOperation::Unnamed;
     }
     let places: Vec<_> = route.key.body_places().collect();
+    let head_counts = || route.key.required || !matches!(key_location::in_head(head, &route.key), Ok(None));
+    // The answer to such a request could not be kept, or not be found again.
+    let unless_keyed = |operation: RpcOperation, refusal| {
+        let is_guarded = operation.is_among(&route.operations);
+        let has_key = || !matches!(key_location::in_body(&head.headers, body, &route.key), Ok(None));
+        match is_guarded && (head_counts() || has_key()) {
+            true => BodyOperation::Refused(refusal),
+            false => BodyOperation::Passes { only_reads: !is_guarded },
+        }
+    };
     match RpcMessage::read(body, route.dialect.names_tools(), &places) {
         RpcMessage::Call(call) if call.operation.is_among(&route.operations) => BodyOperation::Call(call),
         RpcMessage::Call(_) | RpcMessage::Response => BodyOperation::Passes { only_reads: true },
-        // It gets no answer that could be kept.
-        RpcMessage::Notification(operation) => {
-            BodyOperation::Passes { only_reads: !operation.is_among(&route.operations) }
-        }
+        RpcMessage::InvalidId(operation) => unless_keyed(operation, INVALID_ID),
+        RpcMessage::Notification(operation) => unless_keyed(operation, GUARDED_NOTIFICATION),
         RpcMessage::Batch(elements) => {
             let is_guarded =
                 |operation| Option::is_none_or(operation, |one: &RpcOperation| one.is_among(&route.operations));
-            let counts_on_guard = route.key.required || !matches!(key_location::in_head(head, &route.key), Ok(None));
+            let head_counts = head_counts();
             let mut guarded = elements.iter().filter(|element| is_guarded(element.operation.as_ref())).peekable();
             let only_reads = guarded.peek().is_none();
-            match guarded.any(|element| element.expects_answer && (counts_on_guard || element.has_key)) {
+            match guarded.any(|element| head_counts || element.has_key) {
                 true => BodyOperation::Refused(GUARDED_BATCH),
                 false => BodyOperation::Passes { only_reads },
             }

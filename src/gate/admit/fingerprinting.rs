@@ -11,6 +11,7 @@ use tokio::task::spawn_blocking;
 
 use super::guarded_request::GuardedRequest;
 use super::incoming::Incoming;
+use super::key_location;
 use super::origin::named_host;
 use oncegate_domain::decision::RequestComparison;
 use oncegate_domain::fingerprint::{Fingerprint, FingerprintInput, Recipe, Secrets};
@@ -46,18 +47,27 @@ impl Fingerprinting {
     /// Compares a request with the one that a record was made for, by the record's own recipe.
     pub(in crate::gate) async fn compare(&self, guarded: &GuardedRequest, record: &Record) -> RequestComparison {
         let GuardedRequest { head, body, secrets, reserve_request, .. } = guarded;
+        let path = RequestPath::new(head.uri.path());
         let fingerprint = if record.recipe == reserve_request.recipe {
             Some(reserve_request.fingerprint)
         } else {
             // Only after a change of the configuration.
-            let path = RequestPath::new(head.uri.path());
             Box::pin(self.fingerprint(&record.recipe, (head, &path), body, secrets)).await
         };
         match fingerprint {
             None => RequestComparison::Impossible,
             Some(fingerprint) if fingerprint == record.fingerprint => RequestComparison::Same,
             Some(_) if body.is_empty() => RequestComparison::DifferentWithoutBody,
-            Some(_) => RequestComparison::Different,
+            Some(_) => {
+                let rule = guarded.active.route.key.clone();
+                let is_compared = move |recipe: &Recipe, request: &FingerprintInput<'_>| {
+                    key_location::is_compared(request, recipe, &rule)
+                };
+                match Box::pin(self.look_at(&record.recipe, (head, &path), body, is_compared)).await {
+                    true => RequestComparison::DifferentOrRespelled,
+                    false => RequestComparison::Different,
+                }
+            }
         }
     }
 
@@ -65,25 +75,40 @@ impl Fingerprinting {
     async fn fingerprint(
         &self,
         recipe: &Recipe,
-        (head, path): (&request::Parts, &RequestPath<'_>),
+        request: (&request::Parts, &RequestPath<'_>),
         body: &Bytes,
         secrets: &Secrets,
     ) -> Option<Fingerprint> {
+        let secrets = secrets.clone();
+        self.look_at(recipe, request, body, move |recipe, input| recipe.fingerprint(input, &secrets)).await
+    }
+
+    /// Looks at the parts of a request that a recipe may include: at those of a large one on another thread.
+    async fn look_at<T: Send + 'static>(
+        &self,
+        recipe: &Recipe,
+        (head, path): (&request::Parts, &RequestPath<'_>),
+        body: &Bytes,
+        look: impl FnOnce(&Recipe, &FingerprintInput<'_>) -> T + Send + 'static,
+    ) -> T {
         if recipe.body_size_limit(&head.headers, body.len()) < LARGE_BODY {
-            return recipe.fingerprint(&fingerprint_input(head, path, body), secrets);
+            return look(recipe, &fingerprint_input(head, path, body));
         }
-        let (recipe, secrets, body) = (recipe.clone(), secrets.clone(), body.clone());
+        let (recipe, body) = (recipe.clone(), body.clone());
         let (mut owned, ()) = request::Request::new(()).into_parts();
         (owned.method, owned.uri, owned.headers) = (head.method.clone(), head.uri.clone(), head.headers.clone());
         self.run_on_thread(move || {
             let path = RequestPath::new(owned.uri.path());
-            recipe.fingerprint(&fingerprint_input(&owned, &path, &body), &secrets)
+            look(&recipe, &fingerprint_input(&owned, &path, &body))
         })
         .await
     }
 
     /// Runs work on a large body on another thread, after that on others of this worker.
-    pub(super) async fn run_on_thread<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+    pub(in crate::gate) async fn run_on_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
         // The thread keeps it, also for a client that leaves.
         let permit = Arc::clone(&self.large).acquire_owned().await.expect("the semaphore is never closed");
         let working = spawn_blocking(move || {

@@ -1,5 +1,7 @@
 //! Finds a request's key in its head or in its body.
 
+use std::cell::LazyCell;
+
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, request};
 
@@ -7,10 +9,10 @@ use crate::gate::first_sent;
 use canonical_json::{CanonicalizeError, Pointer, ReferencedValue, value_at};
 use data_encoding::{BASE64, BASE64_NOPAD, BASE64URL, BASE64URL_NOPAD};
 use oncegate_config::{KeyRule, KeySource, Route};
-use oncegate_domain::fingerprint::{form, is_form};
+use oncegate_domain::fingerprint::{FingerprintInput, Recipe, form, is_form};
 use oncegate_domain::key::{Key, KeyError, KeyLimits};
-use oncegate_http::protocol::fields;
 use oncegate_http::protocol::refusal::Refusal;
+use oncegate_http::protocol::{charset, fields};
 
 /// A key's value, unchecked; `None` if there is none.
 type FoundKey = Result<Option<Vec<u8>>, Refusal>;
@@ -147,6 +149,10 @@ pub(super) fn in_body(headers: &HeaderMap, body: &[u8], rule: &KeyRule) -> Found
             "The key is in the body, and the body has a Content-Encoding. Send it without.",
         ));
     }
+    // Text in UTF-16 or UTF-32 has zeros, and neither JSON nor a form has any.
+    if !charset::is_plain(headers) || memchr::memchr(0, body).is_some() {
+        return Err(Refusal::KeyInvalid("The key is in the body, and the body is not in UTF-8. Send it in UTF-8."));
+    }
     let label = headers.get(CONTENT_TYPE);
     let is_labelled_form = label.is_some_and(|label| is_form(label.as_bytes()));
     if documents.is_empty() && label.is_some() && !is_labelled_form {
@@ -162,6 +168,27 @@ pub(super) fn in_body(headers: &HeaderMap, body: &[u8], rule: &KeyRule) -> Found
         return in_document(body, &documents).unwrap_or(Ok(None));
     }
     in_document(body, &documents).unwrap_or(Err(NOT_CANONICAL))
+}
+
+/// Whether the fingerprint of a request includes a place that has its key. Then another spelling of the same key alone makes another
+/// fingerprint.
+pub(super) fn is_compared(request: &FingerprintInput<'_>, recipe: &Recipe, rule: &KeyRule) -> bool {
+    let has_field = |name: &HeaderName| recipe.reads_field(name.as_str()) && request.headers.contains_key(name);
+    let compared = LazyCell::new(|| {
+        let is_there = matches!(in_body(request.headers, request.body, rule), Ok(Some(_)));
+        is_there.then(|| recipe.body(request))
+    });
+    rule.sources.iter().any(|source| match source {
+        KeySource::Header(name) | KeySource::Payload(name, _) => has_field(name),
+        KeySource::Query(name) => {
+            recipe.reads_query() && request.query.is_some_and(|query| named(query.as_bytes(), name).next().is_some())
+        }
+        KeySource::Form(_) => compared.as_ref().is_some_and(|body| !body.bytes.is_empty()),
+        // A body in another form is compared as a whole.
+        KeySource::Body(pointer) => compared
+            .as_ref()
+            .is_some_and(|body| !body.bytes.is_empty() && !matches!(value_at(&body.bytes, pointer), Ok(None))),
+    })
 }
 
 fn in_form(body: &[u8], names: &[&KeySource]) -> FoundKey {

@@ -1,6 +1,9 @@
 //! Fields that the proxy removes and adds, for guarded and unguarded requests.
 
-use crate::harness::{Answer, Request, Store, World};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+
+use crate::harness::{Answer, Request, Store, World, h2, route};
 
 const HOP_BY_HOP: [(&str, &str); 6] = [
     ("Connection", "X-Named, keep-alive"),
@@ -149,5 +152,72 @@ async fn no_trailer_becomes_a_field_and_a_guarded_request_has_none() {
         assert_eq!((&*call.body, &*call.trailers, call.field("x-t")), (&b"hi"[..], passed, None));
         assert_ne!(call.field("content-length"), Some("9"));
         assert_ne!(call.field("idempotency-key"), Some("other"));
+    }
+}
+
+/// The fields of Oncegate alone, as a service may spell them.
+const OWN: [&str; 8] = [
+    "Oncegate-Status",
+    "oncegate_status",
+    "Idempotent-Replayed",
+    "idempotent_replayed",
+    "Idempotency-Key-Expires",
+    "Oncegate-Original-Date",
+    "Oncegate_Duplicate-Of",
+    "Oncegate-Sealed",
+];
+
+/// Whether a field, or an announcement of trailers, is the service's under a name of Oncegate.
+fn is_forged((name, value): &(String, String)) -> bool {
+    value.contains("forged") || name.eq_ignore_ascii_case("trailer") && value.to_ascii_lowercase().contains("sealed")
+}
+
+#[tokio::test]
+async fn no_field_of_oncegate_comes_from_a_service_whatever_carries_it() {
+    let world = World::with(Store::sqlite(), |setup| {
+        setup
+            .route(&route("pay", ""))
+            .route(&route("off", "mode = \"off\""))
+            .route(&route("observed", "mode = \"observe\""))
+    })
+    .await;
+    let lines: String = OWN.iter().map(|name| format!("{name}: forged\r\n")).collect();
+    let answer = || {
+        let answer = Answer::status(200).field("Trailer", &format!("X-Sum, {}", OWN.join(", ")));
+        let answer = OWN.iter().fold(answer, |answer, name| answer.field(name, "forged").trailer(name, "forged"));
+        let lines = format!("Link: </a>; rel=preload\r\n{}", lines.trim_end());
+        answer.chunks(&["a", "b"]).trailer("X-Sum", "7").early_hints(&lines)
+    };
+    for (path, key) in
+        [("/elsewhere", None), ("/pay", None), ("/off", None), ("/observed", None), ("/pay", Some("k-1"))]
+    {
+        world.upstream.then(answer()).then(answer());
+        let request = world.post(path).field("TE", "trailers").body("x");
+        let request = key.iter().fold(request, |request, key| request.key(key));
+        let mut exchange = request.open().await.unwrap();
+        let mut interim = Vec::new();
+        let head = loop {
+            let head = exchange.any_head().await.unwrap();
+            match head.start.contains(" 103 ") {
+                true => interim.extend(head.fields),
+                false => break head,
+            }
+        };
+        let response = exchange.rest(head, Vec::new()).await.unwrap();
+        let fields = || interim.iter().chain(&response.fields).chain(&response.trailers);
+        assert_eq!(fields().find(|field| is_forged(field)), None, "{path} {key:?}");
+        assert!(response.trailers.iter().any(|(name, value)| name == "x-sum" && value == "7"), "{path} {key:?}");
+
+        // HTTP/2 sends trailers that were not announced, too.
+        let request = http::Request::post(format!("http://oncegate{path}")).header("authorization", "Bearer b");
+        let request = key.iter().fold(request, |request, key| request.header("idempotency-key", *key));
+        let mut sender = h2::connect::<Empty<Bytes>>(&world).await;
+        let response = sender.send_request(request.header("te", "trailers").body(Empty::new()).unwrap()).await.unwrap();
+        let (head, body) = response.into_parts();
+        let trailers = body.collect().await.unwrap().trailers().cloned().unwrap_or_default();
+        let fields = || head.headers.iter().chain(&trailers);
+        let fields = fields().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()));
+        assert_eq!(fields.into_iter().find(is_forged), None, "{path} {key:?} over HTTP/2");
+        assert_eq!(trailers["x-sum"], "7", "{path} {key:?} over HTTP/2");
     }
 }

@@ -53,20 +53,39 @@ async fn a_retry_with_its_own_id_gets_the_stored_bytes_with_this_id(store: Store
         let progress = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":7,"id":7}}"#;
         format!("id: 7\nevent: message\ndata: {progress}\n\nid: 8\ndata: {}\n\n", of(id))
     };
-    for (kind, answer) in [("application/json", &of as &dyn Fn(&str) -> String), ("text/event-stream", &events)] {
+    let response = |id: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":1}}"#);
+    let marked = |id: &str| format!("\u{feff}{}", response(id));
+    let not_a_number = |id: &str| response(id).replace("\"result\":1", "\"result\":NaN");
+    let lone_returns = |id: &str| format!("data: {}\r\r", response(id));
+    let batch = |id: &str| format!(" [ {} ]", response(id));
+    let batch_event = |id: &str| format!("data: [{{\"method\":\"ping\",\"id\":7}},{}]\n\n", response(id));
+    for (number, (kind, answer)) in [
+        ("application/json", &of as &dyn Fn(&str) -> String),
+        ("text/event-stream", &events),
+        ("application/json", &marked),
+        ("application/json", &not_a_number),
+        ("text/event-stream", &lone_returns),
+        ("application/json", &batch),
+        ("text/event-stream", &batch_event),
+    ]
+    .into_iter()
+    .enumerate()
+    {
         let first = Answer::status(200).field("Content-Type", kind).field("Content-Digest", "sha-256=:x:");
-        world.upstream.then(first.body(answer("7")));
-        let pay = |id: Value| call(&world, &tool(id, "pay", Some(kind), json!({ "amount": 5 })));
+        // Whatever the rules say of a body that not all programs read.
+        world.upstream.then(first.field("Oncegate-Decision", "store").body(answer("7")));
+        let key = format!("k-{number}");
+        let pay = |id: Value| call(&world, &tool(id, "pay", Some(&key), json!({ "amount": 5 })));
         let first = pay(json!(7)).send().await;
         assert_eq!((first.oncegate_status(), &first.body[..]), (Some("executed"), answer("7").as_bytes()));
         for (id, text) in [(json!(8), "8"), (json!("a\"\u{e9}"), "\"a\\\"\u{e9}\""), (json!(7), "7")] {
             let retry = pay(id).send().await;
             let seen = (retry.oncegate_status(), str::from_utf8(&retry.body).unwrap());
-            assert_eq!(seen, (Some("replayed"), &*answer(text)), "{kind}");
+            assert_eq!(seen, (Some("replayed"), &*answer(text)), "{number}");
             assert_eq!(retry.field("content-digest").is_some(), text == "7", "the digest is of the stored bytes");
         }
     }
-    assert_eq!(world.upstream.calls(), 2);
+    assert_eq!(world.upstream.calls(), 7);
 }
 
 on_both_stores!(the_operation_is_a_part_of_the_space_and_the_parameters_are_the_fingerprint);
@@ -112,7 +131,8 @@ async fn refusals_are_errors_with_the_calls_id(store: Store) {
     pay(json!(1), "k-1", 5).send().await;
     let reused = pay(json!(2), "k-1", 6).send().await;
     assert_eq!(error(&reused), (200, -32_022, "key-reused".into(), json!(2)));
-    assert_eq!(document(&reused)["error"]["data"]["retry"], "new_key");
+    // The key is in the parameters, which are compared.
+    assert_eq!(document(&reused)["error"]["data"]["retry"], "fix");
     let hold = Hold::new();
     world.upstream.then(result(r#"{"jsonrpc":"2.0","id":3,"result":1}"#).hold(&hold));
     let first = pay(json!(3), "k-2", 5).spawn();
@@ -155,20 +175,19 @@ async fn mcp_and_a2a_have_codes_that_their_specifications_do_not_use() {
     }
 }
 
-on_both_stores!(notifications_and_operations_that_need_no_guard_pass_and_a_batch_with_a_guarded_call_does_not);
-async fn notifications_and_operations_that_need_no_guard_pass_and_a_batch_with_a_guarded_call_does_not(store: Store) {
+on_both_stores!(operations_that_need_no_guard_pass_and_a_batch_with_a_guarded_call_does_not);
+async fn operations_that_need_no_guard_pass_and_a_batch_with_a_guarded_call_does_not(store: Store) {
     let world = world(store, "mcp", "").await;
     let keyed = |method: &str| json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": { "_meta": { "idempotencyKey": "k" } } });
-    let mut notification = tool(json!(1), "pay", Some("k"), json!({}));
-    notification.as_object_mut().unwrap().remove("id");
+    let initialized = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
     let (guarded, keyless) = (tool(json!(1), "pay", Some("k"), json!({})), tool(json!(1), "pay", None, json!({})));
     for (body, passes) in [
         (keyed("initialize"), true),
         (keyed("tools/list"), true),
         (keyed("ping"), true),
-        (notification.clone(), true),
+        (initialized.clone(), true),
         (json!({ "jsonrpc": "2.0", "id": 1, "result": {} }), true),
-        (json!([keyed("initialize"), keyed("tools/list"), notification]), true),
+        (json!([keyed("initialize"), keyed("tools/list"), initialized]), true),
         (json!([keyless]), true),
         (json!([]), true),
         (json!([keyed("initialize"), guarded]), false),
@@ -192,8 +211,73 @@ async fn notifications_and_operations_that_need_no_guard_pass_and_a_batch_with_a
     // A key in a field is for the whole batch.
     assert_eq!(error(&call(&world, &json!([keyless])).key("k").send().await).1, -32_600);
     let metrics = Metrics::of(&world.proxy).await;
-    // The notifications and batches that may act; listings change nothing.
-    assert_eq!(metrics.sum("oncegate_unguarded_total"), 8.0);
+    // The batches that may act, of two tries each; listings change nothing.
+    assert_eq!(metrics.sum("oncegate_unguarded_total"), 6.0);
+}
+
+#[tokio::test]
+async fn a_guarded_request_whose_answer_could_not_be_kept_is_refused() {
+    let keyed = |method: &str, member: &str| {
+        let params =
+            r#"{"name":"pay","_meta":{"idempotencyKey":"k"},"idempotencyKey":"k","message":{"messageId":"k"}}"#;
+        format!(r#"{{"jsonrpc":"2.0",{member}"method":"{method}","params":{params}}}"#)
+    };
+    let required = "key = { required = true }";
+    for (dialect, lines, method) in [
+        ("jsonrpc", "key = { body = \"/params/idempotencyKey\" }", "pay"),
+        ("jsonrpc", required, "pay"),
+        ("mcp", "", "tools/call"),
+        ("mcp", required, "tools/call"),
+        ("a2a", "", "message/send"),
+        ("ucp", required, "tools/call"),
+    ] {
+        let world = world(Store::sqlite(), dialect, lines).await;
+        for (member, says) in [
+            ("", "no `id`"),
+            (r#""id":true,"#, "The `id`"),
+            (r#""id":false,"#, "The `id`"),
+            (r#""id":[1],"#, "The `id`"),
+            (r#""id":{},"#, "The `id`"),
+        ] {
+            let body = keyed(method, member);
+            let request = || world.post("/pay").json(&body);
+            for (request, in_batch) in
+                [(request(), false), (request().key("k"), false), (world.post("/pay").json(&format!("[{body}]")), true)]
+            {
+                let refused = request.send().await;
+                let says = if in_batch { "The batch" } else { says };
+                let message = if dialect == "ucp" {
+                    // It may be of the REST binding.
+                    assert_eq!((refused.status, &document(&refused)["code"]), (400, &json!("bad_request")), "{body}");
+                    document(&refused)["content"].clone()
+                } else {
+                    assert_eq!(error(&refused), (400, -32_600, "bad-request".into(), Value::Null), "{dialect} {body}");
+                    assert_eq!(document(&refused)["error"]["data"]["retry"], "fix", "{dialect} {body}");
+                    document(&refused)["error"]["message"].clone()
+                };
+                assert!(message.as_str().unwrap().contains(says), "{dialect} {body}: {message}");
+            }
+            // What is not guarded passes, as the notifications of MCP do.
+            let passed = world.post("/pay").key("k").json(&keyed("notifications/progress", member)).send().await;
+            let is_guarded = dialect == "jsonrpc";
+            assert_eq!(passed.status, if is_guarded { 400 } else { 201 }, "{dialect} {member}");
+        }
+        assert!(
+            world.upstream.executed().iter().all(|call| call.body.windows(13).any(|part| part == b"notifications"))
+        );
+        for id in ["7", "\"a\"", "null", "1.5"] {
+            let mut body = keyed(method, &format!("\"id\":{id},"));
+            body = body.replace("\"k\"", &format!("\"k-{}\"", id.replace('"', "")));
+            let executed = world.post("/pay").key(&format!("k-{}", id.replace('"', ""))).json(&body).send().await;
+            assert_eq!(executed.oncegate_status(), Some("executed"), "{dialect} {body}");
+        }
+    }
+    // Without a key, where none is required, nothing is promised.
+    let world = world(Store::sqlite(), "jsonrpc", "").await;
+    for member in ["", r#""id":true,"#] {
+        let passed = world.post("/pay").json(&keyed("pay", member)).send().await;
+        assert_eq!((passed.status, passed.oncegate_status()), (201, None));
+    }
 }
 
 #[tokio::test]

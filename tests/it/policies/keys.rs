@@ -268,3 +268,69 @@ async fn of_several_fields_for_the_key_the_first_that_is_present_counts(store: S
     assert!(detail.contains("`idempotency-key` or in the field `x-idempotency-key`"), "{detail}");
     assert_eq!(world.upstream.calls(), 1);
 }
+
+#[tokio::test]
+async fn another_spelling_of_a_key_that_is_compared_too_is_never_answered_with_the_advice_to_take_a_new_key() {
+    let (upper, lower) = ("6F1D2A30-0000-4000-8000-00000000000A", "6f1d2a30-0000-4000-8000-00000000000a");
+    let in_json = |key: &str| format!("{{\"id\":{key},\"amount\":5}}");
+    let text = |key: &str| in_json(&format!("\"{key}\""));
+    let form = |key: &str| format!("id={key}&amount=5");
+    let target = |key: &str| format!("/pay?id={key}");
+    let payload = |key: &str| data_encoding::BASE64.encode(text(key).as_bytes());
+    let (json, form_type) = ("application/json", "application/x-www-form-urlencoded");
+    // Each: the route, and of two requests the target, the field `X-Key`, the media type and the body.
+    type Sent = (String, String, &'static str, String);
+    let body = |media_type, body: String| -> Sent { ("/pay".into(), String::new(), media_type, body) };
+    let field =
+        |value: String, amount: u32| -> Sent { ("/pay".into(), value, json, format!("{{\"amount\":{amount}}}")) };
+    let in_query = |key: &str| -> Sent { (target(key), String::new(), json, "{}".into()) };
+    let uuid = |place: &str| format!("key = {{ {place}, syntax = \"uuid\" }}");
+    let compared = "fingerprint = { headers = [\"X-Key\"] }";
+    for (lines, first, second, advice) in [
+        (uuid("body = \"/id\""), body(json, text(upper)), body(json, text(lower)), "fix"),
+        ("key = { body = \"/id\" }".into(), body(json, text(" a1")), body(json, text("a1")), "fix"),
+        ("key = { body = \"/id\" }".into(), body(json, text("\\\"a1\\\"")), body(json, text("a1")), "fix"),
+        ("key = { body = \"/id\" }".into(), body(json, in_json("17")), body(json, text("17")), "fix"),
+        (uuid("form = \"id\""), body(form_type, form(upper)), body(form_type, form(lower)), "fix"),
+        ("key = { form = \"id\" }".into(), body(form_type, form("+a1")), body(form_type, form("a1")), "fix"),
+        (uuid("query = \"id\""), in_query(upper), in_query(lower), "fix"),
+        (format!("{}\n{compared}", uuid("header = \"X-Key\"")), field(upper.into(), 5), field(lower.into(), 5), "fix"),
+        (
+            format!("{}\n{compared}", uuid("payload = \"X-Key#/id\"")),
+            field(payload(upper), 5),
+            field(payload(lower), 5),
+            "fix",
+        ),
+        // Where the key is not compared, the difference is elsewhere.
+        (uuid("header = \"X-Key\""), field(upper.into(), 5), field(lower.into(), 6), "new_key"),
+        (uuid("payload = \"X-Key#/id\""), field(payload(upper), 5), field(payload(lower), 6), "new_key"),
+        (
+            format!("{}\nfingerprint = {{ exclude = [\"/id\"] }}", uuid("body = \"/id\"")),
+            body(json, text(upper)),
+            body(json, text(lower).replace('5', "6")),
+            "new_key",
+        ),
+        (
+            format!("{}\nfingerprint = {{ include = [\"/amount\"] }}", uuid("body = \"/id\"")),
+            body(json, text(upper)),
+            body(json, text(lower).replace("amount\":5", "amount\":6")),
+            "new_key",
+        ),
+    ] {
+        let world = keyed(Store::sqlite(), &lines).await;
+        let send = async |(target, field, media_type, body): &Sent| {
+            let request = world.post(target).field("Content-Type", media_type).body(body.as_bytes());
+            let request = if field.is_empty() { request } else { request.field("X-Key", field) };
+            request.send().await
+        };
+        assert_eq!(send(&first).await.oncegate_status(), Some("executed"), "{lines}");
+        let reused = send(&second).await;
+        is(&reused, 422, "key-reused");
+        assert_eq!(reused.problem()["retry"], advice, "{lines}");
+        if advice == "fix" {
+            let detail = reused.problem()["detail"].as_str().unwrap().to_owned();
+            assert!(detail.contains("spelled as it was first"), "{lines}: {detail}");
+        }
+        assert_eq!(send(&first).await.oncegate_status(), Some("replayed"), "{lines}");
+    }
+}

@@ -14,7 +14,6 @@ use http::{HeaderMap, Version};
 
 use super::forwarded_for::{self, X_FORWARDED_FOR};
 use super::via;
-use oncegate_domain::sealed_response::SEALED;
 use oncegate_trust::tls::CertificateName;
 
 /// The field that marks a replay; no other answer has it.
@@ -78,7 +77,7 @@ pub static METHOD_OVERRIDES: [HeaderName; 3] = [
 ];
 
 /// The beginnings of fields that only Oncegate sets.
-const OWN_PREFIXES: [&str; 2] = ["oncegate-", "x-forwarded-"];
+const OWN_PREFIXES: [&str; 2] = [OWN_PREFIX, "x-forwarded-"];
 
 /// Other fields with a hyphen that Oncegate sets or reads on every route.
 const OWN_NAMES: [&str; 8] = [
@@ -116,22 +115,17 @@ const NOT_IN_TRAILERS: [&str; 16] = [
 /// The fields that only Oncegate may send to the service, and one that a client sends to Oncegate alone.
 const TO_SERVICE: [HeaderName; 4] = [RESERVATION, ATTEMPT, CONFIRM, RECOVERY_POINT];
 
-/// The fields that only Oncegate may send to the client, and the service's directives, which are for Oncegate alone.
-const TO_CLIENT: [HeaderName; 8] =
-    [DUPLICATE_OF, IDEMPOTENT_REPLAYED, ONCEGATE_STATUS, KEY_EXPIRES, ORIGINAL_DATE, DECISION, TTL, SEALED];
+/// The beginning of the fields of Oncegate. From a service they are forged, its directives, which are for Oncegate alone, or the echo of
+/// a request's.
+const OWN_PREFIX: &str = "oncegate-";
 
-/// The fields to remove from a stored response. Its length is set from the body that is sent.
-const TO_KEEP: [HeaderName; 9] = [
-    CONTENT_LENGTH,
-    DUPLICATE_OF,
-    IDEMPOTENT_REPLAYED,
-    ONCEGATE_STATUS,
-    KEY_EXPIRES,
-    ORIGINAL_DATE,
-    DECISION,
-    TTL,
-    SEALED,
-];
+/// The other fields that only Oncegate sends to a client.
+const TO_CLIENT: [HeaderName; 2] = [IDEMPOTENT_REPLAYED, KEY_EXPIRES];
+
+/// Fields that describe the moment of an answer, so that they would be wrong on a replay.
+const MOMENTARY: [&str; 4] = ["age", "alt-svc", "server-timing", "traceparent"];
+/// The beginning of other such fields.
+const MOMENTARY_PREFIX: &str = "ratelimit";
 
 /// Returns the field names that `Connection` lists.
 pub fn connection_options(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
@@ -190,11 +184,15 @@ pub fn find_misspelled(headers: &HeaderMap, is_wanted: impl Fn(&str) -> bool) ->
     named.into_iter().find(|name| !is_wanted(name.as_str()) && is_wanted(&name.as_str().replace('_', "-")))
 }
 
-/// Whether a field has one of these names, also with `_` for `-`.
-fn is_spelled_like(names: &[HeaderName], name: &HeaderName) -> bool {
-    names.contains(name)
-        || memchr::memchr(b'_', name.as_str().as_bytes()).is_some()
-            && names.iter().any(|own| *own == *name.as_str().replace('_', "-"))
+/// Whether only Oncegate sends a field of this name to a client, also with `_` for `-`.
+fn is_only_ours(name: &HeaderName) -> bool {
+    is_named(name, |name| name.starts_with(OWN_PREFIX) || TO_CLIENT.iter().any(|own| *own == *name))
+}
+
+/// Whether `is_wanted` names a field, also with `_` for `-`.
+fn is_named(name: &HeaderName, is_wanted: impl Fn(&str) -> bool) -> bool {
+    let name = name.as_str();
+    is_wanted(name) || memchr::memchr(b'_', name.as_bytes()).is_some() && is_wanted(&name.replace('_', "-"))
 }
 
 /// Removes fields and keeps the order of the others. The map's own `remove` moves the last field to the place of the
@@ -237,7 +235,8 @@ pub fn prepare_for_service(headers: &mut HeaderMap, origin: &RequestOrigin, is_r
 /// Prepares the fields of a request whose body streams, like [`prepare_for_service`]. Keeps the announcement of trailers, of those
 /// that [`prepare_trailers`] lets pass: HTTP/1.1 sends no others.
 pub fn prepare_streaming(headers: &mut HeaderMap, origin: &RequestOrigin, is_read: impl Fn(&str) -> bool) {
-    let announced = may_have_trailers(headers, origin).then(|| announced_trailers(headers, &is_read)).flatten();
+    let may_pass = |name: &HeaderName| may_be_trailer(name.as_str(), &is_read);
+    let announced = may_have_trailers(headers, origin).then(|| announced_trailers(headers, may_pass)).flatten();
     prepare_for_service(headers, origin, is_read);
     if let Some(announced) = announced {
         headers.insert(TRAILER, announced);
@@ -249,11 +248,12 @@ pub fn may_have_trailers(headers: &HeaderMap, origin: &RequestOrigin) -> bool {
     origin.version == Version::HTTP_2 || headers.contains_key(TRANSFER_ENCODING)
 }
 
-fn announced_trailers(headers: &HeaderMap, is_read: impl Fn(&str) -> bool) -> Option<HeaderValue> {
+/// The announcement of the trailers of a message, of those that may pass.
+fn announced_trailers(headers: &HeaderMap, may_pass: impl Fn(&HeaderName) -> bool) -> Option<HeaderValue> {
     let mut announced = String::new();
     for name in headers.get_all(TRAILER).iter().flat_map(|names| names.as_bytes().split(|byte| *byte == b',')) {
         let Ok(name) = HeaderName::from_bytes(name.trim_ascii()) else { continue };
-        if may_be_trailer(name.as_str(), &is_read) {
+        if may_pass(&name) {
             let separator = if announced.is_empty() { "" } else { ", " };
             announced.extend([separator, name.as_str()]);
         }
@@ -286,20 +286,30 @@ pub fn request_identity_encoding(headers: &mut HeaderMap) {
 }
 
 /// Prepares a response's fields for the store and the client: removes hop-by-hop fields, forged Oncegate fields and the
-/// length.
+/// length, which is set from the body that is sent.
 pub fn prepare_for_client(headers: &mut HeaderMap) {
-    strip_hop_by_hop(headers, |name| is_spelled_like(&TO_KEEP, name));
+    strip_hop_by_hop(headers, |name| is_only_ours(name) || is_named(name, |name| CONTENT_LENGTH == *name));
 }
 
-/// Prepares the fields of a response that passes through unchanged: like [`prepare_for_client`], but its length stays.
-pub fn prepare_pass_through(headers: &mut HeaderMap) {
-    strip_hop_by_hop(headers, |name| is_spelled_like(&TO_CLIENT, name));
+/// Prepares the fields of a response that passes through unchanged: like [`prepare_for_client`], but its length stays, and the
+/// announcement of trailers that [`prepare_passing_trailers`] lets pass if the client accepts them.
+pub fn prepare_pass_through(headers: &mut HeaderMap, accepts_trailers: bool) {
+    let announced = accepts_trailers.then(|| announced_trailers(headers, |name| !is_only_ours(name))).flatten();
+    strip_hop_by_hop(headers, is_only_ours);
+    if let Some(announced) = announced {
+        headers.insert(TRAILER, announced);
+    }
+}
+
+/// Prepares the trailers of a response that passes through.
+pub fn prepare_passing_trailers(trailers: &mut HeaderMap) {
+    strip_hop_by_hop(trailers, is_only_ours);
 }
 
 /// Whether a field describes the moment of an answer, so that it would be wrong on a replay.
 pub fn is_momentary(name: &HeaderName) -> bool {
     let name = name.as_str();
-    matches!(name, "age" | "alt-svc" | "server-timing" | "traceparent") || name.starts_with("ratelimit")
+    MOMENTARY.contains(&name) || name.starts_with(MOMENTARY_PREFIX)
 }
 
 /// Whether a message is of a gRPC call, by its media type: `application/grpc`, also with a format like `+proto`. gRPC-Web is
@@ -441,6 +451,8 @@ fn append_member(headers: &mut HeaderMap, name: HeaderName, member: HeaderValue)
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn map(fields: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -563,5 +575,24 @@ mod tests {
         let mut response = map(&[("idempotent-replayed", "true"), ("oncegate-status", "executed"), ("x-a", "1")]);
         prepare_for_client(&mut response);
         assert_eq!(names(&response), ["x-a"]);
+    }
+
+    /// PostgreSQL stores the responses that services report in their own transactions.
+    #[test]
+    fn the_function_that_stores_a_reported_response_leaves_out_the_same_fields() {
+        let sql = include_str!("../../../../migrations/postgres/0001_init.sql");
+        let (_, rest) = sql.split_once("create function oncegate.response_fields").unwrap();
+        let (function, _) = rest.split_once("$$;").unwrap();
+        let quoted = |begin: &str, end: &str| {
+            let (_, list) = function.split_once(begin).unwrap_or_else(|| panic!("{begin} is not there"));
+            let names = list.split_once(end).unwrap().0.split('\'').skip(1).step_by(2);
+            names.map(str::to_owned).collect::<BTreeSet<_>>()
+        };
+        let exact = HOP_BY_HOP.iter().map(HeaderName::as_str).chain(MOMENTARY).map(str::to_owned).collect();
+        assert_eq!(quoted("f.name not in (", ")"), exact);
+        let spelled = [CONTENT_LENGTH].iter().chain(&TO_CLIENT).map(HeaderName::to_string).collect();
+        assert_eq!(quoted("replace(f.name, '_', '-') not in (", ")"), spelled);
+        assert_eq!(quoted("f.name not like ", "\n"), BTreeSet::from([format!("{MOMENTARY_PREFIX}%")]));
+        assert_eq!(quoted("replace(f.name, '_', '-') not like ", "\n"), BTreeSet::from([format!("{OWN_PREFIX}%")]));
     }
 }

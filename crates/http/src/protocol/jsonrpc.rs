@@ -4,12 +4,11 @@
 //! response from the store, in place: the rest of the response keeps its bytes.
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, ETAG, HeaderName};
-use http::{HeaderMap, HeaderValue};
+use http::header::{ETAG, HeaderName};
 
-use super::event_stream::events;
+use super::event_stream::{events, is_event_stream};
 use super::fields;
-use oncegate_domain::jsonrpc::{RpcId, find_response_id, with_id};
+use oncegate_domain::jsonrpc::{RpcId, find_response_ids, with_id, with_id_at};
 use oncegate_domain::response::StoredResponse;
 
 /// Fields that describe the bytes of a body. They are wrong for a body with another id.
@@ -35,29 +34,18 @@ pub fn set_id(response: &mut StoredResponse, id: &RpcId) {
 
 /// Writes a stream with another id in each response. `None` for a stream without a response that has another one.
 fn with_id_in_events(stream: &[u8], id: &RpcId) -> Option<Vec<u8>> {
-    let places = events(stream).into_iter().filter_map(|event| {
-        let place = event.locate(&find_response_id(&event.text(stream))?)?;
-        (stream[place.clone()] != *id.as_str().as_bytes()).then_some(place)
+    let events = events(stream);
+    let places = events.iter().flat_map(|event| {
+        let ids: Vec<_> = find_response_ids(&event.text(stream)).collect();
+        ids.into_iter().filter_map(|place| event.locate(&place))
     });
-    let (mut replaced, mut copied) = (Vec::with_capacity(stream.len() + id.as_str().len()), 0);
-    for place in places {
-        replaced.extend_from_slice(&stream[copied..place.start]);
-        replaced.extend_from_slice(id.as_str().as_bytes());
-        copied = place.end;
-    }
-    (copied > 0).then(|| [&*replaced, &stream[copied..]].concat())
-}
-
-fn is_event_stream(headers: &HeaderMap) -> bool {
-    let essence = |value: &HeaderValue| {
-        value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii().to_ascii_lowercase()
-    };
-    headers.get(CONTENT_TYPE).is_some_and(|value| essence(value) == b"text/event-stream")
+    with_id_at(stream, places, id)
 }
 
 #[cfg(test)]
 mod tests {
-    use http::StatusCode;
+    use http::header::CONTENT_TYPE;
+    use http::{HeaderMap, HeaderValue, StatusCode};
 
     use super::*;
     use oncegate_domain::jsonrpc::RpcMessage;
@@ -102,6 +90,20 @@ mod tests {
                 Some("data: {\"id\":8,\"result\":1}\n\ndata: {\"id\":8,\"error\":{}}\n\n: end".to_owned()),
             ),
             ("text/event-stream", format!("data: {progress}\n\n"), None),
+            (
+                "text/event-stream",
+                format!(
+                    "\u{feff}data: [{asked},\rdata: {{\"id\":7,\"result\":NaN}}]\r\rdata: {{\"id\":7,\"error\":1}}\r\r"
+                ),
+                Some(format!(
+                    "\u{feff}data: [{asked},\rdata: {{\"id\":8,\"result\":NaN}}]\r\rdata: {{\"id\":8,\"error\":1}}\r\r"
+                )),
+            ),
+            (
+                "application/json",
+                "\u{feff}[{\"id\":7,\"result\":1}]".to_owned(),
+                Some("\u{feff}[{\"id\":8,\"result\":1}]".to_owned()),
+            ),
         ] {
             let mut response = stored(media_type, &body);
             set_id(&mut response, &id("8"));

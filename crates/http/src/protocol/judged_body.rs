@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue};
 
 use super::{event_stream, grpc};
 use oncegate_config::{Dialect, Route};
-use oncegate_domain::jsonrpc::find_response_id;
+use oncegate_domain::jsonrpc::find_response_ids;
 use oncegate_domain::outcome_rules::{Unreadable, is_json};
 use oncegate_domain::response_policy::ResponseVerdict;
 
@@ -102,7 +102,7 @@ fn response_texts<'a>(is_jsonrpc: bool, headers: &HeaderMap, body: &'a [u8]) -> 
     let events = event_stream::events(body);
     let mut texts: Vec<_> = events.iter().map(|event| event.text(body)).filter(|text| begins_as_json(text)).collect();
     if is_jsonrpc {
-        let last = texts.iter().rposition(|text| find_response_id(text).is_some() || !is_json(text));
+        let last = texts.iter().rposition(|text| find_response_ids(text).next().is_some() || !is_json(text));
         texts = last.map(|last| texts.swap_remove(last)).into_iter().collect();
     }
     if texts.is_empty() {

@@ -91,6 +91,8 @@ pub enum Refusal {
 pub enum KeyReuse {
     /// A request with a body, which is another operation.
     OtherRequest,
+    /// A request with its key in a part that is compared, which may be a retry with the key spelled otherwise.
+    OtherRequestOrSpelling,
     /// A request without a body, which may be the beginning of a retry.
     WithoutBody,
 }
@@ -131,6 +133,7 @@ impl From<KeyRefusal> for Refusal {
             KeyRefusal::Expired => Self::KeyExpired,
             KeyRefusal::InFlight(wait) => Self::InFlight(RetryAfter::new(wait)),
             KeyRefusal::OtherRequest => Self::KeyReused(KeyReuse::OtherRequest),
+            KeyRefusal::OtherRequestOrSpelling => Self::KeyReused(KeyReuse::OtherRequestOrSpelling),
             KeyRefusal::OutcomeUnknown(wait) => Self::OutcomeUnknown(RetryAfter::new(wait)),
             KeyRefusal::ResponseNotKept => Self::ResponseNotKept,
             KeyRefusal::WithoutBody => Self::KeyReused(KeyReuse::WithoutBody),
@@ -319,6 +322,7 @@ mod tests {
             (KeyRefusal::Expired, "key-expired", "new_key"),
             (KeyRefusal::InFlight(wait), "in-flight", "same_key"),
             (KeyRefusal::OtherRequest, "key-reused", "new_key"),
+            (KeyRefusal::OtherRequestOrSpelling, "key-reused", "fix"),
             (KeyRefusal::OutcomeUnknown(wait), "outcome-unknown", "reconcile"),
             (KeyRefusal::ResponseNotKept, "response-not-kept", "reconcile"),
             (KeyRefusal::WithoutBody, "key-reused", "fix"),

@@ -182,13 +182,16 @@ impl Refusal {
                        may be dropping it.",
         },
         Self::KeyReused(reuse) => RefusalRow {
-            action: if *reuse == KeyReuse::WithoutBody { Fix } else { NewKey },
+            action: if *reuse == KeyReuse::OtherRequest { NewKey } else { Fix },
             status: 422, slug: "key-reused", retry_after: None,
             grpc: GrpcStatus::FailedPrecondition, oncegate_status: OncegateStatus::KeyReused,
             title: "The key was used for another request",
             detail: match reuse {
                 KeyReuse::OtherRequest => "This key belongs to a request that differs from this one. A new operation \
                                          needs a new key; a retry must repeat the first request unchanged.".into(),
+                KeyReuse::OtherRequestOrSpelling => "This key belongs to a request that differs from this one. The key itself is in \
+                                                   a part that is compared. Repeat the first request unchanged, with its key \
+                                                   spelled as it was first. Only a new operation needs a new key.".into(),
                 KeyReuse::WithoutBody => "This request has no body, and the request that the key belongs to is another \
                                         one, which may have been executed. If this is a retry of it, send it as it was \
                                         sent first, with its body and the same key: some clients send no body until \
@@ -199,9 +202,9 @@ impl Refusal {
                        unchanged.",
             client: "For a new operation, use a new key. For a retry, repeat the first request unchanged: a body that \
                      is built anew for each try, for example with the current time in it, is another request. If the \
-                     document says `fix`, the request had no body, and may be the beginning of a retry: do not use a \
-                     new key for it. Send the first request's body and credentials at once, without waiting to be \
-                     asked.",
+                     document says `fix`, this may be a retry: do not use a new key for it. Send what was sent first: the \
+                     body and the credentials at once, without waiting to be asked, and the key in the same spelling, with \
+                     the same case, spaces and quotes.",
             operator: "The cause is nearly always a client that makes its keys from too little, such as a customer \
                        number. The route's `fingerprint` defines when two requests are the same.",
         },
