@@ -1,4 +1,4 @@
-//! The encoding of text that a request names for its body.
+//! The encoding of text that a message names for its body.
 
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
