@@ -42,7 +42,7 @@ use reload::ConfigSource;
 
 pub mod assembly;
 mod file_descriptors;
-mod hand_over;
+pub mod hand_over;
 mod joining;
 mod key_changes;
 mod keyed_route;
@@ -156,11 +156,11 @@ pub async fn run(
         Some(StartExposure { is_warning: false, text }) => tracing::info!("{text}"),
         None => {}
     }
-    // First of all, so that a signal during the start is not lost.
+    // Before all that takes time, so that a signal during the start is not lost.
     let mut signals = TerminationSignals::new().map_err(StartError::Machine)?;
     let mut hand_overs = HandOverRequests::new().map_err(StartError::Machine)?;
-    // It asks for a reload, and from here on no longer ends the process.
     let hangups = signal(SignalKind::hangup()).map_err(StartError::Machine)?;
+    hand_over::release_signals().map_err(StartError::Machine)?;
     let config = Arc::new(config);
     let has_kept_sockets = !handed.is_empty();
     let wanted = [(config.listen, CLIENTS), (config.admin.listen, OPERATORS)];

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::{CommandError, ConfigFile, failed, load};
+use crate::app::hand_over;
 use crate::app::listeners::HandedSockets;
 use crate::app::reload::ConfigSource;
 use crate::app::{self, StartError};
@@ -23,6 +24,8 @@ pub(super) struct RunArguments {
 }
 
 pub(super) fn run(arguments: RunArguments) -> Result<(), CommandError> {
+    // First of all: until there are handlers for them, they would end the process.
+    hand_over::hold_signals().map_err(failed)?;
     let handed = HandedSockets::take().map_err(|error| CommandError::Failure(StartError::HandedSocket(error)))?;
     let RunArguments { file, overrides } = arguments;
     let (path, flags) = (file.path(), overrides.clone());
