@@ -8,7 +8,7 @@ use std::path::Path;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
-use oncegate_config::{AdminConfig, AdminToken};
+use oncegate_config::{AdminConfig, AdminListenerConfig, AdminToken};
 
 /// The tokens that the listener accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,12 +34,12 @@ impl AdminTokens {
     ///
     /// # Errors
     /// The file cannot be used.
-    pub fn load(config: &AdminConfig) -> Result<Self, TokenFileError> {
+    pub fn load(listener: &AdminListenerConfig, config: &AdminConfig) -> Result<Self, TokenFileError> {
         let reader = config.read_token.clone();
-        if config.open || config.token.is_some() {
+        if listener.open || config.token.is_some() {
             return Ok(Self { operator: config.token.clone(), reader, is_configured: config.token.is_some() });
         }
-        let Some(file) = &config.token_file else {
+        let Some(file) = &listener.token_file else {
             let what = "there is no place for the admin token's file".to_owned();
             return Err(TokenFileError { what, source: io::ErrorKind::NotFound.into() });
         };

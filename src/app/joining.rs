@@ -34,7 +34,7 @@ impl Joining {
     /// [`StartError`]: any other, or that the store is away and every route needs it.
     pub async fn join_or_bypass(&self) -> Result<bool, StartError> {
         let Err(error) = self.join().await else { return Ok(true) };
-        if !error.is_outage() || !self.instance.config.routes.iter().any(|route| route.bypasses()) {
+        if !error.is_outage() || !self.live.borrow().routes.iter().any(|route| route.bypasses()) {
             return Err(error);
         }
         tracing::warn!(
@@ -70,21 +70,17 @@ impl Joining {
 
     async fn join(&self) -> Result<(), StartError> {
         let instance = &self.instance;
-        let (store, settings) = (&*instance.store, &instance.config.store);
-        self.preparation.run().await.map_err(|error| StartError::Store(settings.url.clone(), error))?;
+        let (store, start) = (&*instance.store, &*instance.config);
+        self.preparation.run().await.map_err(|error| StartError::Store(start.store.url.clone(), error))?;
         let config = Arc::clone(&self.live.borrow());
         let shared_cache_task = assembly::join(instance, &config).await?;
-        if let Some(shared_cache) = instance.shared_cache.get() {
-            // A reload may have come before.
-            shared_cache.reload(config.secrets.clone(), config.cache.redis.as_ref(), &config.trust);
-        }
         if let Some(task) = shared_cache_task {
             self.background.spawn(task.run(self.stops.last.clone()));
         }
-        if let Err(error) = route_identities::warn_of_changes(store, &config).await {
+        if let Err(error) = route_identities::warn_of_changes(store, &start.service, &config).await {
             tracing::warn!(%error, "the identities of the routes could not be compared with those of the last start");
         }
-        if let Err(error) = retention::publish(store, &config).await {
+        if let Err(error) = retention::publish(store, start, &config).await {
             tracing::warn!(%error, "the routes' retention could not be written for services that complete their keys in SQL");
         }
         Ok(())

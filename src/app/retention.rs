@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::route_identities;
 use crate::instance::Instance;
 use crate::instance::event_routes;
-use oncegate_config::{Config, RouteMode};
+use oncegate_config::{Config, RouteMode, StartConfig};
 use oncegate_domain::service_report::RouteRetention;
 use oncegate_store::{Store, StoreError, StoreRouteRetentionParams};
 
@@ -24,7 +24,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// The store's.
-pub(super) async fn publish(store: &Store, config: &Config) -> Result<(), StoreError> {
+pub(super) async fn publish(store: &Store, start: &StartConfig, config: &Config) -> Result<(), StoreError> {
     let guarding = config.routes.iter().filter(|route| route.mode == RouteMode::Enforce);
     let by_name = guarding.flat_map(|route| route.names().map(move |name| (name, route)));
     let retention = by_name.map(|(name, route)| RouteRetention {
@@ -33,17 +33,17 @@ pub(super) async fn publish(store: &Store, config: &Config) -> Result<(), StoreE
         remember: route.remember,
         body_max: route.max_response_body,
         drop_headers: route.replay.drop_headers.clone(),
-        encrypted: config.store.encrypt,
+        encrypted: start.store.encrypt,
     });
-    let (service, retention) = (Arc::clone(&config.service), retention.collect());
+    let (service, retention) = (Arc::clone(&start.service), retention.collect());
     store.store_route_retention(StoreRouteRetentionParams { service, retention }).await
 }
 
 /// The next start compares its routes with those of the last reload.
-async fn write_all(store: &Store, config: &Config) -> Result<(), StoreError> {
-    publish(store, config).await?;
-    event_routes::store_routes(store, &[config]).await?;
-    route_identities::remember(store, config).await.map(drop)
+async fn write_all(store: &Store, start: &StartConfig, config: &Config) -> Result<(), StoreError> {
+    publish(store, start, config).await?;
+    event_routes::store_routes(store, &start.service, &[config]).await?;
+    route_identities::remember(store, &start.service, config).await.map(drop)
 }
 
 /// Writes the retention and the routes of each new configuration, until `stop`.
@@ -55,7 +55,7 @@ pub(super) async fn publish_changes(
     let publish_each = async {
         while live.changed().await.is_ok() {
             let mut config = Arc::clone(&live.borrow_and_update());
-            while let Err(error) = write_all(&instance.store, &config).await {
+            while let Err(error) = write_all(&instance.store, &instance.config, &config).await {
                 tracing::warn!(%error, "the store has not taken what a reload has changed of the routes; the next try is in a second");
                 tokio::time::sleep(RETRY_PAUSE).await;
                 config = Arc::clone(&live.borrow_and_update());

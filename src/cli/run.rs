@@ -31,7 +31,7 @@ pub(super) fn run(arguments: RunArguments) -> Result<(), CommandError> {
     let (path, flags) = (file.path(), overrides.clone());
     let source = ConfigSource::new(path.clone(), move || config::load(path.as_deref(), &flags, &ProcessEnvironment));
     let config = load(&file, &overrides)?;
-    telemetry::logs::start(&config.telemetry).map_err(failed)?;
+    telemetry::logs::start(&config.start.telemetry).map_err(failed)?;
     // For the store's connections, the tasks and the operators' listener; requests have threads of their own. One thread is
     // enough for batched calls; with two, each batch woke the other thread to look for work.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

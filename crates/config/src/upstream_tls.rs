@@ -92,9 +92,9 @@ fn parse_identity(chain: &str, key: &str) -> Result<ClientIdentity, CertificateF
 #[cfg(test)]
 mod tests {
     use crate::environment::FakeEnvironment;
-    use crate::{Config, ConfigProblems, Overrides, load};
+    use crate::{ConfigProblems, LoadedConfig, Overrides, load};
 
-    fn config(lines: &str) -> Result<Config, ConfigProblems> {
+    fn config(lines: &str) -> Result<LoadedConfig, ConfigProblems> {
         let file = format!("upstream = 'https://a'\n{lines}");
         let environment = FakeEnvironment { readable_by_all: true, ..FakeEnvironment::default() };
         let environment = environment.with_file("f", &file).with_file("text.pem", "text");
