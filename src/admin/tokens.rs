@@ -56,15 +56,11 @@ impl AdminTokens {
         Ok(Self { operator: Some(token), reader, is_configured: false })
     }
 
-    /// The tokens after a reload with this configuration. A listener without a configured token gets one only by a restart, and
-    /// does not lose it otherwise.
+    /// The tokens after a reload with this configuration. A listener without a configured token for operators gets one only by a
+    /// restart, and does not lose it otherwise.
     pub fn after_reload(&self, config: &AdminConfig) -> Self {
-        match &config.token {
-            Some(token) if self.is_configured => {
-                Self { operator: Some(token.clone()), reader: config.read_token.clone(), is_configured: true }
-            }
-            _ => self.clone(),
-        }
+        let operator = config.token.as_ref().filter(|_| self.is_configured).or(self.operator.as_ref()).cloned();
+        Self { operator, reader: config.read_token.clone(), is_configured: self.is_configured }
     }
 }
 
