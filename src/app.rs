@@ -5,6 +5,7 @@ use std::future::pending;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
@@ -185,6 +186,7 @@ pub async fn run(
         live: live.clone(),
         stops: stops.clone(),
         background: background.clone(),
+        is_written: AtomicBool::new(false),
     };
     let is_joined = joining.join_or_bypass().await?;
 

@@ -1,13 +1,14 @@
 //! Joins the instance to its store: at start, or later where a route forwards requests while the store is away.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
-use super::{ShutdownSignals, StartError, assembly, retention, route_identities};
+use super::{ShutdownSignals, StartError, assembly, retention};
 use crate::events;
 use crate::instance::Instance;
 use oncegate_config::Config;
@@ -25,6 +26,8 @@ pub(super) struct Joining {
     pub live: watch::Receiver<Arc<Config>>,
     pub stops: ShutdownSignals,
     pub background: TaskTracker,
+    /// Whether the store has taken how the routes find their keys and what they keep.
+    pub is_written: AtomicBool,
 }
 
 impl Joining {
@@ -64,7 +67,9 @@ impl Joining {
         let Self { instance, live, stops, background, .. } = self;
         assembly::start_tasks(instance, live, &stops.tasks, &stops.last, background);
         background.spawn(events::serve(Arc::clone(instance), live.clone(), stops.tasks.clone()));
-        background.spawn(retention::publish_changes(Arc::clone(instance), live.clone(), stops.tasks.clone()));
+        let is_written = self.is_written.load(Ordering::Relaxed);
+        let changes = retention::publish_changes(Arc::clone(instance), live.clone(), is_written, stops.tasks.clone());
+        background.spawn(changes);
         std::future::pending().await
     }
 
@@ -77,12 +82,8 @@ impl Joining {
         if let Some(task) = shared_cache_task {
             self.background.spawn(task.run(self.stops.last.clone()));
         }
-        if let Err(error) = route_identities::warn_of_changes(store, &start.service, &config).await {
-            tracing::warn!(%error, "the identities of the routes could not be compared with those of the last start");
-        }
-        if let Err(error) = retention::publish(store, start, &config).await {
-            tracing::warn!(%error, "the routes' retention could not be written for services that complete their keys in SQL");
-        }
+        let written = retention::write_at_start(store, start, &config).await.inspect_err(retention::warn_of_retry);
+        self.is_written.store(written.is_ok(), Ordering::Relaxed);
         Ok(())
     }
 }
