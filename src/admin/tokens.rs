@@ -8,7 +8,7 @@ use std::path::Path;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
-use oncegate_config::{AdminConfig, AdminListenerConfig, AdminToken};
+use oncegate_config::{AdminConfig, AdminListenerConfig, AdminToken, show_whole_path};
 
 /// The tokens that the listener accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,15 +44,16 @@ impl AdminTokens {
             return Err(TokenFileError { what, source: io::ErrorKind::NotFound.into() });
         };
         let token = read_or_create(file).map_err(|source| TokenFileError {
-            what: format!("the admin token in {} cannot be read or created", file.display()),
+            what: format!("the admin token in {} cannot be read or created", show_whole_path(file)),
             source,
         })?;
         if fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o004 != 0) {
-            tracing::warn!(file = %file.display(), "everybody on this machine can read the admin token: `chmod 600` its file");
+            tracing::warn!(
+                file = show_whole_path(file),
+                "everybody on this machine can read the admin token: `chmod 600` its file"
+            );
         }
-        // Operators read it from elsewhere.
-        let shown = std::path::absolute(file).unwrap_or_else(|_| file.clone());
-        tracing::info!(file = %shown.display(), "the admin listener's token is in this file");
+        tracing::info!(file = show_whole_path(file), "the admin listener's token is in this file");
         Ok(Self { operator: Some(token), reader, is_configured: false })
     }
 

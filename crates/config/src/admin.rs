@@ -78,6 +78,7 @@ pub(super) fn read(
         section.problem("four_eyes", why);
     }
     let AdminOptions { listen, token, read_token, token_file, open, oidc, four_eyes } = admin;
+    let token_file = token_file.map(|file| section.locate("token_file", file));
     let token_file = find_file(token_file, store, section);
     let listener = AdminListenerConfig { listen, token_file, open, has_token: token.is_some() };
     (listener, AdminConfig { token, read_token, oidc, four_eyes })
@@ -90,7 +91,7 @@ fn parse_four_eyes(text: &str) -> Result<FourEyesAction, String> {
 /// The token that a client of the instance sends: the configured one, else that of the file, if there is one.
 pub(super) fn read_client_token(section: &Section<'_>, store: Option<&StoreLocation>) -> Option<AdminToken> {
     let token = section.optional_concealed("token", AdminToken::parse);
-    let file = section.optional("token_file", |path| Ok(path.into()));
+    let file = section.optional("token_file", |path| Ok(section.locate("token_file", path)));
     let (file, open) = (find_file(file, store, section), section.boolean("open"));
     let from_file = || AdminToken::parse(section.reader().environment().read(file.as_deref()?).ok()?.trim_end()).ok();
     token.or_else(|| if open { None } else { from_file() })

@@ -6,7 +6,7 @@ use super::exposure;
 use super::route_settings::scope;
 use super::units::show_size;
 use super::words::Word;
-use super::{Consumer, LoadedConfig, MessageSource, Route, RouteMode, TlsConfig, ValueOrigin};
+use super::{Consumer, LoadedConfig, MessageSource, Route, RouteMode, TlsConfig, ValueOrigin, show_whole_path};
 use oncegate_domain::fingerprint::Secrets;
 
 /// The output of `oncegate check`: the proxy's own settings and each resolved route. Never has a secret or a password;
@@ -17,7 +17,7 @@ pub fn describe(config: &LoadedConfig) -> String {
     let token = match (&config.admin.token, start.admin.open, &start.admin.token_file) {
         (Some(_), ..) => " with a token".to_owned(),
         (None, true, _) => ", open to everybody on this machine".to_owned(),
-        (None, false, Some(file)) => format!(" with the token in {}", file.display()),
+        (None, false, Some(file)) => format!(" with the token in {}", show_whole_path(file)),
         (None, false, None) => ", without a place for its token".to_owned(),
     };
     lines.row("listen", &format!("{}{tls}, admin on {}{token}", start.listen, start.admin.listen));

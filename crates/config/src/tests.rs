@@ -430,6 +430,7 @@ mod documents;
 mod events;
 mod fingerprint;
 mod outcomes;
+mod paths;
 mod routes;
 mod slips;
 mod wording;
