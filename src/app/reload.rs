@@ -183,7 +183,11 @@ async fn apply_reload(
     for warning in &new.warnings {
         tracing::warn!("{warning}");
     }
-    tracing::info!(routes = new.routes.len(), "the configuration was reloaded");
+    let changes = running.list_changes(&new);
+    match changes.is_empty() {
+        true => tracing::info!("the configuration was reloaded, and nothing in it has changed"),
+        false => tracing::info!(changed = changes.join(", "), "the configuration was reloaded"),
+    }
     sender.send_replace(Arc::new(new));
     Ok(())
 }

@@ -62,6 +62,7 @@ pub use upstream::UpstreamTarget;
 pub use upstream_tls::UpstreamTlsConfig;
 pub use value_origins::{ValueOrigin, ValueOrigins};
 pub use words::Word;
+use written_options::WrittenOptions;
 
 mod admin;
 mod admin_token;
@@ -126,6 +127,7 @@ mod value_parsers;
 mod warnings;
 mod wording;
 mod words;
+mod written_options;
 
 /// The values of command-line flags, which overrule the file; the comments are their help.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -193,6 +195,8 @@ pub struct Config {
     pub events: Vec<Arc<EventSink>>,
     /// Warnings about allowed and dangerous settings, logged at start.
     pub warnings: Vec<String>,
+    /// What its file writes.
+    written: WrittenOptions,
 }
 
 impl Config {
@@ -211,6 +215,12 @@ impl Config {
     /// TLS towards services: of unguarded requests, and of each route.
     pub(crate) fn upstream_tls(&self) -> impl Iterator<Item = &UpstreamTlsConfig> {
         std::iter::once(&self.pass.tls).chain(self.routes.iter().map(|route| &route.upstream_tls))
+    }
+
+    /// The options and the files whose values differ, those of [`StartConfig`] included.
+    pub fn list_changes(&self, newer: &Self) -> Vec<String> {
+        let options = self.written.list_changes(&newer.written).into_iter();
+        options.chain(self.files.list_changes(&newer.files)).collect()
     }
 
     /// Whether state-changing requests that no route guards are refused.

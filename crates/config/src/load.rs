@@ -15,6 +15,7 @@ use super::routes::{self, RouteContext};
 use super::scope::ProofSources;
 use super::value_parsers::{read_upstream, socket_address};
 use super::wording::syntax_hint;
+use super::written_options::WrittenOptions;
 use super::{
     AdminToken, CacheConfig, Config, Consumer, LoadedConfig, Overrides, StartConfig, StoreLocation, UpstreamTarget,
     admin, consumers, cors, events, file_access, jwt, secrets, store, tls, warnings,
@@ -228,6 +229,7 @@ fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Opti
         consumers: consumers.into_iter().map(Arc::new).collect(),
         events: events.into_iter().map(Arc::new).collect(),
         warnings: Vec::new(),
+        written: WrittenOptions::read(table),
     };
     let mut config = LoadedConfig { start, live };
     config.live.warnings = warnings::collect(&config);

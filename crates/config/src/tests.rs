@@ -80,6 +80,7 @@ fn the_reference_is_the_defaults() {
     let reference = load_in(FakeEnvironment::default(), &text).expect("it loads");
     // The values are the same, and come from other places.
     let [reference, defaults] = [reference, defaults].map(|mut config| {
+        config.live.written = WrittenOptions::default();
         config.live.routes.iter_mut().for_each(|route| Arc::make_mut(route).origins = ValueOrigins::default());
         config
     });
