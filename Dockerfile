@@ -3,7 +3,7 @@
 #
 #   docker build -t oncegate .
 #   docker run --rm --read-only --cap-drop ALL -p 8080:8080 \
-#       -v "$PWD/oncegate.toml:/etc/oncegate/oncegate.toml:ro" oncegate
+#       -v "$PWD/config:/etc/oncegate:ro" oncegate
 #
 # A release also says where it comes from:
 #

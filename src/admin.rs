@@ -183,8 +183,8 @@ impl AdminListener {
     }
 
     fn key_admin(&self) -> KeyAdmin<'_> {
-        let Instance { store, store_clock, .. } = &*self.instance;
-        KeyAdmin::new(store, Arc::clone(&self.config.borrow()), Some(store_clock))
+        let Instance { store, store_clock, config, .. } = &*self.instance;
+        KeyAdmin::new(store, config, Arc::clone(&self.config.borrow()), Some(store_clock))
     }
 
     async fn call(&self, endpoint: Endpoint, request: Request<RequestBody>, peer: IpAddr) -> Response<Body> {

@@ -5,6 +5,7 @@ use std::future::pending;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ use framing_guard::FramingTimeouts;
 use hand_over::{CLOSE_KEPT_WITHIN, FIRST_REQUEST_WITHIN, HandOverRequests, ListeningSockets};
 use joining::Joining;
 use listeners::{CLIENTS, HandedSocketError, HandedSockets, ListenKey, OPERATORS};
-use oncegate_config::{self as config, Config, StartExposure, StoreLocation};
+use oncegate_config::{self as config, Config, LoadedConfig, StartExposure, StoreLocation};
 use oncegate_domain::stored_salt::SaltError;
 use oncegate_http::downstream;
 use oncegate_http::downstream::balancer::ConnectionBalancer;
@@ -35,14 +36,14 @@ use oncegate_http::downstream::connection_limits::ConnectionLimits;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
 use oncegate_store::encryption::Encryption;
 use oncegate_store::salts::OpenSaltError;
-use oncegate_store::{self as store, OpenError};
+use oncegate_store::{self as store, OpenError, StoreSettings};
 use oncegate_telemetry::logs::error_causes;
 use oncegate_telemetry::traces::export::{self, SpanExporter};
 use reload::ConfigSource;
 
 pub mod assembly;
 mod file_descriptors;
-mod hand_over;
+pub mod hand_over;
 mod joining;
 mod key_changes;
 mod keyed_route;
@@ -144,7 +145,7 @@ struct ShutdownSignals {
 /// # Errors
 /// [`StartError`], before the first request is accepted, or when the store has failed for good.
 pub async fn run(
-    config: Config,
+    config: LoadedConfig,
     source: ConfigSource,
     handed: HandedSockets,
 ) -> Result<Option<ListeningSockets>, StartError> {
@@ -156,23 +157,24 @@ pub async fn run(
         Some(StartExposure { is_warning: false, text }) => tracing::info!("{text}"),
         None => {}
     }
-    // First of all, so that a signal during the start is not lost.
+    // Before all that takes time, so that a signal during the start is not lost.
     let mut signals = TerminationSignals::new().map_err(StartError::Machine)?;
     let mut hand_overs = HandOverRequests::new().map_err(StartError::Machine)?;
-    // It asks for a reload, and from here on no longer ends the process.
     let hangups = signal(SignalKind::hangup()).map_err(StartError::Machine)?;
-    let config = Arc::new(config);
+    hand_over::release_signals().map_err(StartError::Machine)?;
+    let settings = StoreSettings::from(&config);
+    let (start, config) = config.into_parts();
+    let (start, config) = (Arc::new(start), Arc::new(config));
     let has_kept_sockets = !handed.is_empty();
-    let wanted = [(config.listen, CLIENTS), (config.admin.listen, OPERATORS)];
+    let wanted = [(start.listen, CLIENTS), (start.admin.listen, OPERATORS)];
     let [handed, admin_handed] = handed.divide(wanted).map_err(StartError::HandedSocket)?;
-    let shares = file_descriptors::divide(&config.limits, config.store.max_connections, config.upstreams().len());
-    let (store, preparation) = store::open_unprepared(&(&*config).into())
-        .await
-        .map_err(|error| StartError::Store(config.store.url.clone(), error))?;
+    let shares = file_descriptors::divide(&start.limits, start.store.max_connections, config.upstreams().len());
+    let (store, preparation) =
+        store::open_unprepared(&settings).await.map_err(|error| StartError::Store(start.store.url.clone(), error))?;
     // After the store: the token's file may be in the store's folder.
-    let admin_tokens = AdminTokens::load(&config.admin).map_err(StartError::AdminToken)?;
+    let admin_tokens = AdminTokens::load(&start.admin, &config.admin).map_err(StartError::AdminToken)?;
     let slots = UpstreamSlots::new(shares.each_upstream);
-    let Assembly { instance, spans } = assembly::assemble(&config, store, slots)?;
+    let Assembly { instance, spans } = assembly::assemble(&start, &config, store, slots)?;
     let (sender, live) = watch::channel(Arc::clone(&config));
     let (stopped, mut stops) = (CancellationToken::new(), ShutdownSignals::default());
     // A hand-over cancels the child alone and leaves the instance ready: connections wait for the successor.
@@ -184,6 +186,7 @@ pub async fn run(
         live: live.clone(),
         stops: stops.clone(),
         background: background.clone(),
+        is_written: AtomicBool::new(false),
     };
     let is_joined = joining.join_or_bypass().await?;
 
@@ -205,14 +208,14 @@ pub async fn run(
     background.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
     background.spawn(reload::reload_on_changes(source, hangups, sender, Arc::clone(&instance), stops.tasks.clone()));
     let traces = TaskTracker::new();
-    if let (Some(collector), Some(spans)) = (config.telemetry.otlp.clone(), spans) {
-        let (trust, service) = (config.trust.clone(), Arc::clone(&config.service));
+    if let (Some(collector), Some(spans)) = (start.telemetry.otlp.clone(), spans) {
+        let (trust, service) = (config.trust.clone(), Arc::clone(&start.service));
         let exporter = SpanExporter { collector, trust, service, instance: instance.instance_lease.id().to_string() };
         traces.spawn(export::run(exporter, spans, stops.last.clone()));
     }
     let connections = ConnectionLimits::new(
         shares.clients,
-        config.limits.connections_per_peer,
+        start.limits.connections_per_peer,
         instance.observability.metrics.connections.clone(),
     );
     let mut workers =
@@ -225,7 +228,7 @@ pub async fn run(
         admin = %admin_listener.0,
         config = source_shown,
         upstream = %config.pass.upstream,
-        store = config.store.url.show_whole(),
+        store = start.store.url.show_whole(),
         instance = %instance.instance_lease.id(),
         routes = config.routes.len(),
         consumers = config.consumers.len(),
@@ -276,7 +279,7 @@ pub async fn run(
     stops.last.cancel();
     traces.close();
     background.close();
-    let _ = tokio::time::timeout(config.store.timeout, background.wait()).await;
+    let _ = tokio::time::timeout(start.store.timeout, background.wait()).await;
     if instance.joined.is_cancelled()
         && let Err(error) = instance.store.release_lease(instance.instance_lease.id()).await
     {
@@ -316,7 +319,7 @@ fn start_workers(
                     Ok(listener) => listener,
                     Err(error) => return tracing::error!(%error, "a worker cannot accept connections"),
                 };
-                let gate = Arc::new(Gate::new(instance));
+                let gate = Arc::new(Gate::new(instance, Arc::clone(&live.borrow())));
                 tokio::spawn(assembly::reload_gate(live, Arc::clone(&gate)));
                 downstream::serve(listener, inbox, gate, connections, FramingTimeouts::default(), drain_signals).await;
             })
@@ -331,7 +334,7 @@ fn start_consumers(
     closing: CancellationToken,
 ) -> std::io::Result<thread::JoinHandle<()>> {
     start_worker("consumers".into(), instance, async move |instance| {
-        let gate = Arc::new(Gate::new(Arc::clone(&instance)));
+        let gate = Arc::new(Gate::new(Arc::clone(&instance), Arc::clone(&live.borrow())));
         let consuming = async {
             // Messages wait for the store.
             if closing.clone().run_until_cancelled(instance.joined.cancelled()).await.is_some() {
@@ -365,9 +368,9 @@ fn start_worker(
 async fn reload_encryption(mut live: watch::Receiver<Arc<Config>>, instance: Arc<Instance>, stop: CancellationToken) {
     while let Some(Ok(())) = stop.run_until_cancelled(live.changed()).await {
         let config = Arc::clone(&live.borrow_and_update());
-        instance.store.reload_encryption(Encryption::from(&*config));
+        instance.store.reload_encryption(Encryption::new(&instance.config.store, &config.secrets));
         if let Some(shared_cache) = instance.shared_cache.get() {
-            shared_cache.reload(config.secrets.clone(), config.cache.redis.as_ref(), &config.trust);
+            shared_cache.reload(config.secrets.clone(), config.redis.as_ref(), &config.trust);
         }
     }
 }

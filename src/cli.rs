@@ -10,7 +10,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 use crate::app::StartError;
-use oncegate_config::{self as config, Config, Overrides, ProcessEnvironment, StoreLocation};
+use oncegate_config::{self as config, LoadedConfig, Overrides, ProcessEnvironment, StoreLocation};
 use oncegate_store::OpenError;
 use oncegate_telemetry::logs::format_chain;
 
@@ -242,12 +242,12 @@ fn failed(error: impl Into<Box<dyn Error>>) -> CommandError {
     CommandError::Other(error.into())
 }
 
-fn load(file: &ConfigFile, overrides: &Overrides) -> Result<Config, CommandError> {
+fn load(file: &ConfigFile, overrides: &Overrides) -> Result<LoadedConfig, CommandError> {
     config::load(file.path().as_deref(), overrides, &ProcessEnvironment).map_err(CommandError::Config)
 }
 
 /// Loads the configuration for commands that send nothing to the service: without a file, they need no upstream.
-fn load_without_service(file: &ConfigFile) -> Result<Config, CommandError> {
+fn load_without_service(file: &ConfigFile) -> Result<LoadedConfig, CommandError> {
     let unknown = file.path().is_none() && std::env::var_os("ONCEGATE_UPSTREAM").is_none();
     let upstream = unknown.then(|| "http://localhost".to_owned());
     load(file, &Overrides { upstream, ..Overrides::default() })

@@ -20,7 +20,7 @@ use metrics::CacheTier;
 use observability::Observability;
 use oncegate_cache::shared::SharedCache;
 use oncegate_cache::{Cache, CacheEpoch};
-use oncegate_config::{Config, Route, StoreConfig};
+use oncegate_config::{Route, StartConfig, StoreConfig};
 use oncegate_domain::ids::{RecordId, Token};
 use oncegate_domain::record::Record;
 use oncegate_http::body::body_budget::BodyBudget;
@@ -57,8 +57,8 @@ pub mod wait_groups;
 
 /// The state of this process: one value, shared by the gates of all workers, the tasks and the admin listener.
 pub struct Instance {
-    /// The configuration at start, for the settings that need a restart. Each gate has the reloaded one.
-    pub config: Arc<Config>,
+    /// The settings that need a restart. Each gate has those that a reload replaces.
+    pub config: Arc<StartConfig>,
     /// The recent latency of each route's attempts.
     pub latencies: RouteLatencies,
     /// The store. Its reservations decide which attempt may run.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::instance::store_clock::StoreClock;
-use oncegate_config::{Config, OidcConfig, Route};
+use oncegate_config::{Config, OidcConfig, Route, StartConfig};
 use oncegate_store::Store;
 use oncegate_store::admin::KeyEntry;
 use params::{JsonFields, QueryParams};
@@ -67,6 +67,7 @@ pub struct AdminRequest<'a> {
 /// the request.
 pub struct KeyAdmin<'a> {
     store: &'a Store,
+    start: &'a StartConfig,
     config: Arc<Config>,
     /// `None` where no instance has watched the store's clock: then the operator vouches for it that an attempt is over, and no
     /// TTL counts as ended.
@@ -76,8 +77,13 @@ pub struct KeyAdmin<'a> {
 }
 
 impl<'a> KeyAdmin<'a> {
-    pub fn new(store: &'a Store, config: Arc<Config>, store_clock: Option<&'a StoreClock>) -> Self {
-        Self { store, config, store_clock, as_of: store_clock.map(StoreClock::now) }
+    pub fn new(
+        store: &'a Store,
+        start: &'a StartConfig,
+        config: Arc<Config>,
+        store_clock: Option<&'a StoreClock>,
+    ) -> Self {
+        Self { store, start, config, store_clock, as_of: store_clock.map(StoreClock::now) }
     }
 
     /// Reads a request, carries it out, and returns the response's JSON.
@@ -126,7 +132,7 @@ impl<'a> KeyAdmin<'a> {
     }
 
     fn service(&self) -> Arc<str> {
-        Arc::clone(&self.config.service)
+        Arc::clone(&self.start.service)
     }
 }
 

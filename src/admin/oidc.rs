@@ -15,10 +15,10 @@ use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Method, Request, StatusCode};
-use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::auth::Role;
@@ -39,6 +39,9 @@ pub const CALLBACK: &str = "/sign-in/oidc/callback";
 /// The time for which a description counts. Anybody who reaches the page can begin a sign-in: the issuer is not asked for each.
 const DESCRIPTION_AGE_MAX: Duration = Duration::from_secs(300);
 
+/// The time for which the failure to read one counts.
+const FAILURE_AGE_MAX: Duration = Duration::from_secs(10);
+
 /// The largest description or answer with a token. Descriptions have some kilobytes, and a token with many groups has 100.
 const DOCUMENT_BYTES_MAX: usize = 1 << 20;
 
@@ -56,14 +59,23 @@ const SCOPES: [&str; 3] = ["openid", "profile", "email"];
 
 /// The way to the issuer of one listener.
 pub struct OidcClient {
-    slots: UpstreamSlots,
-    description: Mutex<Option<CachedDescription>>,
+    slots: Arc<UpstreamSlots>,
+    /// Locked while the issuer is asked: all who come meanwhile wait for the same answer.
+    description: Arc<Mutex<Option<CachedDescription>>>,
 }
 
 struct CachedDescription {
     of: Arc<OidcConfig>,
-    issuer: Arc<Issuer>,
+    /// The issuer, or the problem.
+    issuer: Result<Arc<Issuer>, String>,
     read_at: Instant,
+}
+
+impl CachedDescription {
+    fn is_current(&self, config: &Arc<OidcConfig>) -> bool {
+        let age_max = if self.issuer.is_ok() { DESCRIPTION_AGE_MAX } else { FAILURE_AGE_MAX };
+        self.of == *config && self.read_at.elapsed() < age_max
+    }
 }
 
 /// An issuer, as it describes itself.
@@ -165,29 +177,27 @@ pub enum SignInFault {
 
 impl OidcClient {
     pub fn new() -> Self {
-        Self { slots: UpstreamSlots::new(CONNECTIONS), description: Mutex::default() }
+        Self { slots: Arc::new(UpstreamSlots::new(CONNECTIONS)), description: Arc::default() }
     }
 
-    /// The issuer as it describes itself now, or has within the last five minutes.
+    /// The issuer as it describes itself now, or has within the last five minutes. Where it gives no usable description, it is asked
+    /// again after ten seconds.
     ///
     /// # Errors
     /// [`SignInFault::Issuer`].
     pub async fn issuer(&self, config: &Arc<OidcConfig>, trust: &Trust) -> Result<Arc<Issuer>, SignInFault> {
-        if let Some(known) = &*self.description.lock()
-            && known.of == *config
-            && known.read_at.elapsed() < DESCRIPTION_AGE_MAX
-        {
-            return Ok(Arc::clone(&known.issuer));
+        let mut description = Arc::clone(&self.description).lock_owned().await;
+        if let Some(known) = description.as_ref().filter(|known| known.is_current(config)) {
+            return known.issuer.clone().map_err(SignInFault::Issuer);
         }
-        let description = format!("{}/.well-known/openid-configuration", config.issuer.trim_end_matches('/'));
-        let place = IssuerEndpoint::parse(&description).map_err(SignInFault::Issuer)?;
-        let found = self.read(&place, Request::new(Body::empty()), trust).await.and_then(parse_json);
-        let issuer = found.and_then(|found| Issuer::new(found, config));
-        let issuer =
-            issuer.map_err(|problem| SignInFault::Issuer(format!("its description at {description}: {problem}")))?;
-        let (of, issuer, read_at) = (Arc::clone(config), Arc::new(issuer), Instant::now());
-        *self.description.lock() = Some(CachedDescription { of, issuer: Arc::clone(&issuer), read_at });
-        Ok(issuer)
+        let (of, slots, trust) = (Arc::clone(config), Arc::clone(&self.slots), trust.clone());
+        // In a task of its own: a client that does not wait must not make the next one ask again.
+        let reading = tokio::spawn(async move {
+            let issuer = read_description(&of, &slots, &trust).await.map(Arc::new);
+            *description = Some(CachedDescription { of, issuer: issuer.clone(), read_at: Instant::now() });
+            issuer
+        });
+        reading.await.unwrap_or_else(|error| Err(error.to_string())).map_err(SignInFault::Issuer)
     }
 
     /// Exchanges a code for an ID token, and verifies it with the issuer's keys as they are now.
@@ -208,9 +218,9 @@ impl OidcClient {
             move |problem| SignInFault::Issuer(format!("{what}: {problem}"))
         };
         let request = issuer.token_request(config, code, texts.verifier);
-        let answer = self.read(&issuer.token, request, trust).await.and_then(parse_json::<TokenAnswer>);
+        let answer = read(&issuer.token, request, trust, &self.slots).await.and_then(parse_json::<TokenAnswer>);
         let token = answer.map_err(unusable("its answer to the code"))?.id_token;
-        let keys = self.read(&issuer.keys, Request::new(Body::empty()), trust).await;
+        let keys = read(&issuer.keys, Request::new(Body::empty()), trust, &self.slots).await;
         let keys = keys.and_then(|(status, text)| match status {
             StatusCode::OK => KeySet::parse(&text, &PUBLIC_KEY_ALGORITHMS),
             status => Err(format!("the answer has status {}", status.as_u16())),
@@ -226,16 +236,25 @@ impl OidcClient {
         let own = IdTokenRules { client_id: &config.client_id, nonce: texts.nonce, begun_ago };
         IdToken::verify(&token, &keys, &rules, own).map_err(SignInFault::IdToken)
     }
+}
 
-    async fn read(
-        &self,
-        place: &IssuerEndpoint,
-        request: Request<Body>,
-        trust: &Trust,
-    ) -> Result<(StatusCode, bytes::Bytes), String> {
-        let bytes_max = KEY_SET_BYTES_MAX.max(DOCUMENT_BYTES_MAX);
-        read_document(&place.service, place.target.clone(), request, bytes_max, trust, &self.slots).await
-    }
+/// Reads the issuer's description of itself.
+async fn read_description(config: &OidcConfig, slots: &UpstreamSlots, trust: &Trust) -> Result<Issuer, String> {
+    let description = format!("{}/.well-known/openid-configuration", config.issuer.trim_end_matches('/'));
+    let place = IssuerEndpoint::parse(&description)?;
+    let found = read(&place, Request::new(Body::empty()), trust, slots).await.and_then(parse_json);
+    let issuer = found.and_then(|found| Issuer::new(found, config));
+    issuer.map_err(|problem| format!("its description at {description}: {problem}"))
+}
+
+async fn read(
+    place: &IssuerEndpoint,
+    request: Request<Body>,
+    trust: &Trust,
+    slots: &UpstreamSlots,
+) -> Result<(StatusCode, bytes::Bytes), String> {
+    let bytes_max = KEY_SET_BYTES_MAX.max(DOCUMENT_BYTES_MAX);
+    read_document(&place.service, place.target.clone(), request, bytes_max, trust, slots).await
 }
 
 impl Issuer {

@@ -111,7 +111,7 @@ impl AdminListener {
         handle: ReservationHandle,
         config: &'a Config,
     ) -> Result<CurrentReservation<'a>, ApiProblem> {
-        let params = FindReservationParams { service: Arc::clone(&config.service), handle };
+        let params = FindReservationParams { service: Arc::clone(&self.instance.config.service), handle };
         let key = self.instance.store.find_reservation(params).await?.ok_or_else(over)?;
         Ok(CurrentReservation { handle, key, config })
     }
@@ -178,7 +178,8 @@ impl AdminListener {
             ReportKind::Reached(point) => json!({ "recovery_point": point.as_str() }),
         };
         let id = current.handle.id;
-        let report = ServiceReport { service: Arc::clone(&current.config.service), handle: current.handle, kind: what };
+        let report =
+            ServiceReport { service: Arc::clone(&self.instance.config.service), handle: current.handle, kind: what };
         match self.instance.store.record_report(report).await? {
             ReportResult::Taken => {
                 tracing::debug!(record = %id, "the service has reported about an attempt");

@@ -8,7 +8,7 @@ use std::path::Path;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
-use oncegate_config::{AdminConfig, AdminToken};
+use oncegate_config::{AdminConfig, AdminListenerConfig, AdminToken, show_whole_path};
 
 /// The tokens that the listener accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,37 +34,34 @@ impl AdminTokens {
     ///
     /// # Errors
     /// The file cannot be used.
-    pub fn load(config: &AdminConfig) -> Result<Self, TokenFileError> {
+    pub fn load(listener: &AdminListenerConfig, config: &AdminConfig) -> Result<Self, TokenFileError> {
         let reader = config.read_token.clone();
-        if config.open || config.token.is_some() {
+        if listener.open || config.token.is_some() {
             return Ok(Self { operator: config.token.clone(), reader, is_configured: config.token.is_some() });
         }
-        let Some(file) = &config.token_file else {
+        let Some(file) = &listener.token_file else {
             let what = "there is no place for the admin token's file".to_owned();
             return Err(TokenFileError { what, source: io::ErrorKind::NotFound.into() });
         };
         let token = read_or_create(file).map_err(|source| TokenFileError {
-            what: format!("the admin token in {} cannot be read or created", file.display()),
+            what: format!("the admin token in {} cannot be read or created", show_whole_path(file)),
             source,
         })?;
         if fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o004 != 0) {
-            tracing::warn!(file = %file.display(), "everybody on this machine can read the admin token: `chmod 600` its file");
+            tracing::warn!(
+                file = show_whole_path(file),
+                "everybody on this machine can read the admin token: `chmod 600` its file"
+            );
         }
-        // Operators read it from elsewhere.
-        let shown = std::path::absolute(file).unwrap_or_else(|_| file.clone());
-        tracing::info!(file = %shown.display(), "the admin listener's token is in this file");
+        tracing::info!(file = show_whole_path(file), "the admin listener's token is in this file");
         Ok(Self { operator: Some(token), reader, is_configured: false })
     }
 
-    /// The tokens after a reload with this configuration. A listener without a configured token gets one only by a restart, and
-    /// does not lose it otherwise.
+    /// The tokens after a reload with this configuration. A listener without a configured token for operators gets one only by a
+    /// restart, and does not lose it otherwise.
     pub fn after_reload(&self, config: &AdminConfig) -> Self {
-        match &config.token {
-            Some(token) if self.is_configured => {
-                Self { operator: Some(token.clone()), reader: config.read_token.clone(), is_configured: true }
-            }
-            _ => self.clone(),
-        }
+        let operator = config.token.as_ref().filter(|_| self.is_configured).or(self.operator.as_ref()).cloned();
+        Self { operator, reader: config.read_token.clone(), is_configured: self.is_configured }
     }
 }
 

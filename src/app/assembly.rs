@@ -35,7 +35,7 @@ use crate::tasks::reconciler::Reconciler;
 use crate::tasks::sweeper::Sweeper;
 use oncegate_cache::Cache;
 use oncegate_cache::shared::{SharedCache, SharedCacheTask};
-use oncegate_config::Config;
+use oncegate_config::{Config, StartConfig};
 use oncegate_domain::ids::InstanceId;
 use oncegate_http::body::body_budget::BodyBudget;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
@@ -56,7 +56,8 @@ pub struct Assembly {
 /// # Errors
 /// [`StartError::Machine`].
 pub fn assemble(
-    config: &Arc<Config>,
+    config: &Arc<StartConfig>,
+    live: &Config,
     store: Arc<Store>,
     upstream_slots: UpstreamSlots,
 ) -> Result<Assembly, StartError> {
@@ -77,7 +78,7 @@ pub fn assemble(
         salt: InstanceSalt::provisional(provisional),
         joined: CancellationToken::new(),
         instance_lease,
-        store_clock: Arc::new(StoreClock::new(instance::clock_limits(&config.store, &config.routes), &reading)),
+        store_clock: Arc::new(StoreClock::new(instance::clock_limits(&config.store, &live.routes), &reading)),
         delivery_due: Notify::new(),
         unsent_deliveries: Default::default(),
         in_flight: Arc::default(),
@@ -114,9 +115,9 @@ pub fn assemble(
 /// [`StartError::Salt`], [`StartError::Events`] and [`StartError::Lease`].
 pub async fn join(instance: &Instance, live: &Config) -> Result<Option<SharedCacheTask>, StartError> {
     let Instance { config, store, instance_lease, store_clock, observability, .. } = instance;
-    let salt = salts::open(store, &config.service, &config.secrets, None).await.map_err(StartError::Salt)?;
+    let salt = salts::open(store, &config.service, &live.secrets, None).await.map_err(StartError::Salt)?;
     // Before the first attempt: its settlement must have its events.
-    event_routes::store_routes(store, &[live]).await.map_err(StartError::Events)?;
+    event_routes::store_routes(store, &config.service, &[live]).await.map_err(StartError::Events)?;
     let begun = BootInstant::now();
     let (service, expiry) = (Arc::clone(&config.service), config.store.lease.expiry);
     let renewal =
@@ -125,10 +126,10 @@ pub async fn join(instance: &Instance, live: &Config) -> Result<Option<SharedCac
     instance.cache.observe_purge_count(renewed.purges);
     store_clock.restart(&ClockReading { started: begun, ended: BootInstant::now(), store_time: renewed.now });
     store_clock.note_stored_hold(renewed.ttls_held_until);
-    let shared_cache_task = config.cache.redis.clone().map(|server| {
+    let shared_cache_task = live.redis.clone().filter(|_| config.cache.is_shared).map(|server| {
         let metrics = observability.metrics.shared_cache.clone();
-        let secrets = config.secrets.clone();
-        let (cache, task) = SharedCache::new(server, &config.service, &salt, secrets, &config.trust, metrics);
+        let secrets = live.secrets.clone();
+        let (cache, task) = SharedCache::new(server, &config.service, &salt, secrets, &live.trust, metrics);
         instance.shared_cache.get_or_init(|| cache);
         task
     });
@@ -168,7 +169,7 @@ pub fn start_tasks(
         }
         tasks::run(gone_routes, reap_every, stop_gone).await;
     });
-    let gate = Arc::new(Gate::new(Arc::clone(instance)));
+    let gate = Arc::new(Gate::new(Arc::clone(instance), Arc::clone(&live.borrow())));
     background.spawn(reload_gate(live.clone(), Arc::clone(&gate)));
     // Tracked with the attempts: a drain waits for the deliveries that it has begun.
     let deliverer = Deliverer::new(Arc::clone(instance), gate, live.clone());

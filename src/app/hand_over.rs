@@ -5,15 +5,17 @@
 //! connections in its queue, unless the machine's administrator has set net.ipv4.tcp_migrate_req. An embedded store is open in one
 //! process alone. And the process id would change, which ends a container and confuses supervisors.
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::future::pending;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
+use std::os::unix::ffi::OsStringExt;
 use std::process::{self, Stdio};
 use std::time::Duration;
 
+use nix::sys::signal::{SigSet, Signal as SignalNumber};
+use nix::unistd::execvpe;
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use tokio::process::Command;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -31,6 +33,24 @@ pub(super) const FIRST_REQUEST_WITHIN: Duration = Duration::from_millis(500);
 const CHECK_MAX: Duration = Duration::from_secs(10);
 /// The numbers 0 to 2 are the standard streams.
 const FIRST_NUMBER: i32 = 3;
+
+/// SIGHUP and SIGUSR2: without a handler for them, they would end the process.
+fn reload_and_hand_over() -> SigSet {
+    SigSet::from_iter([SignalNumber::SIGHUP, SignalNumber::SIGUSR2])
+}
+
+/// Has SIGHUP and SIGUSR2 wait, on this thread and those that it starts. A program keeps that over its `exec`.
+///
+/// # Errors
+/// The operating system's.
+pub fn hold_signals() -> io::Result<()> {
+    Ok(reload_and_hand_over().thread_block()?)
+}
+
+/// Lets them come, also those that have waited. To be called once there are handlers for them.
+pub(super) fn release_signals() -> io::Result<()> {
+    Ok(reload_and_hand_over().thread_unblock()?)
+}
 
 /// The requests for a hand-over.
 pub(super) struct HandOverRequests(Signal);
@@ -72,6 +92,27 @@ fn command_line() -> (OsString, Vec<OsString>) {
     (arguments.next().unwrap_or_else(|| "oncegate".into()), arguments.collect())
 }
 
+/// Executes the same command line with these variables. The standard library's `exec` would let the signals come that are held, and
+/// they would end the successor before it has handlers.
+fn become_successor(own: &[(&str, String)]) -> io::Result<io::Error> {
+    let text = |text: OsString| CString::new(text.into_vec()).map_err(io::Error::other);
+    let (program, arguments) = command_line();
+    let program = text(program)?;
+    let arguments = arguments.into_iter().map(text).collect::<io::Result<Vec<_>>>()?;
+    let arguments = [vec![program.clone()], arguments].concat();
+    let inherited = std::env::vars_os().filter(|(name, _)| own.iter().all(|(other, _)| name != other));
+    let own = own.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+    let variable = |(mut name, value): (OsString, OsString)| {
+        name.push("=");
+        name.push(value);
+        text(name)
+    };
+    let environment = inherited.chain(own).map(variable).collect::<io::Result<Vec<_>>>()?;
+    hold_signals()?;
+    let Err(error) = execvpe(&program, &arguments, &environment);
+    Ok(error.into())
+}
+
 /// The listening sockets, for the successor.
 #[derive(Debug)]
 pub struct ListeningSockets([TcpListener; 2]);
@@ -87,15 +128,14 @@ impl ListeningSockets {
             Ok(sockets) => sockets,
             Err(error) => return error,
         };
-        let (program, arguments) = command_line();
-        process::Command::new(program)
-            .args(arguments)
-            .env("LISTEN_PID", process::id().to_string())
-            .env("LISTEN_FDS", sockets.len().to_string())
-            .env("LISTEN_FDNAMES", format!("{}:{}", CLIENTS.socket, OPERATORS.socket))
+        let own = [
+            ("LISTEN_PID", process::id().to_string()),
+            ("LISTEN_FDS", sockets.len().to_string()),
+            ("LISTEN_FDNAMES", format!("{}:{}", CLIENTS.socket, OPERATORS.socket)),
             // Beyond sd_listen_fds(3), where 3 is the first: that number is in use by now.
-            .env("LISTEN_FDS_FIRST_FD", sockets[0].as_raw_fd().to_string())
-            .exec()
+            ("LISTEN_FDS_FIRST_FD", sockets[0].as_raw_fd().to_string()),
+        ];
+        become_successor(&own).unwrap_or_else(|error| error)
     }
 
     /// Duplicates the sockets to numbers that follow each other, for a successor to find.

@@ -1,13 +1,14 @@
 //! Joins the instance to its store: at start, or later where a route forwards requests while the store is away.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
-use super::{ShutdownSignals, StartError, assembly, retention, route_identities};
+use super::{ShutdownSignals, StartError, assembly, retention};
 use crate::events;
 use crate::instance::Instance;
 use oncegate_config::Config;
@@ -25,6 +26,8 @@ pub(super) struct Joining {
     pub live: watch::Receiver<Arc<Config>>,
     pub stops: ShutdownSignals,
     pub background: TaskTracker,
+    /// Whether the store has taken how the routes find their keys and what they keep.
+    pub is_written: AtomicBool,
 }
 
 impl Joining {
@@ -34,7 +37,7 @@ impl Joining {
     /// [`StartError`]: any other, or that the store is away and every route needs it.
     pub async fn join_or_bypass(&self) -> Result<bool, StartError> {
         let Err(error) = self.join().await else { return Ok(true) };
-        if !error.is_outage() || !self.instance.config.routes.iter().any(|route| route.bypasses()) {
+        if !error.is_outage() || !self.live.borrow().routes.iter().any(|route| route.bypasses()) {
             return Err(error);
         }
         tracing::warn!(
@@ -64,29 +67,23 @@ impl Joining {
         let Self { instance, live, stops, background, .. } = self;
         assembly::start_tasks(instance, live, &stops.tasks, &stops.last, background);
         background.spawn(events::serve(Arc::clone(instance), live.clone(), stops.tasks.clone()));
-        background.spawn(retention::publish_changes(Arc::clone(instance), live.clone(), stops.tasks.clone()));
+        let is_written = self.is_written.load(Ordering::Relaxed);
+        let changes = retention::publish_changes(Arc::clone(instance), live.clone(), is_written, stops.tasks.clone());
+        background.spawn(changes);
         std::future::pending().await
     }
 
     async fn join(&self) -> Result<(), StartError> {
         let instance = &self.instance;
-        let (store, settings) = (&*instance.store, &instance.config.store);
-        self.preparation.run().await.map_err(|error| StartError::Store(settings.url.clone(), error))?;
+        let (store, start) = (&*instance.store, &*instance.config);
+        self.preparation.run().await.map_err(|error| StartError::Store(start.store.url.clone(), error))?;
         let config = Arc::clone(&self.live.borrow());
         let shared_cache_task = assembly::join(instance, &config).await?;
-        if let Some(shared_cache) = instance.shared_cache.get() {
-            // A reload may have come before.
-            shared_cache.reload(config.secrets.clone(), config.cache.redis.as_ref(), &config.trust);
-        }
         if let Some(task) = shared_cache_task {
             self.background.spawn(task.run(self.stops.last.clone()));
         }
-        if let Err(error) = route_identities::warn_of_changes(store, &config).await {
-            tracing::warn!(%error, "the identities of the routes could not be compared with those of the last start");
-        }
-        if let Err(error) = retention::publish(store, &config).await {
-            tracing::warn!(%error, "the routes' retention could not be written for services that complete their keys in SQL");
-        }
+        let written = retention::write_at_start(store, start, &config).await.inspect_err(retention::warn_of_retry);
+        self.is_written.store(written.is_ok(), Ordering::Relaxed);
         Ok(())
     }
 }

@@ -13,9 +13,7 @@ use super::keyed_route::{KeyedRoute, keyed_routes};
 use crate::instance::Instance;
 use crate::instance::event_routes;
 use crate::instance::metrics::Metrics;
-use oncegate_config::{
-    self as config, AdminConfig, Config, ConfigProblems, Consumer, SourceFiles, StoreConfig, StoreLocation,
-};
+use oncegate_config::{self as config, Config, ConfigProblems, Consumer, LoadedConfig, SourceFiles, StoreLocation};
 use oncegate_domain::fingerprint::Secrets;
 use oncegate_store::StoreError;
 use oncegate_store::salts::{self, OpenSaltError};
@@ -31,14 +29,14 @@ pub struct ConfigSource {
     /// The file's text before the configuration was loaded for the first time: every later change is noticed.
     last_text: Option<Vec<u8>>,
     /// Reads and checks it again, with the same flags.
-    load: Box<dyn Fn() -> Result<Config, ConfigProblems> + Send + Sync>,
+    load: Box<dyn Fn() -> Result<LoadedConfig, ConfigProblems> + Send + Sync>,
 }
 
 impl ConfigSource {
     /// Reads the file's text; to be called before the configuration is loaded.
     pub fn new(
         file: Option<PathBuf>,
-        load: impl Fn() -> Result<Config, ConfigProblems> + Send + Sync + 'static,
+        load: impl Fn() -> Result<LoadedConfig, ConfigProblems> + Send + Sync + 'static,
     ) -> Self {
         let last_text = read_file(file.as_ref());
         Self { file, last_text, load: Box::new(load) }
@@ -118,13 +116,14 @@ async fn apply_reload(
     sender: &watch::Sender<Arc<Config>>,
     instance: &Instance,
 ) -> Result<(), Vec<String>> {
-    let new = (source.load)().map_err(|problems| {
+    let loaded = (source.load)().map_err(|problems| {
         for problem in problems.iter() {
             tracing::error!(%problem, "the configuration has a problem; the running one stays");
         }
         problems.iter().map(ToString::to_string).collect::<Vec<_>>()
     })?;
-    let running = Arc::clone(&sender.borrow());
+    let restart_changes = instance.config.list_restart_changes(&loaded.start);
+    let (running, new) = (Arc::clone(&sender.borrow()), loaded.into_reload(&instance.config));
     let KeyChanges { lookups, unguarded } = compare_routes(&keyed_routes(&running), &keyed_routes(&new));
     for change in &lookups {
         tracing::error!(
@@ -164,7 +163,8 @@ async fn apply_reload(
     // Before a request meets the new routes: its settlement must have its events. The running ones go on until then.
     if instance.joined.is_cancelled()
         && (!running.events.is_empty() || !new.events.is_empty())
-        && let Err(error) = event_routes::store_routes(&instance.store, &[&running, &new]).await
+        && let Err(error) =
+            event_routes::store_routes(&instance.store, &instance.config.service, &[&running, &new]).await
     {
         let problem = format!("the store has not taken which routes have events: {error}");
         tracing::error!(%error, "the store has not taken which routes have events; the running configuration stays");
@@ -177,13 +177,17 @@ async fn apply_reload(
             "these requests are not guarded any more: retries of earlier ones are executed again"
         );
     }
-    for what in list_restart_changes(&running, &new) {
+    for what in restart_changes {
         tracing::warn!("{what} has changed, which takes effect with a restart");
     }
     for warning in &new.warnings {
         tracing::warn!("{warning}");
     }
-    tracing::info!(routes = new.routes.len(), "the configuration was reloaded");
+    let changes = running.list_changes(&new);
+    match changes.is_empty() {
+        true => tracing::info!("the configuration was reloaded, and nothing in it has changed"),
+        false => tracing::info!(changed = changes.join(", "), "the configuration was reloaded"),
+    }
     sender.send_replace(Arc::new(new));
     Ok(())
 }
@@ -194,7 +198,7 @@ async fn apply_reload(
 /// The new URL leads to another store, or cannot be used. Where only a file that it names has changed, that is logged alone: the
 /// database may get the new password later than the file, and each new connection reads the file again.
 async fn relocate_store(running: &Config, new: &Config, instance: &Instance) -> Result<(), Vec<String>> {
-    let (before, location) = (&running.store.url, &new.store.url);
+    let (before, location) = (&running.store_url, &new.store_url);
     let (StoreLocation::Postgres(before), StoreLocation::Postgres(url)) = (before, location) else { return Ok(()) };
     if before == url {
         return Ok(());
@@ -252,46 +256,6 @@ fn find_consumer_change(running: &Config, new: &Config) -> Option<(String, &'sta
     })
 }
 
-/// The changed settings that are fixed when the process starts.
-fn list_restart_changes(running: &Config, new: &Config) -> Vec<&'static str> {
-    let changes = [
-        ("listen", running.listen != new.listen),
-        ("service", running.service != new.service),
-        ("drain_delay", running.drain_delay != new.drain_delay),
-        ("drain_timeout", running.drain_timeout != new.drain_timeout),
-        ("limits", running.limits != new.limits),
-        ("admin", admin_needs_restart(&running.admin, &new.admin)),
-        ("store", store_needs_restart(&running.store, &new.store)),
-        (
-            "cache",
-            (running.cache.memory, running.cache.redis.is_some()) != (new.cache.memory, new.cache.redis.is_some()),
-        ),
-        ("telemetry", running.telemetry != new.telemetry),
-        // The first ones need triggers in the store.
-        ("events", running.events.is_empty() && !new.events.is_empty()),
-    ];
-    changes.into_iter().filter(|(_, is_changed)| *is_changed).map(|(what, _)| what).collect()
-}
-
-/// Whether a restart is needed for the new settings of the admin listener. It takes other tokens, another issuer and other
-/// actions of two persons at once.
-fn admin_needs_restart(running: &AdminConfig, new: &AdminConfig) -> bool {
-    let mut expected = AdminConfig { oidc: new.oidc.clone(), four_eyes: new.four_eyes.clone(), ..running.clone() };
-    if running.token.is_some() && new.token.is_some() {
-        (expected.token, expected.read_token) = (new.token.clone(), new.read_token.clone());
-    }
-    expected != *new
-}
-
-/// Whether a restart is needed for the new settings of the store. A PostgreSQL store has taken its new URL already.
-fn store_needs_restart(running: &StoreConfig, new: &StoreConfig) -> bool {
-    let mut expected = running.clone();
-    if let (StoreLocation::Postgres(_), StoreLocation::Postgres(_)) = (&running.url, &new.url) {
-        expected.url = new.url.clone();
-    }
-    expected != *new
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -305,7 +269,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("oncegate.toml");
         std::fs::write(&path, file).unwrap();
-        config::load(Some(&path), &Overrides::default(), &ProcessEnvironment).unwrap()
+        config::load(Some(&path), &Overrides::default(), &ProcessEnvironment).unwrap().into_parts().1
     }
 
     #[test]

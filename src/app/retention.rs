@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::route_identities;
 use crate::instance::Instance;
 use crate::instance::event_routes;
-use oncegate_config::{Config, RouteMode};
+use oncegate_config::{Config, RouteMode, StartConfig};
 use oncegate_domain::service_report::RouteRetention;
 use oncegate_store::{Store, StoreError, StoreRouteRetentionParams};
 
@@ -21,10 +21,7 @@ use oncegate_store::{Store, StoreError, StoreRouteRetentionParams};
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Writes the retention of the routes that guard.
-///
-/// # Errors
-/// The store's.
-pub(super) async fn publish(store: &Store, config: &Config) -> Result<(), StoreError> {
+async fn publish(store: &Store, start: &StartConfig, config: &Config) -> Result<(), StoreError> {
     let guarding = config.routes.iter().filter(|route| route.mode == RouteMode::Enforce);
     let by_name = guarding.flat_map(|route| route.names().map(move |name| (name, route)));
     let retention = by_name.map(|(name, route)| RouteRetention {
@@ -33,34 +30,60 @@ pub(super) async fn publish(store: &Store, config: &Config) -> Result<(), StoreE
         remember: route.remember,
         body_max: route.max_response_body,
         drop_headers: route.replay.drop_headers.clone(),
-        encrypted: config.store.encrypt,
+        encrypted: start.store.encrypt,
     });
-    let (service, retention) = (Arc::clone(&config.service), retention.collect());
+    let (service, retention) = (Arc::clone(&start.service), retention.collect());
     store.store_route_retention(StoreRouteRetentionParams { service, retention }).await
 }
 
-/// The next start compares its routes with those of the last reload.
-async fn write_all(store: &Store, config: &Config) -> Result<(), StoreError> {
-    publish(store, config).await?;
-    event_routes::store_routes(store, &[config]).await?;
-    route_identities::remember(store, config).await.map(drop)
+/// Compares the routes with those of the last start, and writes how they are found and what they keep.
+///
+/// # Errors
+/// The store's.
+pub(super) async fn write_at_start(store: &Store, start: &StartConfig, config: &Config) -> Result<(), StoreError> {
+    route_identities::warn_of_changes(store, &start.service, config).await?;
+    publish(store, start, config).await
 }
 
-/// Writes the retention and the routes of each new configuration, until `stop`.
+/// The next start compares its routes with those of the last reload.
+async fn write_after_reload(store: &Store, start: &StartConfig, config: &Config) -> Result<(), StoreError> {
+    publish(store, start, config).await?;
+    event_routes::store_routes(store, &start.service, &[config]).await?;
+    route_identities::remember(store, &start.service, config).await.map(drop)
+}
+
+/// Writes the retention and the routes of each new configuration, until `stop`, and before those of the start, if that could not.
 pub(super) async fn publish_changes(
     instance: Arc<Instance>,
     mut live: watch::Receiver<Arc<Config>>,
+    is_start_written: bool,
     stop: CancellationToken,
 ) {
     let publish_each = async {
-        while live.changed().await.is_ok() {
-            let mut config = Arc::clone(&live.borrow_and_update());
-            while let Err(error) = write_all(&instance.store, &config).await {
-                tracing::warn!(%error, "the store has not taken what a reload has changed of the routes; the next try is in a second");
-                tokio::time::sleep(RETRY_PAUSE).await;
-                config = Arc::clone(&live.borrow_and_update());
-            }
+        let mut is_start = !is_start_written;
+        while is_start || live.changed().await.is_ok() {
+            write_until_taken(&instance, &mut live, is_start).await;
+            is_start = false;
         }
     };
     stop.run_until_cancelled(publish_each).await;
+}
+
+async fn write_until_taken(instance: &Instance, live: &mut watch::Receiver<Arc<Config>>, is_start: bool) {
+    let Instance { store, config: start, .. } = instance;
+    loop {
+        let config = Arc::clone(&live.borrow_and_update());
+        let written = match is_start {
+            true => write_at_start(store, start, &config).await,
+            false => write_after_reload(store, start, &config).await,
+        };
+        let Err(error) = written else { return };
+        warn_of_retry(&error);
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+}
+
+/// Logs that something of the routes is not written, and written again after the pause.
+pub(super) fn warn_of_retry(error: &StoreError) {
+    tracing::warn!(%error, "the store has not taken how the routes find their keys and what they keep; the next try is in a second");
 }

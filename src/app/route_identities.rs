@@ -15,8 +15,8 @@ use oncegate_store::{RememberRouteIdentitiesParams, RouteIdentity, Store, StoreE
 ///
 /// # Errors
 /// The store's.
-pub(super) async fn warn_of_changes(store: &Store, config: &Config) -> Result<(), StoreError> {
-    let before = remember(store, config).await?;
+pub(super) async fn warn_of_changes(store: &Store, service: &Arc<str>, config: &Config) -> Result<(), StoreError> {
+    let before = remember(store, service, config).await?;
     let before: Vec<_> =
         before.iter().filter_map(|before| KeyedRoute::from_stored(&before.route, &before.finds)).collect();
     let KeyChanges { lookups, unguarded } = compare_routes(&before, &keyed_routes(config));
@@ -45,10 +45,12 @@ pub(super) async fn warn_of_changes(store: &Store, config: &Config) -> Result<()
 ///
 /// # Errors
 /// The store's.
-pub(super) async fn remember(store: &Store, config: &Config) -> Result<Vec<RouteIdentity>, StoreError> {
+pub(super) async fn remember(
+    store: &Store,
+    service: &Arc<str>,
+    config: &Config,
+) -> Result<Vec<RouteIdentity>, StoreError> {
     let identity = |route: KeyedRoute| RouteIdentity { finds: route.to_stored(), route: route.name };
     let identities = keyed_routes(config).into_iter().map(identity).collect();
-    store
-        .remember_route_identities(RememberRouteIdentitiesParams { service: Arc::clone(&config.service), identities })
-        .await
+    store.remember_route_identities(RememberRouteIdentitiesParams { service: Arc::clone(service), identities }).await
 }

@@ -9,7 +9,7 @@ use http::Method;
 
 use super::openapi::{self, OpenApiOperation};
 use super::{CommandError, ConfigFile, block_on, failed, load, print};
-use oncegate_config::{self as config, Config, Overrides, Route, RouteMode, show_whole_path};
+use oncegate_config::{self as config, Config, LoadedConfig, Overrides, Route, RouteMode, show_whole_path};
 use oncegate_domain::path_template::PathTemplate;
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::route_table::RouteTable;
@@ -66,7 +66,7 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<(), CommandError> {
 }
 
 /// Describes the store as it is found.
-fn describe_store(config: &Config) -> Result<String, CommandError> {
+fn describe_store(config: &LoadedConfig) -> Result<String, CommandError> {
     let settings = StoreSettings::from(config);
     let (pending, distribution) = block_on(async {
         let found =

@@ -16,7 +16,7 @@ pub(super) struct MigrateArguments {
 
 pub(super) fn run(arguments: &MigrateArguments) -> Result<(), CommandError> {
     let config = load_without_service(&arguments.file)?;
-    let location = &config.store.url;
+    let location = &config.start.store.url;
     let store_error = |error| CommandError::Store(location.clone(), error);
     let output = block_on(async {
         if arguments.print {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{CommandError, ConfigFile, block_on, failed, load_without_service, print, require_file};
 use crate::tasks::reconciler::{ReconciledRoute, reconciled_routes};
-use oncegate_config::{self as config, Config, Route};
+use oncegate_config::{self as config, Config, LoadedConfig, Route};
 use oncegate_domain::key::shorten_middle;
 use oncegate_domain::probe::{ProbeAnswer, SettledKey};
 use oncegate_domain::quantity::quantity;
@@ -66,8 +66,12 @@ fn select_routes(config: &Config, only: Option<&str>) -> Result<Vec<Arc<Route>>,
     }))
 }
 
-async fn compare(config: &Config, routes: &[Arc<Route>], since: Duration) -> Result<ComparisonReport, CommandError> {
-    let location = &config.store.url;
+async fn compare(
+    config: &LoadedConfig,
+    routes: &[Arc<Route>],
+    since: Duration,
+) -> Result<ComparisonReport, CommandError> {
+    let location = &config.start.store.url;
     require_file(location)?;
     // A command that only reads must not migrate.
     let settings = StoreSettings { migrate: false, ..config.into() };
@@ -79,11 +83,11 @@ async fn compare(config: &Config, routes: &[Arc<Route>], since: Duration) -> Res
         }
         CommandError::Store(location.clone(), error)
     })?;
-    let routes = reconciled_routes(routes, &UpstreamSlots::new(config.limits.upstream_connections));
+    let routes = reconciled_routes(routes, &UpstreamSlots::new(config.start.limits.upstream_connections));
     let names: Vec<_> = routes.keys().map(Arc::clone).collect();
     let (mut report, mut after) = (ComparisonReport::default(), None);
     loop {
-        let (service, names) = (Arc::clone(&config.service), names.clone());
+        let (service, names) = (Arc::clone(&config.start.service), names.clone());
         let params = ListSettledKeysParams { service, routes: names, since, after, limit: PAGE };
         let page = store.list_settled_keys(params).await.map_err(failed)?;
         let keys = page.keys.into_iter().filter_map(|key| Some((routes.get(&*key.subject.route)?, key)));

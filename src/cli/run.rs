@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::{CommandError, ConfigFile, failed, load};
+use crate::app::hand_over;
 use crate::app::listeners::HandedSockets;
 use crate::app::reload::ConfigSource;
 use crate::app::{self, StartError};
@@ -23,12 +24,14 @@ pub(super) struct RunArguments {
 }
 
 pub(super) fn run(arguments: RunArguments) -> Result<(), CommandError> {
+    // First of all: until there are handlers for them, they would end the process.
+    hand_over::hold_signals().map_err(failed)?;
     let handed = HandedSockets::take().map_err(|error| CommandError::Failure(StartError::HandedSocket(error)))?;
     let RunArguments { file, overrides } = arguments;
     let (path, flags) = (file.path(), overrides.clone());
     let source = ConfigSource::new(path.clone(), move || config::load(path.as_deref(), &flags, &ProcessEnvironment));
     let config = load(&file, &overrides)?;
-    telemetry::logs::start(&config.telemetry).map_err(failed)?;
+    telemetry::logs::start(&config.start.telemetry).map_err(failed)?;
     // For the store's connections, the tasks and the operators' listener; requests have threads of their own. One thread is
     // enough for batched calls; with two, each batch woke the other thread to look for work.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

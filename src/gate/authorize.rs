@@ -50,7 +50,7 @@ pub(super) enum ReplayDenied {
 /// A question about one caller and one request.
 pub(super) struct ReplayQuestion {
     headers: HeaderMap,
-    /// SHA-256 of the route's name, the certificate's name, the host and the fields, each length-prefixed.
+    /// SHA-256 of the route's name, the service that is asked, the certificate's name, the host and the fields, each length-prefixed.
     digest: QuestionDigest,
 }
 
@@ -77,13 +77,17 @@ impl ReplayQuestion {
         let target = HeaderValue::from_str(target).expect("a target has no control characters");
         headers.insert(X_FORWARDED_METHOD, method);
         headers.insert(X_FORWARDED_URI, target);
+        // A permission does not outlive a reload with another service, nor one with another time.
+        let asked = route.replay.authorize.as_ref();
+        let asked =
+            asked.map(|asked| format!("{} {} {:?}", asked.upstream, asked.target, asked.cache)).unwrap_or_default();
         let mut digest = Sha256::new();
         let fields = headers.iter().flat_map(|(name, value)| [name.as_str().as_bytes(), value.as_bytes()]);
         // The service does not see it. The permission of one caller must not count for another all the same.
         let certificate = origin.certificate.as_deref().map_or(&[][..], CertificateName::as_bytes);
         let host = fields::forwarded_host(&head.headers, origin);
         let host_bytes = host.map_or(&[][..], HeaderValue::as_bytes);
-        for part in [route.name.as_bytes(), certificate, host_bytes].into_iter().chain(fields) {
+        for part in [route.name.as_bytes(), asked.as_bytes(), certificate, host_bytes].into_iter().chain(fields) {
             digest.update((part.len() as u64).to_be_bytes());
             digest.update(part);
         }

@@ -88,8 +88,8 @@ fn key_fields(config: &Config) -> Vec<HeaderName> {
 
 impl Gate {
     /// A gate with connection pools of its own. Create it on the runtime that will use it.
-    pub fn new(instance: Arc<Instance>) -> Self {
-        let live = LiveConfig::new(Arc::clone(&instance.config), &instance);
+    pub fn new(instance: Arc<Instance>, config: Arc<Config>) -> Self {
+        let live = LiveConfig::new(config, &instance);
         let draining = instance.draining.child_token();
         Self { instance, draining, live: RwLock::new(Arc::new(live)), fingerprinting: Fingerprinting::default() }
     }

@@ -6,24 +6,24 @@ use std::sync::Arc;
 use oncegate_config::{Config, Word};
 use oncegate_store::{EventRoute, Store, StoreError, StoreEventRoutesParams};
 
-/// Tells the store which routes have events: those of all these configurations, of which the last one counts. From then on each
-/// settlement of their keys writes them.
+/// Tells the store which routes of a service have events: those of all these configurations, of which the last one counts. From
+/// then on each settlement of their keys writes them.
 ///
 /// # Errors
 /// The store's.
-pub async fn store_routes(store: &Store, configs: &[&Config]) -> Result<(), StoreError> {
-    store.store_event_routes(params(configs, false)).await
+pub async fn store_routes(store: &Store, service: &Arc<str>, configs: &[&Config]) -> Result<(), StoreError> {
+    store.store_event_routes(params(service, configs, false)).await
 }
 
 /// Tells the store again which routes have events. What it has stays: another instance may have stored a newer configuration.
 ///
 /// # Errors
 /// The store's.
-pub async fn restore_routes(store: &Store, config: &Config) -> Result<(), StoreError> {
-    store.store_event_routes(params(&[config], true)).await
+pub async fn restore_routes(store: &Store, service: &Arc<str>, config: &Config) -> Result<(), StoreError> {
+    store.store_event_routes(params(service, &[config], true)).await
 }
 
-fn params(configs: &[&Config], keeps_stored: bool) -> StoreEventRoutesParams {
+fn params(service: &Arc<str>, configs: &[&Config], keeps_stored: bool) -> StoreEventRoutesParams {
     let mut routes = BTreeMap::new();
     for sink in configs.iter().flat_map(|config| &config.events) {
         for route in &sink.routes {
@@ -33,6 +33,5 @@ fn params(configs: &[&Config], keeps_stored: bool) -> StoreEventRoutesParams {
             routes.insert((route, name), told);
         }
     }
-    let service = configs.last().map(|config| Arc::clone(&config.service)).unwrap_or_default();
-    StoreEventRoutesParams { service, routes: routes.into_values().collect(), keeps_stored }
+    StoreEventRoutesParams { service: Arc::clone(service), routes: routes.into_values().collect(), keeps_stored }
 }

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 /// The permissions that are remembered, about 100 bytes each.
 const PERMISSIONS_MAX: usize = 16_384;
 
-/// The hash of a question: route, caller's fields, method and target.
+/// The hash of a question: route, service, caller's fields, method and target.
 pub type QuestionDigest = [u8; 32];
 
 /// The permissions of all workers and routes, each until its time.

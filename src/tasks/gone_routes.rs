@@ -50,7 +50,7 @@ impl GoneRoutes {
 
     async fn count(&self) -> Result<Vec<KeysWithoutRoute>, StoreError> {
         let config = Arc::clone(&self.live.borrow());
-        let counts = self.instance.store.count_keys(Arc::clone(&config.service)).await?;
+        let counts = self.instance.store.count_keys(Arc::clone(&self.instance.config.service)).await?;
         Ok(counts.list_without_route(|name| config.has_route(name)))
     }
 }

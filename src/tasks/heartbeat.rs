@@ -127,7 +127,7 @@ impl Task for Heartbeat {
         let live = Arc::clone(&self.live.borrow());
         if self.may_lack_routes(&live, started) && !live.events.is_empty() {
             // What starts from here on must have its events.
-            event_routes::restore_routes(store, &live).await.inspect_err(missed)?;
+            event_routes::restore_routes(store, &config.service, &live).await.inspect_err(missed)?;
         }
         store_clock.set_limits(clock_limits(&config.store, &live.routes));
         // Before the lease lets attempts start: what the jump seems to have ended must not be believed.

@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use rustix::process::{Signal, kill_process};
 use tokio::task::JoinSet;
@@ -152,4 +153,33 @@ async fn stop_during_a_hand_over(stop: impl AsyncFnOnce(&World)) {
     assert_eq!(first.await.unwrap().unwrap().oncegate_status(), Some("executed"));
     assert_eq!(world.proxy.ended().await, Some(0));
     assert!(world.proxy.client().try_connect().await.is_err(), "nobody holds the socket");
+}
+
+#[tokio::test]
+async fn a_hand_over_survives_the_requests_for_a_reload_or_another_one_that_come_during_it() {
+    for signal in [Signal::HUP, Signal::USR2] {
+        let world = World::start(Store::sqlite()).await;
+        let first = world.pay("k-1").send().await;
+        let (pid, is_over) = (world.proxy.pid(), Arc::new(AtomicBool::new(false)));
+        world.proxy.signal(Signal::USR2);
+        world.proxy.wait_for_log("stopped").await;
+        let hail = {
+            let is_over = Arc::clone(&is_over);
+            std::thread::spawn(move || {
+                // 10 s at most.
+                for _ in 0..100_000 {
+                    if is_over.load(Ordering::Relaxed) || kill_process(pid, signal).is_err() {
+                        break;
+                    }
+                    // Time and not an event: the moments without handlers say nothing. They take about a millisecond each.
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            })
+        };
+        world.proxy.wait_for_logs("ready", 2).await;
+        is_over.store(true, Ordering::Relaxed);
+        hail.join().unwrap();
+        assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
+        assert!(world.proxy.is_alive(), "{signal:?}");
+    }
 }

@@ -4,6 +4,7 @@ mod authorize;
 mod challenges;
 mod changed_fingerprints;
 mod changed_routes;
+mod changed_service;
 mod commerce;
 mod cors;
 mod dialects;

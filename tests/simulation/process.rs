@@ -12,7 +12,7 @@ use oncegate::app::assembly::{assemble, join, start_tasks};
 use oncegate::events;
 use oncegate::gate::Gate;
 use oncegate::instance::Instance;
-use oncegate_config::{self as config, Config, Environment, Overrides};
+use oncegate_config::{self as config, Environment, LoadedConfig, Overrides};
 use oncegate_http::body::checked_body::CheckedBody;
 use oncegate_http::body::request_body::RequestBody;
 use oncegate_http::downstream::client::{ClientConnection, RequestHandler};
@@ -99,8 +99,8 @@ impl RouteKind {
     }
 
     /// The configuration. Each is read once.
-    pub fn config(self) -> Arc<Config> {
-        static CONFIGS: [OnceLock<Arc<Config>>; 4] = [const { OnceLock::new() }; 4];
+    pub fn config(self) -> Arc<LoadedConfig> {
+        static CONFIGS: [OnceLock<Arc<LoadedConfig>>; 4] = [const { OnceLock::new() }; 4];
         let route = match self {
             Self::Hold => "on_unknown = \"hold\"\nreconcile = { after = \"1s\" }",
             Self::Reconciled => {
@@ -150,16 +150,18 @@ pub type RunningInstance = Arc<Mutex<Option<Arc<Instance>>>>;
 pub async fn run(
     number: usize,
     place: Place,
-    config: Arc<Config>,
+    config: Arc<LoadedConfig>,
     backend: Arc<dyn Backend>,
     network: Network,
     running: RunningInstance,
 ) {
+    let (start, live) = LoadedConfig::clone(&config).into_parts();
+    let (start, live) = (Arc::new(start), Arc::new(live));
     let instance = loop {
-        let store = Store::new(Arc::clone(&backend), Encryption::from(&*config));
+        let store = Store::new(Arc::clone(&backend), Encryption::new(&start.store, &live.secrets));
         let network = Arc::new(ProcessNetwork { network: network.clone(), process: number });
-        let instance = assemble(&config, store, UpstreamSlots::new(64).in_network(network)).unwrap().instance;
-        match join(&instance, &config).await {
+        let instance = assemble(&start, &live, store, UpstreamSlots::new(64).in_network(network)).unwrap().instance;
+        match join(&instance, &live).await {
             Ok(_) => break instance,
             Err(error) => trace::record(format_args!("process {number} does not start: {error}")),
         }
@@ -167,11 +169,11 @@ pub async fn run(
         sleep(Duration::from_millis(100)).await;
     };
     *running.lock().unwrap() = Some(Arc::clone(&instance));
-    let (_reloads, live) = watch::channel(config);
+    let (_reloads, reloaded) = watch::channel(Arc::clone(&live));
     let tasks = TaskTracker::new();
-    start_tasks(&instance, &live, &CancellationToken::new(), &CancellationToken::new(), &tasks);
-    tasks.spawn(events::serve(Arc::clone(&instance), live.clone(), CancellationToken::new()));
-    let gate = Arc::new(Gate::new(instance));
+    start_tasks(&instance, &reloaded, &CancellationToken::new(), &CancellationToken::new(), &tasks);
+    tasks.spawn(events::serve(Arc::clone(&instance), reloaded, CancellationToken::new()));
+    let gate = Arc::new(Gate::new(instance, live));
     let mut accepted = network.listen(place);
     trace::record(format_args!("process {number} is ready"));
     while let Some(stream) = accepted.recv().await {

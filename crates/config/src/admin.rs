@@ -8,13 +8,12 @@ use super::oidc::{OidcConfig, OidcOptions};
 use super::options::options;
 use super::reader::Section;
 use super::value_parsers::socket_address;
-use super::{AdminToken, StoreLocation, admin_token, oidc};
+use super::{AdminListenerConfig, AdminToken, StoreLocation, admin_token, oidc};
 use oncegate_domain::execution_risk::FourEyesAction;
 
 options! {
     /// The options of `[admin]`: the operators' listener.
-    #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct AdminConfig {
+    pub(super) struct AdminOptions {
         /// address and port for operators and probes
         listen: Text = "127.0.0.1:8081" => SocketAddr, parsed(socket_address);
         /// the token that operators present; needed unless the listener is loopback
@@ -32,10 +31,27 @@ options! {
     }
 }
 
+/// The settings of the operators' listener that a reload replaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminConfig {
+    /// The token of operators.
+    pub token: Option<AdminToken>,
+    /// The token that may look and not change.
+    pub read_token: Option<AdminToken>,
+    /// The issuer with which people sign in to the page.
+    pub oidc: Option<Arc<OidcConfig>>,
+    /// The actions that one person proposes and another one confirms.
+    pub four_eyes: Vec<FourEyesAction>,
+}
+
 /// Reads the whole table, and finds the token's file, where a place for it is known. `store` is where the store is, if that is
 /// known.
-pub(super) fn read(section: &Section<'_>, top: &Section<'_>, store: Option<&StoreLocation>) -> AdminConfig {
-    let mut admin = AdminConfig::read(section);
+pub(super) fn read(
+    section: &Section<'_>,
+    top: &Section<'_>,
+    store: Option<&StoreLocation>,
+) -> (AdminListenerConfig, AdminConfig) {
+    let admin = AdminOptions::read(section);
     let same = |listen: SocketAddr| listen == admin.listen && listen.port() != 0;
     if same(top.parsed("listen", socket_address)) && top.is_right(&["listen"]) && section.is_right(&["listen"]) {
         let position = top.position("listen").max(section.position("listen"));
@@ -61,8 +77,11 @@ pub(super) fn read(section: &Section<'_>, top: &Section<'_>, store: Option<&Stor
         let why = "needs `[admin.oidc]` beside it: with one token for all, nobody can tell two persons apart";
         section.problem("four_eyes", why);
     }
-    admin.token_file = find_file(admin.token_file, store, section);
-    admin
+    let AdminOptions { listen, token, read_token, token_file, open, oidc, four_eyes } = admin;
+    let token_file = token_file.map(|file| section.locate("token_file", file));
+    let token_file = find_file(token_file, store, section);
+    let listener = AdminListenerConfig { listen, token_file, open, has_token: token.is_some() };
+    (listener, AdminConfig { token, read_token, oidc, four_eyes })
 }
 
 fn parse_four_eyes(text: &str) -> Result<FourEyesAction, String> {
@@ -72,7 +91,7 @@ fn parse_four_eyes(text: &str) -> Result<FourEyesAction, String> {
 /// The token that a client of the instance sends: the configured one, else that of the file, if there is one.
 pub(super) fn read_client_token(section: &Section<'_>, store: Option<&StoreLocation>) -> Option<AdminToken> {
     let token = section.optional_concealed("token", AdminToken::parse);
-    let file = section.optional("token_file", |path| Ok(path.into()));
+    let file = section.optional("token_file", |path| Ok(section.locate("token_file", path)));
     let (file, open) = (find_file(file, store, section), section.boolean("open"));
     let from_file = || AdminToken::parse(section.reader().environment().read(file.as_deref()?).ok()?.trim_end()).ok();
     token.or_else(|| if open { None } else { from_file() })

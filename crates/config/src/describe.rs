@@ -6,31 +6,31 @@ use super::exposure;
 use super::route_settings::scope;
 use super::units::show_size;
 use super::words::Word;
-use super::{Config, Consumer, MessageSource, Route, RouteMode, TlsConfig, ValueOrigin};
+use super::{Consumer, LoadedConfig, MessageSource, Route, RouteMode, TlsConfig, ValueOrigin, show_whole_path};
 use oncegate_domain::fingerprint::Secrets;
 
 /// The output of `oncegate check`: the proxy's own settings and each resolved route. Never has a secret or a password;
 /// the warnings are left to the caller.
-pub fn describe(config: &Config) -> String {
-    let mut lines = DescriptionTable::default();
+pub fn describe(config: &LoadedConfig) -> String {
+    let (mut lines, start) = (DescriptionTable::default(), &config.start);
     let tls = config.tls.as_ref().map(describe_tls).unwrap_or_default();
-    let token = match (&config.admin.token, config.admin.open, &config.admin.token_file) {
+    let token = match (&config.admin.token, start.admin.open, &start.admin.token_file) {
         (Some(_), ..) => " with a token".to_owned(),
         (None, true, _) => ", open to everybody on this machine".to_owned(),
-        (None, false, Some(file)) => format!(" with the token in {}", file.display()),
+        (None, false, Some(file)) => format!(" with the token in {}", show_whole_path(file)),
         (None, false, None) => ", without a place for its token".to_owned(),
     };
-    lines.row("listen", &format!("{}{tls}, admin on {}{token}", config.listen, config.admin.listen));
+    lines.row("listen", &format!("{}{tls}, admin on {}{token}", start.listen, start.admin.listen));
     lines.row("upstream", &config.pass.upstream.to_string());
-    let encrypted = if config.store.encrypt { ", responses encrypted" } else { "" };
-    lines.row("store", &format!("{}{encrypted}", config.store.url));
-    let shared = match &config.cache.redis {
+    let encrypted = if start.store.encrypt { ", responses encrypted" } else { "" };
+    lines.row("store", &format!("{}{encrypted}", start.store.url));
+    let shared = match &config.redis {
         None => String::new(),
         Some(server) if config.secrets.is_empty() => format!(", shared through {server} without a secret"),
         Some(server) => format!(", shared through {server}, encrypted"),
     };
-    lines.row("cache", &format!("{} of memory{shared}", show_size(config.cache.memory)));
-    lines.row("service", &config.service);
+    lines.row("cache", &format!("{} of memory{shared}", show_size(start.cache.memory)));
+    lines.row("service", &start.service);
     lines.row("secret", &secrets(&config.secrets));
     for (label, value) in exposure::describe(config) {
         lines.row(label, &value);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Config, Route, RouteMode, StoreLocation};
+use super::{LoadedConfig, Route, RouteMode, StoreLocation};
 
 /// The part of the exposure that a start logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,14 +14,14 @@ pub struct StartExposure {
 }
 
 /// The exposure to log at start: one sentence; `None` where a reader learns no more than he must.
-pub fn start_exposure(config: &Config) -> Option<StartExposure> {
-    let is_shared = match &config.store.url {
+pub fn start_exposure(config: &LoadedConfig) -> Option<StartExposure> {
+    let is_shared = match &config.store_url {
         StoreLocation::Memory => return None,
         StoreLocation::Postgres(_) => true,
         StoreLocation::Sqlite(_) => false,
     };
     let has = |mode| config.routes.iter().any(|route| route.mode == mode);
-    let text = match (config.secrets.is_empty(), config.store.encrypt) {
+    let text = match (config.secrets.is_empty(), config.start.store.encrypt) {
         (true, _) if !has(RouteMode::Enforce) && has(RouteMode::Observe) => {
             "there is no `secret`: a reader of the database can guess callers' credentials and short bodies by brute force; \
              `oncegate check` shows what is readable"
@@ -38,9 +38,9 @@ pub fn start_exposure(config: &Config) -> Option<StartExposure> {
 }
 
 /// The exposure in detail: labels and values for `oncegate check`. Empty where nothing is stored, or in memory alone.
-pub(super) fn describe(config: &Config) -> Vec<(&'static str, String)> {
+pub(super) fn describe(config: &LoadedConfig) -> Vec<(&'static str, String)> {
     let routes: Vec<_> = config.routes.iter().filter(|route| route.mode != RouteMode::Off).collect();
-    if routes.is_empty() || config.store.url == StoreLocation::Memory {
+    if routes.is_empty() || config.store_url == StoreLocation::Memory {
         return Vec::new();
     }
     let named = |has: fn(&Route) -> bool| name(&routes, has);
@@ -55,7 +55,7 @@ pub(super) fn describe(config: &Config) -> Vec<(&'static str, String)> {
     }
     if let Some(routes) = named(|route| route.mode == RouteMode::Enforce) {
         let setting = if has_secret { "`store.encrypt`" } else { "`secret` and `store.encrypt`" };
-        let responses = match config.store.encrypt {
+        let responses = match config.start.store.encrypt {
             true => format!("encrypted{routes}"),
             false => format!("in clear, fields and bodies, without {setting}{routes}"),
         };
@@ -89,14 +89,14 @@ mod tests {
     struct Folder(tempfile::TempDir);
 
     impl Folder {
-        fn config(&self, text: &str) -> Config {
+        fn config(&self, text: &str) -> LoadedConfig {
             let file = self.0.path().join("oncegate.toml");
             std::fs::write(&file, format!("upstream = 'http://a'\n{text}")).unwrap();
             load(Some(&file), &Overrides::default(), &crate::ProcessEnvironment).unwrap()
         }
     }
 
-    fn described(config: &Config) -> Vec<String> {
+    fn described(config: &LoadedConfig) -> Vec<String> {
         describe(config).into_iter().map(|(label, value)| format!("{}: {value}", label.trim())).collect()
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::admin::AdminConfig;
+use super::admin::AdminOptions;
 use super::consumers::ConsumerOptions;
 use super::cors::CorsOptions;
 use super::events::{EventKafkaOptions, EventOptions};
@@ -40,8 +40,7 @@ words! {
 
 options! {
     /// The options at the top of the file.
-    #[derive(Clone, Debug)]
-    pub struct TopOptions {
+    pub(super) struct TopOptions {
         /// address and port for clients
         listen: Text = "127.0.0.1:8080" => SocketAddr, parsed(socket_address);
         /// the service, as `http://host:port` or `https://host:port` (or `--upstream`, or ONCEGATE_UPSTREAM)
@@ -73,11 +72,11 @@ options! {
         /// the bounds on what clients can hold
         limits: Table(LimitsConfig::KEYS) = {} => LimitsConfig, inner(LimitsConfig::read);
         /// the operators' listener
-        admin: Table(AdminConfig::KEYS) = {};
+        admin: Table(AdminOptions::KEYS) = {};
         /// where keys are kept
         store: Table(StoreConfig::KEYS) = {};
         /// completed responses outside the store, for replays
-        cache: Table(CacheConfig::KEYS) = {} => CacheConfig, inner(CacheConfig::read);
+        cache: Table(CacheOptions::KEYS) = {} => CacheOptions, inner(CacheOptions::read);
         /// logs and traces of the proxy itself
         telemetry: Table(TelemetryConfig::KEYS) = {} => TelemetryConfig, inner(TelemetryConfig::read);
         /// fields for each route that does not write them itself
@@ -93,8 +92,7 @@ options! {
 
 options! {
     /// The options of `[cache]`.
-    #[derive(Clone, Debug)]
-    pub struct CacheConfig {
+    pub(super) struct CacheOptions {
         /// how much of them is kept, so that a replay need not read the store; `0B` keeps none
         memory: Size = "64MiB" => u64, parsed(units::parse_size);
         /// a Redis or Valkey server that shares them between instances, as `redis://user:password@host:6379/0`, or
@@ -112,11 +110,11 @@ pub(super) const TABLES: &[DeclaredTable] = &[
     ("in `[[routes]]` or `[defaults]`", DEFAULTS),
     ("in `[[routes]]`", RouteOptions::KEYS),
     ("in `[limits]`", LimitsConfig::KEYS),
-    ("in `[admin]`", AdminConfig::KEYS),
+    ("in `[admin]`", AdminOptions::KEYS),
     ("in `[admin.oidc]`", OidcOptions::KEYS),
     ("in `[store]`", StoreConfig::KEYS),
     ("in `lease` of `[store]`", LeaseConfig::KEYS),
-    ("in `[cache]`", CacheConfig::KEYS),
+    ("in `[cache]`", CacheOptions::KEYS),
     ("in `[telemetry]`", TelemetryConfig::KEYS),
     ("in `cors`", CorsOptions::KEYS),
     ("in `upstream_tls`", UpstreamTlsOptions::KEYS),

@@ -7,7 +7,11 @@ use std::io;
 use std::path::Path;
 
 use super::environment::Environment;
+use super::show_whole_path;
 use oncegate_domain::percent::encode_value;
+
+/// The beginning of a placeholder for the content of a file.
+const FILE: &str = "${file:";
 
 /// Reads a file as text.
 type ReadText<'a> = dyn Fn(&Path) -> io::Result<String> + 'a;
@@ -64,9 +68,22 @@ fn without_placeholders(text: &str) -> String {
     pieces.fold(first, |written, piece| written + piece.split_once('}').map_or("", |(_, rest)| rest))
 }
 
+/// The text with each of its files in this folder, unless it has a whole path.
+pub(super) fn place_files(text: &str, folder: &Path) -> String {
+    let mut pieces = text.split(FILE);
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |placed, piece| match piece.split_once('}') {
+        // `$${` is a literal.
+        Some((path, rest)) if !placed.ends_with('$') => {
+            format!("{placed}{FILE}{}}}{rest}", folder.join(path).display())
+        }
+        _ => format!("{placed}{FILE}{piece}"),
+    })
+}
+
 /// The files that a text names, in their order.
 pub(super) fn files_of(text: &str) -> impl Iterator<Item = &Path> {
-    text.split("${file:").skip(1).filter_map(|rest| rest.split_once('}')).map(|(path, _)| Path::new(path))
+    text.split(FILE).skip(1).filter_map(|rest| rest.split_once('}')).map(|(path, _)| Path::new(path))
 }
 
 /// Returns the problem of a text with a placeholder of a shell, a template language or a manual, which nothing here fills in: the
@@ -129,7 +146,9 @@ fn has_shell_variable(text: &str) -> bool {
 
 fn look_up(inside: &str, environment: &dyn Environment, read: &ReadText<'_>) -> Result<String, String> {
     if let Some(path) = inside.strip_prefix("file:") {
-        let mut text = read(Path::new(path)).map_err(|error| format!("`${{file:{path}}}` cannot be read: {error}"))?;
+        let path = Path::new(path);
+        let shown = || show_whole_path(path);
+        let mut text = read(path).map_err(|error| format!("`${{file:{}}}` cannot be read: {error}", shown()))?;
         // Editors and `echo` end a file with a newline, which is not part of the secret.
         for newline in ['\n', '\r'] {
             if text.ends_with(newline) {

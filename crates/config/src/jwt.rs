@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::reader::Section;
 use super::scope::ScopeSource;
 use super::service_url;
 use super::upstream::UpstreamTarget;
-use super::{Config, Route};
+use super::{Config, Route, show_whole_path};
 use oncegate_trust::jwt::{Algorithm, KeySet, TokenRules};
 
 const EXAMPLE: &str = "write it like `https://login.example/.well-known/jwks.json`";
@@ -164,12 +164,12 @@ fn read_keys(section: &Section<'_>, text: &str, algorithms: &[Algorithm]) -> Opt
             Err(message) => problem(message),
         };
     }
-    let path = Path::new(text);
+    let path = section.locate("jwks", text);
     // A URL that lacks its slashes is no path, and may have a password.
-    let shown = if text.contains([':', '@']) { "its file".into() } else { format!("`{text}`") };
-    match section.reader().environment().read(path) {
+    let shown = if text.contains([':', '@']) { "its file".into() } else { format!("`{}`", show_whole_path(&path)) };
+    match section.reader().environment().read(&path) {
         Ok(keys) => match KeySet::parse(keys.as_bytes(), algorithms) {
-            Ok(_) => Some(IssuerKeys::File { path: path.into(), text: keys.into() }),
+            Ok(_) => Some(IssuerKeys::File { path, text: keys.into() }),
             Err(message) => problem(format!("{shown} {message}")),
         },
         Err(error) => problem(format!("{shown} cannot be read: {error}")),

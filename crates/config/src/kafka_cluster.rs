@@ -129,7 +129,7 @@ fn read_tls(section: &Section<'_>) -> Option<Option<KafkaTls>> {
         return Some(None);
     }
     let check = |name: &str, path: &str, checked: Result<(), String>| {
-        checked.map_err(|message| section.problem(name, format!("`{path}` {message}"))).ok()
+        checked.map_err(|message| section.file_problem(name, path, &message)).ok()
     };
     let authorities = match &*ca {
         "" => None,

@@ -5,11 +5,11 @@
 //! opens a socket or a database: whether the store and the upstream are reachable is checked elsewhere.
 
 use std::collections::HashSet;
-use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use oncegate_domain::fingerprint::Secrets;
 use oncegate_trust::tls::Trust;
 
@@ -25,8 +25,8 @@ pub use dialect::{Dialect, FIRST_SENT};
 pub use environment::{Environment, ProcessEnvironment};
 pub use events::{EventKey, EventSink, EventTarget, EventType, KafkaTopic, WebhookSecret, parse_sink_name};
 pub use exposure::{StartExposure, start_exposure};
+pub use file_options::TOP;
 use file_options::UnguardedPolicy;
-pub use file_options::{CacheConfig, TOP, TopOptions};
 pub use jwt::{IssuerKeys, JwtConfig};
 pub use kafka::{FirstOffset, KafkaSource, RecordOrder};
 pub use kafka_cluster::{KafkaCluster, KafkaLogin, KafkaTls, SaslMechanism};
@@ -53,6 +53,7 @@ pub use schema::schema;
 pub use scope::{ScopePart, ScopeRule, ScopeSource};
 pub use service_url::parse as parse_service_url;
 pub use source_files::SourceFiles;
+pub use start::{AdminListenerConfig, CacheConfig, LoadedConfig, StartConfig};
 pub use store::{LeaseConfig, STORE_CONNECTIONS_MIN, StoreConfig};
 pub use telemetry::{LogFormat, OtlpCollector, TelemetryConfig};
 pub use tls::TlsConfig;
@@ -61,6 +62,7 @@ pub use upstream::UpstreamTarget;
 pub use upstream_tls::UpstreamTlsConfig;
 pub use value_origins::{ValueOrigin, ValueOrigins};
 pub use words::Word;
+use written_options::WrittenOptions;
 
 mod admin;
 mod admin_token;
@@ -112,6 +114,7 @@ mod secrets;
 mod server_url;
 mod service_url;
 mod source_files;
+mod start;
 mod statuses;
 mod store;
 mod telemetry;
@@ -124,6 +127,7 @@ mod value_parsers;
 mod warnings;
 mod wording;
 mod words;
+mod written_options;
 
 /// The values of command-line flags, which overrule the file; the comments are their help.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -154,11 +158,15 @@ pub fn show_whole_path(path: &Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
-/// A checked configuration.
+/// The part of a checked configuration that a reload replaces. [`StartConfig`] is the other part.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The options at the top of the file and those of its simple tables, which are read as fields of the configuration itself.
-    pub options: TopOptions,
+    /// The networks whose forwarding fields and `header:` scope parts are believed.
+    pub trusted_proxies: Vec<IpNet>,
+    /// The handling of state-changing requests that no route guards.
+    unguarded: UnguardedPolicy,
+    /// The URI before the slug in a problem's `type`.
+    pub problem_base: Box<str>,
     /// Settings for requests that no route guards.
     pub pass: PassThroughConfig,
     /// The keys of fingerprints and of sealed requests.
@@ -173,10 +181,12 @@ pub struct Config {
     pub jwt: Option<Arc<JwtConfig>>,
     /// The authorities that the collector of traces, brokers, the shared cache and the issuer of tokens are verified with.
     pub trust: Trust,
-    /// The operators' listener.
+    /// The tokens and the issuer of operators.
     pub admin: AdminConfig,
-    /// The store of keys.
-    pub store: StoreConfig,
+    /// The place of the store. A reload may change the URL of PostgreSQL, if it leads to the same store.
+    pub store_url: StoreLocation,
+    /// The server of the shared cache.
+    pub redis: Option<RedisServer>,
     /// The routes, in the order of the file; at least one.
     pub routes: Vec<Arc<Route>>,
     /// The queues whose messages are requests.
@@ -185,14 +195,8 @@ pub struct Config {
     pub events: Vec<Arc<EventSink>>,
     /// Warnings about allowed and dangerous settings, logged at start.
     pub warnings: Vec<String>,
-}
-
-impl Deref for Config {
-    type Target = TopOptions;
-
-    fn deref(&self) -> &TopOptions {
-        &self.options
-    }
+    /// What its file writes.
+    written: WrittenOptions,
 }
 
 impl Config {
@@ -211,6 +215,12 @@ impl Config {
     /// TLS towards services: of unguarded requests, and of each route.
     pub(crate) fn upstream_tls(&self) -> impl Iterator<Item = &UpstreamTlsConfig> {
         std::iter::once(&self.pass.tls).chain(self.routes.iter().map(|route| &route.upstream_tls))
+    }
+
+    /// The options and the files whose values differ, those of [`StartConfig`] included.
+    pub fn list_changes(&self, newer: &Self) -> Vec<String> {
+        let options = self.written.list_changes(&newer.written).into_iter();
+        options.chain(self.files.list_changes(&newer.files)).collect()
     }
 
     /// Whether state-changing requests that no route guards are refused.

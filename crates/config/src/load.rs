@@ -15,9 +15,10 @@ use super::routes::{self, RouteContext};
 use super::scope::ProofSources;
 use super::value_parsers::{read_upstream, socket_address};
 use super::wording::syntax_hint;
+use super::written_options::WrittenOptions;
 use super::{
-    AdminToken, Config, Consumer, Overrides, StoreLocation, UpstreamTarget, admin, consumers, cors, events,
-    file_access, jwt, secrets, store, tls, warnings,
+    AdminToken, CacheConfig, Config, Consumer, LoadedConfig, Overrides, StartConfig, StoreLocation, UpstreamTarget,
+    admin, consumers, cors, events, file_access, jwt, secrets, store, tls, warnings,
 };
 use oncegate_trust::tls::{Authorities, Trust};
 
@@ -31,7 +32,7 @@ pub fn load(
     file: Option<&Path>,
     overrides: &Overrides,
     environment: &dyn Environment,
-) -> Result<Config, ConfigProblems> {
+) -> Result<LoadedConfig, ConfigProblems> {
     let source = ConfigText::read(file, environment)?;
     let table = source.parse()?;
     let reader = source.reader(overrides, environment);
@@ -39,7 +40,8 @@ pub fn load(
     match (config, reader.into_problems()) {
         (_, Some(problems)) => Err(problems),
         (Some(mut config), None) => {
-            config.warnings.extend(file_access::warnings(file, table.get_ref(), &config.store.url, environment));
+            let location = &config.start.store.url;
+            config.live.warnings.extend(file_access::warnings(file, table.get_ref(), location, environment));
             Ok(config)
         }
         (None, None) => unreachable!("a missing value has its problem"),
@@ -162,12 +164,12 @@ fn store_location(top: &Section<'_>) -> Option<StoreLocation> {
     store::parse_location(&section, &section.text("url")?).ok()
 }
 
-fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Option<Config> {
+fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Option<LoadedConfig> {
     let top = reader.top(table);
     let options = TopOptions::read(&top);
     let admin_section = top.table("admin");
-    let admin = admin::read(&admin_section, &top, store_location(&top).as_ref());
-    let listeners = [("listen", &top, options.listen), ("admin.listen", &admin_section, admin.listen)];
+    let (admin_listener, admin) = admin::read(&admin_section, &top, store_location(&top).as_ref());
+    let listeners = [("listen", &top, options.listen), ("admin.listen", &admin_section, admin_listener.listen)];
     let listeners = listeners.into_iter().filter(|(_, section, _)| section.is_right(&["listen"]));
     let listeners: Vec<_> = listeners.map(|(name, _, address)| (name, address)).collect();
     let upstream = read_upstream(&top, &listeners);
@@ -197,7 +199,22 @@ fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Opti
         true => Trust::new(reader.system_authorities()),
         false => Trust::new(&Authorities::empty()),
     };
-    let mut config = Config {
+    let start = StartConfig {
+        listen: options.listen,
+        service: options.service,
+        drain_delay: options.drain_delay,
+        drain_timeout: options.drain_timeout,
+        limits: options.limits,
+        admin: admin_listener,
+        cache: CacheConfig { memory: options.cache.memory, is_shared: options.cache.redis.is_some() },
+        telemetry: options.telemetry,
+        events: !events.is_empty(),
+        store,
+    };
+    let live = Config {
+        trusted_proxies: options.trusted_proxies,
+        unguarded: options.unguarded,
+        problem_base: options.problem_base,
         pass: pass?,
         secrets: context.secrets?,
         cors: Arc::new(cors),
@@ -206,15 +223,17 @@ fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Opti
         trust,
         jwt: jwt?.map(|jwt| Arc::new(jwt.with_claims_of(&routes))),
         admin,
-        store,
+        store_url: start.store.url.clone(),
+        redis: options.cache.redis,
         routes: routes.into_iter().map(Arc::new).collect(),
         consumers: consumers.into_iter().map(Arc::new).collect(),
         events: events.into_iter().map(Arc::new).collect(),
         warnings: Vec::new(),
-        options,
+        written: WrittenOptions::read(table),
     };
-    config.warnings = warnings::collect(&config);
-    config.warnings.extend(reader.read_authorities().and_then(warn_of_no_authorities));
+    let mut config = LoadedConfig { start, live };
+    config.live.warnings = warnings::collect(&config);
+    config.live.warnings.extend(reader.read_authorities().and_then(warn_of_no_authorities));
     Some(config)
 }
 

@@ -64,6 +64,18 @@ pub(super) struct TlsParameters {
 }
 
 impl PostgresTls {
+    /// Places the files in this folder, those with whole paths excepted.
+    pub(super) fn place_files(&mut self, folder: &Path) {
+        let place = |file: &mut PathBuf| *file = folder.join(&file);
+        if let Roots::File(file) = &mut self.roots {
+            place(file);
+        }
+        if let Some(Identity { certificate, key }) = &mut self.identity {
+            place(certificate);
+            place(key);
+        }
+    }
+
     /// The settings by a URL's parameters.
     ///
     /// Without an `sslmode`, a server on this machine (loopback or a socket) has `prefer`, and any other `verify-full`.

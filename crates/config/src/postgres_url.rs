@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use percent_encoding::percent_decode_str;
@@ -29,6 +30,9 @@ pub struct PostgresUrl {
     is_on_this_machine: bool,
     /// The text of the configuration where it has a `${file:…}`: the file is read again for new connections.
     written: Option<Arc<str>>,
+    /// The folder that relative paths of the files of TLS belong to; `None` where there are none, or they belong to the working
+    /// directory.
+    folder: Option<Arc<Path>>,
 }
 
 impl PostgresUrl {
@@ -95,7 +99,15 @@ impl PostgresUrl {
         let is_on_this_machine = hosts.iter().all(is_on_this_machine);
         let is_socket = hosts.iter().all(|host| matches!(host.get_hosts(), [Host::Unix(_)]));
         let tls = PostgresTls::from_parameters(tls, is_on_this_machine, is_socket)?;
-        Ok(Self { hosts, tls, is_on_this_machine, written: None })
+        Ok(Self { hosts, tls, is_on_this_machine, written: None, folder: None })
+    }
+
+    /// Places the files of TLS in this folder, those with whole paths excepted.
+    pub(super) fn with_files_in(mut self, folder: &Path) -> Self {
+        let written = self.tls.clone();
+        self.tls.place_files(folder);
+        self.folder = (self.tls != written).then(|| folder.into());
+        self
     }
 
     /// Keeps the text of the configuration, so that its files can be read again.
@@ -115,7 +127,11 @@ impl PostgresUrl {
         }
         let text = interpolate(written, &ProcessEnvironment, &|path| ProcessEnvironment.read(path));
         let text = text.map_err(|problems| format!("cannot be read again: {}", problems.join(", ")))?;
-        Ok(Self { written: self.written.clone(), ..Self::parse(&text)? })
+        let mut read = Self { written: self.written.clone(), ..Self::parse(&text)? };
+        if let Some(folder) = &self.folder {
+            read = read.with_files_in(folder);
+        }
+        Ok(read)
     }
 
     /// Whether both come from the same text, whatever its files have now.

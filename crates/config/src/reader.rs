@@ -9,12 +9,12 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 
 use super::environment::Environment;
-use super::interpolate::{find_unfilled_placeholder, interpolate};
+use super::interpolate::{find_unfilled_placeholder, interpolate, place_files};
 use super::key_doc::{KeyDoc, ValueKind};
 use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
 use super::source_files::SourceFiles;
@@ -176,11 +176,11 @@ impl<'a> ConfigReader<'a> {
         self.authorities.get()
     }
 
-    /// The path that a text names. A relative one in the file belongs to the file's folder, so that a start from another
-    /// working directory finds the same place; one of a flag, a variable or a default belongs to the working directory.
-    pub fn locate(&self, text: &Text, path: PathBuf) -> PathBuf {
-        let folder = self.file.filter(|_| text.is_interpolated && text.position.is_written());
-        folder.and_then(|file| Path::new(file).parent()).map_or(path.clone(), |folder| folder.join(path))
+    /// The folder that relative paths in a value belong to: that of the file, so that a start from another working directory finds
+    /// the same place. `None` for a value of a flag, a variable or a default: its paths belong to the working directory.
+    pub fn folder(&self, position: &SourcePosition) -> Option<&'a Path> {
+        let is_of_file = position.is_written() && position.rank != Rank::External;
+        Path::new(self.file.filter(|_| is_of_file)?).parent()
     }
 
     /// Reads a file and remembers its version.
@@ -246,6 +246,7 @@ impl<'a> ConfigReader<'a> {
             other => return self.wrong_kind(&position, kind, &other),
         };
         let is_interpolated = !self.external.iter().any(|external| external.from == position.path);
+        let written = self.folder(&position).map_or_else(|| written.clone(), |folder| place_files(&written, folder));
         let value = match is_interpolated {
             true => interpolate(&written, self.environment, &|path| self.read_file(path)),
             false => match find_unfilled_placeholder(&written) {

@@ -16,6 +16,12 @@ impl SourceFiles {
         self.0.insert(path.into(), Sha256::digest(content).into());
     }
 
+    /// The files that both have, with another content.
+    pub(super) fn list_changes<'a>(&'a self, newer: &'a Self) -> impl Iterator<Item = String> + 'a {
+        let changed = self.0.iter().filter(|(path, hash)| newer.0.get(*path).is_some_and(|newer| newer != *hash));
+        changed.map(|(path, _)| path.display().to_string())
+    }
+
     /// Whether a file has the same content in both.
     pub fn is_same_at(&self, other: &Self, path: &Path) -> bool {
         self.0.get(path) == other.0.get(path)

@@ -88,11 +88,14 @@ fn read_url(section: &Section<'_>) -> StoreLocation {
     StoreLocation::Memory
 }
 
-/// Parses the store's URL. A relative path of a file is made whole as [`ConfigReader::locate`] says.
+/// Parses the store's URL. Its relative paths are placed as [`ConfigReader::folder`] says.
 pub(super) fn parse_location(section: &Section<'_>, text: &Text) -> ParseResult<StoreLocation> {
-    Ok(match StoreLocation::parse(&text.value)? {
-        StoreLocation::Sqlite(path) => StoreLocation::Sqlite(section.reader().locate(text, path)),
-        other => other,
+    let location = StoreLocation::parse(&text.value)?;
+    let Some(folder) = section.reader().folder(&text.position) else { return Ok(location) };
+    Ok(match location {
+        StoreLocation::Sqlite(path) => StoreLocation::Sqlite(folder.join(path)),
+        StoreLocation::Postgres(url) => StoreLocation::Postgres(Box::new(url.with_files_in(folder))),
+        StoreLocation::Memory => StoreLocation::Memory,
     })
 }
 

@@ -11,12 +11,12 @@ use oncegate_domain::fingerprint::Secret;
 
 const UPSTREAM: &str = "upstream = 'http://127.0.0.1:3000'\n";
 
-fn load_in(environment: FakeEnvironment, text: &str) -> Result<Config, ConfigProblems> {
+fn load_in(environment: FakeEnvironment, text: &str) -> Result<LoadedConfig, ConfigProblems> {
     load(Some("oncegate.toml".as_ref()), &Overrides::default(), &environment.with_file("oncegate.toml", text))
 }
 
 /// A file with an upstream, which is on its first line.
-fn config(text: &str) -> Config {
+fn config(text: &str) -> LoadedConfig {
     load_in(FakeEnvironment::default(), &format!("{UPSTREAM}{text}")).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
@@ -45,7 +45,7 @@ fn repository_file(name: &str) -> PathBuf {
 }
 
 /// Two configurations are the same if they print the same and judge every status the same.
-fn same(config: &Config) -> String {
+fn same(config: &LoadedConfig) -> String {
     let mut text = format!("{config:#?}");
     for route in &config.routes {
         for code in 200..600 {
@@ -80,7 +80,8 @@ fn the_reference_is_the_defaults() {
     let reference = load_in(FakeEnvironment::default(), &text).expect("it loads");
     // The values are the same, and come from other places.
     let [reference, defaults] = [reference, defaults].map(|mut config| {
-        config.routes.iter_mut().for_each(|route| Arc::make_mut(route).origins = ValueOrigins::default());
+        config.live.written = WrittenOptions::default();
+        config.live.routes.iter_mut().for_each(|route| Arc::make_mut(route).origins = ValueOrigins::default());
         config
     });
     assert_eq!(same(&reference), same(&defaults));
@@ -89,8 +90,8 @@ fn the_reference_is_the_defaults() {
 #[test]
 fn an_upstream_is_all_that_is_needed() {
     let config = config("");
-    assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
-    assert_eq!(config.store.url, StoreLocation::Sqlite("oncegate.db".into()));
+    assert_eq!(config.start.listen.to_string(), "127.0.0.1:8080");
+    assert_eq!(config.start.store.url, StoreLocation::Sqlite("oncegate.db".into()));
     assert!(config.warnings.is_empty());
     let [route] = config.routes.as_slice() else { panic!("{:?}", config.routes) };
     assert_eq!((&*route.name, route.path.as_str()), ("default", "/{*rest}"));
@@ -115,8 +116,8 @@ fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
     let written = || FakeEnvironment::default().with_file("f", file);
     let from = |overrides: &Overrides, environment: FakeEnvironment| {
         let config = load(Some("f".as_ref()), overrides, &environment).expect("it loads");
-        let (store, admin, log) = (&config.store.url, config.admin.listen, &config.telemetry.log);
-        format!("{} {} {store} {admin} {log}", config.listen, config.pass.upstream)
+        let (store, admin, log) = (&config.start.store.url, config.start.admin.listen, &config.start.telemetry.log);
+        format!("{} {} {store} {admin} {log}", config.start.listen, config.pass.upstream)
     };
     let nothing = Overrides::default();
     assert_eq!(from(&nothing, written()), "127.0.0.1:1 http://file sqlite:file [::1]:1 warn");
@@ -236,7 +237,7 @@ fn strings_are_filled_in_and_never_shown() {
     );
     let config = load_in(environment(), &text).expect("it loads");
     assert!(config.secrets.current().is_some());
-    assert_eq!(config.store.url, StoreLocation::parse("postgres://u:hunter2@h/d?sslmode=disable").unwrap());
+    assert_eq!(config.start.store.url, StoreLocation::parse("postgres://u:hunter2@h/d?sslmode=disable").unwrap());
     assert!(!format!("{config:?}{}", describe(&config)).contains("hunter2"));
 
     let mut text = "service = '${NONE}'\n".to_owned();
@@ -292,18 +293,22 @@ fn the_listeners_are_apart_and_the_admins_is_loopback_or_has_a_token() {
     );
     let open = "[admin]\nlisten = '0.0.0.0:8081'\ntoken = '";
     assert!(
-        config(&format!("{open}0123456789abcdef'")).admin.token.is_some_and(|token| token.matches(b"0123456789abcdef"))
+        config(&format!("{open}0123456789abcdef'"))
+            .live
+            .admin
+            .token
+            .is_some_and(|token| token.matches(b"0123456789abcdef"))
     );
     one_problem(&format!("{open}0123456789abcde'"), "4:9: admin.token: is too short to be secret: 16 characters");
     one_problem(&format!("{open}0123456789 abcdef'"), "4:9: admin.token: has characters that cannot be sent");
     let outside = FakeEnvironment::default().with_variable("ONCEGATE_ADMIN_TOKEN", "fedcba9876543210");
     let config_outside = load_in(outside, &format!("{UPSTREAM}{open}0123456789abcdef'")).expect("it loads");
-    let token = config_outside.admin.token.expect("there is one");
+    let token = config_outside.live.admin.token.expect("there is one");
     assert!(token.matches(b"fedcba9876543210") && !token.matches(b"0123456789abcdef"), "the variable counts for more");
     assert!(!format!("{token:?}").contains("fedc"));
     let oidc = |lines: &str| format!("admin.oidc = {{ {lines} }}");
     let whole = "issuer = 'https://i', client_id = 'c', url = 'https://page', operate = ['o']";
-    let found = config(&oidc(&format!("{whole}, client_secret = 'hunter2'"))).admin.oidc.expect("there is one");
+    let found = config(&oidc(&format!("{whole}, client_secret = 'hunter2'"))).live.admin.oidc.expect("there is one");
     assert_eq!((&*found.roles_claim, &*found.url.to_string()), ("groups", "https://page"));
     assert!(!format!("{found:?}").contains("hunter2"));
     for (lines, problem) in [
@@ -318,7 +323,7 @@ fn the_listeners_are_apart_and_the_admins_is_loopback_or_has_a_token() {
         let problems = load_in(FakeEnvironment::default(), &format!("{UPSTREAM}{}", oidc(lines))).expect_err(lines);
         assert!(problems.to_string().contains(problem), "{lines}: {problems}");
     }
-    let four = config(&format!("{}\nadmin.four_eyes = ['purge']", oidc(whole))).admin.four_eyes;
+    let four = config(&format!("{}\nadmin.four_eyes = ['purge']", oidc(whole))).live.admin.four_eyes;
     assert_eq!(four.iter().map(|action| action.name()).collect::<Vec<_>>(), ["purge"]);
     one_problem("admin.four_eyes = ['purge']", "2:19: admin.four_eyes: needs `[admin.oidc]` beside it");
     one_problem("admin.four_eyes = ['requeue']", "2:20: admin.four_eyes[0]: `requeue` is not known");
@@ -426,6 +431,7 @@ mod documents;
 mod events;
 mod fingerprint;
 mod outcomes;
+mod paths;
 mod routes;
 mod slips;
 mod wording;
@@ -478,7 +484,7 @@ fn the_admin_address_is_found_in_a_file_that_is_otherwise_wrong() {
 
 #[test]
 fn only_loopback_is_a_trusted_proxy_by_default() {
-    let trusted = config("").options.trusted_proxies;
+    let trusted = config("").live.trusted_proxies;
     let is_trusted =
         |peer: &str| trusted.iter().any(|network| network.contains(&peer.parse::<std::net::IpAddr>().unwrap()));
     assert!(["127.0.0.1", "127.9.9.9", "::1"].iter().all(|peer| is_trusted(peer)));

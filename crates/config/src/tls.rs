@@ -1,7 +1,7 @@
 //! Reads and checks `[tls]`: the certificate for clients.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::ServerConfig;
@@ -68,12 +68,14 @@ pub(super) fn read(section: &Section<'_>) -> Option<Option<TlsConfig>> {
     let authorities = if client_ca.is_empty() { None } else { Some(section.file("client_ca", &client_ca)?) };
     let [chain, secret] = pair??;
     let verifier = authorities.map(|text| tls::client_verifier(text.as_bytes(), client)).transpose();
-    let verifier = verifier.map_err(|message| section.problem("client_ca", format!("`{client_ca}` {message}"))).ok()?;
+    let verifier = verifier.map_err(|message| section.file_problem("client_ca", &client_ca, &message)).ok()?;
     let server = tls::server_config(chain.as_bytes(), secret.as_bytes(), verifier);
     let server = server.map_err(|error| report(section, &certificate, &key, error)).ok()?;
-    let clients = (!client_ca.is_empty()).then(|| (client_ca.into(), client));
-    let readable_by_all = section.reader().environment().is_readable_by_all(Path::new(&key));
-    Some(Some(TlsConfig { certificate: certificate.into(), key: key.into(), clients, server, readable_by_all }))
+    let clients = (!client_ca.is_empty()).then(|| (section.locate("client_ca", client_ca), client));
+    let [certificate, key] =
+        [("certificate", certificate), ("key", key)].map(|(name, path)| section.locate(name, path));
+    let readable_by_all = section.reader().environment().is_readable_by_all(&key);
+    Some(Some(TlsConfig { certificate, key, clients, server, readable_by_all }))
 }
 
 /// Reads the files of the options `certificate` and `key`: `Some(None)` where neither is written.
@@ -98,5 +100,5 @@ pub(super) fn report(section: &Section<'_>, certificate: &str, key: &str, error:
         CertificateFileError::Certificate(message) => ("certificate", certificate, message),
         CertificateFileError::Key(message) => ("key", key, message),
     };
-    section.problem(name, format!("`{path}` {message}"));
+    section.file_problem(name, path, &message);
 }

@@ -67,7 +67,7 @@ pub(super) fn read(section: &Section<'_>, is_needed: bool) -> Option<UpstreamTls
         "" => Authorities::empty(),
         path => {
             let parsed = Authorities::parse(section.file("ca", path)?.as_bytes());
-            parsed.map_err(|message| section.problem("ca", format!("`{path}` {message}"))).ok()?
+            parsed.map_err(|message| section.file_problem("ca", path, &message)).ok()?
         }
     };
     let pair = read_pair(section, &certificate, &key)?;
@@ -76,10 +76,11 @@ pub(super) fn read(section: &Section<'_>, is_needed: bool) -> Option<UpstreamTls
     let identity = pair.map(|[chain, secret]| parse_identity(&chain, &secret)).transpose();
     let trust = identity.and_then(|identity| Trust::with_identity(&authorities, identity, digest.finalize().into()));
     let trust = trust.map_err(|error| report(section, &certificate, &key, error)).ok()?;
-    let path = |text: String| (!text.is_empty()).then(|| PathBuf::from(text));
+    let path = |name: &str, text: String| (!text.is_empty()).then(|| section.locate(name, text));
     let is_exposed = |key: &PathBuf| section.reader().environment().is_readable_by_all(key);
-    let exposed_key = path(key).filter(is_exposed);
-    Some(UpstreamTlsConfig { trust, server_name, authorities: path(ca), certificate: path(certificate), exposed_key })
+    let exposed_key = path("key", key).filter(is_exposed);
+    let (authorities, certificate) = (path("ca", ca), path("certificate", certificate));
+    Some(UpstreamTlsConfig { trust, server_name, authorities, certificate, exposed_key })
 }
 
 fn parse_identity(chain: &str, key: &str) -> Result<ClientIdentity, CertificateFileError> {
@@ -92,9 +93,9 @@ fn parse_identity(chain: &str, key: &str) -> Result<ClientIdentity, CertificateF
 #[cfg(test)]
 mod tests {
     use crate::environment::FakeEnvironment;
-    use crate::{Config, ConfigProblems, Overrides, load};
+    use crate::{ConfigProblems, LoadedConfig, Overrides, load};
 
-    fn config(lines: &str) -> Result<Config, ConfigProblems> {
+    fn config(lines: &str) -> Result<LoadedConfig, ConfigProblems> {
         let file = format!("upstream = 'https://a'\n{lines}");
         let environment = FakeEnvironment { readable_by_all: true, ..FakeEnvironment::default() };
         let environment = environment.with_file("f", &file).with_file("text.pem", "text");
@@ -112,7 +113,7 @@ mod tests {
             (
                 "upstream_tls = { certificate = 'text.pem', key = 'text.pem' }",
                 "upstream_tls.certificate",
-                "`text.pem` has no",
+                "/text.pem` has no",
             ),
             ("upstream_tls.server_name = 'a b'", "upstream_tls.server_name", "is no name"),
             ("defaults.upstream_tls.ca = 'none.pem'", "defaults.upstream_tls.ca", "cannot be read"),

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Config, EventTarget, Route, StoreLocation, jwt};
+use super::{EventTarget, LoadedConfig, Route, StoreLocation, jwt};
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::path_samples::sample_paths;
 use oncegate_domain::route_table::{RouteMatch, RouteTable, Spelling};
 
-pub(super) fn collect(config: &Config) -> Vec<String> {
+pub(super) fn collect(config: &LoadedConfig) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(tls) = config.tls.as_ref().filter(|tls| tls.readable_by_all) {
         warnings.push(format!("tls.key: everybody on this machine can read `{}`: `chmod o-r` it", tls.key.display()));
@@ -17,10 +17,10 @@ pub(super) fn collect(config: &Config) -> Vec<String> {
     warnings.extend(exposed.into_iter().map(|key| {
         format!("upstream_tls.key: everybody on this machine can read `{}`: `chmod o-r` it", key.display())
     }));
-    if let StoreLocation::Postgres(url) = &config.store.url {
+    if let StoreLocation::Postgres(url) = &config.store_url {
         warnings.extend(url.warning());
     }
-    if let Some(server) = &config.cache.redis {
+    if let Some(server) = &config.redis {
         if config.secrets.is_empty() {
             warnings.push(
                 "cache.redis without a `secret`: everybody who can write to the Redis server can forge replays, and everybody who \
@@ -53,7 +53,7 @@ pub(super) fn collect(config: &Config) -> Vec<String> {
             ));
         }
     }
-    let room = config.limits.held_bodies / 8 * 7;
+    let room = config.start.limits.held_bodies / 8 * 7;
     for route in config.routes.iter().filter(|route| route.max_request_body as u64 > room) {
         warnings.push(format!(
             "route `{}`: a body of max_request_body never finds room in limits.held_bodies, seven eighths of which are for large \
@@ -61,7 +61,7 @@ pub(super) fn collect(config: &Config) -> Vec<String> {
             route.name
         ));
     }
-    if config.store.url == StoreLocation::Memory {
+    if config.store_url == StoreLocation::Memory {
         warnings.push("store.url is `memory:`: after a restart every retry is executed again".into());
     }
     // A key inside of a payment that is a part of the fingerprint is of no use without the payment.

@@ -19,13 +19,12 @@ pub struct Encryption {
     encrypts: bool,
 }
 
-impl From<&config::Config> for Encryption {
-    fn from(config: &config::Config) -> Self {
-        Self { secrets: config.secrets.clone(), encrypts: config.store.encrypt }
-    }
-}
-
 impl Encryption {
+    /// The encryption that a store was started with, under the secrets of the last reload.
+    pub fn new(store: &config::StoreConfig, secrets: &Secrets) -> Self {
+        Self { secrets: secrets.clone(), encrypts: store.encrypt }
+    }
+
     /// The response as it is stored.
     pub(super) fn encrypt(&self, id: &RecordId, token: &Token, response: &Arc<StoredResponse>) -> Arc<StoredResponse> {
         match self.secrets.current().filter(|_| self.encrypts) {

@@ -458,17 +458,17 @@ pub struct StoreSettings {
     pub encryption: Encryption,
 }
 
-impl From<&config::Config> for StoreSettings {
-    fn from(config: &config::Config) -> Self {
-        let store = &config.store;
+impl From<&config::LoadedConfig> for StoreSettings {
+    fn from(config: &config::LoadedConfig) -> Self {
+        let store = &config.start.store;
         Self {
             location: store.url.clone(),
             max_connections: store.max_connections,
             timeout: store.timeout,
             migrate: store.migrate,
             distribute: store.distribute,
-            events: !config.events.is_empty(),
-            encryption: config.into(),
+            events: config.start.events,
+            encryption: Encryption::new(store, &config.secrets),
         }
     }
 }

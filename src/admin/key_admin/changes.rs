@@ -42,7 +42,7 @@ impl KeyAdmin<'_> {
     fn unwatched_for(&self, entry: &KeyEntry) -> Option<Duration> {
         let route = find_route(&self.config, &entry.route)?;
         let running_for = entry.now.duration_since(entry.reserved_at).unwrap_or_default();
-        self.store_clock?.view().unwatched_for(entry.now, running_for, quiet_time(&self.config.store, route))
+        self.store_clock?.view().unwatched_for(entry.now, running_for, quiet_time(&self.start.store, route))
     }
 
     /// The part of the record that decides whether the key may be executed again, without the passed times that are not certain: as
@@ -325,7 +325,7 @@ impl KeyAdmin<'_> {
     /// where nothing was purged.
     async fn wait_until_forgotten(&self, purges: Option<u64>) -> Result<Option<u64>, ApiProblem> {
         let Some(purges) = purges else { return Ok(None) };
-        let behind = self.store.wait_until_forgotten(self.service(), purges, self.config.store.lease.expiry).await?;
+        let behind = self.store.wait_until_forgotten(self.service(), purges, self.start.store.lease.expiry).await?;
         Ok(Some(behind))
     }
 }

@@ -15,7 +15,7 @@ use crate::admin;
 use crate::admin::key_admin::problem::ApiProblem;
 use crate::admin::key_admin::{self, AdminMethod, AdminRequest, KeyAdmin};
 use crate::app::StartError;
-use oncegate_config::{Config, StoreLocation};
+use oncegate_config::{Config, StartConfig, StoreLocation};
 use oncegate_store::{self as store, OpenError, Store, StoreSettings, salts};
 
 /// The time for a response: changes of many keys take long, and a purge waits for a lease.
@@ -26,14 +26,14 @@ pub(super) enum KeyAdminSource {
     /// A running instance.
     Instance(Connected),
     /// This process, on the store.
-    Store(Arc<Store>, Arc<Config>),
+    Store(Arc<Store>, Arc<StartConfig>, Arc<Config>),
 }
 
 impl fmt::Display for KeyAdminSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Instance(instance) => write!(f, "through the instance at {}", instance.address),
-            Self::Store(_, config) => write!(f, "in {}", config.store.url),
+            Self::Store(_, start, _) => write!(f, "in {}", start.store.url),
         }
     }
 }
@@ -50,7 +50,7 @@ impl KeyAdminSource {
 
     async fn open_store(arguments: &InstanceArguments, silent: SocketAddr) -> Result<Self, CommandError> {
         let config = load_without_service(&arguments.file)?;
-        let location = config.store.url.clone();
+        let location = config.start.store.url.clone();
         if let StoreLocation::Memory = location {
             let inside = format!("it is inside an instance, and none answers at {silent}");
             return Err(CommandError::Store(location, OpenError::Missing(inside.into())));
@@ -64,12 +64,13 @@ impl KeyAdminSource {
             }
             CommandError::Store(location.clone(), error)
         })?;
-        if config.store.encrypt {
+        if config.start.store.encrypt {
             // No instance could replay a response that is encrypted under another secret than theirs.
-            let checked = salts::check_current(&store, &config.service, &config.secrets).await;
+            let checked = salts::check_current(&store, &config.start.service, &config.secrets).await;
             checked.map_err(|error| CommandError::Failure(StartError::Salt(error)))?;
         }
-        Ok(Self::Store(store, Arc::new(config)))
+        let (start, config) = config.into_parts();
+        Ok(Self::Store(store, Arc::new(start), Arc::new(config)))
     }
 
     /// Sends a request, and returns the response's JSON, or a refusal as an error.
@@ -85,11 +86,11 @@ impl KeyAdminSource {
         let user = ["ONCEGATE_ACTOR", "USER", "LOGNAME"].iter().find_map(std::env::var_os).unwrap_or_default();
         let user = user.as_encoded_bytes();
         let (status, body) = match self {
-            Self::Store(store, config) => {
+            Self::Store(store, start, config) => {
                 let actor = key_admin::actor(Some(user), "on the command line");
                 let answer = match body.len() <= key_admin::BODY_BYTES_MAX {
                     true => {
-                        let key_admin = KeyAdmin::new(store, Arc::clone(config), None);
+                        let key_admin = KeyAdmin::new(store, start, Arc::clone(config), None);
                         key_admin.answer(AdminRequest { method, id, query, body: &body, actor }).await
                     }
                     false => Err(ApiProblem::body_too_large(key_admin::BODY_BYTES_MAX)),

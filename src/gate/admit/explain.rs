@@ -22,7 +22,7 @@ use crate::gate::first_sent;
 use crate::gate::routing::Router;
 use crate::instance::latency::RouteLatencies;
 use crate::instance::metrics::{MethodLabel, Metrics};
-use oncegate_config::{Config, Route, RouteMode};
+use oncegate_config::{LoadedConfig, Route, RouteMode};
 use oncegate_domain::fingerprint::{Fingerprint, IncludedBody};
 use oncegate_domain::key::Key;
 use oncegate_domain::normal_path::RequestPath;
@@ -89,7 +89,7 @@ pub struct ExplainedCaller {
 /// # Errors
 /// The refusal that the proxy would answer with before it asks the store.
 pub fn explain(
-    config: &Config,
+    config: &LoadedConfig,
     head: &request::Parts,
     body: &[u8],
     caller: ExplainedCaller,
@@ -130,7 +130,7 @@ pub fn explain(
     };
     let route = &active.route;
     // The parts of the scope are shown, and not the scope that would come of the store's salt.
-    let realm = Realm { service: &config.service, salt: &Salt::new([0; 32]) };
+    let realm = Realm { service: &config.start.service, salt: &Salt::new([0; 32]) };
     let body_operation = body_operation::read_at_once(head, body, route);
     let operation = match &body_operation {
         BodyOperation::Call(call) => Some(&call.operation),

@@ -15,7 +15,7 @@ use oncegate::instance::observability::Observability;
 use oncegate::instance::store_clock::{ClockReading, StoreClock};
 use oncegate::instance::{Instance, clock_limits};
 use oncegate_cache::Cache;
-use oncegate_config::{self as config, Overrides};
+use oncegate_config::{self as config, Config, Overrides};
 use oncegate_domain::ids::InstanceId;
 use oncegate_http::body::body_budget::BodyBudget;
 use oncegate_http::downstream;
@@ -39,32 +39,40 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    pub async fn serve(store: Store, instance: Arc<Instance>, timeouts: FramingTimeouts) -> Self {
+    pub async fn serve(
+        store: Store,
+        (instance, config): (Arc<Instance>, Arc<Config>),
+        timeouts: FramingTimeouts,
+    ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let client = Client { address: listener.local_addr().unwrap() };
         let signals = downstream::DrainSignals::default();
         let closing = signals.closing.clone();
         let inbox = ConnectionBalancer::create_inboxes(1).remove(0);
         let connections = ConnectionLimits::new(10, 0, Default::default());
-        let gate = Arc::new(Gate::new(instance));
+        let gate = Arc::new(Gate::new(instance, config));
         tokio::spawn(downstream::serve(listener, inbox, gate, connections, timeouts, signals));
         Self { client, _store: store, _closing: closing.drop_guard() }
     }
 }
 
-/// The instance of a configuration. It holds no lease.
-pub async fn instance(setup: &Setup, upstream_slots: impl FnOnce(usize) -> UpstreamSlots) -> Arc<Instance> {
+/// The instance of a configuration, and what a reload could replace of that. It holds no lease.
+pub async fn instance(
+    setup: &Setup,
+    upstream_slots: impl FnOnce(usize) -> UpstreamSlots,
+) -> (Arc<Instance>, Arc<Config>) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("oncegate.toml");
     std::fs::write(&file, setup.text()).unwrap();
     let config = config::load(Some(&file), &Overrides::default(), &config::ProcessEnvironment).unwrap();
     let store = store::open(&(&config).into()).await.unwrap();
-    let salt = salts::open(&store, &config.service, &config.secrets, None).await.unwrap();
+    let (start, config) = config.into_parts();
+    let salt = salts::open(&store, &start.service, &config.secrets, None).await.unwrap();
     let stored_salt = InstanceSalt::provisional([0; 32]);
     stored_salt.set_stored(salt);
     let (started, ended) = (BootInstant::now(), BootInstant::now());
     let reading = ClockReading { started, ended, store_time: SystemTime::now() };
-    Arc::new(Instance {
+    let instance = Arc::new(Instance {
         delivery_due: tokio::sync::Notify::new(),
         unsent_deliveries: Default::default(),
         salt: stored_salt,
@@ -73,30 +81,31 @@ pub async fn instance(setup: &Setup, upstream_slots: impl FnOnce(usize) -> Upstr
         is_salt_doubtful: AtomicBool::new(false),
         instance_lease: InstanceLease::new(
             InstanceId::from_random(1),
-            config.store.lease.heartbeat,
-            config.store.lease.expiry,
+            start.store.lease.heartbeat,
+            start.store.lease.expiry,
         ),
-        store_clock: Arc::new(StoreClock::new(clock_limits(&config.store, &config.routes), &reading)),
+        store_clock: Arc::new(StoreClock::new(clock_limits(&start.store, &config.routes), &reading)),
         in_flight: Arc::default(),
         wait_groups: Arc::default(),
-        cache: Cache::new(config.cache.memory),
+        cache: Cache::new(start.cache.memory),
         last_seen: Default::default(),
         shared_cache: Default::default(),
-        bodies: BodyBudget::new(config.limits.held_bodies),
-        response_bodies: BodyBudget::new(config.limits.held_bodies),
+        bodies: BodyBudget::new(start.limits.held_bodies),
+        response_bodies: BodyBudget::new(start.limits.held_bodies),
         key_limits: Default::default(),
         live_keys: Default::default(),
         replay_permissions: Default::default(),
         token_verifiers: Default::default(),
-        upstream_slots: upstream_slots(config.limits.upstream_connections),
+        upstream_slots: upstream_slots(start.limits.upstream_connections),
         tracker: TaskTracker::new(),
         draining: CancellationToken::new(),
         drain_expired: CancellationToken::new(),
         latencies: Default::default(),
-        config: Arc::new(config),
+        config: Arc::new(start),
         observability: Arc::new(Observability::new(Metrics::new(&StoreMetrics::default()), None)),
         reload_state: Default::default(),
         bypassed: Default::default(),
         store,
-    })
+    });
+    (instance, Arc::new(config))
 }

@@ -29,9 +29,9 @@ async fn an_attempt_whose_task_panics_becomes_unknown() {
     let store = Store::sqlite();
     let setup = Proxy::on(&store.url()).top("upstream = \"http://service\"").route(&route("pay", ""));
     let slots = |limit| UpstreamSlots::new(limit).in_network(Arc::new(PanickingNetwork));
-    let instance = in_process::instance(&setup, slots).await;
+    let (instance, config) = in_process::instance(&setup, slots).await;
     instance.instance_lease.record_renewal(BootInstant::now());
-    let proxy = InProcess::serve(store, Arc::clone(&instance), FramingTimeouts::default()).await;
+    let proxy = InProcess::serve(store, (Arc::clone(&instance), config), FramingTimeouts::default()).await;
     let request = proxy.client.post("/pay").key("k-1").body("x");
     assert_eq!(request.send().await.outcome(), (409, "outcome-unknown".to_owned()));
     eventually(TEST_TIMEOUT, async || (instance.in_flight.count() == 0).then_some(())).await;

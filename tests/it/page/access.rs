@@ -2,7 +2,7 @@
 
 use super::{Html, Visitor};
 use crate::harness::operator::{Operator, completed};
-use crate::harness::{Store, World};
+use crate::harness::{Proxy, Store, World};
 use crate::operators::unknown;
 
 const TOKEN: &str = "c29tZXRoaW5nIHNlY3JldA==";
@@ -259,4 +259,54 @@ async fn a_rotated_token_counts_without_a_restart_and_ends_the_sessions_of_the_e
     };
     assert_eq!((by_token(TOKEN).await, by_token(&next.replace(' ', "-")).await), (401, 200));
     assert!(!world.proxy.output().contains("which takes effect with a restart"));
+}
+
+#[tokio::test]
+async fn a_changed_or_removed_token_stops_counting_with_the_reload_whatever_the_other_one_is() {
+    let [read, next_read, next] = ["the-token-of-readers", "the-next-token-of-readers", "the-next-token-of-operators"];
+    let line = |name: &str, token: &str| if token.is_empty() { String::new() } else { format!("{name} = {token:?}\n") };
+    // The tokens of operators and readers before and after; the empty one of operators is drawn.
+    for (before, after) in [
+        (("", read), ("", next_read)),
+        (("", read), ("", "")),
+        (("", ""), ("", read)),
+        ((TOKEN, read), (TOKEN, next_read)),
+        ((TOKEN, read), (TOKEN, "")),
+        ((TOKEN, ""), (TOKEN, read)),
+        ((TOKEN, read), (next, read)),
+        ((TOKEN, read), (next, next_read)),
+        // A first token of operators, and the last one's removal, need a restart. That of readers does not.
+        (("", read), (next, next_read)),
+        ((TOKEN, read), ("", next_read)),
+    ] {
+        let lines = |(operator, reader): (&str, &str)| {
+            format!("open = false\n{}{}", line("token", operator), line("read_token", reader))
+        };
+        let world = World::with(Store::sqlite(), |setup| setup.admin(&lines(before))).await;
+        let drawn = std::fs::read_to_string(world.store.sqlite_file().with_extension("db.admin-token"));
+        let drawn = drawn.map(|token| token.trim_end().to_owned()).unwrap_or_default();
+        let setup = Proxy::on(&world.store.url()).upstream(world.upstream.address).admin(&lines(after));
+        std::fs::write(world.proxy.file(), setup.text()).unwrap();
+        world.proxy.wait_for_log("the configuration was reloaded").await;
+        let operator = match (before.0, after.0) {
+            ("", _) => &*drawn,
+            (before, "") => before,
+            (_, after) => after,
+        };
+        // Fewer wrong ones than an address may show in a minute.
+        for token in [TOKEN, next, &*drawn, read, next_read].into_iter().filter(|token| !token.is_empty()) {
+            let ask = async |method: &str, path: &str| {
+                let request = Visitor::of(&world).request(method, path);
+                request.field("Authorization", &format!("Bearer {token}")).send().await.status
+            };
+            let case = format!("{token} with {before:?} and then {after:?}");
+            if token == operator || token == after.1 {
+                assert_eq!(ask("GET", "/api/v1/keys").await, 200, "{case}");
+                let change = ask("DELETE", &format!("/api/v1/keys/{}", "00".repeat(32))).await;
+                assert_eq!(change, if token == operator { 404 } else { 403 }, "{case}");
+            } else {
+                assert_eq!(ask("GET", "/api/v1/keys").await, 401, "{case}");
+            }
+        }
+    }
 }

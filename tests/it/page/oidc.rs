@@ -7,7 +7,7 @@ use super::{Html, Visitor, escaped};
 use crate::harness::client::Client;
 use crate::harness::oidc_issuer::{Breach, CLIENT, OidcIssuer, SECRET};
 use crate::harness::operator::Operator;
-use crate::harness::{Response, Store, Upstream, World};
+use crate::harness::{Answer, Hold, Response, Store, TEST_TIMEOUT, Upstream, World, eventually};
 
 pub(super) const TOKEN: &str = "c29tZXRoaW5nIHNlY3JldA==";
 
@@ -96,7 +96,7 @@ async fn a_person_signs_in_with_the_role_of_their_groups_and_the_audit_log_names
     for algorithm in [Algorithm::RS256, Algorithm::ES256] {
         let issuer = OidcIssuer::start(algorithm).await;
         let world = world(&issuer.url(), HTTPS, "").await;
-        world.upstream.then(crate::harness::Answer::close());
+        world.upstream.then(Answer::close());
         assert_eq!(world.pay("k-1").send().await.status, 502);
         let stranger = stranger(&world);
         let page = stranger.page("/sign-in?next=%2Fkeys").await;
@@ -269,4 +269,26 @@ async fn a_reload_that_changes_who_may_sign_in_ends_the_sessions_and_the_sign_in
         assert!(refused.status == 400 && refused.html().contains("is not known here"), "{held}: {}", refused.html());
     }
     assert!(!world.proxy.output().contains("which takes effect with a restart"));
+}
+
+#[tokio::test]
+async fn an_issuer_that_fails_is_asked_once_for_all_that_come_meanwhile() {
+    let (failing, hold) = (Upstream::start().await, Hold::new());
+    failing.answer_all(Answer::status(500).hold(&hold));
+    let world = world(&format!("http://{}", failing.address), "http://127.0.0.1:9", "").await;
+    let visitor = Visitor::of(&world);
+    // Of those that come at once, some do not wait.
+    let begin = || visitor.request("GET", "/sign-in/oidc");
+    let left = begin().open().await.unwrap();
+    eventually(TEST_TIMEOUT, async || (failing.calls() == 1).then_some(())).await;
+    let waiting: Vec<_> = (0..10).map(|_| begin().spawn()).collect();
+    drop(left);
+    hold.release();
+    for answer in waiting {
+        assert_eq!(answer.await.unwrap().unwrap().status, 502);
+    }
+    for _ in 0..30 {
+        assert_eq!(begin().send().await.status, 502);
+    }
+    assert_eq!(failing.calls(), 1);
 }

@@ -1,6 +1,7 @@
 //! `replay.authorize`: a stored response is replayed only to a caller whom the authorizing service lets through.
 
 use crate::harness::{Answer, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route};
+use crate::policies::reload::{RELOADED, reload, settles};
 use crate::telemetry::Metrics;
 
 async fn world_with(store: Store, cache: &str) -> (World, Upstream) {
@@ -118,4 +119,37 @@ async fn a_waiting_duplicate_and_an_operation_are_asked_about_too() {
     assert_eq!(accepted.status, 202);
     let operation = world.get(accepted.field("location").unwrap()).send().await;
     assert_eq!((operation.status, &*operation.text()), (403, "no"));
+}
+
+#[tokio::test]
+async fn a_permission_ends_with_a_reload_that_changes_who_is_asked_or_for_how_long_it_counts() {
+    let (world, authority) = world_with(Store::sqlite(), "1h").await;
+    let other = Upstream::start().await;
+    let pay = || world.post("/pay").key("k-1").body("x");
+    assert_eq!(pay().send().await.oncegate_status(), Some("executed"));
+    authority.answer_all(Answer::status(204));
+    other.answer_all(Answer::status(403));
+    assert!(pay().send().await.is_replay());
+    let text = world.setup.text();
+    let asked = |to: &Upstream| to.calls();
+    for (times, (what, text, to)) in [
+        ("another path", text.replace("/check?", "/check-anew?"), &authority),
+        ("another time", text.replace("\"1h\"", "\"2h\""), &authority),
+        ("no time", text.replace("\"1h\"", "\"0s\""), &authority),
+        ("another service", text.replace(&authority.address.to_string(), &other.address.to_string()), &other),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        reload(&world, &text, RELOADED, times + 1).await;
+        let before = asked(to);
+        // Each worker takes the new configuration by itself.
+        eventually(TEST_TIMEOUT, async || {
+            let answer = pay().send().await;
+            assert!(answer.is_replay() || answer.status == 403, "{what}: {answer:?}");
+            (asked(to) > before).then_some(())
+        })
+        .await;
+    }
+    settles(async || pay().send().await.status == 403).await;
 }

@@ -232,3 +232,28 @@ async fn sighup_right_after_the_start_is_not_lost() {
         proxy.wait_for_log("the running one stays").await;
     }
 }
+
+#[tokio::test]
+async fn a_reload_says_what_has_changed_or_that_nothing_has() {
+    let world = World::guarding(Store::sqlite(), "").await;
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("token");
+    std::fs::write(&secret, "the-first-token-of-readers").unwrap();
+    let base = with(&world, "", "ttl = \"1h\"")
+        .admin(&format!("read_token = \"${{file:{}}}\"\nopen = true", secret.display()));
+    let changes = |at: usize| {
+        let lines: Vec<_> =
+            world.proxy.logged().into_iter().filter(|line| line.to_string().contains(RELOADED)).collect();
+        (lines[at]["message"].as_str().unwrap().to_owned(), lines[at]["changed"].as_str().map(str::to_owned))
+    };
+    reload(&world, &base.text(), RELOADED, 1).await;
+    assert_eq!(changes(0).1.as_deref(), Some("admin.read_token, routes.pay.ttl"));
+    world.proxy.signal(Signal::HUP);
+    world.proxy.wait_for_logs(RELOADED, 2).await;
+    assert_eq!(changes(1), (format!("{RELOADED}, and nothing in it has changed"), None));
+    std::fs::write(&secret, "the-next-token-of-readers").unwrap();
+    world.proxy.wait_for_logs(RELOADED, 3).await;
+    assert_eq!(changes(2).1.as_deref(), secret.to_str());
+    reload(&world, &base.route(&route("more", "")).text(), RELOADED, 4).await;
+    assert_eq!(changes(3).1.as_deref(), Some("routes.more"));
+}

@@ -4,7 +4,7 @@
 //! all of it was read. A function whose option has no default returns `None` instead.
 
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Number, Value};
@@ -14,7 +14,7 @@ use super::{Located, Rank, Section, SourcePosition, Text, join};
 use crate::key_doc::{KeyDoc, ValueKind};
 use crate::nearest::nearest;
 use crate::words::Word;
-use crate::{units, wording};
+use crate::{show_whole_path, units, wording};
 
 impl<'a> Section<'a> {
     pub fn boolean(&self, name: &str) -> bool {
@@ -159,10 +159,22 @@ impl<'a> Section<'a> {
         read(&self.table(name))
     }
 
+    /// The path that a key has as its value, in the folder that it belongs to.
+    pub fn locate(&self, name: &str, path: impl AsRef<Path>) -> PathBuf {
+        let folder = self.reader.folder(&self.position(name));
+        folder.map_or_else(|| path.as_ref().into(), |folder| folder.join(path.as_ref()))
+    }
+
     /// The content of the file that a key names.
     pub fn file(&self, name: &str, path: &str) -> Option<String> {
-        let read = self.reader.read_file(Path::new(path));
-        read.map_err(|error| self.problem(name, format!("`{path}` cannot be read: {error}"))).ok()
+        let path = self.locate(name, path);
+        let read = self.reader.read_file(&path);
+        read.map_err(|error| self.problem(name, format!("`{}` cannot be read: {error}", show_whole_path(&path)))).ok()
+    }
+
+    /// Reports a problem of the content of the file that a key names.
+    pub fn file_problem(&self, name: &str, path: &str, message: &str) {
+        self.problem(name, format!("`{}` {message}", show_whole_path(&self.locate(name, path))));
     }
 
     /// Reports a problem of a key's value.

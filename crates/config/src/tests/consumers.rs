@@ -156,7 +156,7 @@ fn problems_of_kafka_are_reported_where_they_are_written() {
         (", sasl = 'plain'", "kafka.sasl: needs `user` and `password`"),
         (", user = 'u'", "kafka.sasl: must be written beside"),
         (", ca = 'ca.pem'", "kafka.ca: needs `tls = true`"),
-        (", tls = true, ca = 'none.pem'", "kafka.ca: `none.pem` cannot be read"),
+        (", tls = true, ca = 'none.pem'", "/none.pem` cannot be read"),
         (", tls = true, certificate = 'c.pem'", "kafka.certificate: needs a `key`"),
     ] {
         let problems = problems(&kafka(lines));

@@ -223,7 +223,8 @@ fn a_general_and_a_specific_path_may_stand_beside_each_other() {
 
 #[test]
 fn unguarded_requests_have_the_timeouts_of_defaults() {
-    let pass = config("[defaults]\nconnect_timeout = '1s'\nupstream_idle_timeout = '9s'\nupstream = 'http://b'").pass;
+    let pass =
+        config("[defaults]\nconnect_timeout = '1s'\nupstream_idle_timeout = '9s'\nupstream = 'http://b'").live.pass;
     assert_eq!((pass.connect_timeout, pass.upstream_idle_timeout), (Duration::from_secs(1), Duration::from_secs(9)));
     assert_eq!(pass.upstream.to_string(), "http://127.0.0.1:3000");
 }
@@ -308,6 +309,7 @@ fn the_flag_for_the_scope_is_the_default_of_all_routes() {
 fn a_path_that_another_routes_spelling_decides_about_is_warned_of() {
     let both = |lines: &str| {
         config(&format!("[[routes]]\nname = 'a'\npath = '/pay'\n{lines}\n[[routes]]\nname = 'b'\npath = '/pay/'"))
+            .live
             .warnings
     };
     let warnings = both("methods = ['POST']");
@@ -338,7 +340,7 @@ fn several_fields_may_carry_the_key_and_each_is_named_once() {
 }
 
 /// The settings of the only route of a file that come from its dialect, as `label: keys`.
-fn preset_settings(config: &Config, route: usize) -> Vec<String> {
+fn preset_settings(config: &LoadedConfig, route: usize) -> Vec<String> {
     let settings = config.routes[route].settings().into_iter().flat_map(|setting| {
         let preset = setting.origins.into_iter().filter(|(origin, _)| matches!(origin, ValueOrigin::Preset(_)));
         preset.map(move |(_, keys)| format!("{}: {}", setting.label, keys.join(", "))).collect::<Vec<_>>()
@@ -445,7 +447,7 @@ fn the_stripe_preset_stores_what_an_execution_came_to() {
 #[test]
 fn a_written_key_overrules_the_preset_of_the_dialect_beside_it_and_of_those_behind() {
     let routes = |defaults: &str, own: &str| config(&format!("[defaults]\n{defaults}\n{}", route(own)));
-    let space = |config: &Config| (config.routes[0].space, config.routes[0].dialect);
+    let space = |config: &LoadedConfig| (config.routes[0].space, config.routes[0].dialect);
     for (defaults, own, expected) in [
         ("", "dialect = 'stripe'\nspace = 'route'", (KeySpace::Route, Dialect::Stripe)),
         ("space = 'route'", "dialect = 'stripe'", (KeySpace::Service, Dialect::Stripe)),
@@ -474,5 +476,18 @@ fn a_repeatable_request_is_too_old_before_its_key_is_forgotten_also_if_the_clien
         let config = config(&route(&format!("dialect = 'repeatability'\n{own}")));
         let route = &config.routes[0];
         assert_eq!((route.age_limit().unwrap().as_secs(), route.ahead_limit().as_secs()), limits, "{own}");
+    }
+}
+
+#[test]
+fn a_reload_reckons_with_the_lease_of_the_start() {
+    let lease =
+        |expiry: &str| config(&format!("[store]\nlease.expiry = '{expiry}'\n{}", route("reconcile.after = '7s'")));
+    let running = lease("20s").start;
+    for (expiry, loaded) in [("9s", 16), ("20s", 27), ("40s", 47)] {
+        let loaded_config = lease(expiry);
+        assert_eq!(loaded_config.routes[0].quiet_after, Duration::from_secs(loaded));
+        let reloaded = loaded_config.into_reload(&running);
+        assert_eq!(reloaded.routes[0].quiet_after, Duration::from_secs(27), "{expiry}");
     }
 }

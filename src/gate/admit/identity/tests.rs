@@ -21,7 +21,7 @@ fn config(lines: &str) -> Config {
     let file = folder.path().join("oncegate.toml");
     let path = if lines.contains("path =") { "" } else { "path = '/v1/pay'\n" };
     std::fs::write(&file, format!("upstream = 'http://a'\n[[routes]]\nname = 'r'\n{path}{lines}")).unwrap();
-    config::load(Some(&file), &Overrides::default(), &ProcessEnvironment).expect(lines)
+    config::load(Some(&file), &Overrides::default(), &ProcessEnvironment).expect(lines).into_parts().1
 }
 
 /// A request, with what a test varies.
