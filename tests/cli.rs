@@ -312,6 +312,23 @@ fn check_prints_the_routes_or_the_error() {
     assert_eq!(run(&["check", "-c", &folder.at("none.toml")]).code, 78);
 }
 
+#[test]
+fn check_warns_of_a_dangerous_setting_by_name_and_still_succeeds() {
+    let text = |lines: &str| {
+        format!(
+            "{CONFIG}[[routes]]\nname = 'charge'\npath = '/v1/charges'\nkind = 'money'\nrelease_statuses = ['5xx']\n{lines}"
+        )
+    };
+    let allowed = text("allow = ['money-5xx']\n");
+    let folder = Folder::with(&[("open.toml", &text("")), ("allowed.toml", &allowed)]);
+    for (file, warnings) in [("open.toml", 1), ("allowed.toml", 0)] {
+        let checked = run(&["check", "-c", &folder.at(file)]);
+        assert_eq!((checked.code, checked.err.matches("warning: ").count()), (0, warnings), "{file}: {}", checked.err);
+        assert!(checked.err.lines().all(|line| line.ends_with(" [money-5xx]")), "{}", checked.err);
+    }
+    assert!(run(&["check", "-c", &folder.at("allowed.toml")]).out.contains("\n  allowed       money-5xx"));
+}
+
 /// A command in this folder, whose output is read.
 fn run_in(folder: &Folder, variables: &[(&str, &str)], arguments: &[&str]) -> Ended {
     let mut command = oncegate(arguments);

@@ -235,6 +235,10 @@ impl InitArguments {
              upstream = {}   # requests that no route guards pass to it as they are\n",
             quoted(&self.upstream)
         );
+        let routes = self.routes()?;
+        if routes.iter().any(|(kind, ..)| *kind == Use::ModelApi) {
+            text.push_str("drain_timeout = \"120s\"   # the longest upstream_timeout; the supervisor's own limit must be longer\n");
+        }
         if self.callers == Some(Callers::Jwt) {
             let keys =
                 self.issuer.as_deref().unwrap_or_default().trim_end_matches('/').to_owned() + "/.well-known/jwks.json";
@@ -260,7 +264,7 @@ impl InitArguments {
             }
         };
         let mut names = BTreeSet::new();
-        for (kind, path, methods) in self.routes()? {
+        for (kind, path, methods) in routes {
             let (_, lines) = kind.route();
             let name = unused_name(&mut names, &path, kind);
             let path = quoted(&Some(path));

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 
+use super::Route;
 use super::options::options;
 use super::reader::Section;
 use super::scope::ScopeSource;
 use super::service_url;
 use super::upstream::UpstreamTarget;
-use super::{Config, Route};
 use oncegate_trust::jwt::{Algorithm, KeySet, TokenRules};
 
 const EXAMPLE: &str = "write it like `https://login.example/.well-known/jwks.json`";
@@ -174,28 +174,4 @@ fn read_keys(section: &Section<'_>, text: &str, algorithms: &[Algorithm]) -> Opt
         },
         Err(error) => problem(format!("{shown} cannot be read: {error}")),
     }
-}
-
-/// Warnings about `[jwt]`.
-pub(super) fn warnings(config: &Config) -> Vec<String> {
-    let Some(jwt) = &config.jwt else { return Vec::new() };
-    let mut warnings = Vec::new();
-    if jwt.rules.claims.is_empty() {
-        warnings.push("jwt: no route's `scope` has a `jwt:` part, so no token is verified".into());
-    }
-    if let IssuerKeys::Url { upstream, .. } = &jwt.keys
-        && matches!(**upstream, UpstreamTarget::Http(_))
-        && !upstream.is_loopback()
-    {
-        warnings.push(format!(
-            "jwt.jwks is read without TLS from {upstream}: whoever can change the answer on its way can make any token"
-        ));
-    }
-    let secret = |algorithm: &&Algorithm| matches!(algorithm, Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512);
-    if let Some(algorithm) = jwt.rules.algorithms.iter().find(secret) {
-        warnings.push(format!(
-            "jwt.algorithms has {algorithm:?}: its key is a secret that makes tokens too, so whoever can read jwks can be any caller"
-        ));
-    }
-    warnings
 }

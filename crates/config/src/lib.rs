@@ -86,6 +86,7 @@ mod key;
 mod key_doc;
 mod kind;
 mod limits;
+mod lint;
 mod load;
 mod location;
 mod methods;
@@ -183,7 +184,7 @@ pub struct Config {
     pub consumers: Vec<Arc<Consumer>>,
     /// The places that events about settled keys go to.
     pub events: Vec<Arc<EventSink>>,
-    /// Warnings about allowed and dangerous settings, logged at start.
+    /// The warnings of the lints that the file does not allow, logged at start.
     pub warnings: Vec<String>,
 }
 

@@ -9,6 +9,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 
 use super::environment::Environment;
 use super::file_options::{TABLES, TopOptions, parse_service};
+use super::lint::Lint;
 use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
 use super::reader::{ConfigReader, ExternalValue, Section};
 use super::routes::{self, RouteContext};
@@ -35,13 +36,17 @@ pub fn load(
     let source = ConfigText::read(file, environment)?;
     let table = source.parse()?;
     let reader = source.reader(overrides, environment);
-    let config = read_config(&reader, table.get_ref());
+    let mut config = read_config(&reader, table.get_ref());
+    if let Some(config) = &mut config {
+        let readable = file_access::warnings(file, table.get_ref(), &config.store.url, environment);
+        let readable = readable.into_iter().map(|text| (Lint::ReadableFile, text));
+        let authorities = reader.read_authorities().and_then(warn_of_no_authorities);
+        let outside = readable.chain(authorities.map(|text| (Lint::NoAuthorities, text)));
+        config.warnings = warnings::collect(config, outside);
+    }
     match (config, reader.into_problems()) {
         (_, Some(problems)) => Err(problems),
-        (Some(mut config), None) => {
-            config.warnings.extend(file_access::warnings(file, table.get_ref(), &config.store.url, environment));
-            Ok(config)
-        }
+        (Some(config), None) => Ok(config),
         (None, None) => unreachable!("a missing value has its problem"),
     }
 }
@@ -197,7 +202,7 @@ fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Opti
         true => Trust::new(reader.system_authorities()),
         false => Trust::new(&Authorities::empty()),
     };
-    let mut config = Config {
+    Some(Config {
         pass: pass?,
         secrets: context.secrets?,
         cors: Arc::new(cors),
@@ -212,10 +217,7 @@ fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Opti
         events: events.into_iter().map(Arc::new).collect(),
         warnings: Vec::new(),
         options,
-    };
-    config.warnings = warnings::collect(&config);
-    config.warnings.extend(reader.read_authorities().and_then(warn_of_no_authorities));
-    Some(config)
+    })
 }
 
 /// A warning where no authority at all was found: one unreadable file among many is harmless.

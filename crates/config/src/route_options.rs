@@ -15,6 +15,7 @@ use super::key::{self, ForwardKey, KeyOptions, KeyRule, parse_forward_key};
 use super::key_doc::KeyDoc;
 use super::kind::RouteKind;
 use super::limits::CallerLimits;
+use super::lint::Lint;
 use super::options::options;
 use super::outcome::{self, OutcomeOptions};
 use super::problem::ParseResult;
@@ -237,6 +238,8 @@ options! {
         cors: Table(CorsOptions::KEYS) = {} as "cors";
         /// how the service is asked about an unknown outcome
         reconcile: Table(ReconcileOptions::KEYS) = {};
+        /// the warnings about the route that are meant, by their names
+        allow: Texts = [] as "allowed" => Vec<Lint>, choices();
     }
 }
 

@@ -425,6 +425,7 @@ mod consumers;
 mod documents;
 mod events;
 mod fingerprint;
+mod lints;
 mod outcomes;
 mod routes;
 mod slips;

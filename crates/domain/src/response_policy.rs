@@ -200,6 +200,11 @@ impl StatusTable {
         }
     }
 
+    /// Whether the code of an HTTP status is in a list by itself.
+    pub fn lists(&self, code: u16) -> bool {
+        usize::from(code).checked_sub(200).and_then(|index| self.http.get(index)).is_some_and(|(_, exact)| *exact)
+    }
+
     fn verdict_on_http(&self, status: StatusCode, asks_again: bool) -> ResponseVerdict {
         let listed = usize::from(status.as_u16()).checked_sub(200).and_then(|index| self.http.get(index));
         match listed {
