@@ -35,6 +35,8 @@ words! {
         ReconcileByKey = "reconcile-by-key",
         /// Another route's spelling refuses a path of the route.
         AmbiguousPath = "ambiguous-path",
+        /// Requests of the route's host go to several services.
+        SplitHost = "split-host",
         /// Money is executed again after a failure that may come after the charge.
         Money5xx = "money-5xx",
         /// Money without a key is unguarded.

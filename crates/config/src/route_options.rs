@@ -153,7 +153,7 @@ options! {
         spelling: Choice(Spelling::WORDS) = "refuse" as "spelling" => Spelling, choice();
         /// `observe` neither refuses nor delays because of a key, and counts what `enforce` would do
         mode: Choice(RouteMode::WORDS) = "enforce" as "mode" => RouteMode, choice();
-        /// the route's own service; empty for the one at the top
+        /// the service of the requests that the route matches, by method too; empty for the one at the top
         upstream: Text = "" as "upstream";
         /// what an execution costs: `money` requires keys, and no 5xx counts as "not executed"; a preset of other keys
         kind: Choice(RouteKind::WORDS) = "standard" as "kind" => RouteKind, choice();

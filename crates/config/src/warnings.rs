@@ -3,6 +3,7 @@
 //! A lint asks what the resolved configuration does, and not what is written: a file that is right by another way stays quiet.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
@@ -81,7 +82,9 @@ pub(super) fn collect(config: &Config, outside: impl Iterator<Item = (Lint, Stri
             .filter_map(|route| Some(LintFinding { lint: *lint, route: Some(route), text: find(config, route)? }))
     });
     let mut warnings = Vec::<(Lint, Vec<&str>, String)>::new();
-    for LintFinding { lint, route, text } in of_the_file.chain(of_routes).chain(ambiguous_paths(config)) {
+    for LintFinding { lint, route, text } in
+        of_the_file.chain(of_routes).chain(ambiguous_paths(config)).chain(split_hosts(config))
+    {
         if config.allow.contains(&lint) || route.is_some_and(|route| route.allow.contains(&lint)) {
             continue;
         }
@@ -315,6 +318,50 @@ fn long_idle(_: &Config, route: &Route) -> Option<String> {
 
 fn is_money(route: &Route) -> bool {
     route.kind == RouteKind::Money
+}
+
+/// The routes of a host that send their requests to a service of their own, while other requests of the host go elsewhere.
+fn split_hosts(config: &Config) -> Vec<LintFinding<'_>> {
+    const METHODS: [Method; 7] =
+        [Method::GET, Method::HEAD, Method::OPTIONS, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+    let is_apart = |route: &&Arc<Route>| route.host.is_some() && route.upstream != config.pass.upstream;
+    let apart: Vec<_> = config.routes.iter().filter(is_apart).collect();
+    if apart.is_empty() {
+        return Vec::new();
+    }
+    let mut table = RouteTable::default();
+    for route in &config.routes {
+        table.insert(
+            &route.methods,
+            route.host.as_deref(),
+            &route.path,
+            Spelling::Pass,
+            &(&route.name, &route.upstream),
+        );
+    }
+    let samples = sample_paths(&config.routes.iter().map(|route| &route.path).collect::<Vec<_>>());
+    let mut findings = Vec::new();
+    for route in apart {
+        let host = route.host.as_deref().unwrap_or_default();
+        let find = |method: &Method, path: &str| match table.find(method, host, &RequestPath::new(path)) {
+            RouteMatch::Route(found) => *found,
+            RouteMatch::Ambiguous(_) | RouteMatch::NoRoute => (&route.name, &config.pass.upstream),
+        };
+        let own = (&route.name, &route.upstream);
+        let Some(path) = samples.iter().find(|path| find(&route.methods[0], path) == own) else { continue };
+        let elsewhere = METHODS.map(|method| (find(&method, path).1, method));
+        let elsewhere: Vec<_> = elsewhere.iter().filter(|(service, _)| **service != route.upstream).collect();
+        let Some((other, _)) = elsewhere.first() else { continue };
+        let methods: Vec<_> = elsewhere.iter().map(|(_, method)| method.as_str()).collect();
+        let text = format!(
+            "its `upstream` gets its methods alone: {} `{}` of {host}, and each path of this host without a route, go to another \
+             service, such as {other}; run one Oncegate for each service",
+            methods.join(", "),
+            route.path
+        );
+        findings.push(LintFinding { lint: Lint::SplitHost, route: Some(route), text });
+    }
+    findings
 }
 
 /// The paths of a route that are refused because a lenient service may take them for another route's.

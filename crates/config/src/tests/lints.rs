@@ -140,6 +140,38 @@ fn networks_in_which_anybody_may_be_are_no_trusted_proxies() {
 }
 
 #[test]
+fn a_host_whose_other_requests_go_to_another_service_is_warned_about() {
+    let b = |lines: &str| {
+        format!("[[routes]]\nname = 'b'\nhost = 'b.example'\npath = '/v1/orders'\nkind = 'money'\n{lines}\n")
+    };
+    let own = "upstream = 'http://b:1'";
+    let rest = "[[routes]]\nname = 'rest'\nhost = 'b.example'\npath = '/{*rest}'\nmethods = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE']\n\
+                mode = 'off'\n";
+    for (text, others) in [
+        (b(own), Some("GET, HEAD, OPTIONS, PUT, DELETE ")),
+        (format!("[defaults]\n{own}\n{}", b("")), Some("GET, HEAD, OPTIONS, PUT, DELETE ")),
+        (b(&format!("methods = ['POST']\n{own}")), Some("GET, HEAD, OPTIONS, PUT, PATCH, DELETE ")),
+        // HEAD and OPTIONS are no methods of a route.
+        (format!("{}{rest}{own}\n", b(own)), Some("HEAD, OPTIONS ")),
+        (format!("{}{rest}upstream = 'http://c:1'\n", b(own)), Some("GET, HEAD, OPTIONS, PUT, DELETE ")),
+        (b(&format!("{own}\nmode = 'observe'")), Some("GET, HEAD, OPTIONS, PUT, DELETE ")),
+        (b(&format!("{own}\nallow = ['split-host']")), None),
+        // The service of all requests.
+        (b(""), None),
+        (b("upstream = 'http://127.0.0.1:3000'"), None),
+        // A route for all hosts names a part of one service's paths.
+        (route(own), None),
+    ] {
+        let warnings = config(&text).warnings;
+        let found =
+            warnings.iter().find(|warning| warning.starts_with("route `b`: ") && warning.ends_with(" [split-host]"));
+        assert_eq!(found.is_some(), others.is_some(), "{text}: {warnings:?}");
+        let expected = others.map_or(String::new(), |others| format!("{others}`/v1/orders`"));
+        assert!(found.is_none_or(|found| found.contains(&expected)), "{text}: {warnings:?}");
+    }
+}
+
+#[test]
 fn a_name_that_is_no_lint_is_a_problem_with_the_nearest_one() {
     one_problem("allow = ['money-5x']", "2:10: allow[0]: `money-5x` is not known: write `readable-file`, ");
     for (text, hint) in [
