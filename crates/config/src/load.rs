@@ -9,6 +9,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 
 use super::environment::Environment;
 use super::file_options::{TABLES, TopOptions, parse_service};
+use super::jwt::IssuerKeys;
 use super::lint::Lint;
 use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
 use super::reader::{ConfigReader, ExternalValue, Section};
@@ -196,7 +197,9 @@ fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Opti
     let collector = options.telemetry.otlp.iter().map(|collector| &collector.upstream);
     let issuer = jwt.iter().flatten().filter_map(|jwt| jwt.upstream());
     let needs_tls = collector.chain(issuer).any(|upstream| matches!(upstream, UpstreamTarget::Https(..)));
-    let needs_tls = needs_tls || admin.oidc.is_some() || options.cache.redis.iter().any(|server| server.tls);
+    let is_described = jwt.iter().flatten().any(|jwt| matches!(jwt.keys, IssuerKeys::Described { .. }));
+    let needs_tls =
+        needs_tls || is_described || admin.oidc.is_some() || options.cache.redis.iter().any(|server| server.tls);
     let needs_tls = needs_tls || events.iter().any(|sink| sink.target.needs_authorities());
     let trust = match needs_tls || consumers.iter().any(Consumer::needs_authorities) {
         true => Trust::new(reader.system_authorities()),

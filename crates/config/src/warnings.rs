@@ -1,6 +1,7 @@
 //! Lints: valid settings that may not be what their author wants. Each has a name, by which a file allows it.
 //!
-//! A lint asks what the resolved configuration does, and not what is written: a file that is right by another way stays quiet.
+//! A lint asks what the resolved configuration does, and not what is written: a file that is right by another way stays
+//! quiet.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,8 +30,8 @@ const TTL_MIN: Duration = Duration::from_secs(60);
 /// Few services keep an unused connection for longer: Node.js 5 s, nginx 75 s.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// The 5xx that may come after the work, although a route lists them by themselves: the service has failed in it, or a gateway has
-/// lost the answer.
+/// The 5xx that may come after the work, although a route lists them by themselves: the service has failed in it, or a
+/// gateway has lost the answer.
 const AFTER_THE_WORK: [u16; 6] = [500, 502, 504, 520, 522, 524];
 
 /// A lint of the file, and the finding of each place.
@@ -72,7 +73,8 @@ struct LintFinding<'a> {
     text: String,
 }
 
-/// The warnings that the file does not allow, each with the name of its lint. `outside` are the findings about the machine.
+/// The warnings that the file does not allow, each with the name of its lint. `outside` are the findings about the
+/// machine.
 pub(super) fn collect(config: &Config, outside: impl Iterator<Item = (Lint, String)>) -> Vec<String> {
     let of_the_file = OF_THE_FILE.iter().flat_map(|(lint, find)| find(config).into_iter().map(|text| (*lint, text)));
     let of_the_file = of_the_file.chain(outside).map(|(lint, text)| LintFinding { lint, route: None, text });
@@ -182,7 +184,7 @@ fn jwt_unused(config: &Config) -> Vec<String> {
 fn jwt_cleartext(config: &Config) -> Vec<String> {
     let services = config.jwt.iter().filter_map(|jwt| match &jwt.keys {
         IssuerKeys::Url { upstream, .. } => Some(upstream),
-        IssuerKeys::File { .. } => None,
+        IssuerKeys::Described { .. } | IssuerKeys::File { .. } => None,
     });
     let open = services.filter(|service| matches!(***service, UpstreamTarget::Http(_)) && !service.is_loopback());
     open.map(|service| {
@@ -232,8 +234,8 @@ fn reconcile_by_key(_: &Config, route: &Route) -> Option<String> {
     })
 }
 
-/// A code that the route lists by itself is a decision about its service, if it can come before the work. A dialect's own list is
-/// the convention of its API.
+/// A code that the route lists by itself is a decision about its service, if it can come before the work. A dialect's own
+/// list is the convention of its API.
 fn money_5xx(_: &Config, route: &Route) -> Option<String> {
     let is_released = |status: ServiceStatus| route.statuses.verdict_on(status, false) == ResponseVerdict::Release;
     let is_meant = |code: u16| route.statuses.lists(code) && !AFTER_THE_WORK.contains(&code);
@@ -320,7 +322,8 @@ fn is_money(route: &Route) -> bool {
     route.kind == RouteKind::Money
 }
 
-/// The routes of a host that send their requests to a service of their own, while other requests of the host go elsewhere.
+/// The routes of a host that send their requests to a service of their own, while other requests of the host go
+/// elsewhere.
 fn split_hosts(config: &Config) -> Vec<LintFinding<'_>> {
     const METHODS: [Method; 7] =
         [Method::GET, Method::HEAD, Method::OPTIONS, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
