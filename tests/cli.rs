@@ -249,6 +249,8 @@ fn init_writes_a_valid_file_for_each_use_each_caller_and_each_store() {
             let checked = run_in(&folder, &[], &["check"]);
             assert_eq!(checked.code, 0, "{what} {caller:?}: {}", checked.err);
             // A webhook has no caller, also where the other routes would have tokens.
+            let text = std::fs::read_to_string(folder.path("oncegate.toml")).unwrap();
+            assert!(!text.contains("jwks.json"), "an issuer's own description names its keys: {text}");
             let is_known =
                 |line: &str| line.contains("scope is `none`") || line.contains("no route's `scope` has a `jwt:` part");
             assert!(checked.err.lines().all(is_known), "{what} {caller:?}: {}", checked.err);
@@ -262,10 +264,16 @@ fn init_makes_a_route_of_each_operation_of_an_openapi_document() {
     let spec = "openapi: 3.1.0\npaths:\n  /v1/payments:\n    post: {}\n    get: {}\n  /v1/payments/{id}/refunds:\n    \
                 post: {}\n    patch: {}\n";
     let folder = Folder::with(&[("api.yaml", spec)]);
-    let arguments = ["init", "--upstream", "http://127.0.0.1:3000", "--for", "payments", "--openapi", "api.yaml"];
+    let arguments = ["init", "--upstream", "3000", "--for", "payments", "--openapi", "api.yaml"];
     let written = run_in(&folder, &[], &arguments);
     assert_eq!(written.code, 0, "{}", written.err);
     assert!(written.out.contains("2 routes, one for each path of api.yaml"), "{}", written.out);
+    let text = std::fs::read_to_string(folder.path("oncegate.toml")).unwrap();
+    assert!(text.contains("upstream = \"http://127.0.0.1:3000\""), "a port alone is one of this machine: {text}");
+    let comments: Vec<_> = text.lines().filter_map(|line| Some(line.split_once("# ")?.1)).collect();
+    let distinct: std::collections::BTreeSet<_> = comments.iter().collect();
+    assert_eq!(distinct.len(), comments.len(), "each comment stands once: {text}");
+    assert_eq!(text.matches("kind = \"money\"").count(), 2, "{text}");
     let checked = run_in(&folder, &[], &["check", "--openapi", "api.yaml"]);
     assert_eq!(checked.code, 0, "every operation has a route: {}", checked.out);
     assert!(checked.out.contains("payments-refunds") && checked.out.contains("(kind: "), "{}", checked.out);
