@@ -249,6 +249,8 @@ fn init_writes_a_valid_file_for_each_use_each_caller_and_each_store() {
             let checked = run_in(&folder, &[], &["check"]);
             assert_eq!(checked.code, 0, "{what} {caller:?}: {}", checked.err);
             // A webhook has no caller, also where the other routes would have tokens.
+            let text = std::fs::read_to_string(folder.path("oncegate.toml")).unwrap();
+            assert!(!text.contains("jwks.json"), "an issuer's own description names its keys: {text}");
             let is_known =
                 |line: &str| line.contains("scope is `none`") || line.contains("no route's `scope` has a `jwt:` part");
             assert!(checked.err.lines().all(is_known), "{what} {caller:?}: {}", checked.err);
@@ -262,10 +264,16 @@ fn init_makes_a_route_of_each_operation_of_an_openapi_document() {
     let spec = "openapi: 3.1.0\npaths:\n  /v1/payments:\n    post: {}\n    get: {}\n  /v1/payments/{id}/refunds:\n    \
                 post: {}\n    patch: {}\n";
     let folder = Folder::with(&[("api.yaml", spec)]);
-    let arguments = ["init", "--upstream", "http://127.0.0.1:3000", "--for", "payments", "--openapi", "api.yaml"];
+    let arguments = ["init", "--upstream", "3000", "--for", "payments", "--openapi", "api.yaml"];
     let written = run_in(&folder, &[], &arguments);
     assert_eq!(written.code, 0, "{}", written.err);
     assert!(written.out.contains("2 routes, one for each path of api.yaml"), "{}", written.out);
+    let text = std::fs::read_to_string(folder.path("oncegate.toml")).unwrap();
+    assert!(text.contains("upstream = \"http://127.0.0.1:3000\""), "a port alone is one of this machine: {text}");
+    let comments: Vec<_> = text.lines().filter_map(|line| Some(line.split_once("# ")?.1)).collect();
+    let distinct: std::collections::BTreeSet<_> = comments.iter().collect();
+    assert_eq!(distinct.len(), comments.len(), "each comment stands once: {text}");
+    assert_eq!(text.matches("kind = \"money\"").count(), 2, "{text}");
     let checked = run_in(&folder, &[], &["check", "--openapi", "api.yaml"]);
     assert_eq!(checked.code, 0, "every operation has a route: {}", checked.out);
     assert!(checked.out.contains("payments-refunds") && checked.out.contains("(kind: "), "{}", checked.out);
@@ -310,6 +318,23 @@ fn check_prints_the_routes_or_the_error() {
     assert_eq!(bad.code, 78);
     assert!(bad.err.contains("bad.toml:2:1") && bad.err.contains("listen"), "{}", bad.err);
     assert_eq!(run(&["check", "-c", &folder.at("none.toml")]).code, 78);
+}
+
+#[test]
+fn check_warns_of_a_dangerous_setting_by_name_and_still_succeeds() {
+    let text = |lines: &str| {
+        format!(
+            "{CONFIG}[[routes]]\nname = 'charge'\npath = '/v1/charges'\nkind = 'money'\nrelease_statuses = ['5xx']\n{lines}"
+        )
+    };
+    let allowed = text("allow = ['money-5xx']\n");
+    let folder = Folder::with(&[("open.toml", &text("")), ("allowed.toml", &allowed)]);
+    for (file, warnings) in [("open.toml", 1), ("allowed.toml", 0)] {
+        let checked = run(&["check", "-c", &folder.at(file)]);
+        assert_eq!((checked.code, checked.err.matches("warning: ").count()), (0, warnings), "{file}: {}", checked.err);
+        assert!(checked.err.lines().all(|line| line.ends_with(" [money-5xx]")), "{}", checked.err);
+    }
+    assert!(run(&["check", "-c", &folder.at("allowed.toml")]).out.contains("\n  allowed       money-5xx"));
 }
 
 /// A command in this folder, whose output is read.

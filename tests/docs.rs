@@ -102,8 +102,9 @@ fn surroundings() -> TempDir {
 
 /// A document's text with its secret files and `/etc/oncegate` replaced by files in this folder.
 fn here(text: &str, folder: &Path) -> String {
+    let text = text.replace("${file:/run/secrets/oncegate/store-url}", "postgres://oncegate@127.0.0.1/oncegate");
     let secret = Regex::new(r"\$\{file:[^}]+\}").unwrap();
-    let text = secret.replace_all(text, regex::NoExpand("${file:secret}"));
+    let text = secret.replace_all(&text, regex::NoExpand("${file:secret}"));
     text.replace("/etc/oncegate", &folder.join("etc").display().to_string())
 }
 
@@ -129,16 +130,49 @@ fn whole(snippet: &str) -> String {
     }
 }
 
+/// Checks a configuration in this folder: it is valid, and right, so that no warning needs to be read.
+fn check_quiet(folder: &Path, place: &str, text: &str) {
+    fs::write(folder.join("snippet.toml"), here(text, folder)).unwrap();
+    let checked = oncegate(&["check", "-c", "snippet.toml"].map(str::to_owned), folder);
+    let output = String::from_utf8(checked.stderr).unwrap();
+    assert!(checked.status.success(), "{place}: {output}\n{text}");
+    // Those about this machine say nothing about the text.
+    let is_about_text = |line: &&str| !line.ends_with(" [readable-file]") && !line.ends_with(" [no-authorities]");
+    assert_eq!(output.lines().filter(is_about_text).collect::<Vec<_>>(), [""; 0], "{place}: {text}");
+}
+
 #[test]
-fn every_configuration_in_the_documents_is_valid() {
+fn every_configuration_in_the_documents_is_valid_and_right() {
     let folder = surroundings();
     let snippets = blocks("toml");
     assert!(snippets.len() >= 8, "the configurations are not found");
     for Block { text, place, .. } in snippets {
-        fs::write(folder.path().join("snippet.toml"), here(&whole(&text), folder.path())).unwrap();
-        let checked = oncegate(&["check", "-c", "snippet.toml"].map(str::to_owned), folder.path());
-        let output = String::from_utf8(checked.stderr).unwrap();
-        assert!(checked.status.success(), "{place}: {output}\n{text}");
+        check_quiet(folder.path(), &place, &whole(&text));
+    }
+}
+
+#[test]
+fn every_configuration_beside_the_documents_is_valid_and_right() {
+    fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => collect(&path, found),
+                false => found.extend(Some(path).filter(|path| path.extension().is_some_and(|kind| kind == "toml"))),
+            }
+        }
+    }
+    let (folder, mut files) = (surroundings(), Vec::new());
+    ["config", "deploy", "examples"].iter().for_each(|name| collect(&root().join(name), &mut files));
+    assert!(files.len() > 20, "{files:?}");
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        // Some are the end of the file beside them.
+        let before = match text.contains("upstream =") {
+            true => String::new(),
+            false => fs::read_to_string(file.with_file_name("oncegate.toml")).unwrap(),
+        };
+        check_quiet(folder.path(), &file.display().to_string(), &format!("{before}{text}"));
     }
 }
 

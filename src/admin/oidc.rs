@@ -13,7 +13,6 @@ use std::time::Duration;
 use base64::Engine;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
-use http::uri::PathAndQuery;
 use http::{Method, Request, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -23,11 +22,11 @@ use tokio::time::Instant;
 
 use super::auth::Role;
 use super::key_admin;
-use oncegate_config::{OidcConfig, UpstreamTarget, parse_issuer_url};
+use oncegate_config::OidcConfig;
 use oncegate_domain::fingerprint::form::escape;
 use oncegate_http::body::Body;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
-use oncegate_http::upstream::document::read_document;
+use oncegate_http::upstream::issuer::{IssuerDescription, IssuerEndpoint, parse_document};
 use oncegate_trust::jwt::{
     IdToken, IdTokenFault, IdTokenRules, KEY_SET_BYTES_MAX, KeySet, PUBLIC_KEY_ALGORITHMS, TokenRules,
 };
@@ -42,11 +41,8 @@ const DESCRIPTION_AGE_MAX: Duration = Duration::from_secs(300);
 /// The time for which the failure to read one counts.
 const FAILURE_AGE_MAX: Duration = Duration::from_secs(10);
 
-/// The largest description or answer with a token. Descriptions have some kilobytes, and a token with many groups has 100.
+/// The largest answer with a token. One with many groups has 100 KB.
 const DOCUMENT_BYTES_MAX: usize = 1 << 20;
-
-/// The beginning of another issuer's address that an error shows, in characters: longer than any in use.
-const ISSUER_SHOWN_MAX: usize = 200;
 
 /// The connections to each endpoint of the issuer. More people wait for theirs.
 const CONNECTIONS: usize = 8;
@@ -90,27 +86,6 @@ pub struct Issuer {
     names_itself: bool,
     /// Whether there is a scope with the name of the claim of the roles, which brings it.
     has_scope_of_roles: bool,
-}
-
-#[derive(Debug)]
-struct IssuerEndpoint {
-    service: Arc<UpstreamTarget>,
-    target: PathAndQuery,
-}
-
-/// The description of an issuer (OpenID Connect Discovery 1.0 section 3), as far as it is used.
-#[derive(Deserialize)]
-pub struct IssuerDescription {
-    issuer: String,
-    authorization_endpoint: String,
-    token_endpoint: String,
-    jwks_uri: String,
-    #[serde(default)]
-    token_endpoint_auth_methods_supported: Vec<String>,
-    #[serde(default)]
-    authorization_response_iss_parameter_supported: bool,
-    #[serde(default)]
-    scopes_supported: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -193,7 +168,8 @@ impl OidcClient {
         let (of, slots, trust) = (Arc::clone(config), Arc::clone(&self.slots), trust.clone());
         // In a task of its own: a client that does not wait must not make the next one ask again.
         let reading = tokio::spawn(async move {
-            let issuer = read_description(&of, &slots, &trust).await.map(Arc::new);
+            let found = IssuerDescription::read(&of.issuer, &trust, &slots).await;
+            let issuer = found.and_then(|found| Issuer::new(found, &of)).map(Arc::new);
             *description = Some(CachedDescription { of, issuer: issuer.clone(), read_at: Instant::now() });
             issuer
         });
@@ -238,44 +214,24 @@ impl OidcClient {
     }
 }
 
-/// Reads the issuer's description of itself.
-async fn read_description(config: &OidcConfig, slots: &UpstreamSlots, trust: &Trust) -> Result<Issuer, String> {
-    let description = format!("{}/.well-known/openid-configuration", config.issuer.trim_end_matches('/'));
-    let place = IssuerEndpoint::parse(&description)?;
-    let found = read(&place, Request::new(Body::empty()), trust, slots).await.and_then(parse_json);
-    let issuer = found.and_then(|found| Issuer::new(found, config));
-    issuer.map_err(|problem| format!("its description at {description}: {problem}"))
-}
-
 async fn read(
     place: &IssuerEndpoint,
     request: Request<Body>,
     trust: &Trust,
     slots: &UpstreamSlots,
 ) -> Result<(StatusCode, bytes::Bytes), String> {
-    let bytes_max = KEY_SET_BYTES_MAX.max(DOCUMENT_BYTES_MAX);
-    read_document(&place.service, place.target.clone(), request, bytes_max, trust, slots).await
+    place.read(request, KEY_SET_BYTES_MAX.max(DOCUMENT_BYTES_MAX), trust, slots).await
 }
 
 impl Issuer {
     /// # Errors
     /// The problem of the description.
     pub fn new(found: IssuerDescription, config: &OidcConfig) -> Result<Self, String> {
-        // OpenID Connect Discovery section 4.3: exactly the same text.
-        if found.issuer != *config.issuer {
-            let named: String = found.issuer.chars().take(ISSUER_SHOWN_MAX).collect();
-            return Err(format!("it describes the issuer `{named}`, which is not `admin.oidc.issuer`"));
-        }
-        let is_https = IssuerEndpoint::parse(&config.issuer)?.is_https();
-        let endpoint = |name: &str, url: &str| match IssuerEndpoint::parse(url) {
-            Ok(place) if is_https && !place.is_https() => Err(format!("its `{name}` has no TLS, and the issuer has")),
-            place => place.map_err(|why| format!("its `{name}` {why}")),
-        };
-        endpoint("authorization_endpoint", &found.authorization_endpoint)?;
+        found.endpoint("authorization_endpoint", &found.authorization_endpoint)?;
         let takes = |method: &str| found.token_endpoint_auth_methods_supported.iter().any(|known| known == method);
         Ok(Self {
-            token: endpoint("token_endpoint", &found.token_endpoint)?,
-            keys: endpoint("jwks_uri", &found.jwks_uri)?,
+            token: found.endpoint("token_endpoint", &found.token_endpoint)?,
+            keys: found.keys()?,
             posts_secret: takes("client_secret_post") && !takes("client_secret_basic"),
             names_itself: found.authorization_response_iss_parameter_supported,
             has_scope_of_roles: found.scopes_supported.iter().any(|scope| **scope == *config.roles_claim),
@@ -345,17 +301,6 @@ impl Issuer {
     }
 }
 
-impl IssuerEndpoint {
-    fn parse(url: &str) -> Result<Self, String> {
-        let (service, target) = parse_issuer_url(url)?;
-        Ok(Self { service: Arc::new(service), target })
-    }
-
-    fn is_https(&self) -> bool {
-        matches!(*self.service, UpstreamTarget::Https(..))
-    }
-}
-
 /// The person of a token, and what they may do.
 ///
 /// # Errors
@@ -389,11 +334,7 @@ fn parse_json<T: DeserializeOwned>((status, text): (StatusCode, bytes::Bytes)) -
             serde_json::from_slice::<TokenRefusal>(&text).map(|refusal| format!(": {}", clean_error(&refusal.error)));
         return Err(format!("the answer has status {}{}", status.as_u16(), named.unwrap_or_default()));
     }
-    serde_json::from_slice(&text).map_err(|error| {
-        // The error's own text may quote the answer, and with it a token.
-        let (class, line, column) = (error.classify(), error.line(), error.column());
-        format!("the answer cannot be read ({class:?} error at line {line}, column {column})")
-    })
+    parse_document((status, text))
 }
 
 /// The code of an error, which is short and has visible ASCII alone (RFC 6749 section 4.1.2.1).

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{IsTerminal, Write as _, stdin, stdout};
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -19,7 +20,7 @@ use oncegate_domain::quantity::quantity;
 
 #[derive(Args)]
 pub(super) struct InitArguments {
-    /// The service's URL: http://, https://, h2c:// (gRPC) or unix:
+    /// The service's URL: http://, https://, h2c:// (gRPC) or unix:, or a port of this machine
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
     /// What the service's routes do; may be repeated. USE=PATH names a path other than the usual one
@@ -130,8 +131,10 @@ fn parse_use(text: &str) -> Result<(Use, Option<String>), String> {
     Ok((found, path))
 }
 
+/// A port alone is one of this machine.
 fn parse_upstream(text: &str) -> Result<String, String> {
-    unless_wrong(text, UpstreamTarget::parse(text))
+    let text = text.parse::<NonZeroU16>().map_or(text.to_owned(), |port| format!("http://127.0.0.1:{port}"));
+    unless_wrong(&text, UpstreamTarget::parse(&text))
 }
 
 fn parse_store(text: &str) -> Result<String, String> {
@@ -185,11 +188,11 @@ impl InitArguments {
     fn ask_for_the_rest(&mut self) -> Result<(), CommandError> {
         // Not by clap, which would show a password in a wrong URL.
         let check = |flag, text: &Option<String>, parse: fn(&str) -> Result<String, String>| {
-            let checked = text.as_deref().map_or(Ok(String::new()), parse);
+            let checked = text.as_deref().map(parse).transpose();
             checked.map_err(|problem| CommandError::Usage(format!("{flag} {problem}")))
         };
-        check("--upstream", &self.upstream, parse_upstream)?;
-        check("--store", &self.store, parse_store)?;
+        self.upstream = check("--upstream", &self.upstream, parse_upstream)?;
+        self.store = check("--store", &self.store, parse_store)?;
         let asks = stdin().is_terminal() && stdout().is_terminal();
         if self.upstream.is_none() {
             self.upstream =
@@ -235,16 +238,14 @@ impl InitArguments {
              upstream = {}   # requests that no route guards pass to it as they are\n",
             quoted(&self.upstream)
         );
+        let routes = self.routes()?;
+        if routes.iter().any(|(kind, ..)| *kind == Use::ModelApi) {
+            text.push_str("drain_timeout = \"120s\"   # the longest upstream_timeout; the supervisor's own limit must be longer\n");
+        }
         if self.callers == Some(Callers::Jwt) {
-            let keys =
-                self.issuer.as_deref().unwrap_or_default().trim_end_matches('/').to_owned() + "/.well-known/jwks.json";
             let (issuer, audience) = (quoted(&self.issuer), quoted(&self.audience));
-            write!(
-                text,
-                "\n[jwt]\nissuer = {issuer}\naudience = {audience}\njwks = {}   # the usual place of its keys\n",
-                quoted(&Some(keys))
-            )
-            .expect("writing to a String does not fail");
+            write!(text, "\n[jwt]\nissuer = {issuer}   # its description names its keys; without one, write jwks\naudience = {audience}\n")
+                .expect("writing to a String does not fail");
         }
         write!(text, "\n[store]\nurl = {}\n", quoted(&self.store)).expect("as above");
         let scope = match self.callers {
@@ -259,14 +260,20 @@ impl InitArguments {
                  scope = [\"authorization?\", \"header:x-api-key?\"]\n"
             }
         };
-        let mut names = BTreeSet::new();
-        for (kind, path, methods) in self.routes()? {
+        let (mut names, mut explained) = (BTreeSet::new(), BTreeSet::new());
+        for (kind, path, methods) in routes {
             let (_, lines) = kind.route();
             let name = unused_name(&mut names, &path, kind);
             let path = quoted(&Some(path));
             let scope = if lines.contains("scope = ") { "" } else { scope };
-            write!(text, "\n[[routes]]\nname = \"{name}\"\npath = {path}\nmethods = {methods:?}\n{lines}{scope}")
-                .expect("as above");
+            write!(text, "\n[[routes]]\nname = \"{name}\"\npath = {path}\nmethods = {methods:?}\n").expect("as above");
+            for line in lines.lines().chain(scope.lines()) {
+                let (setting, comment) = line.split_at(line.find("# ").unwrap_or(line.len()));
+                let line = if comment.is_empty() || explained.insert(comment) { line } else { setting.trim_end() };
+                if !line.is_empty() {
+                    writeln!(text, "{line}").expect("as above");
+                }
+            }
         }
         Ok(text)
     }

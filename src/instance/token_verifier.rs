@@ -91,7 +91,7 @@ impl TokenVerifier {
         let keys = match &config.keys {
             // The configuration was refused if the file has no usable key.
             IssuerKeys::File { text, .. } => KeysInUse::new(text.as_bytes(), &config).ok(),
-            IssuerKeys::Url { .. } => None,
+            IssuerKeys::Described { .. } | IssuerKeys::Url { .. } => None,
         };
         Self::with_keys(config, keys)
     }

@@ -10,13 +10,15 @@ use bytes::Bytes;
 use http::header::{ACCEPT, HeaderValue};
 use http::{Request, StatusCode};
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::instance::Instance;
 use oncegate_config::{Config, IssuerKeys};
 use oncegate_http::body::Body;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
-use oncegate_http::upstream::document::read_document;
+use oncegate_http::upstream::document::READ_TIMEOUT;
+use oncegate_http::upstream::issuer::{IssuerDescription, IssuerEndpoint};
 use oncegate_trust::jwt::KEY_SET_BYTES_MAX;
 use oncegate_trust::tls::Trust;
 
@@ -98,14 +100,29 @@ pub async fn read_keys(keys: &IssuerKeys, trust: &Trust, slots: &UpstreamSlots) 
     match keys {
         IssuerKeys::File { path, .. } => read_key_file(path),
         IssuerKeys::Url { upstream, target } => {
-            let mut request = Request::new(Body::empty());
-            let accepted = HeaderValue::from_static("application/jwk-set+json, application/json");
-            request.headers_mut().insert(ACCEPT, accepted);
-            match read_document(upstream, target.clone(), request, KEY_SET_BYTES_MAX, trust, slots).await? {
-                (StatusCode::OK, keys) => Ok(keys),
-                (status, _) => Err(format!("the answer has status {}", status.as_u16())),
-            }
+            let endpoint = IssuerEndpoint { service: Arc::clone(upstream), target: target.clone() };
+            read_key_set(&endpoint, trust, slots).await
         }
+        IssuerKeys::Described { issuer, .. } => {
+            let read = async {
+                let description = IssuerDescription::read(issuer, trust, slots).await?;
+                let endpoint = description.keys()?;
+                let keys = read_key_set(&endpoint, trust, slots).await;
+                keys.map_err(|problem| format!("its keys at {}/…: {problem}", endpoint.service))
+            };
+            // Of all documents together: requests wait for them.
+            timeout(READ_TIMEOUT, read).await.unwrap_or_else(|_| Err("no answer in time".into()))
+        }
+    }
+}
+
+async fn read_key_set(endpoint: &IssuerEndpoint, trust: &Trust, slots: &UpstreamSlots) -> Result<Bytes, String> {
+    let mut request = Request::new(Body::empty());
+    let accepted = HeaderValue::from_static("application/jwk-set+json, application/json");
+    request.headers_mut().insert(ACCEPT, accepted);
+    match endpoint.read(request, KEY_SET_BYTES_MAX, trust, slots).await? {
+        (StatusCode::OK, keys) => Ok(keys),
+        (status, _) => Err(format!("the answer has status {}", status.as_u16())),
     }
 }
 

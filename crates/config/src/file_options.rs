@@ -14,6 +14,7 @@ use super::jwt::JwtOptions;
 use super::kafka::KafkaOptions;
 use super::key_doc::KeyDoc;
 use super::limits::LimitsConfig;
+use super::lint::Lint;
 use super::oidc::OidcOptions;
 use super::options::options;
 use super::reader::DeclaredTable;
@@ -61,6 +62,8 @@ options! {
         drain_timeout: Duration = "40s" => Duration, duration_above_zero();
         /// the URI before the slug in a problem's `type`
         problem_base: Text = "/.oncegate/problems/" => Box<str>, parsed(parse_problem_base);
+        /// the warnings that are meant, by their names, for the file and all routes
+        allow: Texts = [] => Vec<Lint>, choices();
         /// the origins whose pages may read answers that no route owns
         cors: Table(CorsOptions::KEYS) = {};
         /// TLS towards clients; absent for cleartext

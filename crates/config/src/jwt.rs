@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 
+use super::oidc;
 use super::options::options;
 use super::reader::Section;
 use super::scope::ScopeSource;
 use super::service_url;
 use super::upstream::UpstreamTarget;
-use super::{Config, Route, show_whole_path};
+use super::{Route, show_whole_path};
 use oncegate_trust::jwt::{Algorithm, KeySet, TokenRules};
 
 const EXAMPLE: &str = "write it like `https://login.example/.well-known/jwks.json`";
@@ -33,6 +34,13 @@ pub struct JwtConfig {
 /// The place of an issuer's keys.
 #[derive(Clone, PartialEq, Eq)]
 pub enum IssuerKeys {
+    /// The place that the issuer's description names.
+    Described {
+        /// The issuer, as its tokens name it.
+        issuer: Box<str>,
+        /// The service that has the description.
+        upstream: Arc<UpstreamTarget>,
+    },
     /// A file, and its text when the configuration was read.
     File {
         /// The file.
@@ -49,10 +57,11 @@ pub enum IssuerKeys {
     },
 }
 
-/// The file, or the service of the URL: its path and its query may have a secret.
+/// The issuer's description, the file, or the service of the URL: its path and its query may have a secret.
 impl fmt::Display for IssuerKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Described { issuer, .. } => write!(f, "{}/.well-known/…", issuer.trim_end_matches('/')),
             Self::File { path, .. } => write!(f, "{}", path.display()),
             Self::Url { upstream, .. } => write!(f, "{upstream}/…"),
         }
@@ -71,7 +80,7 @@ impl JwtConfig {
     pub(super) fn upstream(&self) -> Option<&UpstreamTarget> {
         match &self.keys {
             IssuerKeys::File { .. } => None,
-            IssuerKeys::Url { upstream, .. } => Some(upstream),
+            IssuerKeys::Described { upstream, .. } | IssuerKeys::Url { upstream, .. } => Some(upstream),
         }
     }
 
@@ -95,7 +104,8 @@ options! {
         issuer: Text = "" => String, string();
         /// the `aud` of the tokens: one of these
         audience: TextOrTexts = [] => Vec<Box<str>>, values(parse_audience);
-        /// the issuer's keys (RFC 7517): a file, or a URL that is read every 5 minutes
+        /// the issuer's keys (RFC 7517): a file, or a URL that is read every 5 minutes; empty for the URL that the
+        /// issuer's description names
         jwks: Text = "" => String, string();
         /// the `alg` that tokens may have
         algorithms: Texts = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"]
@@ -111,14 +121,14 @@ pub(super) fn read(section: &Section<'_>) -> Option<Option<JwtConfig>> {
     if !section.is_right(&["issuer", "audience", "jwks"]) {
         return None;
     }
-    let missing = [("issuer", issuer.is_empty()), ("audience", audience.is_empty()), ("jwks", jwks.is_empty())];
+    let missing = [("issuer", issuer.is_empty()), ("audience", audience.is_empty())];
     let missing: Vec<_> = missing.iter().filter(|(_, is_missing)| *is_missing).map(|(name, _)| *name).collect();
-    if missing.len() == 3 {
+    if missing.len() == 2 && jwks.is_empty() {
         return Some(None);
     }
     for name in &missing {
         let beside = ["issuer", "audience", "jwks"].map(|name| section.position(name)).into_iter().max();
-        let message = format!("needs `{name}` beside it: a token is checked for all three");
+        let message = format!("needs `{name}` beside it: a token is checked for both");
         section.reader().problem(&beside.expect("there are three"), message);
     }
     if algorithms.is_empty() {
@@ -127,7 +137,10 @@ pub(super) fn read(section: &Section<'_>) -> Option<Option<JwtConfig>> {
     if algorithms.is_empty() || !missing.is_empty() || !section.is_right(&["algorithms", "leeway"]) {
         return None;
     }
-    let keys = read_keys(section, &jwks, &algorithms)?;
+    let keys = match jwks.is_empty() {
+        true => described_keys(section, &issuer)?,
+        false => read_keys(section, &jwks, &algorithms)?,
+    };
     let rules = TokenRules { issuer: issuer.into(), audience, algorithms, leeway, claims: BTreeSet::new() };
     Some(Some(JwtConfig { rules, keys }))
 }
@@ -153,6 +166,18 @@ fn parse_algorithm(text: &str) -> Result<Algorithm, String> {
     })
 }
 
+/// The keys of an issuer whose name is the address of its description.
+fn described_keys(section: &Section<'_>, issuer: &str) -> Option<IssuerKeys> {
+    match oidc::parse_issuer(issuer).and_then(|issuer| oidc::parse_issuer_url(&issuer)) {
+        Ok((upstream, _)) => Some(IssuerKeys::Described { issuer: issuer.into(), upstream: Arc::new(upstream) }),
+        Err(message) => {
+            section
+                .problem("issuer", format!("{message}; the keys of an issuer with another name are named in `jwks`"));
+            None
+        }
+    }
+}
+
 fn read_keys(section: &Section<'_>, text: &str, algorithms: &[Algorithm]) -> Option<IssuerKeys> {
     let problem = |message: String| {
         section.problem("jwks", message);
@@ -174,28 +199,4 @@ fn read_keys(section: &Section<'_>, text: &str, algorithms: &[Algorithm]) -> Opt
         },
         Err(error) => problem(format!("{shown} cannot be read: {error}")),
     }
-}
-
-/// Warnings about `[jwt]`.
-pub(super) fn warnings(config: &Config) -> Vec<String> {
-    let Some(jwt) = &config.jwt else { return Vec::new() };
-    let mut warnings = Vec::new();
-    if jwt.rules.claims.is_empty() {
-        warnings.push("jwt: no route's `scope` has a `jwt:` part, so no token is verified".into());
-    }
-    if let IssuerKeys::Url { upstream, .. } = &jwt.keys
-        && matches!(**upstream, UpstreamTarget::Http(_))
-        && !upstream.is_loopback()
-    {
-        warnings.push(format!(
-            "jwt.jwks is read without TLS from {upstream}: whoever can change the answer on its way can make any token"
-        ));
-    }
-    let secret = |algorithm: &&Algorithm| matches!(algorithm, Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512);
-    if let Some(algorithm) = jwt.rules.algorithms.iter().find(secret) {
-        warnings.push(format!(
-            "jwt.algorithms has {algorithm:?}: its key is a secret that makes tokens too, so whoever can read jwks can be any caller"
-        ));
-    }
-    warnings
 }

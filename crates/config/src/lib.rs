@@ -62,6 +62,7 @@ pub use upstream::UpstreamTarget;
 pub use upstream_tls::UpstreamTlsConfig;
 pub use value_origins::{ValueOrigin, ValueOrigins};
 pub use words::Word;
+use lint::Lint;
 use written_options::WrittenOptions;
 
 mod admin;
@@ -88,6 +89,7 @@ mod key;
 mod key_doc;
 mod kind;
 mod limits;
+mod lint;
 mod load;
 mod location;
 mod methods;
@@ -167,6 +169,8 @@ pub struct Config {
     unguarded: UnguardedPolicy,
     /// The URI before the slug in a problem's `type`.
     pub problem_base: Box<str>,
+    /// The lints whose warnings the file allows.
+    allow: Vec<Lint>,
     /// Settings for requests that no route guards.
     pub pass: PassThroughConfig,
     /// The keys of fingerprints and of sealed requests.
@@ -193,7 +197,7 @@ pub struct Config {
     pub consumers: Vec<Arc<Consumer>>,
     /// The places that events about settled keys go to.
     pub events: Vec<Arc<EventSink>>,
-    /// Warnings about allowed and dangerous settings, logged at start.
+    /// The warnings of the lints that the file does not allow, logged at start.
     pub warnings: Vec<String>,
     /// What its file writes.
     written: WrittenOptions,

@@ -9,6 +9,8 @@ use toml::de::{DeArray, DeTable, DeValue};
 
 use super::environment::Environment;
 use super::file_options::{TABLES, TopOptions, parse_service};
+use super::jwt::IssuerKeys;
+use super::lint::Lint;
 use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
 use super::reader::{ConfigReader, ExternalValue, Section};
 use super::routes::{self, RouteContext};
@@ -36,14 +38,17 @@ pub fn load(
     let source = ConfigText::read(file, environment)?;
     let table = source.parse()?;
     let reader = source.reader(overrides, environment);
-    let config = read_config(&reader, table.get_ref());
+    let mut config = read_config(&reader, table.get_ref());
+    if let Some(config) = &mut config {
+        let readable = file_access::warnings(file, table.get_ref(), &config.store_url, environment);
+        let readable = readable.into_iter().map(|text| (Lint::ReadableFile, text));
+        let authorities = reader.read_authorities().and_then(warn_of_no_authorities);
+        let outside = readable.chain(authorities.map(|text| (Lint::NoAuthorities, text)));
+        config.live.warnings = warnings::collect(config, outside);
+    }
     match (config, reader.into_problems()) {
         (_, Some(problems)) => Err(problems),
-        (Some(mut config), None) => {
-            let location = &config.start.store.url;
-            config.live.warnings.extend(file_access::warnings(file, table.get_ref(), location, environment));
-            Ok(config)
-        }
+        (Some(config), None) => Ok(config),
         (None, None) => unreachable!("a missing value has its problem"),
     }
 }
@@ -193,7 +198,9 @@ fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Opti
     let collector = options.telemetry.otlp.iter().map(|collector| &collector.upstream);
     let issuer = jwt.iter().flatten().filter_map(|jwt| jwt.upstream());
     let needs_tls = collector.chain(issuer).any(|upstream| matches!(upstream, UpstreamTarget::Https(..)));
-    let needs_tls = needs_tls || admin.oidc.is_some() || options.cache.redis.iter().any(|server| server.tls);
+    let is_described = jwt.iter().flatten().any(|jwt| matches!(jwt.keys, IssuerKeys::Described { .. }));
+    let needs_tls =
+        needs_tls || is_described || admin.oidc.is_some() || options.cache.redis.iter().any(|server| server.tls);
     let needs_tls = needs_tls || events.iter().any(|sink| sink.target.needs_authorities());
     let trust = match needs_tls || consumers.iter().any(Consumer::needs_authorities) {
         true => Trust::new(reader.system_authorities()),
@@ -215,6 +222,7 @@ fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Opti
         trusted_proxies: options.trusted_proxies,
         unguarded: options.unguarded,
         problem_base: options.problem_base,
+        allow: options.allow,
         pass: pass?,
         secrets: context.secrets?,
         cors: Arc::new(cors),
@@ -231,10 +239,7 @@ fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Opti
         warnings: Vec::new(),
         written: WrittenOptions::read(table),
     };
-    let mut config = LoadedConfig { start, live };
-    config.live.warnings = warnings::collect(&config);
-    config.live.warnings.extend(reader.read_authorities().and_then(warn_of_no_authorities));
-    Some(config)
+    Some(LoadedConfig { start, live })
 }
 
 /// A warning where no authority at all was found: one unreadable file among many is harmless.

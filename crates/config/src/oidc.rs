@@ -159,7 +159,7 @@ fn check_transport(service: &UpstreamTarget) -> ParseResult<()> {
     }
 }
 
-fn parse_issuer(text: &str) -> ParseResult<String> {
+pub(super) fn parse_issuer(text: &str) -> ParseResult<String> {
     if !text.is_empty() {
         let (_, target) = parse_issuer_url(text)?;
         // OpenID Connect Discovery section 2: no query and no fragment.

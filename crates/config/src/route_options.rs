@@ -15,6 +15,7 @@ use super::key::{self, ForwardKey, KeyOptions, KeyRule, parse_forward_key};
 use super::key_doc::KeyDoc;
 use super::kind::RouteKind;
 use super::limits::CallerLimits;
+use super::lint::Lint;
 use super::options::options;
 use super::outcome::{self, OutcomeOptions};
 use super::problem::ParseResult;
@@ -152,7 +153,7 @@ options! {
         spelling: Choice(Spelling::WORDS) = "refuse" as "spelling" => Spelling, choice();
         /// `observe` neither refuses nor delays because of a key, and counts what `enforce` would do
         mode: Choice(RouteMode::WORDS) = "enforce" as "mode" => RouteMode, choice();
-        /// the route's own service; empty for the one at the top
+        /// the service of the requests that the route matches, by method too; empty for the one at the top
         upstream: Text = "" as "upstream";
         /// what an execution costs: `money` requires keys, and no 5xx counts as "not executed"; a preset of other keys
         kind: Choice(RouteKind::WORDS) = "standard" as "kind" => RouteKind, choice();
@@ -237,6 +238,8 @@ options! {
         cors: Table(CorsOptions::KEYS) = {} as "cors";
         /// how the service is asked about an unknown outcome
         reconcile: Table(ReconcileOptions::KEYS) = {};
+        /// the warnings about the route that are meant, by their names
+        allow: Texts = [] as "allowed" => Vec<Lint>, choices();
     }
 }
 

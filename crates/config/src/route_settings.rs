@@ -60,6 +60,9 @@ const SETTINGS: &[LabelledSetting] = &[
     ("live keys", |route| Some(format!("{} of each caller", route.limits.live_keys?))),
     ("authorized by", |route| route.replay.authorize.as_ref().map(|service| format!("{}/…", service.upstream))),
     ("not replayed", |route| Some(not_replayed(route))),
+    ("allowed", |route| {
+        (!route.allow.is_empty()).then(|| route.allow.iter().map(|lint| lint.word()).collect::<Vec<_>>().join(", "))
+    }),
 ];
 
 /// A setting of a route: what its keys amount to.

@@ -162,7 +162,7 @@ fn parse(text: &str, proofs: Option<&ProofSources>) -> Result<ScopeEntry, String
                 ScopeSource::Jwt { claim: claim.into(), issuer: Arc::clone(issuer) }
             }
             Some(ProofSources { issuer: None, .. }) => {
-                return Err("needs the issuer of the tokens: add `[jwt]` with `issuer`, `audience` and `jwks`".into());
+                return Err("needs the issuer of the tokens: add `[jwt]` with `issuer` and `audience`".into());
             }
         },
         ("query", name) if is_betraying(name) => return Err(CHANGES.into()),

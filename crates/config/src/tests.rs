@@ -430,6 +430,7 @@ mod consumers;
 mod documents;
 mod events;
 mod fingerprint;
+mod lints;
 mod outcomes;
 mod paths;
 mod routes;

@@ -50,12 +50,20 @@ const FOREIGN_NAMES: [(&str, &[&str]); 8] = [
     ("upstream_timeout", &["proxy_read_timeout", "read_timeout", "request_timeout", "timeout"]),
 ];
 
+/// Names by which other programs read a second file.
+const INCLUDES: [&str; 5] = ["extends", "import", "imports", "include", "includes"];
+
 /// The problem of a key that its table does not have: names the nearest key, or all keys and the table that has it.
 pub(super) fn unknown_key(name: &str, keys: &[KeyDoc], tables: &[(&str, &[KeyDoc])]) -> String {
     let names = || keys.iter().map(|key| key.name);
     let foreign = FOREIGN_NAMES.iter().find(|(_, theirs)| theirs.contains(&name)).map(|(ours, _)| *ours);
     if let Some(near) = nearest(name, names()).or(foreign.filter(|ours| names().any(|known| known == *ours))) {
         return format!("unknown key; did you mean `{near}`?");
+    }
+    if INCLUDES.contains(&name) {
+        return "unknown key; a configuration is one file and includes no other: `[defaults]` has the options of all routes, and \
+                `include` in a route's `fingerprint` names parts of a body"
+            .into();
     }
     let with_it = tables.iter().find(|(_, keys)| keys.iter().any(|key| key.name == name));
     let table = with_it.map_or(String::new(), |(place, _)| format!(" (`{name}` is written {place})"));

@@ -25,6 +25,7 @@ mod connector;
 pub mod document;
 mod held_end;
 mod http2;
+pub mod issuer;
 mod open_streams;
 mod pool;
 pub mod probe;

@@ -213,9 +213,11 @@ async fn an_issuer_that_is_away_or_describes_another_one_is_named_and_the_token_
     let same = issuer.url().replace("127.0.0.1", "localhost");
     let html = Upstream::start().await;
     let html = format!("http://{}", html.address);
-    for (url, why) in
-        [(away, "cannot be reached"), (same, "which is not `admin.oidc.issuer`"), (html, "the answer has status 201")]
-    {
+    for (url, why) in [
+        (away, "cannot be reached"),
+        (same, "which is not the one of the configuration"),
+        (html, "the answer has status 201"),
+    ] {
         let world = world(&url, "http://127.0.0.1:9", "").await;
         let visitor = Visitor::of(&world);
         let refused = visitor.get("/sign-in/oidc").await;

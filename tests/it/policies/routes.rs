@@ -188,6 +188,30 @@ async fn a_route_for_one_host_leaves_other_hosts_to_the_general_one() {
 }
 
 #[tokio::test]
+async fn a_hosts_other_methods_and_paths_go_to_the_service_of_all_and_a_start_says_so() {
+    let own = Upstream::start().await;
+    let lines = format!("host = \"b.example\"\nupstream = \"http://{}\"", own.address);
+    let world = World::with(Store::sqlite(), |setup| setup.route(&route("orders", &lines))).await;
+    world
+        .proxy
+        .wait_for_log("its `upstream` gets its methods alone: GET, HEAD, OPTIONS, PUT, PATCH, DELETE `/orders`")
+        .await;
+    for (method, path, is_own) in [
+        ("POST", "/orders", true),
+        ("GET", "/orders", false),
+        ("OPTIONS", "/orders", false),
+        ("PUT", "/orders", false),
+        ("DELETE", "/orders/7", false),
+        ("POST", "/orders/7", false),
+    ] {
+        let request = world.proxy.client().request(method, path).host("b.example").key("k-1");
+        let service = if is_own { &own } else { &world.upstream };
+        assert!(reached(service, &request).await, "{method} {path}");
+    }
+    assert_eq!((own.calls(), world.upstream.calls()), (1, 5));
+}
+
+#[tokio::test]
 async fn an_idle_connection_is_closed_before_the_service_closes_it() {
     let world = World::guarding(Store::sqlite(), "upstream_idle_timeout = \"100ms\"").await;
     assert_eq!(oncegate_status(world.pay("k-1")).await, "executed");

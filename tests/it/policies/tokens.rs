@@ -130,6 +130,74 @@ async fn a_token_that_does_not_verify_is_refused_before_anything_happens(store: 
     assert_eq!(pays(&world, &good).await.oncegate_status(), Some("executed"));
 }
 
+/// Where a test's issuer may have its description.
+const DESCRIPTIONS: [&str; 2] = ["/.well-known/openid-configuration", "/.well-known/oauth-authorization-server"];
+
+#[tokio::test]
+async fn the_keys_of_an_issuer_are_where_its_description_says() {
+    let key = SigningKey::new("a", Algorithm::ES256);
+    let [openid, oauth] = DESCRIPTIONS;
+    let below = format!("/realms/shop{openid}");
+    let behind = format!("{oauth}/realms/shop");
+    for (path, places) in [
+        ("", vec![openid]),
+        ("/", vec![openid]),
+        ("/realms/shop", vec![&*below]),
+        ("/realms/shop", vec![&*below, &*behind]),
+        ("", vec![openid, oauth]),
+    ] {
+        let server = Upstream::start().await;
+        let issuer = format!("http://{}{path}", server.address);
+        for _ in &places[1..] {
+            server.then(Answer::status(404));
+        }
+        let description = json!({ "issuer": issuer, "jwks_uri": format!("http://{}/keys?of=shop", server.address) });
+        server.then(Answer::status(200).body(description.to_string()));
+        server.then(Answer::status(200).body(key_set(&[key.jwk()])));
+        let top = format!("jwt = {{ issuer = {issuer:?}, audience = {AUDIENCE:?} }}");
+        let world = World::with(Store::sqlite(), |setup| setup.top(&top).route(&route("pay", BY_SUBJECT))).await;
+        let token = || {
+            let mut claims = claims("alice");
+            claims["iss"] = json!(issuer);
+            key.sign(&claims)
+        };
+        let first = pays(&world, &token()).await;
+        assert_eq!((first.status, first.oncegate_status()), (201, Some("executed")), "{issuer} {places:?}");
+        assert_eq!(pays(&world, &token()).await.comparable(), first.replayed());
+        assert_eq!(
+            pays(&world, &key.token("alice")).await.outcome(),
+            (401, "token-invalid".to_owned()),
+            "another `iss`"
+        );
+        let asked: Vec<_> = server.executed().into_iter().map(|call| call.target).collect();
+        assert_eq!(asked, [&places[..], &["/keys?of=shop"]].concat(), "{issuer}");
+    }
+}
+
+#[tokio::test]
+async fn the_description_of_another_issuer_brings_no_keys() {
+    let key = SigningKey::new("a", Algorithm::ES256);
+    for (described, problem) in [
+        (
+            json!({ "issuer": ISSUER, "jwks_uri": "http://127.0.0.1:9/keys" }),
+            "which is not the one of the configuration",
+        ),
+        (json!({ "jwks_uri": "http://127.0.0.1:9/keys" }), "the answer cannot be read"),
+        (json!({ "issuer": "SELF", "jwks_uri": "http://login.example/keys" }), "its `jwks_uri` has no TLS"),
+        (json!({ "issuer": "SELF", "jwks_uri": "keys" }), "its `jwks_uri` is no URL"),
+    ] {
+        let server = Upstream::start().await;
+        let issuer = format!("http://{}", server.address);
+        server.answer_all(Answer::status(200).body(described.to_string().replace("SELF", &issuer)));
+        let top = format!("jwt = {{ issuer = {issuer:?}, audience = {AUDIENCE:?} }}");
+        let world = World::with(Store::sqlite(), |setup| setup.top(&top).route(&route("pay", BY_SUBJECT))).await;
+        world.proxy.wait_for_log("the issuer's keys cannot be read").await;
+        assert!(world.proxy.output().contains(problem), "{problem}");
+        let refusal = pays(&world, &key.token("alice")).await;
+        assert_eq!(refusal.outcome(), (503, "issuer-unavailable".to_owned()), "{problem}");
+    }
+}
+
 #[tokio::test]
 async fn a_request_without_a_token_names_no_caller() {
     let key = SigningKey::new("a", Algorithm::EdDSA);
@@ -400,7 +468,11 @@ async fn explain_verifies_a_token_and_check_names_what_is_missing_or_dangerous()
     assert!(checked.out.contains("tokens          of https://login.example for shop"), "{}", checked.out);
     for (top, lines, words) in [
         ("", BY_SUBJECT, "needs the issuer of the tokens: add `[jwt]`"),
-        ("jwt = { issuer = \"i\", audience = \"a\" }", "", "needs `jwks` beside it"),
+        ("jwt = { issuer = \"i\", audience = \"a\" }", "", "is no URL"),
+        ("jwt = { issuer = \"http://i\", audience = \"a\" }", "", "has no TLS"),
+        ("jwt = { issuer = \"https://i?a\", audience = \"a\" }", "", "has a query"),
+        ("jwt = { issuer = \"https://i\" }", "", "needs `audience` beside it"),
+        ("jwt = { audience = \"a\" }", "", "needs `issuer` beside it"),
         ("jwt = { jwks = \"x\" }", "", "needs `issuer` beside it"),
         ("jwt = { issuer = \"i\", audience = [\"\"], jwks = \"http://a/\" }", "", "is empty: write the `aud`"),
         ("jwt = { issuer = \"i\", audience = 7, jwks = \"http://a/\" }", "", "a text in quotes, or a list of them"),

@@ -110,6 +110,14 @@ impl<'a> Section<'a> {
         self.written(name, |position, value| self.word(name, position, value))
     }
 
+    /// A list of words of this kind.
+    pub fn choices<T: Word>(&self, name: &str) -> Vec<T> {
+        self.value(name, |position, value| {
+            let words = self.split(name, position, value)?.into_iter().map(|text| self.parse_word(text?));
+            words.collect::<Vec<_>>().into_iter().collect()
+        })
+    }
+
     /// A list of texts, each parsed.
     pub fn list<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Vec<Located<T>> {
         self.value(name, |position, value| self.items(name, position, value, &parse))
@@ -239,7 +247,10 @@ impl<'a> Section<'a> {
     }
 
     fn word<T: Word>(&self, name: &str, position: SourcePosition, value: DeValue<'_>) -> Option<T> {
-        let text = self.reader.text(position, value, self.doc(name).kind)?;
+        self.parse_word(self.reader.text(position, value, self.doc(name).kind)?)
+    }
+
+    fn parse_word<T: Word>(&self, text: Text) -> Option<T> {
         let near = nearest(&text.value, T::WORDS.iter().copied()).filter(|_| text.shown == text.value);
         self.reader.parse(&text, true, |word| {
             let hint = near.map_or(String::new(), |near| format!("; did you mean `{near}`?"));

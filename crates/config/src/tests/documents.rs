@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-use crate::{KeyDoc, TOP, ValueKind};
+use crate::lint::Lint;
+use crate::{KeyDoc, TOP, ValueKind, Word};
 
 /// The lines of `docs/configuration.md` that the generated part is between.
 const BEGIN: &str = "<!-- made by `make docs-write`, from the declarations -->\n";
@@ -37,6 +38,18 @@ fn the_documents_are_those_of_the_declarations() {
     for (name, text) in documents() {
         assert!(read(name) == text, "{name} is stale: run `make docs-write`, and read what it has changed");
     }
+}
+
+#[test]
+fn every_warning_has_its_row_in_the_documents() {
+    let page = read("docs/configuration.md");
+    let (_, section) = page.split_once("\n## Warnings\n").expect("it has the section");
+    let (section, _) = section.split_once("\n## ").expect("another one follows");
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`')).map(|(name, _)| name);
+    let (mut rows, mut lints) = (rows.collect::<Vec<_>>(), Lint::WORDS.to_vec());
+    rows.sort_unstable();
+    lints.sort_unstable();
+    assert_eq!(rows, lints);
 }
 
 #[test]

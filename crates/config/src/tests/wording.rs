@@ -24,6 +24,22 @@ fn a_name_of_another_program_is_told_ours() {
 }
 
 #[test]
+fn a_file_that_would_include_another_one_is_told_that_none_does() {
+    for name in ["include", "includes", "import", "imports", "extends"] {
+        let line = format!("{name} = ['other.toml']");
+        let problem =
+            format!("{name}: unknown key; a configuration is one file and includes no other: `[defaults]` has");
+        one_problem(&line, &format!("2:1: {problem}"));
+        one_problem(&format!("[defaults]\n{line}"), &format!("3:1: defaults.{problem}"));
+        one_problem(&route(&line), &format!("5:1: routes[0].{problem}"));
+    }
+    one_problem(
+        &route("fingerprint.includes = ['/a']"),
+        "5:13: routes[0].fingerprint.includes: unknown key; did you mean `include`?",
+    );
+}
+
+#[test]
 fn a_file_in_another_syntax_is_told_so() {
     let problems_of_file = |text: &str| load_in(FakeEnvironment::default(), text).expect_err(text).to_string();
     for (text, hint) in [

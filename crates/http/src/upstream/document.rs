@@ -19,7 +19,7 @@ use oncegate_telemetry::logs::error_causes;
 use oncegate_trust::tls::Trust;
 
 /// The time limit of one read. Requests and people may wait for it.
-const READ_TIMEOUT: Duration = Duration::from_secs(5);
+pub const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time for which the connection is kept: a sign-in asks for two documents, and the next read comes after minutes.
 const IDLE: Duration = Duration::from_secs(1);

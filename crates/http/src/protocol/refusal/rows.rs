@@ -137,8 +137,8 @@ impl Refusal {
             executed: "This request was not forwarded, and the store was not asked. An earlier one with this key may \
                        have been executed.",
             client: "Send the same request with the same key again, after `Retry-After`.",
-            operator: "Look at the place that `jwt.jwks` names: the log has the reason why it cannot be read. The \
-                       proxy tries again every 30 seconds at least.",
+            operator: "Look at the place that `jwt.jwks` or the issuer's description names: the log has the reason why \
+                       it cannot be read. The proxy tries again every 30 seconds at least.",
         },
         Self::KeyExpired => RefusalRow {
             status: 410, slug: "key-expired", action: NewKey, retry_after: None,
