@@ -228,10 +228,10 @@ fn describe_lookup_change(change: &LookupChange) -> String {
 
 /// The queue, and the part of the identity of its messages' keys, that has changed, for queues that stay.
 fn find_consumer_change(running: &Config, new: &Config) -> Option<(String, &'static str)> {
-    let route_of = |config: &Config, consumer: &Consumer| {
+    fn route_of<'a>(config: &'a Config, consumer: &Consumer) -> KeyedRoute<'a> {
         let found = config.routes.iter().find(|route| route.name == consumer.route);
         KeyedRoute::from(&**found.expect("a consumer's route is configured"))
-    };
+    }
     let find_change = |one: &Consumer, other: &Consumer| {
         if one.scope != other.scope {
             Some("scope")

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use canonical_json::{Pointer, value_at};
-use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 /// The id of a request: its JSON text, as it was sent.
@@ -40,6 +40,18 @@ pub struct RpcCall {
     pub operation: RpcOperation,
     /// The id, which the answer has to have.
     pub id: RpcId,
+}
+
+/// The members of a request that name its operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RpcNaming {
+    /// The method.
+    Method,
+    /// The method, and the `name` in the parameters.
+    MethodAndTool,
+    /// The same, in a body that [declares](is_declared) that it is JSON-RPC 2.0. No other body has an operation.
+    DeclaredMethodAndTool,
 }
 
 /// The operation that a request names: its method, and for methods that call a tool the tool's name.
