@@ -73,6 +73,9 @@ impl Joining {
         let (store, settings) = (&*instance.store, &instance.config.store);
         self.preparation.run().await.map_err(|error| StartError::Store(settings.url.clone(), error))?;
         let config = Arc::clone(&self.live.borrow());
+        // Before this process can guard a request: it must not look for keys elsewhere than the instances beside it.
+        let accepted = settings.accept_route_changes.as_deref();
+        route_identities::check_changes(store, &instance.config.service, accepted, &config).await?;
         let shared_cache_task = assembly::join(instance, &config).await?;
         if let Some(shared_cache) = instance.shared_cache.get() {
             // A reload may have come before.
@@ -81,9 +84,10 @@ impl Joining {
         if let Some(task) = shared_cache_task {
             self.background.spawn(task.run(self.stops.last.clone()));
         }
-        if let Err(error) = route_identities::warn_of_changes(store, &config).await {
-            tracing::warn!(%error, "the identities of the routes could not be compared with those of the last start");
+        if let Err(error) = route_identities::remember(store, &config).await {
+            tracing::warn!(%error, "the store has not taken how the routes find keys, which the next start compares with");
         }
+        route_identities::publish(instance, &config);
         if let Err(error) = retention::publish(store, &config).await {
             tracing::warn!(%error, "the routes' retention could not be written for services that complete their keys in SQL");
         }

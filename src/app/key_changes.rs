@@ -1,6 +1,7 @@
 //! Compares two configurations: the requests whose keys the new one finds in another way, or guards no more.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
 use http::Method;
@@ -13,33 +14,58 @@ use oncegate_domain::route_table::{RouteMatch, RouteTable, Spelling};
 
 /// The differences between two configurations that matter to keys made under the earlier one.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct KeyChanges {
+pub struct KeyChanges {
     /// Requests whose keys are found in another way: retries would not find their records.
-    pub(super) lookups: Vec<LookupChange>,
-    /// Requests that are not guarded any more: retries are executed again.
-    pub(super) unguarded: Vec<UnguardedRequests>,
+    pub lookups: Vec<LookupChange>,
+    /// Requests that are not guarded any more as they were: retries are executed again.
+    pub unguarded: Vec<UnguardedRequests>,
 }
 
 /// Requests whose keys are found in another way than before.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct LookupChange {
+pub struct LookupChange {
     /// The method and the path, as in `POST /v1/pay`.
-    pub(super) requests: String,
+    pub requests: String,
     /// The route that guarded them.
-    pub(super) before: Arc<str>,
+    pub before: Arc<str>,
     /// The route that guards them now.
-    pub(super) now: Arc<str>,
+    pub now: Arc<str>,
     /// The change, as `space: path -> service`.
-    pub(super) changed: String,
+    pub changed: String,
 }
 
-/// Requests that are not guarded any more.
+/// Requests that are not guarded any more as they were.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct UnguardedRequests {
+pub struct UnguardedRequests {
     /// The method and the path, as in `POST /v1/pay`: all or some of these requests.
-    pub(super) requests: String,
+    pub requests: String,
     /// The route that guarded them.
-    pub(super) before: Arc<str>,
+    pub before: Arc<str>,
+    /// The change, as `guarded by: pay -> no route` or `key: required -> optional`.
+    pub changed: String,
+}
+
+impl fmt::Display for LookupChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { requests, before, now, changed } = self;
+        write!(
+            f,
+            "route `{before}`: {requests} would not find their earlier keys any more ({changed}, now by route `{now}`), and their \
+             retries would be executed again. A renamed route needs its earlier name in `was`; any other change needs \
+             store.accept_route_changes at a restart"
+        )
+    }
+}
+
+impl fmt::Display for UnguardedRequests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { requests, before, changed } = self;
+        write!(
+            f,
+            "route `{before}`: {requests} are not guarded any more as they were ({changed}): retries of earlier ones are executed \
+             again"
+        )
+    }
 }
 
 /// Compares the routes of two configurations. Each change is listed once for a method and two routes.
@@ -56,7 +82,7 @@ pub(super) fn compare_routes(before: &[KeyedRoute<'_>], now: &[KeyedRoute<'_>]) 
     let hosts: BTreeSet<&str> = both().map(|requests| requests.host.as_deref().unwrap_or_default()).collect();
     // No host in a request is empty, so no route names it.
     let hosts: BTreeSet<&str> = hosts.into_iter().chain([""]).collect();
-    let guarded = before.iter().filter(|route| route.requests.is_guarded);
+    let guarded = before.iter().filter(|route| route.requests.guard.is_some());
     let methods: BTreeSet<&String> = guarded.flat_map(|route| &route.requests.methods).collect();
     let (table_before, table_now) = (table(before), table(now));
     let mut seen = BTreeSet::new();
@@ -70,12 +96,18 @@ pub(super) fn compare_routes(before: &[KeyedRoute<'_>], now: &[KeyedRoute<'_>]) 
             let before = Arc::clone(&old.name);
             let Some(new) = new else {
                 let requests = show_requests(&method, host, &old.requests.path);
-                changes.unguarded.push(UnguardedRequests { requests, before });
+                let changed = format!("guarded by: {before} -> no route");
+                changes.unguarded.push(UnguardedRequests { requests, before, changed });
                 continue;
             };
+            // The more specific pattern of the two.
+            let requests = show_requests(&method, host, (&old.requests.path).min(&new.requests.path));
+            let mut guards = old.requests.guard.iter().zip(&new.requests.guard);
+            if let Some(changed) = guards.find_map(|(old, new)| old.describe_narrowing(new)) {
+                let (requests, before) = (requests.clone(), Arc::clone(&before));
+                changes.unguarded.push(UnguardedRequests { requests, before, changed });
+            }
             if let Some(changed) = old.describe_changes(new) {
-                // The more specific pattern of the two.
-                let requests = show_requests(&method, host, (&old.requests.path).min(&new.requests.path));
                 changes.lookups.push(LookupChange { requests, before, now: Arc::clone(&new.name), changed });
             }
         }
@@ -102,7 +134,7 @@ fn find_guarded<'a>(
     path: &str,
 ) -> Option<&'a KeyedRoute<'a>> {
     match table.find(method, host, &RequestPath::new(path)) {
-        RouteMatch::Route(route) => Some(*route).filter(|route| route.requests.is_guarded),
+        RouteMatch::Route(route) => Some(*route).filter(|route| route.requests.guard.is_some()),
         RouteMatch::Ambiguous(_) | RouteMatch::NoRoute => None,
     }
 }
@@ -127,7 +159,7 @@ mod tests {
             let (host, path) = words[2].split_at(words[2].find('/').expect("it has a path"));
             let space = if words[3] == "route" { format!("route {}", words[0]) } else { words[3].to_owned() };
             let mut route = keyed_route(words[0], host, path, &words[1].replace(',', " "), &space);
-            route.requests.is_guarded = words.len() == 4;
+            route.requests.guard = route.requests.guard.filter(|_| words.len() == 4);
             route
         };
         lines.iter().map(read).collect()

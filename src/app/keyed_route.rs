@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use oncegate_config::{Config, KeySource, Route, RouteMode, ScopePart, ScopeSource};
-use oncegate_domain::jsonrpc::RpcNaming;
+use super::route_guard::RouteGuard;
+use oncegate_config::{Config, KeySource, Route, ScopePart, ScopeSource};
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::space::SpaceParts;
 
@@ -25,8 +25,8 @@ pub(super) struct RouteRequests {
     pub(super) host: Option<Box<str>>,
     pub(super) path: PathPattern,
     pub(super) methods: Vec<String>,
-    /// Whether the route guards them.
-    pub(super) is_guarded: bool,
+    /// The ones that the route guards; `None` for none.
+    pub(super) guard: Option<RouteGuard>,
 }
 
 /// The values that enter the id of a record.
@@ -49,7 +49,7 @@ impl<'a> From<&'a Route> for KeyedRoute<'a> {
             host: route.host.clone(),
             path: route.path.clone(),
             methods: route.methods.iter().map(ToString::to_string).collect(),
-            is_guarded: route.mode == RouteMode::Enforce,
+            guard: RouteGuard::of_route(route),
         };
         let scope: Vec<_> = route.scope.parts.iter().map(describe_part).collect();
         let sources: Vec<_> = route.key.sources.iter().map(describe_source).collect();
@@ -106,11 +106,14 @@ impl KeyedRoute<'_> {
         Some(changes.collect::<Vec<_>>().join("; "))
     }
 
-    /// The same for messages, whose scope and key's place are their consumer's.
-    pub(super) fn describe_message_changes(&self, now: &KeyedRoute<'_>) -> Option<String> {
-        let lookup =
-            KeyLookup { scope: self.lookup.scope.clone(), place: self.lookup.place.clone(), ..now.lookup.clone() };
-        self.describe_changes(&KeyedRoute { lookup, ..now.clone() })
+    /// Whether `now` finds the same records for messages, whose scope and key's place are their consumer's.
+    pub(super) fn finds_same_messages(&self, now: &KeyedRoute<'_>) -> bool {
+        let KeyLookup { scope: _, space, place: _, syntax } = &self.lookup;
+        let is_same_space = (space, syntax) == (&now.lookup.space, &now.lookup.syntax);
+        // An operation that the route does not guard is no part of its message's space.
+        let has_operations = matches!(space, SpaceParts::Path { operation: Some(_), .. });
+        let mut guards = self.requests.guard.iter().zip(&now.requests.guard);
+        is_same_space && !(has_operations && guards.any(|(before, now)| before.bodies != now.bodies))
     }
 }
 
@@ -123,7 +126,7 @@ impl KeyLookup<'_> {
             SpaceParts::Path { host, operation } => parts.extend([
                 ("space", "path".to_owned()),
                 ("host", host.as_deref().unwrap_or("any").to_owned()),
-                ("operation", operation.map_or("none", describe_naming).to_owned()),
+                ("operation", operation.map_or("none".to_owned(), |naming| naming.to_string())),
             ]),
             SpaceParts::Route(name) => parts.push(("space", format!("route {name}"))),
             SpaceParts::Service => parts.push(("space", "service".to_owned())),
@@ -133,20 +136,13 @@ impl KeyLookup<'_> {
     }
 }
 
-fn describe_naming(naming: RpcNaming) -> &'static str {
-    match naming {
-        RpcNaming::Method => "JSON-RPC method",
-        RpcNaming::MethodAndTool => "JSON-RPC method and name",
-        RpcNaming::DeclaredMethodAndTool => "JSON-RPC method and name, if declared",
-    }
-}
-
 fn or_none(setting: &str) -> String {
     if setting.is_empty() { "none".to_owned() } else { setting.to_owned() }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::route_guard::GuardedBodies;
     use super::*;
 
     /// A guarded route. `space` is `path`, `service`, or `route` and a name.
@@ -162,7 +158,12 @@ pub(super) mod tests {
             host: host.map(Into::into),
             path: PathPattern::parse(path).expect("it is one"),
             methods: methods.split(' ').map(Into::into).collect(),
-            is_guarded: true,
+            guard: Some(RouteGuard {
+                bodies: GuardedBodies::All,
+                requires_key: false,
+                covers_spellings: true,
+                bypasses: false,
+            }),
         };
         let space = match space.split_once(' ') {
             Some((_, name)) => SpaceParts::Route(name.to_owned().into()),

@@ -43,7 +43,7 @@ pub(super) async fn publish(store: &Store, config: &Config) -> Result<(), StoreE
 async fn write_all(store: &Store, config: &Config) -> Result<(), StoreError> {
     publish(store, config).await?;
     event_routes::store_routes(store, &[config]).await?;
-    route_identities::remember(store, config).await.map(drop)
+    route_identities::remember(store, config).await
 }
 
 /// Writes the retention and the routes of each new configuration, until `stop`.

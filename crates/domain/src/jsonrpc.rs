@@ -43,14 +43,17 @@ pub struct RpcCall {
 }
 
 /// The members of a request that name its operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RpcNaming {
     /// The method.
+    #[display("JSON-RPC method")]
     Method,
     /// The method, and the `name` in the parameters.
+    #[display("JSON-RPC method and name")]
     MethodAndTool,
     /// The same, in a body that [declares](is_declared) that it is JSON-RPC 2.0. No other body has an operation.
+    #[display("declared JSON-RPC method and name")]
     DeclaredMethodAndTool,
 }
 

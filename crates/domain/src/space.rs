@@ -9,8 +9,8 @@ use sha2::{Digest, Sha256};
 use super::jsonrpc::{RpcNaming, RpcOperation};
 use super::macros::hex_bytes;
 
-/// The parts that a route's spaces are made of. Requests are identified by it, and configurations are compared by it, so
-/// that no part can be missing in one of them.
+/// The parts that a route's spaces are made of. Requests are identified by it, and configurations are compared by it,
+/// so that no part can be missing in one of them.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SpaceParts<'a> {
