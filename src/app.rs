@@ -45,12 +45,13 @@ pub mod assembly;
 mod file_descriptors;
 pub mod hand_over;
 mod joining;
-mod key_changes;
+pub mod key_changes;
 mod keyed_route;
 pub mod listeners;
 pub mod reload;
 mod retention;
-mod route_identities;
+mod route_guard;
+pub mod route_identities;
 
 /// Why the program could not start, or had to stop.
 #[derive(Debug)]
@@ -69,6 +70,10 @@ pub enum StartError {
     Events(store::StoreError),
     /// The store gave no lease.
     Lease(store::StoreError),
+    /// The store has not said how the routes found keys at the last start.
+    RouteIdentities(store::StoreError),
+    /// The routes would not find stored keys any more. The change with this digest was not accepted.
+    RouteChanges(String),
     /// The salt of the service's scopes cannot be used.
     Salt(OpenSaltError),
     /// The successor of a hand-over could not be started.
@@ -87,6 +92,15 @@ impl fmt::Display for StartError {
             Self::AdminToken(error) => error.fmt(f),
             Self::Events(_) => f.write_str("the store has not taken which routes have events"),
             Self::Lease(_) => f.write_str("the store gave no lease"),
+            Self::RouteIdentities(_) => {
+                f.write_str("the store has not said how the routes found keys at the last start")
+            }
+            Self::RouteChanges(digest) => write!(
+                f,
+                "the routes would not find their earlier keys any more, and retries would be executed again. If no instance with the \
+                 earlier routes runs, and this is meant, start with --accept-route-changes {digest}, or write \
+                 accept_route_changes = \"{digest}\" into [store]"
+            ),
             Self::Salt(error) => error.fmt(f),
             Self::HandOver(_) => f.write_str("the successor cannot be started"),
             Self::StoreFailed => f.write_str(
@@ -103,9 +117,9 @@ impl std::error::Error for StartError {
             Self::HandedSocket(error) => error.source(),
             Self::Store(_, error) => error.source(),
             Self::AdminToken(error) => error.source(),
-            Self::Events(source) | Self::Lease(source) => Some(source),
+            Self::Events(source) | Self::Lease(source) | Self::RouteIdentities(source) => Some(source),
             Self::Salt(error) => error.source(),
-            Self::StoreFailed => None,
+            Self::RouteChanges(_) | Self::StoreFailed => None,
         }
     }
 }
@@ -115,13 +129,17 @@ impl StartError {
     fn is_outage(&self) -> bool {
         match self {
             Self::Store(_, error) => matches!(error, OpenError::Away(_)),
-            Self::Events(error) | Self::Lease(error) | Self::Salt(OpenSaltError::Store(error)) => {
+            Self::Events(error)
+            | Self::Lease(error)
+            | Self::RouteIdentities(error)
+            | Self::Salt(OpenSaltError::Store(error)) => {
                 matches!(error, store::StoreError::TimedOut | store::StoreError::Unavailable(_))
             }
             Self::Listen(..)
             | Self::HandedSocket(_)
             | Self::Machine(_)
             | Self::AdminToken(_)
+            | Self::RouteChanges(_)
             | Self::Salt(_)
             | Self::HandOver(_)
             | Self::StoreFailed => false,
@@ -159,7 +177,8 @@ pub async fn run(
     }
     // Before all that takes time, so that a signal during the start is not lost.
     let mut signals = TerminationSignals::new().map_err(StartError::Machine)?;
-    let mut hand_overs = HandOverRequests::new().map_err(StartError::Machine)?;
+    let mut hand_overs = HandOverRequests::new(source.loader()).map_err(StartError::Machine)?;
+    // It asks for a reload, and from here on no longer ends the process.
     let hangups = signal(SignalKind::hangup()).map_err(StartError::Machine)?;
     hand_over::release_signals().map_err(StartError::Machine)?;
     let settings = StoreSettings::from(&config);
@@ -239,7 +258,7 @@ pub async fn run(
     let (by, is_by_signal, mut successors) = tokio::select! {
         () = signals.wait() => ("a signal", true, None),
         () = stopped.cancelled() => ("the admin listener", false, None),
-        () = hand_overs.wait() => ("a hand-over", false, sockets.take()),
+        () = hand_overs.wait(&instance) => ("a hand-over", false, sockets.take()),
         () = instance.salt_replaced.cancelled() => ("another salt in the store", false, None),
         () = instance.store.failed() => return Err(end_without_store(&instance).await),
         // Requests that bypass the store are running.

@@ -179,11 +179,14 @@ impl CommandError {
             Self::Store(..) | Self::Unreachable(_) => UNAVAILABLE,
             // A supervisor chooses by the code whether it tries again, so each new failure has to be given one.
             Self::Failure(failure) => match failure {
-                // What the supervisor hands over does not fit the configuration: another try finds the same.
-                StartError::HandedSocket(_) => CONFIG,
-                StartError::Store(..) | StartError::Events(_) | StartError::Lease(_) | StartError::Salt(_) => {
-                    UNAVAILABLE
-                }
+                // What the supervisor hands over, or the store remembers, does not fit the configuration: another try
+                // finds the same.
+                StartError::HandedSocket(_) | StartError::RouteChanges(_) => CONFIG,
+                StartError::Store(..)
+                | StartError::Events(_)
+                | StartError::Lease(_)
+                | StartError::RouteIdentities(_)
+                | StartError::Salt(_) => UNAVAILABLE,
                 StartError::StoreFailed => IO_ERROR,
                 StartError::Listen(..)
                 | StartError::Machine(_)
@@ -293,6 +296,7 @@ mod tests {
             StartError::Salt(OpenSaltError::Store(StoreError::TimedOut)),
             StartError::Events(StoreError::TimedOut),
             StartError::Lease(StoreError::TimedOut),
+            StartError::RouteIdentities(StoreError::TimedOut),
         ] {
             let step = format!("{failure:?}");
             assert_eq!(CommandError::Failure(failure).code(), UNAVAILABLE, "{step}");

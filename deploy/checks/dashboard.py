@@ -34,6 +34,7 @@ METRICS = {
     "oncegate_request_duration_seconds_bucket",
     "oncegate_requests_total",
     "oncegate_reservations_total",
+    "oncegate_route_identities_info",
     "oncegate_store_breaker_open",
     "oncegate_store_clock_jumps_total",
     "oncegate_store_duration_seconds_bucket",

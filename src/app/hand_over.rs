@@ -22,6 +22,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
 use super::listeners::{CLIENTS, OPERATORS};
+use super::reload::LoadConfig;
+use super::route_identities;
+use crate::instance::Instance;
 
 /// The shortest delay of a drain whose sockets stay open: meanwhile the next answer on each kept connection closes it. A connection on
 /// which no request comes for that long is closed when the delay ends, and its client may just be sending the next one.
@@ -53,22 +56,41 @@ pub(super) fn release_signals() -> io::Result<()> {
 }
 
 /// The requests for a hand-over.
-pub(super) struct HandOverRequests(Signal);
+pub(super) struct HandOverRequests {
+    signal: Signal,
+    load: LoadConfig,
+}
 
 impl HandOverRequests {
-    pub(super) fn new() -> io::Result<Self> {
-        signal(SignalKind::user_defined2()).map(Self)
+    pub(super) fn new(load: LoadConfig) -> io::Result<Self> {
+        Ok(Self { signal: signal(SignalKind::user_defined2())?, load })
     }
 
     /// Waits for a request that can be followed. A successor that would not start is refused, and this process goes on.
-    pub(super) async fn wait(&mut self) {
-        while self.0.recv().await.is_some() {
-            match check_successor().await {
+    pub(super) async fn wait(&mut self, instance: &Instance) {
+        while self.signal.recv().await.is_some() {
+            let checked = match check_successor().await {
+                Ok(()) => self.check_routes(instance).await,
+                Err(cause) => Err(cause),
+            };
+            match checked {
                 Ok(()) => return,
                 Err(cause) => tracing::error!(cause, "the hand-over is refused, and this process goes on"),
             }
         }
         pending().await
+    }
+
+    /// Checks that the successor's start is not refused because of its routes. Only this process can read an embedded
+    /// store now.
+    async fn check_routes(&self, instance: &Instance) -> Result<(), String> {
+        // What this program cannot read, the successor's may.
+        let Ok(new) = (self.load)() else { return Ok(()) };
+        let accepted = new.start.store.accept_route_changes.as_deref();
+        match route_identities::check_changes(&instance.store, &new.start.service, accepted, &new).await {
+            Err(error) if !error.is_outage() => Err(error.to_string()),
+            Err(_) | Ok(()) => Ok(()),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
-use super::{ShutdownSignals, StartError, assembly, retention};
+use super::{ShutdownSignals, StartError, assembly, retention, route_identities};
 use crate::events;
 use crate::instance::Instance;
 use oncegate_config::Config;
@@ -78,12 +78,16 @@ impl Joining {
         let (store, start) = (&*instance.store, &*instance.config);
         self.preparation.run().await.map_err(|error| StartError::Store(start.store.url.clone(), error))?;
         let config = Arc::clone(&self.live.borrow());
+        // Before this process can guard a request: it must not look for keys elsewhere than the instances beside it.
+        let accepted = start.store.accept_route_changes.as_deref();
+        route_identities::check_changes(store, &start.service, accepted, &config).await?;
         let shared_cache_task = assembly::join(instance, &config).await?;
         if let Some(task) = shared_cache_task {
             self.background.spawn(task.run(self.stops.last.clone()));
         }
         let written = retention::write_at_start(store, start, &config).await.inspect_err(retention::warn_of_retry);
         self.is_written.store(written.is_ok(), Ordering::Relaxed);
+        route_identities::publish(instance, &config);
         Ok(())
     }
 }

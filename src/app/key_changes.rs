@@ -1,6 +1,7 @@
 //! Compares two configurations: the requests whose keys the new one finds in another way, or guards no more.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
 use http::Method;
@@ -13,34 +14,58 @@ use oncegate_domain::route_table::{RouteMatch, RouteTable, Spelling};
 
 /// The differences between two configurations that matter to keys made under the earlier one.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct KeyChanges {
+pub struct KeyChanges {
     /// Requests whose keys are found in another way: retries would not find their records.
-    pub(super) lookups: Vec<LookupChange>,
-    /// Requests that are not guarded any more: retries are executed again.
-    pub(super) unguarded: Vec<UnguardedRequests>,
+    pub lookups: Vec<LookupChange>,
+    /// Requests that are not guarded any more as they were: retries are executed again.
+    pub unguarded: Vec<UnguardedRequests>,
 }
 
 /// Requests whose keys are found in another way than before.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct LookupChange {
-    /// The method and the path, as in `POST /v1/pay`; the method is missing for a route that an earlier program has
-    /// remembered.
-    pub(super) requests: String,
+pub struct LookupChange {
+    /// The method and the path, as in `POST /v1/pay`.
+    pub requests: String,
     /// The route that guarded them.
-    pub(super) before: Arc<str>,
+    pub before: Arc<str>,
     /// The route that guards them now.
-    pub(super) now: Arc<str>,
+    pub now: Arc<str>,
     /// The change, as `space: path -> service`.
-    pub(super) changed: String,
+    pub changed: String,
 }
 
-/// Requests that are not guarded any more.
+/// Requests that are not guarded any more as they were.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct UnguardedRequests {
+pub struct UnguardedRequests {
     /// The method and the path, as in `POST /v1/pay`: all or some of these requests.
-    pub(super) requests: String,
+    pub requests: String,
     /// The route that guarded them.
-    pub(super) before: Arc<str>,
+    pub before: Arc<str>,
+    /// The change, as `guarded by: pay -> no route` or `key: required -> optional`.
+    pub changed: String,
+}
+
+impl fmt::Display for LookupChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { requests, before, now, changed } = self;
+        write!(
+            f,
+            "route `{before}`: {requests} would not find their earlier keys any more ({changed}, now by route `{now}`), and their \
+             retries would be executed again. A renamed route needs its earlier name in `was`; any other change needs \
+             store.accept_route_changes at a restart"
+        )
+    }
+}
+
+impl fmt::Display for UnguardedRequests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { requests, before, changed } = self;
+        write!(
+            f,
+            "route `{before}`: {requests} are not guarded any more as they were ({changed}): retries of earlier ones are executed \
+             again"
+        )
+    }
 }
 
 /// Compares the routes of two configurations. Each change is listed once for a method and two routes.
@@ -50,90 +75,76 @@ pub(super) struct UnguardedRequests {
 /// ([`sample_paths`]), and one host that no route names for all such hosts. Looking each of them up in both tables finds
 /// exactly the requests whose route has changed, whatever the order and the overlaps of the patterns.
 // See docs/decisions/0019-compare-by-requests.md.
-pub(super) fn compare_routes(before: &[KeyedRoute], now: &[KeyedRoute]) -> KeyChanges {
+pub(super) fn compare_routes(before: &[KeyedRoute<'_>], now: &[KeyedRoute<'_>]) -> KeyChanges {
     let mut changes = KeyChanges::default();
-    let both = || before.iter().chain(now).filter_map(|route| route.requests.as_ref());
+    let both = || before.iter().chain(now).map(|route| &route.requests);
     let paths = sample_paths(&both().map(|requests| &requests.path).collect::<Vec<_>>());
     let hosts: BTreeSet<&str> = both().map(|requests| requests.host.as_deref().unwrap_or_default()).collect();
     // No host in a request is empty, so no route names it.
     let hosts: BTreeSet<&str> = hosts.into_iter().chain([""]).collect();
-    let methods: BTreeSet<&str> =
-        guarded(before).flat_map(|(_, requests)| &requests.methods).map(Method::as_str).collect();
+    let guarded = before.iter().filter(|route| route.requests.guard.is_some());
+    let methods: BTreeSet<&String> = guarded.flat_map(|route| &route.requests.methods).collect();
     let (table_before, table_now) = (table(before), table(now));
     let mut seen = BTreeSet::new();
     for method in methods.into_iter().filter_map(|method| method.parse().ok()) {
         for (host, path) in hosts.iter().flat_map(|host| paths.iter().map(move |path| (host, path))) {
             let Some(old) = find_guarded(&table_before, &method, host, path) else { continue };
             let new = find_guarded(&table_now, &method, host, path);
-            if !seen.insert((method.clone().to_string(), &old.route.name, new.map(|new| &new.route.name))) {
+            if !seen.insert((method.clone().to_string(), &old.name, new.map(|new| &new.name))) {
                 continue;
             }
-            let before = Arc::clone(&old.route.name);
+            let before = Arc::clone(&old.name);
             let Some(new) = new else {
                 let requests = show_requests(&method, host, &old.requests.path);
-                changes.unguarded.push(UnguardedRequests { requests, before });
+                let changed = format!("guarded by: {before} -> no route");
+                changes.unguarded.push(UnguardedRequests { requests, before, changed });
                 continue;
             };
-            if let Some(changed) = old.route.describe_changes(new.route) {
-                // The more specific pattern of the two.
-                let requests = show_requests(&method, host, (&old.requests.path).min(&new.requests.path));
-                changes.lookups.push(LookupChange { requests, before, now: Arc::clone(&new.route.name), changed });
+            // The more specific pattern of the two.
+            let requests = show_requests(&method, host, (&old.requests.path).min(&new.requests.path));
+            let mut guards = old.requests.guard.iter().zip(&new.requests.guard);
+            if let Some(changed) = guards.find_map(|(old, new)| old.describe_narrowing(new)) {
+                let (requests, before) = (requests.clone(), Arc::clone(&before));
+                changes.unguarded.push(UnguardedRequests { requests, before, changed });
+            }
+            if let Some(changed) = old.describe_changes(new) {
+                changes.lookups.push(LookupChange { requests, before, now: Arc::clone(&new.name), changed });
             }
         }
     }
-    changes.lookups.extend(compare_by_name(before, now));
     changes
 }
 
-/// A route and its requests, in a table.
-#[derive(Clone, Copy)]
-struct FoundRoute<'a> {
-    route: &'a KeyedRoute,
-    requests: &'a RouteRequests,
-}
-
-fn table(routes: &[KeyedRoute]) -> RouteTable<FoundRoute<'_>> {
+fn table<'a>(routes: &'a [KeyedRoute<'a>]) -> RouteTable<&'a KeyedRoute<'a>> {
     let mut table = RouteTable::default();
-    for (route, requests) in routes.iter().filter_map(|route| Some((route, route.requests.as_ref()?))) {
-        let found = FoundRoute { route, requests };
+    for route in routes {
+        let RouteRequests { host, path, methods, .. } = &route.requests;
+        let methods: Vec<Method> = methods.iter().filter_map(|method| method.parse().ok()).collect();
         // All spellings of a path share their keys, so that the plain one stands for them.
-        table.insert(&requests.methods, requests.host.as_deref(), &requests.path, Spelling::Pass, &found);
+        table.insert(&methods, host.as_deref(), path, Spelling::Pass, &route);
     }
     table
 }
 
 /// The route that guards these requests.
 fn find_guarded<'a>(
-    table: &RouteTable<FoundRoute<'a>>,
+    table: &RouteTable<&'a KeyedRoute<'a>>,
     method: &Method,
     host: &str,
     path: &str,
-) -> Option<FoundRoute<'a>> {
+) -> Option<&'a KeyedRoute<'a>> {
     match table.find(method, host, &RequestPath::new(path)) {
-        RouteMatch::Route(found) => Some(*found).filter(|found| found.requests.is_guarded),
+        RouteMatch::Route(route) => Some(*route).filter(|route| route.requests.guard.is_some()),
         RouteMatch::Ambiguous(_) | RouteMatch::NoRoute => None,
     }
-}
-
-fn guarded(routes: &[KeyedRoute]) -> impl Iterator<Item = (&KeyedRoute, &RouteRequests)> {
-    let with_requests = routes.iter().filter_map(|route| Some((route, route.requests.as_ref()?)));
-    with_requests.filter(|(_, requests)| requests.is_guarded)
-}
-
-/// Routes that an earlier program has remembered, without their requests, against those of the same name.
-fn compare_by_name(before: &[KeyedRoute], now: &[KeyedRoute]) -> Vec<LookupChange> {
-    let change = |old: &KeyedRoute| {
-        let (new, requests) = guarded(now).find(|(new, _)| new.name == old.name)?;
-        let changed = old.describe_changes(new)?;
-        let (before, now) = (Arc::clone(&old.name), Arc::clone(&new.name));
-        Some(LookupChange { requests: requests.path.to_string(), before, now, changed })
-    };
-    before.iter().filter(|old| old.requests.is_none()).filter_map(change).collect()
 }
 
 fn show_requests(method: &Method, host: &str, path: &PathPattern) -> String {
     format!("{method} {host}{path}")
 }
+
+#[cfg(test)]
+mod identities;
 
 #[cfg(test)]
 mod tests {
@@ -142,22 +153,20 @@ mod tests {
 
     /// The routes of lines such as `pay POST api.example/v1/pay path`, each with its name, methods, host with path, and
     /// space; `off` after it for a route that does not guard.
-    fn routes(lines: &[&str]) -> Vec<KeyedRoute> {
+    fn routes(lines: &[&str]) -> Vec<KeyedRoute<'static>> {
         let read = |line: &&str| {
             let words: Vec<_> = line.split_whitespace().collect();
             let (host, path) = words[2].split_at(words[2].find('/').expect("it has a path"));
             let space = if words[3] == "route" { format!("route {}", words[0]) } else { words[3].to_owned() };
             let mut route = keyed_route(words[0], host, path, &words[1].replace(',', " "), &space);
-            if let Some(requests) = route.requests.as_mut().filter(|_| words.len() > 4) {
-                requests.is_guarded = false;
-            }
+            route.requests.guard = route.requests.guard.filter(|_| words.len() == 4);
             route
         };
         lines.iter().map(read).collect()
     }
 
     /// The changes as text: `POST /pay: a -> b, space: path -> service` or `POST /pay: a -> nothing`.
-    fn compared(before: &[KeyedRoute], now: &[KeyedRoute]) -> Vec<String> {
+    fn compared(before: &[KeyedRoute<'_>], now: &[KeyedRoute<'_>]) -> Vec<String> {
         let KeyChanges { lookups, unguarded } = compare_routes(before, now);
         let lookup = |change: LookupChange| {
             format!("{}: {} -> {}, {}", change.requests, change.before, change.now, change.changed)
@@ -228,14 +237,5 @@ mod tests {
         let before = routes(&["pay POST /pay route"]);
         let now = [keyed_route("payments", "", "/pay", "POST", "route pay")];
         assert_eq!(compared(&before, &now), [""; 0]);
-    }
-
-    #[test]
-    fn a_route_that_an_earlier_program_remembered_is_compared_by_its_name() {
-        let before = |space| [KeyedRoute { requests: None, ..keyed_route("pay", "", "/", "POST", space) }];
-        let now = routes(&["pay POST a.example/pay path", "other POST /other service"]);
-        assert_eq!(compared(&before("path"), &now), [""; 0]);
-        assert_eq!(compared(&before("service"), &now), ["/pay: pay -> pay, space: service -> path"]);
-        assert_eq!(compared(&before("service"), &[]), [""; 0]);
     }
 }

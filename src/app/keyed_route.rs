@@ -2,67 +2,60 @@
 
 use std::sync::Arc;
 
-use http::Method;
+use serde::{Deserialize, Serialize};
 
-use oncegate_config::{Config, KeySource, KeySpace, Route, RouteMode, ScopePart, ScopeSource};
+use super::route_guard::RouteGuard;
+use oncegate_config::{Config, KeySource, Route, ScopePart, ScopeSource};
 use oncegate_domain::path_pattern::PathPattern;
+use oncegate_domain::space::SpaceParts;
 
-/// A route as far as it decides which record a request has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct KeyedRoute {
+/// A route as far as it decides which record a request has. The store keeps it as JSON, all but the name.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(super) struct KeyedRoute<'a> {
+    #[serde(skip)]
     pub(super) name: Arc<str>,
-    /// The requests that it matches. `None` where the store remembers a route of an earlier program, which did not
-    /// write them.
-    pub(super) requests: Option<RouteRequests>,
-    pub(super) lookup: KeyLookup,
+    pub(super) requests: RouteRequests,
+    pub(super) lookup: KeyLookup<'a>,
 }
 
 /// The requests that a route matches.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) struct RouteRequests {
     /// `None` for every host.
     pub(super) host: Option<Box<str>>,
     pub(super) path: PathPattern,
-    pub(super) methods: Vec<Method>,
-    /// Whether the route guards them.
-    pub(super) is_guarded: bool,
+    pub(super) methods: Vec<String>,
+    /// The ones that the route guards; `None` for none.
+    pub(super) guard: Option<RouteGuard>,
 }
 
-/// The values that enter the id of a record, each as text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct KeyLookup {
+/// The values that enter the id of a record.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(super) struct KeyLookup<'a> {
     scope: String,
-    /// `path` and what else is a part of it, `service`, or `route` and the name that the keys are made under.
-    space: String,
+    space: SpaceParts<'a>,
     place: String,
     syntax: String,
 }
 
 /// The routes of a configuration.
-pub(super) fn keyed_routes(config: &Config) -> Vec<KeyedRoute> {
+pub(super) fn keyed_routes(config: &Config) -> Vec<KeyedRoute<'_>> {
     config.routes.iter().map(|route| (&**route).into()).collect()
 }
 
-impl From<&Route> for KeyedRoute {
-    fn from(route: &Route) -> Self {
+impl<'a> From<&'a Route> for KeyedRoute<'a> {
+    fn from(route: &'a Route) -> Self {
         let requests = RouteRequests {
             host: route.host.clone(),
             path: route.path.clone(),
-            methods: route.methods.clone(),
-            is_guarded: route.mode == RouteMode::Enforce,
+            methods: route.methods.iter().map(ToString::to_string).collect(),
+            guard: RouteGuard::of_route(route),
         };
         let scope: Vec<_> = route.scope.parts.iter().map(describe_part).collect();
         let sources: Vec<_> = route.key.sources.iter().map(describe_source).collect();
-        let space = match route.space {
-            KeySpace::Path if route.dialect.names_tools() => "path, JSON-RPC method and name".into(),
-            KeySpace::Path if route.dialect.is_jsonrpc() => "path, JSON-RPC method".into(),
-            KeySpace::Path => "path".into(),
-            KeySpace::Route => format!("route {}", route.space_name()),
-            KeySpace::Service => "service".into(),
-        };
         let (scope, place, syntax) = (scope.join(" "), sources.join(" "), route.key.syntax.name().into());
-        let lookup = KeyLookup { scope, space, place, syntax };
-        Self { name: Arc::clone(&route.name), requests: Some(requests), lookup }
+        let lookup = KeyLookup { scope, space: route.space_parts(), place, syntax };
+        Self { name: Arc::clone(&route.name), requests, lookup }
     }
 }
 
@@ -75,7 +68,7 @@ fn describe_part(part: &ScopePart) -> String {
     format!("{:?}{}{issuer}", part.name, if part.optional { "?" } else { "" })
 }
 
-/// The place of a key, with texts from the file in quotes: PostgreSQL's texts cannot have every character.
+/// The place of a key, with texts from the file in quotes.
 fn describe_source(source: &KeySource) -> String {
     match source {
         KeySource::Body(pointer) => format!("body:{:?}", pointer.to_string()),
@@ -86,94 +79,101 @@ fn describe_source(source: &KeySource) -> String {
     }
 }
 
-impl KeyedRoute {
-    /// The text that the store keeps beside the route's name: one line for each part. A change of this form would be
-    /// taken for a change of the route.
+impl KeyedRoute<'_> {
+    /// The text that the store keeps beside the route's name.
     pub(super) fn to_stored(&self) -> String {
-        let KeyLookup { scope, space, place, syntax } = &self.lookup;
-        let mut text = format!("scope: {scope}\nspace: {space}\nkey's place: {place}\nkey's syntax: {syntax}");
-        if let Some(RouteRequests { host, path, methods, is_guarded }) = &self.requests {
-            let methods: Vec<_> = methods.iter().map(Method::as_str).collect();
-            let (host, methods) = (host.as_deref().unwrap_or_default(), methods.join(" "));
-            text += &format!("\nhost: {host}\npath: {path}\nmethods: {methods}\nguarded: {is_guarded}");
-        }
-        text
+        serde_json::to_string(self).expect("it is JSON")
     }
 
-    /// Reads [`Self::to_stored`], also of an earlier program; `None` for any other text.
-    pub(super) fn from_stored(name: &Arc<str>, text: &str) -> Option<Self> {
-        let line = |label: &str| text.lines().find_map(|line| line.strip_prefix(label)?.strip_prefix(": "));
-        let space = match line("space")? {
-            // Earlier programs wrote no name, and had no other than the route's own.
-            "route" => format!("route {name}"),
-            space => space.into(),
-        };
-        let lookup = KeyLookup {
-            scope: line("scope")?.into(),
-            space,
-            place: line("key's place")?.into(),
-            syntax: line("key's syntax")?.into(),
-        };
-        let requests = || {
-            let methods: Result<_, _> = line("methods")?.split(' ').map(str::parse).collect();
-            Some(RouteRequests {
-                host: line("host").map(|host| (!host.is_empty()).then(|| host.into()))?,
-                path: PathPattern::parse(line("path")?).ok()?,
-                methods: methods.ok()?,
-                is_guarded: line("guarded")?.parse().ok()?,
-            })
-        };
-        Some(Self { name: Arc::clone(name), requests: requests(), lookup })
+    /// Reads [`Self::to_stored`]; `None` for any other text.
+    pub(super) fn from_stored(name: &Arc<str>, text: &str) -> Option<KeyedRoute<'static>> {
+        let route = serde_json::from_str(text).ok()?;
+        Some(KeyedRoute { name: Arc::clone(name), ..route })
     }
 
     /// The parts by which `now` finds other records for the requests that both match, as `space: path -> service`;
     /// `None` if it finds the same.
-    pub(super) fn describe_changes(&self, now: &Self) -> Option<String> {
-        let (before, after) = (&self.lookup, &now.lookup);
-        // Only in the space of a path is the route's host part of the id.
-        let hosts = (self.requests.as_ref().zip(now.requests.as_ref()))
-            .filter(|_| before.space == "path" && after.space == "path")
-            .map(|(before, after)| (show_host(before), show_host(after)));
-        let parts = [
-            ("scope", &*before.scope, &*after.scope),
-            ("space", &*before.space, &*after.space),
-            ("host", hosts.map_or("", |(before, _)| before), hosts.map_or("", |(_, after)| after)),
-            ("key's place", &*before.place, &*after.place),
-            ("key's syntax", &*before.syntax, &*after.syntax),
-        ];
-        let changed = parts.into_iter().filter(|(_, before, after)| before != after);
-        let changes: Vec<_> =
-            changed.map(|(part, before, after)| format!("{part}: {} -> {}", or_none(before), or_none(after))).collect();
-        (!changes.is_empty()).then(|| changes.join("; "))
+    pub(super) fn describe_changes(&self, now: &KeyedRoute<'_>) -> Option<String> {
+        // The values decide, and not the words about them.
+        if self.lookup == now.lookup {
+            return None;
+        }
+        let after = now.lookup.describe_parts();
+        let changes = self.lookup.describe_parts().into_iter().filter_map(|(part, before)| {
+            let (_, after) = after.iter().find(|(other, after)| *other == part && *after != before)?;
+            Some(format!("{part}: {before} -> {after}"))
+        });
+        Some(changes.collect::<Vec<_>>().join("; "))
     }
 
-    /// The same for messages, whose scope and key's place are their consumer's.
-    pub(super) fn describe_message_changes(&self, now: &Self) -> Option<String> {
-        let lookup =
-            KeyLookup { scope: self.lookup.scope.clone(), place: self.lookup.place.clone(), ..now.lookup.clone() };
-        self.describe_changes(&Self { lookup, ..now.clone() })
+    /// Whether `now` finds the same records for messages, whose scope and key's place are their consumer's.
+    pub(super) fn finds_same_messages(&self, now: &KeyedRoute<'_>) -> bool {
+        let KeyLookup { scope: _, space, place: _, syntax } = &self.lookup;
+        let is_same_space = (space, syntax) == (&now.lookup.space, &now.lookup.syntax);
+        // An operation that the route does not guard is no part of its message's space.
+        let has_operations = matches!(space, SpaceParts::Path { operation: Some(_), .. });
+        let mut guards = self.requests.guard.iter().zip(&now.requests.guard);
+        is_same_space && !(has_operations && guards.any(|(before, now)| before.bodies != now.bodies))
     }
 }
 
-fn or_none(setting: &str) -> &str {
-    if setting.is_empty() { "none" } else { setting }
+impl KeyLookup<'_> {
+    /// Each part's name and value. Spaces of different kinds have no part in common but the kind.
+    fn describe_parts(&self) -> Vec<(&'static str, String)> {
+        let Self { scope, space, place, syntax } = self;
+        let mut parts = vec![("scope", or_none(scope))];
+        match space {
+            SpaceParts::Path { host, operation } => parts.extend([
+                ("space", "path".to_owned()),
+                ("host", host.as_deref().unwrap_or("any").to_owned()),
+                ("operation", operation.map_or("none".to_owned(), |naming| naming.to_string())),
+            ]),
+            SpaceParts::Route(name) => parts.push(("space", format!("route {name}"))),
+            SpaceParts::Service => parts.push(("space", "service".to_owned())),
+        }
+        parts.extend([("key's place", or_none(place)), ("key's syntax", syntax.clone())]);
+        parts
+    }
 }
 
-fn show_host(requests: &RouteRequests) -> &str {
-    requests.host.as_deref().unwrap_or("any")
+fn or_none(setting: &str) -> String {
+    if setting.is_empty() { "none".to_owned() } else { setting.to_owned() }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::route_guard::GuardedBodies;
     use super::*;
 
-    /// A guarded route, with `space` as it is remembered.
-    pub(in crate::app) fn keyed_route(name: &str, host: &str, path: &str, methods: &str, space: &str) -> KeyedRoute {
-        let text = format!(
-            "scope: \nspace: {space}\nkey's place: header:\"a\"\nkey's syntax: ietf\nhost: {host}\npath: {path}\n\
-             methods: {methods}\nguarded: true"
-        );
-        KeyedRoute::from_stored(&name.into(), &text).expect("it is one")
+    /// A guarded route. `space` is `path`, `service`, or `route` and a name.
+    pub(in crate::app) fn keyed_route(
+        name: &str,
+        host: &str,
+        path: &str,
+        methods: &str,
+        space: &str,
+    ) -> KeyedRoute<'static> {
+        let host = Some(host).filter(|host| !host.is_empty());
+        let requests = RouteRequests {
+            host: host.map(Into::into),
+            path: PathPattern::parse(path).expect("it is one"),
+            methods: methods.split(' ').map(Into::into).collect(),
+            guard: Some(RouteGuard {
+                bodies: GuardedBodies::All,
+                requires_key: false,
+                covers_spellings: true,
+                bypasses: false,
+            }),
+        };
+        let space = match space.split_once(' ') {
+            Some((_, name)) => SpaceParts::Route(name.to_owned().into()),
+            None if space == "path" => {
+                SpaceParts::Path { host: host.map(|host| host.to_owned().into()), operation: None }
+            }
+            None => SpaceParts::Service,
+        };
+        let (scope, place, syntax) = (String::new(), "header:\"a\"".into(), "ietf".into());
+        KeyedRoute { name: name.into(), requests, lookup: KeyLookup { scope, space, place, syntax } }
     }
 
     #[test]
@@ -181,23 +181,13 @@ pub(super) mod tests {
         for route in [
             keyed_route("a", "", "/{*rest}", "POST PATCH", "path"),
             keyed_route("a", "api.example", "/v1/{id}", "POST", "route b"),
-            KeyedRoute { requests: None, ..keyed_route("a", "", "/", "POST", "service") },
+            keyed_route("a", "", "/", "POST", "service"),
         ] {
             assert_eq!(KeyedRoute::from_stored(&route.name, &route.to_stored()), Some(route));
         }
-    }
-
-    #[test]
-    fn a_text_of_an_earlier_program_has_no_requests_and_any_other_text_is_no_route() {
-        let earlier = "scope: \"authorization\"?\nspace: route\nkey's place: header:\"a\"\nkey's syntax: ietf";
-        let read = KeyedRoute::from_stored(&"pay".into(), earlier).expect("it is one");
-        assert_eq!((read.requests.is_none(), &*read.lookup.space), (true, "route pay"));
-        for text in ["", "scope", "scope: \nspace: path", "\u{0}\n\n: "] {
+        for text in ["", "{}", "scope: \nspace: path", "\u{0}\n\n: "] {
             assert_eq!(KeyedRoute::from_stored(&"pay".into(), text), None, "{text}");
         }
-        let unreadable = format!("{earlier}\nhost: \npath: no path\nmethods: POST\nguarded: true");
-        let read = KeyedRoute::from_stored(&"pay".into(), &unreadable);
-        assert!(read.expect("it is one").requests.is_none());
     }
 
     #[test]

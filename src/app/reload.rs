@@ -8,8 +8,9 @@ use tokio::signal::unix::Signal;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::key_changes::{KeyChanges, LookupChange, compare_routes};
+use super::key_changes::{KeyChanges, compare_routes};
 use super::keyed_route::{KeyedRoute, keyed_routes};
+use super::route_identities;
 use crate::instance::Instance;
 use crate::instance::event_routes;
 use crate::instance::metrics::Metrics;
@@ -29,8 +30,10 @@ pub struct ConfigSource {
     /// The file's text before the configuration was loaded for the first time: every later change is noticed.
     last_text: Option<Vec<u8>>,
     /// Reads and checks it again, with the same flags.
-    load: Box<dyn Fn() -> Result<LoadedConfig, ConfigProblems> + Send + Sync>,
+    load: LoadConfig,
 }
+
+pub(super) type LoadConfig = Arc<dyn Fn() -> Result<LoadedConfig, ConfigProblems> + Send + Sync>;
 
 impl ConfigSource {
     /// Reads the file's text; to be called before the configuration is loaded.
@@ -39,7 +42,12 @@ impl ConfigSource {
         load: impl Fn() -> Result<LoadedConfig, ConfigProblems> + Send + Sync + 'static,
     ) -> Self {
         let last_text = read_file(file.as_ref());
-        Self { file, last_text, load: Box::new(load) }
+        Self { file, last_text, load: Arc::new(load) }
+    }
+
+    /// The function that reads and checks the configuration.
+    pub(super) fn loader(&self) -> LoadConfig {
+        Arc::clone(&self.load)
     }
 
     /// The whole path of the file, or that there is none.
@@ -132,11 +140,11 @@ async fn apply_reload(
             new_route = %change.now,
             changed = change.changed,
             "these requests would not find their earlier keys any more, and their retries would be executed again; the \
-             running configuration stays. Restart to change it, or name a renamed route's earlier name in its `was`"
+             running configuration stays. A restart needs store.accept_route_changes; a renamed route needs its earlier name in `was`"
         );
     }
     if !lookups.is_empty() {
-        return Err(lookups.iter().map(describe_lookup_change).collect());
+        return Err(lookups.iter().map(ToString::to_string).collect());
     }
     if let Some((queue, what)) = find_consumer_change(&running, &new) {
         tracing::error!(
@@ -174,7 +182,8 @@ async fn apply_reload(
         tracing::warn!(
             requests = lost.requests,
             route = %lost.before,
-            "these requests are not guarded any more: retries of earlier ones are executed again"
+            changed = lost.changed,
+            "these requests are not guarded any more as they were: retries of earlier ones are executed again"
         );
     }
     for what in restart_changes {
@@ -183,6 +192,7 @@ async fn apply_reload(
     for warning in &new.warnings {
         tracing::warn!("{warning}");
     }
+    route_identities::publish(instance, &new);
     let changes = running.list_changes(&new);
     match changes.is_empty() {
         true => tracing::info!("the configuration was reloaded, and nothing in it has changed"),
@@ -222,27 +232,19 @@ async fn reseal_salt(instance: &Instance, secrets: &Secrets) -> Result<(), OpenS
     salts::open(&instance.store, &instance.config.service, secrets, Some(salt)).await.map(drop)
 }
 
-fn describe_lookup_change(change: &LookupChange) -> String {
-    format!(
-        "route `{}`: {} would not find their earlier keys any more ({}, now by route `{}`); restart to change it, or name a \
-         renamed route's earlier name in its `was`",
-        change.before, change.requests, change.changed, change.now
-    )
-}
-
 /// The queue, and the part of the identity of its messages' keys, that has changed, for queues that stay.
 fn find_consumer_change(running: &Config, new: &Config) -> Option<(String, &'static str)> {
-    let route_of = |config: &Config, consumer: &Consumer| {
+    fn route_of<'a>(config: &'a Config, consumer: &Consumer) -> KeyedRoute<'a> {
         let found = config.routes.iter().find(|route| route.name == consumer.route);
         KeyedRoute::from(&**found.expect("a consumer's route is configured"))
-    };
+    }
     let find_change = |one: &Consumer, other: &Consumer| {
         if one.scope != other.scope {
             Some("scope")
         } else if one.key != other.key {
             Some("the key's place")
         // A route with another name may find the same keys.
-        } else if route_of(running, one).describe_message_changes(&route_of(new, other)).is_some() {
+        } else if !route_of(running, one).finds_same_messages(&route_of(new, other)) {
             Some("how its route finds keys")
         } else if one.path != other.path {
             Some("path")
@@ -282,6 +284,14 @@ mod tests {
             (pay("space = 'route'"), new("space = 'route'\nwas = ['pay']"), None),
             (pay(""), new("host = 'a.example'"), Some("how its route finds keys")),
             (pay(""), pay("key = { syntax = 'uuid' }"), Some("how its route finds keys")),
+            (pay("dialect = 'mcp'"), pay("dialect = 'mcp'\nhost = 'a.example'"), Some("how its route finds keys")),
+            (pay("dialect = 'mcp'"), pay("dialect = 'a2a'"), Some("how its route finds keys")),
+            (pay("dialect = 'mcp'"), pay("dialect = 'mcp'\noperations = ['a']"), Some("how its route finds keys")),
+            (
+                pay("dialect = 'mcp'\nspace = 'service'"),
+                pay("dialect = 'mcp'\nspace = 'service'\noperations = ['a']"),
+                None,
+            ),
             // A message's scope and key are its consumer's.
             (pay(""), pay("scope = ['none']\nkey = { header = 'k' }"), None),
             (pay(""), config("name = 'pay'", "route = 'pay'\nkey = 'message-id'"), Some("the key's place")),

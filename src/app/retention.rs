@@ -36,20 +36,20 @@ async fn publish(store: &Store, start: &StartConfig, config: &Config) -> Result<
     store.store_route_retention(StoreRouteRetentionParams { service, retention }).await
 }
 
-/// Compares the routes with those of the last start, and writes how they are found and what they keep.
+/// Writes what the routes keep and how they find keys, for the next start to compare with.
 ///
 /// # Errors
 /// The store's.
 pub(super) async fn write_at_start(store: &Store, start: &StartConfig, config: &Config) -> Result<(), StoreError> {
-    route_identities::warn_of_changes(store, &start.service, config).await?;
-    publish(store, start, config).await
+    publish(store, start, config).await?;
+    route_identities::remember(store, &start.service, config).await
 }
 
 /// The next start compares its routes with those of the last reload.
 async fn write_after_reload(store: &Store, start: &StartConfig, config: &Config) -> Result<(), StoreError> {
     publish(store, start, config).await?;
     event_routes::store_routes(store, &start.service, &[config]).await?;
-    route_identities::remember(store, &start.service, config).await.map(drop)
+    route_identities::remember(store, &start.service, config).await
 }
 
 /// Writes the retention and the routes of each new configuration, until `stop`, and before those of the start, if that could not.

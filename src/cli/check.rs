@@ -9,6 +9,9 @@ use http::Method;
 
 use super::openapi::{self, OpenApiOperation};
 use super::{CommandError, ConfigFile, block_on, failed, load, print};
+use crate::app::StartError;
+use crate::app::key_changes::KeyChanges;
+use crate::app::route_identities::{RememberedChanges, compare_with_remembered};
 use oncegate_config::{self as config, Config, LoadedConfig, Overrides, Route, RouteMode, show_whole_path};
 use oncegate_domain::path_template::PathTemplate;
 use oncegate_domain::quantity::quantity;
@@ -21,7 +24,8 @@ pub(super) struct CheckArguments {
     file: ConfigFile,
     #[command(flatten)]
     overrides: Overrides,
-    /// Connects to the store too, and says what its schema lacks and whether its keys are distributed; changes nothing
+    /// Connects to the store too, and says what its schema lacks and whether its keys are distributed; exits with 1 if
+    /// the routes would not find stored keys any more; changes nothing
     #[arg(long)]
     connect: bool,
     /// An OpenAPI document (3.0 or 3.1, JSON or YAML): lists its state-changing operations, and exits with 1 if no
@@ -58,6 +62,7 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<(), CommandError> {
     print(&format!("{:<16}{file}\n{}", "file", config::describe(&config)))?;
     if arguments.connect {
         print(&describe_store(&config)?)?;
+        compare_with_store(&config)?;
     }
     match &arguments.openapi {
         None => Ok(()),
@@ -82,6 +87,29 @@ fn describe_store(config: &LoadedConfig) -> Result<String, CommandError> {
         Distribution::Nodes(nodes) => format!("distributed over {}", quantity(nodes, "node", "nodes")),
     };
     Ok(format!("\n{:<16}{lacks}\n{:<16}{keys}\n", "schema lacks", "keys"))
+}
+
+/// Compares the routes with those that the store remembers, and fails where stored keys would not be found any more.
+fn compare_with_store(config: &LoadedConfig) -> Result<(), CommandError> {
+    let settings = StoreSettings::from(config);
+    let finding = async { store::remembered_route_identities(&settings, &config.start.service).await.map_err(failed) };
+    let remembered = block_on(finding)?;
+    let RememberedChanges { changes: KeyChanges { lookups, unguarded }, digest, unreadable } =
+        compare_with_remembered(&remembered, config);
+    unguarded.iter().for_each(|lost| eprintln!("warning: {lost}"));
+    for route in unreadable {
+        eprintln!(
+            "warning: route `{route}`: another version of this program has remembered it, and it is not compared"
+        );
+    }
+    let is_accepted = config.start.store.accept_route_changes.as_deref() == Some(&*digest);
+    lookups.iter().for_each(|change| eprintln!("{}{change}", if is_accepted { "accepted: " } else { "" }));
+    match remembered.is_empty() {
+        _ if !lookups.is_empty() && !is_accepted => Err(failed(StartError::RouteChanges(digest))),
+        true => print(&format!("{:<16}the store remembers none\n", "routes")),
+        false if is_accepted => print(&format!("{:<16}find keys elsewhere, which is accepted\n", "routes")),
+        false => print(&format!("{:<16}find their stored keys\n", "routes")),
+    }
 }
 
 /// The decision about an operation.

@@ -1,7 +1,7 @@
 //! Declares all metrics.
 //!
-//! Labels are enums and route names. A key, a scope, a token, a path or any other value that a client chooses is never a
-//! label.
+//! Labels are enums, names of routes and services, and digests of routes. A key, a scope, a token, a path or any other
+//! value that a client chooses is never a label.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_store::metrics::StoreMetrics;
 use oncegate_telemetry::logs;
 use oncegate_telemetry::metrics::{
-    ByRoute, Collector, Counter, Counters, Gauge, Gauges, Histogram, Label, PerRoute, Registry, RouteCounters,
+    ByRoute, Collector, Counter, Counters, Family, Gauge, Gauges, Histogram, Label, PerRoute, Registry, RouteCounters,
     ScrapeFormat, build_info, label, text,
 };
 use oncegate_telemetry::process::ProcessCollector;
@@ -118,6 +118,8 @@ metrics! {
         "Time of the last successful reload";
     pub reload_failures: Counter => "config_reload_failures",
         "Configurations that were refused";
+    pub route_identities: Family<[(&'static str, String); 2], Gauge> => "route_identities_info",
+        "1, with the service and a digest of the routes: which requests they guard, and how they find keys";
 }
 
 /// The counters of one route.

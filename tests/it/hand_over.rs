@@ -120,6 +120,13 @@ async fn a_successor_with_a_wrong_configuration_is_refused() {
     let refused = world.proxy.wait_for_log("the hand-over is refused").await;
     assert!(refused["cause"].as_str().unwrap().contains("drain_delay"), "{refused}");
     assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"));
+    // Nor would a successor start that finds keys elsewhere.
+    let elsewhere = format!("{right}\n[[routes]]\nname = \"default\"\npath = \"/{{*rest}}\"\nspace = \"service\"\n");
+    std::fs::write(world.proxy.file(), elsewhere).unwrap();
+    world.proxy.signal(Signal::USR2);
+    world.proxy.wait_for_logs("the hand-over is refused", 2).await;
+    assert!(world.proxy.output().contains("--accept-route-changes"));
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("replayed"));
     // The next request is not refused for the one before, and the successor reads the file anew.
     std::fs::write(world.proxy.file(), format!("drain_delay = \"1ms\"\nunguarded = \"refuse\"\n{right}")).unwrap();
     world.proxy.signal(Signal::USR2);

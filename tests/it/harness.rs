@@ -95,6 +95,16 @@ impl World {
         self.proxy = self.setup.start().await;
     }
 
+    /// The same with a setup that finds keys elsewhere: the first start is refused, and the next one accepts that.
+    pub async fn restart_accepting(&mut self, more: impl FnOnce(Setup) -> Setup) {
+        assert_eq!(self.proxy.stop().await, Some(0));
+        let setup = more(Proxy::on(&self.store.url()).upstream(self.upstream.address));
+        let refused = setup.fails().await;
+        assert_eq!(refused.code, 78, "{}", refused.stderr);
+        self.setup = setup.store(&accept_route_changes(&refused.stderr));
+        self.proxy = self.setup.start().await;
+    }
+
     pub fn post(&self, path: &str) -> Request {
         self.proxy.post(path)
     }
@@ -107,6 +117,12 @@ impl World {
     pub fn pay(&self, key: &str) -> Request {
         self.post("/pay").key(key).json(r#"{"amount":10,"currency":"EUR"}"#)
     }
+}
+
+/// The line of `[store]` that accepts the change which a start or `oncegate check --connect` refused with this text.
+pub fn accept_route_changes(refusal: &str) -> String {
+    let (_, line) = refusal.rsplit_once("or write ").unwrap_or_else(|| panic!("no digest: {refusal}"));
+    line.split_once(" into ").unwrap().0.to_owned()
 }
 
 /// A named route for `POST` at the path of the same name, plus these lines.

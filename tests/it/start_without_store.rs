@@ -134,35 +134,40 @@ async fn a_store_that_the_program_cannot_use_ends_an_instance_that_has_started_w
     let newer_step =
         "insert into oncegate.migrations (version, name, sha256) values (9999, '9999_later', sha256('later'))";
     newer.client().await.batch_execute(newer_step).await.unwrap();
+    let elsewhere = Proxy::on(&sealed.url)
+        .upstream(upstream.address)
+        .top("secret = \"a secret of some length\"")
+        .route(&route("pay", "store_down = \"bypass\"\nspace = \"service\""));
     let setups = [
-        ("not migrated", bypass(&empty.url).store("migrate = false"), "run `oncegate migrate`"),
-        ("newer", bypass(&newer.url), "not one this version knows"),
-        ("another secret", bypass(&sealed.url).top(locked), "is encrypted under the secret"),
+        ("not migrated", bypass(&empty.url).store("migrate = false"), 69, "run `oncegate migrate`"),
+        ("newer", bypass(&newer.url), 69, "not one this version knows"),
+        ("another secret", bypass(&sealed.url).top(locked), 69, "is encrypted under the secret"),
+        ("keys elsewhere", elsewhere, 78, "--accept-route-changes"),
     ];
-    for (what, setup, _) in &setups {
-        assert_eq!(setup.fails().await.code, 69, "{what}: with its store");
+    for (what, setup, code, _) in &setups {
+        assert_eq!(setup.fails().await.code, *code, "{what}: with its store");
     }
     let (cluster, ()) = on_cluster(cluster, Cluster::crash).await;
     let mut started = Vec::new();
-    for (what, setup, says) in setups {
-        started.push((what, setup.start().await, says));
+    for (what, setup, code, says) in setups {
+        started.push((what, setup.start().await, code, says));
     }
     let hold = Hold::new();
     let mut running = Vec::new();
-    for (_, proxy, _) in &started {
+    for (_, proxy, _, _) in &started {
         let calls = upstream.calls();
         upstream.then(Answer::status(201).hold(&hold));
         running.push(proxy.post("/pay").key("running").body("x").spawn());
         upstream.wait_for_executed(calls + 1).await;
     }
     let (_cluster, ()) = on_cluster(cluster, Cluster::restart).await;
-    for (_, proxy, _) in &started {
+    for (_, proxy, _, _) in &started {
         proxy.wait_for_log("draining").await;
     }
     hold.release();
-    for (running, (what, proxy, says)) in running.into_iter().zip(started) {
+    for (running, (what, proxy, code, says)) in running.into_iter().zip(started) {
         assert_eq!(running.await.unwrap().unwrap().oncegate_status(), Some("bypassed"), "{what}");
-        assert_eq!(proxy.ended().await, Some(69), "{what}");
+        assert_eq!(proxy.ended().await, Some(code), "{what}");
         assert!(proxy.output().contains(says), "{what}: {}", proxy.output());
     }
 }

@@ -377,7 +377,8 @@ impl Backend for StoreLink {
         claim_probes(params: ClaimProbesParams) -> Vec<Probe>;
         apply_probe_finding(finding: ProbeFinding) -> bool;
         list_settled_keys(params: ListSettledKeysParams) -> SettledKeyPage;
-        remember_route_identities(params: RememberRouteIdentitiesParams) -> Vec<RouteIdentity>;
+        list_route_identities(service: Arc<str>) -> Vec<RouteIdentity>;
+        remember_route_identities(params: RememberRouteIdentitiesParams) -> ();
         store_route_retention(params: StoreRouteRetentionParams) -> ();
         claim_events(params: ClaimEventsParams) -> Vec<KeyEvent>;
         end_events(params: EndEventsParams) -> ();

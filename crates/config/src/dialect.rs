@@ -12,6 +12,7 @@ use toml::de::DeTable;
 
 use super::reader::Section;
 use super::words::{Word, words};
+use oncegate_domain::jsonrpc::RpcNaming;
 
 /// The time at which the client first sent the request, as the client says (OASIS Repeatable Requests 1.0).
 pub const FIRST_SENT: HeaderName = HeaderName::from_static("repeatability-first-sent");
@@ -178,17 +179,24 @@ impl Dialect {
         }
     }
 
+    /// The naming of the operation in the body of a JSON-RPC request; `None` where no request is one.
+    pub fn rpc_naming(self) -> Option<RpcNaming> {
+        match self {
+            Self::A2a | Self::Jsonrpc => Some(RpcNaming::Method),
+            Self::Mcp => Some(RpcNaming::MethodAndTool),
+            Self::Ucp => Some(RpcNaming::DeclaredMethodAndTool),
+            Self::Acp | Self::Graphql | Self::Ietf | Self::Repeatability | Self::Stripe | Self::X402 => None,
+        }
+    }
+
     /// Whether a request may be one of JSON-RPC, whose body has the operation.
     pub fn is_jsonrpc(self) -> bool {
-        match self {
-            Self::A2a | Self::Jsonrpc | Self::Mcp | Self::Ucp => true,
-            Self::Acp | Self::Graphql | Self::Ietf | Self::Repeatability | Self::Stripe | Self::X402 => false,
-        }
+        self.rpc_naming().is_some()
     }
 
     /// Whether the `name` in the parameters of a JSON-RPC request is a part of its operation.
     pub fn names_tools(self) -> bool {
-        matches!(self, Self::Mcp | Self::Ucp)
+        self.rpc_naming().is_some_and(|naming| naming != RpcNaming::Method)
     }
 
     fn preset_table(self) -> &'static DeTable<'static> {

@@ -146,6 +146,9 @@ pub struct Overrides {
     /// Where operators and probes connect [env: ONCEGATE_ADMIN_LISTEN]
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<String>,
+    /// Accepts one change of how stored keys are found, by the digest that the refusal of the start names
+    #[arg(long, value_name = "DIGEST")]
+    pub accept_route_changes: Option<String>,
     /// The parts of a request that identify its caller, e.g. authorization,header:x-tenant, or none: all callers share their
     /// keys. For each route without a scope of its own
     #[arg(long, value_name = "PARTS")]

@@ -142,6 +142,7 @@ impl ConfigText {
             value("upstream", "--upstream", overrides.upstream.clone()),
             value("admin.listen", "--admin", overrides.admin.clone()),
             value("store.url", "--store", overrides.store.clone()),
+            value("store.accept_route_changes", "--accept-route-changes", overrides.accept_route_changes.clone()),
         ];
         let variables = [
             ("listen", "ONCEGATE_LISTEN"),

@@ -1,5 +1,6 @@
 //! A route: which requests are guarded, and how.
 
+use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use super::cors::CorsPolicy;
 use super::delivery::DeliveryMode;
 use super::dialect::Dialect;
 use super::reconcile::ReconcileConfig;
-use super::route_options::{RouteMode, RouteOptions, StoreDownPolicy};
+use super::route_options::{KeySpace, RouteMode, RouteOptions, StoreDownPolicy};
 use super::scope::ScopeRule;
 use super::upstream::UpstreamTarget;
 use super::upstream_tls::UpstreamTlsConfig;
@@ -19,6 +20,7 @@ use oncegate_domain::fingerprint::Recipe;
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::response_policy::StatusTable;
 use oncegate_domain::route_table::Spelling;
+use oncegate_domain::space::SpaceParts;
 
 /// How far the clock of a client may be ahead of the store's.
 const AHEAD_MAX: Duration = Duration::from_secs(5 * 60);
@@ -134,6 +136,17 @@ impl Route {
     /// Whether keys that are stored under this name are its keys.
     pub fn has_name(&self, name: &str) -> bool {
         self.names().any(|own| **own == *name)
+    }
+
+    /// The parts that the spaces of its keys are made of.
+    pub fn space_parts(&self) -> SpaceParts<'_> {
+        match self.space {
+            KeySpace::Path => {
+                SpaceParts::Path { host: self.host.as_deref().map(Cow::Borrowed), operation: self.dialect.rpc_naming() }
+            }
+            KeySpace::Route => SpaceParts::Route(self.space_name().into()),
+            KeySpace::Service => SpaceParts::Service,
+        }
     }
 
     /// The name of its key space, which stays as it is when the route is renamed: its oldest name.

@@ -33,6 +33,8 @@ options! {
         timeout: Duration = "2s" => Duration, duration_above_zero();
         /// bring an old schema up to date at start, rather than refuse it
         migrate: Boolean = true => bool, boolean();
+        /// accepts one change of how keys are found, by the digest that the refusal of the start names
+        accept_route_changes: Text = "" => Option<Box<str>>, optional(parse_digest);
         /// distribute the keys of a new store over the nodes of a Citus cluster
         distribute: Boolean = false => bool, boolean();
         /// encrypt stored responses with `secret`
@@ -64,6 +66,13 @@ pub(super) fn read(section: &Section<'_>, secrets: &Option<Secrets>) -> StoreCon
         section.problem("encrypt", "needs a `secret` to encrypt with");
     }
     store
+}
+
+fn parse_digest(text: &str) -> Result<Box<str>, String> {
+    match text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+        true => Ok(text.into()),
+        false => Err("is no digest of a change: write the 16 hexadecimal digits that the refusal names".into()),
+    }
 }
 
 fn read_lease(section: &Section<'_>) -> LeaseConfig {

@@ -135,7 +135,7 @@ fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
         upstream: Some("http://flag".into()),
         store: Some("sqlite:flag".into()),
         admin: Some("[::1]:3".into()),
-        scope: None,
+        ..Overrides::default()
     };
     assert_eq!(from(&flags, variables()), "127.0.0.1:3 http://flag sqlite:flag [::1]:3 debug");
     assert_eq!(from(&nothing, written().with_variable("ONCEGATE_LISTEN", "")).split(' ').next(), Some("127.0.0.1:1"));

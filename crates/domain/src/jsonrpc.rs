@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use canonical_json::{Pointer, value_at};
-use serde::Deserialize;
 use serde::de::{Error, IgnoredAny};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use members::{Members, locate_elements};
@@ -44,6 +44,21 @@ pub struct RpcCall {
     pub operation: RpcOperation,
     /// The id, which the answer has to have.
     pub id: RpcId,
+}
+
+/// The members of a request that name its operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RpcNaming {
+    /// The method.
+    #[display("JSON-RPC method")]
+    Method,
+    /// The method, and the `name` in the parameters.
+    #[display("JSON-RPC method and name")]
+    MethodAndTool,
+    /// The same, in a body that [declares](is_declared) that it is JSON-RPC 2.0. No other body has an operation.
+    #[display("declared JSON-RPC method and name")]
+    DeclaredMethodAndTool,
 }
 
 /// The operation that a request names: its method, and for methods that call a tool the tool's name.

@@ -1,13 +1,16 @@
 //! The paths of routes: the requests that they match, and which of two is the more specific.
 
+use serde::{Deserialize, Serialize};
+
 use super::foreign_path::problem_of_foreign_syntax;
 use super::percent::{is_path, normalize_escapes};
 use super::placeholders::{TemplatePiece, split_placeholders};
 
 /// A route's path: each `{name}` is a whole segment, and `{*rest}` the rest of the path. Ordered by how specific it is:
 /// where two patterns match the same path, the lesser one counts.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display, Deserialize, Serialize)]
 #[display("{text}")]
+#[serde(try_from = "String", into = "String")]
 pub struct PathPattern {
     segments: Vec<PatternSegment>,
     text: Box<str>,
@@ -22,6 +25,20 @@ pub(super) enum PatternSegment {
     One,
     /// All segments from here on; the last one may be empty.
     Rest,
+}
+
+impl TryFrom<String> for PathPattern {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::parse(&text)
+    }
+}
+
+impl From<PathPattern> for String {
+    fn from(pattern: PathPattern) -> Self {
+        pattern.text.into()
+    }
 }
 
 impl PathPattern {

@@ -1,8 +1,45 @@
 //! The space: the set of requests in which a key is unique, as a hash.
 
+use std::borrow::Cow;
+
+use http::Method;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::jsonrpc::{RpcNaming, RpcOperation};
 use super::macros::hex_bytes;
+
+/// The parts that a route's spaces are made of. Requests are identified by it, and configurations are compared by it,
+/// so that no part can be missing in one of them.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SpaceParts<'a> {
+    /// The request's method and path.
+    Path {
+        /// The host that the route names: another host's route may have the same path.
+        host: Option<Cow<'a, str>>,
+        /// The naming of the operation in the body, in JSON-RPC.
+        operation: Option<RpcNaming>,
+    },
+    /// The route, by its oldest name.
+    Route(Cow<'a, str>),
+    /// Nothing: the whole service is one space.
+    Service,
+}
+
+impl SpaceParts<'_> {
+    /// The space of a request: the text that is hashed. `operation` is the one that the request's body names.
+    pub fn space_of(&self, method: &Method, path: &str, operation: Option<&RpcOperation>) -> String {
+        match self {
+            Self::Path { host, operation: naming } => {
+                let operation = naming.and(operation).map(RpcOperation::space_text).unwrap_or_default();
+                [method.as_str(), " ", host.as_deref().unwrap_or_default(), path, &operation].concat()
+            }
+            Self::Route(name) => ["route ", name].concat(),
+            Self::Service => "service".to_owned(),
+        }
+    }
+}
 
 hex_bytes! {
     /// SHA-256 of the set of requests in which a key is unique: method and path, route, or the whole service.

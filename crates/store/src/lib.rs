@@ -30,7 +30,9 @@ pub use events::{EventCounts, EventHandle, EventRoute, KeyEvent, PostponedEvent}
 pub use migrate::Migration;
 pub use oncegate_config::StoreLocation;
 pub use oncegate_domain::record::ExpectedRecord;
-pub use open::{StorePreparation, distribution, migrate, open, open_unprepared, pending, schema};
+pub use open::{
+    StorePreparation, distribution, migrate, open, open_unprepared, pending, remembered_route_identities, schema,
+};
 pub use params::{
     ApplyOperatorDecisionParams, ClaimEventsParams, ClaimProbesParams, CountInstancesBehindParams, CountLiveKeysParams,
     EndEventsParams, EnqueueParams, EventSinkParams, ExtendDeadlineParams, FindReservationParams, GiveUpParams,
@@ -179,9 +181,11 @@ macro_rules! calls {
 
         // The routes and the salt of a service.
 
-        /// Stores how a service's routes find their keys, in place of all that it has stored before, and returns that, in
-        /// the order of the names.
-        remember_route_identities(params: RememberRouteIdentitiesParams) -> Vec<RouteIdentity>:
+        /// Returns how a service's routes find their keys, as it was stored last, in the order of the names.
+        list_route_identities(service: Arc<str>) -> Vec<RouteIdentity>: Direct;
+
+        /// Stores how a service's routes find their keys, in place of all that it has stored before.
+        remember_route_identities(params: RememberRouteIdentitiesParams) -> ():
             Always(RememberRouteIdentities, "route_identities");
 
         /// Stores the retention rules of a service's routes, for services that complete their keys in the database itself.

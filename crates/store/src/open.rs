@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Backend, Distribution, Migration, OpenError, Store, StoreLocation, StoreSettings, postgres, sqlite};
+use super::{
+    Backend, Distribution, Migration, OpenError, RouteIdentity, Store, StoreLocation, StoreSettings, postgres, sqlite,
+};
 
 /// Opens the store, and migrates its schema where the settings say so. After an error nothing is left open.
 pub async fn open(settings: &StoreSettings) -> Result<Arc<Store>, OpenError> {
@@ -68,6 +70,19 @@ pub async fn pending(settings: &StoreSettings) -> Result<Vec<Migration>, OpenErr
         StoreLocation::Memory => Ok(Vec::new()),
         StoreLocation::Postgres(url) => postgres::pending(url, settings).await,
         StoreLocation::Sqlite(path) => sqlite::pending(path).await,
+    }
+}
+
+/// Returns how a service's routes find their keys, as an instance has stored it last. Nothing, where there is no
+/// schema yet. Changes nothing, and creates no file.
+pub async fn remembered_route_identities(
+    settings: &StoreSettings,
+    service: &str,
+) -> Result<Vec<RouteIdentity>, OpenError> {
+    match &settings.location {
+        StoreLocation::Memory => Ok(Vec::new()),
+        StoreLocation::Postgres(url) => postgres::remembered_route_identities(url, settings, service).await,
+        StoreLocation::Sqlite(path) => sqlite::remembered_route_identities(path, service).await,
     }
 }
 

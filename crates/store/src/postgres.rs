@@ -26,7 +26,7 @@ use retry::{RetryBudget, RetryPauses, retry_until_known};
 use service_reports::{FindReservationStatement, ReportCall};
 
 pub use distribution::Distribution;
-pub(super) use schema::{distribution, migrate, newest_step, pending, prepare};
+pub(super) use schema::{distribution, migrate, newest_step, pending, prepare, remembered_route_identities};
 pub(super) use server::PgServer;
 
 mod admin;
@@ -196,6 +196,7 @@ impl Postgres {
             | "find"
             | "find_reservation"
             | "give_up"
+            | "list_route_identities"
             | "reap"
             | "record_report"
             | "replace_salt"

@@ -136,6 +136,7 @@ pub(super) mod shared {
         LIST_KEYS = "list_keys";
         LIST_KEYS_BY_AGE = "list_keys_by_age";
         LIST_KEYS_IN_FLIGHT = "list_keys_in_flight";
+        LIST_ROUTE_IDENTITIES = "list_route_identities";
         LIST_SETTLED_KEYS = "list_settled_keys";
         POSTPONE_EVENT = "postpone_event";
         PURGE_COUNT = "purge_count";

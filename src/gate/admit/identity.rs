@@ -7,9 +7,7 @@ use std::sync::Arc;
 use super::incoming::Incoming;
 use super::token::{CallerToken, verify_token};
 use super::{key_location, scope};
-use oncegate_config::KeySpace;
 use oncegate_domain::ids::RecordId;
-use oncegate_domain::jsonrpc::RpcOperation;
 use oncegate_domain::key::Key;
 use oncegate_domain::scope::Scope;
 use oncegate_domain::space::SpaceHash;
@@ -107,16 +105,7 @@ impl Incoming<'_> {
     /// `spelling`: a key must not be executed once for each of them.
     pub(super) fn key_space(&self) -> String {
         let Self { head, path, route, operation, .. } = *self;
-        match route.space {
-            // Another host's route may have the same path.
-            KeySpace::Path => {
-                let host = route.host.as_deref().unwrap_or_default();
-                let operation = operation.map(RpcOperation::space_text).unwrap_or_default();
-                [head.method.as_str(), " ", host, &path.key_path(), &operation].concat()
-            }
-            KeySpace::Route => ["route ", route.space_name()].concat(),
-            KeySpace::Service => "service".to_owned(),
-        }
+        route.space_parts().space_of(&head.method, &path.key_path(), operation)
     }
 }
 

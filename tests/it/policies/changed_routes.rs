@@ -1,20 +1,22 @@
 //! Routes that a reload or a restart changes, and the keys that were made before.
 
 use super::reload::{REFUSED, RELOADED, reload, settles, with};
+use crate::harness::operator::oncegate;
 use crate::harness::proxy::Setup;
-use crate::harness::{Proxy, Store, World, on_both_stores, route};
+use crate::harness::{Client, Proxy, Store, World, accept_route_changes, on_both_stores, route};
 
-const CHANGED_AT_START: &str = "in another way than at the last start";
+const ACCEPTED: &str = "as store.accept_route_changes accepts";
 const UNGUARDED: &str = "these requests are not guarded any more";
 const UNGUARDED_AT_START: &str = "were guarded at the last start and are not any more";
 
-/// The log lines with that message, each as `POST /pay: pay -> new, space: path -> service` or `POST /pay: pay`.
+/// The log lines with that message, each as `POST /pay: pay -> new, space: path -> service` or
+/// `POST /pay: pay, key: required -> optional`.
 fn logged(proxy: &Proxy, message: &str) -> Vec<String> {
     let lines = proxy.logged().into_iter().filter(|line| line["message"].as_str().unwrap().contains(message));
     let text = |line: serde_json::Value| {
         let text = |name: &str| line[name].as_str().map(str::to_owned);
-        let change = text("new_route").map(|new| format!(" -> {new}, {}", text("changed").unwrap()));
-        format!("{}: {}{}", text("requests").unwrap(), text("route").unwrap(), change.unwrap_or_default())
+        let new = text("new_route").map(|new| format!(" -> {new}")).unwrap_or_default();
+        format!("{}: {}{new}, {}", text("requests").unwrap(), text("route").unwrap(), text("changed").unwrap())
     };
     lines.map(text).collect()
 }
@@ -64,9 +66,26 @@ async fn a_reload_that_guards_less_warns() {
     let world = World::guarding(Store::sqlite(), "").await;
     world.pay("k-1").send().await;
     reload(&world, &with(&world, "", "mode = \"observe\"").text(), RELOADED, 1).await;
-    assert_eq!(logged(&world.proxy, UNGUARDED), ["POST /pay: pay"]);
+    assert_eq!(logged(&world.proxy, UNGUARDED), ["POST /pay: pay, guarded by: pay -> no route"]);
     reload(&world, &with(&world, "", "space = \"service\"").text(), RELOADED, 2).await;
     assert_eq!(logged(&world.proxy, UNGUARDED).len(), 1, "it was not guarded, so it had no keys");
+}
+
+#[tokio::test]
+async fn a_reload_and_a_restart_that_guard_fewer_operations_of_a_route_warn() {
+    let lines = |operations: &str| format!("dialect = \"mcp\"\noperations = [\"{operations}\"]");
+    let mut world = World::guarding(Store::sqlite(), &lines("tools/call")).await;
+    let call = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"pay"}}"#;
+    let pay = async |world: &World| world.post("/pay").key("k-1").json(call).send().await.oncegate_status().is_some();
+    assert!(pay(&world).await);
+    reload(&world, &with(&world, "", &lines("tools/call refund")).text(), RELOADED, 1).await;
+    let by = "by JSON-RPC method and name";
+    let warned = format!("POST /pay: pay, operations: tools/call {by} -> tools/call refund {by}");
+    assert_eq!(logged(&world.proxy, UNGUARDED), [warned]);
+    settles(async || !pay(&world).await).await;
+    world.restart_as(|setup| setup.route(&route("pay", &lines("tools/call pay")))).await;
+    let warned = format!("POST /pay: pay, operations: tools/call refund {by} -> tools/call pay {by}");
+    assert_eq!(logged(&world.proxy, UNGUARDED_AT_START), [warned]);
 }
 
 on_both_stores!(a_renamed_route_finds_its_keys_by_its_earlier_name);
@@ -83,36 +102,47 @@ async fn a_renamed_route_finds_its_keys_by_its_earlier_name(store: Store) {
     // The oldest name stays the one that keys are found by.
     let again = named("name = \"money\"\nwas = [\"pay\", \"payments\"]");
     world.restart_as(|setup| setup.route(&again)).await;
-    assert_eq!(logged(&world.proxy, CHANGED_AT_START), [""; 0]);
     assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
-    world.restart_as(|setup| setup.route(&named("name = \"money\""))).await;
+    world.restart_accepting(|setup| setup.route(&named("name = \"money\""))).await;
     let warned = "POST /pay: money -> money, space: route pay -> route money".to_owned();
-    assert!(logged(&world.proxy, CHANGED_AT_START).contains(&warned));
+    assert!(logged(&world.proxy, ACCEPTED).contains(&warned));
     assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"));
 }
 
-on_both_stores!(a_restart_that_changes_how_keys_are_found_warns);
-async fn a_restart_that_changes_how_keys_are_found_warns(store: Store) {
-    let guards = |lines: &'static str| {
-        move |setup: Setup| setup.route(&route("pay", lines)).route(&route("look", "mode = \"observe\""))
+on_both_stores!(a_start_that_changes_how_keys_are_found_is_refused_until_exactly_this_change_is_accepted);
+async fn a_start_that_changes_how_keys_are_found_is_refused_until_exactly_this_change_is_accepted(store: Store) {
+    let guards = |lines: &str| {
+        let lines = lines.to_owned();
+        move |setup: Setup| setup.route(&route("pay", &lines)).route(&route("look", "mode = \"observe\""))
     };
     let mut world = World::with(store, guards("")).await;
     world.pay("k-1").send().await;
     world.restart_as(guards("ttl = \"1h\"\nkey = { required = true }")).await;
-    assert_eq!(logged(&world.proxy, CHANGED_AT_START), [""; 0], "nothing of that finds a key");
-    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("replayed"));
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("replayed"), "nothing of that finds a key");
     let changed = "space = \"service\"\nkey = { header = \"X-Key\" }";
-    world.restart_as(guards(changed)).await;
+    world.restart_accepting(guards(changed)).await;
     let place = "key's place: header:\"idempotency-key\" -> header:\"x-key\"";
-    let warned = format!("POST /pay: pay -> pay, space: path -> service; {place}");
-    assert_eq!(logged(&world.proxy, CHANGED_AT_START), [warned]);
+    let accepted = format!("POST /pay: pay -> pay, space: path -> service; {place}");
+    assert_eq!(logged(&world.proxy, ACCEPTED), [accepted]);
+    let first = world.post("/pay").field("X-Key", "k-1").body("x").send().await;
+    assert_eq!(first.oncegate_status(), Some("executed"));
+    // The digest may stay in the file, and accepts nothing else.
     world.restart_as(guards(changed)).await;
-    assert_eq!(logged(&world.proxy, CHANGED_AT_START), [""; 0], "it is logged once");
+    assert_eq!(logged(&world.proxy, ACCEPTED), [""; 0], "the change was made");
+    assert_eq!(world.proxy.stop().await, Some(0));
+    let on_store = || Proxy::on(&world.store.url()).upstream(world.upstream.address);
+    let back = guards("")(on_store()).fails().await;
+    let digest = accept_route_changes(&back.stderr);
+    let other = guards("scope = [\"none\"]")(on_store()).store(&digest).fails().await;
+    assert_eq!((back.code, other.code), (78, 78), "{}", other.stderr);
+    world.proxy = guards("")(on_store()).store(&digest).start().await;
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("replayed"), "the way back");
+    // Another route takes the path over.
+    world.restart_accepting(guards(changed)).await;
     let general = "name = \"all\"\npath = \"/{*rest}\"\nmethods = [\"POST\"]\nspace = \"service\"";
-    world.restart_as(|setup| setup.route(general)).await;
-    assert_eq!(logged(&world.proxy, CHANGED_AT_START).len(), 1, "another route has the path");
+    world.restart_accepting(|setup| setup.route(general)).await;
     world.restart_as(|setup| setup.route("name = \"all\"\npath = \"/v1\"\nspace = \"service\"")).await;
-    assert_eq!(logged(&world.proxy, UNGUARDED_AT_START), ["POST /{*rest}: all"]);
+    assert_eq!(logged(&world.proxy, UNGUARDED_AT_START), ["POST /{*rest}: all, guarded by: all -> no route"]);
 }
 
 #[tokio::test]
@@ -122,6 +152,76 @@ async fn a_restart_compares_with_the_last_reload() {
     reload(&world, &more, RELOADED, 1).await;
     settles(async || world.post("/new").key("k-1").body("x").send().await.oncegate_status().is_some()).await;
     let pay = route("pay", "");
-    world.restart_as(|setup| setup.route(&pay).route(&route("new", "space = \"service\""))).await;
-    assert_eq!(logged(&world.proxy, CHANGED_AT_START), ["POST /new: new -> new, space: path -> service"]);
+    world.restart_accepting(|setup| setup.route(&pay).route(&route("new", "space = \"service\""))).await;
+    assert_eq!(logged(&world.proxy, ACCEPTED), ["POST /new: new -> new, space: path -> service"]);
+}
+
+/// The digests of routes in the metrics of these instances.
+async fn identities(proxies: [&Proxy; 2]) -> [String; 2] {
+    let line = async |proxy: &Proxy| {
+        let metrics = Client { address: proxy.admin }.get("/metrics").send().await.text();
+        let line = metrics.lines().find(|line| line.starts_with("oncegate_route_identities_info{")).map(str::to_owned);
+        line.unwrap_or_else(|| panic!("{metrics}"))
+    };
+    [line(proxies[0]).await, line(proxies[1]).await]
+}
+
+#[tokio::test]
+async fn a_rollout_that_changes_how_keys_are_found_stops_at_its_first_new_instance() {
+    let world = World::guarding(Store::postgres().await, "").await;
+    let first = world.pay("k-77").send().await;
+    let rolled = with(&world, "", "space = \"service\"");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("roll.toml");
+    std::fs::write(&file, rolled.text()).unwrap();
+    let refused = oncegate("check", &file, &["--connect"]).await;
+    assert_eq!(refused.code, 1, "{refused:?}");
+    let change = "route `pay`: POST /pay would not find their earlier keys any more (space: path -> service, now by route `pay`)";
+    assert!(refused.err.contains(change), "{refused:?}");
+    let digest = accept_route_changes(&refused.err);
+    let ended = rolled.fails().await;
+    assert_eq!((ended.code, accept_route_changes(&ended.stderr)), (78, digest.clone()), "{}", ended.stderr);
+    assert_eq!(world.pay("k-77").send().await.comparable(), first.replayed());
+    let same = world.setup.start().await;
+    let [one, other] = identities([&world.proxy, &same]).await;
+    assert_eq!(one, other, "the instances find the same keys");
+    assert_eq!(same.stop().await, Some(0));
+
+    // A reload is refused for the same change.
+    reload(&world, &rolled.text(), REFUSED, 1).await;
+    assert_eq!(logged(&world.proxy, REFUSED), ["POST /pay: pay -> pay, space: path -> service"]);
+
+    let accepted = rolled.clone().store(&digest);
+    std::fs::write(&file, accepted.text()).unwrap();
+    let checked = oncegate("check", &file, &["--connect"]).await;
+    assert_eq!(checked.code, 0, "{checked:?}");
+    assert!(checked.err.contains(&format!("accepted: {change}")), "{checked:?}");
+    let new = accepted.start().await;
+    let [old, newer] = identities([&world.proxy, &new]).await;
+    assert_ne!(old, newer, "an alert sees that they differ");
+    // An instance of the old kind that starts again is refused, and so is the way back until it is accepted.
+    let rolled_back = world.setup.fails().await;
+    assert_eq!(rolled_back.code, 78, "{}", rolled_back.stderr);
+    let stays = oncegate("check", &file, &["--connect"]).await;
+    assert_eq!(
+        (stays.code, stays.err.contains("accepted")),
+        (0, false),
+        "the digest has no effect any more: {stays:?}"
+    );
+}
+
+#[tokio::test]
+async fn check_names_what_a_configuration_guards_no_more_and_what_it_cannot_compare() {
+    let world = World::guarding(Store::postgres().await, "key = { required = true }").await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("oncegate.toml");
+    std::fs::write(&file, with(&world, "", "").text()).unwrap();
+    let less = oncegate("check", &file, &["--connect"]).await;
+    assert_eq!(less.code, 0, "{less:?}");
+    let warned = "warning: route `pay`: POST /pay are not guarded any more as they were (key: required -> optional)";
+    assert!(less.err.contains(warned), "{less:?}");
+    world.store.tamper("update oncegate.route_identities set finds = 'scope: '").await;
+    let unknown = oncegate("check", &file, &["--connect"]).await;
+    assert_eq!(unknown.code, 0, "{unknown:?}");
+    assert!(unknown.err.contains("warning: route `pay`: another version of this program"), "{unknown:?}");
 }

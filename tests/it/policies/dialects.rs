@@ -216,7 +216,7 @@ async fn a_repeatable_request_in_flight_or_of_unknown_outcome_was_accepted() {
 }
 
 #[tokio::test]
-async fn a_dialect_that_finds_keys_elsewhere_is_no_reload_and_a_warning_at_a_restart() {
+async fn a_dialect_that_finds_keys_elsewhere_is_no_reload_and_must_be_accepted_at_a_restart() {
     let mut world = World::guarding(Store::sqlite(), "").await;
     let first = world.pay("k-1").send().await;
     for (times, dialect) in ["stripe", "repeatability"].into_iter().enumerate() {
@@ -232,7 +232,7 @@ async fn a_dialect_that_finds_keys_elsewhere_is_no_reload_and_a_warning_at_a_res
     })
     .await;
     assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
-    world.restart_as(|setup| setup.route(&crate::harness::route("pay", "dialect = \"stripe\""))).await;
+    world.restart_accepting(|setup| setup.route(&crate::harness::route("pay", "dialect = \"stripe\""))).await;
     let warned = world.proxy.wait_for_log("in another way than at the last start").await;
     assert_eq!(warned["changed"], "space: path -> service; key's syntax: ietf -> opaque");
 }

@@ -151,8 +151,25 @@ async fn a_reload_cannot_change_how_a_live_routes_keys_are_found(store: Store) {
     }
     let text = with(&world, "", "").route(&route("new", "space = \"route\"")).text();
     reload(&world, &text, RELOADED, 1).await;
-    world.restart_as(|setup| setup.route(&route("pay", "space = \"service\""))).await;
-    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"), "a restart applies the change");
+    world.restart_accepting(|setup| setup.route(&route("pay", "space = \"service\""))).await;
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"), "a restart can apply the change");
+}
+
+#[tokio::test]
+async fn a_reload_cannot_give_a_route_of_any_dialect_a_host() {
+    let call = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"pay"}}"#;
+    for dialect in ["ietf", "jsonrpc", "mcp", "ucp"] {
+        let lines = format!("dialect = \"{dialect}\"");
+        let world = World::guarding(Store::sqlite(), &lines).await;
+        let host = world.proxy.listen.ip().to_string();
+        let pay = || world.post("/pay").key("k-1").field("Content-Type", "application/json").body(call);
+        let first = pay().send().await;
+        assert_eq!(first.oncegate_status(), Some("executed"), "{dialect}");
+        reload(&world, &with(&world, "", &format!("{lines}\nhost = \"{host}\"")).text(), REFUSED, 1).await;
+        let refused = world.proxy.wait_for_log(REFUSED).await;
+        assert_eq!(refused["changed"], format!("host: any -> {host}"), "{dialect}");
+        assert_eq!(pay().send().await.comparable(), first.replayed(), "{dialect}");
+    }
 }
 
 #[tokio::test]

@@ -396,7 +396,7 @@ async fn a_restart_with_another_issuer_mixes_no_callers() {
     let mut world = world(Store::sqlite(), &server, BY_SUBJECT).await;
     assert_eq!(pays(&world, &key.token("alice")).await.oncegate_status(), Some("executed"));
     let other = jwt(&server.url(), "").replace(ISSUER, "https://other.example");
-    world.restart_as(|setup| setup.top(&other).route(&route("pay", BY_SUBJECT))).await;
+    world.restart_accepting(|setup| setup.top(&other).route(&route("pay", BY_SUBJECT))).await;
     let mut theirs = claims("alice");
     theirs["iss"] = json!("https://other.example");
     assert_eq!(pays(&world, &key.sign(&theirs)).await.oncegate_status(), Some("executed"));

@@ -331,15 +331,13 @@ pub async fn the_routes_of_the_last_start_are_remembered(mut world: StoreFixture
     let first = [rule("pay", "by path"), rule("refund", "by path")];
     let second = [rule("new", "by path"), rule("pay", "by service")];
     let third = [rule("refund", "by \u{e9} \"'\\\nhost: ")];
+    // Returns what was known before.
     let remember = async |world: &StoreFixture, service: &str, rules: &[RouteIdentity]| {
-        world
-            .store()
-            .remember_route_identities(RememberRouteIdentitiesParams {
-                service: service.into(),
-                identities: rules.to_vec(),
-            })
-            .await
-            .unwrap()
+        let before = world.store().list_route_identities(service.into()).await.unwrap();
+        let (service, identities) = (service.into(), rules.to_vec());
+        let params = RememberRouteIdentitiesParams { service, identities };
+        world.store().remember_route_identities(params).await.unwrap();
+        before
     };
     assert_eq!(remember(&world, "shop", &first).await, [], "nothing was known of them");
     assert_eq!(remember(&world, "shop", &first).await, first);

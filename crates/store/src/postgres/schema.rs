@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
 
 use super::connect;
 use super::distribution::{self, Distribution};
@@ -12,7 +13,8 @@ use super::failure::{migration_error, open_error};
 use super::server::PgServer;
 use super::{events, functions};
 use crate::migrate::{AppliedMigration, Migration, MigrationStep, check_none_missing, missing_steps};
-use crate::{OpenError, StoreSettings};
+use crate::statement::shared;
+use crate::{OpenError, RouteIdentity, StoreSettings};
 use oncegate_config::PostgresUrl;
 use oncegate_machine::jitter::jittered;
 
@@ -77,6 +79,21 @@ pub(crate) async fn distribution(url: &PostgresUrl, settings: &StoreSettings) ->
         true => Ok(Distribution::None),
         false => distribution::find(&client).await,
     }
+}
+
+/// See [`crate::remembered_route_identities()`].
+pub(crate) async fn remembered_route_identities(
+    url: &PostgresUrl,
+    settings: &StoreSettings,
+    service: &str,
+) -> Result<Vec<RouteIdentity>, OpenError> {
+    let client = connect::connect_once(&PgServer::open(url, settings.timeout).await?).await?;
+    if applied(&client).await?.is_empty() {
+        return Ok(Vec::new());
+    }
+    let sql = shared::LIST_ROUTE_IDENTITIES.for_postgres();
+    let rows = client.query_typed(sql, &[(/* service */ &service, Type::TEXT)]).await.map_err(open_error)?;
+    rows.iter().map(RouteIdentity::read).collect::<Result<_, _>>().map_err(|corrupt| OpenError::Missing(corrupt.into()))
 }
 
 /// The migrations that the database lacks, then the functions, the distribution of the keys, and the triggers of events.

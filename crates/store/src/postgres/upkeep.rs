@@ -132,14 +132,15 @@ impl PgCall<'_> {
         Ok(!self.write(statement, columns).await?.is_empty())
     }
 
-    pub async fn remember_route_identities(
-        self,
-        params: Arc<RememberRouteIdentitiesParams>,
-    ) -> PgResult<Vec<RouteIdentity>> {
+    pub async fn remember_route_identities(self, params: Arc<RememberRouteIdentitiesParams>) -> PgResult<()> {
         let finds: BTreeMap<&str, &str> =
             params.identities.iter().map(|identity| (&*identity.route, &*identity.finds)).collect();
         let columns = columns! { service: &*params.service, identities: json!(finds).to_string() };
-        let rows = self.write(&REMEMBER_ROUTE_IDENTITIES, columns).await?;
+        self.write(&REMEMBER_ROUTE_IDENTITIES, columns).await.map(drop)
+    }
+
+    pub async fn list_route_identities(self, service: Arc<Arc<str>>) -> PgResult<Vec<RouteIdentity>> {
+        let rows = self.run(&shared::LIST_ROUTE_IDENTITIES, columns! { service: &**service }).await?;
         rows.iter().map(|row| Ok(RouteIdentity::read(row)?)).collect()
     }
 }

@@ -203,17 +203,19 @@ impl SqliteTransaction<'_> {
     pub fn remember_route_identities(
         &self,
         RememberRouteIdentitiesParams { service, identities }: RememberRouteIdentitiesParams,
-    ) -> SqliteResult<Vec<RouteIdentity>> {
+    ) -> SqliteResult<()> {
         self.in_savepoint(|| {
-            let columns = columns! { service: &*service };
-            let mut before = self.query(sql!("forget_route_identities"), &columns, |row| RouteIdentity::read(row))?;
-            before.sort_by(|one, other| one.route.cmp(&other.route));
+            self.execute(sql!("forget_route_identities"), &columns! { service: &*service })?;
             for RouteIdentity { route, finds } in &identities {
                 let columns = columns! { service: &*service, route: &**route, finds: finds.as_str() };
                 self.execute(sql!("remember_route_identities"), &columns)?;
             }
-            Ok(before)
+            Ok(())
         })
+    }
+
+    pub fn list_route_identities(&self, service: Arc<str>) -> SqliteResult<Vec<RouteIdentity>> {
+        self.query(&shared::LIST_ROUTE_IDENTITIES, &columns! { service: &*service }, |row| RouteIdentity::read(row))
     }
 
     pub fn find_salt(&self, service: Arc<str>) -> SqliteResult<Option<Vec<u8>>> {

@@ -9,9 +9,9 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags};
 
 use super::file_watch::{FileWatch, LOG_BYTES_KEPT, log_path, write_stamp};
-use super::run_blocking;
 use super::schema::{self, open_error, unusable};
-use crate::{Migration, OpenError};
+use super::{SqliteTransaction, run_blocking};
+use crate::{Migration, OpenError, RouteIdentity, StoreError};
 
 /// `application_id` of our files, see the first migration.
 const APPLICATION_ID: i64 = 0x4f6e_6365;
@@ -103,16 +103,32 @@ pub(crate) async fn migrate(path: &Path) -> Result<Vec<String>, OpenError> {
 /// See [`crate::pending()`].
 pub(crate) async fn pending(path: &Path) -> Result<Vec<Migration>, OpenError> {
     let path = path.to_owned();
+    run_blocking(move || schema::pending(&look(&path)?, &path)).await
+}
+
+/// See [`crate::remembered_route_identities()`].
+pub(crate) async fn remembered_route_identities(path: &Path, service: &str) -> Result<Vec<RouteIdentity>, OpenError> {
+    let (path, service) = (path.to_owned(), service.into());
     run_blocking(move || {
-        let db = match path.metadata() {
-            Ok(file) if file.len() > 0 => connect(&path)?,
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => return Err(unusable(source)),
-            Ok(_) | Err(_) => memory()?.db,
-        };
-        recognise(&db, &path)?;
-        schema::pending(&db, &path)
+        let db = look(&path)?;
+        if schema::is_missing(&db, &path)? {
+            return Ok(Vec::new());
+        }
+        let transaction = SqliteTransaction { db: &db, now: 0 };
+        transaction.list_route_identities(service).map_err(|failure| unusable(StoreError::from(failure)))
     })
     .await
+}
+
+/// Connects to the file, which stays as it is. In place of a missing or empty one there is an empty database.
+fn look(path: &Path) -> Result<Connection, OpenError> {
+    let db = match path.metadata() {
+        Ok(file) if file.len() > 0 => connect(path)?,
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => return Err(unusable(source)),
+        Ok(_) | Err(_) => memory()?.db,
+    };
+    recognise(&db, path)?;
+    Ok(db)
 }
 
 fn connect(path: &Path) -> Result<Connection, OpenError> {

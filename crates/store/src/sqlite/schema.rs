@@ -57,6 +57,11 @@ pub(super) fn pending(db: &Connection, path: &Path) -> Result<Vec<Migration>, Op
     Ok(missing(db, path)?.iter().map(script).collect())
 }
 
+/// Whether the database has no step of the schema yet.
+pub(super) fn is_missing(db: &Connection, path: &Path) -> Result<bool, OpenError> {
+    Ok(missing(db, path)?.len() == STEPS.len())
+}
+
 fn missing(db: &Connection, path: &Path) -> Result<&'static [MigrationStep], OpenError> {
     let applied = || {
         let there = "select 1 from sqlite_schema where name = 'migrations'";

@@ -1,5 +1,4 @@
--- remember_route_identities: stores how a service's routes find their keys, and forgets its other routes; returns
--- the identities as they were before.
+-- remember_route_identities: stores how a service's routes find their keys, and forgets its other routes.
 with given as (
   select g.key as route, g.value as finds from json_each_text(:identities::json) as g
 ),
@@ -10,11 +9,5 @@ written as (
    -- Instances that start together lock in one order.
    order by g.route
       on conflict (service, route) do update set finds = excluded.finds where r.finds <> excluded.finds
-),
-forgotten as (
-  delete from oncegate.route_identities as r where r.service = :service and r.route not in (select g.route from given as g)
 )
-select before.route, before.finds
-  from oncegate.route_identities as before
- where before.service = :service
- order by before.route
+delete from oncegate.route_identities as r where r.service = :service and r.route not in (select g.route from given as g)
