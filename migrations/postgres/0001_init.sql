@@ -125,6 +125,7 @@ create table oncegate.keys (
   path            bytea,
   recovery_point  text,
   cause           text,
+  hand_token      bytea,
   earlier         text,
   fields          bytea,
   body            bytea,
@@ -159,6 +160,8 @@ comment on column oncegate.keys.path is
 comment on column oncegate.keys.recovery_point is
   'How far the attempts of this life of the key have come, by their service''s word.';
 comment on column oncegate.keys.cause is 'Why the newest attempt''s outcome is or was unknown; null where it was not.';
+comment on column oncegate.keys.hand_token is
+  'The token with which an operator wrote the response: it is theirs while this is the row''s token.';
 comment on column oncegate.keys.earlier is
   'The attempts before the newest one as a JSON array, the oldest first, at most 20; null where there are none.';
 comment on column oncegate.keys.fields is 'Header and trailer fields: lines of "name: value", an empty line between.';

@@ -84,6 +84,8 @@ create table keys (
   recovery_point  text,
   -- Why the newest attempt's outcome is or was unknown; null where it was not.
   cause           text,
+  -- The token with which an operator wrote the response: it is theirs while this is the row's token.
+  hand_token      blob,
   -- The attempts before the newest one as a JSON array, the oldest first, at most 20; null where there are none.
   earlier         text,
   fields          blob,

@@ -56,7 +56,7 @@ fn value(name: &str, key: usize) -> String {
     match name {
         "id" | "_id" | "after" | "from" | "low" => id,
         "high" => "decode(repeat('ff', 32), 'hex')".to_owned(),
-        "_token" | "_seen_token" | "_replaced_token" => token,
+        "_new_token" | "_token" | "_seen_token" | "_replaced_token" => token,
         "_scope" | "scope" => "sha256('s')".to_owned(),
         "holder" | "_holder" | "_seen_holder" => "sha256('h')".to_owned(),
         "_fingerprint" => "sha256('f')".to_owned(),

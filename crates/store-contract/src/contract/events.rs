@@ -11,7 +11,7 @@ use oncegate_domain::fingerprint::Secret;
 use oncegate_domain::response::StoredResponse;
 use oncegate_domain::sealed_response::seal;
 use oncegate_domain::state::StateKind;
-use oncegate_store::admin::OperatorAction;
+use oncegate_store::admin::{DecisionResult, OperatorAction, Target};
 use oncegate_store::{
     ClaimEventsParams, EndEventsParams, EventRoute, EventSinkParams, ExpectedRecord, GiveUpParams, KeyEvent,
     PostponedEvent, StoreEventRoutesParams,
@@ -114,6 +114,20 @@ pub async fn each_end_of_an_attempt_tells_what_became_of_the_key(world: StoreFix
     unwrap_lease(world.take_over(next.clone(), seen).await);
     world.settle(completion(&next, b"paid")).await;
     assert_eq!(drain(&world).await, ["completed completed 2"]);
+}
+
+pub async fn a_response_that_an_operator_corrects_is_told_again(world: StoreFixture) {
+    let Some(world) = tell(world, &[("bus", &ALL, true)]).await else { return };
+    let key = reserved(&world, "k").await;
+    world.settle(settlement(&key, UNKNOWN)).await;
+    for (change, told) in [
+        (OperatorAction::Complete(response(b"chrage 7")), "unknown unknown 1, completed completed 1"),
+        (OperatorAction::Replace(response(b"charge 7")), "completed completed 1"),
+    ] {
+        let seen = Target { risk: None, ..target(&entry(&world, key.id).await) };
+        assert_eq!(decide(&world, &at_risk(change), vec![seen]).await.verdicts, [DecisionResult::Done]);
+        assert_eq!(drain(&world).await.join(", "), told);
+    }
 }
 
 pub async fn a_stored_refusal_is_told_as_one(world: StoreFixture) {
