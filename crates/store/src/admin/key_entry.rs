@@ -140,7 +140,12 @@ impl KeyEntry {
                 Ok(left) => millis(left),
                 Err(passed) => -millis(passed.duration()),
             },
-            reading: Some(RecordReading { at: self.now, settled_for: settled_for.unwrap_or_default() }),
+            reading: Some(RecordReading {
+                at: self.now,
+                settled_for: settled_for.unwrap_or_default(),
+                cause: self.cause,
+                probe_at: self.probe_at,
+            }),
         }
     }
 
