@@ -1,7 +1,7 @@
 //! `oncegate keys`
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::IsTerminal;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::client::InstanceArguments;
 use super::request_arguments::{parse_field, parse_status, read_data};
-use super::{CommandError, block_on, failed, print};
+use super::{CommandError, ask_to_confirm, block_on, failed, print};
 use crate::admin::key_admin::AdminMethod;
 use crate::admin::key_admin::problem::ProblemCode;
 use oncegate_domain::fingerprint::form;
@@ -366,19 +366,6 @@ async fn await_with_progress<T>(name: &str, change: impl Future<Output = T>) -> 
             Err(_) => {}
         }
     }
-}
-
-/// Asks for confirmation on the terminal.
-fn ask_to_confirm() -> Result<bool, CommandError> {
-    let mut answers = std::io::stdin().lock();
-    if !std::io::stdin().is_terminal() {
-        return Err(CommandError::Usage("this is not a terminal, and cannot ask for confirmation: use --yes".into()));
-    }
-    eprint!("Go on? [y/N] ");
-    let mut answer = String::new();
-    let read = std::io::stderr().flush().and_then(|()| answers.read_line(&mut answer));
-    read.map_err(failed)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 fn has_colours() -> bool {

@@ -194,6 +194,8 @@ macro_rules! sentences {
                 of_each_key_only_the_oldest_event_that_waits_is_claimed,
                 a_claim_ends_with_its_lease_and_a_dead_event_with_a_requeue,
                 an_event_of_another_time_under_the_same_number_is_not_ended,
+                dead_events_are_discarded_with_an_entry_in_the_audit_log_each,
+                an_event_of_a_purged_key_keeps_neither_the_key_nor_the_response,
                 concurrent_claims_get_disjoint_events,
             }
             rows {

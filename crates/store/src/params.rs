@@ -139,6 +139,12 @@ params! {
         service: Arc<str>,
         sink: Arc<str>,
     }
+    DiscardEventsParams for discard_events: plain {
+        service: Arc<str>,
+        sink: Arc<str>,
+        /// The person or program that discards them, for the audit log.
+        actor: String,
+    }
     ReplaceSaltParams for replace_salt: plain {
         service: Arc<str>,
         /// The stored form that was read; `None` where there was none.

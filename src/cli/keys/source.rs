@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
 
-use super::super::client::{Connected, InstanceArguments};
+use super::super::client::{Connected, InstanceArguments, user};
 use super::super::{CommandError, failed, load_without_service, require_file};
 use crate::admin;
 use crate::admin::key_admin::problem::ApiProblem;
@@ -93,8 +93,7 @@ impl KeyAdminSource {
         body: Option<Value>,
     ) -> Result<(StatusCode, Value), CommandError> {
         let body = body.map_or_else(Vec::new, |body| body.to_string().into_bytes());
-        // Without any of these variables the actor has no name.
-        let user = ["ONCEGATE_ACTOR", "USER", "LOGNAME"].iter().find_map(std::env::var_os).unwrap_or_default();
+        let user = user();
         let user = user.as_encoded_bytes();
         Ok(match self {
             Self::Store(store, config) => {

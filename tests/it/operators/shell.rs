@@ -200,10 +200,12 @@ async fn a_client_command_says_what_is_wrong_with_a_name_and_with_a_stopped_inst
         (output.code, output.out + &output.err)
     };
     for (command, arguments, code, why) in [
-        ("events", &["requeue", "nosuch"][..], 1, "no `[[events]]` has the name `nosuch`"),
+        ("events", &["requeue", "nosuch", "--yes"][..], 1, "no `[[events]]` has the name `nosuch`"),
         ("events", &["requeue", "No/Such"], 2, "is no name"),
         ("events", &["requeue", ""], 2, "is no name"),
         ("events", &["requeue", "bus"], 0, "0 events requeued"),
+        ("events", &["discard", "bus", "-y"], 0, "0 events discarded"),
+        ("events", &["discard", "nosuch"], 2, "use --yes"),
         ("keys", &["show", "abcdefab"], 1, "there is no key"),
         ("keys", &["requeue", "abcdefab", "--yes"], 1, "there is no key"),
         ("keys", &["list", "--route", "nosuch"], 0, "no key matches"),
@@ -215,6 +217,7 @@ async fn a_client_command_says_what_is_wrong_with_a_name_and_with_a_stopped_inst
     for (command, arguments) in [
         ("events", &["list"][..]),
         ("events", &["requeue", "bus"]),
+        ("events", &["discard", "bus", "--yes"]),
         ("keys", &["list"]),
         ("keys", &["show", "abcdefab"]),
         ("keys", &["purge", "abcdefab", "--yes"]),

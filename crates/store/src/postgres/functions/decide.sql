@@ -58,6 +58,11 @@ begin
   if not done then
     return;
   end if;
+  -- Without the triggers there are no events, and on the nodes of a cluster no table of them.
+  if next = 'none' and exists (select from pg_catalog.pg_trigger as t where t.tgname = 'keys_tell_their_end') then
+    -- Also of the event that the deletion has just written. A receiver knows the key by its record's id.
+    update oncegate.events as e set key = null, fields = null, body = null where e.id = _id;
+  end if;
   queued := next = 'queued';
   if next in ('queued', 'unknown') then
     -- It has all its attempts and its time again.
