@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -77,7 +77,7 @@ enum Endpoint {
 }
 
 /// The path, method and access of each endpoint. `GET` answers `HEAD` too. `{id}` is one segment.
-const TABLE: [(&str, Method, Access, Endpoint); 19] = [
+const TABLE: [(&str, Method, Access, Endpoint); 20] = [
     ("/healthz", Method::GET, Access::Anybody, Endpoint::Health),
     ("/readyz", Method::GET, Access::Anybody, Endpoint::Readiness),
     ("/metrics", Method::GET, Access::Anybody, Endpoint::Metrics),
@@ -85,6 +85,7 @@ const TABLE: [(&str, Method, Access, Endpoint); 19] = [
     ("/api/v1/drain", Method::POST, Access::Operators, Endpoint::Drain),
     ("/api/v1/audit", Method::GET, Access::Operators, Keys(AdminMethod::Audit)),
     ("/api/v1/events", Method::GET, Access::Operators, Events(EventMethod::List)),
+    ("/api/v1/events/{id}/discard", Method::POST, Access::Operators, Events(EventMethod::Discard)),
     ("/api/v1/events/{id}/requeue", Method::POST, Access::Operators, Events(EventMethod::Requeue)),
     ("/api/v1/keys", Method::GET, Access::Operators, Keys(AdminMethod::List)),
     ("/api/v1/keys/actions", Method::POST, Access::Operators, Keys(AdminMethod::BulkChange)),
@@ -201,7 +202,7 @@ impl AdminListener {
             Endpoint::DrainState => Ok((StatusCode::OK, self.drain_state())),
             Events(method) => {
                 let sink = request.uri().path().split('/').nth(4).unwrap_or_default();
-                self.answer_about_events(method, sink, peer).await
+                self.answer_about_events(method, sink, actor_of(request.headers(), peer)).await
             }
             Keys(method) => self.answer_about_keys(method, request, peer).await,
             Endpoint::Metrics => return self.metrics(request.headers()).await,
@@ -229,7 +230,7 @@ impl AdminListener {
         peer: IpAddr,
     ) -> Result<(StatusCode, Value), ApiProblem> {
         let (head, body) = request.into_parts();
-        let actor = key_admin::remote_actor(peer, head.headers.get(ACTOR).map(HeaderValue::as_bytes));
+        let actor = actor_of(&head.headers, peer);
         let body = read_body(body, BODY_BYTES_MAX).await?;
         let id = head.uri.path().split('/').nth(4).unwrap_or_default();
         let query = head.uri.query().unwrap_or_default();
@@ -288,6 +289,11 @@ impl AdminListener {
         response.headers_mut().insert(ALLOW, HeaderValue::from_str(&allow).expect("methods are visible ASCII"));
         response
     }
+}
+
+/// The actor of a request over the API, for the audit log.
+fn actor_of(headers: &HeaderMap, peer: IpAddr) -> String {
+    key_admin::remote_actor(peer, headers.get(ACTOR).map(HeaderValue::as_bytes))
 }
 
 async fn read_body(body: RequestBody, bytes_max: usize) -> Result<Bytes, ApiProblem> {

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::ffi::OsString;
-use std::io::{ErrorKind, Write};
+use std::io::{BufRead, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -270,6 +270,19 @@ fn require_file(location: &StoreLocation) -> Result<(), CommandError> {
 fn print(text: &str) -> Result<(), CommandError> {
     let mut out = std::io::stdout();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(failed)
+}
+
+/// Asks for confirmation on the terminal.
+fn ask_to_confirm() -> Result<bool, CommandError> {
+    let mut answers = std::io::stdin().lock();
+    if !std::io::stdin().is_terminal() {
+        return Err(CommandError::Usage("this is not a terminal, and cannot ask for confirmation: use --yes".into()));
+    }
+    eprint!("Go on? [y/N] ");
+    let mut answer = String::new();
+    let read = std::io::stderr().flush().and_then(|()| answers.read_line(&mut answer));
+    read.map_err(failed)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 /// Runs the work of a command on a runtime of its own.

@@ -21,6 +21,7 @@ use message::EventMessage;
 use oncegate_config::{Config, EventSink};
 use oncegate_machine::jitter::jittered;
 use oncegate_store::{ClaimEventsParams, EndEventsParams, EventSinkParams, KeyEvent, PostponedEvent, StoreError};
+use oncegate_telemetry::log_limiter::LogLimiter;
 use oncegate_telemetry::logs::error_causes;
 use oncegate_trust::tls::Trust;
 use receiver::{EventReceiver, PublishFailure};
@@ -52,6 +53,10 @@ const TRIES_MIN: u32 = 3;
 
 /// The longest pause of an event that its receiver refuses while it takes others.
 const REFUSED_PAUSE_CAP: Duration = Duration::from_secs(300);
+
+/// The reasons of refused events that have a log line within a period, and the period.
+const REFUSALS_LOGGED: usize = 4;
+const REFUSALS_PERIOD: Duration = Duration::from_secs(60);
 
 /// A running publisher, and the token that stops it.
 struct RunningPublisher {
@@ -121,13 +126,15 @@ struct Publisher {
     is_disconnected: bool,
     /// The time of the last count.
     counted: Option<Instant>,
+    refusals: LogLimiter,
 }
 
 impl Publisher {
     fn new(instance: Arc<Instance>, sink: Arc<EventSink>, trust: &Trust) -> Self {
         let receiver = EventReceiver::new(&sink.target, trust, &instance.upstream_slots);
         let state = instance.observability.metrics.events.add(&sink);
-        Self { instance, sink, receiver, state, failures: 0, is_disconnected: false, counted: None }
+        let refusals = LogLimiter::new(REFUSALS_LOGGED, REFUSALS_PERIOD);
+        Self { instance, sink, receiver, state, failures: 0, is_disconnected: false, counted: None, refusals }
     }
 
     async fn run(mut self, stop: CancellationToken) {
@@ -230,7 +237,10 @@ impl Publisher {
         let is_dead = is_late && event.tries >= TRIES_MIN;
         if is_dead {
             tracing::error!(sink = %self.sink.name, record = %event.id, kind = event.kind, tries = event.tries, cause = note,
-                "an event was not published in time; it is dead until an operator requeues it");
+                "an event was not published in time; it is dead until an operator requeues or discards it");
+        } else if let Some(refusals) = self.refusals.count(&note) {
+            tracing::warn!(sink = %self.sink.name, target = %self.sink.target, record = %event.id, cause = note, refusals,
+                "events were not taken, and others may be; each is tried again until give_up_after");
         }
         let retry_in = (!is_dead).then(|| doubled(event.tries, REFUSED_PAUSE_CAP));
         PostponedEvent { event: event.handle(), tries: event.tries, retry_in, note }

@@ -125,6 +125,7 @@ create table oncegate.keys (
   path            bytea,
   recovery_point  text,
   cause           text,
+  hand_token      bytea,
   earlier         text,
   fields          bytea,
   body            bytea,
@@ -159,6 +160,8 @@ comment on column oncegate.keys.path is
 comment on column oncegate.keys.recovery_point is
   'How far the attempts of this life of the key have come, by their service''s word.';
 comment on column oncegate.keys.cause is 'Why the newest attempt''s outcome is or was unknown; null where it was not.';
+comment on column oncegate.keys.hand_token is
+  'The token with which an operator wrote the response: it is theirs while this is the row''s token.';
 comment on column oncegate.keys.earlier is
   'The attempts before the newest one as a JSON array, the oldest first, at most 20; null where there are none.';
 comment on column oncegate.keys.fields is 'Header and trailer fields: lines of "name: value", an empty line between.';
@@ -246,7 +249,7 @@ create table oncegate.events (
   service      text not null,
   sink         text not null,
   route        text not null,
-  key          bytea not null,
+  key          bytea,
   cause        text,
   note         text,
   fields       bytea,
@@ -258,13 +261,14 @@ comment on column oncegate.events.seq is 'Those of one key have the order in whi
 comment on column oncegate.events.state is 'The state of the key then; null where its record was deleted.';
 comment on column oncegate.events.since is 'From here on the time of tries is counted: the event, or an operator''s requeue.';
 comment on column oncegate.events.due_at is 'When it is tried next; null in a dead event, which an operator may requeue.';
+comment on column oncegate.events.key is 'Null where the key was purged, and so are fields and body.';
 comment on column oncegate.events.note is 'Why the last try has failed.';
 -- For publishers: the longest due first, however many are not due.
 create index events_waiting on oncegate.events (service, sink, due_at, seq) where due_at is not null;
 -- For operators.
 create index events_dead on oncegate.events (service, sink, seq) where due_at is null;
--- For the order of each key.
-create index events_of_a_key on oncegate.events (id, sink, seq) where due_at is not null;
+-- For the order of each key, and for its purge.
+create index events_of_a_key on oncegate.events (id, sink, seq);
 
 create function oncegate.add_events() returns trigger
 language plpgsql

@@ -84,6 +84,8 @@ create table keys (
   recovery_point  text,
   -- Why the newest attempt's outcome is or was unknown; null where it was not.
   cause           text,
+  -- The token with which an operator wrote the response: it is theirs while this is the row's token.
+  hand_token      blob,
   -- The attempts before the newest one as a JSON array, the oldest first, at most 20; null where there are none.
   earlier         text,
   fields          blob,
@@ -195,7 +197,8 @@ create table events (
   service      text not null,
   sink         text not null,
   route        text not null,
-  key          blob not null,
+  -- Null where the key was purged, and so are fields and body.
+  key          blob,
   cause        text,
   -- Why the last try has failed.
   note         text,
@@ -206,8 +209,8 @@ create table events (
 create index events_waiting on events (service, sink, due_at, seq) where due_at is not null;
 -- For operators.
 create index events_dead on events (service, sink, seq) where due_at is null;
--- For the order of each key.
-create index events_of_a_key on events (id, sink, seq) where due_at is not null;
+-- For the order of each key, and for its purge.
+create index events_of_a_key on events (id, sink, seq);
 
 -- The audit log can be appended to and not changed. Programs that can write the file can drop the triggers.
 create trigger audit_is_not_updated before update on audit

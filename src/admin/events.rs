@@ -1,6 +1,5 @@
-//! Operators' questions about events, and their requeues.
+//! Operators' questions about events, and what they do with dead ones.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -10,11 +9,13 @@ use super::AdminListener;
 use super::key_admin::problem::{ApiProblem, ProblemCode};
 use oncegate_config::Word;
 use oncegate_domain::rfc3339;
-use oncegate_store::{EventCounts, EventSinkParams};
+use oncegate_store::{DiscardEventsParams, EventCounts, EventSinkParams};
 
-/// A question about events, or a requeue.
+/// A question about events, or a change of the dead ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventMethod {
+    /// The end of the dead events of a sink.
+    Discard,
     /// The sinks, with their waiting and dead events.
     List,
     /// Another try for the dead events of a sink.
@@ -26,7 +27,7 @@ impl AdminListener {
         &self,
         method: EventMethod,
         sink: &str,
-        peer: IpAddr,
+        actor: String,
     ) -> Result<(StatusCode, Value), ApiProblem> {
         let store = &self.instance.store;
         let service = || Arc::clone(&self.instance.config.service);
@@ -45,30 +46,42 @@ impl AdminListener {
                         "waiting": counts.waiting,
                         "dead": counts.dead,
                         "oldest_at": counts.oldest_at.map(rfc3339::format),
+                        "waiting_note": counts.waiting_note,
                         "note": counts.note,
                     }));
                 }
                 json!({ "sinks": sinks })
             }
             // Of a sink that is not configured any more, too: it may come back.
-            EventMethod::Requeue => {
+            EventMethod::Discard | EventMethod::Requeue => {
+                let is_requeue = method == EventMethod::Requeue;
                 let params = EventSinkParams { service: service(), sink: sink.into() };
-                let mut requeued = 0;
+                let discard = || DiscardEventsParams { service: service(), sink: sink.into(), actor: actor.clone() };
+                let mut changed = 0;
                 // A call takes a part of them.
                 loop {
-                    match store.requeue_events(params.clone()).await? {
-                        0 => break,
-                        part => requeued += part,
+                    let part = match is_requeue {
+                        true => store.requeue_events(params.clone()).await?,
+                        false => store.discard_events(discard()).await?,
+                    };
+                    if part == 0 {
+                        break;
                     }
+                    changed += part;
                 }
                 let is_configured = self.config.borrow().events.iter().any(|configured| *configured.name == *sink);
-                if requeued == 0 && !is_configured && store.count_events(params).await? == EventCounts::default() {
+                if changed == 0 && !is_configured && store.count_events(params).await? == EventCounts::default() {
                     let why =
                         format!("no `[[events]]` has the name `{sink}`, and no event of that name waits or is dead");
                     return Err(ApiProblem::new(ProblemCode::NoSuchEvents, why));
                 }
-                tracing::info!(sink, requeued, %peer, "an operator has requeued dead events");
-                json!({ "requeued": requeued })
+                if is_requeue {
+                    tracing::info!(sink, requeued = changed, actor, "an operator has requeued dead events");
+                    json!({ "requeued": changed })
+                } else {
+                    tracing::info!(sink, discarded = changed, actor, "an operator has discarded dead events");
+                    json!({ "discarded": changed })
+                }
             }
         };
         Ok((StatusCode::OK, answer))

@@ -1,5 +1,6 @@
 //! A client of a running instance's admin listener.
 
+use std::ffi::OsString;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -79,6 +80,11 @@ impl InstanceArguments {
     pub(super) fn nobody_listens(&self) -> CommandError {
         self.address().map_or_else(|error| error, |address| failed(format!("{address}: {NOBODY_LISTENS}")))
     }
+}
+
+/// The name for the audit log; empty where no variable has one.
+pub(super) fn user() -> OsString {
+    ["ONCEGATE_ACTOR", "USER", "LOGNAME"].iter().find_map(std::env::var_os).unwrap_or_default()
 }
 
 /// An instance of Oncegate that requests of operators can be sent to.

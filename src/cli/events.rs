@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::{Args, Subcommand};
-use http::{Method, Request};
+use http::{HeaderValue, Method, Request};
 use serde_json::Value;
 
-use super::client::InstanceArguments;
-use super::{CommandError, block_on, failed, print};
+use super::client::{InstanceArguments, user};
+use super::{CommandError, ask_to_confirm, block_on, failed, print};
+use crate::admin;
 use oncegate_config as config;
 use oncegate_domain::quantity::quantity;
+use oncegate_telemetry::terminal::escape_invisible;
 
 /// The time for a response: the store's own limits are shorter.
 const RESPONSE_MAX: Duration = Duration::from_secs(30);
@@ -34,13 +36,21 @@ enum EventsCommand {
         json: bool,
     },
     /// Publishes the dead events of a place again
-    Requeue {
-        #[command(flatten)]
-        instance: InstanceArguments,
-        /// The `name` of its `[[events]]`
-        #[arg(value_name = "NAME", value_parser = config::parse_sink_name)]
-        sink: Arc<str>,
-    },
+    Requeue(DeadEventsArguments),
+    /// Deletes the dead events of a place, which are then told to nobody; the audit log has each
+    Discard(DeadEventsArguments),
+}
+
+#[derive(Args)]
+struct DeadEventsArguments {
+    #[command(flatten)]
+    instance: InstanceArguments,
+    /// The `name` of its `[[events]]`
+    #[arg(value_name = "NAME", value_parser = config::parse_sink_name)]
+    sink: Arc<str>,
+    /// Does not ask for confirmation
+    #[arg(short, long)]
+    yes: bool,
 }
 
 pub(super) fn run(arguments: &EventsArguments) -> Result<(), CommandError> {
@@ -49,18 +59,40 @@ pub(super) fn run(arguments: &EventsArguments) -> Result<(), CommandError> {
             let answer = ask(instance, Method::GET, "/api/v1/events")?;
             print(&if *json { format!("{answer}\n") } else { table(&answer) })
         }
-        EventsCommand::Requeue { instance, sink } => {
-            let answer = ask(instance, Method::POST, &format!("/api/v1/events/{sink}/requeue"))?;
-            let requeued = answer["requeued"].as_u64().unwrap_or_default();
-            print(&format!("{} requeued\n", quantity(requeued, "event", "events")))
+        EventsCommand::Requeue(dead) => dead.change("requeue", "requeued"),
+        EventsCommand::Discard(dead) => dead.change("discard", "discarded"),
+    }
+}
+
+impl DeadEventsArguments {
+    /// Changes the dead events of the place, if the operator agrees.
+    fn change(&self, verb: &str, done: &str) -> Result<(), CommandError> {
+        let Self { instance, sink, yes } = self;
+        if !yes {
+            let answer = ask(instance, Method::GET, "/api/v1/events")?;
+            let mut sinks = answer["sinks"].as_array().into_iter().flatten();
+            let dead = sinks.find(|listed| listed["sink"] == **sink).and_then(|listed| listed["dead"].as_u64());
+            if dead != Some(0) {
+                let events =
+                    dead.map_or("all dead events".to_owned(), |dead| quantity(dead, "dead event", "dead events"));
+                eprintln!("{verb}: {events} of {sink}");
+                if !ask_to_confirm()? {
+                    return Err(failed("nothing was changed"));
+                }
+            }
         }
+        let answer = ask(instance, Method::POST, &format!("/api/v1/events/{sink}/{verb}"))?;
+        print(&format!("{} {done}\n", quantity(answer[done].as_u64().unwrap_or_default(), "event", "events")))
     }
 }
 
 fn ask(arguments: &InstanceArguments, method: Method, path: &str) -> Result<Value, CommandError> {
     block_on(async {
         let instance = arguments.connect().await?.ok_or_else(|| arguments.nobody_listens())?;
-        let request = Request::builder().method(method).uri(path);
+        let mut request = Request::builder().method(method).uri(path);
+        if let Ok(user) = HeaderValue::from_bytes(user().as_encoded_bytes()) {
+            request = request.header(admin::ACTOR, user);
+        }
         match instance.request(request, Bytes::new(), RESPONSE_MAX).await {
             Ok((status, answer)) if status.is_success() => Ok(answer),
             Ok((status, answer)) => {
@@ -76,16 +108,21 @@ fn table(answer: &Value) -> String {
     let mut text = String::new();
     for sink in answer["sinks"].as_array().into_iter().flatten() {
         let shown = |name: &str| sink[name].as_str().unwrap_or_default().to_owned();
+        let reason = |name: &str| {
+            let note = sink[name].as_str().map(|note| format!(" ({})", escape_invisible(note)));
+            note.unwrap_or_default()
+        };
         let count = |name: &str| sink[name].as_u64().unwrap_or_default();
         let since = sink["oldest_at"].as_str().map(|at| format!(" since {at}")).unwrap_or_default();
         let _ = writeln!(
             text,
-            "{}  to {}: {} waiting{since}, {} dead{}",
+            "{}  to {}: {} waiting{since}{}, {} dead{}",
             shown("sink"),
             shown("target"),
             count("waiting"),
+            reason("waiting_note"),
             count("dead"),
-            sink["note"].as_str().map(|note| format!(" ({note})")).unwrap_or_default()
+            reason("note"),
         );
     }
     if text.is_empty() { "no [[events]] are configured\n".into() } else { text }

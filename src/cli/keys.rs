@@ -1,7 +1,7 @@
 //! `oncegate keys`
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::IsTerminal;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -14,8 +14,9 @@ use serde_json::{Map, Value, json};
 
 use super::client::InstanceArguments;
 use super::request_arguments::{parse_field, parse_status, read_data};
-use super::{CommandError, block_on, failed, print};
+use super::{CommandError, ask_to_confirm, block_on, failed, print};
 use crate::admin::key_admin::AdminMethod;
+use crate::admin::key_admin::problem::ProblemCode;
 use oncegate_domain::fingerprint::form;
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::state::StateKind;
@@ -42,7 +43,8 @@ enum KeysCommand {
     List(ListArguments),
     /// Shows all about a key but the content of its response
     Show(ShowArguments),
-    /// Settles an unknown outcome: unknown or dead becomes completed, or retryable
+    /// Settles an unknown outcome: unknown or dead becomes completed, or retryable; with --replace it corrects a response that an
+    /// operator has written
     #[command(group = clap::ArgGroup::new("outcome").required(true))]
     Resolve(ResolveArguments),
     /// Drops a stored response, so that the next request is executed: completed becomes retryable; only with --accept-risk while
@@ -125,7 +127,7 @@ struct ChangeArguments {
     /// All keys that the change is for
     #[arg(long)]
     all: bool,
-    /// Does not ask for confirmation where there are several keys
+    /// Does not ask for confirmation: of a change of several keys, or of a response without a body
     #[arg(short, long)]
     yes: bool,
     /// Accepts that a request may be executed twice, or that a stored response is withdrawn; the audit log notes it
@@ -153,6 +155,9 @@ struct ResolveArguments {
     /// The response's body, or @FILE
     #[arg(long, value_name = "BODY|@FILE", conflicts_with = "not_executed", allow_hyphen_values = true)]
     body: Option<String>,
+    /// Replaces a response that an operator has written, never one of the service
+    #[arg(long, conflicts_with = "not_executed")]
+    replace: bool,
     #[command(flatten)]
     change: ChangeArguments,
 }
@@ -237,11 +242,14 @@ impl ResolveArguments {
         };
         let headers = self.headers.iter().map(|(name, value)| Ok(json!([name.as_str(), text(value)?])));
         fields.insert("headers".into(), headers.collect::<Result<_, CommandError>>()?);
-        let body = read_data(self.body.clone().unwrap_or_default())?;
-        match String::from_utf8(body) {
-            Ok(text) => fields.insert("body".into(), text.into()),
-            Err(bytes) => fields.insert("body_base64".into(), BASE64_STANDARD.encode(bytes.as_bytes()).into()),
-        };
+        fields.insert("replace".into(), self.replace.into());
+        // Without a body the instance may ask for one.
+        if let Some(body) = self.body.clone().or_else(|| self.change.yes.then(String::new)) {
+            match String::from_utf8(read_data(body)?) {
+                Ok(text) => fields.insert("body".into(), text.into()),
+                Err(bytes) => fields.insert("body_base64".into(), BASE64_STANDARD.encode(bytes.as_bytes()).into()),
+            };
+        }
         Ok(fields)
     }
 }
@@ -266,8 +274,16 @@ impl ChangeArguments {
             }
             [id] => {
                 let source = KeyAdminSource::open(&self.instance).await?;
-                let change = source.request(method, id, "", Some(Value::Object(fields))).await?;
-                self.print_change(&change)
+                let (status, answer) = source.send(method, id, "", Some(Value::Object(fields.clone()))).await?;
+                if answer["code"] != ProblemCode::EmptyBody.name() {
+                    return self.print_change(&source::check(status, answer)?);
+                }
+                eprintln!("{name}: {}", source::name_flags(answer["detail"].as_str().unwrap_or_default(), None));
+                if !ask_to_confirm()? {
+                    return Err(failed("nothing was changed"));
+                }
+                fields.insert("body".into(), "".into());
+                self.print_change(&source.request(method, id, "", Some(Value::Object(fields))).await?)
             }
             ids => {
                 fields.insert("action".into(), name.into());
@@ -350,19 +366,6 @@ async fn await_with_progress<T>(name: &str, change: impl Future<Output = T>) -> 
             Err(_) => {}
         }
     }
-}
-
-/// Asks for confirmation on the terminal.
-fn ask_to_confirm() -> Result<bool, CommandError> {
-    let mut answers = std::io::stdin().lock();
-    if !std::io::stdin().is_terminal() {
-        return Err(CommandError::Usage("this is not a terminal, and cannot ask for confirmation: use --yes".into()));
-    }
-    eprint!("Go on? [y/N] ");
-    let mut answer = String::new();
-    let read = std::io::stderr().flush().and_then(|()| answers.read_line(&mut answer));
-    read.map_err(failed)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 fn has_colours() -> bool {

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
 use oncegate_config::{EventKey, EventSink};
+use oncegate_domain::key::Key;
 use oncegate_domain::response::{CorruptRow, StoredResponse};
 use oncegate_domain::rfc3339;
 use oncegate_domain::state::StateKind;
@@ -86,7 +87,7 @@ impl EventMessage {
     pub fn new(service: &str, sink: &EventSink, event: &KeyEvent) -> Result<Self, CorruptRow> {
         let (record, kind) = (event.id.to_string(), format!("oncegate.key.{}", event.kind));
         let id = format!("{}-{}", event.seq, &record[..16]);
-        let key = event.key.as_bytes();
+        let key = event.key.as_ref().map(Key::as_bytes);
         // A reload may have taken the bodies away since the event was written.
         let response = if sink.body { event.response.clone()? } else { None };
         let event = CloudEvent {
@@ -102,8 +103,8 @@ impl EventMessage {
             data: KeyData {
                 record: &record,
                 route: &event.route,
-                key: (sink.key == EventKey::Plain).then(|| String::from_utf8_lossy(key)),
-                key_sha256: (sink.key == EventKey::Hash).then(|| HEXLOWER.encode(&Sha256::digest(key))),
+                key: key.filter(|_| sink.key == EventKey::Plain).map(String::from_utf8_lossy),
+                key_sha256: key.filter(|_| sink.key == EventKey::Hash).map(|key| HEXLOWER.encode(&Sha256::digest(key))),
                 state: event.state.map_or("none", StateKind::name),
                 attempt: event.attempt,
                 created_at: rfc3339::format(event.created_at),

@@ -40,7 +40,7 @@ use route_search::{RouteSearch, find_route};
 pub use guarded_request::GuardedRequest;
 pub(super) use message::AdmitError;
 pub use message::Message;
-pub(super) use reservation::fresh_token;
+pub use reservation::fresh_token;
 pub(super) use route_search::check_path;
 
 mod body_operation;

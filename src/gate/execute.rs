@@ -16,9 +16,9 @@ use super::start::AttemptTaker;
 use super::work::WorkResult;
 use super::worker::Gate;
 use oncegate_config::OnClientGone;
-use oncegate_domain::decision::{DEFAULT_RETRY_AFTER, Decision};
+use oncegate_domain::decision::Decision;
 use oncegate_http::body::ConnectionGuards;
-use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
+use oncegate_http::protocol::refusal::Refusal;
 
 impl Gate {
     /// Executes a guarded request, or finds out what became of its key. A wait for another request's attempt ends with the client of
@@ -81,7 +81,7 @@ impl Gate {
         while_client_waits.map(DropGuard::disarm);
         result.unwrap_or_else(|panic| {
             tracing::error!(%panic, "a guarded request panicked; its key is settled by what is known of the attempt");
-            WorkResult::refused(Refusal::OutcomeUnknown(RetryAfter::new(DEFAULT_RETRY_AFTER)))
+            WorkResult::refused(Refusal::OutcomeUnknown(None))
         })
     }
 

@@ -28,7 +28,6 @@ use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
 use crate::instance::request_trace::TraceStage;
 use oncegate_config::{Route, StreamMode};
 use oncegate_domain::attempt::{AttemptLease, ReserveRequest, Settlement};
-use oncegate_domain::decision::DEFAULT_RETRY_AFTER;
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::record::Record;
 use oncegate_domain::response::StoredResponse;
@@ -43,7 +42,7 @@ use oncegate_http::body::pooled::PooledBody;
 use oncegate_http::protocol::directives::ServiceDirectives;
 use oncegate_http::protocol::fields::{self, RequestOrigin};
 use oncegate_http::protocol::grpc::CallProtocol;
-use oncegate_http::protocol::refusal::{ReachedLimit, Refusal, RetryAfter};
+use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
 use oncegate_http::protocol::{event_stream, grpc};
 use oncegate_http::upstream::{CallError, SendCheck, UpstreamClient};
 use oncegate_telemetry::logs::error_causes;
@@ -131,7 +130,8 @@ impl Gate {
         let outcome = match self.unless_cancelled(calling, record, context).await {
             Some(outcome) => outcome,
             None => UpstreamOutcome::NoResponse(
-                Refusal::OutcomeUnknown(RetryAfter::new(DEFAULT_RETRY_AFTER)),
+                // Its client has left.
+                Refusal::OutcomeUnknown(None),
                 UnknownCause::Cancelled,
             ),
         };

@@ -16,7 +16,7 @@ use super::admit::token::{CallerToken, verify_token};
 use super::authorize::ReplayQuestion;
 use super::worker::{Gate, LiveConfig, log_and_refuse};
 use oncegate_config::{DeliveryMode, Route};
-use oncegate_domain::decision::DEFAULT_RETRY_AFTER;
+use oncegate_domain::decision::{DecisionRules, until_known};
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::operation::OperationId;
 use oncegate_domain::record::Record;
@@ -99,7 +99,15 @@ impl Gate {
         // The name proves that this caller got it from us, so a missing record has expired.
         let certain = |record| self.instance.store_clock.certain(record, Duration::ZERO);
         let record = found.map(certain).filter(is_there).ok_or(Refusal::KeyExpired)?;
-        let response = show_record(id, record);
+        // The record does not say which of the caller's routes is its own.
+        let until_known = routes.iter().filter_map(|route| {
+            let (on_unknown, quiet_after, reconciles) =
+                (route.on_unknown, route.quiet_after, route.reconcile.is_some());
+            let rules = DecisionRules { on_unknown, quiet_after, average_latency: Duration::ZERO, reconciles };
+            until_known(&record, &rules)
+        });
+        let until_known = until_known.min();
+        let response = show_record(id, record, until_known);
         let length = http_body::Body::size_hint(response.body()).exact().unwrap_or(0);
         Ok(match self.hold_replay(usize::try_from(length).unwrap_or(usize::MAX))? {
             Some(share) => response.map(|body| body.counted_in(share)),
@@ -137,7 +145,7 @@ fn is_there(record: &Record) -> bool {
     !record.past_ttl && !record.late && !matches!(record.state, KeyState::Expired)
 }
 
-fn show_record(id: OperationId, record: Record) -> Response<Body> {
+fn show_record(id: OperationId, record: Record, until_known: Option<Duration>) -> Response<Body> {
     let mut document = json!({
         "id": id.to_string(),
         "state": record.state.name(),
@@ -151,9 +159,9 @@ fn show_record(id: OperationId, record: Record) -> Response<Body> {
             None
         }
         KeyState::InFlight | KeyState::Queued => Some(RETRY_SOON),
-        // Nothing changes until an operator decides.
-        KeyState::Dead => None,
-        KeyState::Expired | KeyState::Retryable | KeyState::Unknown => Some(DEFAULT_RETRY_AFTER),
+        KeyState::Unknown => until_known,
+        // Nothing changes until an operator decides, or its client sends the request again.
+        KeyState::Dead | KeyState::Expired | KeyState::Retryable => None,
     };
     let mut response = json_response(StatusCode::OK, "application/json", &document);
     if let Some(wait) = wait {

@@ -9,7 +9,7 @@ use http::{Response, StatusCode};
 use super::admit::fingerprinting::Fingerprinting;
 use super::outcome::{Outcome, StreamStatus, StreamedResponse};
 use super::response_context::ResponseContext;
-use oncegate_domain::decision::{AcceptedProgress, DEFAULT_RETRY_AFTER};
+use oncegate_domain::decision::AcceptedProgress;
 use oncegate_domain::jsonrpc::RpcId;
 use oncegate_domain::operation::OperationId;
 use oncegate_domain::response::StoredResponse;
@@ -95,10 +95,10 @@ impl Outcome {
 
 /// The refusal that a client gets which has no other way to ask for an accepted operation than the same call.
 fn accepted_refusal(progress: AcceptedProgress) -> Refusal {
-    let wait = RetryAfter::new(progress.retry_after().unwrap_or(DEFAULT_RETRY_AFTER));
     match progress {
-        AcceptedProgress::Pending(_) => Refusal::InFlight(wait),
-        AcceptedProgress::Unknown(_) | AcceptedProgress::Dead => Refusal::OutcomeUnknown(wait),
+        AcceptedProgress::Pending(wait) => Refusal::InFlight(RetryAfter::new(wait)),
+        AcceptedProgress::Unknown(wait) => Refusal::OutcomeUnknown(wait.map(RetryAfter::new)),
+        AcceptedProgress::Dead => Refusal::OutcomeUnknown(None),
     }
 }
 

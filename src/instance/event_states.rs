@@ -49,6 +49,9 @@ pub struct EventSinkView {
     pub oldest_at: Option<SystemTime>,
     /// The time for which it waits.
     pub oldest_seconds: u64,
+    /// Why the last try of one of those that wait has failed.
+    #[serde(skip)]
+    pub waiting_note: Option<String>,
     /// Why the newest dead one is dead.
     #[serde(skip)]
     pub note: Option<String>,
@@ -68,6 +71,7 @@ impl EventStates {
             dead: 0,
             oldest_at: None,
             oldest_seconds: 0,
+            waiting_note: None,
             note: None,
         };
         let state = Arc::new(EventSinkState(Mutex::new(view)));
@@ -111,7 +115,7 @@ impl EventSinkState {
     pub fn set_counts(&self, counts: EventCounts) {
         let mut view = self.0.lock();
         (view.waiting, view.dead, view.note) = (counts.waiting, counts.dead, counts.note);
-        view.oldest_at = counts.oldest_at;
+        (view.oldest_at, view.waiting_note) = (counts.oldest_at, counts.waiting_note);
     }
 }
 

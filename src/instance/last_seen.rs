@@ -67,9 +67,11 @@ impl LastSeenRecords {
         Some(Record {
             running_for: record.running_for + passed,
             deadline_in_ms: record.deadline_in_ms.saturating_sub(i64::try_from(passed.as_millis()).unwrap_or(i64::MAX)),
-            reading: record
-                .reading
-                .map(|reading| RecordReading { at: reading.at + passed, settled_for: reading.settled_for + passed }),
+            reading: record.reading.map(|reading| RecordReading {
+                at: reading.at + passed,
+                settled_for: reading.settled_for + passed,
+                ..reading
+            }),
             ..record
         })
     }

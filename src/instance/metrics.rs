@@ -391,14 +391,14 @@ mod tests {
         let accepted = |progress| KeyAnswer::Accepted(progress);
         for (answer, counted) in [
             (accepted(AcceptedProgress::Pending(wait)), ReservationResult::InFlight),
-            (accepted(AcceptedProgress::Unknown(wait)), ReservationResult::Unknown),
+            (accepted(AcceptedProgress::Unknown(Some(wait))), ReservationResult::Unknown),
             (accepted(AcceptedProgress::Dead), ReservationResult::Unknown),
             (KeyAnswer::Join(wait), ReservationResult::InFlight),
             (KeyAnswer::Refuse(KeyRefusal::Expired), ReservationResult::Expired),
             (KeyAnswer::Refuse(KeyRefusal::InFlight(wait)), ReservationResult::InFlight),
             (KeyAnswer::Refuse(KeyRefusal::OtherRequest), ReservationResult::KeyMisuse),
             (KeyAnswer::Refuse(KeyRefusal::OtherRequestOrSpelling), ReservationResult::KeyMisuse),
-            (KeyAnswer::Refuse(KeyRefusal::OutcomeUnknown(wait)), ReservationResult::Unknown),
+            (KeyAnswer::Refuse(KeyRefusal::OutcomeUnknown(Some(wait))), ReservationResult::Unknown),
             (KeyAnswer::Refuse(KeyRefusal::ResponseNotKept), ReservationResult::Replay),
             (KeyAnswer::Refuse(KeyRefusal::WithoutBody), ReservationResult::KeyMisuse),
         ] {

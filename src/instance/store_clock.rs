@@ -370,7 +370,12 @@ mod tests {
             recovery_point: None,
             accepted_at: None,
             state,
-            reading: Some(RecordReading { at: store_time(BootInstant::now(), signed_millis(ahead)), settled_for: age }),
+            reading: Some(RecordReading {
+                at: store_time(BootInstant::now(), signed_millis(ahead)),
+                settled_for: age,
+                cause: None,
+                probe_at: None,
+            }),
         }
     }
 

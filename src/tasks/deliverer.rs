@@ -11,16 +11,17 @@ use tokio_util::task::TaskTracker;
 
 use super::delivery_slots::{DeliverySlot, DeliverySlots};
 use crate::gate::Gate;
+use crate::gate::admit::fresh_token;
 use crate::gate::deliver::DeliveryProgress;
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::store_clock::ClockView;
 use oncegate_config::{Config, DeliveryMode, Route};
 use oncegate_domain::delivery::{DeliveryPolicy, PickUpRequest};
-use oncegate_domain::ids::{RecordId, Token};
+use oncegate_domain::ids::RecordId;
 use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::retry::RetryPolicy;
-use oncegate_machine::{fill_random, random_u32};
+use oncegate_machine::random_u32;
 use oncegate_store::StoreError;
 use oncegate_store::breaker::is_refused_by_breaker;
 use oncegate_telemetry::logs::error_causes;
@@ -245,10 +246,4 @@ fn is_asynchronous(route: &Route) -> bool {
         DeliveryMode::Sync => false,
         DeliveryMode::Async | DeliveryMode::Prefer => true,
     }
-}
-
-fn fresh_token() -> Token {
-    let mut bytes = [0; 16];
-    fill_random(&mut bytes).expect("the operating system has random numbers");
-    Token::from_random(bytes)
 }

@@ -11,6 +11,7 @@ use super::{PassResult, Task};
 use crate::instance::Instance;
 use crate::instance::metrics::ReconcileResult;
 use oncegate_config::{Config, ReconcileConfig, Route};
+use oncegate_domain::decision::PROBE_PERIOD_MAX;
 use oncegate_domain::probe::{
     Probe, ProbeAnswer, ProbeFinding, ProbeSchedule, ProbeSubject, ProbeVerdict, ReconcilePolicy,
 };
@@ -28,10 +29,6 @@ const PROBES_MAX: u32 = 8;
 /// The longest pause between two probes of a key. After a night's outage all keys are reconciled within the hour, and one
 /// probe an hour is no load.
 const PAUSE_CAP: Duration = Duration::from_secs(60 * 60);
-
-/// The longest pause between two passes. Finding due keys is one look into a small index; 5 s add little to the routes' own
-/// times.
-const PERIOD_MAX: Duration = Duration::from_secs(5);
 
 /// The task that reconciles: a pass probes the keys that are quiet and due, on all routes with a `reconcile` table, and
 /// stores the results. A probe is counted before it is sent: any number of instances may do this at once, and the probe of
@@ -78,7 +75,7 @@ impl Reconciler {
     pub fn period(&self) -> Duration {
         let config = self.live.borrow();
         let every = config.routes.iter().filter_map(|route| route.reconcile.as_ref()).map(|reconcile| reconcile.every);
-        every.min().unwrap_or(PERIOD_MAX).min(PERIOD_MAX)
+        every.min().unwrap_or(PROBE_PERIOD_MAX).min(PROBE_PERIOD_MAX)
     }
 }
 

@@ -14,7 +14,7 @@ TOKEN = "sk_test_clients"
 # Longer than an instance's lease: a key that a killed instance was executing becomes unknown then.
 TRIES = 12
 RETRIED = [409, 502, 503, 504]
-# It cannot tell an unknown outcome from an attempt in flight, and would wait the 30 s of its Retry-After each time.
+# It cannot tell an unknown outcome from an attempt in flight, and would wait as long as the Retry-After of each says.
 URLLIB3_RETRIES = {
     "total": TRIES,
     "allowed_methods": None,

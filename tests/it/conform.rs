@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::task::{JoinSet, spawn_blocking};
 
-use crate::harness::{Client, Store, World, find_program, skip};
+use crate::harness::{Answer, Client, Store, World, find_program, route, skip};
 
 /// A client that does all right. The words in capitals are replaced.
 const CLIENT: &str = r#"
@@ -36,7 +36,7 @@ const MISTAKES: [Mistake; 8] = [
     ("new-key", &[("KEY", "NAME-$CONFORM_OPERATION-$n")], &["in-flight", "same-key", "unknown"]),
     ("changed-body", &[("BODY", "$CONFORM_OPERATION, \\\"try\\\": $n")], &["same-bytes"]),
     ("one-key", &[("KEY", "NAME")], &["own-key"]),
-    ("hasty", &[("ON_REFUSAL", ":"), ("ON_UNKNOWN", ":")], &["retry-after"]),
+    ("hasty", &[("ON_REFUSAL", ":")], &["retry-after"]),
     ("key-after-422", &[("KEY", "NAME-$CONFORM_OPERATION$more"), ("ON_REUSED", "more=2")], &["reused", "same-key"]),
     ("optimist", &[("ON_UNKNOWN", "exit 0"), ("ON_REUSED", "exit 0")], &["reused", "unknown"]),
     ("no-retry", &[("1 2 3 4", "1"), ("ENDS_WITH", "1"), ("ON_REFUSAL", "exit 0")], &["in-flight"]),
@@ -47,7 +47,7 @@ const RIGHT: [(&str, &str); 6] = [
     ("KEY", "NAME-$CONFORM_OPERATION"),
     ("BODY", "$CONFORM_OPERATION"),
     ("ON_REFUSAL", "sleep ${last#* }"),
-    ("ON_UNKNOWN", "sleep ${last#* }"),
+    ("ON_UNKNOWN", "sleep 1"),
     ("ON_REUSED", "exit 1"),
     ("ENDS_WITH", "1"),
 ];
@@ -70,6 +70,42 @@ fn broken(report: &Value) -> BTreeSet<&str> {
     let checks = report["checks"].as_array().unwrap().iter();
     checks.filter(|check| check["verdict"] == "broken").map(|check| check["check"].as_str().unwrap()).collect()
 }
+
+/// The class of the documents in the real urllib3, with its number of further tries.
+#[tokio::test]
+async fn the_retries_of_the_documents_end_at_a_refusal_that_no_time_changes_and_wait_for_one_that_does() {
+    let has_urllib3 = Command::new("python3").args(["-c", "import urllib3"]).stderr(Stdio::null()).status();
+    if !has_urllib3.is_ok_and(|status| status.success()) {
+        return skip(format_args!("urllib3 is not installed"));
+    }
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/clients.md")).unwrap();
+    let class = page.split("```python\n").find(|block| block.contains("class OncegateRetry")).unwrap();
+    let script = class.split("```").next().unwrap().to_owned() + SEND_WITH_URLLIB3;
+    // The first answer is lost, and the retry gets 409.
+    let soon = "on_unknown = \"retry-when-quiet\"\nreconcile = { after = \"0s\" }\nupstream_timeout = \"500ms\"";
+    let asked_in_103_s = "reconcile = { url = \"http://127.0.0.1:9/{id}\" }";
+    for (lines, expected, executions) in
+        [("", "409 unknown 1", 1), (asked_in_103_s, "409 unknown 1", 1), (soon, "201 executed", 2)]
+    {
+        let world = World::with(Store::sqlite(), |setup| {
+            setup.short_leases().store("timeout = \"1s\"").route(&route("pay", lines))
+        });
+        let world = world.await;
+        world.upstream.then(Answer::close());
+        let mut command = Command::new("python3");
+        command.args(["-c", &script, &format!("http://{}/pay", world.proxy.listen)]);
+        let output = spawn_blocking(move || command.output()).await.unwrap().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(said.starts_with(expected) && world.upstream.calls() == executions, "{lines}: {said}");
+    }
+}
+
+const SEND_WITH_URLLIB3: &str = r#"
+import sys
+fields = {"Idempotency-Key": "k-1", "Authorization": "Bearer alice"}
+answer = urllib3.PoolManager(retries=retries).request("POST", sys.argv[1], body=b"x", headers=fields)
+print(answer.status, answer.headers["Oncegate-Status"], len(answer.retries.history))
+"#;
 
 #[tokio::test]
 async fn each_mistake_of_a_client_breaks_its_checks_and_no_other_one() {

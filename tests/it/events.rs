@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sha2::Sha256;
 
 use crate::harness::kafka::KafkaBroker;
-use crate::harness::operator::{Operator, not_executed};
+use crate::harness::operator::{Operator, not_executed, oncegate};
 use crate::harness::upstream::{Answer, Call, Hold, Upstream};
 use crate::harness::{Proxy, Setup, Store, TEST_TIMEOUT, World, eventually, on_both_stores, rabbitmq, route};
 
@@ -215,6 +215,80 @@ async fn a_refused_event_holds_no_other_key_back_and_is_dead_in_time_until_it_is
     assert_eq!(requeued, (200, json!({ "requeued": 1 })));
     receiver.wait_for_executed(5).await;
     assert_eq!(told(&receiver)[3..], [pair("completed", "k-2"), pair("completed", "k-1")]);
+}
+
+on_both_stores!(a_receiver_that_refuses_events_is_in_the_log_and_in_the_list_while_they_wait);
+async fn a_receiver_that_refuses_events_is_in_the_log_and_in_the_list_while_they_wait(store: Store) {
+    let receiver = Upstream::start().await;
+    let world = world(store, &to(&receiver, "")).await;
+    receiver.answer_all(Answer::status(400));
+    world.pay("k-1").send().await;
+    let line = world.proxy.wait_for_log("events were not taken").await;
+    let seen = (&line["sink"], &line["cause"], &line["level"]);
+    assert_eq!(seen, (&json!("bus"), &json!("the answer has status 400"), &json!("WARN")));
+    let listed = async || {
+        let admin = world.proxy.admin.to_string();
+        let list = oncegate("events", &world.proxy.file(), &["list", "--admin", &admin]).await.out;
+        list.contains(": 1 waiting since").then_some(list)
+    };
+    let list = eventually(TEST_TIMEOUT, listed).await;
+    assert!(list.contains("(the answer has status 400), 0 dead\n"), "{list}");
+    // Each further try has its line at most once in a minute.
+    receiver.wait_for_executed(3).await;
+    assert_eq!(world.proxy.output().matches("events were not taken").count(), 1);
+}
+
+on_both_stores!(dead_events_are_discarded_and_one_of_a_purged_key_says_nothing_of_its_caller);
+async fn dead_events_are_discarded_and_one_of_a_purged_key_says_nothing_of_its_caller(store: Store) {
+    let receiver = Upstream::start().await;
+    let world = world(store, &to(&receiver, "give_up_after = \"1ms\"\nbody = true")).await;
+    let (operator, file, admin) = (Operator::of(&world.proxy), world.proxy.file(), world.proxy.admin.to_string());
+    world.upstream.answer_all(paid());
+    let has_dead = async |count: u64| {
+        let is_so = async || (operator.get("/api/v1/events").await.1["sinks"][0]["dead"] == count).then_some(());
+        eventually(TEST_TIMEOUT, is_so).await;
+    };
+    for (purged, count) in [("k-jane", 1), ("k-2", 2)] {
+        for _ in 0..3 {
+            receiver.then(Answer::status(400));
+        }
+        world.pay(purged).send().await;
+        has_dead(count).await;
+    }
+    let id = operator.id("k-jane").await;
+    assert_eq!(operator.delete(&format!("/api/v1/keys/{id}?accept_risk=true")).await.0, 200);
+    for verb in ["requeue", "discard"] {
+        let asked = oncegate("events", &file, &[verb, "bus", "--admin", &admin]).await;
+        assert_eq!(asked.code, 2, "{asked:?}");
+        assert!(
+            asked.err.contains(&format!("{verb}: 2 dead events of bus")) && asked.err.contains("--yes"),
+            "{asked:?}"
+        );
+    }
+    let requeued = oncegate("events", &file, &["requeue", "bus", "--yes", "--admin", &admin]).await;
+    assert_eq!((requeued.code, &*requeued.out), (0, "2 events requeued\n"));
+    receiver.wait_for_executed(8).await;
+    let last: Vec<_> = receiver.executed()[6..].iter().map(event).collect();
+    let of = |key: Value| last.iter().find(|event| event["data"]["key"] == key).unwrap_or_else(|| panic!("{last:?}"));
+    assert_eq!(of(json!("k-2"))["data"]["body"], json!({ "id": 7 }));
+    let erased = of(Value::Null);
+    assert_eq!((&erased["subject"], &erased["data"]["body"]), (&json!(id), &Value::Null), "{erased}");
+    for _ in 0..3 {
+        receiver.then(Answer::status(400));
+    }
+    world.pay("k-3").send().await;
+    has_dead(1).await;
+    let discarded = oncegate("events", &file, &["discard", "bus", "--yes", "--admin", &admin]).await;
+    assert_eq!((discarded.code, &*discarded.out), (0, "1 event discarded\n"));
+    has_dead(0).await;
+    let (status, reply) = operator.post("/api/v1/events/bus/discard", json!({})).await;
+    assert_eq!((status, reply), (200, json!({ "discarded": 0 })));
+    assert_eq!(operator.post("/api/v1/events/nosuch/discard", json!({})).await.1["code"], "no-such-events");
+    let line = ["bob (claimed) at 127.0.0.1", "discard event", "completed", "completed"].map(str::to_owned);
+    assert_eq!(operator.audit().await.last(), Some(&line));
+    // The key is as it was, and so is what is shown of its attempt.
+    let (_, shown) = operator.get(&format!("/api/v1/keys/{}", operator.id("k-3").await)).await;
+    assert_eq!((&shown["state"], &shown["timeline"][0]["state"]), (&json!("completed"), &json!("completed")));
 }
 
 #[tokio::test]

@@ -20,12 +20,12 @@ use oncegate_domain::service_report::{ReportResult, ReservedKey, ServiceReport};
 use oncegate_store::admin::{AuditEntry, DecisionResults, InstanceEntry, KeyCounts, KeyPage};
 use oncegate_store::{
     ApplyOperatorDecisionParams, Backend, ClaimEventsParams, ClaimProbesParams, CountInstancesBehindParams,
-    CountLiveKeysParams, EndEventsParams, EnqueueParams, EventCounts, EventSinkParams, ExtendDeadlineParams,
-    FindReservationParams, GiveUpParams, InlineDatabase, KeyEvent, LeaseRenewal, ListAuditEntriesParams,
-    ListInFlightParams, ListInstancesParams, ListKeysParams, ListSettledKeysParams, MoveLiveKeysParams, PrimaryCheck,
-    ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult, ReplaceSaltParams, ReservedAttempt,
-    RouteIdentity, SettleResult, StoreError, StoreEventRoutesParams, StoreFuture, StoreRouteRetentionParams,
-    SweepParams, SweptKey, TakeOverParams, open_inline,
+    CountLiveKeysParams, DiscardEventsParams, EndEventsParams, EnqueueParams, EventCounts, EventSinkParams,
+    ExtendDeadlineParams, FindReservationParams, GiveUpParams, InlineDatabase, KeyEvent, LeaseRenewal,
+    ListAuditEntriesParams, ListInFlightParams, ListInstancesParams, ListKeysParams, ListSettledKeysParams,
+    MoveLiveKeysParams, PrimaryCheck, ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult,
+    ReplaceSaltParams, ReservedAttempt, RouteIdentity, SettleResult, StoreError, StoreEventRoutesParams, StoreFuture,
+    StoreRouteRetentionParams, SweepParams, SweptKey, TakeOverParams, open_inline,
 };
 use rusqlite::functions::{Context, FunctionFlags};
 use tokio::sync::{mpsc, oneshot};
@@ -384,6 +384,7 @@ impl Backend for StoreLink {
         end_events(params: EndEventsParams) -> ();
         count_events(params: EventSinkParams) -> EventCounts;
         requeue_events(params: EventSinkParams) -> u64;
+        discard_events(params: DiscardEventsParams) -> u64;
         find_salt(service: Arc<str>) -> Option<Vec<u8>>;
         replace_salt(params: ReplaceSaltParams) -> bool;
         find_reservation(params: FindReservationParams) -> Option<ReservedKey>;

@@ -9,6 +9,7 @@ use super::execution_risk::{RecordSummary, RetryRule};
 use super::record::{ExpectedRecord, Record};
 use super::response_policy::OnUnknown;
 use super::state::{CompletedResponse, KeyState};
+use super::unknown_cause::UnknownCause;
 
 /// The next step of a request whose key has a record.
 #[derive(Debug)]
@@ -41,8 +42,9 @@ pub enum KeyRefusal {
     InFlight(Duration),
     /// The key was used for another request.
     OtherRequest,
-    /// An attempt may have executed, or nobody can tell whether this is the same request. Ask again after this time.
-    OutcomeUnknown(Duration),
+    /// An attempt may have executed, or nobody can tell whether this is the same request. Ask again after this time; `None` where
+    /// only a report of the service or an operator changes that, whenever they do.
+    OutcomeUnknown(Option<Duration>),
     /// The operation was executed, and its response was too large to store.
     ResponseNotKept,
     /// The key was used for another request, or for this one with the key spelled otherwise, in a part that is compared.
@@ -56,8 +58,8 @@ pub enum KeyRefusal {
 pub enum AcceptedProgress {
     /// The request waits for its delivery or is being delivered. Ask again after this time.
     Pending(Duration),
-    /// An attempt may have executed, and a late answer, a report, a reconciliation or an operator may tell. Ask again after this time.
-    Unknown(Duration),
+    /// An attempt may have executed. Ask again after this time; `None` as for [`KeyRefusal::OutcomeUnknown`].
+    Unknown(Option<Duration>),
     /// Oncegate has given up. Nothing changes until an operator decides.
     Dead,
 }
@@ -66,7 +68,8 @@ impl AcceptedProgress {
     /// The time after which to ask again; `None` where that is no use.
     pub fn retry_after(self) -> Option<Duration> {
         match self {
-            Self::Pending(wait) | Self::Unknown(wait) => Some(wait),
+            Self::Pending(wait) => Some(wait),
+            Self::Unknown(wait) => wait,
             Self::Dead => None,
         }
     }
@@ -97,10 +100,16 @@ pub struct DecisionRules {
     pub quiet_after: Duration,
     /// The average of the route's recent attempts.
     pub average_latency: Duration,
+    /// Whether Oncegate asks the service how unknown attempts ended.
+    pub reconciles: bool,
 }
 
-/// The `Retry-After` of an outcome that only a reconciliation or an operator can bring.
+/// The `Retry-After` where something changes soon, and nobody knows when.
 pub const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(30);
+
+/// The longest pause between two passes of the reconciler. Finding due keys is one look into a small index; 5 s add little to the
+/// routes' own times.
+pub const PROBE_PERIOD_MAX: Duration = Duration::from_secs(5);
 
 /// Decides about a request, which was compared with the record's.
 pub fn decide(record: Record, comparison: RequestComparison, rules: &DecisionRules) -> Decision {
@@ -125,20 +134,21 @@ pub fn decide(record: Record, comparison: RequestComparison, rules: &DecisionRul
         RequestComparison::DifferentWithoutBody => return refuse(refuse_without_body(&record, rules)),
         // No client may get a response that may belong to another request, and none may be told to take a new key for what may
         // be a retry.
-        RequestComparison::Impossible => return refuse(KeyRefusal::OutcomeUnknown(DEFAULT_RETRY_AFTER)),
+        // An operator has to put the secret back.
+        RequestComparison::Impossible => return refuse(KeyRefusal::OutcomeUnknown(None)),
     }
     if record.accepted_at.is_some() && !matches!(record.state, KeyState::Completed(_) | KeyState::Expired) {
-        return Decision::Answer(KeyAnswer::Accepted(accepted_progress(&record, rules.average_latency)));
+        return Decision::Answer(KeyAnswer::Accepted(accepted_progress(&record, rules)));
     }
     match record.state {
         KeyState::Completed(CompletedResponse { response, .. }) if response.body.is_none() => {
             refuse(KeyRefusal::ResponseNotKept)
         }
         KeyState::Completed(completed) => Decision::Answer(KeyAnswer::Replay(completed)),
-        KeyState::Dead => refuse(KeyRefusal::OutcomeUnknown(DEFAULT_RETRY_AFTER)),
+        KeyState::Dead => refuse(KeyRefusal::OutcomeUnknown(None)),
         KeyState::Expired => refuse(KeyRefusal::Expired),
         // Every queued key was accepted, so this arm is not reached.
-        KeyState::Queued => Decision::Answer(KeyAnswer::Accepted(accepted_progress(&record, rules.average_latency))),
+        KeyState::Queued => Decision::Answer(KeyAnswer::Accepted(accepted_progress(&record, rules))),
         KeyState::InFlight => Decision::Answer(KeyAnswer::Join(until_done(&record, rules.average_latency))),
         KeyState::Retryable | KeyState::Unknown if may_be_executed => Decision::TakeOver(expected),
         KeyState::Retryable | KeyState::Unknown => refuse(KeyRefusal::OutcomeUnknown(until_known(&record, rules))),
@@ -151,7 +161,7 @@ fn refuse_without_body(record: &Record, rules: &DecisionRules) -> KeyRefusal {
     match record.state {
         KeyState::InFlight => KeyRefusal::InFlight(until_done(record, rules.average_latency)),
         KeyState::Queued => KeyRefusal::InFlight(rules.average_latency),
-        KeyState::Dead => KeyRefusal::OutcomeUnknown(DEFAULT_RETRY_AFTER),
+        KeyState::Dead => KeyRefusal::OutcomeUnknown(None),
         KeyState::Unknown => KeyRefusal::OutcomeUnknown(until_known(record, rules)),
         KeyState::Completed(_) | KeyState::Expired | KeyState::Retryable => KeyRefusal::WithoutBody,
     }
@@ -174,12 +184,12 @@ fn until_done(record: &Record, average_latency: Duration) -> Duration {
 }
 
 /// The progress of an accepted key that is neither completed nor expired.
-fn accepted_progress(record: &Record, average_latency: Duration) -> AcceptedProgress {
+fn accepted_progress(record: &Record, rules: &DecisionRules) -> AcceptedProgress {
     match record.state {
-        KeyState::InFlight => AcceptedProgress::Pending(until_done(record, average_latency)),
-        KeyState::Queued => AcceptedProgress::Pending(average_latency),
+        KeyState::InFlight => AcceptedProgress::Pending(until_done(record, rules.average_latency)),
+        KeyState::Queued => AcceptedProgress::Pending(rules.average_latency),
         KeyState::Dead => AcceptedProgress::Dead,
-        KeyState::Unknown => AcceptedProgress::Unknown(DEFAULT_RETRY_AFTER),
+        KeyState::Unknown => AcceptedProgress::Unknown(until_known(record, rules)),
         // A released key is not accepted any more, and the others are not asked about.
         KeyState::Completed(_) | KeyState::Expired | KeyState::Retryable => {
             AcceptedProgress::Pending(DEFAULT_RETRY_AFTER)
@@ -187,12 +197,25 @@ fn accepted_progress(record: &Record, average_latency: Duration) -> AcceptedProg
     }
 }
 
-/// The time until the attempt is quiet, if that permits the next one; else [`DEFAULT_RETRY_AFTER`].
-fn until_known(record: &Record, rules: &DecisionRules) -> Duration {
-    match rules.on_unknown {
-        OnUnknown::RetryWhenQuiet => RecordSummary::from(record).until_quiet(rules.quiet_after),
-        OnUnknown::Hold | OnUnknown::Retry => DEFAULT_RETRY_AFTER,
-    }
+/// The time until an unknown outcome may be known, or the request executed: the next attempt that the route permits, the next question
+/// to the service, or a late answer that may still come. `None` where none of them is in sight: a client that waits then holds its
+/// thread for nothing.
+pub fn until_known(record: &Record, rules: &DecisionRules) -> Option<Duration> {
+    let until_quiet = RecordSummary::from(record).until_quiet(rules.quiet_after);
+    let until_retried = match rules.on_unknown {
+        OnUnknown::Hold => None,
+        OnUnknown::Retry => Some(DEFAULT_RETRY_AFTER),
+        OnUnknown::RetryWhenQuiet => Some(until_quiet),
+    };
+    let until_asked = rules.reconciles.then(|| {
+        let next = record.reading.and_then(|reading| reading.probe_at?.duration_since(reading.at).ok());
+        until_quiet.max(next.unwrap_or_default()).max(PROBE_PERIOD_MAX)
+    });
+    // Only where its instance lost sight of it, or the store its outcome: after any other end, nobody listens for an answer.
+    let cause = record.reading.and_then(|reading| reading.cause);
+    let may_answer = matches!(cause, Some(UnknownCause::Crashed | UnknownCause::Store)) && !until_quiet.is_zero();
+    let until_answered = may_answer.then(|| until_quiet.min(DEFAULT_RETRY_AFTER));
+    [until_retried, until_asked, until_answered].into_iter().flatten().min()
 }
 
 #[cfg(test)]
@@ -204,6 +227,7 @@ mod tests {
 
     use super::super::fingerprint::{Fingerprint, FingerprintRules, Recipe};
     use super::super::ids::{RecordId, Token};
+    use super::super::record::RecordReading;
     use super::super::response::StoredResponse;
     use super::RequestComparison::{Different, DifferentOrRespelled, DifferentWithoutBody, Impossible, Same};
     use super::*;
@@ -212,6 +236,7 @@ mod tests {
         on_unknown: OnUnknown::Hold,
         quiet_after: Duration::from_secs(70),
         average_latency: Duration::from_millis(4_200),
+        reconciles: false,
     };
 
     fn record(state: KeyState) -> Record {
@@ -298,7 +323,7 @@ mod tests {
             (KeyState::Queued, AcceptedProgress::Pending(average)),
             (KeyState::InFlight, AcceptedProgress::Pending(running)),
             (KeyState::Retryable, AcceptedProgress::Pending(later)),
-            (KeyState::Unknown, AcceptedProgress::Unknown(later)),
+            (KeyState::Unknown, AcceptedProgress::Unknown(None)),
             (KeyState::Dead, AcceptedProgress::Dead),
         ] {
             let name = state.name();
@@ -309,6 +334,80 @@ mod tests {
         let words = [completed(Some(b"paid")), completed(None), KeyState::Expired];
         let words = words.map(|state| word(accepted(state), Same, &RULES));
         assert_eq!(words, ["replay", "response not kept", "expired"]);
+    }
+
+    /// A record that became unknown for this cause, a minute before its attempt is quiet.
+    fn unknown(cause: UnknownCause) -> Record {
+        let (at, settled_for) = (SystemTime::UNIX_EPOCH + Duration::from_secs(1_000), Duration::ZERO);
+        let reading = RecordReading { at, settled_for, cause: Some(cause), probe_at: None };
+        Record { deadline_in_ms: -10_000, reading: Some(reading), ..record(KeyState::Unknown) }
+    }
+
+    fn asked_in(record: Record, probe_in: Duration) -> Record {
+        let reading = record.reading.map(|reading| RecordReading { probe_at: Some(reading.at + probe_in), ..reading });
+        Record { reading, ..record }
+    }
+
+    #[test]
+    fn a_client_is_told_to_ask_again_only_where_something_changes_and_then_when() {
+        use OnUnknown::{Hold, Retry, RetryWhenQuiet};
+        use UnknownCause::{Body, Broken, Cancelled, Crashed, Service, Store, Timeout};
+        let quiet = |cause| Record { deadline_in_ms: -70_000, ..unknown(cause) };
+        let (second, minute, hour) = (Duration::from_secs(1), Duration::from_secs(60), Duration::from_secs(3_600));
+        let mut cases = vec![
+            // Nobody listens for an answer, and nobody asks.
+            ("timed out, quiet", quiet(Timeout), Hold, false, None),
+            ("crashed, quiet", quiet(Crashed), Hold, false, None),
+            ("not stored yet", record(KeyState::Unknown), Hold, false, None),
+            // Its instance may be there yet, and store the answer.
+            ("crashed", unknown(Crashed), Hold, false, Some(30)),
+            ("crashed, soon quiet", Record { deadline_in_ms: -69_000, ..unknown(Crashed) }, Hold, false, Some(1)),
+            ("lost by the store", unknown(Store), Hold, false, Some(30)),
+            // The next attempt, once the attempt is quiet.
+            ("retried when quiet", unknown(Broken), RetryWhenQuiet, false, Some(60)),
+            ("crashed, retried when quiet", unknown(Crashed), RetryWhenQuiet, false, Some(30)),
+            // The service is asked once the attempt is quiet, and then with pauses.
+            ("to be asked", unknown(Broken), Hold, true, Some(60)),
+            ("due", quiet(Broken), Hold, true, Some(5)),
+            ("overdue", asked_in(quiet(Broken), Duration::ZERO), Hold, true, Some(5)),
+            ("asked again in a second", asked_in(quiet(Broken), second), Hold, true, Some(5)),
+            ("asked again in an hour", asked_in(quiet(Broken), hour), Hold, true, Some(3_600)),
+            ("asked again before it is quiet", asked_in(unknown(Broken), second), Hold, true, Some(60)),
+            ("asked again in a minute, no route asks", asked_in(quiet(Broken), minute), Hold, false, None),
+            ("crashed, to be asked", unknown(Crashed), Hold, true, Some(30)),
+            // Without a body, and with it its retry is executed.
+            ("retried", unknown(Broken), Retry, false, Some(30)),
+        ];
+        for cause in [Body, Broken, Cancelled, Service, Timeout, UnknownCause::Status(StatusCode::BAD_GATEWAY)] {
+            cases.push(("ended", unknown(cause), Hold, false, None));
+        }
+        for (name, record, on_unknown, reconciles, seconds) in cases {
+            let (rules, wait) = (DecisionRules { on_unknown, reconciles, ..RULES }, seconds.map(Duration::from_secs));
+            let accepted = Record { accepted_at: Some(SystemTime::UNIX_EPOCH), ..record.clone() };
+            let told = decide(accepted, Same, &rules);
+            let Decision::Answer(KeyAnswer::Accepted(progress)) = told else { panic!("{name}: {told:?}") };
+            assert_eq!(progress.retry_after(), wait, "{name}, accepted");
+            for comparison in [Same, DifferentWithoutBody] {
+                match decide(record.clone(), comparison, &rules) {
+                    Decision::Answer(KeyAnswer::Refuse(KeyRefusal::OutcomeUnknown(told))) => {
+                        assert_eq!(told, wait, "{name}, {comparison:?}")
+                    }
+                    Decision::TakeOver(_) if on_unknown == Retry && comparison == Same => {}
+                    other => panic!("{name}, {comparison:?}: {other:?}"),
+                }
+            }
+        }
+        // No time brings an operator.
+        for (state, comparison) in
+            [(KeyState::Dead, Same), (KeyState::Dead, DifferentWithoutBody), (KeyState::InFlight, Impossible)]
+        {
+            for on_unknown in [Hold, Retry, RetryWhenQuiet] {
+                let rules = DecisionRules { on_unknown, reconciles: true, ..RULES };
+                let told = decide(record(state.clone()), comparison, &rules);
+                let is_silent = matches!(told, Decision::Answer(KeyAnswer::Refuse(KeyRefusal::OutcomeUnknown(None))));
+                assert!(is_silent, "{}, {comparison:?}: {told:?}", state.name());
+            }
+        }
     }
 
     #[test]

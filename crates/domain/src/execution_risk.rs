@@ -105,6 +105,8 @@ pub enum ActionKind {
     Purge,
     /// The stored response is dropped: the next request becomes the next attempt.
     Release,
+    /// The response that an operator has written is replaced by another one of theirs.
+    Replace,
     /// The service is probed again, or the accepted request delivered again.
     Requeue,
 }
@@ -163,14 +165,15 @@ pub enum ActionRisk {
 
 impl ActionKind {
     /// All actions in the order in which they are offered: those that settle a key first, the one that forgets it last.
-    pub const ALL: [Self; 5] = [Self::Completed, Self::NotExecuted, Self::Requeue, Self::Release, Self::Purge];
+    pub const ALL: [Self; 6] =
+        [Self::Completed, Self::Replace, Self::NotExecuted, Self::Requeue, Self::Release, Self::Purge];
 
-    /// Whether the action is possible in a state.
+    /// Whether the action is possible in a state. A replacement also needs a response that an operator has written.
     pub fn is_for(self, state: StateKind) -> bool {
         match self {
             Self::Completed | Self::NotExecuted => matches!(state, StateKind::Dead | StateKind::Unknown),
             Self::Purge => state != StateKind::InFlight,
-            Self::Release => state == StateKind::Completed,
+            Self::Release | Self::Replace => state == StateKind::Completed,
             Self::Requeue => state == StateKind::Dead,
         }
     }
@@ -188,7 +191,7 @@ impl ActionKind {
             return is_lost.then_some(ActionRisk::DeliveryLost);
         }
         match (self, record.state) {
-            (Self::Completed, _) => None,
+            (Self::Completed | Self::Replace, _) => None,
             (Self::NotExecuted, _) => Some(ActionRisk::AttemptRunning),
             (Self::Purge | Self::Release, StateKind::Completed) if !record.late => Some(ActionRisk::ResponseWithdrawn),
             (Self::Purge | Self::Release, StateKind::Completed | StateKind::Expired) => Some(ActionRisk::LateRetries),
@@ -300,7 +303,9 @@ mod tests {
         ] {
             for on_unknown in rules {
                 assert_eq!(risks(&record, Some(&rule(*on_unknown))), expected, "{name}, {on_unknown:?}");
-                assert_eq!(ActionKind::Completed.risk(&record, Some(&rule(*on_unknown))), None);
+                for action in [ActionKind::Completed, ActionKind::Replace] {
+                    assert_eq!(action.risk(&record, Some(&rule(*on_unknown))), None);
+                }
             }
         }
         let of_unknown_route = [Some(AttemptRunning), Some(OutcomeUnknown), None, Some(UnknownRetried)];

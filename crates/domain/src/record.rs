@@ -6,6 +6,7 @@ use super::fingerprint::{Fingerprint, Recipe};
 use super::ids::{RecordId, Token};
 use super::recovery::RecoveryPoint;
 use super::state::{CompletedResponse, KeyState, StateKind};
+use super::unknown_cause::UnknownCause;
 
 /// A key's record, as a request finds it.
 #[derive(Clone, Debug)]
@@ -84,11 +85,15 @@ impl Record {
     }
 }
 
-/// The times of a record's reading, by the store's clock.
+/// The parts of a record that only the store knows, by its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordReading {
     /// When the store read the record.
     pub at: SystemTime,
     /// The time since the state last changed; zero while an attempt is in flight.
     pub settled_for: Duration,
+    /// The cause for which the newest attempt's outcome is unknown, or was; `None` if it never was.
+    pub cause: Option<UnknownCause>,
+    /// The time of the next question to the service about it; `None` where there was none yet.
+    pub probe_at: Option<SystemTime>,
 }

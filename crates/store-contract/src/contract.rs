@@ -2,6 +2,7 @@
 
 mod admin;
 mod attempts;
+mod corrections;
 mod decisions;
 mod deliveries;
 mod events;
@@ -135,6 +136,9 @@ macro_rules! sentences {
                 a_purge_counts_its_keys_and_waits_for_instances_with_a_cache,
                 decisions_survive_reopening,
             }
+            corrections {
+                only_a_response_that_an_operator_has_written_is_replaced,
+            }
             service_reports {
                 a_reservation_finds_its_key_only_for_its_service_and_its_newest_attempt,
                 an_attempts_recovery_point_goes_to_the_next_attempt,
@@ -180,6 +184,7 @@ macro_rules! sentences {
             }
             events {
                 each_end_of_an_attempt_tells_what_became_of_the_key,
+                a_response_that_an_operator_corrects_is_told_again,
                 a_stored_refusal_is_told_as_one,
                 decisions_and_given_up_deliveries_are_told,
                 a_request_accepted_over_an_unknown_key_tells_nothing_of_the_attempt_before,
@@ -189,6 +194,8 @@ macro_rules! sentences {
                 of_each_key_only_the_oldest_event_that_waits_is_claimed,
                 a_claim_ends_with_its_lease_and_a_dead_event_with_a_requeue,
                 an_event_of_another_time_under_the_same_number_is_not_ended,
+                dead_events_are_discarded_with_an_entry_in_the_audit_log_each,
+                an_event_of_a_purged_key_keeps_neither_the_key_nor_the_response,
                 concurrent_claims_get_disjoint_events,
             }
             rows {

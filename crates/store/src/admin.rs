@@ -128,6 +128,8 @@ pub struct OperatorDecision {
     pub note: Option<String>,
     /// Whether the operator accepts a risk for which the decision is otherwise refused.
     pub accept_risk: bool,
+    /// Whether an empty body of its response was written as one, and not left out.
+    pub means_empty_body: bool,
 }
 
 impl OperatorDecision {
@@ -145,14 +147,15 @@ impl OperatorDecision {
 
     /// The response that the key gets, as it is stored.
     pub fn response<'a>(&'a self, target: &'a Target) -> Option<&'a Arc<StoredResponse>> {
-        let OperatorAction::Complete(response) = &self.change else { return None };
+        let response = self.change.response()?;
         Some(target.sealed_response.as_ref().unwrap_or(response))
     }
 
     /// Whether the decision is possible in the key's state, and its risk is accepted, or is none once the attempt is quiet.
     pub fn is_allowed(&self, target: &Target) -> bool {
         let is_safe = matches!(target.risk, None | Some(ActionRisk::AttemptRunning));
-        self.change.kind().is_for(target.state) && (self.accept_risk || is_safe)
+        let is_possible = target.is_by_hand || !matches!(self.change, OperatorAction::Replace(_));
+        self.change.kind().is_for(target.state) && is_possible && (self.accept_risk || is_safe)
     }
 
     /// Whether the newest attempt must be quiet first, that is: nothing of it can be running any more.
@@ -189,6 +192,8 @@ pub enum OperatorAction {
     Purge,
     /// The stored response is dropped and the token replaced: the next request becomes the next attempt.
     Release,
+    /// The response that an operator has written is replaced by this one.
+    Replace(Arc<StoredResponse>),
     /// The service is probed again; an accepted key that is known not to have executed is delivered again.
     Requeue,
 }
@@ -202,7 +207,16 @@ impl OperatorAction {
             Self::Propose(action) => action.kind(),
             Self::Purge => ActionKind::Purge,
             Self::Release => ActionKind::Release,
+            Self::Replace(_) => ActionKind::Replace,
             Self::Requeue => ActionKind::Requeue,
+        }
+    }
+
+    /// The response that an operator has written.
+    pub fn response(&self) -> Option<&Arc<StoredResponse>> {
+        match self {
+            Self::Complete(response) | Self::Replace(response) => Some(response),
+            Self::NotExecuted | Self::Propose(_) | Self::Purge | Self::Release | Self::Requeue => None,
         }
     }
 
@@ -213,19 +227,20 @@ impl OperatorAction {
             Self::Propose(action) => action.proposal(),
             Self::Purge => "purge",
             Self::Release => "release",
+            Self::Replace(_) => "replace",
             Self::Requeue => "requeue",
         }
     }
 
     /// Whether it withdraws a response that instances may have cached.
     pub fn withdraws_response(&self) -> bool {
-        matches!(self, Self::Purge | Self::Release)
+        matches!(self, Self::Purge | Self::Release | Self::Replace(_))
     }
 
     /// The key's new state where it was not accepted for delivery; `None` where the record is deleted, or nothing changes.
     pub fn resulting_state(&self) -> Option<StateKind> {
         match self {
-            Self::Complete(_) => Some(StateKind::Completed),
+            Self::Complete(_) | Self::Replace(_) => Some(StateKind::Completed),
             Self::NotExecuted | Self::Release => Some(StateKind::Retryable),
             Self::Propose(_) | Self::Purge => None,
             Self::Requeue => Some(StateKind::Unknown),
@@ -250,8 +265,12 @@ pub struct Target {
     pub id: RecordId,
     /// The newest attempt's token.
     pub token: Token,
+    /// The token that the key gets if the decision withdraws its response: the attempt cannot end a second time.
+    pub new_token: Token,
     /// The state.
     pub state: StateKind,
+    /// Whether an operator has written its response.
+    pub is_by_hand: bool,
     /// The risk of the decision for the record with this token in this state.
     pub risk: Option<ActionRisk>,
     /// The TTL from now on.
@@ -346,14 +365,16 @@ mod tests {
     use crate::row::tests::TestRow;
 
     fn decision(change: OperatorAction, accept_risk: bool) -> OperatorDecision {
-        OperatorDecision { change, actor: "alice".into(), note: None, accept_risk }
+        OperatorDecision { change, actor: "alice".into(), note: None, accept_risk, means_empty_body: false }
     }
 
     fn target() -> Target {
         Target {
             id: RecordId::from_stored(&[1; 32]).unwrap(),
             token: Token::from_random([1; 16]),
+            new_token: Token::from_random([2; 16]),
             state: StateKind::Unknown,
+            is_by_hand: true,
             risk: Some(ActionRisk::AttemptRunning),
             ttl: Duration::from_secs(1),
             remember: None,
@@ -381,6 +402,7 @@ mod tests {
             (OperatorAction::Complete(response().into()), &[Dead, Unknown][..]),
             (OperatorAction::NotExecuted, &[Dead, Unknown]),
             (OperatorAction::Release, &[Completed]),
+            (OperatorAction::Replace(response().into()), &[Completed]),
             (OperatorAction::Requeue, &[Dead]),
             (OperatorAction::Purge, &[Completed, Dead, Expired, Queued, Retryable, Unknown]),
         ] {
@@ -394,6 +416,8 @@ mod tests {
             assert_eq!(possible(Some(ActionRisk::AttemptRunning), false), states, "{change:?}");
             assert_eq!(possible(Some(ActionRisk::OutcomeUnknown), false), [], "{change:?}");
         }
+        let of_service = Target { state: Completed, risk: None, is_by_hand: false, ..target() };
+        assert!(!decision(OperatorAction::Replace(response().into()), true).is_allowed(&of_service));
     }
 
     #[test]
@@ -422,7 +446,7 @@ mod tests {
         use DecisionResult::{Changed, Done, Gone, Held, NotQuiet};
         use OperatorAction::{NotExecuted, Release};
         use StateKind::{Completed, Retryable, Unknown};
-        let (token, other) = (target().token, Token::from_random([2; 16]));
+        let (token, other) = (target().token, target().new_token);
         let left = NotQuiet(Duration::from_millis(600));
         for (change, accept_risk, current, last, in_doubt, verdict) in [
             (NotExecuted, false, None, None, false, Gone),

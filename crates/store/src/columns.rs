@@ -263,6 +263,7 @@ pub fn decided<'a>(params: &'a ApplyOperatorDecisionParams, target: &'a Target) 
     let response = decision.response(target).map(|response| &**response);
     let forgets = !matches!(decision.change, OperatorAction::Requeue);
     columns! {
+        new_token: &target.new_token,
         state: decision.change.resulting_state_name(),
         ttl_ms: forgets.then(|| millis(target.ttl)),
         remember_ms: response.and(target.remember).map(millis),

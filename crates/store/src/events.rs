@@ -51,7 +51,8 @@ from_row! {
         /// The state of the key then; `None` where its record was deleted.
         pub state: Option<StateKind>,
         pub route: String,
-        pub key: Key,
+        /// `None` where the key has been purged since.
+        pub key: Option<Key>,
         pub cause: Option<String>,
         /// The response, where the sink has bodies; an error where it does not decode, or its secret is gone.
         pub response: Result<Option<Arc<StoredResponse>>, CorruptRow> = response,
@@ -66,6 +67,8 @@ from_row! {
         pub dead: u64,
         /// The time of the oldest that waits.
         pub oldest_at: Option<SystemTime>,
+        /// Why the last try of one of those that wait has failed.
+        pub waiting_note: Option<String>,
         /// Why the newest dead one is dead.
         pub note: Option<String>,
     }

@@ -35,8 +35,8 @@ pub use open::{
 };
 pub use params::{
     ApplyOperatorDecisionParams, ClaimEventsParams, ClaimProbesParams, CountInstancesBehindParams, CountLiveKeysParams,
-    EndEventsParams, EnqueueParams, EventSinkParams, ExtendDeadlineParams, FindReservationParams, GiveUpParams,
-    LeaseRenewal, ListAuditEntriesParams, ListInFlightParams, ListInstancesParams, ListKeysParams,
+    DiscardEventsParams, EndEventsParams, EnqueueParams, EventSinkParams, ExtendDeadlineParams, FindReservationParams,
+    GiveUpParams, LeaseRenewal, ListAuditEntriesParams, ListInFlightParams, ListInstancesParams, ListKeysParams,
     ListSettledKeysParams, MoveLiveKeysParams, ReapParams, ReapScope, RememberRouteIdentitiesParams, ReplaceSaltParams,
     StoreEventRoutesParams, StoreRouteRetentionParams, SweepParams, TakeOverParams,
 };
@@ -216,6 +216,9 @@ macro_rules! calls {
 
         /// Lets the dead events of a sink be tried again, the oldest 10,000. Returns their number.
         requeue_events(params: EventSinkParams) -> u64: Direct;
+
+        /// Deletes the dead events of a sink, the oldest 10,000, each with an entry in the audit log. Returns their number.
+        discard_events(params: DiscardEventsParams) -> u64: Direct;
 
         // Reports of services about their own attempts. A response that a service gives outside of its answer is a settlement.
 

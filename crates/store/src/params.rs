@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::admin::{Cursor, KeyFilter, OperatorAction, OperatorDecision, Target};
+use super::admin::{Cursor, KeyFilter, OperatorDecision, Target};
 use super::encryption::{Encryption, SealResponses};
 use super::events::{EventHandle, EventRoute, PostponedEvent};
 use super::results::RouteIdentity;
@@ -139,6 +139,12 @@ params! {
         service: Arc<str>,
         sink: Arc<str>,
     }
+    DiscardEventsParams for discard_events: plain {
+        service: Arc<str>,
+        sink: Arc<str>,
+        /// The person or program that discards them, for the audit log.
+        actor: String,
+    }
     ReplaceSaltParams for replace_salt: plain {
         service: Arc<str>,
         /// The stored form that was read; `None` where there was none.
@@ -183,9 +189,11 @@ params! {
 
 impl SealResponses for ApplyOperatorDecisionParams {
     fn seal(&mut self, encryption: &Encryption) {
-        if let OperatorAction::Complete(response) = &self.decision.change {
+        if let Some(response) = self.decision.change.response() {
+            let withdraws = self.decision.change.withdraws_response();
             for target in &mut self.targets {
-                target.sealed_response = Some(encryption.encrypt(&target.id, &target.token, response));
+                let token = if withdraws { &target.new_token } else { &target.token };
+                target.sealed_response = Some(encryption.encrypt(&target.id, token, response));
             }
         }
     }

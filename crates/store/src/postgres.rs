@@ -175,7 +175,7 @@ impl Postgres {
             // What was claimed in doubt is claimed again once its lease is over.
             "claim_events" => (upkeep, Never),
             "count_events" => (admin_reads, InDoubt),
-            "end_events" | "store_event_routes" | "requeue_events" => (upkeep, Always),
+            "discard_events" | "end_events" | "store_event_routes" | "requeue_events" => (upkeep, Always),
             "sweep" | "list_in_flight" => (sweep, InDoubt),
             "count_keys" | "list_audit_entries" | "list_instances" | "list_keys" | "list_settled_keys" => {
                 (admin_reads, InDoubt)

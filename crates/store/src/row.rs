@@ -172,7 +172,12 @@ impl FoundRecord {
             recovery_point: row.read("recovery_point")?,
             accepted_at: row.read("accepted_at")?,
             state,
-            reading: Some(RecordReading { at: time(now)?, settled_for: settled_at.map_or(Duration::ZERO, since) }),
+            reading: Some(RecordReading {
+                at: time(now)?,
+                settled_for: settled_at.map_or(Duration::ZERO, since),
+                cause: cause(row)?,
+                probe_at: row.read("probe_at")?,
+            }),
         };
         Ok(Self { record, expires_at })
     }
@@ -309,6 +314,8 @@ pub(super) mod tests {
             ("remember_ms", None),
             ("accepted_at", None),
             ("recovery_point", None),
+            ("cause", None),
+            ("probe_at", None),
             ("status", Some(Number(201))),
             ("fields", Some(Bytes(b"\r\n"))),
             ("body", None),

@@ -9,7 +9,7 @@ import time
 import openai
 
 url, key, prompt = sys.argv[1:]
-# By default, the client waits for the 30 s of `Retry-After` before each retry of an unknown outcome.
+# By default, the client retries an unknown outcome, with pauses of its own.
 retries = {"max_retries": 0} if "lost" in prompt else {}
 client = openai.OpenAI(base_url=f"{url}/v1", api_key="sk-recipe", **retries)
 fields = {"Idempotency-Key": key} if key else {}

@@ -8,6 +8,7 @@ use super::params::{ChosenKey, KeySelection};
 use super::problem::{ApiProblem, ProblemCode};
 use super::typed_response::check_response;
 use super::{KeyAdmin, find_route, route_value, version};
+use crate::gate::admit::fresh_token;
 use crate::instance::quiet_time;
 use oncegate_domain::execution_risk::{ActionKind, ActionRisk, RecordSummary, RetryRule};
 use oncegate_domain::quantity::quantity;
@@ -71,8 +72,8 @@ impl KeyAdmin<'_> {
 
     /// Returns the target of a decision, unless the key's state does not allow it, or it depends on a route that is not configured here.
     fn target(&self, entry: &KeyEntry, decision: &OperatorDecision) -> Result<Target, ApiProblem> {
-        if !decision.change.kind().is_for(entry.state) {
-            return Err(ApiProblem::wrong_state(decision.change.action(), entry.state));
+        if !entry.permits(decision.change.kind()) {
+            return Err(ApiProblem::not_permitted(&decision.change, entry));
         }
         let retry_rule = self.retry_rule(&entry.route);
         // A decision that does not need a quiet attempt never looks at this time.
@@ -81,7 +82,9 @@ impl KeyAdmin<'_> {
         let target = Target {
             id: entry.id,
             token: entry.token,
+            new_token: fresh_token(),
             state: entry.state,
+            is_by_hand: entry.is_by_hand,
             risk,
             ttl: route_value(&self.config, &entry.route, |route| route.ttl),
             remember: route_value(&self.config, &entry.route, |route| route.remember),
@@ -118,6 +121,7 @@ impl KeyAdmin<'_> {
     ) -> Result<KeyChange, ApiProblem> {
         let entry = self.find_entry(id).await?;
         check_response(&decision)?;
+        self.check_empty_body(&decision, &entry.route).await?;
         let decision = self.under_four_eyes(&entry, decision, seen_proposal).await;
         let decision = decision.map_err(|problem| problem.about(entry.id))?;
         let is_proposal = matches!(decision.change, OperatorAction::Propose(_));
@@ -174,7 +178,10 @@ impl KeyAdmin<'_> {
             KeySelection::ByIds(keys) => self.find_targets_by_id(&keys, &decision, &mut change).await?,
         };
         change.count = targets.len() as u64;
-        if change.count > 1 && matches!(decision.change, OperatorAction::Complete(_)) && !decision.accept_risk {
+        if let [key] = &*change.keys {
+            self.check_empty_body(&decision, &key.route).await?;
+        }
+        if change.count > 1 && decision.change.response().is_some() && !decision.accept_risk {
             let detail = format!(
                 "the retries of {} keys, perhaps of several callers, would all get this response: complete each key with its \
                  own, or use accept_risk",
@@ -293,6 +300,7 @@ impl KeyAdmin<'_> {
                 vec![Some(StateKind::Dead), Some(StateKind::Unknown)]
             }
             (None, OperatorAction::Requeue) => vec![Some(StateKind::Dead)],
+            (None, OperatorAction::Replace(_)) => vec![Some(StateKind::Completed)],
             (None, OperatorAction::Propose(_) | OperatorAction::Release | OperatorAction::Purge) => vec![None],
         };
         let action = decision.change.kind();

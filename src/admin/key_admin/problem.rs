@@ -11,7 +11,7 @@ use oncegate_domain::execution_risk::ActionRisk;
 use oncegate_domain::macros::named;
 use oncegate_domain::state::StateKind;
 use oncegate_store::StoreError;
-use oncegate_store::admin::{DecisionResult, OperatorDecision, Target};
+use oncegate_store::admin::{DecisionResult, KeyEntry, OperatorAction, OperatorDecision, Target};
 use oncegate_telemetry::logs::error_causes;
 
 named! {
@@ -20,6 +20,7 @@ named! {
         AlreadyCompleted => "already-completed",
         BadRequest => "bad-request",
         DoubtfulResponse => "doubtful-response",
+        EmptyBody => "empty-body",
         FourEyes => "four-eyes",
         KeyChanged => "key-changed",
         KeyHeld => "key-held",
@@ -135,6 +136,22 @@ impl ApiProblem {
             _ => format!("the key is {state}; {action} is not possible in this state"),
         };
         Self::new(ProblemCode::WrongState, detail).with("state", state.name())
+    }
+
+    /// The action is not possible for the key as it is.
+    pub fn not_permitted(change: &OperatorAction, key: &KeyEntry) -> Self {
+        let mut problem = Self::wrong_state(change.action(), key.state);
+        match change {
+            OperatorAction::Replace(_) if key.state == StateKind::Completed => {
+                problem.detail =
+                    "the service itself has completed the key, and its response is never replaced".to_owned();
+            }
+            OperatorAction::Complete(_) if key.is_by_hand => {
+                problem.detail.push_str(": an operator has written its response; use replace to correct it");
+            }
+            _ => {}
+        }
+        problem
     }
 
     /// The action has a risk that is not accepted.

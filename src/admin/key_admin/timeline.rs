@@ -53,9 +53,9 @@ impl TimelineEvent {
 pub fn timeline(entry: &KeyEntry, audit: &[AuditEntry]) -> Vec<TimelineEvent> {
     // The store notes the last change of a key. It is the end of an attempt unless somebody decided after the attempt began.
     let attempt = |number, instance, began_at, changed_at: Option<SystemTime>, state, cause| {
-        // A proposal changes nothing.
-        let mut decisions =
-            audit.iter().filter(|entry| !FourEyesAction::ALL.iter().any(|of| of.proposal() == entry.action));
+        // A proposal changes nothing, and neither does a discarded event.
+        let is_proposal = |entry: &AuditEntry| FourEyesAction::ALL.iter().any(|of| of.proposal() == entry.action);
+        let mut decisions = audit.iter().filter(|entry| !is_proposal(entry) && entry.action != "discard event");
         let decided = decisions.any(|decision| decision.at >= began_at && Some(decision.at) <= changed_at);
         let ended_at = changed_at.filter(|_| !decided);
         let took = ended_at.and_then(|end| end.duration_since(began_at).ok());

@@ -14,7 +14,7 @@ use crate::admin::key_admin::dto::{BulkChange, KeyDetails};
 use crate::admin::key_admin::four_eyes::KeyProposal;
 use crate::admin::key_admin::params::{build_response, check_note, check_typed_headers};
 use crate::admin::key_admin::problem::ApiProblem;
-use crate::admin::key_admin::typed_response::find_doubt;
+use crate::admin::key_admin::typed_response::{ResponseExample, find_doubt};
 use crate::admin::key_admin::{self, BODY_BYTES_MAX};
 use oncegate_domain::execution_risk::{ActionKind, ActionRisk, FourEyesAction};
 use oncegate_domain::quantity::quantity;
@@ -37,13 +37,14 @@ impl BulkChange {
 fn read_decision(form: &FormParams, action: ActionKind, actor: String) -> Result<OperatorDecision, ApiProblem> {
     let change = match action {
         ActionKind::Completed => OperatorAction::Complete(read_response(form)?.into()),
+        ActionKind::Replace => OperatorAction::Replace(read_response(form)?.into()),
         ActionKind::NotExecuted => OperatorAction::NotExecuted,
         ActionKind::Purge => OperatorAction::Purge,
         ActionKind::Release => OperatorAction::Release,
         ActionKind::Requeue => OperatorAction::Requeue,
     };
     let (note, accept_risk) = (check_note(form.text("note").to_owned())?, form.get("accept_risk") == "true");
-    Ok(OperatorDecision { change, actor, note, accept_risk })
+    Ok(OperatorDecision { change, actor, note, accept_risk, means_empty_body: false })
 }
 
 fn read_response(form: &FormParams) -> Result<StoredResponse, ApiProblem> {
@@ -65,8 +66,10 @@ fn read_response(form: &FormParams) -> Result<StoredResponse, ApiProblem> {
 }
 
 /// Whether a form has a response that needs a second look.
-fn is_doubtful(form: &FormParams) -> bool {
-    read_response(form).is_ok_and(|response| find_doubt(&response).is_some())
+fn is_doubtful(form: &FormParams, example: Option<&ResponseExample>) -> bool {
+    read_response(form).is_ok_and(|response| {
+        find_doubt(&response).is_some() || example.is_some_and(|example| example.is_missed_by(&response))
+    })
 }
 
 #[derive(Template)]
@@ -78,6 +81,8 @@ struct ChangePage<'a> {
     details: &'a KeyDetails,
     /// The texts that the operator has typed in, to be shown again where they are refused.
     draft: &'a FormParams,
+    /// The form of the service's own responses, for a decision with a response.
+    example: Option<ResponseExample>,
     /// The risk that the checkbox accepts; `None` where there is no risk.
     risk: Option<&'static str>,
     /// Whether the decision is refused without the risk accepted.
@@ -96,6 +101,8 @@ struct BulkChangePage<'a> {
     action: ActionKind,
     selection: SelectionForm,
     draft: &'a FormParams,
+    /// For one key: several may be of several routes.
+    example: Option<ResponseExample>,
     counted: BulkChange,
     risk: Option<String>,
     trouble: Option<String>,
@@ -104,7 +111,7 @@ struct BulkChangePage<'a> {
 impl Visit<'_> {
     pub(super) async fn show_change(&self, id: &str, action: ActionKind) -> Result<Response<Body>, ApiProblem> {
         let details = self.admin.key_admin().show_key(id).await?;
-        Ok(self.render_change(StatusCode::OK, action, &details, &self.new_draft(), None).await)
+        Ok(self.render_change(StatusCode::OK, action, &details, None, None).await)
     }
 
     /// Carries a decision about one key out, if the key is still as the form was about.
@@ -121,7 +128,7 @@ impl Visit<'_> {
                 "The key has changed since you looked: it is {} now, after attempt {}. Nothing was done. Look again.",
                 key.state, key.attempts
             );
-            return Ok(self.render_change(StatusCode::CONFLICT, action, &details, form, Some(trouble)).await);
+            return Ok(self.render_change(StatusCode::CONFLICT, action, &details, Some(form), Some(trouble)).await);
         }
         let changed = match self.actor(form).and_then(|actor| read_decision(form, action, actor)) {
             Ok(decision) => {
@@ -140,7 +147,7 @@ impl Visit<'_> {
             }
             Err(problem) => {
                 let trouble = Some(explain_problem(&problem));
-                Ok(self.render_change(problem.status(), action, &details, form, trouble).await)
+                Ok(self.render_change(problem.status(), action, &details, Some(form), trouble).await)
             }
         }
     }
@@ -150,19 +157,27 @@ impl Visit<'_> {
         status: StatusCode,
         action: ActionKind,
         details: &KeyDetails,
-        draft: &FormParams,
+        form: Option<&FormParams>,
         trouble: Option<String>,
     ) -> Response<Body> {
+        let example = match action.has_response() {
+            // The form is a help: without it the page is as useful.
+            true => self.admin.key_admin().find_example(&details.entry.route).await.unwrap_or_default(),
+            false => None,
+        };
+        let draft = &form.cloned().unwrap_or_else(|| self.new_draft(example.as_ref()));
         let risk = details.risks.iter().find(|(kind, _)| *kind == action).map(|(_, risk)| *risk);
-        let is_doubtful = action == ActionKind::Completed && is_doubtful(draft);
+        let is_doubtful = form.is_some() && action.has_response() && is_doubtful(draft, example.as_ref());
         // The attempt may be quiet by the time the form comes back.
         let needs_risk = is_doubtful || risk.is_some_and(|risk| risk != ActionRisk::AttemptRunning);
         let risk = risk.map(ActionRisk::acceptance).or(is_doubtful.then_some(DOUBTFUL_RESPONSE_RISK));
         let proposal = details.proposal.as_ref().filter(|proposal| proposal.action == action.text().name);
         let four_eyes = self.explain_four_eyes(action, proposal);
         let (frame, key, proposal) = (self.build_frame().await, &details.entry, proposal.map(|proposal| proposal.seq));
-        let page = ChangePage { frame, action, key, details, draft, risk, needs_risk, four_eyes, proposal, trouble };
-        render_page(status, &page)
+        render_page(
+            status,
+            &ChangePage { frame, action, key, details, draft, example, risk, needs_risk, four_eyes, proposal, trouble },
+        )
     }
 
     /// Explains the effect of a form where two persons are needed; `None` where one decides.
@@ -183,7 +198,7 @@ impl Visit<'_> {
 
     pub(super) async fn show_bulk_change(&self) -> Result<Response<Body>, ApiProblem> {
         let (action, selection) = read_bulk_change(&self.query)?;
-        self.render_bulk_change(StatusCode::OK, action, selection, &self.new_draft(), None).await
+        self.render_bulk_change(StatusCode::OK, action, selection, &self.new_draft(None), None).await
     }
 
     /// Carries a decision about several keys out, if they are no more than were counted. A chosen key that is not as the operator saw
@@ -213,7 +228,7 @@ impl Visit<'_> {
         trouble: Option<String>,
     ) -> Result<Response<Body>, ApiProblem> {
         // The count does not depend on the response that is typed in, which may still be wrong.
-        let is_completion = action == ActionKind::Completed;
+        let is_completion = action.has_response();
         let accept_risk = is_completion || draft.get("accept_risk") == "true";
         let counting = [("status", "200"), ("accept_risk", if accept_risk { "true" } else { "" })];
         let decision = read_decision(&FormParams::new(&counting), action, String::new())?;
@@ -223,15 +238,19 @@ impl Visit<'_> {
         if action == ActionKind::NotExecuted {
             risks.insert(ActionRisk::AttemptRunning);
         }
+        let example = match &*counted.keys {
+            [key] if is_completion => self.admin.key_admin().find_example(&key.route).await.unwrap_or_default(),
+            _ => None,
+        };
         let mut accepted: Vec<_> = risks.into_iter().map(ActionRisk::acceptance).collect();
         if is_completion && counted.count > 1 {
             accepted.push(SHARED_RESPONSE_RISK);
-        } else if is_completion && is_doubtful(draft) {
+        } else if is_completion && trouble.is_some() && is_doubtful(draft, example.as_ref()) {
             accepted.push(DOUBTFUL_RESPONSE_RISK);
         }
         let risk = (!accepted.is_empty()).then(|| accepted.join(" "));
         let frame = self.build_frame().await;
-        Ok(render_page(status, &BulkChangePage { frame, action, selection, draft, counted, risk, trouble }))
+        Ok(render_page(status, &BulkChangePage { frame, action, selection, draft, example, counted, risk, trouble }))
     }
 
     async fn request_bulk_change(
@@ -243,8 +262,11 @@ impl Visit<'_> {
         self.admin.key_admin().change_keys(selection.to_key_selection()?, decision, expect).await
     }
 
-    fn new_draft(&self) -> FormParams {
-        FormParams::new(&[("name", &self.visitor.name)])
+    /// A form that nobody has filled in yet, but for the form of the service's own responses.
+    fn new_draft(&self, example: Option<&ResponseExample>) -> FormParams {
+        let Some(example) = example else { return FormParams::new(&[("name", &self.visitor.name)]) };
+        let kind = example.content_type.as_ref().map(|kind| format!("Content-Type: {kind}")).unwrap_or_default();
+        FormParams::new(&[("name", &self.visitor.name), ("status", example.status.as_str()), ("headers", &kind)])
     }
 
     /// The actor for the audit log: the person who has signed in, or the name that the form claims.
@@ -267,6 +289,7 @@ fn read_bulk_change(params: &FormParams) -> Result<(ActionKind, SelectionForm), 
 
 /// Explains a refusal on a page that has a checkbox for the risk.
 fn explain_problem(problem: &ApiProblem) -> String {
-    let detail = problem.detail.replace("use accept_risk", "tick the box below");
+    let detail = problem.detail.replace(" or an explicit `\"body\": \"\"`", "");
+    let detail = detail.replace("use accept_risk", "tick the box below");
     format!("It was not done: {detail}.")
 }

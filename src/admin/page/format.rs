@@ -8,7 +8,6 @@ use std::fmt::Display;
 use std::time::{Duration, SystemTime};
 
 use super::text;
-use super::text::ActionTexts;
 use crate::admin::key_admin;
 use crate::admin::key_admin::timeline::TimelineAttempt;
 use crate::instance::observability::RepeatingCaller;
@@ -123,7 +122,7 @@ impl KeyTexts for KeyEntry {
     }
 
     fn actions(&self) -> Vec<ActionKind> {
-        ActionKind::for_state(Some(self.state))
+        ActionKind::ALL.into_iter().filter(|action| self.permits(*action)).collect()
     }
 
     fn version(&self) -> String {

@@ -107,7 +107,7 @@ impl KeyListPage {
     /// The decisions that are possible for one of the listed keys.
     fn actions(&self) -> Vec<ActionKind> {
         let is_for = |action: &ActionKind| self.list.keys.iter().any(|key| action.is_for(key.state));
-        ActionKind::ALL.into_iter().filter(is_for).collect()
+        ActionKind::for_state(None).into_iter().filter(is_for).collect()
     }
 }
 

@@ -9,6 +9,7 @@ use super::format::{Shown, ShownTime};
 use super::{FormParams, Frame, Visit, redirect_to, render_page};
 use crate::admin::events::EventMethod;
 use crate::admin::key_admin::problem::ApiProblem;
+use crate::admin::key_admin::remote_actor;
 use crate::instance::consumer_states::ConsumerView;
 use crate::instance::event_states::EventSinkView;
 use oncegate_domain::fingerprint::form::escape;
@@ -42,7 +43,8 @@ impl Visit<'_> {
         if sink.is_empty() {
             return Err(ApiProblem::bad("sink", "is empty: name a sink of events"));
         }
-        let (_, answer) = self.admin.answer_about_events(EventMethod::Requeue, sink, self.peer).await?;
+        let (_, answer) =
+            self.admin.answer_about_events(EventMethod::Requeue, sink, remote_actor(self.peer, None)).await?;
         Ok(redirect_to(&format!("/messages?requeued={}", answer["requeued"])))
     }
 }

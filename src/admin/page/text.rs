@@ -32,8 +32,10 @@ pub struct ActionText {
 /// The texts of a decision.
 pub(super) trait ActionTexts: Sized {
     fn text(self) -> &'static ActionText;
+    /// Whether the operator writes a response.
+    fn has_response(self) -> bool;
     fn parse(name: &str) -> Option<Self>;
-    /// The decisions for keys in that state, or in any; those that need the risk accepted among them.
+    /// The decisions for several keys in that state, or in any; those that need the risk accepted among them.
     fn for_state(state: Option<StateKind>) -> Vec<Self>;
 }
 
@@ -48,6 +50,15 @@ impl ActionTexts for ActionKind {
                 meaning: "You know from the service's own records, not by guessing, that it carried the operation out, and what it answered.",
                 consequences: "Every retry gets the response that you write below, from now until the route's TTL has passed. Nothing is executed. A late answer of the service no longer counts.",
                 done: "completed by hand: retries get the response that was written",
+            },
+            Self::Replace => &ActionText {
+                name: "replace",
+                label: "Correct its response",
+                command: "resolve --completed --replace",
+                button: "Store this response instead",
+                meaning: "An operator has written the stored response, not the service, and it is wrong: you know from the service's own records what it answered.",
+                consequences: "Every retry from now on gets the response that you write below, until the route's TTL has passed. Nothing is executed. Callers that have the wrong response keep it. When this is done, every running instance has forgotten it.",
+                done: "completed by hand: retries get the new response",
             },
             Self::NotExecuted => &ActionText {
                 name: "not-executed",
@@ -88,12 +99,18 @@ impl ActionTexts for ActionKind {
         }
     }
 
+    fn has_response(self) -> bool {
+        matches!(self, Self::Completed | Self::Replace)
+    }
+
     fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|action| action.text().name == name)
     }
 
     fn for_state(state: Option<StateKind>) -> Vec<Self> {
-        Self::ALL.into_iter().filter(|action| state.is_none_or(|state| action.is_for(state))).collect()
+        // Each key has its own response to correct.
+        let actions = Self::ALL.into_iter().filter(|action| *action != Self::Replace);
+        actions.filter(|action| state.is_none_or(|state| action.is_for(state))).collect()
     }
 }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
 
-use super::super::client::{Connected, InstanceArguments};
+use super::super::client::{Connected, InstanceArguments, user};
 use super::super::{CommandError, failed, load_without_service, require_file};
 use crate::admin;
 use crate::admin::key_admin::problem::ApiProblem;
@@ -81,11 +81,22 @@ impl KeyAdminSource {
         query: &str,
         body: Option<Value>,
     ) -> Result<Value, CommandError> {
+        let (status, answer) = self.send(method, id, query, body).await?;
+        check(status, answer)
+    }
+
+    /// Sends a request, and returns the response's status and JSON.
+    pub async fn send(
+        &self,
+        method: AdminMethod,
+        id: &str,
+        query: &str,
+        body: Option<Value>,
+    ) -> Result<(StatusCode, Value), CommandError> {
         let body = body.map_or_else(Vec::new, |body| body.to_string().into_bytes());
-        // Without any of these variables the actor has no name.
-        let user = ["ONCEGATE_ACTOR", "USER", "LOGNAME"].iter().find_map(std::env::var_os).unwrap_or_default();
+        let user = user();
         let user = user.as_encoded_bytes();
-        let (status, body) = match self {
+        Ok(match self {
             Self::Store(store, start, config) => {
                 let actor = key_admin::actor(Some(user), "on the command line");
                 let answer = match body.len() <= key_admin::BODY_BYTES_MAX {
@@ -113,9 +124,13 @@ impl KeyAdminSource {
                 let response = instance.request(request, Bytes::from(body), RESPONSE_MAX).await;
                 response.map_err(|error| failed(format!("{}: {error}", instance.address)))?
             }
-        };
-        if status.is_success() { Ok(body) } else { Err(to_error(&body, status)) }
+        })
     }
+}
+
+/// Returns a response's JSON, or a refusal as an error.
+pub(super) fn check(status: StatusCode, body: Value) -> Result<Value, CommandError> {
+    if status.is_success() { Ok(body) } else { Err(to_error(&body, status)) }
 }
 
 /// Converts a refusal: a wrong request is wrong usage, all else is a failure.
@@ -130,7 +145,7 @@ fn to_error(body: &Value, status: StatusCode) -> CommandError {
 }
 
 /// Names the flags of the command line in a refusal, in place of the API's fields.
-fn name_flags(detail: &str, field: Option<&str>) -> String {
+pub(super) fn name_flags(detail: &str, field: Option<&str>) -> String {
     let flag = match field {
         Some("id" | "ids") => "ID",
         Some("status") => "--completed",
@@ -138,10 +153,14 @@ fn name_flags(detail: &str, field: Option<&str>) -> String {
         Some("body" | "body_base64") => "--body",
         Some("older_than") => "--older-than",
         Some(name @ ("key" | "limit" | "note" | "route" | "scope" | "state")) => &format!("--{name}"),
-        _ => return detail.replace("use accept_risk", "use --accept-risk"),
+        _ => "",
     };
-    let detail = detail.replacen(&format!("`{}`", field.unwrap_or_default()), &format!("`{flag}`"), 1);
-    detail.replace("use accept_risk", "use --accept-risk")
+    let detail = match field {
+        Some(field) if !flag.is_empty() => detail.replacen(&format!("`{field}`"), &format!("`{flag}`"), 1),
+        _ => detail.to_owned(),
+    };
+    let detail = detail.replace("use accept_risk", "use --accept-risk").replace("use replace", "use --replace");
+    detail.replace("`\"body\": \"\"`", "`--body ''`")
 }
 
 #[cfg(test)]
@@ -154,5 +173,7 @@ mod tests {
         assert_eq!(name_flags("`status` is missing", Some("status")), "`--completed` is missing");
         assert_eq!(name_flags("it is unknown; use accept_risk", None), "it is unknown; use --accept-risk");
         assert_eq!(name_flags("`key` has gone", None), "`key` has gone");
+        assert_eq!(name_flags("use replace to correct it", None), "use --replace to correct it");
+        assert_eq!(name_flags("an explicit `\"body\": \"\"`", None), "an explicit `--body ''`");
     }
 }

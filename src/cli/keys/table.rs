@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
+use super::source::name_flags;
 use oncegate_domain::key::shorten_middle;
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::rfc3339;
@@ -87,7 +88,8 @@ pub(super) fn render_key(key: &Value, has_colours: bool) -> String {
             true => quantity(response["body_bytes"].as_u64().unwrap_or(0), "byte", "bytes"),
             false => "a body that was not kept".to_owned(),
         };
-        line("response", format!("{}, {body}; {}", response["status"], names.join(", ")));
+        let author = if key["by_hand"] == true { "; written by an operator" } else { "" };
+        line("response", format!("{}, {body}; {}{author}", response["status"], names.join(", ")));
     }
     for event in key["timeline"].as_array().into_iter().flatten() {
         line("history", format!("{}  {}", text(event, "at"), render_event(event)));
@@ -115,7 +117,8 @@ pub(super) fn render_change(change: &Value) -> String {
     }
     let mut lines = format!("{}: changed {} of {}\n", text(change, "action"), change["changed"], change["count"]);
     for refused in change["refused"].as_array().into_iter().flatten() {
-        lines.push_str(&format!("{}  not changed: {}\n", text(refused, "id"), text(refused, "detail")));
+        let why = name_flags(&text(refused, "detail"), refused["field"].as_str());
+        lines.push_str(&format!("{}  not changed: {why}\n", text(refused, "id")));
     }
     lines
 }

@@ -83,7 +83,8 @@ impl GuardedRequest {
     pub fn rules(&self) -> DecisionRules {
         let ActiveRoute { route, latency, .. } = &self.active;
         let average_latency = latency.average();
-        DecisionRules { on_unknown: route.on_unknown, quiet_after: route.quiet_after, average_latency }
+        let reconciles = route.reconcile.is_some();
+        DecisionRules { on_unknown: route.on_unknown, quiet_after: route.quiet_after, average_latency, reconciles }
     }
 
     /// Whether the request is delivered later.

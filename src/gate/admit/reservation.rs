@@ -56,7 +56,7 @@ fn kept_path(route: &Route, head: &request::Parts) -> Option<Bytes> {
 }
 
 /// A token: 128 bits from the operating system's generator.
-pub(in crate::gate) fn fresh_token() -> Token {
+pub fn fresh_token() -> Token {
     thread_local! {
         /// Tokens are drawn many at once: one system call for each token took a twentieth of a replay's time.
         static DRAWN: RefCell<Vec<[u8; 16]>> = const { RefCell::new(Vec::new()) };

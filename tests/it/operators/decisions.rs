@@ -34,6 +34,101 @@ async fn a_retry_gets_the_response_that_an_operator_has_entered(store: Store) {
     assert_eq!((status, &reply["code"]), (409, &json!("wrong-state")));
 }
 
+/// Two instances, whose memories have the response that is replaced. With `secret`, the store has it encrypted.
+#[tokio::test]
+async fn a_response_written_by_hand_is_replaced_on_every_instance() {
+    for more in ["", "encrypt = true"] {
+        let (store, upstream) = (Store::postgres().await, Upstream::start().await);
+        let mut setup = Proxy::on(&store.url()).upstream(upstream.address).short_leases().store(more);
+        if !more.is_empty() {
+            setup = setup.top("secret = \"the only secret of these instances\"");
+        }
+        let (one, other) = tokio::join!(setup.start(), setup.start());
+        upstream.then(Answer::close());
+        assert_eq!(one.post("/pay").key("k-1").body("x").send().await.status, 502);
+        let operator = Operator::of(&one);
+        let id = operator.id_when("k-1", "unknown").await;
+        assert_eq!(operator.resolve(&id, completed(201, "chrage 77")).await.0, 200);
+        for proxy in [&one, &other] {
+            assert_eq!(proxy.post("/pay").key("k-1").body("x").send().await.text(), "chrage 77");
+        }
+        assert_eq!(operator.get(&format!("/api/v1/keys/{id}")).await.1["by_hand"], true);
+        // A second resolve names the way, and changes nothing.
+        let (status, reply) = operator.resolve(&id, completed(201, "charge 77")).await;
+        assert_eq!((status, &reply["code"]), (409, &json!("wrong-state")));
+        assert!(reply["detail"].as_str().unwrap().contains("use replace"), "{reply}");
+        let mut corrected = completed(200, "charge 77");
+        corrected["replace"] = true.into();
+        let (status, reply) = operator.resolve(&id, corrected.clone()).await;
+        let changed = json!(["replace", "completed", "completed", 0]);
+        let found = json!([reply["action"], reply["before"], reply["after"], reply["instances_behind"]]);
+        assert_eq!((status, found), (200, changed), "{reply}");
+        for proxy in [&one, &other] {
+            let replay = proxy.post("/pay").key("k-1").body("x").send().await;
+            let told = (replay.status, replay.text(), replay.oncegate_status().map(str::to_owned));
+            assert_eq!(told, (200, "charge 77".to_owned(), Some("replayed".to_owned())));
+        }
+        let lines = [["resolve", "unknown", "completed"], ["replace", "completed", "completed"]];
+        let tail = |line: &[String; 4]| [line[1].clone(), line[2].clone(), line[3].clone()];
+        assert_eq!(
+            operator.audit().await.iter().map(tail).collect::<Vec<_>>(),
+            lines.map(|line| line.map(str::to_owned))
+        );
+        // What the service has said stays, also where it is asked for with the risk accepted.
+        let first = one.post("/pay").key("k-2").body("x").send().await;
+        let of_service = operator.id("k-2").await;
+        corrected["accept_risk"] = true.into();
+        for path in [format!("/api/v1/keys/{of_service}/resolve"), "/api/v1/keys/actions".to_owned()] {
+            let mut body = corrected.clone();
+            if path.ends_with("actions") {
+                body["action"] = "resolve".into();
+                body["ids"] = json!([of_service]);
+                body["expect"] = 1.into();
+            }
+            let reply = operator.post(&path, body).await.1;
+            let refused = if path.ends_with("actions") { &reply["refused"][0] } else { &reply };
+            assert_eq!(refused["code"], "wrong-state", "{reply}");
+            assert!(refused["detail"].as_str().unwrap().contains("its response is never replaced"), "{reply}");
+        }
+        assert_eq!(other.post("/pay").key("k-2").body("x").send().await.comparable(), first.replayed());
+        assert_eq!(upstream.calls(), 2);
+    }
+}
+
+/// A body that was forgotten, by the status, the type and the body of the route's other response.
+#[tokio::test]
+async fn a_body_that_was_left_out_is_asked_about_where_the_routes_responses_have_one() {
+    for (others, typed, is_asked) in [
+        (None, json!({ "status": 201 }), false),
+        (Some("paid"), json!({ "status": 201 }), true),
+        (Some("paid"), json!({ "status": 201, "body": null }), true),
+        (Some("paid"), json!({ "status": 204 }), false),
+        (Some("paid"), json!({ "status": 201, "body": "" }), false),
+        (Some("paid"), json!({ "status": 201, "body_base64": "" }), false),
+        (Some("paid"), json!({ "status": 201, "body": "charge 7" }), false),
+        (Some("paid"), json!({ "status": 201, "accept_risk": true }), false),
+        (Some(""), json!({ "status": 201 }), false),
+    ] {
+        let world = World::start(Store::sqlite()).await;
+        if let Some(body) = others {
+            world.upstream.then(Answer::status(201).field("Content-Type", "text/plain").body(body));
+            assert_eq!(world.pay("other").send().await.status, 201);
+        }
+        let id = unknown(&world, "k-1").await;
+        let operator = Operator::of(&world.proxy);
+        let mut body = typed.clone();
+        body["outcome"] = "completed".into();
+        let (status, reply) = operator.resolve(&id, body).await;
+        let expected = if is_asked { (409, json!("empty-body")) } else { (200, json!(null)) };
+        assert_eq!((status, reply["code"].clone()), expected, "{others:?} {typed}: {reply}");
+        if is_asked {
+            let detail = reply["detail"].as_str().unwrap();
+            assert!(detail.contains("has 4 bytes of text/plain") && !detail.contains("paid"), "{reply}");
+            assert_eq!(operator.keys("state=unknown").await.len(), 1, "nothing was stored");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_response_that_nobody_may_mean_needs_the_risk_accepted() {
     let world = World::start(Store::sqlite()).await;

@@ -66,6 +66,55 @@ async fn keys_are_listed_and_settled_through_a_running_instance(store: Store) {
     assert!(all.code == 0 && all.out.contains("changed 2 of 2"), "{all:?}");
 }
 
+#[tokio::test]
+async fn a_response_is_corrected_and_a_body_that_was_left_out_is_asked_about_in_the_words_of_the_command_line() {
+    let mut world = World::start(Store::sqlite()).await;
+    assert_eq!(world.pay("other").send().await.status, 201);
+    let ids = [unknown(&world, "k-1").await, unknown(&world, "k-2").await];
+    let (file, admin) = (world.proxy.file(), world.proxy.admin.to_string());
+    for is_instance_there in [true, false] {
+        if !is_instance_there {
+            assert_eq!(world.proxy.stop().await, Some(0));
+        }
+        let id = &ids[usize::from(!is_instance_there)];
+        let here = async |arguments: &[&str]| {
+            let instance: &[&str] = if is_instance_there { &["--admin", &admin] } else { &[] };
+            keys(&file, &[&["resolve", id, "--completed"], arguments, instance].concat()).await
+        };
+        // There is no terminal.
+        let asked = here(&["201"]).await;
+        assert_eq!(asked.code, 2, "{asked:?}");
+        for words in ["the response has no body", "`--body ''`", "use --accept-risk", "use --yes"] {
+            assert!(asked.err.contains(words), "{words}: {asked:?}");
+        }
+        let typo = here(&["201", "--body", ""]).await;
+        assert!(typo.code == 0 && typo.out.contains("unknown -> completed"), "{typo:?}");
+        let second = here(&["201", "--body", "charge 7"]).await;
+        assert!(second.code == 1 && second.err.contains("use --replace to correct it"), "{second:?}");
+        let again = here(&["201", "--replace"]).await;
+        assert!(again.code == 2 && again.err.contains("the response has no body"), "{again:?}");
+        let empty = here(&["202", "--replace", "--yes"]).await;
+        assert!(empty.code == 0 && empty.out.contains("completed -> completed"), "{empty:?}");
+        let right = here(&["201", "--replace", "--body", "charge 7"]).await;
+        assert_eq!(right.code, 0, "{right:?}");
+    }
+    let shown = keys(&file, &["show", &ids[0]]).await;
+    assert!(shown.out.contains("201, 8 bytes; ; written by an operator"), "{shown:?}");
+    let others = keys(&file, &["list", "--key", "other", "--json"]).await;
+    let of_service = serde_json::from_str::<Vec<Value>>(&others.out).unwrap()[0]["id"].as_str().unwrap().to_owned();
+    let refused =
+        keys(&file, &["resolve", &of_service, "--completed", "201", "--replace", "--body", "x", "--accept-risk"]).await;
+    assert!(refused.code == 1 && refused.err.contains("its response is never replaced"), "{refused:?}");
+    // Also where several keys are changed, and each has its reason.
+    let many = keys(&file, &["purge", "--state", "completed", "--yes"]).await;
+    assert!(many.code == 1 && many.out.contains("use --accept-risk"), "{many:?}");
+    assert!(!many.out.contains("use accept_risk"), "{many:?}");
+    world.proxy = world.setup.start().await;
+    for key in ["k-1", "k-2"] {
+        assert_eq!(world.pay(key).send().await.text(), "charge 7");
+    }
+}
+
 on_both_stores!(without_an_instance_the_commands_work_on_the_store);
 async fn without_an_instance_the_commands_work_on_the_store(store: Store) {
     let mut world = World::start(store).await;
@@ -111,6 +160,7 @@ async fn exit_codes_name_the_kind_of_failure() {
         (&file, &["resolve", "--admin", &*admin, "abcdefab"], 2, "--completed"),
         (&file, &["resolve", "abcdefab", "--not-executed", "--completed", "200"], 2, "cannot be used with"),
         (&file, &["resolve", "abcdefab", "--not-executed", "--body", "x"], 2, "cannot be used with"),
+        (&file, &["resolve", "abcdefab", "--not-executed", "--replace"], 2, "cannot be used with"),
         (&file, &["purge", "--admin", &*admin], 2, "say which keys"),
         (&file, &["purge", "--admin", &*admin, "abcdefab", "--route", "pay"], 2, "only one of them"),
         (&file, &["purge", "--admin", &*admin, "--all", "--route", "pay"], 2, "only one of them"),
@@ -150,10 +200,12 @@ async fn a_client_command_says_what_is_wrong_with_a_name_and_with_a_stopped_inst
         (output.code, output.out + &output.err)
     };
     for (command, arguments, code, why) in [
-        ("events", &["requeue", "nosuch"][..], 1, "no `[[events]]` has the name `nosuch`"),
+        ("events", &["requeue", "nosuch", "--yes"][..], 1, "no `[[events]]` has the name `nosuch`"),
         ("events", &["requeue", "No/Such"], 2, "is no name"),
         ("events", &["requeue", ""], 2, "is no name"),
         ("events", &["requeue", "bus"], 0, "0 events requeued"),
+        ("events", &["discard", "bus", "-y"], 0, "0 events discarded"),
+        ("events", &["discard", "nosuch"], 2, "use --yes"),
         ("keys", &["show", "abcdefab"], 1, "there is no key"),
         ("keys", &["requeue", "abcdefab", "--yes"], 1, "there is no key"),
         ("keys", &["list", "--route", "nosuch"], 0, "no key matches"),
@@ -165,6 +217,7 @@ async fn a_client_command_says_what_is_wrong_with_a_name_and_with_a_stopped_inst
     for (command, arguments) in [
         ("events", &["list"][..]),
         ("events", &["requeue", "bus"]),
+        ("events", &["discard", "bus", "--yes"]),
         ("keys", &["list"]),
         ("keys", &["show", "abcdefab"]),
         ("keys", &["purge", "abcdefab", "--yes"]),

@@ -94,6 +94,53 @@ async fn the_form_for_a_response_is_empty_and_a_doubtful_one_needs_the_checkbox(
     assert_eq!(meant.status, 303, "{}", meant.html());
 }
 
+on_both_stores!(a_response_that_an_operator_has_written_is_corrected_on_the_page);
+async fn a_response_that_an_operator_has_written_is_corrected_on_the_page(store: Store) {
+    let world = World::start(store).await;
+    let (visitor, operator) = (Visitor::of(&world), Operator::of(&world.proxy));
+    let paid = Answer::status(202).field("Content-Type", "text/plain").field("X-Secret", "of another caller");
+    world.upstream.then(paid.body("paid by jane"));
+    assert_eq!(world.pay("other").send().await.status, 202);
+    let id = unknown(&world, "k-1").await;
+    // The form of the route's own response, without what belongs to its caller.
+    let path = format!("/keys/{id}/completed");
+    let page = visitor.page(&path).await;
+    for words in [
+        "value=\"202\" required",
+        ">Content-Type: text/plain<",
+        "has status 202 and 12 bytes of text/plain",
+        "x-secret",
+    ] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    assert!(!page.contains("jane") && !page.contains("of another caller"), "{page}");
+    assert!(!page.contains("name=\"accept_risk\""), "nothing was sent yet: {page}");
+    let typed = [("name", "alice"), ("status", "201"), ("headers", "Content-Type: text/plain"), ("body", "")];
+    let refused = visitor.submit(&path, &typed).await;
+    assert_eq!(refused.status, 409, "{}", refused.html());
+    for words in
+        ["the response has no body", "or tick the box below if", "required> <label for=\"risk\">I have looked again"]
+    {
+        assert!(refused.html().contains(words), "{words}: {}", refused.html());
+    }
+    let meant = visitor.submit(&path, &[&typed[..], &[("accept_risk", "true")]].concat()).await;
+    assert_eq!(meant.status, 303, "{}", meant.html());
+    let key = visitor.page(&format!("/keys/{id}")).await;
+    assert!(key.contains("Correct its response") && key.contains("written by an operator"), "{key}");
+    let done = visitor.submit(&format!("/keys/{id}/replace"), &RESPONSE).await;
+    assert_eq!(done.status, 303, "{}", done.html());
+    let next = visitor.page(done.field("location").unwrap()).await;
+    assert!(next.contains("Done. The key is completed by hand: retries get the new response"), "{next}");
+    assert!(next.contains("<strong>replace</strong> completed → completed"), "{next}");
+    assert_eq!(world.pay("k-1").send().await.text(), "charge 7\nof two lines");
+    // Not for a response of the service.
+    let of_service = operator.id("other").await;
+    assert!(!visitor.page(&format!("/keys/{of_service}")).await.contains("Correct its response"));
+    let page = visitor.page(&format!("/keys/{of_service}/replace")).await;
+    assert!(page.contains("This decision is not for a key that is completed"), "{page}");
+    assert!(!visitor.page("/keys?state=completed").await.contains("value=\"replace\""), "each key has its own");
+}
+
 on_both_stores!(a_decision_that_may_execute_twice_needs_the_checkbox);
 async fn a_decision_that_may_execute_twice_needs_the_checkbox(store: Store) {
     let world = World::start(store).await;

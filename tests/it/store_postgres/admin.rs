@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join;
 use oncegate_domain::attempt::ReserveRequest;
+use oncegate_domain::ids::Token;
 use oncegate_store::admin::{DecisionResult, IdRange, KeyFilter, OperatorAction, OperatorDecision, Target};
 use oncegate_store::{
     self as store, ApplyOperatorDecisionParams, ListAuditEntriesParams, ListKeysParams, Store, StoreSettings,
@@ -37,7 +38,9 @@ async fn target(store: &Arc<Store>, reserve_request: &ReserveRequest) -> Target 
     Target {
         id: entry.id,
         token: entry.token,
+        new_token: Token::from_random([9; 16]),
         state: entry.state,
+        is_by_hand: entry.is_by_hand,
         risk: None,
         ttl: DAY,
         remember: None,
@@ -47,7 +50,7 @@ async fn target(store: &Arc<Store>, reserve_request: &ReserveRequest) -> Target 
 }
 
 fn at_risk(change: OperatorAction, actor: &str) -> Arc<OperatorDecision> {
-    Arc::new(OperatorDecision { change, actor: actor.into(), note: None, accept_risk: true })
+    Arc::new(OperatorDecision { change, actor: actor.into(), note: None, accept_risk: true, means_empty_body: false })
 }
 
 #[tokio::test]

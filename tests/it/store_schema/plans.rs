@@ -56,7 +56,7 @@ fn value(name: &str, key: usize) -> String {
     match name {
         "id" | "_id" | "after" | "from" | "low" => id,
         "high" => "decode(repeat('ff', 32), 'hex')".to_owned(),
-        "_token" | "_seen_token" | "_replaced_token" => token,
+        "_new_token" | "_token" | "_seen_token" | "_replaced_token" => token,
         "_scope" | "scope" => "sha256('s')".to_owned(),
         "holder" | "_holder" | "_seen_holder" => "sha256('h')".to_owned(),
         "_fingerprint" => "sha256('f')".to_owned(),
@@ -64,7 +64,7 @@ fn value(name: &str, key: usize) -> String {
         "_fields" => "'\\x0d0a'".to_owned(),
         // Without one it is a report that an attempt was not executed.
         "_recovery_point" if key % 1000 < 2 => "null".to_owned(),
-        "_space" | "_key" | "_secret" | "_sealed" | "_actor" | "_note" | "_recipe" | "_recovery_point" => {
+        "_space" | "_key" | "_secret" | "_sealed" | "actor" | "_actor" | "_note" | "_recipe" | "_recovery_point" => {
             "'x'".to_owned()
         }
         "service" | "_service" => "'shop'".to_owned(),
@@ -118,10 +118,11 @@ fn with_values(sql: &str) -> String {
 }
 
 /// The statements that read keys or events, and the index that each reads them by.
-const INDEXES: [(&str, &str); 23] = [
+const INDEXES: [(&str, &str); 24] = [
     ("claim_events", "events_waiting"),
     ("count_events", "events_waiting"),
     ("delete_events", "events_pkey"),
+    ("discard_events", "events_dead"),
     ("requeue_events", "events_dead"),
     ("count_settled_keys", "keys_pkey"),
     ("count_unsettled_keys", "keys_unsettled"),

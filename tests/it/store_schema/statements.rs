@@ -38,7 +38,9 @@ fn parameter_type(name: &str) -> Type {
             Type::BYTEA
         }
         "body" | "encrypted" | "keeps_stored" => Type::BOOL,
-        "events" | "identities" | "note" | "route" | "sink" | "types" | "routes" | "service" | "state" => Type::TEXT,
+        "actor" | "events" | "identities" | "note" | "route" | "sink" | "types" | "routes" | "service" | "state" => {
+            Type::TEXT
+        }
         _ => Type::INT8,
     }
 }

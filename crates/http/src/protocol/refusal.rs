@@ -48,8 +48,8 @@ pub enum Refusal {
     KeyReused(KeyReuse),
     /// The request has been through this instance before.
     LoopDetected,
-    /// The attempt may have executed; its outcome is unknown, or cannot be told to this request.
-    OutcomeUnknown(RetryAfter),
+    /// The attempt may have executed; its outcome is unknown, or cannot be told to this request. `None` where no time brings it.
+    OutcomeUnknown(Option<RetryAfter>),
     /// A limit of this instance is reached.
     Overloaded(ReachedLimit),
     /// The service may read the path as one that a route guards, and the path is not spelled as that route's. The text names
@@ -134,7 +134,7 @@ impl From<KeyRefusal> for Refusal {
             KeyRefusal::InFlight(wait) => Self::InFlight(RetryAfter::new(wait)),
             KeyRefusal::OtherRequest => Self::KeyReused(KeyReuse::OtherRequest),
             KeyRefusal::OtherRequestOrSpelling => Self::KeyReused(KeyReuse::OtherRequestOrSpelling),
-            KeyRefusal::OutcomeUnknown(wait) => Self::OutcomeUnknown(RetryAfter::new(wait)),
+            KeyRefusal::OutcomeUnknown(wait) => Self::OutcomeUnknown(wait.map(RetryAfter::new)),
             KeyRefusal::ResponseNotKept => Self::ResponseNotKept,
             KeyRefusal::WithoutBody => Self::KeyReused(KeyReuse::WithoutBody),
         }
@@ -169,7 +169,7 @@ impl Refusal {
         Self::KeyMissing(Cow::Borrowed("")),
         Self::KeyReused(KeyReuse::OtherRequest),
         Self::LoopDetected,
-        Self::OutcomeUnknown(RetryAfter(1)),
+        Self::OutcomeUnknown(Some(RetryAfter(1))),
         Self::Overloaded(ReachedLimit::HeldBodies),
         Self::PathAmbiguous(Cow::Borrowed("")),
         Self::RequestFromFuture,
@@ -323,7 +323,7 @@ mod tests {
             (KeyRefusal::InFlight(wait), "in-flight", "same_key"),
             (KeyRefusal::OtherRequest, "key-reused", "new_key"),
             (KeyRefusal::OtherRequestOrSpelling, "key-reused", "fix"),
-            (KeyRefusal::OutcomeUnknown(wait), "outcome-unknown", "reconcile"),
+            (KeyRefusal::OutcomeUnknown(Some(wait)), "outcome-unknown", "reconcile"),
             (KeyRefusal::ResponseNotKept, "response-not-kept", "reconcile"),
             (KeyRefusal::WithoutBody, "key-reused", "fix"),
         ] {

@@ -218,7 +218,7 @@ fn judge_unknown(operation: &ObservedOperation) -> Option<Finding> {
 fn judge_retry_after(log: &OperationLog, retry_after: RetryAfter) -> Vec<(&str, Finding)> {
     let wait = Duration::from_secs(retry_after.seconds());
     let judge = |pair: &[ObservedRequest]| {
-        let is_asked = matches!(pair[0].answer, LinkAnswer::Refused(LinkRefusal::InFlight | LinkRefusal::Unknown, _));
+        let is_asked = matches!(pair[0].answer, LinkAnswer::Refused(LinkRefusal::InFlight, _));
         let waited = pair[1].at.saturating_sub(pair[0].answered);
         is_asked.then(|| match waited + ROUNDING >= wait {
             true => WAITED,

@@ -169,7 +169,8 @@ impl LinkServer {
         let refusal = match refusal {
             LinkRefusal::InFlight => Refusal::InFlight(wait),
             LinkRefusal::Reused => Refusal::KeyReused(KeyReuse::OtherRequest),
-            LinkRefusal::Unknown => Refusal::OutcomeUnknown(wait),
+            // As where nothing but a person settles the key.
+            LinkRefusal::Unknown => Refusal::OutcomeUnknown(None),
         };
         self.refuse(&refusal).await
     }

@@ -20,7 +20,7 @@ use oncegate_store::{
 
 use crate::store_fixture::{
     DAY, StoreFixture, UNKNOWN, completion, new_reserve_request, next_attempt_request, renewal, response, settlement,
-    unwrap_lease,
+    token, unwrap_lease,
 };
 
 pub(super) const SHOP: &str = "shop";
@@ -56,7 +56,9 @@ pub(super) fn target(entry: &KeyEntry) -> Target {
     Target {
         id: entry.id,
         token: entry.token,
+        new_token: token(),
         state: entry.state,
+        is_by_hand: entry.is_by_hand,
         // As the judge finds it where the attempt may still be running.
         risk: matches!(entry.state, StateKind::Dead | StateKind::Unknown).then_some(ActionRisk::AttemptRunning),
         ttl: DAY,
@@ -67,11 +69,12 @@ pub(super) fn target(entry: &KeyEntry) -> Target {
 }
 
 pub(super) fn decision(change: OperatorAction) -> Arc<OperatorDecision> {
-    Arc::new(OperatorDecision { change, actor: "alice".into(), note: Some("ticket 7".into()), accept_risk: false })
+    Arc::new(OperatorDecision { note: Some("ticket 7".into()), accept_risk: false, ..(*at_risk(change)).clone() })
 }
 
 pub(super) fn at_risk(change: OperatorAction) -> Arc<OperatorDecision> {
-    Arc::new(OperatorDecision { change, actor: "alice".into(), note: None, accept_risk: true })
+    let (actor, note) = ("alice".into(), None);
+    Arc::new(OperatorDecision { change, actor, note, accept_risk: true, means_empty_body: false })
 }
 
 pub(super) async fn decide(

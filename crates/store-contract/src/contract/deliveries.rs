@@ -1,6 +1,5 @@
 //! Asynchronous deliveries: how keys are accepted, and how deliveries end.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -14,9 +13,10 @@ use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::retry::RetryPolicy;
 use oncegate_domain::service_report::{ReportKind, ReportResult, ReservationHandle, ServiceReport};
 use oncegate_domain::state::StateKind;
-use oncegate_store::admin::{COUNTED_MAX, DecisionResult, OperatorAction, OperatorDecision, Target};
+use oncegate_store::admin::{COUNTED_MAX, DecisionResult, OperatorAction, Target};
 use oncegate_store::{ApplyOperatorDecisionParams, ClaimProbesParams, ExpectedRecord, GiveUpParams, SettleResult};
 
+use super::decisions::{at_risk, entry, target};
 use crate::store_fixture::{
     DAY, StoreFixture, UNKNOWN, any_time, completion, new_enqueue_request, new_pick_up_request, new_reserve_request,
     next_attempt_request, response, settlement, token, unwrap_taken,
@@ -78,17 +78,13 @@ impl StoreFixture {
         reserve_request: &ReserveRequest,
         change: OperatorAction,
     ) -> (DecisionResult, bool) {
-        let record = self.find(reserve_request).await;
-        let state = StateKind::parse(record.state.name()).unwrap();
-        let (id, token, quiet_after) = (record.id, record.token, Duration::ZERO);
-        let case =
-            Target { id, token, state, risk: None, ttl: DAY, remember: None, quiet_after, sealed_response: None };
-        let decision = OperatorDecision { change, actor: "alice".into(), note: None, accept_risk: true };
+        let id = reserve_request.id;
+        let case = Target { risk: None, remember: None, quiet_after: Duration::ZERO, ..target(&entry(self, id).await) };
         let decided = self
             .store()
             .apply_operator_decision(ApplyOperatorDecisionParams {
                 service: "shop".into(),
-                decision: Arc::new(decision),
+                decision: at_risk(change),
                 targets: vec![case],
                 as_of: None,
             })

@@ -11,13 +11,13 @@ use oncegate_domain::fingerprint::Secret;
 use oncegate_domain::response::StoredResponse;
 use oncegate_domain::sealed_response::seal;
 use oncegate_domain::state::StateKind;
-use oncegate_store::admin::OperatorAction;
+use oncegate_store::admin::{AuditEntry, DecisionResult, OperatorAction, Target};
 use oncegate_store::{
-    ClaimEventsParams, EndEventsParams, EventRoute, EventSinkParams, ExpectedRecord, GiveUpParams, KeyEvent,
-    PostponedEvent, StoreEventRoutesParams,
+    ClaimEventsParams, DiscardEventsParams, EndEventsParams, EventRoute, EventSinkParams, ExpectedRecord, GiveUpParams,
+    KeyEvent, PostponedEvent, StoreEventRoutesParams,
 };
 
-use super::decisions::{at_risk, decide, entry, target};
+use super::decisions::{at_risk, audit_entries, decide, entry, target};
 use super::losses::{copy_keys, fall_back};
 use crate::store_fixture::{
     DAY, StoreFixture, UNKNOWN, completion, new_enqueue_request, new_reserve_request, next_attempt_request, response,
@@ -116,6 +116,20 @@ pub async fn each_end_of_an_attempt_tells_what_became_of_the_key(world: StoreFix
     assert_eq!(drain(&world).await, ["completed completed 2"]);
 }
 
+pub async fn a_response_that_an_operator_corrects_is_told_again(world: StoreFixture) {
+    let Some(world) = tell(world, &[("bus", &ALL, true)]).await else { return };
+    let key = reserved(&world, "k").await;
+    world.settle(settlement(&key, UNKNOWN)).await;
+    for (change, told) in [
+        (OperatorAction::Complete(response(b"chrage 7")), "unknown unknown 1, completed completed 1"),
+        (OperatorAction::Replace(response(b"charge 7")), "completed completed 1"),
+    ] {
+        let seen = Target { risk: None, ..target(&entry(&world, key.id).await) };
+        assert_eq!(decide(&world, &at_risk(change), vec![seen]).await.verdicts, [DecisionResult::Done]);
+        assert_eq!(drain(&world).await.join(", "), told);
+    }
+}
+
 pub async fn a_stored_refusal_is_told_as_one(world: StoreFixture) {
     let Some(world) = tell(world, &[("bus", &ALL, false), ("next-step", &["completed"], false)]).await else { return };
     let fields = |line: Option<(&'static str, &'static str)>| {
@@ -209,7 +223,10 @@ pub async fn an_event_has_what_its_sink_asks_for(world: StoreFixture) {
     let request = reserved(&world, "k").await;
     world.settle(completion(&request, b"paid")).await;
     let [event] = &claim(&world).await[..] else { panic!("one event") };
-    assert_eq!((event.id, event.key.as_bytes(), &*event.route), (request.id, request.key.as_bytes(), "pay"));
+    assert_eq!(
+        (event.id, event.key.as_ref().unwrap().as_bytes(), &*event.route),
+        (request.id, request.key.as_bytes(), "pay")
+    );
     assert_eq!((event.status, event.tries), (Some(201), 1));
     assert_eq!(event.response.as_ref().unwrap().as_ref().unwrap().body.as_deref(), Some(&b"paid"[..]));
     let [brief] = &claim_for(&world, "brief", DAY).await[..] else { panic!("one event") };
@@ -284,6 +301,79 @@ pub async fn a_claim_ends_with_its_lease_and_a_dead_event_with_a_requeue(world: 
     assert_eq!(claim(&world).await[0].kind, "unknown");
     let other = EventSinkParams { service: "bank".into(), ..sink };
     assert_eq!(world.store().count_events(other).await.unwrap(), Default::default());
+}
+
+pub async fn dead_events_are_discarded_with_an_entry_in_the_audit_log_each(world: StoreFixture) {
+    let sinks: [(&str, &[&'static str], bool); 2] = [("bus", &ALL, false), ("other", &ALL, false)];
+    let Some(world) = tell(world, &sinks).await else { return };
+    let (dead, waiting) = (reserved(&world, "dead").await, reserved(&world, "waiting").await);
+    for request in [&dead, &waiting] {
+        world.settle(completion(request, b"paid")).await;
+    }
+    let [first, second] = &claim(&world).await[..] else { panic!("each has an event") };
+    postpone(&world, first, None).await;
+    postpone(&world, second, Some(Duration::ZERO)).await;
+    let sink = EventSinkParams { service: "shop".into(), sink: "bus".into() };
+    let counts = world.store().count_events(sink.clone()).await.unwrap();
+    assert_eq!((counts.waiting, counts.waiting_note.as_deref(), counts.dead), (1, Some("no route"), 1));
+    let discard = async |service: &str, sink: &str| {
+        let params = DiscardEventsParams { service: service.into(), sink: sink.into(), actor: "alice".into() };
+        world.store().discard_events(params).await.unwrap()
+    };
+    assert_eq!((discard("shop", "other").await, discard("bank", "bus").await), (0, 0));
+    assert!(audit_entries(&world, None).await.is_empty());
+    assert_eq!((discard("shop", "bus").await, discard("shop", "bus").await), (1, 0));
+    let counts = world.store().count_events(sink).await.unwrap();
+    assert_eq!((counts.waiting, counts.dead), (1, 0));
+    let entries = audit_entries(&world, None).await;
+    let AuditEntry { actor, action, id, before, after, note, .. } = &entries[0];
+    assert_eq!((entries.len(), *id), (1, dead.id));
+    assert_eq!([&**actor, action, before, after], ["alice", "discard event", "completed", "completed"]);
+    assert_eq!(note.as_deref(), Some(&*format!("completed {} for bus: no route", first.seq)));
+    assert_eq!(claim(&world).await.iter().map(|event| event.id).collect::<Vec<_>>(), [waiting.id]);
+}
+
+pub async fn an_event_of_a_purged_key_keeps_neither_the_key_nor_the_response(world: StoreFixture) {
+    let Some(world) = tell(world, &[("bus", &ALL, true)]).await else { return };
+    let [dead, waiting, kept] = ["dead", "waiting", "kept"];
+    for key in [dead, waiting, kept] {
+        let request = reserved(&world, key).await;
+        world.settle(completion(&request, b"paid")).await;
+    }
+    // Its purge is told too.
+    let unknown = reserved(&world, "unknown").await;
+    world.settle(settlement(&unknown, UNKNOWN)).await;
+    for event in claim(&world).await {
+        let is_dead = event.key.as_ref().unwrap().as_bytes() == dead.as_bytes();
+        postpone(&world, &event, (!is_dead).then_some(Duration::ZERO)).await;
+    }
+    for key in [dead, waiting, "unknown"] {
+        let id = new_reserve_request(key).id;
+        let seen = target(&entry(&world, id).await);
+        assert_eq!(decide(&world, &at_risk(OperatorAction::Purge), vec![seen]).await.verdicts, [DecisionResult::Done]);
+    }
+    let sink = EventSinkParams { service: "shop".into(), sink: "bus".into() };
+    assert_eq!(world.store().requeue_events(sink).await.unwrap(), 1);
+    let mut left = Vec::new();
+    loop {
+        let events = claim(&world).await;
+        if events.is_empty() {
+            break;
+        }
+        publish(&world, &events).await;
+        left.extend(events);
+    }
+    let mut shown: Vec<_> = left
+        .iter()
+        .map(|event| {
+            let key = event.key.as_ref().map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
+            (event.kind.as_str(), key, event.response.as_ref().unwrap().is_some())
+        })
+        .collect();
+    shown.sort();
+    let erased = |kind| (kind, None, false);
+    let mine = ("completed", Some(kept.to_owned()), true);
+    assert_eq!(shown, [erased("completed"), erased("completed"), mine, erased("resolved"), erased("unknown")]);
 }
 
 pub async fn concurrent_claims_get_disjoint_events(world: StoreFixture) {

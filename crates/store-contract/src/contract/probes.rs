@@ -49,13 +49,13 @@ impl StoreFixture {
     }
 
     /// Claims the only unknown key.
-    async fn probe(&self) -> Probe {
+    pub(super) async fn probe(&self) -> Probe {
         let mut probes = self.claim_probes(at_once(), 10).await;
         assert_eq!(probes.len(), 1);
         probes.remove(0)
     }
 
-    async fn resolve(&self, probe: &Probe, verdict: ProbeVerdict) -> bool {
+    pub(super) async fn resolve(&self, probe: &Probe, verdict: ProbeVerdict) -> bool {
         let (id, token) = (probe.subject.id, probe.subject.token);
         let finding = ProbeFinding { id, token, probe: probe.number, verdict, note: "because".into() };
         self.store().apply_probe_finding(finding).await.unwrap()

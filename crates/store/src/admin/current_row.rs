@@ -41,11 +41,11 @@ impl CurrentRow {
         let is_ours = |(actor, action, after): &(String, String, String)| {
             *actor == decision.actor && action == decision.change.action() && after == current_name
         };
-        let keeps_token = !matches!(decision.change, OperatorAction::Release);
+        let left_token = if decision.change.withdraws_response() { target.new_token } else { target.token };
         let as_decided = match decision.change {
             OperatorAction::Propose(_) => self.current == Some((target.token, target.state)),
             _ => {
-                self.current.is_none_or(|(token, _)| (token == target.token) == keeps_token)
+                self.current.is_none_or(|(token, _)| token == left_token)
                     && match self.current.map(|(_, state)| state) {
                         Some(StateKind::Queued) => decision.change.may_queue(),
                         state => state == decision.change.resulting_state(),

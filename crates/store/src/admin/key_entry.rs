@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Map, Value};
 
 use crate::row::{RowReader, StoredValue, cause, from_row, millis};
-use oncegate_domain::execution_risk::RecordSummary;
+use oncegate_domain::execution_risk::{ActionKind, RecordSummary};
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
 use oncegate_domain::kept_path;
 use oncegate_domain::record::RecordReading;
@@ -53,6 +53,8 @@ from_row! {
         pub remembered_for: Option<Duration> as "remember_ms",
         /// Whether the store has a time for its next delivery.
         pub is_due: bool,
+        /// Whether an operator has written its response.
+        pub is_by_hand: bool as "by_hand",
         /// The stored response's status.
         pub status: Option<u16>,
         /// The length of the stored body; `None` where there is none, or it was too large to keep.
@@ -118,6 +120,11 @@ impl KeyEntry {
         self.expires_at.is_some_and(|at| at <= self.now)
     }
 
+    /// Whether an operator's action is possible for the key.
+    pub fn permits(&self, action: ActionKind) -> bool {
+        action.is_for(self.state) && (self.is_by_hand || action != ActionKind::Replace)
+    }
+
     /// The part of the record that decides whether the key may be executed again, by the store's clock.
     pub fn summary(&self) -> RecordSummary {
         let forgotten_at = self.expires_at.map(|at| at + self.remembered_for.unwrap_or_default());
@@ -133,7 +140,12 @@ impl KeyEntry {
                 Ok(left) => millis(left),
                 Err(passed) => -millis(passed.duration()),
             },
-            reading: Some(RecordReading { at: self.now, settled_for: settled_for.unwrap_or_default() }),
+            reading: Some(RecordReading {
+                at: self.now,
+                settled_for: settled_for.unwrap_or_default(),
+                cause: self.cause,
+                probe_at: self.probe_at,
+            }),
         }
     }
 

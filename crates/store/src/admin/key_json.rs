@@ -29,6 +29,7 @@ impl Serialize for KeyEntry {
             "lapsed": self.lapsed(),
             "instance": self.instance,
             "status": self.status,
+            "by_hand": self.is_by_hand,
             "body_bytes": self.body_bytes,
             "probes": self.probes,
             "absences": self.absences,

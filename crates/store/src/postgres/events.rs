@@ -14,8 +14,8 @@ use crate::migrate::Migration;
 use crate::row::millis;
 use crate::statement::{shared, statements};
 use crate::{
-    ClaimEventsParams, EndEventsParams, EventCounts, EventHandle, EventRoute, EventSinkParams, KeyEvent, OpenError,
-    StoreEventRoutesParams, StoreSettings,
+    ClaimEventsParams, DiscardEventsParams, EndEventsParams, EventCounts, EventHandle, EventRoute, EventSinkParams,
+    KeyEvent, OpenError, StoreEventRoutesParams, StoreSettings,
 };
 
 const EVENT_TRIGGERS: &str = include_str!("event_triggers.sql");
@@ -24,6 +24,7 @@ const HAS_EVENT_TRIGGERS: &str = include_str!("sql/has_event_triggers.sql");
 statements! { "sql/":
     CLAIM_EVENTS = "claim_events";
     DELETE_EVENTS = "delete_events";
+    DISCARD_EVENTS = "discard_events";
     STORE_EVENT_ROUTES = "store_event_routes";
 }
 
@@ -91,6 +92,11 @@ impl PgCall<'_> {
     pub async fn count_events(self, params: Arc<EventSinkParams>) -> PgResult<EventCounts> {
         let rows = self.run(&shared::COUNT_EVENTS, columns! { service: &*params.service, sink: &*params.sink }).await?;
         Ok(EventCounts::read(one(&rows)?)?)
+    }
+
+    pub async fn discard_events(self, params: Arc<DiscardEventsParams>) -> PgResult<u64> {
+        let columns = columns! { service: &*params.service, sink: &*params.sink, actor: &*params.actor };
+        Ok(self.write(&DISCARD_EVENTS, columns).await?.len() as u64)
     }
 
     pub async fn requeue_events(self, params: Arc<EventSinkParams>) -> PgResult<u64> {

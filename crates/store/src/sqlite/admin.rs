@@ -59,7 +59,11 @@ impl SqliteTransaction<'_> {
         let state = if matches!(decision.change, OperatorAction::Propose(_)) {
             None
         } else if matches!(decision.change, OperatorAction::Purge) {
-            (self.execute(sql!("purge"), &columns)? > 0).then_some(None)
+            let is_purged = self.execute(sql!("purge"), &columns)? > 0;
+            if is_purged {
+                self.execute(sql!("forget_key_of_events"), &columns)?;
+            }
+            is_purged.then_some(None)
         } else {
             columns.extend(columns::decided(params, target));
             columns.extend(columns! { as_of: as_of.map_or(self.now, |as_of| self.no_later_than(as_of)) });

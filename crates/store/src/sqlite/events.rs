@@ -5,7 +5,8 @@ use crate::columns::columns;
 use crate::row::{RowReader, millis};
 use crate::statement::shared;
 use crate::{
-    ClaimEventsParams, EndEventsParams, EventCounts, EventHandle, EventSinkParams, KeyEvent, StoreEventRoutesParams,
+    ClaimEventsParams, DiscardEventsParams, EndEventsParams, EventCounts, EventHandle, EventSinkParams, KeyEvent,
+    StoreEventRoutesParams,
 };
 
 const EVENT_TRIGGERS: &str = include_str!("event_triggers.sql");
@@ -70,6 +71,14 @@ impl SqliteTransaction<'_> {
         let columns = columns! { service: &*params.service, sink: &*params.sink };
         let counts = self.query_one(&shared::COUNT_EVENTS, &columns, |row| EventCounts::read(row))?;
         Ok(counts.unwrap_or_default())
+    }
+
+    pub fn discard_events(&self, params: DiscardEventsParams) -> SqliteResult<u64> {
+        let columns = columns! { service: &*params.service, sink: &*params.sink, actor: &*params.actor };
+        self.in_savepoint(|| {
+            self.execute(sql!("audit_discarded_events"), &columns)?;
+            Ok(self.execute(sql!("discard_events"), &columns)? as u64)
+        })
     }
 
     pub fn requeue_events(&self, params: EventSinkParams) -> SqliteResult<u64> {

@@ -110,6 +110,8 @@ impl JsonFields {
         actor: String,
         accept_risk: bool,
     ) -> Result<OperatorDecision, ApiProblem> {
+        let is_given = |name| self.0.get(name).is_some_and(|value| !value.is_null());
+        let means_empty_body = is_given("body") || is_given("body_base64");
         let change = match method {
             AdminMethod::Purge => OperatorAction::Purge,
             AdminMethod::Release => OperatorAction::Release,
@@ -118,7 +120,7 @@ impl JsonFields {
         };
         let accept_risk = self.take_flag("accept_risk")? || accept_risk;
         let note = check_note(self.take_text("note")?.unwrap_or_default())?;
-        Ok(OperatorDecision { change, actor, note, accept_risk })
+        Ok(OperatorDecision { change, actor, note, accept_risk, means_empty_body })
     }
 
     fn take_outcome(&mut self) -> Result<OperatorAction, ApiProblem> {
@@ -126,7 +128,10 @@ impl JsonFields {
             Some("completed") => {
                 let response = self.take_response()?;
                 check_typed_headers(&response)?;
-                Ok(OperatorAction::Complete(response.into()))
+                Ok(match self.take_flag("replace")? {
+                    true => OperatorAction::Replace(response.into()),
+                    false => OperatorAction::Complete(response.into()),
+                })
             }
             Some("not_executed") => Ok(OperatorAction::NotExecuted),
             Some(_) => Err(ApiProblem::bad("outcome", "is neither `completed` nor `not_executed`")),

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::super::refusal::{KeyReuse, ReachedLimit, RetryAfter};
 use super::*;
+use oncegate_config::Word;
 use oncegate_domain::jsonrpc::RpcMessage;
 
 const BASE: &str = "/.oncegate/problems/";
@@ -25,7 +26,7 @@ fn in_flight() -> Refusal {
 }
 
 fn unknown() -> Refusal {
-    Refusal::OutcomeUnknown(RetryAfter::new(Duration::from_secs(30)))
+    Refusal::OutcomeUnknown(None)
 }
 
 #[tokio::test]
@@ -44,7 +45,7 @@ async fn acp_has_the_flat_errors_of_its_specification() {
         let expected = serde_json::json!({ "type": kind, "code": code, "message": refusal.detail() });
         assert_eq!((answered, document), (status, expected));
         assert_eq!(headers[CONTENT_TYPE], "application/json");
-        assert_eq!(headers.get("retry-after").is_some(), matches!(status, 409 | 503), "{code}");
+        assert_eq!(headers.get("retry-after").is_some(), code == "idempotency_in_flight" || status == 503, "{code}");
     }
 }
 
@@ -62,7 +63,24 @@ async fn graphql_has_one_error_without_data_and_its_code_in_capitals() {
         let error = serde_json::json!({ "message": refusal.detail(), "extensions": extensions });
         assert_eq!((answered, document), (status, serde_json::json!({ "errors": [error] })));
         assert_eq!(headers[CONTENT_TYPE], "application/json");
-        assert_eq!(headers.get("retry-after").is_some(), matches!(status, 409 | 503), "{code}");
+        assert_eq!(headers.get("retry-after").is_some(), code == "IN_FLIGHT" || status == 503, "{code}");
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_outcome_says_when_to_ask_again_in_each_dialect_or_not_at_all() {
+    let RpcMessage::Call(call) = RpcMessage::read(br#"{"id":"a-7","method":"pay"}"#, false, &[]) else { panic!() };
+    for &dialect in Dialect::VALUES {
+        for seconds in [None, Some(60)] {
+            let refusal = Refusal::OutcomeUnknown(seconds.map(|seconds| RetryAfter::new(Duration::from_secs(seconds))));
+            for id in [None, Some(&call.id)] {
+                let (_, headers, document) = answered_call(dialect, &refusal, id).await;
+                let field = headers.get("retry-after").map(|value| value.to_str().unwrap().to_owned());
+                assert_eq!(field, seconds.map(|seconds| seconds.to_string()), "{dialect:?} {document}");
+                let data = document.pointer("/error/data").map(|data| data.get("retry_after").and_then(Value::as_u64));
+                assert_eq!(data.unwrap_or(seconds), seconds, "{dialect:?} {document}");
+            }
+        }
     }
 }
 

@@ -222,7 +222,7 @@ impl Refusal {
                        what stands behind the upstream's name (a load balancer, a service, a redirect of ports).",
         },
         Self::OutcomeUnknown(wait) => RefusalRow {
-            status: 409, slug: "outcome-unknown", action: Reconcile, retry_after: Some(*wait),
+            status: 409, slug: "outcome-unknown", action: Reconcile, retry_after: *wait,
             grpc: GrpcStatus::Unknown, oncegate_status: OncegateStatus::Unknown,
             title: "The outcome of the first attempt is unknown",
             detail: "The request may have been executed. While that is unknown, it is not executed again unless the \
@@ -233,7 +233,8 @@ impl Refusal {
                        `on_unknown` allows it.",
             client: "Do not send the operation with a new key. Ask the service whether it was done, then continue from \
                      there. Asking again with the same key is safe on a route that holds such keys, as routes do by \
-                     default: the request gets the response once it is known.",
+                     default: the request gets the response once it is known. `Retry-After` says when to ask again; without \
+                     it, nothing changes until the service or a person says how the attempt ended.",
             operator: "The log has a line for the attempt whose outcome is unknown. A late answer of the service still \
                        settles the key. If the service itself can safely be asked twice, `on_unknown` can make the \
                        retry the next attempt. If the log says that a secret of fingerprints is gone, the retry cannot \

@@ -1,6 +1,6 @@
 -- decide: applies an operator's decision to a key that is still as it was seen, with its audit entry. The state 'none' deletes it.
 create function oncegate.decide(
-  _id bytea, _token bytea, _seen_state text, _service text, _state text, _ttl_ms bigint, _remember_ms bigint,
+  _id bytea, _token bytea, _new_token bytea, _seen_state text, _service text, _state text, _ttl_ms bigint, _remember_ms bigint,
   _status smallint, _fields bytea, _body bytea, _quiet_after_ms bigint, _as_of bigint, _actor text, _action text,
   _note text, out done boolean, out queued boolean, out purges bigint
 )
@@ -9,7 +9,6 @@ declare
   -- The caller's estimate limits the store's time. It has none where nobody has watched the clock.
   passed constant bigint := least(moment, _as_of);
   is_release constant boolean := _action = 'release';
-  new_token constant bytea := uuid_send(gen_random_uuid());
   next text;
   attempts integer;
 begin
@@ -32,7 +31,8 @@ begin
     update oncegate.keys as k
        set state = next,
            -- A withdrawn response had ended its attempt. A new token keeps that attempt from ending a second time.
-           token = case when _seen_state = 'completed' then new_token else k.token end,
+           token = case when _seen_state = 'completed' then _new_token else k.token end,
+           hand_token = case when next <> 'completed' then null when _seen_state = 'completed' then _new_token else k.token end,
            settled_at = case when next = 'unknown' then k.settled_at else moment end,
            expires_at = case when next <> 'queued' then moment + _ttl_ms end,
            -- A release starts the operation from the beginning.
@@ -49,12 +49,19 @@ begin
        and k.service = _service
        and k.token = _token
        and k.state = _seen_state
+       -- A service's own response is never replaced.
+       and (_action <> 'replace' or k.hand_token = k.token)
        and (_quiet_after_ms is null or k.deadline + _quiet_after_ms <= passed)
     returning k.attempt into attempts;
   end if;
   done := found;
   if not done then
     return;
+  end if;
+  -- Without the triggers there are no events, and on the nodes of a cluster no table of them.
+  if next = 'none' and exists (select from pg_catalog.pg_trigger as t where t.tgname = 'keys_tell_their_end') then
+    -- Also of the event that the deletion has just written. A receiver knows the key by its record's id.
+    update oncegate.events as e set key = null, fields = null, body = null where e.id = _id;
   end if;
   queued := next = 'queued';
   if next in ('queued', 'unknown') then

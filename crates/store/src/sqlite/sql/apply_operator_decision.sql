@@ -5,7 +5,8 @@ update keys
                     when :state = 'retryable' or (:action = 'requeue' and due_at is not null) then 'queued'
                     else :state end,
        -- A withdrawn response had ended its attempt. A new token keeps that attempt from ending a second time.
-       token = iif(:seen_state = 'completed', randomblob(16), token),
+       token = iif(:seen_state = 'completed', :new_token, token),
+       hand_token = iif(:state <> 'completed', null, iif(:seen_state = 'completed', :new_token, token)),
        settled_at = iif(:state = 'unknown' and due_at is null, settled_at, :now),
        expires_at = iif(accepted_at is not null and :state = 'retryable' and :action <> 'release', null, :now + :ttl_ms),
        -- A release starts the operation from the beginning.
@@ -23,5 +24,7 @@ update keys
    and service = :service
    and token = :token
    and state = :seen_state
+   -- A service's own response is never replaced.
+   and (:action <> 'replace' or hand_token = token)
    and (:quiet_after_ms is null or deadline + :quiet_after_ms <= :as_of)
 returning state
