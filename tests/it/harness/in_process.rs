@@ -64,6 +64,7 @@ pub async fn instance(setup: &Setup, upstream_slots: impl FnOnce(usize) -> Upstr
     stored_salt.set_stored(salt);
     let (started, ended) = (BootInstant::now(), BootInstant::now());
     let reading = ClockReading { started, ended, store_time: SystemTime::now() };
+    let metrics = Metrics::new(&StoreMetrics::default(), &config.service);
     Arc::new(Instance {
         delivery_due: tokio::sync::Notify::new(),
         unsent_deliveries: Default::default(),
@@ -94,7 +95,7 @@ pub async fn instance(setup: &Setup, upstream_slots: impl FnOnce(usize) -> Upstr
         drain_expired: CancellationToken::new(),
         latencies: Default::default(),
         config: Arc::new(config),
-        observability: Arc::new(Observability::new(Metrics::new(&StoreMetrics::default()), None)),
+        observability: Arc::new(Observability::new(metrics, None)),
         reload_state: Default::default(),
         bypassed: Default::default(),
         store,
