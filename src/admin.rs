@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::instance::Instance;
+use crate::instance::metrics::IssuerTable;
 use Endpoint::{Events, Keys, Service};
 use auth::{Access, AccessDenied, OwnNames};
 use events::EventMethod;
@@ -31,7 +32,7 @@ use guesses::TokenGuesses;
 use key_admin::problem::{ApiProblem, ProblemCode};
 use key_admin::{AdminMethod, AdminRequest, BODY_BYTES_MAX, KeyAdmin};
 use metrics::KeyCountCache;
-use oidc::OidcClient;
+use oidc::{OidcClient, SignInFault};
 use oncegate_config::{Config, OidcConfig};
 use oncegate_http::body::Body;
 use oncegate_http::body::early_response::{can_keep_connection, split_unread};
@@ -353,6 +354,43 @@ fn deny(denied: AccessDenied) -> Response<Body> {
     response
 }
 
+/// The pauses between two looks at the issuer that signs operators in: while it can be read, and while it cannot.
+const ISSUER_EVERY: Duration = Duration::from_secs(300);
+const ISSUER_AGAIN: Duration = Duration::from_secs(30);
+
+impl AdminListener {
+    /// Reads the description of the issuer that signs operators in again and again. Its absence then has an alert before somebody
+    /// has to sign in.
+    async fn watch_issuer(&self) {
+        let (mut live, mut is_failing) = (self.config.clone(), false);
+        loop {
+            let config = Arc::clone(&live.borrow_and_update());
+            let failure = match &config.admin.oidc {
+                Some(oidc) => self.oidc.issuer(oidc, &config.trust).await.err(),
+                None => None,
+            };
+            self.instance.observability.metrics.issuer_unreachable.set(IssuerTable::AdminOidc, failure.is_some());
+            let was_failing = std::mem::replace(&mut is_failing, failure.is_some());
+            match failure {
+                Some(SignInFault::Issuer(problem)) if !was_failing => {
+                    tracing::warn!(
+                        problem,
+                        "the issuer of [admin.oidc] cannot be read; operators sign in with the token alone"
+                    );
+                }
+                None if was_failing => tracing::info!("the issuer of [admin.oidc] can be read again"),
+                _ => {}
+            }
+            let issuer_of = |config: &Config| config.admin.oidc.as_ref().map(|oidc| oidc.issuer.clone());
+            let is_other = |new: &Arc<Config>| issuer_of(new) != issuer_of(&config);
+            tokio::select! {
+                changed = live.wait_for(is_other) => if changed.is_err() { return },
+                () = tokio::time::sleep(if is_failing { ISSUER_AGAIN } else { ISSUER_EVERY }) => {}
+            }
+        }
+    }
+}
+
 /// Answers operators and probes until `stop`. A response that is being sent then still goes out: it may be the one to the
 /// operator who has asked for the drain.
 pub async fn serve(listener: std::net::TcpListener, admin: AdminListener, stop: CancellationToken) {
@@ -362,6 +400,8 @@ pub async fn serve(listener: std::net::TcpListener, admin: AdminListener, stop: 
     };
     let admin = Arc::new(admin);
     let connections = TaskTracker::new();
+    let (watched, watch_stop) = (Arc::clone(&admin), stop.clone());
+    connections.spawn(async move { watch_stop.run_until_cancelled(watched.watch_issuer()).await });
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,

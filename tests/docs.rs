@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -482,12 +483,21 @@ fn the_code_refers_to_each_decision_record_and_each_record_to_files_that_exist()
 fn every_alert_has_a_runbook_and_every_runbook_an_alert() {
     let alerts = fs::read_to_string(root().join("deploy/prometheus/alerts.yml")).unwrap();
     let list = fs::read_to_string(root().join("docs/runbooks/README.md")).unwrap();
-    let each = Regex::new(r"- alert: (\w+)\n(?:(?:        |\n).*\n)*?          runbook_url: (\S+)\n").unwrap();
+    let each = Regex::new(
+        r"- alert: (\w+)\n(?:(?:        |\n).*\n)*?          summary: (.+)\n.*\n          runbook_url: '\{\{.*\}\}/runbooks/([a-z-]+)'\n",
+    )
+    .unwrap();
     let mut pages = BTreeSet::new();
     for alert in each.captures_iter(&alerts) {
-        assert!(root().join(&alert[2]).exists(), "{}: {}", &alert[1], &alert[2]);
+        let page = format!("{}.md", &alert[3]);
+        assert!(root().join("docs/runbooks").join(&page).exists(), "{}: {page}", &alert[1]);
+        assert!(alert[2].contains("$labels.service"), "{} does not name the service", &alert[1]);
         assert!(list.contains(&format!("`{}`", &alert[1])), "{} is in no line of the list", &alert[1]);
-        pages.insert(Path::new(&alert[2]).file_name().unwrap().to_owned());
+        pages.insert(OsString::from(page));
+    }
+    let groups = Regex::new(r" by \(([^)]*)\)").unwrap();
+    for group in groups.captures_iter(&alerts) {
+        assert!(group[1].contains("service") && group[1].contains("namespace"), "{}", &group[0]);
     }
     assert_eq!(alerts.matches("- alert: ").count(), each.captures_iter(&alerts).count());
     for page in fs::read_dir(root().join("docs/runbooks")).unwrap() {

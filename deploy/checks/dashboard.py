@@ -24,6 +24,7 @@ METRICS = {
     "oncegate_events_oldest_seconds",
     "oncegate_held_body_bytes",
     "oncegate_in_flight",
+    "oncegate_issuer_unreachable",
     "oncegate_jobs_dead",
     "oncegate_keys",
     "oncegate_keys_reaped_total",
@@ -59,6 +60,12 @@ def main():
         for title, text in texts
         for name in re.findall(r"\boncegate_[a-z0-9_]+", text)
         if name not in METRICS and f"{name}:" not in text and not name.startswith("oncegate_replays")
+    ]
+    wrong += [
+        f"{panel['title']}: not by service: {target['expr']}"
+        for panel in panels
+        for target in panel["targets"]
+        if len(re.findall(r"\b(?:sum|max|min|count)\b", target["expr"])) != target["expr"].count(" by (service")
     ]
     ids = [panel["id"] for panel in dashboard["panels"]]
     if len(set(ids)) != len(ids):

@@ -54,6 +54,7 @@ WRONG = {
     "a short token": {"upstream": "http://a", "secrets": {**SECRETS, "adminToken": "short"}},
     "no secret at all": {"upstream": "http://a"},
     "another mode": {**LEAST, "mode": "daemon"},
+    "a runbook address without a name": {**LEAST, "prometheusRule": {"runbookUrl": "https://git.example/runbooks"}},
     "no time to drain": {**LEAST, "drain": {"timeoutSeconds": 0}},
     "a job that cannot read its secret": {"upstream": "http://a", "secrets": SECRETS, "migrate": {"enabled": True}},
 }
@@ -77,6 +78,49 @@ def pod(documents):
     return next(document for document in documents if document["kind"] == "Deployment")["spec"]["template"]["spec"]
 
 
+def phases(document):
+    """The hooks and the weight of a document; one without hooks comes after all pre- hooks."""
+    notes = document["metadata"].get("annotations", {})
+    return set(notes.get("helm.sh/hook", "").split(",")) - {""}, int(notes.get("helm.sh/hook-weight", 0))
+
+
+def check_hooks(documents):
+    """What a hook reads is there when the hook runs, also at the first installation."""
+    [job] = [document for document in documents if document["kind"] == "Job"]
+    hooks, weight = phases(job)
+    assert hooks == {"pre-install", "pre-upgrade"}, hooks
+    names = {
+        volume["configMap"]["name"] for volume in job["spec"]["template"]["spec"]["volumes"] if "configMap" in volume
+    }
+    for name in names:
+        [read] = [d for d in documents if d["kind"] == "ConfigMap" and d["metadata"]["name"] == name]
+        assert phases(read)[0] == hooks and phases(read)[1] < weight, (name, phases(read))
+    texts = {d["data"]["oncegate.toml"] for d in documents if d["kind"] == "ConfigMap"}
+    assert len(texts) == 1, "the job and the pods have one configuration"
+
+
+def check_open_ports(chart):
+    """A sidecar's policy closes the port that Oncegate guards and the admin port, and no other."""
+    for upstream, guarded in [
+        ("http://127.0.0.1:3000", {3000}),
+        ("h2c://127.0.0.1:9000", {9000}),
+        ("http://127.0.0.1:8082", {8082}),
+        ("http://127.0.0.1", {80}),
+        ("https://localhost", {443}),
+        ("unix:/run/app.sock", set()),
+    ]:
+        documents = render(chart, {**LEAST, "mode": "sidecar", "upstream": upstream})
+        [policy] = [document for document in documents if document["kind"] == "NetworkPolicy"]
+        everybody, monitoring = policy["spec"]["ingress"]
+        assert "from" not in everybody and monitoring["ports"] == [{"port": 8081}], policy
+        is_open = set()
+        for ports in everybody["ports"]:
+            if ports.get("protocol", "TCP") == "TCP":
+                assert ports["port"] <= ports["endPort"], ports
+                is_open |= set(range(ports["port"], ports["endPort"] + 1))
+        assert set(range(1, 65536)) - is_open == guarded | {8081}, (upstream, everybody)
+
+
 def main():
     charts, output = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     chart = charts / "oncegate"
@@ -91,7 +135,18 @@ def main():
     # The grace period is above both times of the drain together, whatever they are.
     assert pod(everything)["terminationGracePeriodSeconds"] == 120
     rule = next(document for document in everything if document["kind"] == "PrometheusRule")
-    assert rule["spec"] == yaml.safe_load((chart / "files/alerts.yml").read_text(encoding="utf-8"))
+    rules = yaml.safe_load((chart / "files/alerts.yml").read_text(encoding="utf-8"))
+    assert rule["spec"] == rules
+    address = "https://git.example/docs/runbooks/{name}.md"
+    linked = render(chart, {**LEAST, "prometheusRule": {"enabled": True, "runbookUrl": address}})
+    linked = next(document for document in linked if document["kind"] == "PrometheusRule")["spec"]
+    for before, after in zip(rules["groups"][0]["rules"], linked["groups"][0]["rules"], strict=True):
+        if url := before.get("annotations", {}).get("runbook_url"):
+            after["annotations"]["runbook_url"], named = url, after["annotations"]["runbook_url"]
+            assert named == address.replace("{name}", url.rpartition("/")[2]), named
+    assert linked == rules, "more than the address has changed"
+    check_hooks(everything)
+    check_open_ports(chart)
 
     for name, values in WRONG.items():
         try:

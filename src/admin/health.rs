@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use super::AdminListener;
 use crate::instance::Instance;
+use crate::instance::metrics::{IssuerTable, Metrics};
 use oncegate_config::{Route, RouteMode};
 use oncegate_domain::rfc3339;
 use oncegate_store::{self as store, StoreError};
@@ -17,6 +18,9 @@ use oncegate_store::{self as store, StoreError};
 /// The time for the store to answer. Probes give an instance a second, and should learn why it is not ready rather than
 /// time out.
 const PING_MAX: Duration = Duration::from_millis(800);
+
+const NO_ISSUER_KEYS: &str =
+    "issuer: the keys of [jwt] have not been read yet; requests with its tokens to routes that read them are refused";
 
 /// Whether this instance should get new requests.
 pub(super) struct Readiness {
@@ -65,18 +69,27 @@ impl AdminListener {
             );
         }
         // One route that bypasses makes the instance ready: its requests would be refused otherwise, and those of the other routes
-        // get the same 503 here as from a load balancer without instances.
+        // get the same 503 here as from a load balancer without instances. The same holds for one that reads no token.
         let live = Arc::clone(&self.config.borrow());
         let guarding = live.routes.iter().filter(|route| route.mode == RouteMode::Enforce);
+        let lacks_keys = live.jwt.as_ref().is_some_and(|jwt| !self.instance.token_verifiers.for_config(jwt).has_keys());
+        let needs_keys = |route: &&Arc<Route>| lacks_keys && route.scope.reads_token();
+        let refuses_some = guarding.clone().any(|route| needs_keys(&route));
+        let refuses_all = refuses_some && guarding.clone().all(|route| needs_keys(&route));
         let (bypassing, refusing): (Vec<_>, Vec<_>) = guarding.partition(|route| route.bypasses());
-        let is_bypassing = is_away && !is_draining && !has_failed && !is_full && !bypassing.is_empty();
+        let is_bypassing = is_away && !is_draining && !has_failed && !is_full && !bypassing.is_empty() && !refuses_all;
         let names = |routes: &[&Arc<Route>]| routes.iter().map(|route| json!(route.name)).collect::<Vec<_>>();
         let without_store = is_away.then(|| json!({ "bypassing": names(&bypassing), "refusing": names(&refusing) }));
-        let (status, name) = match (is_bypassing, reasons.is_empty()) {
+        let is_ready = reasons.is_empty() && !refuses_all;
+        if refuses_some {
+            reasons.push(NO_ISSUER_KEYS.to_owned());
+        }
+        let (status, name) = match (is_bypassing, is_ready) {
             (true, _) => (StatusCode::OK, "bypassing"),
             (false, true) => (StatusCode::OK, "ready"),
             (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "not ready"),
         };
+        let Metrics { consumers, events, issuer_unreachable: issuers, .. } = &self.instance.observability.metrics;
         let (clock, refused_reload) = (store_clock.view(), self.instance.reload_state.refusal());
         let silent_ms = store_silent_for.map(|silent| silent.as_millis() as u64);
         let document = json!({
@@ -101,8 +114,10 @@ impl AdminListener {
             },
             "draining": is_draining,
             // A broker that is away keeps no request from being served.
-            "consumers": self.instance.observability.metrics.consumers.list(),
-            "events": self.instance.observability.metrics.events.list(),
+            "consumers": consumers.list(),
+            "events": events.list(),
+            // One that cannot be read may still be known: then its earlier keys verify tokens.
+            "issuers_unreachable": issuers.list_set().map(IssuerTable::name).collect::<Vec<_>>(),
             "bypassed": bypassed.load(Ordering::Relaxed),
             // The problems themselves need a token: they name files and settings.
             "reload": {

@@ -1,8 +1,8 @@
 //! The OpenID Connect issuer that signs operators in: its description, the address of its page, and the exchange of a code for an
 //! ID token (authorization code flow with PKCE; OpenID Connect Core 1.0, RFC 7636, RFC 9207).
 //!
-//! Nothing is read before somebody signs in, and no task keeps keys: a sign-in is rare, and what it needs is read then, so that a
-//! rotated key or a moved endpoint needs no restart. There is no client library: the tokens are verified by the code that verifies
+//! No task keeps keys: a sign-in is rare, and what it needs is read then, so that a rotated key or a moved endpoint needs no
+//! restart. The description is also read every five minutes, so that a metric shows an issuer that is away. There is no client library: the tokens are verified by the code that verifies
 //! callers' tokens. The crate `openidconnect` would bring a second HTTP client, and a second implementation of RSA and of elliptic
 //! curves.
 

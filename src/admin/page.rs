@@ -45,6 +45,7 @@ mod message_pages;
 mod oidc_pages;
 mod outcome_chart;
 mod pending_sign_ins;
+mod runbooks;
 mod selection;
 mod sessions;
 mod sign_in_pages;
@@ -110,10 +111,7 @@ impl<'a> PagePath<'a> {
             ["messages", "requeue"] => Self::RequeueEvents,
             ["page.css"] => Self::Style,
             ["routes"] => Self::Routes,
-            ["runbooks", "consumer"] => Self::Runbook(include_str!("../../docs/runbooks/consumer.md")),
-            ["runbooks", "dead-keys"] => Self::Runbook(include_str!("../../docs/runbooks/dead-keys.md")),
-            ["runbooks", "events"] => Self::Runbook(include_str!("../../docs/runbooks/events.md")),
-            ["runbooks", "unknown-keys"] => Self::Runbook(include_str!("../../docs/runbooks/unknown-keys.md")),
+            ["runbooks", name] => Self::Runbook(runbooks::find(name)?),
             ["sign-in"] => Self::SignIn,
             ["sign-in", "oidc"] => Self::OidcSignIn,
             ["sign-in", "oidc", "callback"] => Self::OidcCallback,
@@ -217,7 +215,8 @@ impl AdminListener {
             },
             false => None,
         };
-        if !self.instance.joined.is_cancelled() {
+        // A runbook may be about the store that is away.
+        if !self.instance.joined.is_cancelled() && !matches!(path, PagePath::Runbook(_)) {
             return render_message(StatusCode::SERVICE_UNAVAILABLE, "No store yet", NOT_JOINED);
         }
         let query = FormParams::parse(request.uri.query().unwrap_or_default().as_bytes());

@@ -69,7 +69,7 @@ pub fn assemble(
         config.store.lease.heartbeat,
         config.store.lease.expiry,
     );
-    let metrics = Metrics::new(store.metrics());
+    let metrics = Metrics::new(store.metrics(), &config.service);
     let (tracer, spans) = config.telemetry.otlp.as_ref().map(|_| traces::span_queue(&metrics.spans)).unzip();
     let now = BootInstant::now();
     // This machine's clock, until the store's is known.

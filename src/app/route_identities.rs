@@ -101,8 +101,7 @@ pub(super) async fn remember(store: &Store, service: &Arc<str>, config: &Config)
 pub(super) fn publish(instance: &Instance, config: &Config) {
     let gauge = &instance.observability.metrics.route_identities;
     gauge.clear();
-    let labels = [("service", instance.config.service.to_string()), ("identity", digest(&[&identities(config)]))];
-    gauge.get_or_create(&labels).set(1);
+    gauge.get_or_create(&[("identity", digest(&[&identities(config)]))]).set(1);
 }
 
 fn identities(config: &Config) -> Vec<RouteIdentity> {

@@ -18,9 +18,9 @@ pub(super) fn run(instance: &InstanceArguments) -> Result<(), CommandError> {
     let reasons: Vec<_> = body["reasons"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let problem = match status {
         StatusCode::OK if body["ready"] == true && reasons.is_empty() => return print("ready\n"),
-        // Some routes forward their requests unguarded.
+        // The others forward their requests unguarded, or refuse them.
         StatusCode::OK if body["ready"] == true => {
-            return print(&format!("ready for the routes that bypass the store: {}\n", reasons.join("; ")));
+            return print(&format!("ready for some routes: {}\n", reasons.join("; ")));
         }
         StatusCode::OK => format!("the program that listens at {address} is not an instance of Oncegate"),
         _ if reasons.is_empty() => format!("{address} answers {status}"),

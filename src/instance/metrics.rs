@@ -3,6 +3,7 @@
 //! Labels are enums, names of routes and services, and digests of routes. A key, a scope, a token, a path or any other
 //! value that a client chooses is never a label.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,8 +23,8 @@ use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_store::metrics::StoreMetrics;
 use oncegate_telemetry::logs;
 use oncegate_telemetry::metrics::{
-    ByRoute, Collector, Counter, Counters, Family, Gauge, Gauges, Histogram, Label, PerRoute, Registry, RouteCounters,
-    ScrapeFormat, build_info, label, text,
+    ByRoute, Collector, Counter, Counters, Family, Flags, Gauge, Gauges, Histogram, Label, PerRoute, Registry,
+    RouteCounters, ScrapeFormat, build_info, label, text,
 };
 use oncegate_telemetry::process::ProcessCollector;
 use oncegate_telemetry::traces;
@@ -108,6 +109,8 @@ metrics! {
         "Bytes of request and response bodies in memory";
     pub overloaded: Counters<ReachedLimit> => "overloaded",
         "Requests and connections that were refused because a limit was reached";
+    pub issuer_unreachable: Flags<IssuerTable> => "issuer_unreachable",
+        "1 while the issuer that a table of the configuration names cannot be read";
     pub tokens_refused: Counters<TokenFault> => "tokens_refused",
         "Callers' tokens that did not verify";
     pub admin_denied: Counter => "admin_denied",
@@ -118,7 +121,7 @@ metrics! {
         "Time of the last successful reload";
     pub reload_failures: Counter => "config_reload_failures",
         "Configurations that were refused";
-    pub route_identities: Family<[(&'static str, String); 2], Gauge> => "route_identities_info",
+    pub route_identities: Family<[(&'static str, String); 1], Gauge> => "route_identities_info",
         "1, with the service and a digest of the routes: which requests they guard, and how they find keys";
 }
 
@@ -142,9 +145,11 @@ pub struct RouteMetrics {
 }
 
 impl Metrics {
-    /// All metrics at zero. The store and the shared cache have counters of their own.
-    pub fn new(store: &StoreMetrics) -> Self {
-        let mut metrics = Self::default();
+    /// All metrics at zero. The store and the shared cache have counters of their own. Each series names the service: instances of
+    /// many services may be targets of one job, and a rule needs no join to say whose it is.
+    pub fn new(store: &StoreMetrics, service: &str) -> Self {
+        let labels = std::iter::once((Cow::Borrowed("service"), Cow::Owned(service.to_owned())));
+        let mut metrics = Self { registry: Registry::with_labels(labels), ..Self::default() };
         metrics.register();
         let shared = metrics.shared_cache.clone();
         let m = &mut metrics.registry;
@@ -296,6 +301,16 @@ label!(
         Dropped => "dropped",
         /// The store took it.
         Taken => "taken",
+    }
+);
+
+label!(
+    /// The table of the configuration that names an issuer of tokens.
+    IssuerTable, "issuer", {
+        /// `[admin.oidc]`: it signs operators in.
+        AdminOidc => "admin.oidc",
+        /// `[jwt]`: it signs callers' tokens.
+        Jwt => "jwt",
     }
 );
 

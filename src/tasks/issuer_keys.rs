@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::instance::Instance;
+use crate::instance::metrics::IssuerTable;
 use oncegate_config::{Config, IssuerKeys};
 use oncegate_http::body::Body;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
@@ -47,10 +48,12 @@ impl IssuerKeysReader {
     /// Reads the keys once, if the configuration names an issuer.
     pub async fn read(&mut self) {
         let config = Arc::clone(&self.live.borrow_and_update());
-        let Some(jwt) = config.jwt.as_ref() else { return };
+        let unreachable = &self.instance.observability.metrics.issuer_unreachable;
+        let Some(jwt) = config.jwt.as_ref() else { return unreachable.set(IssuerTable::Jwt, false) };
         let verifier = self.instance.token_verifiers.for_config(jwt);
         let text = read_keys(&jwt.keys, &config.trust, &self.instance.upstream_slots).await;
         let read = verifier.note_read(text);
+        unreachable.set(IssuerTable::Jwt, read.is_err());
         let was_failing = std::mem::replace(&mut self.is_failing, read.is_err());
         match read {
             Ok(()) if was_failing => tracing::info!(jwks = %jwt.keys, "the issuer's keys can be read again"),

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::client::Client;
 use crate::harness::fake_clock::{ClockedStore, ClockedWorld, on_both_clocks};
 use crate::harness::operator::Operator;
 use crate::harness::proxy::Setup;
 use crate::harness::{Answer, Hold, Proxy, Request, TEST_TIMEOUT, Upstream, eventually, route};
+use crate::telemetry::Metrics;
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
@@ -66,9 +66,7 @@ async fn clock_status(proxy: &Proxy) -> Value {
 }
 
 async fn jumps(proxy: &Proxy, direction: &str) -> f64 {
-    let text = Client { address: proxy.admin }.get("/metrics").send().await.text();
-    let series = format!("oncegate_store_clock_jumps_total{{direction=\"{direction}\"}} ");
-    text.lines().find_map(|line| line.strip_prefix(&series)).unwrap().parse().unwrap()
+    Metrics::of(proxy).await.get(&format!("oncegate_store_clock_jumps_total{{direction=\"{direction}\"}}"))
 }
 
 /// The key's state in the store: an instance does not ask it about attempts of its own.

@@ -29,15 +29,11 @@ fn admin(world: &World) -> Client {
 
 /// The number of times that a limit was reached.
 async fn reached(world: &World, limit: &str) -> u64 {
-    let scrape = admin(world).get("/metrics").send().await.text();
-    let name = format!("oncegate_overloaded_total{{limit=\"{limit}\"}} ");
-    scrape.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok()).unwrap_or_else(|| panic!("{scrape}"))
+    Metrics::of(&world.proxy).await.get(&format!("oncegate_overloaded_total{{limit=\"{limit}\"}}")) as u64
 }
 
 async fn gauge(world: &World, name: &str) -> u64 {
-    let scrape = admin(world).get("/metrics").send().await.text();
-    let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
-    scrape.lines().find_map(value).unwrap_or_else(|| panic!("{scrape}"))
+    Metrics::of(&world.proxy).await.get(name) as u64
 }
 
 /// The bytes of bodies in the proxy's memory.

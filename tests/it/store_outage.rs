@@ -9,10 +9,13 @@ use crate::harness::relay::remote;
 use crate::harness::{Answer, Hold, Setup, Store, TEST_TIMEOUT, World, eventually, on_both_stores};
 use crate::store_trouble::is_unavailable;
 
+/// The longest wait for what takes a second at most on a machine without other load.
+const PROMPT: Duration = Duration::from_secs(10);
+
 /// Reads `/readyz`, which must answer promptly whatever the store does, and returns its status and reasons.
 async fn readyz(world: &World) -> (u16, Vec<String>) {
-    let asked = timeout(Duration::from_secs(1), world.proxy.readyz()).await;
-    let (status, reply) = asked.expect("a probe is answered within a second");
+    let asked = timeout(PROMPT, world.proxy.readyz()).await;
+    let (status, reply) = asked.expect("a probe is answered promptly");
     let reasons = reply["reasons"].as_array().unwrap().iter().map(|reason| reason.as_str().unwrap().to_owned());
     assert_eq!(reply["ready"], status == 200, "{reply}");
     (status, reasons.collect())
@@ -58,7 +61,8 @@ async fn a_frozen_server_delays_only_the_first_requests() {
     for number in 0..20 {
         is_unavailable(&world.pay(&format!("k-{number}")).send().await);
     }
-    assert!(begun.elapsed() < Duration::from_secs(1), "twenty together, one after the other: {:?}", begun.elapsed());
+    // One after the other. If each waited for the store, they would take twenty seconds.
+    assert!(begun.elapsed() < PROMPT, "{:?}", begun.elapsed());
     let (status, reasons) = readyz(&world).await;
     let begins = |what: &str| reasons.iter().any(|reason| reason.starts_with(what));
     assert!(status == 503 && begins("store: ") && begins("breaker: open"), "{reasons:?}");
@@ -68,12 +72,9 @@ async fn a_frozen_server_delays_only_the_first_requests() {
     assert_eq!(world.upstream.calls(), 2, "nothing was forwarded");
 
     cluster.thaw();
-    let begun = Instant::now();
     let after =
-        eventually(TEST_TIMEOUT, async || Some(world.pay("after").send().await).filter(|answer| answer.status != 503));
+        eventually(PROMPT, async || Some(world.pay("after").send().await).filter(|answer| answer.status != 503));
     assert_eq!(after.await.oncegate_status(), Some("executed"));
-    // A pause between two tries of the breaker, and slack for a busy machine.
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
     is_ready(&world).await;
     let back = world.proxy.wait_for_log("the store answers again").await;
     assert!(back["away_ms"].as_u64().unwrap() >= 1_000, "{back}");

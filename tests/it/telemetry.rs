@@ -16,7 +16,7 @@ pub async fn scrape(proxy: &Proxy, accept: &str) -> Response {
     Client { address: proxy.admin }.get("/metrics").host("prometheus").field("Accept", accept).send().await
 }
 
-/// Each series with its value, read without a token.
+/// Each series with its value, read without a token. The label `service`, which each has, is left out.
 pub struct Metrics(BTreeMap<String, f64>);
 
 impl Metrics {
@@ -29,14 +29,24 @@ impl Metrics {
         let text = response.text();
         let series = text.lines().filter(|line| !line.starts_with('#')).map(|line| {
             let (series, value) = line.rsplit_once(' ').unwrap();
-            (series.to_owned(), value.parse().unwrap())
+            let (name, labels) = series.split_once("{service=\"").unwrap_or_else(|| panic!("whose is {line}?"));
+            let series = match labels.split_once("\",") {
+                Some((_, others)) => format!("{name}{{{others}"),
+                None => name.to_owned(),
+            };
+            (series, value.parse().unwrap())
         });
         Self(series.collect())
     }
 
     /// The value of an existing series.
     pub fn get(&self, series: &str) -> f64 {
-        *self.0.get(series).unwrap_or_else(|| panic!("there is no {series}: {:#?}", self.0.keys()))
+        self.find(series).unwrap_or_else(|| panic!("there is no {series}: {:#?}", self.0.keys()))
+    }
+
+    /// The value of a series that may not exist.
+    pub fn find(&self, series: &str) -> Option<f64> {
+        self.0.get(series).copied()
     }
 
     /// The number of calls of the store that have ended well.

@@ -88,6 +88,9 @@ pub struct ByLabel<L, M>(Arc<[M]>, PhantomData<L>);
 /// A counter for each value of a label.
 pub type Counters<L> = ByLabel<L, Counter>;
 
+/// A gauge of 1 or 0 for each value of a label.
+pub type Flags<L> = ByLabel<L, Gauge>;
+
 /// A histogram for each value of a label.
 pub type Histograms<L> = ByLabel<L, Histogram>;
 
@@ -118,6 +121,20 @@ impl<L: Label> Counters<L> {
     /// Returns the count.
     pub fn get(&self, label: L) -> u64 {
         self.of(label).map_or(0, Counter::get)
+    }
+}
+
+impl<L: Label> Flags<L> {
+    /// Sets a flag.
+    pub fn set(&self, label: L, is_set: bool) {
+        if let Some(flag) = self.of(label) {
+            flag.set(i64::from(is_set));
+        }
+    }
+
+    /// The labels whose flag is set.
+    pub fn list_set(&self) -> impl Iterator<Item = L> {
+        self.iter().filter(|(_, flag)| flag.get() != 0).map(|(label, _)| label)
     }
 }
 

@@ -260,7 +260,7 @@ impl Visit<'_> {
         Ok(render_page(StatusCode::OK, &AuditPage { frame: self.build_frame().await, log }))
     }
 
-    /// Shows a runbook about keys that wait for a decision, for those who have no other copy now.
+    /// Shows the runbook of an alert, for those who have no other copy now.
     pub(super) async fn show_runbook(&self, markdown: &'static str) -> Response<Body> {
         let (title, text) = markdown.trim_start_matches("# ").split_once('\n').unwrap_or_default();
         render_page(StatusCode::OK, &RunbookPage { frame: self.build_frame().await, title, text: text.trim() })

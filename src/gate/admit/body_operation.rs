@@ -156,7 +156,8 @@ fn read_jsonrpc(head: &request::Parts, body: &[u8], route: &Route) -> BodyOperat
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
-    use std::task::{Context, Waker};
+    use std::sync::mpsc;
+    use std::task::{Context, Poll, Waker};
 
     use http::header::CONTENT_TYPE;
     use http::{HeaderValue, Request};
@@ -178,14 +179,18 @@ mod tests {
         let (route, fingerprinting) = (graphql_route(), Fingerprinting::default());
         let mut head = Request::post("/graphql").body(()).unwrap().into_parts().0;
         head.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        for (blanks, is_small) in [(10, true), (LARGE_BODY, false)] {
-            let body = Bytes::from(format!("{}{{\"query\":\"{{ a }}\"}}", " ".repeat(blanks)));
-            let mut judging = pin!(read(&head, &body, &route, &fingerprinting));
-            let first = judging.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-            assert_eq!(first.is_ready(), is_small, "{blanks}");
-            if first.is_pending() {
-                assert_eq!(judging.await, BodyOperation::Passes { only_reads: true });
-            }
-        }
+        let mut context = Context::from_waker(Waker::noop());
+        // Until the thread is free, a judgement on it cannot be there at the first poll.
+        let (free, freed) = mpsc::channel::<()>();
+        let mut occupied = pin!(fingerprinting.run_on_thread(move || freed.recv()));
+        assert!(occupied.as_mut().poll(&mut context).is_pending());
+        let bodies = [10, LARGE_BODY].map(|blanks| format!("{}{{\"query\":\"{{ a }}\"}}", " ".repeat(blanks)).into());
+        let [mut small, mut large] = bodies.each_ref().map(|body| Box::pin(read(&head, body, &route, &fingerprinting)));
+        let only_reads = BodyOperation::Passes { only_reads: true };
+        assert_eq!(small.as_mut().poll(&mut context), Poll::Ready(only_reads));
+        assert_eq!(large.as_mut().poll(&mut context), Poll::Pending);
+        drop(free);
+        occupied.await.unwrap_err();
+        assert_eq!(large.await, BodyOperation::Passes { only_reads: true });
     }
 }

@@ -97,7 +97,7 @@ pub fn explain(
     let router = Router::new(
         config,
         &RouteLatencies::default(),
-        &Metrics::new(&StoreMetrics::default()),
+        &Metrics::new(&StoreMetrics::default(), &config.service),
         &UpstreamSlots::new(1),
         &Default::default(),
         None,

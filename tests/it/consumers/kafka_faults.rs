@@ -8,6 +8,7 @@ use super::kafka::{borrowed, executed_in_order, kafka_world, records};
 use crate::harness::kafka::{KafkaBroker, ReadRecord, WrittenRecord};
 use crate::harness::{Answer, Client, Hold, Store, TEST_TIMEOUT, eventually, on_both_stores};
 use crate::policies::many_waiters::peak_memory;
+use crate::telemetry::Metrics;
 
 /// The number of the request that commits offsets.
 const COMMIT: i16 = 8;
@@ -57,8 +58,8 @@ async fn a_batch_that_cannot_be_decoded_stops_its_partition_alone_and_is_not_ski
     assert_eq!(kafka.world.upstream.calls(), 50, "none of the partition is executed");
     eventually(TEST_TIMEOUT, async || (kafka.state().await["stuck_partitions"] == 1).then_some(())).await;
     assert_eq!(kafka.state().await["connected"], true);
-    let metrics = Client { address: kafka.world.proxy.admin }.get("/metrics").send().await.text();
-    assert!(metrics.contains("oncegate_consumer_stuck_partitions{route=\"pay\"} 1"), "{metrics}");
+    let metrics = Metrics::of(&kafka.world.proxy).await;
+    assert_eq!(metrics.get("oncegate_consumer_stuck_partitions{route=\"pay\"}"), 1.0);
     // It is read again by itself: it may have been garbled on its way.
     kafka.broker.ask(json!(["garble", null])).await;
     kafka.broker.has_committed(&kafka.topic, 52).await;

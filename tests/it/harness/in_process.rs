@@ -72,6 +72,7 @@ pub async fn instance(
     stored_salt.set_stored(salt);
     let (started, ended) = (BootInstant::now(), BootInstant::now());
     let reading = ClockReading { started, ended, store_time: SystemTime::now() };
+    let metrics = Metrics::new(&StoreMetrics::default(), &start.service);
     let instance = Arc::new(Instance {
         delivery_due: tokio::sync::Notify::new(),
         unsent_deliveries: Default::default(),
@@ -102,7 +103,7 @@ pub async fn instance(
         drain_expired: CancellationToken::new(),
         latencies: Default::default(),
         config: Arc::new(start),
-        observability: Arc::new(Observability::new(Metrics::new(&StoreMetrics::default()), None)),
+        observability: Arc::new(Observability::new(metrics, None)),
         reload_state: Default::default(),
         bypassed: Default::default(),
         store,

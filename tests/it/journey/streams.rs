@@ -8,6 +8,7 @@ use crate::harness::operator::Operator;
 use crate::harness::wire::Head;
 use crate::harness::{Answer, Client, Exchange, Feed, Request, Response, Store, TEST_TIMEOUT, World};
 use crate::harness::{eventually, on_both_stores};
+use crate::telemetry::Metrics;
 
 pub const EVENTS: &str = "text/event-stream";
 
@@ -352,8 +353,8 @@ async fn a_route_that_cancels_goes_on_while_a_request_waits_that_cannot_join_the
     let text = String::from_utf8(pay(&world, "k-1").bytes()).unwrap().replace("HTTP/1.1", "HTTP/1.0");
     let mut waiting = world.proxy.client().raw(text.as_bytes()).await;
     eventually(TEST_TIMEOUT, async || {
-        let metrics = Client { address: world.proxy.admin }.get("/metrics").send().await.text();
-        metrics.contains("oncegate_reservations_total{route=\"pay\",result=\"in_flight\"} 1").then_some(())
+        let metrics = Metrics::of(&world.proxy).await;
+        (metrics.get("oncegate_reservations_total{route=\"pay\",result=\"in_flight\"}") >= 1.0).then_some(())
     })
     .await;
     drop(first);

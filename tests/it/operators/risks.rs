@@ -110,9 +110,10 @@ const SITUATIONS: [Situation; 12] = [
     Situation { route: "running", lines: "", made_by: None, expected: [[NO; 4]; 2], says: "" },
 ];
 
-/// No reaper and no sweeper comes during the test.
+/// No reaper and no sweeper comes during the test, and no attempt's time runs out.
 fn setup(setup: Setup) -> Setup {
     let setup = setup.top("secret = \"a secret of some length\"").store("reap_every = \"10m\"");
+    let setup = setup.defaults("upstream_timeout = \"10m\"");
     SITUATIONS.iter().fold(setup, |setup, situation| setup.route(&route(situation.route, situation.lines)))
 }
 

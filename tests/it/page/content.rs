@@ -1,5 +1,7 @@
 //! The content of the page.
 
+use std::collections::BTreeSet;
+
 use oncegate_domain::space::SpaceHash;
 use serde_json::json;
 
@@ -254,6 +256,18 @@ async fn a_list_shows_the_ends_of_a_long_key_and_its_page_the_whole_key() {
     let runbook = visitor.page("/runbooks/unknown-keys").await;
     assert!(runbook.contains("Keys with an unknown outcome") && runbook.contains("oncegate keys resolve"), "{runbook}");
     assert_eq!(visitor.get("/runbooks/other").await.status, 404);
+    let alerts = include_str!("../../../deploy/prometheus/alerts.yml");
+    let names = alerts.lines().filter_map(|line| line.trim().strip_prefix("runbook_url: ")?.rsplit_once("/runbooks/"));
+    let names: BTreeSet<_> = names.map(|(_, name)| name.trim_end_matches('\'')).collect();
+    assert!(names.len() > 10, "{names:?}");
+    for name in names {
+        let text = std::fs::read_to_string(format!("docs/runbooks/{name}.md")).unwrap();
+        let title = text.lines().next().unwrap().trim_start_matches("# ").to_owned();
+        assert!(
+            visitor.page(&format!("/runbooks/{name}")).await.contains(&title.replace('\'', "&#39;")),
+            "{name}: {title}"
+        );
+    }
 }
 
 on_both_stores!(a_key_shows_the_path_of_its_newest_request_without_the_query);

@@ -8,6 +8,7 @@ use crate::harness::client::Client;
 use crate::harness::oidc_issuer::{Breach, CLIENT, OidcIssuer, SECRET};
 use crate::harness::operator::Operator;
 use crate::harness::{Answer, Hold, Response, Store, TEST_TIMEOUT, Upstream, World, eventually};
+use crate::telemetry::Metrics;
 
 pub(super) const TOKEN: &str = "c29tZXRoaW5nIHNlY3JldA==";
 
@@ -219,6 +220,10 @@ async fn an_issuer_that_is_away_or_describes_another_one_is_named_and_the_token_
         (html, "the answer has status 201"),
     ] {
         let world = world(&url, "http://127.0.0.1:9", "").await;
+        world.proxy.wait_for_log("the issuer of [admin.oidc] cannot be read").await;
+        let unreachable = Metrics::of(&world.proxy).await.get("oncegate_issuer_unreachable{issuer=\"admin.oidc\"}");
+        let (status, reply) = world.proxy.readyz().await;
+        assert_eq!((unreachable, status, &reply["issuers_unreachable"]), (1.0, 200, &json!(["admin.oidc"])));
         let visitor = Visitor::of(&world);
         let refused = visitor.get("/sign-in/oidc").await;
         let text = refused.html();

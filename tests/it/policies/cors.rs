@@ -153,7 +153,9 @@ async fn a_page_of_another_origin_reads_a_replay_and_a_refusal_in_a_real_browser
     let page = Upstream::start().await;
     page.answer_all(Answer::status(200).field("Content-Type", "text/html").body("<title>shop</title>a shop"));
     let origin = format!("http://{}", page.address);
-    let world = World::guarding(Store::sqlite(), &format!("cors = {{ origins = [\"{origin}\"] }}")).await;
+    let shared = route("pay", &format!("cors = {{ origins = [\"{origin}\"] }}"));
+    // Beside a browser that starts, the store is slow and not away.
+    let world = World::with(Store::sqlite(), |setup| setup.store("timeout = \"20s\"").route(&shared)).await;
     world.upstream.answer_all(
         Answer::status(201)
             .field("Access-Control-Allow-Origin", &origin)

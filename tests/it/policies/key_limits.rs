@@ -1,6 +1,7 @@
 //! `limits`: the new keys of each caller, and of each address while its callers are unknown to the service.
 
-use crate::harness::{Answer, Client, Response, Store, World, on_both_stores, route};
+use crate::harness::{Answer, Response, Store, World, on_both_stores, route};
+use crate::telemetry::Metrics;
 
 /// One new key in ten seconds would be too slow for a test; one a second is slow enough for a busy machine.
 const SLOW: &str = "limits = { new_keys_per_second = 1, burst = 3 }";
@@ -11,9 +12,7 @@ fn is_limited(response: &Response) -> bool {
 }
 
 async fn limited(world: &World) -> u64 {
-    let scrape = Client { address: world.proxy.admin }.get("/metrics").send().await.text();
-    let name = "oncegate_rate_limited_total{route=\"pay\"} ";
-    scrape.lines().find_map(|line| line.strip_prefix(name)?.parse().ok()).unwrap_or_else(|| panic!("{scrape}"))
+    Metrics::of(&world.proxy).await.get("oncegate_rate_limited_total{route=\"pay\"}") as u64
 }
 
 on_both_stores!(a_caller_with_too_many_new_keys_is_refused_and_its_earlier_keys_are_replayed);

@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::SendRequest;
 use tokio::task::JoinSet;
 
-use crate::harness::{Answer, Client, Hold, Proxy, Response, Store, TEST_TIMEOUT, World, eventually, h2};
+use crate::harness::{Answer, Client, Exchange, Hold, Proxy, Store, TEST_TIMEOUT, World, eventually, h2, route};
 use crate::telemetry::Metrics;
 
 /// The body of all requests.
@@ -21,14 +21,23 @@ fn waiters() -> usize {
     std::env::var("ONCEGATE_WAITERS").map_or(500, |count| count.parse().unwrap())
 }
 
+/// The duplicates that come at once: the memory of their looks at the store, which ends before they wait, is not that of waiting.
+const ARRIVING: usize = 25;
+
 /// Waits long enough for any number of duplicates on any machine.
 const PATIENT: &str = "in_flight = \"wait\"\nwait_timeout = \"100s\"\nupstream_timeout = \"110s\"";
 
-/// A world whose first attempt of this key is held.
-async fn hold(world: &World, key: &str, hold: &Hold) -> tokio::task::JoinHandle<std::io::Result<Response>> {
+/// A world that waits for as long. Its store is busy, not away.
+async fn patient(store: Store) -> World {
+    let lines = "timeout = \"60s\"\nlease = { heartbeat = \"2s\", expiry = \"60s\" }";
+    World::with(store, |setup| setup.store(lines).route(&route("pay", PATIENT))).await
+}
+
+/// Holds the first attempt of this key. Its response is read after the release.
+async fn hold(world: &World, key: &str, hold: &Hold) -> Exchange {
     world.upstream.then(Answer::status(201).hold(hold));
     let before = world.upstream.executed().len();
-    let first = world.pay(key).spawn();
+    let first = world.pay(key).open().await.unwrap();
     world.upstream.wait_for_executed(before + 1).await;
     first
 }
@@ -48,42 +57,55 @@ async fn pay(mut sender: SendRequest<Full<Bytes>>, key: String) -> (u16, String,
 
 /// Duplicates that wait at one proxy.
 #[derive(Default)]
-struct Waiters(JoinSet<(u16, String, Bytes)>);
+struct Waiters {
+    answers: JoinSet<(u16, String, Bytes)>,
+    /// Those over HTTP/1.1. Their responses are read after the release.
+    open: Vec<Exchange>,
+}
 
 impl Waiters {
     /// Sends a duplicate of each key, and returns when the proxy has looked up all of them.
     async fn send(&mut self, proxy: &Proxy, keys: &[String]) {
-        let before = in_flight(proxy).await;
         for keys in keys.chunks(STREAMS) {
             let sender = h2::connect_to(proxy.client()).await;
-            for key in keys {
-                self.0.spawn(pay(sender.clone(), key.clone()));
+            for keys in keys.chunks(ARRIVING) {
+                let before = in_flight(proxy).await;
+                for key in keys {
+                    self.answers.spawn(pay(sender.clone(), key.clone()));
+                }
+                looked_up(proxy, before + keys.len() as f64).await;
             }
         }
-        let expected = before + keys.len() as f64;
-        eventually(6 * TEST_TIMEOUT, async || (in_flight(proxy).await >= expected).then_some(())).await;
     }
 
     /// Like [`Self::send`] over HTTP/1.1, where each duplicate has a connection of its own.
     async fn send_alone(&mut self, proxy: &Proxy, keys: &[String]) {
-        let before = in_flight(proxy).await;
-        for key in keys {
-            let request = proxy.post("/pay").key(key).json(BODY);
-            self.0.spawn(async move {
-                let response = request.send().await;
-                (response.status, response.oncegate_status().unwrap_or_default().to_owned(), response.body.into())
-            });
+        for keys in keys.chunks(ARRIVING) {
+            let before = in_flight(proxy).await;
+            for key in keys {
+                self.open.push(proxy.post("/pay").key(key).json(BODY).open().await.unwrap());
+            }
+            looked_up(proxy, before + keys.len() as f64).await;
         }
-        let expected = before + keys.len() as f64;
-        eventually(6 * TEST_TIMEOUT, async || (in_flight(proxy).await >= expected).then_some(())).await;
     }
 
     /// Waits for the answers, which all are replays of this body.
     async fn get(mut self, body: &str) {
-        while let Some(answer) = self.0.join_next().await {
+        for mut exchange in self.open {
+            self.answers.spawn(async move {
+                let response = exchange.response().await;
+                (response.status, response.oncegate_status().unwrap_or_default().to_owned(), response.body.into())
+            });
+        }
+        while let Some(answer) = self.answers.join_next().await {
             assert_eq!(answer.unwrap(), (201, "replayed".to_owned(), Bytes::from(body.to_owned())));
         }
     }
+}
+
+/// Waits until this many requests have found their key's attempt running.
+async fn looked_up(proxy: &Proxy, expected: f64) {
+    eventually(6 * TEST_TIMEOUT, async || (in_flight(proxy).await >= expected).then_some(())).await;
 }
 
 /// The requests that have found their key's attempt running.
@@ -121,13 +143,13 @@ async fn waiters_over_http_1_1_do_so_too() {
 }
 
 async fn wait_on_two_instances(protocol: Protocol) {
-    let world = World::guarding(Store::postgres().await, PATIENT).await;
+    let world = patient(Store::postgres().await).await;
     let other = world.setup.start().await;
     for proxy in [&world.proxy, &other] {
         assert_eq!(proxy.post("/pay").key("before").json(BODY).send().await.status, 201);
     }
     let (released, keys) = (Hold::new(), vec!["k-1".to_owned(); waiters() / 2]);
-    let first = hold(&world, "k-1", &released).await;
+    let mut first = hold(&world, "k-1", &released).await;
     let memory = [peak_memory(&world.proxy), peak_memory(&other)];
     let (mut here, mut there) = (Waiters::default(), Waiters::default());
     let (before, began) = (looks(&other).await, Instant::now());
@@ -141,7 +163,9 @@ async fn wait_on_two_instances(protocol: Protocol) {
 
     // After five looks in the first two seconds the pauses are one second long.
     eventually(TEST_TIMEOUT, async || (looks(&other).await >= before + 6.0).then_some(())).await;
-    let (before, local, began) = (looks(&other).await, looks(&world.proxy).await, Instant::now());
+    // The time begins before the count, so that a scrape that takes long does not shorten it.
+    let began = Instant::now();
+    let (before, local) = (looks(&other).await, looks(&world.proxy).await);
     eventually(TEST_TIMEOUT, async || (looks(&other).await >= before + 3.0).then_some(())).await;
     let seconds = began.elapsed().as_secs_f64();
     eprintln!("three looks in {seconds:.1} s");
@@ -150,7 +174,7 @@ async fn wait_on_two_instances(protocol: Protocol) {
 
     released.release();
     let began = Instant::now();
-    let body = first.await.unwrap().unwrap().text();
+    let body = first.response().await.text();
     here.get(&body).await;
     let here = began.elapsed();
     there.get(&body).await;
@@ -173,7 +197,7 @@ async fn waiters_of_many_keys_are_looked_up_together() {
     let store = Store::postgres().await;
     let Store::Postgres(database) = &store else { panic!("this test is about PostgreSQL") };
     let client = database.client().await;
-    let world = World::guarding(store, PATIENT).await;
+    let world = patient(store).await;
     let other = world.setup.start().await;
     let (released, keys) = (Hold::new(), (0..KEYS).map(|number| format!("k-{number}")).collect::<Vec<_>>());
     world.upstream.answer_all(Answer::status(201).hold(&released));
@@ -198,7 +222,7 @@ async fn waiters_of_many_keys_are_looked_up_together() {
     // Each look alone would be one.
     assert!(used < 3 * KEYS as i64, "{used} transactions");
     released.release();
-    for (expected, mut answers) in [("executed", firsts), ("replayed", waiters.0)] {
+    for (expected, mut answers) in [("executed", firsts), ("replayed", waiters.answers)] {
         while let Some(answer) = answers.join_next().await {
             let (status, outcome, _) = answer.unwrap();
             assert_eq!((status, &*outcome), (201, expected));
@@ -215,9 +239,9 @@ async fn held(proxy: &Proxy) -> (f64, f64) {
 
 #[tokio::test]
 async fn waiters_that_leave_free_their_places_at_once_and_the_others_wait_on() {
-    let world = World::guarding(Store::sqlite(), PATIENT).await;
+    let world = patient(Store::sqlite()).await;
     let released = Hold::new();
-    let first = hold(&world, "k-1", &released).await;
+    let mut first = hold(&world, "k-1", &released).await;
     let alone = held(&world.proxy).await;
     let mut staying = Waiters::default();
     staying.send(&world.proxy, &vec!["k-1".to_owned(); 20]).await;
@@ -234,10 +258,10 @@ async fn waiters_that_leave_free_their_places_at_once_and_the_others_wait_on() {
     let with_all = held(&world.proxy).await;
     assert_eq!(with_all.0, with_staying.0 + 21.0);
     drop(leaving);
-    resetting.0.shutdown().await;
+    resetting.answers.shutdown().await;
     eventually(TEST_TIMEOUT, async || (held(&world.proxy).await == with_staying).then_some(())).await;
     released.release();
-    staying.get(&first.await.unwrap().unwrap().text()).await;
+    staying.get(&first.response().await.text()).await;
     assert_eq!(world.upstream.calls(), 1);
     let counted = Metrics::of(&world.proxy).await.get("oncegate_requests_total{route=\"pay\",status=\"in-flight\"}");
     assert_eq!(counted, 40.0, "those that have left count");
@@ -245,15 +269,15 @@ async fn waiters_that_leave_free_their_places_at_once_and_the_others_wait_on() {
 
 #[tokio::test]
 async fn a_waiter_that_closes_its_sending_side_counts_as_gone() {
-    let world = World::guarding(Store::sqlite(), PATIENT).await;
+    let world = patient(Store::sqlite()).await;
     let released = Hold::new();
-    let first = hold(&world, "k-1", &released).await;
+    let mut first = hold(&world, "k-1", &released).await;
     let mut closing = world.pay("k-1").open().await.unwrap();
     eventually(TEST_TIMEOUT, async || (in_flight(&world.proxy).await >= 1.0).then_some(())).await;
     closing.finish().await;
     closing.wait_until_closed().await;
     released.release();
-    assert_eq!(first.await.unwrap().unwrap().status, 201);
+    assert_eq!(first.response().await.status, 201);
     let client: Client = world.proxy.client();
     assert_eq!(client.post("/pay").key("k-1").json(BODY).send().await.oncegate_status(), Some("replayed"));
 }

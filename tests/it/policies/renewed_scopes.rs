@@ -1,12 +1,12 @@
 //! Scopes whose parts the service renews: they are counted, logged once and shown.
 
 use crate::harness::operator::Operator;
-use crate::harness::{Answer, Client, Store, World, route};
+use crate::harness::{Answer, Store, World, route};
+use crate::telemetry::Metrics;
 
 async fn renewals(world: &World, route: &str, part: &str) -> Option<u64> {
-    let scrape = Client { address: world.proxy.admin }.get("/metrics").send().await.text();
-    let name = format!("oncegate_scope_renewals_total{{route=\"{route}\",part=\"{part}\"}} ");
-    scrape.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok())
+    let name = format!("oncegate_scope_renewals_total{{route=\"{route}\",part=\"{part}\"}}");
+    Metrics::of(&world.proxy).await.find(&name).map(|count| count as u64)
 }
 
 #[tokio::test]

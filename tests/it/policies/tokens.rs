@@ -13,6 +13,7 @@ use crate::harness::proxy::{self, Setup};
 use crate::harness::{
     Answer, Client, Proxy, Request, Response, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route,
 };
+use crate::telemetry::Metrics;
 
 const BY_SUBJECT: &str = "scope = [\"jwt:sub\"]";
 
@@ -122,10 +123,9 @@ async fn a_token_that_does_not_verify_is_refused_before_anything_happens(store: 
     ] {
         is_refused(&world, &token, what).await;
     }
-    let metrics = Client { address: world.proxy.admin }.get("/metrics").send().await.text();
-    for (reason, count) in [("expired", 2), ("issuer", 2), ("audience", 1), ("unknown_key", 2)] {
-        let line = format!("oncegate_tokens_refused_total{{reason=\"{reason}\"}} {count}");
-        assert!(metrics.lines().any(|found| found == line), "{line} in {metrics}");
+    let metrics = Metrics::of(&world.proxy).await;
+    for (reason, count) in [("expired", 2.0), ("issuer", 2.0), ("audience", 1.0), ("unknown_key", 2.0)] {
+        assert_eq!(metrics.get(&format!("oncegate_tokens_refused_total{{reason=\"{reason}\"}}")), count, "{reason}");
     }
     assert_eq!(pays(&world, &good).await.oncegate_status(), Some("executed"));
 }
@@ -328,12 +328,42 @@ async fn an_instance_without_keys_answers_503_until_it_has_some(store: Store) {
     let world = World::with(store, |setup| setup.top(&jwt(&url, "")).route(&lines).route(&route("free", ""))).await;
     let refusal = pays(&world, &key.token("alice")).await;
     assert_eq!(refusal.outcome(), (503, "issuer-unavailable".to_owned()));
+    assert_eq!((shown(&world).await, lacks_keys(&world).await), (1.0, (200, true)), "one route reads no token");
     assert_eq!((refusal.field("retry-after"), world.upstream.calls()), (Some("1"), 0));
     assert_eq!(Operator::of(&world.proxy).keys("").await, Vec::<Value>::new());
     assert_eq!(world.post("/free").key("k-1").body("x").send().await.oncegate_status(), Some("executed"));
     let _server = KeyServer::start_at(address, &[key.jwk()]).await;
     world.proxy.wait_for_log("can be read again").await;
     assert_eq!(pays(&world, &key.token("alice")).await.oncegate_status(), Some("executed"));
+    assert_eq!((shown(&world).await, lacks_keys(&world).await), (0.0, (200, false)));
+}
+
+/// The metric of the issuer of callers' tokens.
+async fn shown(world: &World) -> f64 {
+    Metrics::of(&world.proxy).await.get("oncegate_issuer_unreachable{issuer=\"jwt\"}")
+}
+
+/// The status of `/readyz`, and whether it says that there are no keys, as it does in both of its lists.
+async fn lacks_keys(world: &World) -> (u16, bool) {
+    let (status, reply) = world.proxy.readyz().await;
+    let reasons = reply["reasons"].as_array().unwrap();
+    let lacks = reasons.iter().any(|reason| reason.as_str().unwrap().starts_with("issuer: "));
+    assert_eq!(reply["issuers_unreachable"], if lacks { json!(["jwt"]) } else { json!([]) });
+    (status, lacks)
+}
+
+#[tokio::test]
+async fn an_instance_that_refuses_all_routes_for_lack_of_keys_is_not_ready_and_says_so() {
+    let key = SigningKey::new("a", Algorithm::RS256);
+    // The address answers, as one with a wrong path does.
+    let wrong = Upstream::start().await;
+    wrong.answer_all(Answer::status(404));
+    let top = jwt(&format!("http://{}/jwks.json", wrong.address), "");
+    let world = World::with(Store::sqlite(), |setup| setup.top(&top).route(&route("pay", BY_SUBJECT))).await;
+    assert_eq!(pays(&world, &key.token("alice")).await.outcome(), (503, "issuer-unavailable".to_owned()));
+    assert_eq!((shown(&world).await, lacks_keys(&world).await), (1.0, (503, true)));
+    let health = oncegate("healthcheck", &world.proxy.file(), &["--admin", &world.proxy.admin.to_string()]).await;
+    assert!(health.code != 0 && health.err.contains("keys of [jwt]"), "{health:?}");
 }
 
 #[tokio::test]

@@ -122,7 +122,8 @@ async fn a_pooler_without_its_server_fails_calls_in_time_and_works_when_it_is_ba
     let error = store.reserve(new_reserve_request("during")).await.unwrap_err();
     assert!(matches!(error, StoreError::TimedOut | StoreError::Unavailable(_)), "{error:?}");
     store.ping().await.unwrap_err();
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    // The pooler itself waits for its server for longer.
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     tokio::task::block_in_place(|| cluster.restart());
     eventually(TEST_TIMEOUT, async || store.ping().await.ok()).await;
     unwrap_lease(store.reserve(new_reserve_request("after")).await.unwrap());

@@ -10,13 +10,13 @@ use tokio::task::{block_in_place, spawn_blocking};
 use tokio_postgres::Client;
 
 use super::failover::Pair;
-use crate::harness::client::Client as HttpClient;
 use crate::harness::database_link::DatabaseLink;
 use crate::harness::full_listener::FullListener;
 use crate::harness::postgres::{self, Cluster, TestDatabase};
 use crate::harness::store_fixture::{new_reserve_request, own_instance, unwrap_lease};
 use crate::harness::{Answer, Hold, Proxy, Setup, Store, TEST_TIMEOUT, World, eventually};
 use crate::store_postgres::{CONNECTIONS, number};
+use crate::telemetry::Metrics;
 
 const CLIENTS: usize = 4;
 
@@ -30,9 +30,7 @@ async fn sides(pair: &Pair) -> (Client, Client) {
 
 /// The value of `oncegate_store_primaries`.
 async fn primaries(proxy: &Proxy) -> u32 {
-    let scrape = HttpClient { address: proxy.admin }.get("/metrics").send().await.text();
-    let line = scrape.lines().find_map(|line| line.strip_prefix("oncegate_store_primaries "));
-    line.expect("the metric exists").parse().unwrap()
+    Metrics::of(proxy).await.get("oncegate_store_primaries") as u32
 }
 
 async fn has(client: &Client, rows: i64, condition: &str) {

@@ -213,7 +213,7 @@ async fn a_blocked_log_reader_delays_no_request_and_lost_lines_are_counted_and_l
         }
         let metrics = probe.get("/metrics").host("prometheus").send().await.text();
         let line =
-            metrics.lines().find(|line| line.starts_with("oncegate_log_lines_dropped_total ")).unwrap().to_owned();
+            metrics.lines().find(|line| line.starts_with("oncegate_log_lines_dropped_total{")).unwrap().to_owned();
         line.rsplit(' ').next().unwrap().parse::<u64>().ok().filter(|dropped| *dropped > 0)
     };
     eventually(TEST_TIMEOUT * 6, dropped).await;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -189,16 +189,15 @@ async fn stored_keys_are_counted_by_state(store: Store) {
 
 #[tokio::test]
 async fn a_count_that_outlasts_its_scrape_is_shown_by_the_next() {
-    let world = World::with(Store::postgres().await, |setup| setup.store("timeout = \"9s\"")).await;
+    let world = World::with(Store::postgres().await, |setup| setup.store("timeout = \"60s\"")).await;
     let Store::Postgres(database) = &world.store else { unreachable!("it is PostgreSQL") };
     let holder = database.client().await;
     holder.batch_execute("begin; lock table oncegate.keys in access exclusive mode").await.unwrap();
-    let begun = Instant::now();
+    // The store's time limit is longer than the client's: a scrape that waited for the count would not be read.
     assert!(!Metrics::of(&world.proxy).await.0.contains_key("oncegate_keys{state=\"completed\"}"));
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
     holder.batch_execute("rollback").await.unwrap();
     let counted = async || Metrics::of(&world.proxy).await.0.contains_key("oncegate_keys{state=\"completed\"}");
-    eventually(Duration::from_secs(5), async || counted().await.then_some(())).await;
+    eventually(TEST_TIMEOUT, async || counted().await.then_some(())).await;
 }
 
 on_both_stores!(a_dead_instances_keys_are_counted_when_they_are_swept);
@@ -408,6 +407,7 @@ async fn every_label_value_is_fixed_or_a_route_name_and_no_token_is_needed() {
         ),
         ("state", &["completed", "dead", "expired", "in_flight", "queued", "retryable", "unknown"]),
         ("tier", &["memory", "shared"]),
+        ("issuer", &["admin.oidc", "jwt"]),
         ("limit", &["connections", "connections_per_peer", "held_bodies", "upstream_connections"]),
         ("method", &["DELETE", "PATCH", "POST", "PUT", "other"]),
         ("version", &[env!("CARGO_PKG_VERSION")]),
