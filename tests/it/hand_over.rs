@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use rustix::process::{Signal, kill_process};
@@ -167,24 +168,20 @@ async fn a_hand_over_survives_the_requests_for_a_reload_or_another_one_that_come
     for signal in [Signal::HUP, Signal::USR2] {
         let world = World::start(Store::sqlite()).await;
         let first = world.pay("k-1").send().await;
-        let (pid, is_over) = (world.proxy.pid(), Arc::new(AtomicBool::new(false)));
+        let (pid, (end, ended)) = (world.proxy.pid(), channel::<()>());
         world.proxy.signal(Signal::USR2);
         world.proxy.wait_for_log("stopped").await;
-        let hail = {
-            let is_over = Arc::clone(&is_over);
-            std::thread::spawn(move || {
-                // 10 s at most.
-                for _ in 0..100_000 {
-                    if is_over.load(Ordering::Relaxed) || kill_process(pid, signal).is_err() {
-                        break;
-                    }
-                    // Time and not an event: the moments without handlers say nothing. They take about a millisecond each.
-                    std::thread::sleep(Duration::from_micros(100));
+        let hail = std::thread::spawn(move || {
+            // 10 s at most. Time and not an event: the moments without handlers say nothing. They take about a millisecond each.
+            for _ in 0..100_000 {
+                let is_over = ended.recv_timeout(Duration::from_micros(100)) != Err(RecvTimeoutError::Timeout);
+                if is_over || kill_process(pid, signal).is_err() {
+                    break;
                 }
-            })
-        };
+            }
+        });
         world.proxy.wait_for_logs("ready", 2).await;
-        is_over.store(true, Ordering::Relaxed);
+        drop(end);
         hail.join().unwrap();
         assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
         assert!(world.proxy.is_alive(), "{signal:?}");

@@ -19,6 +19,7 @@ runbooks![
     "lease-lost",
     "reload-failed",
     "replay-jump",
+    "routes-differ",
     "store-clock",
     "store-trouble",
     "two-primaries",

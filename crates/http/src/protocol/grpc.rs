@@ -73,7 +73,7 @@ pub fn service_status(protocol: CallProtocol, response: &StoredResponse) -> Serv
     match first {
         None if *status != StatusCode::OK && !(has_message && is_call(headers)) => by_http,
         // A status in front of a message says nothing about its end.
-        Some(Some(status_of_call)) if is_agreed && !(has_message && !at_end.contains_key(STATUS)) => match *status {
+        Some(Some(status_of_call)) if is_agreed && (!has_message || at_end.contains_key(STATUS)) => match *status {
             StatusCode::OK => ServiceStatus::Grpc(status_of_call),
             other if !has_message && mapped(other) == status_of_call => by_http,
             _ => ServiceStatus::GrpcUnclear,
