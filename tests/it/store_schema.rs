@@ -17,6 +17,7 @@ mod locks;
 mod partitions;
 mod plans;
 mod rights;
+mod search_path;
 mod statements;
 
 fn sqlite_file() -> (tempfile::TempDir, StoreSettings) {

@@ -30,7 +30,7 @@ pub use events::{EventCounts, EventHandle, EventRoute, KeyEvent, PostponedEvent}
 pub use migrate::Migration;
 pub use oncegate_config::StoreLocation;
 pub use oncegate_domain::record::ExpectedRecord;
-pub use open::{StorePreparation, distribution, migrate, open, open_unprepared, pending, schema};
+pub use open::{StorePreparation, distribution, migrate, open, open_unprepared, pending, schema, warnings};
 pub use params::{
     ApplyOperatorDecisionParams, ClaimEventsParams, ClaimProbesParams, CountInstancesBehindParams, CountLiveKeysParams,
     EndEventsParams, EnqueueParams, EventSinkParams, ExtendDeadlineParams, FindReservationParams, GiveUpParams,

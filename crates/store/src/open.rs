@@ -71,6 +71,14 @@ pub async fn pending(settings: &StoreSettings) -> Result<Vec<Migration>, OpenErr
     }
 }
 
+/// Returns what a start on this store warns of, in sentences. Changes nothing, and creates no file.
+pub async fn warnings(settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
+    match &settings.location {
+        StoreLocation::Memory | StoreLocation::Sqlite(_) => Ok(Vec::new()),
+        StoreLocation::Postgres(url) => postgres::warnings(url, settings).await,
+    }
+}
+
 /// Finds out whether the keys are distributed over the nodes of a cluster. Changes nothing.
 pub async fn distribution(settings: &StoreSettings) -> Result<Distribution, OpenError> {
     match &settings.location {

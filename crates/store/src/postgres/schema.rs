@@ -10,7 +10,7 @@ use super::connect;
 use super::distribution::{self, Distribution};
 use super::failure::{migration_error, open_error};
 use super::server::PgServer;
-use super::{events, functions};
+use super::{events, functions, open_schemas};
 use crate::migrate::{AppliedMigration, Migration, MigrationStep, check_none_missing, missing_steps};
 use crate::{OpenError, StoreSettings};
 use oncegate_config::PostgresUrl;
@@ -54,6 +54,9 @@ pub(crate) async fn prepare(server: &PgServer, settings: &StoreSettings) -> Resu
         tracing::info!(nodes, "the keys are distributed over the nodes of a cluster");
         server.set_distributed();
     }
+    for warning in open_schemas::find_warnings(&client).await? {
+        tracing::warn!("{warning}");
+    }
     server.remember_identity(&client).await;
     Ok(())
 }
@@ -68,6 +71,12 @@ pub(crate) async fn migrate(url: &PostgresUrl, settings: &StoreSettings) -> Resu
 pub(crate) async fn pending(url: &PostgresUrl, settings: &StoreSettings) -> Result<Vec<Migration>, OpenError> {
     let client = connect::connect_once(&PgServer::open(url, settings.timeout).await?).await?;
     find_pending(&client, settings).await
+}
+
+/// See [`crate::warnings()`].
+pub(crate) async fn warnings(url: &PostgresUrl, settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
+    let client = connect::connect_once(&PgServer::open(url, settings.timeout).await?).await?;
+    open_schemas::find_warnings(&client).await
 }
 
 /// See [`crate::distribution()`].
