@@ -11,11 +11,14 @@ set local search_path = pg_catalog, pg_temp;
 create schema if not exists oncegate;
 
 create table oncegate.migrations (
-  version     integer primary key,
-  name        text not null,
-  sha256      bytea not null check (octet_length(sha256) = 32),
-  applied_at  timestamptz not null default clock_timestamp()
+  version         integer primary key,
+  name            text not null,
+  oldest_program  integer not null check (oldest_program between 1 and version),
+  sha256          bytea not null check (octet_length(sha256) = 32),
+  applied_at      timestamptz not null default clock_timestamp()
 );
+comment on column oncegate.migrations.oldest_program is
+  'The newest migration that a program must know at least to work on a store that has this one.';
 
 create table oncegate.salts (
   service  text primary key,

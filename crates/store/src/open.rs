@@ -74,8 +74,9 @@ pub async fn pending(settings: &StoreSettings) -> Result<Vec<Migration>, OpenErr
 /// Returns what a start on this store warns of, in sentences. Changes nothing, and creates no file.
 pub async fn warnings(settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
     match &settings.location {
-        StoreLocation::Memory | StoreLocation::Sqlite(_) => Ok(Vec::new()),
+        StoreLocation::Memory => Ok(Vec::new()),
         StoreLocation::Postgres(url) => postgres::warnings(url, settings).await,
+        StoreLocation::Sqlite(path) => sqlite::warnings(path).await,
     }
 }
 

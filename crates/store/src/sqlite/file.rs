@@ -102,6 +102,19 @@ pub(crate) async fn migrate(path: &Path) -> Result<Vec<String>, OpenError> {
 
 /// See [`crate::pending()`].
 pub(crate) async fn pending(path: &Path) -> Result<Vec<Migration>, OpenError> {
+    look(path, schema::pending).await
+}
+
+/// See [`crate::warnings()`].
+pub(crate) async fn warnings(path: &Path) -> Result<Vec<String>, OpenError> {
+    look(path, schema::find_warnings).await
+}
+
+/// Looks at the schema of the file, or at an empty one where there is no file.
+async fn look<T: Send + 'static>(
+    path: &Path,
+    look: fn(&Connection, &Path) -> Result<T, OpenError>,
+) -> Result<T, OpenError> {
     let path = path.to_owned();
     run_blocking(move || {
         let db = match path.metadata() {
@@ -110,7 +123,7 @@ pub(crate) async fn pending(path: &Path) -> Result<Vec<Migration>, OpenError> {
             Ok(_) | Err(_) => memory()?.db,
         };
         recognise(&db, &path)?;
-        schema::pending(&db, &path)
+        look(&db, &path)
     })
     .await
 }
