@@ -25,6 +25,7 @@ pub use dialect::{Dialect, FIRST_SENT};
 pub use environment::{Environment, ProcessEnvironment};
 pub use events::{EventKey, EventSink, EventTarget, EventType, KafkaTopic, WebhookSecret, parse_sink_name};
 pub use exposure::{StartExposure, start_exposure};
+pub use file_access::has_written_secret;
 use file_options::UnguardedPolicy;
 pub use file_options::{CacheConfig, TOP, TopOptions};
 pub use jwt::{IssuerKeys, JwtConfig};
