@@ -4,6 +4,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -257,6 +258,58 @@ fn init_writes_a_valid_file_for_each_use_each_caller_and_each_store() {
             assert_eq!(checked.out.matches("\nroute ").count(), what.split(',').count(), "{}", checked.out);
         }
     }
+}
+
+#[test]
+fn init_lets_only_its_user_read_what_it_writes_with_a_secret_in_it() {
+    let mode = |file: PathBuf| std::fs::metadata(file).unwrap().permissions().mode() & 0o777;
+    for (store, has_password, has_secret) in [
+        ("sqlite:oncegate.db", false, false),
+        ("postgres://oncegate@127.0.0.1/oncegate", false, true),
+        ("postgresql://oncegate@127.0.0.1/oncegate", false, true),
+        ("postgres://oncegate:hunter2@127.0.0.1/oncegate", true, true),
+        ("postgres://oncegate@127.0.0.1/oncegate?password=hunter2&sslmode=disable", true, true),
+        ("postgres://oncegate:${DB_PASSWORD}@127.0.0.1/oncegate", false, true),
+        ("postgres://oncegate:${file:password}@127.0.0.1/oncegate", false, true),
+    ] {
+        let folder = Folder::with(&[("password", "hunter3")]);
+        let arguments = ["init", "--upstream", "http://127.0.0.1:3000", "--for", "payments", "--store", store];
+        let written = run_in(&folder, &[("DB_PASSWORD", "hunter4")], &arguments);
+        assert_eq!(written.code, 0, "{store}: {}", written.err);
+        assert!(!format!("{}{}", written.out, written.err).contains("hunter"), "{store}: {}", written.out);
+        assert_eq!(mode(folder.path("oncegate.toml")), if has_password { 0o600 } else { 0o644 }, "{store}");
+        assert_eq!(written.out.contains("so only you can read it (0600)"), has_password, "{store}: {}", written.out);
+        assert_eq!(std::path::Path::new(&folder.path("oncegate.secret")).exists(), has_secret, "{store}");
+        assert_eq!(
+            written.out.contains("oncegate.secret has the `secret` (0600)"),
+            has_secret,
+            "{store}: {}",
+            written.out
+        );
+        if has_secret {
+            assert_eq!(mode(folder.path("oncegate.secret")), 0o600, "{store}");
+            let secret = std::fs::read_to_string(folder.path("oncegate.secret")).unwrap();
+            assert_eq!(secret.trim().len(), 44, "32 random bytes");
+            let text = std::fs::read_to_string(folder.path("oncegate.toml")).unwrap();
+            assert!(text.contains("secret = \"${file:oncegate.secret}\"") && !text.contains(secret.trim()), "{text}");
+            // A second configuration of the same name elsewhere keeps the secret that is there.
+            std::fs::remove_file(folder.path("oncegate.toml")).unwrap();
+            assert_eq!(run_in(&folder, &[("DB_PASSWORD", "hunter4")], &arguments).code, 0, "{store}");
+            assert_eq!(std::fs::read_to_string(folder.path("oncegate.secret")).unwrap(), secret, "{store}");
+        }
+        let checked = run_in(&folder, &[("DB_PASSWORD", "hunter4")], &["check"]);
+        assert_eq!((checked.code, checked.err.contains("everybody on this machine")), (0, false), "{}", checked.err);
+    }
+    // In another folder the file names its secret by the whole path. Nothing is left of one that is not valid.
+    let folder = Folder::with(&[]);
+    std::fs::create_dir(folder.path("etc")).unwrap();
+    let arguments =
+        ["init", "--upstream", "http://127.0.0.1:3000", "--for", "payments", "--output", "etc/pay.toml", "--store"];
+    let store = |url| run_in(&folder, &[], &[&arguments[..], &[url]].concat());
+    assert_eq!(store("postgres://oncegate:${NOT_THERE}@127.0.0.1/oncegate").code, 78);
+    assert_eq!(std::fs::read_dir(folder.path("etc")).unwrap().count(), 0);
+    assert_eq!(store("postgres://oncegate@127.0.0.1/oncegate").code, 0);
+    assert_eq!(run_in(&folder, &[], &["check", "-c", "etc/pay.toml"]).code, 0);
 }
 
 #[test]

@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use store_contract::programs::{find_program, skip};
 
@@ -269,7 +270,7 @@ impl Dist {
              echo \"deb [{option}] file://$PWD/../dist/apt stable main\" >etc/apt/sources.list
              export APT_CONFIG=$PWD/etc/apt/apt.conf
              apt() {{ apt-get -q -o Dir=$PWD -o Dir::State::status=$PWD/var/lib/dpkg/status -o APT::Sandbox::User= \
-                 -o APT::Architecture=amd64 -o APT::Architectures=amd64 -o APT::Update::Error-Mode=any \"$@\"; }}
+                 -o APT::Architecture=amd64 -o APT::Architectures=amd64 -o APT::Update::Error-Mode=any -o Acquire::Check-Date=true -o Acquire::Check-Valid-Until=true \"$@\"; }}
              apt update && apt download oncegate && cmp oncegate_*.deb ../dist/oncegate_9.9.9_amd64.deb"
         ))
     }
@@ -296,6 +297,12 @@ fn apt_takes_the_packages_of_the_repository_and_refuses_changed_ones() {
     assert!(signed.as_ref().unwrap().contains("signed; its public key"), "{signed:?}");
     let keyring = format!("signed-by={}", dist.0.path().join("dist/apt/oncegate.gpg").display());
     dist.apt(&keyring).unwrap();
+    let kept = "rm -rf kept && cp -r dist/apt kept";
+    let expired = "ONCEGATE_APT_VALID_DAYS=-1 ONCEGATE_GPG_KEY=owner@example.com \"$scripts/repository\" dist; gpgconf --kill gpg-agent";
+    dist.shell(&format!("{kept} && {expired}")).unwrap();
+    let refused = dist.apt(&keyring).expect_err("the repository is one of the day before yesterday");
+    assert!(refused.contains("expired"), "{refused}");
+    dist.shell("rm -rf dist/apt && mv kept dist/apt").unwrap();
     dist.shell("cd dist/apt/pool/main/o/oncegate && echo >>oncegate_9.9.9_amd64.deb").unwrap();
     dist.apt(&keyring).expect_err("the package has another hash than the index");
     dist.shell("cd dist/apt/dists/stable/main/binary-amd64 && rm Packages.gz && sed -i s/9.9.9/9.9.8/ Packages")
@@ -328,10 +335,97 @@ fn the_installer_takes_released_archives_alone() {
         dist.shell("cp dist/SHA256SUMS kept && sed -i 's/^./0/' dist/SHA256SUMS").unwrap();
         assert!(install("").unwrap_err().contains("the signature of SHA256SUMS is wrong") && !is_installed());
         dist.shell("cp kept dist/SHA256SUMS").unwrap();
+        // The whole release before, with its own signature, in the place of this one.
+        let older = "cp -r dist older && cd older && rm SHA256SUMS.minisig && for name in *9.9.9*; do mv $name $(echo $name | sed s/9.9.9/9.9.8/); done
+                     cd .. && ONCEGATE_MINISIGN_KEY=$PWD/secret \"$scripts/sign\" older && cp dist/install.sh older";
+        dist.shell(older).unwrap();
+        for variables in ["", "ONCEGATE_VERSION=9.9.9"] {
+            let refused =
+                dist.shell(&format!("rm -rf prefix; {variables} sh older/install.sh file://$PWD/older")).unwrap_err();
+            assert!(refused.contains("the signature is not of oncegate 9.9.9, but says 'oncegate 9.9.8'"), "{refused}");
+            assert!(!is_installed());
+        }
+        // Another release's archive under a signature of this one.
+        let mixed = "cd older && minisign -Sm SHA256SUMS -s ../secret -t 'oncegate 9.9.9' >/dev/null";
+        dist.shell(mixed).unwrap();
+        let refused = dist.shell("sh older/install.sh file://$PWD/older").unwrap_err();
+        assert!(refused.contains("is not of version 9.9.9") && !is_installed(), "{refused}");
     } else {
         skip("minisign is not installed");
     }
+    // Without minisign, or a key, the archive's name tells the version.
+    assert!(install("ONCEGATE_VERSION=9.9.8").unwrap_err().contains("9.9.8") && !is_installed());
     dist.shell("for archive in dist/*.tar.gz; do echo >>$archive; done").unwrap();
     let refused = install("").unwrap_err();
     assert!(refused.contains("is not the released one") && !is_installed(), "{refused}");
+}
+
+/// A server of HTTPS for `dist`, whose paths below `/https/` lead to it again, and those below `/http/` to a server without TLS.
+const REDIRECTS: &str = r#"
+import http.server, ssl, sys, threading
+class Files(http.server.SimpleHTTPRequestHandler):
+    def do_GET(self):
+        for scheme, port in (("https", tls.server_port), ("http", plain.server_port)):
+            if self.path.startswith(f"/{scheme}/"):
+                self.send_response(302)
+                self.send_header("Location", f"{scheme}://localhost:{port}/" + self.path.split("/", 2)[2])
+                self.end_headers()
+                return
+        super().do_GET()
+    def log_message(self, *_): pass
+tls, plain = (http.server.ThreadingHTTPServer(("127.0.0.1", 0), Files) for _ in range(2))
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain("../cert.pem", "../key.pem")
+tls.socket = context.wrap_socket(tls.socket, server_side=True)
+threading.Thread(target=plain.serve_forever, daemon=True).start()
+threading.Thread(target=tls.serve_forever, daemon=True).start()
+print(tls.server_port, flush=True)
+sys.stdin.read()
+"#;
+
+#[test]
+fn the_installer_follows_a_redirect_to_https_and_none_to_http_with_each_of_its_tools() {
+    for tool in ["curl", "wget", "openssl", "python3"] {
+        if find_program(&[tool]).is_none() {
+            return skip(format!("{tool} is not installed"));
+        }
+    }
+    let dist = Dist::new();
+    dist.shell(
+        "\"$scripts/sign\" dist
+         openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost \
+             -keyout key.pem -out cert.pem 2>/dev/null
+         echo \"ca_certificate = $PWD/cert.pem\" >wgetrc
+         mkdir -p curl wget
+         for tool in cat chmod echo grep head install mktemp rm sed sh sha256sum sort tar gzip tr uname wc; do
+             ln -s \"$(command -v $tool)\" curl/$tool; ln -s \"$(command -v $tool)\" wget/$tool
+         done
+         ln -s \"$(command -v curl)\" curl/curl; ln -s \"$(command -v wget)\" wget/wget",
+    )
+    .unwrap();
+    let mut server = Command::new("python3")
+        .args(["-c", REDIRECTS])
+        .current_dir(dist.0.path().join("dist"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut port = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut port).unwrap();
+    let url = format!("https://localhost:{}", port.trim());
+    for tool in ["curl", "wget"] {
+        for (path, is_taken) in
+            [("", true), ("/https", true), ("/https/https", true), ("/http", false), ("/https/http", false)]
+        {
+            let installed = dist.shell(&format!(
+                "rm -rf prefix; export CURL_CA_BUNDLE=$PWD/cert.pem WGETRC=$PWD/wgetrc; PATH=$PWD/{tool} sh dist/install.sh {url}{path}"
+            ));
+            match installed {
+                Ok(said) => assert!(is_taken && said.contains("oncegate 9.9.9"), "{tool} {path}: {said}"),
+                Err(said) => assert!(!is_taken && said.contains("cannot be had"), "{tool} {path}: {said}"),
+            }
+        }
+    }
+    drop(server.stdin.take());
+    server.wait().unwrap();
 }

@@ -5,6 +5,7 @@
 --
 -- Run it on the coordinator as the schema's owner, with every proxy stopped: it copies the keys that there are. The workers must
 -- be known to the coordinator before (citus_set_coordinator_host, citus_add_node).
+set local search_path = pg_catalog, pg_temp;
 do $$
 begin
   if exists (select from oncegate.instances where lease_until > floor(date_part('epoch', clock_timestamp()) * 1000)) then

@@ -6,6 +6,7 @@
 -- Run it as the schema's owner, with every proxy stopped. It locks the table and copies it, all in one transaction: if it
 -- fails, nothing has changed. Grants to other roles are lost; repeat them.
 begin;
+set local search_path = pg_catalog, pg_temp;
 set local lock_timeout = '5s';
 lock table oncegate.keys in access exclusive mode;
 select set_config('oncegate.partitions', :'partitions', true);

@@ -5,6 +5,8 @@
 -- `shards` is the number of stores after the split, `shard` the number of this one, from 0. Run it as the schema's owner, with every
 -- proxy of the store stopped. The audit log stays whole on both sides: its entries cannot be deleted.
 
+set search_path = pg_catalog, pg_temp;
+
 -- As in deploy/haproxy/sharding.cfg: the first 60 bits of the SHA-256 of the key in small letters, modulo the number of stores.
 create function pg_temp.shard_of(key bytea, shards bigint) returns bigint
 language sql immutable

@@ -5,14 +5,20 @@
 -- timestamps and intervals where it has to know that a statement is the same on each node.
 -- The functions that Oncegate itself calls are not here: see crates/store/src/postgres/functions.
 
+-- What others may create in the schemas of the path means nothing here.
+set local search_path = pg_catalog, pg_temp;
+
 create schema if not exists oncegate;
 
 create table oncegate.migrations (
-  version     integer primary key,
-  name        text not null,
-  sha256      bytea not null check (octet_length(sha256) = 32),
-  applied_at  timestamptz not null default clock_timestamp()
+  version         integer primary key,
+  name            text not null,
+  oldest_program  integer not null check (oldest_program between 1 and version),
+  sha256          bytea not null check (octet_length(sha256) = 32),
+  applied_at      timestamptz not null default clock_timestamp()
 );
+comment on column oncegate.migrations.oldest_program is
+  'The newest migration that a program must know at least to work on a store that has this one.';
 
 create table oncegate.salts (
   service  text primary key,
@@ -65,7 +71,8 @@ comment on table oncegate.route_retention is
 
 -- What a record can be. A state that is new to it needs another function, and another check. PostgreSQL parses every check of a
 -- table anew for each statement that writes to it: a dozen of them took as long as the rest of a small batch. As one function
--- they are read once for each session.
+-- they are read once for each session. Its callers have a fixed search path, and each of its operators is one of pg_catalog for
+-- exactly these types: a path of its own would cost 2 µs, 5 % of a reservation.
 create function oncegate.is_possible(
   id bytea, token bytea, scope bytea, fingerprint bytea, attempt integer, state text, settled_at bigint,
   expires_at bigint, remember_ms bigint, status smallint, fields bytea, body bytea, probes integer, absences integer,
@@ -312,6 +319,7 @@ $function$;
 -- decision. The owner of the table can drop the triggers; give the serving role the rights that it needs, and not the table.
 create function oncegate.refuse_audit_change() returns trigger
 language plpgsql
+set search_path = pg_catalog, pg_temp
 as $function$
 begin
   raise exception 'entries of the audit log cannot be changed or deleted' using errcode = 'insufficient_privilege';
@@ -326,22 +334,25 @@ create trigger audit_is_not_truncated before truncate on oncegate.audit
 
 -- Each function that writes calls this first, and judges everything by the moment that it returns. Sessions behind a pooler are shared and cannot be configured, so each write sets
 -- its own durability, and only ever raises it. A service's open transaction may have locked a row: nobody waits for it for
--- longer than the limit.
+-- longer than the limit. It is also called alone, on sessions with any search path, so each name in it says its schema: a path of
+-- its own would cost 2 µs, 5 % of a reservation.
 create function oncegate.begin_write(lock_limit text default null) returns bigint
 language plpgsql volatile
 as $function$
 begin
-  if current_setting('synchronous_commit') = 'off' then
-    perform set_config('synchronous_commit', 'on', true);
+  if pg_catalog.current_setting('synchronous_commit') operator(pg_catalog.=) 'off' then
+    perform pg_catalog.set_config('synchronous_commit', 'on', true);
   end if;
   if lock_limit is not null then
-    perform set_config('lock_timeout', lock_limit, true);
+    perform pg_catalog.set_config('lock_timeout', lock_limit, true);
   end if;
-  return floor(date_part('epoch', clock_timestamp()) * 1000);
+  return pg_catalog.floor(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp())
+                          operator(pg_catalog.*) 1000::double precision);
 end
 $function$;
 
--- Appends an attempt to the earlier ones of its key: statements that start the next one keep what they overwrite.
+-- Appends an attempt to the earlier ones of its key: statements that start the next one keep what they overwrite. Without a search
+-- path of its own, it becomes a part of these statements; the functions around them have one.
 create function oncegate.with_attempt(
   earlier text, attempt integer, instance bigint, reserved_at bigint, settled_at bigint, accepted_at bigint, state text,
   cause text

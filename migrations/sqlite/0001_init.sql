@@ -6,10 +6,12 @@
 pragma application_id = 0x4f6e6365;
 
 create table migrations (
-  version     integer primary key,
-  name        text not null,
-  sha256      blob not null check (length(sha256) = 32),
-  applied_at  integer not null default (unixepoch() * 1000)
+  version         integer primary key,
+  name            text not null,
+  -- The newest migration that a program must know at least to work on a store that has this one.
+  oldest_program  integer not null check (oldest_program between 1 and version),
+  sha256          blob not null check (length(sha256) = 32),
+  applied_at      integer not null default (unixepoch() * 1000)
 ) strict;
 
 -- The salt of each service's scopes: 32 bytes in clear, or one encrypted copy for each secret. Without it no key is found.

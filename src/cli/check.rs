@@ -74,8 +74,12 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<(), CommandError> {
 fn describe_store(config: &LoadedConfig) -> Result<String, CommandError> {
     let settings = StoreSettings::from(config);
     let (pending, distribution) = block_on(async {
-        let found =
-            async { Ok::<_, OpenError>((store::pending(&settings).await?, store::distribution(&settings).await?)) };
+        let found = async {
+            for warning in store::warnings(&settings).await? {
+                eprintln!("warning: {warning}");
+            }
+            Ok::<_, OpenError>((store::pending(&settings).await?, store::distribution(&settings).await?))
+        };
         found.await.map_err(failed)
     })?;
     let lacks = match pending.is_empty() {

@@ -8,8 +8,11 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{IsTerminal, Write as _, stdin, stdout};
 use std::num::NonZeroU16;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf, absolute};
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use clap::{Args, ValueEnum};
 use http::Method;
 
@@ -17,6 +20,7 @@ use super::{CommandError, failed, is_absent, openapi, print};
 use oncegate_config::{self as config, Overrides, ProcessEnvironment, StoreLocation, UpstreamTarget};
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::quantity::quantity;
+use oncegate_machine::fill_random;
 
 #[derive(Args)]
 pub(super) struct InitArguments {
@@ -166,9 +170,25 @@ pub(super) fn run(mut arguments: InitArguments) -> Result<(), CommandError> {
     if is_http1 && arguments.uses.iter().any(|(kind, _)| *kind == Use::Grpc) {
         return Err(CommandError::Usage("gRPC needs HTTP/2: write --upstream as h2c://HOST:PORT or https://…".into()));
     }
-    let text = arguments.compose()?;
-    write_checked(&arguments.output, &text)?;
+    let secret = arguments.secret_file()?;
+    let text = arguments.compose(secret.as_deref())?;
+    write_checked(&arguments.output, &text, secret.as_deref())?;
     let file = arguments.output.display();
+    let mut secrets = String::new();
+    if config::has_written_secret(&text) {
+        secrets.push_str(
+            "It has a password in it, so only you can read it (0600). A service or an image that runs as another user needs its own way to \
+             it: `${file:…}` or `${NAME}` in its place keeps the password out of the file. ",
+        );
+    }
+    if let Some(secret) = &secret {
+        let secret = secret.display();
+        write!(
+            secrets,
+            "{secret} has the `secret` (0600): each instance needs the same, as long as the database exists. "
+        )
+        .expect("writing to a String does not fail");
+    }
     let routes = arguments.openapi.as_ref().map_or_else(String::new, |spec| {
         let (spec, routes) = (spec.display(), text.matches("[[routes]]").count() as u64);
         let count = quantity(routes, "route", "routes");
@@ -178,7 +198,7 @@ pub(super) fn run(mut arguments: InitArguments) -> Result<(), CommandError> {
         )
     });
     print(&format!(
-        "{file} is written and valid. {routes}Read its comments, and then:\n\n  oncegate check -c {file}   # each route with all its \
+        "{file} is written and valid. {secrets}{routes}Read its comments, and then:\n\n  oncegate check -c {file}   # each route with all its \
          options\n  oncegate run -c {file}\n"
     ))
 }
@@ -228,8 +248,19 @@ impl InitArguments {
         Ok(())
     }
 
+    /// The file of the `secret`, beside the configuration: for PostgreSQL, which more people can read than one file.
+    fn secret_file(&self) -> Result<Option<PathBuf>, CommandError> {
+        // One with a reference, such as `${PASSWORD}`, is not whole yet.
+        let is_postgres = self.store.as_deref().is_some_and(|url| url.starts_with("postgres"));
+        let file = self.output.with_extension("secret");
+        // The name alone where both are in the working directory, so that they can be moved together.
+        let is_here = self.output.parent().is_none_or(|folder| folder.as_os_str().is_empty());
+        let file = if is_here { file } else { absolute(file).map_err(failed)? };
+        Ok(is_postgres.then_some(file))
+    }
+
     /// The text of the file.
-    fn compose(&self) -> Result<String, CommandError> {
+    fn compose(&self, secret: Option<&Path>) -> Result<String, CommandError> {
         // A string of JSON is one of TOML.
         let quoted = |text: &Option<String>| serde_json::Value::from(text.as_deref().unwrap_or_default()).to_string();
         let mut text = format!(
@@ -241,6 +272,15 @@ impl InitArguments {
         let routes = self.routes()?;
         if routes.iter().any(|(kind, ..)| *kind == Use::ModelApi) {
             text.push_str("drain_timeout = \"120s\"   # the longest upstream_timeout; the supervisor's own limit must be longer\n");
+        }
+        if let Some(secret) = secret {
+            let secret = quoted(&Some(format!("${{file:{}}}", secret.display())));
+            write!(
+                text,
+                "\n# Who can read the database cannot test guesses of credentials and bodies without it: docs/security.md. Each instance\n\
+                 # needs the same one, and no key is found without it.\nsecret = {secret}\n"
+            )
+            .expect("writing to a String does not fail");
         }
         if self.callers == Some(Callers::Jwt) {
             let (issuer, audience) = (quoted(&self.issuer), quoted(&self.audience));
@@ -345,13 +385,27 @@ fn unused_name(names: &mut BTreeSet<String>, path: &str, kind: Use) -> String {
     name
 }
 
-/// Writes the file, and removes it again if the configuration's reader finds a problem in it.
-fn write_checked(file: &Path, text: &str) -> Result<(), CommandError> {
-    let mut created = File::create_new(file).map_err(|error| failed(format!("{}: {error}", file.display())))?;
-    created.write_all(text.as_bytes()).map_err(failed)?;
+/// Writes the file, and the secret's where there is none yet. Removes what it has written if the configuration's reader finds a problem.
+fn write_checked(file: &Path, text: &str, secret: Option<&Path>) -> Result<(), CommandError> {
+    let mut written = Vec::new();
+    if let Some(secret) = secret.filter(|secret| is_absent(secret)) {
+        let mut random = [0; 32];
+        fill_random(&mut random).map_err(failed)?;
+        create(secret, 0o600, &format!("{}\n", BASE64_STANDARD.encode(random)))?;
+        written.push(secret);
+    }
+    let mode = if config::has_written_secret(text) { 0o600 } else { 0o644 };
+    create(file, mode, text)?;
+    written.push(file);
     let loaded = config::load(Some(file), &Overrides::default(), &ProcessEnvironment);
     loaded.map(drop).map_err(|problems| {
-        let _ = fs::remove_file(file);
+        written.iter().for_each(|file| drop(fs::remove_file(file)));
         CommandError::Config(problems)
     })
+}
+
+fn create(file: &Path, mode: u32, text: &str) -> Result<(), CommandError> {
+    let created = File::options().write(true).create_new(true).mode(mode).open(file);
+    let written = created.and_then(|mut created| created.write_all(text.as_bytes()));
+    written.map_err(|error| failed(format!("{}: {error}", file.display())))
 }

@@ -7,7 +7,7 @@ pub use proxy::{Proxy, Setup};
 pub use store::Store;
 pub use store_contract::programs::{find_program, skip};
 pub use store_contract::waiting::{TEST_TIMEOUT, eventually};
-pub use store_contract::{pgbouncer, postgres, store_fixture};
+pub use store_contract::{pgbouncer, postgres, store_fixture, traps};
 pub use upstream::{Answer, Feed, Hold, Upstream};
 
 pub mod browser;

@@ -131,8 +131,7 @@ async fn a_store_that_the_program_cannot_use_ends_an_instance_that_has_started_w
         let setup = bypass(&database.url).top("secret = \"a secret of some length\"");
         assert_eq!(setup.start().await.stop().await, Some(0));
     }
-    let newer_step =
-        "insert into oncegate.migrations (version, name, sha256) values (9999, '9999_later', sha256('later'))";
+    let newer_step = "insert into oncegate.migrations (version, name, oldest_program, sha256) values (9999, '9999_later', 9999, sha256('later'))";
     newer.client().await.batch_execute(newer_step).await.unwrap();
     let elsewhere = Proxy::on(&sealed.url)
         .upstream(upstream.address)

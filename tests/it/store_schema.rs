@@ -8,7 +8,9 @@ use oncegate_store::{self as store, OpenError, StoreError, StoreLocation, StoreS
 
 use crate::harness::pgbouncer::Bouncer;
 use crate::harness::postgres;
-use crate::harness::store_fixture::{StoreFixture, new_reserve_request, salt, sqlite_settings, unwrap_lease};
+use crate::harness::store_fixture::{
+    StoreFixture, completion, new_reserve_request, salt, sqlite_settings, unwrap_lease,
+};
 
 mod distribution;
 mod earlier_releases;
@@ -17,6 +19,7 @@ mod locks;
 mod partitions;
 mod plans;
 mod rights;
+mod search_path;
 mod statements;
 
 fn sqlite_file() -> (tempfile::TempDir, StoreSettings) {
@@ -99,8 +102,9 @@ async fn a_newer_or_changed_schema_is_refused() {
     for kind in ["postgres", "sqlite"] {
         for (change, why) in [
             (
-                "insert into migrations (version, name, sha256) select 99, '0099_more', sha256 from migrations where version = 1",
-                "newer",
+                "insert into migrations (version, name, oldest_program, sha256)
+                 select 99, '0099_more', 2, sha256 from migrations where version = 1",
+                "0099_more is newer than this program, and needs one that knows migration 2 at least",
             ),
             ("update migrations set sha256 = {other} where version = 1", "changed after it was applied"),
             ("update migrations set name = '0001_other' where version = 1", "is in the place of"),
@@ -119,6 +123,33 @@ async fn a_newer_or_changed_schema_is_refused() {
             }
             assert!(matches!(store::migrate(&world.settings).await, Err(OpenError::SchemaForeign(_))));
         }
+    }
+}
+
+#[tokio::test]
+async fn a_newer_schema_that_lets_this_program_work_is_used_with_a_warning() {
+    let warning = "the store's schema is newer than this program: a later version has applied 0099_more.";
+    for mut world in [StoreFixture::sqlite().await, StoreFixture::postgres().await] {
+        let reserved = new_reserve_request("before");
+        world.reserve(&reserved).await;
+        world.close();
+        assert_eq!(store::warnings(&world.settings).await.unwrap(), [] as [String; 0]);
+        let expand = "alter table keys add column later text;
+                      insert into migrations (version, name, oldest_program, sha256)
+                      select 99, '0099_more', 1, sha256 from migrations where version = 1";
+        world.execute_sql_closed(expand).await;
+        let warnings = store::warnings(&world.settings).await.unwrap();
+        assert!(warnings.len() == 1 && warnings[0].starts_with(warning), "{warnings:?}");
+        assert_eq!(store::pending(&world.settings).await.unwrap(), []);
+        assert_eq!(store::migrate(&world.settings).await.unwrap(), [] as [&str; 0]);
+        for migrate in [true, false] {
+            world.settings.migrate = migrate;
+            world.reopen().await;
+            let made = new_reserve_request(&format!("migrate-{migrate}"));
+            world.reserve(&made).await;
+            world.settle(completion(&made, b"paid")).await;
+        }
+        assert_eq!(world.find(&reserved).await.attempt, 1);
     }
 }
 

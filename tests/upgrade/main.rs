@@ -43,7 +43,7 @@ use versions::Version;
 #[ignore = "it needs the program of another revision: make upgrade"]
 async fn a_rolling_upgrade_on_postgres_and_its_rollback_execute_nothing_twice() {
     let store = Store::Postgres(postgres::empty_database().await);
-    let mut rollout = Rollout::start("two instances of the old version serve", store, 2).await;
+    let mut rollout = Rollout::start("two instances of the old version serve", store, Version::Old, 2).await;
     rollout.step("the new version starts beside them and migrates");
     let third = rollout.add(Version::New).await;
     rollout.load().await;
@@ -56,7 +56,7 @@ async fn a_rolling_upgrade_on_postgres_and_its_rollback_execute_nothing_twice() 
     rollout.step("the other old instance is replaced");
     rollout.replace_one(Version::Old, Version::New).await;
     rollout.load().await;
-    if rollout.old_version_starts().await {
+    if rollout.starts(Version::Old).await {
         rollout.step("one new instance is replaced by the old version");
         rollout.replace_one(Version::New, Version::Old).await;
         rollout.load().await;
@@ -70,9 +70,32 @@ async fn a_rolling_upgrade_on_postgres_and_its_rollback_execute_nothing_twice() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "it takes half a minute: make upgrade"]
+async fn restarted_instances_serve_on_the_schema_of_the_next_version_and_not_on_one_that_has_contracted() {
+    let store = Store::Postgres(postgres::empty_database().await);
+    let mut rollout = Rollout::start("two instances serve", store, Version::New, 2).await;
+    rollout.step("the next version adds a column");
+    rollout.migrate_further(false).await;
+    rollout.load().await;
+    rollout.step("both instances are restarted");
+    for _ in 0..2 {
+        rollout.replace_one(Version::New, Version::New).await;
+    }
+    rollout.load().await;
+    rollout.step("a version after it contracts");
+    rollout.migrate_further(true).await;
+    assert!(!rollout.starts(Version::New).await, "it starts on a schema that lacks what it needs");
+    rollout.load().await;
+    let report = rollout.finish().await;
+    println!("\n{}", report.table);
+    assert_eq!(report.cost.refused, 0, "a request was refused by an instance");
+    assert!(report.table.contains("the store's schema is newer than this program"), "no start has warned");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "it needs the program of another revision: make upgrade"]
 async fn an_upgrade_on_sqlite_and_its_rollback_execute_nothing_twice() {
-    let mut rollout = Rollout::start("the old version serves", Store::sqlite(), 1).await;
+    let mut rollout = Rollout::start("the old version serves", Store::sqlite(), Version::Old, 1).await;
     rollout.step("the old version ends, and the new one starts on its file");
     rollout.exchange_all(Version::New).await;
     rollout.load().await;

@@ -73,8 +73,8 @@ pub struct RolloutReport {
 }
 
 impl Rollout {
-    /// Starts this many instances of the old version, and the load.
-    pub async fn start(step: &str, store: Store, instances: usize) -> Self {
+    /// Starts this many instances of a version, and the load.
+    pub async fn start(step: &str, store: Store, version: Version, instances: usize) -> Self {
         let (mut random, begun) = (SeededRandom::new(getrandom::u64().unwrap()), Instant::now());
         let service = Service::start(random.split(), begun).await;
         let addresses = Arc::new(RwLock::new(Vec::new()));
@@ -92,7 +92,7 @@ impl Rollout {
             complaints: BTreeSet::new(),
         };
         for _ in 0..instances {
-            rollout.add(Version::Old).await;
+            rollout.add(version).await;
         }
         rollout.old_migrations = rollout.store.migrations().await;
         rollout.step(step);
@@ -153,13 +153,27 @@ impl Rollout {
         starts
     }
 
-    /// Whether the old version starts beside the others.
-    pub async fn old_version_starts(&mut self) -> bool {
-        self.starts(Version::Old).await
+    /// Applies the migration of a version after the new one, by hand: a column more, and a table less where it `contracts`. Such a step
+    /// names the program before it as the oldest, or itself.
+    pub async fn migrate_further(&self, contracts: bool) {
+        let Store::Postgres(database) = &self.store else {
+            unreachable!("an embedded store has one version at a time")
+        };
+        let (change, oldest) = match contracts {
+            true => ("alter table oncegate.keys drop column later", "version + 1"),
+            false => ("alter table oncegate.keys add column later text", "version"),
+        };
+        let sql = format!(
+            "begin; {change};
+             insert into oncegate.migrations (version, name, oldest_program, sha256)
+             select version + 1, 'step_' || version + 1, {oldest}, sha256 from oncegate.migrations order by version desc limit 1;
+             commit"
+        );
+        database.client().await.batch_execute(&sql).await.unwrap();
     }
 
     /// Whether a version starts on the store; if not, it must say that the schema is newer.
-    async fn starts(&mut self, version: Version) -> bool {
+    pub async fn starts(&mut self, version: Version) -> bool {
         let setup = version.setup(&self.store.url(), self.service.address);
         match setup.try_start().await {
             Ok(proxy) => {

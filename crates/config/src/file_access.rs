@@ -30,9 +30,7 @@ pub(super) fn warnings(
     environment: &dyn Environment,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
-    let written = SECRETS.iter().find(|path| has_text(table, path, &is_written));
-    let written = written.or_else(|| URLS.iter().find(|path| has_text(table, path, &has_written_password)));
-    if let (Some(file), Some(path)) = (file, written)
+    if let (Some(file), Some(path)) = (file, written_secret(table))
         && environment.is_readable_by_all(file)
     {
         warnings.push(format!(
@@ -52,6 +50,17 @@ pub(super) fn warnings(
         ));
     }
     warnings
+}
+
+/// The key of a secret or a password that the file has itself.
+fn written_secret(table: &DeTable<'_>) -> Option<&'static [&'static str]> {
+    let secret = SECRETS.iter().find(|path| has_text(table, path, &is_written));
+    secret.or_else(|| URLS.iter().find(|path| has_text(table, path, &has_written_password))).copied()
+}
+
+/// Whether the text of a configuration has a secret or a password itself, so that only its reader may read the file.
+pub fn has_written_secret(text: &str) -> bool {
+    DeTable::parse(text).is_ok_and(|table| written_secret(table.get_ref()).is_some())
 }
 
 /// Whether a key has a text like this; in lists and lists of tables, whether one of them has.
@@ -75,10 +84,12 @@ fn is_written(text: &str) -> bool {
 }
 
 fn has_written_password(url: &str) -> bool {
+    let (url, parameters) = url.split_once('?').unwrap_or((url, ""));
     let authority = url.split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or_default());
     // A placeholder may have slashes: its password is not written here.
-    let Some((user, _)) = authority.rsplit_once('@') else { return false };
+    let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
     user.split_once(':').is_some_and(|(_, password)| is_written(password))
+        || parameters.split('&').filter_map(|parameter| parameter.strip_prefix("password=")).any(is_written)
 }
 
 #[cfg(test)]
@@ -98,6 +109,8 @@ mod tests {
             ("[store]\nurl = 'postgres://u:${P}@h/d'", None),
             ("[store]\nurl = 'postgres://u:${file:/run/p}@h/d'", None),
             ("[store]\nurl = 'postgres://u@h/d'", None),
+            ("[store]\nurl = 'postgres://u@h/d?sslmode=require&password=p'", Some("store.url")),
+            ("[store]\nurl = 'postgres://u@h/d?password=${P}'", None),
             ("[store]\nurl = 'sqlite:a'", None),
             ("[[consumers]]\namqp = 'amqp://h'\n[[consumers]]\namqp = 'amqps://u:p@h'", Some("consumers.amqp")),
         ] {

@@ -9,4 +9,5 @@ pub mod pgbouncer;
 pub mod postgres;
 pub mod programs;
 pub mod store_fixture;
+pub mod traps;
 pub mod waiting;

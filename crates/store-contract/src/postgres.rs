@@ -77,7 +77,7 @@ impl TestDatabase {
     pub async fn note_prepared_statements(&self) {
         let sql = "create table prepared (statements bigint);
                    create function note_prepared() returns trigger language plpgsql as
-                   'begin insert into prepared select count(*) from pg_prepared_statements; return null; end';
+                   'begin insert into public.prepared select count(*) from pg_prepared_statements; return null; end';
                    create trigger note after insert or update on oncegate.keys for each row execute function note_prepared()";
         self.client().await.batch_execute(sql).await.unwrap();
     }

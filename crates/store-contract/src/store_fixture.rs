@@ -27,8 +27,8 @@ use oncegate_store::{
 };
 use tempfile::TempDir;
 
-use crate::pgbouncer;
 use crate::postgres::{self, TestDatabase};
+use crate::{pgbouncer, traps};
 
 /// The default instance of the requests. It never takes a lease.
 pub fn own_instance() -> InstanceId {
@@ -67,6 +67,7 @@ pub struct StoreFixture {
 enum Home {
     Postgres(TestDatabase),
     Given(TestDatabase, #[expect(dead_code, reason = "the next test waits for it")] tokio::sync::OwnedMutexGuard<()>),
+    Trapped(TestDatabase, #[expect(dead_code, reason = "as above")] tokio::sync::OwnedMutexGuard<()>),
     Sqlite(#[expect(dead_code, reason = "it goes away with the test")] TempDir),
     Inline(InlineDatabase),
 }
@@ -104,6 +105,18 @@ impl StoreFixture {
         Some(Self { settings, store, home: Home::Given(database, turn) })
     }
 
+    /// In the [trapped database](traps::database), behind PgBouncer, whose sessions have the database's own search path. The tests have
+    /// it one after the other.
+    pub async fn trapped() -> Option<Self> {
+        static TURN: std::sync::LazyLock<Arc<tokio::sync::Mutex<()>>> = std::sync::LazyLock::new(Arc::default);
+        let turn = Arc::clone(&TURN).lock_owned().await;
+        let database = traps::database().await.clone();
+        database.client().await.batch_execute("drop schema if exists oncegate cascade").await.unwrap();
+        let settings = postgres::settings(&pgbouncer::shared(&database).await?.to(&database).url);
+        let store = Some(store::open(&settings).await.unwrap());
+        Some(Self { settings, store, home: Home::Trapped(database, turn) })
+    }
+
     /// In a SQLite file.
     pub async fn sqlite() -> Self {
         let home = tempfile::tempdir().unwrap();
@@ -139,7 +152,7 @@ impl StoreFixture {
     /// The database; panics for a SQLite file.
     pub fn database(&self) -> &TestDatabase {
         match &self.home {
-            Home::Postgres(database) | Home::Given(database, _) => database,
+            Home::Postgres(database) | Home::Given(database, _) | Home::Trapped(database, _) => database,
             Home::Sqlite(_) | Home::Inline(_) => panic!("this test is about PostgreSQL"),
         }
     }
@@ -162,7 +175,7 @@ impl StoreFixture {
 
     /// Executes SQL in the tables. The embedded store is closed meanwhile, as it holds its file exclusively.
     pub async fn execute_sql(&mut self, sql: &str) -> Result<(), String> {
-        if matches!(self.home, Home::Postgres(_) | Home::Given(..) | Home::Inline(_)) {
+        if matches!(self.home, Home::Postgres(_) | Home::Given(..) | Home::Trapped(..) | Home::Inline(_)) {
             return self.write(sql).await;
         }
         self.close();
@@ -179,7 +192,7 @@ impl StoreFixture {
 
     async fn write(&self, sql: &str) -> Result<(), String> {
         match (&self.home, &self.settings.location) {
-            (Home::Postgres(database) | Home::Given(database, _), _) => {
+            (Home::Postgres(database) | Home::Given(database, _) | Home::Trapped(database, _), _) => {
                 let client = database.client().await;
                 client.batch_execute("set search_path = oncegate").await.unwrap();
                 client.batch_execute(sql).await.map_err(|error| error.as_db_error().unwrap().message().to_owned())
@@ -222,7 +235,7 @@ impl StoreFixture {
     /// The audit entries, oldest first, a line each.
     pub async fn audit(&mut self) -> Vec<String> {
         let columns = ["service", "actor", "action", "id", "before", "after", "coalesce(note, '-')"];
-        let (Home::Postgres(database) | Home::Given(database, _)) = &self.home else {
+        let (Home::Postgres(database) | Home::Given(database, _) | Home::Trapped(database, _)) = &self.home else {
             self.close();
             let sql =
                 format!("select {} from audit order by seq", columns.join(", ").replace("id,", "lower(hex(id)),"));
@@ -256,7 +269,7 @@ impl StoreFixture {
 
     /// The number of a table's rows.
     pub async fn rows_of(&mut self, table: &str) -> i64 {
-        if let Home::Postgres(database) | Home::Given(database, _) = &self.home {
+        if let Home::Postgres(database) | Home::Given(database, _) | Home::Trapped(database, _) = &self.home {
             let sql = format!("select count(*) from oncegate.{table}");
             return database.client().await.query_one(&sql, &[]).await.unwrap().get(0);
         }
@@ -270,7 +283,9 @@ impl StoreFixture {
     /// The SQL expression for a new id in this store.
     pub fn new_id(&self) -> &'static str {
         match &self.home {
-            Home::Postgres(_) | Home::Given(..) => "uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())",
+            Home::Postgres(_) | Home::Given(..) | Home::Trapped(..) => {
+                "uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())"
+            }
             Home::Sqlite(_) | Home::Inline(_) => "randomblob(32)",
         }
     }
@@ -278,7 +293,7 @@ impl StoreFixture {
     /// The SQL literal for bytes in this store.
     pub fn bytes(&self, hex: &str) -> String {
         match &self.home {
-            Home::Postgres(_) | Home::Given(..) => format!("'\\x{hex}'"),
+            Home::Postgres(_) | Home::Given(..) | Home::Trapped(..) => format!("'\\x{hex}'"),
             Home::Sqlite(_) | Home::Inline(_) => format!("x'{hex}'"),
         }
     }

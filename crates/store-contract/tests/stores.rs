@@ -1,10 +1,10 @@
 //! The contract of all stores. Each sentence runs against each store.
 
-use store_contract::contract;
 use store_contract::store_fixture::StoreFixture;
+use store_contract::{contract, traps};
 
-/// Makes each sentence a test for each store, one for PostgreSQL behind PgBouncer in transaction mode, and one for the store in memory
-/// of `tests/simulation`.
+/// Makes each sentence a test for each store, one for PostgreSQL behind PgBouncer in transaction mode, one
+/// there with traps in the schema `public`, and one for the store in memory of `tests/simulation`.
 macro_rules! on_each_store {
     ($($chapter:ident { $($sentence:ident,)* })*) => {
         mod postgres {
@@ -16,6 +16,15 @@ macro_rules! on_each_store {
             $($(#[tokio::test] async fn $sentence() {
                 if let Some(world) = StoreFixture::pgbouncer().await {
                     contract::$sentence(world).await
+                }
+            })*)*
+        }
+        mod trapped {
+            use super::*;
+            $($(#[tokio::test] async fn $sentence() {
+                if let Some(world) = StoreFixture::trapped().await {
+                    contract::$sentence(world).await;
+                    traps::assert_none_was_called(traps::database().await).await
                 }
             })*)*
         }

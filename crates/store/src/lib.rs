@@ -32,6 +32,7 @@ pub use oncegate_config::StoreLocation;
 pub use oncegate_domain::record::ExpectedRecord;
 pub use open::{
     StorePreparation, distribution, migrate, open, open_unprepared, pending, remembered_route_identities, schema,
+    warnings,
 };
 pub use params::{
     ApplyOperatorDecisionParams, ClaimEventsParams, ClaimProbesParams, CountInstancesBehindParams, CountLiveKeysParams,

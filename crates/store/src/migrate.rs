@@ -19,12 +19,15 @@ pub struct Migration {
 pub(super) struct MigrationStep {
     pub version: i32,
     pub name: &'static str,
+    /// The newest step that a program must know at least to work on a store that has this one. A step that only adds parts leaves
+    /// the number as it was; one that drops a part names the first step whose program does without it.
+    pub oldest_program: i32,
     pub sql: &'static str,
 }
 
 impl MigrationStep {
-    pub const fn new(version: i32, name: &'static str, sql: &'static str) -> Self {
-        Self { version, name, sql }
+    pub const fn new(version: i32, name: &'static str, oldest_program: i32, sql: &'static str) -> Self {
+        Self { version, name, oldest_program, sql }
     }
 
     /// The recorded hash, which detects a file that was changed after it was applied.
@@ -48,17 +51,37 @@ pub(super) struct AppliedMigration {
     pub version: i32,
     pub name: String,
     pub sha256: Vec<u8>,
+    pub oldest_program: i32,
 }
 
-/// Returns the migrations that are missing. The applied ones must be the first of the known ones, byte for byte.
+/// Returns the applied migrations that this program does not know.
+pub(super) fn newer_steps<'a>(known: &[MigrationStep], applied: &'a [AppliedMigration]) -> &'a [AppliedMigration] {
+    applied.get(known.len()..).unwrap_or_default()
+}
+
+/// Returns the sentence that a start says of migrations that this program does not know.
+pub(super) fn newer_warning(known: &[MigrationStep], applied: &[AppliedMigration]) -> Option<String> {
+    let newest = &newer_steps(known, applied).last()?.name;
+    Some(format!(
+        "the store's schema is newer than this program: a later version has applied {newest}. This program works on it; a version \
+         after that one may not let it start any more"
+    ))
+}
+
+/// Returns the migrations that are missing. The applied ones must be the first of the known ones, byte for byte; after these there
+/// may be newer ones that let this program work on the store.
 pub(super) fn missing_steps<'a>(
     known: &'a [MigrationStep],
     applied: &[AppliedMigration],
 ) -> Result<&'a [MigrationStep], OpenError> {
-    for (i, applied) in applied.iter().enumerate() {
-        let Some(step) = known.get(i) else {
-            return Err(OpenError::SchemaForeign(format!("{} is newer than this program", applied.name)));
-        };
+    let newest_known = known.last().map_or(0, |step| step.version);
+    if let Some(step) = newer_steps(known, applied).iter().find(|step| step.oldest_program > newest_known) {
+        return Err(OpenError::SchemaForeign(format!(
+            "{} is newer than this program, and needs one that knows migration {} at least, where this one knows {newest_known}",
+            step.name, step.oldest_program
+        )));
+    }
+    for (applied, step) in applied.iter().zip(known) {
         if step.version != applied.version || step.name != applied.name {
             return Err(OpenError::SchemaForeign(format!("{} is in the place of {}", applied.name, step.name)));
         }
@@ -66,7 +89,7 @@ pub(super) fn missing_steps<'a>(
             return Err(OpenError::SchemaForeign(format!("{} was changed after it was applied", applied.name)));
         }
     }
-    Ok(&known[applied.len()..])
+    Ok(known.get(applied.len()..).unwrap_or_default())
 }
 
 /// Fails with [`OpenError::SchemaOld`] if a migration is pending.
@@ -95,9 +118,45 @@ mod tests {
 
     #[test]
     fn the_migrations_after_the_applied_ones_are_missing() {
-        let known = [MigrationStep::new(1, "0001_a", "a"), MigrationStep::new(2, "0002_b", "b")];
-        let applied = AppliedMigration { version: 1, name: "0001_a".to_owned(), sha256: known[0].sha256().to_vec() };
-        let names: Vec<_> = missing_steps(&known, &[applied]).unwrap().iter().map(|step| step.name).collect();
+        let applied = as_applied(&KNOWN[..1]);
+        let names: Vec<_> = missing_steps(&KNOWN, &applied).unwrap().iter().map(|step| step.name).collect();
         assert_eq!(names, ["0002_b"]);
+        assert_eq!(newer_warning(&KNOWN, &applied), None);
+    }
+
+    const KNOWN: [MigrationStep; 2] =
+        [MigrationStep::new(1, "0001_a", 1, "a"), MigrationStep::new(2, "0002_b", 1, "b")];
+
+    fn as_applied(steps: &[MigrationStep]) -> Vec<AppliedMigration> {
+        let applied = |step: &MigrationStep| AppliedMigration {
+            version: step.version,
+            name: step.name.to_owned(),
+            sha256: step.sha256().to_vec(),
+            oldest_program: step.oldest_program,
+        };
+        steps.iter().map(applied).collect()
+    }
+
+    #[test]
+    fn a_newer_store_is_taken_as_far_as_its_steps_let_this_program_work() {
+        for (oldest_programs, is_taken) in
+            [(&[1][..], true), (&[2], true), (&[3], false), (&[1, 2], true), (&[2, 3], false), (&[3, 1], false)]
+        {
+            let mut applied = as_applied(&KNOWN);
+            applied.extend(oldest_programs.iter().zip(3..).map(|(oldest_program, version)| AppliedMigration {
+                version,
+                name: format!("000{version}_later"),
+                sha256: vec![0; 32],
+                oldest_program: *oldest_program,
+            }));
+            match missing_steps(&KNOWN, &applied) {
+                Ok(missing) => assert!(missing.is_empty() && is_taken, "{oldest_programs:?}"),
+                Err(OpenError::SchemaForeign(why)) => {
+                    assert!(!is_taken && why.contains("needs one that knows migration 3"), "{why}");
+                }
+                Err(error) => panic!("{error:?}"),
+            }
+            assert!(newer_warning(&KNOWN, &applied).unwrap().contains("_later"));
+        }
     }
 }

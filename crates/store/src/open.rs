@@ -86,6 +86,15 @@ pub async fn remembered_route_identities(
     }
 }
 
+/// Returns what a start on this store warns of, in sentences. Changes nothing, and creates no file.
+pub async fn warnings(settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
+    match &settings.location {
+        StoreLocation::Memory => Ok(Vec::new()),
+        StoreLocation::Postgres(url) => postgres::warnings(url, settings).await,
+        StoreLocation::Sqlite(path) => sqlite::warnings(path).await,
+    }
+}
+
 /// Finds out whether the keys are distributed over the nodes of a cluster. Changes nothing.
 pub async fn distribution(settings: &StoreSettings) -> Result<Distribution, OpenError> {
     match &settings.location {

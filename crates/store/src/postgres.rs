@@ -26,7 +26,7 @@ use retry::{RetryBudget, RetryPauses, retry_until_known};
 use service_reports::{FindReservationStatement, ReportCall};
 
 pub use distribution::Distribution;
-pub(super) use schema::{distribution, migrate, newest_step, pending, prepare, remembered_route_identities};
+pub(super) use schema::{distribution, migrate, newest_step, pending, prepare, remembered_route_identities, warnings};
 pub(super) use server::PgServer;
 
 mod admin;
@@ -46,6 +46,7 @@ mod horizons;
 mod hosts;
 mod identity;
 mod lookups;
+mod open_schemas;
 mod pools;
 mod primaries;
 mod probes;

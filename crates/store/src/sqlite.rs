@@ -21,7 +21,7 @@ use super::*; // The table of the calls names most of its types.
 use transaction::{SqliteResult, SqliteTransaction};
 use writer::WriterQueue;
 
-pub(super) use file::{migrate, pending, remembered_route_identities};
+pub(super) use file::{migrate, pending, remembered_route_identities, warnings};
 pub(super) use schema::newest_step;
 
 mod admin;

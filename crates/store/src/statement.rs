@@ -14,7 +14,7 @@ const WITH_ATTEMPT: &str = include_str!("sqlite/with_attempt.sql");
 
 /// The store's time, in milliseconds since 1970, in PostgreSQL. It stays the same in a transaction, so that an index can be
 /// searched for it.
-const POSTGRES_NOW: &str = "(floor(date_part('epoch', now()) * 1000)::bigint)";
+const POSTGRES_NOW: &str = "(floor(date_part('epoch', now()) * 1000::double precision)::bigint)";
 
 /// A statement as its file has it: `:name` is a parameter, `:now` the store's time, `{key_columns}` the list of columns, and a
 /// table has the schema's name.

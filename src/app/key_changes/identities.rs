@@ -11,13 +11,13 @@ use super::super::keyed_route::keyed_routes;
 use super::*;
 use crate::gate::admit::explain::{ExplainedCaller, explain};
 use crate::gate::admit::token::CallerToken;
-use oncegate_config::{self as config, Config, Dialect, Overrides, ProcessEnvironment, Word};
+use oncegate_config::{self as config, Dialect, LoadedConfig, Overrides, ProcessEnvironment, Word};
 
 const KEY: &str = "8e03978e-40d5-43dd-bc93-6894a57f9324";
 const OTHER_KEY: &str = "0b7c6f0e-6a5b-4a0e-9f0a-6c7f1c1f8d11";
 
 /// A configuration of one route with these lines.
-fn config(lines: &[&str]) -> Config {
+fn config(lines: &[&str]) -> LoadedConfig {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("oncegate.toml");
     let named = |name: &str| lines.iter().any(|lines| lines.starts_with(name));
@@ -68,7 +68,7 @@ fn requests() -> Vec<(request::Parts, &'static str)> {
 type FoundIdentity = (Vec<(String, Option<String>)>, String, String);
 
 /// The identity of each guarded request, as the gate finds it; an error for one that is refused.
-fn identify(config: &Config) -> Vec<Result<Option<FoundIdentity>, ()>> {
+fn identify(config: &LoadedConfig) -> Vec<Result<Option<FoundIdentity>, ()>> {
     let identity = |(head, body): (request::Parts, &str)| {
         let caller = ExplainedCaller { token: Ok(CallerToken::Absent), certificate: None };
         let explained = explain(config, &head, body.as_bytes(), caller).map_err(drop)?;
@@ -78,7 +78,7 @@ fn identify(config: &Config) -> Vec<Result<Option<FoundIdentity>, ()>> {
 }
 
 /// The changes that a reload finds. A start finds the same in what the store remembers.
-fn compare(before: &Config, now: &Config) -> KeyChanges {
+fn compare(before: &LoadedConfig, now: &LoadedConfig) -> KeyChanges {
     let (before, now) = (keyed_routes(before), keyed_routes(now));
     let remembered: Vec<_> =
         before.iter().filter_map(|route| KeyedRoute::from_stored(&route.name, &route.to_stored())).collect();

@@ -97,7 +97,7 @@ pub fn explain(
     let router = Router::new(
         config,
         &RouteLatencies::default(),
-        &Metrics::new(&StoreMetrics::default(), &config.service),
+        &Metrics::new(&StoreMetrics::default(), &config.start.service),
         &UpstreamSlots::new(1),
         &Default::default(),
         None,

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::kafka::{borrowed, executed_in_order, kafka_world, records};
 use crate::harness::kafka::{KafkaBroker, ReadRecord, WrittenRecord};
-use crate::harness::{Answer, Client, Hold, Store, TEST_TIMEOUT, eventually, on_both_stores};
+use crate::harness::{Answer, Hold, Store, TEST_TIMEOUT, eventually, on_both_stores};
 use crate::policies::many_waiters::peak_memory;
 use crate::telemetry::Metrics;
 

@@ -365,7 +365,7 @@ async fn a_batch_that_the_server_aborts_for_a_conflict_is_sent_again_up_to_three
     // A sequence counts the tries: it keeps what an aborted transaction took from it.
     let conflict = "create sequence tries; create sequence conflicts;
       create function conflict() returns trigger language plpgsql as $$ begin
-        if nextval('tries') <= (select last_value from conflicts) then
+        if nextval('public.tries') <= (select last_value from public.conflicts) then
           raise exception 'conflict' using errcode = 'serialization_failure';
         end if;
         return new; end $$;

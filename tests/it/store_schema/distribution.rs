@@ -7,7 +7,7 @@ use crate::harness::operator::oncegate;
 use crate::harness::postgres::{self, TestDatabase};
 
 /// A configuration with this database as its store.
-fn configuration(home: &tempfile::TempDir, database: &TestDatabase, line: &str) -> PathBuf {
+pub(super) fn configuration(home: &tempfile::TempDir, database: &TestDatabase, line: &str) -> PathBuf {
     let file = home.path().join("oncegate.toml");
     let store = format!("[store]\nurl = \"{}?sslmode=disable\"\n{line}\n", database.url);
     fs::write(&file, format!("upstream = \"http://127.0.0.1:9\"\n{store}")).unwrap();

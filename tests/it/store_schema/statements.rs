@@ -32,7 +32,7 @@ pub(super) fn statement(sql: String) -> Statement {
 }
 
 /// The type of a parameter.
-fn parameter_type(name: &str) -> Type {
+pub(super) fn parameter_type(name: &str) -> Type {
     match name {
         "after" | "from" | "high" | "holder" | "id" | "key" | "low" | "scope" | "scope_high" | "scope_low" | "to" => {
             Type::BYTEA

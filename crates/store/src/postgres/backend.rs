@@ -18,19 +18,23 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::Client;
 use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
+use tokio_postgres::types::Type;
 
 use super::tls::BoxError;
 
 /// The length of a request to cancel: its length, its code, the process and the secret, of four bytes each.
 const CANCEL_REQUEST_LENGTH: usize = 16;
 
-/// Whether the process that serves the connection is the one that its key names. Also false where that cannot be told.
+const FIX_SEARCH_PATH: &str = include_str!("sql/fix_search_path.sql");
+
+/// Whether the process that serves the connection is the one that its key names; if so, the session has a fixed search path from
+/// now on. Also false where that cannot be told.
 // See docs/decisions/0012-keep-no-session-state.md.
 pub(super) async fn is_direct(client: &Client) -> bool {
     let Some(named) = process_in_key(client).await else { return false };
     // Unprepared, as it may go through a pooler.
-    let rows = client.query_typed("select pg_backend_pid()", &[]).await;
-    rows.is_ok_and(|rows| rows.first().is_some_and(|row| row.try_get(0).is_ok_and(|serving: i32| serving == named)))
+    let rows = client.query_typed(FIX_SEARCH_PATH, &[(/* process */ &named, Type::INT4)]).await;
+    rows.is_ok_and(|rows| !rows.is_empty())
 }
 
 async fn process_in_key(client: &Client) -> Option<i32> {

@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use deadpool_postgres::ClientWrapper;
 use futures_util::future::{join_all, join3};
-use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
@@ -56,14 +55,15 @@ pub(super) struct PgClient {
     server: PgServer,
     /// The place of the server when the connection was made.
     pub place: Place,
-    /// Whether statements may be prepared; unknown until the first call.
-    prepares: OnceCell<AtomicBool>,
+    /// Whether statements may be prepared.
+    prepares: AtomicBool,
 }
 
 impl PgClient {
     /// The client of a new connection, which `driver` drives.
-    pub fn new(server: PgServer, client: Client, driver: JoinHandle<()>, place: Place) -> Self {
-        Self { client: ClientWrapper::new(client, driver), server, place, prepares: OnceCell::new() }
+    pub async fn new(server: PgServer, client: Client, driver: JoinHandle<()>, place: Place) -> Self {
+        let prepares = AtomicBool::new(backend::is_direct(&client).await);
+        Self { client: ClientWrapper::new(client, driver), server, place, prepares }
     }
 
     pub fn horizons(&self) -> &Horizons {
@@ -116,15 +116,11 @@ impl PgClient {
         call: &str,
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, Error> {
-        if function.is_prepared {
-            let prepares =
-                self.prepares.get_or_init(async || AtomicBool::new(backend::is_direct(&self.client).await)).await;
-            if prepares.load(Ordering::Relaxed) {
-                match self.call_prepared(call, parameters).await {
-                    // Rolled back, so the call may be repeated.
-                    Err(error) if may_mean_another_session(&error) => prepares.store(false, Ordering::Relaxed),
-                    rows => return rows,
-                }
+        if function.is_prepared && self.prepares.load(Ordering::Relaxed) {
+            match self.call_prepared(call, parameters).await {
+                // Rolled back, so the call may be repeated.
+                Err(error) if may_mean_another_session(&error) => self.prepares.store(false, Ordering::Relaxed),
+                rows => return rows,
             }
         }
         self.query_typed(call, parameters).await

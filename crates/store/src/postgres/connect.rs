@@ -7,6 +7,7 @@ use deadpool::managed::{self, Manager, Metrics, Object, PoolError, RecycleError,
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::Client;
 
+use super::backend;
 use super::client::PgClient;
 use super::failure::{PgFailure, PgResult, connect_error};
 use super::server::PgServer;
@@ -25,6 +26,8 @@ pub(super) async fn connect_once(server: &PgServer) -> Result<Client, OpenError>
     server.check_primaries().await;
     let connected = timeout(START_MAX, server.connect(START_MAX)).await;
     let (client, ..) = connected.map_err(|late| OpenError::Away(Box::new(late)))?.map_err(connect_error)?;
+    // Not for what it returns: the session has a fixed search path then.
+    backend::is_direct(&client).await;
     Ok(client)
 }
 
@@ -38,7 +41,7 @@ impl Manager for PgManager {
     async fn create(&self) -> Result<PgClient, BoxError> {
         let Self(server) = self;
         let (client, driver, place) = server.connect(server.timeout()).await?;
-        Ok(PgClient::new(server.clone(), client, driver, place))
+        Ok(PgClient::new(server.clone(), client, driver, place).await)
     }
 
     /// A connection that died unnoticed costs one statement, which is tried again; asking each connection whether it

@@ -1,4 +1,5 @@
 -- event_triggers: lets each change of a key that is told about write its events in its own transaction.
+set local search_path = pg_catalog, pg_temp;
 create trigger keys_tell_their_birth after insert on oncegate.keys
   for each row when (new.state in ('completed', 'unknown'))
   execute function oncegate.add_events();

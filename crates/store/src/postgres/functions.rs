@@ -18,6 +18,9 @@ use crate::columns::Columns;
 use crate::migrate::Migration;
 use crate::statement::expand;
 
+/// Whatever the caller's search path, the names in a function mean the server's own operators and functions.
+const FIXED_PATH: &str = "set search_path = pg_catalog, pg_temp";
+
 const FUNCTIONS_THERE: &str = include_str!("sql/functions_there.sql");
 
 /// A function in the database.
@@ -97,7 +100,10 @@ fn expanded(text: &str) -> String {
     });
     let code = text.find("\ndeclare\n").or_else(|| text.find("\nbegin\n")).unwrap_or(text.len());
     let (head, code) = text.split_at(code);
-    format!("{head}\nlanguage plpgsql as $function$\n#variable_conflict use_column{}\n$function$;\n", code.trim_end())
+    format!(
+        "{head}\nlanguage plpgsql\n{FIXED_PATH}\nas $function$\n#variable_conflict use_column{}\n$function$;\n",
+        code.trim_end()
+    )
 }
 
 impl Function {
@@ -132,7 +138,7 @@ pub(super) async fn missing(client: &Client) -> Result<Option<Migration>, Error>
     let there = rows.iter().map(|row| row.try_get::<_, String>("name")).collect::<Result<Vec<_>, _>>()?;
     let missing = ALL.iter().filter(|function| !there.contains(&function.installed));
     let create: String = missing.map(|function| function.create()).collect();
-    let sql = format!("begin;\n\n{create}\ncommit;\n");
+    let sql = format!("begin;\n{};\n\n{create}\ncommit;\n", FIXED_PATH.replace("set", "set local"));
     Ok((!create.is_empty()).then(|| Migration { name: NAME.to_owned(), sql }))
 }
 

@@ -11,8 +11,8 @@ use super::connect;
 use super::distribution::{self, Distribution};
 use super::failure::{migration_error, open_error};
 use super::server::PgServer;
-use super::{events, functions};
-use crate::migrate::{AppliedMigration, Migration, MigrationStep, check_none_missing, missing_steps};
+use super::{events, functions, open_schemas};
+use crate::migrate::{AppliedMigration, Migration, MigrationStep, check_none_missing, missing_steps, newer_warning};
 use crate::statement::shared;
 use crate::{OpenError, RouteIdentity, StoreSettings};
 use oncegate_config::PostgresUrl;
@@ -22,7 +22,7 @@ const APPLIED_MIGRATIONS: &str = include_str!("sql/applied_migrations.sql");
 const SERVER_PROPERTIES: &str = include_str!("sql/server_properties.sql");
 
 const STEPS: &[MigrationStep] =
-    &[MigrationStep::new(1, "0001_init", include_str!("../../../../migrations/postgres/0001_init.sql"))];
+    &[MigrationStep::new(1, "0001_init", 1, include_str!("../../../../migrations/postgres/0001_init.sql"))];
 
 /// See [`crate::schema()`].
 pub(crate) fn newest_step() -> &'static str {
@@ -56,6 +56,9 @@ pub(crate) async fn prepare(server: &PgServer, settings: &StoreSettings) -> Resu
         tracing::info!(nodes, "the keys are distributed over the nodes of a cluster");
         server.set_distributed();
     }
+    for warning in find_warnings(&client).await? {
+        tracing::warn!("{warning}");
+    }
     server.remember_identity(&client).await;
     Ok(())
 }
@@ -70,6 +73,17 @@ pub(crate) async fn migrate(url: &PostgresUrl, settings: &StoreSettings) -> Resu
 pub(crate) async fn pending(url: &PostgresUrl, settings: &StoreSettings) -> Result<Vec<Migration>, OpenError> {
     let client = connect::connect_once(&PgServer::open(url, settings.timeout).await?).await?;
     find_pending(&client, settings).await
+}
+
+/// See [`crate::warnings()`].
+pub(crate) async fn warnings(url: &PostgresUrl, settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
+    let client = connect::connect_once(&PgServer::open(url, settings.timeout).await?).await?;
+    find_warnings(&client).await
+}
+
+async fn find_warnings(client: &Client) -> Result<Vec<String>, OpenError> {
+    let newer = newer_warning(STEPS, &applied(client).await?);
+    Ok(newer.into_iter().chain(open_schemas::find_warnings(client).await?).collect())
 }
 
 /// See [`crate::distribution()`].
@@ -109,9 +123,10 @@ async fn find_pending(client: &Client, settings: &StoreSettings) -> Result<Vec<M
 
 fn script(step: &MigrationStep) -> Migration {
     step.script(&format!(
-        "insert into oncegate.migrations (version, name, sha256) values ({}, '{}', '\\x{}');",
+        "insert into oncegate.migrations (version, name, oldest_program, sha256) values ({}, '{}', {}, '\\x{}');",
         step.version,
         step.name,
+        step.oldest_program,
         step.sha256_hex()
     ))
 }
@@ -127,7 +142,9 @@ async fn applied(client: &Client) -> Result<Vec<AppliedMigration>, OpenError> {
     }
     let rows = client.query_typed(APPLIED_MIGRATIONS, &[]).await.map_err(open_error)?;
     let step = |row: &tokio_postgres::Row| {
-        Ok(AppliedMigration { version: row.try_get(0)?, name: row.try_get(1)?, sha256: row.try_get(2)? })
+        let (version, name) = (row.try_get("version")?, row.try_get("name")?);
+        let (sha256, oldest_program) = (row.try_get("sha256")?, row.try_get("oldest_program")?);
+        Ok(AppliedMigration { version, name, sha256, oldest_program })
     };
     rows.iter().map(step).collect::<Result<_, _>>().map_err(open_error)
 }

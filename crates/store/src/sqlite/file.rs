@@ -102,33 +102,43 @@ pub(crate) async fn migrate(path: &Path) -> Result<Vec<String>, OpenError> {
 
 /// See [`crate::pending()`].
 pub(crate) async fn pending(path: &Path) -> Result<Vec<Migration>, OpenError> {
-    let path = path.to_owned();
-    run_blocking(move || schema::pending(&look(&path)?, &path)).await
+    look(path, schema::pending).await
+}
+
+/// See [`crate::warnings()`].
+pub(crate) async fn warnings(path: &Path) -> Result<Vec<String>, OpenError> {
+    look(path, schema::find_warnings).await
 }
 
 /// See [`crate::remembered_route_identities()`].
 pub(crate) async fn remembered_route_identities(path: &Path, service: &str) -> Result<Vec<RouteIdentity>, OpenError> {
-    let (path, service) = (path.to_owned(), service.into());
-    run_blocking(move || {
-        let db = look(&path)?;
-        if schema::is_missing(&db, &path)? {
+    let service = service.into();
+    look(path, move |db, path| {
+        if schema::is_missing(db, path)? {
             return Ok(Vec::new());
         }
-        let transaction = SqliteTransaction { db: &db, now: 0 };
+        let transaction = SqliteTransaction { db, now: 0 };
         transaction.list_route_identities(service).map_err(|failure| unusable(StoreError::from(failure)))
     })
     .await
 }
 
-/// Connects to the file, which stays as it is. In place of a missing or empty one there is an empty database.
-fn look(path: &Path) -> Result<Connection, OpenError> {
-    let db = match path.metadata() {
-        Ok(file) if file.len() > 0 => connect(path)?,
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => return Err(unusable(source)),
-        Ok(_) | Err(_) => memory()?.db,
-    };
-    recognise(&db, path)?;
-    Ok(db)
+/// Looks into the file, which stays as it is. In place of a missing or empty one there is an empty database.
+async fn look<T: Send + 'static>(
+    path: &Path,
+    look: impl FnOnce(&Connection, &Path) -> Result<T, OpenError> + Send + 'static,
+) -> Result<T, OpenError> {
+    let path = path.to_owned();
+    run_blocking(move || {
+        let db = match path.metadata() {
+            Ok(file) if file.len() > 0 => connect(&path)?,
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => return Err(unusable(source)),
+            Ok(_) | Err(_) => memory()?.db,
+        };
+        recognise(&db, &path)?;
+        look(&db, &path)
+    })
+    .await
 }
 
 fn connect(path: &Path) -> Result<Connection, OpenError> {

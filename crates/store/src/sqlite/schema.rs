@@ -6,12 +6,12 @@ use std::path::Path;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, named_params};
 
 use crate::OpenError;
-use crate::migrate::{AppliedMigration, Migration, MigrationStep, check_none_missing, missing_steps};
+use crate::migrate::{AppliedMigration, Migration, MigrationStep, check_none_missing, missing_steps, newer_warning};
 
 const APPLIED_MIGRATIONS: &str = include_str!("sql/applied_migrations.sql");
 
 const STEPS: &[MigrationStep] =
-    &[MigrationStep::new(1, "0001_init", include_str!("../../../../migrations/sqlite/0001_init.sql"))];
+    &[MigrationStep::new(1, "0001_init", 1, include_str!("../../../../migrations/sqlite/0001_init.sql"))];
 
 /// See [`crate::schema()`].
 pub(crate) fn newest_step() -> &'static str {
@@ -23,7 +23,11 @@ pub(super) fn prepare(db: &Connection, path: &Path, migrate: bool) -> Result<(),
     match migrate {
         true => apply(db, path).map(drop),
         false => check_none_missing(&pending(db, path)?),
+    }?;
+    for warning in find_warnings(db, path)? {
+        tracing::warn!("{warning}");
     }
+    Ok(())
 }
 
 /// Applies the missing migrations, each in a transaction of its own. Returns their names.
@@ -41,8 +45,13 @@ fn apply_step(db: &Connection, step: &MigrationStep) -> rusqlite::Result<()> {
     let transaction = db.unchecked_transaction()?;
     transaction.execute_batch(step.sql)?;
     transaction.execute(
-        "insert into migrations (version, name, sha256) values (:version, :name, :sha256)",
-        named_params! { ":version": step.version, ":name": step.name, ":sha256": step.sha256() },
+        "insert into migrations (version, name, oldest_program, sha256) values (:version, :name, :oldest_program, :sha256)",
+        named_params! {
+            ":version": step.version,
+            ":name": step.name,
+            ":oldest_program": step.oldest_program,
+            ":sha256": step.sha256(),
+        },
     )?;
     transaction.commit()
 }
@@ -50,9 +59,9 @@ fn apply_step(db: &Connection, step: &MigrationStep) -> rusqlite::Result<()> {
 /// Returns the migrations that the database lacks.
 pub(super) fn pending(db: &Connection, path: &Path) -> Result<Vec<Migration>, OpenError> {
     let script = |step: &MigrationStep| {
-        let (version, name, sha256) = (step.version, step.name, step.sha256_hex());
-        let values = format!("({version}, '{name}', x'{sha256}')");
-        step.script(&format!("insert into migrations (version, name, sha256) values {values};"))
+        let (version, name, oldest_program, sha256) = (step.version, step.name, step.oldest_program, step.sha256_hex());
+        let values = format!("({version}, '{name}', {oldest_program}, x'{sha256}')");
+        step.script(&format!("insert into migrations (version, name, oldest_program, sha256) values {values};"))
     };
     Ok(missing(db, path)?.iter().map(script).collect())
 }
@@ -63,17 +72,28 @@ pub(super) fn is_missing(db: &Connection, path: &Path) -> Result<bool, OpenError
 }
 
 fn missing(db: &Connection, path: &Path) -> Result<&'static [MigrationStep], OpenError> {
+    missing_steps(STEPS, &applied(db, path)?)
+}
+
+/// See [`crate::warnings()`].
+pub(super) fn find_warnings(db: &Connection, path: &Path) -> Result<Vec<String>, OpenError> {
+    Ok(newer_warning(STEPS, &applied(db, path)?).into_iter().collect())
+}
+
+fn applied(db: &Connection, path: &Path) -> Result<Vec<AppliedMigration>, OpenError> {
     let applied = || {
         let there = "select 1 from sqlite_schema where name = 'migrations'";
         if db.query_row(there, [], |_| Ok(())).optional()?.is_none() {
             return Ok(Vec::new());
         }
         let step = |row: &rusqlite::Row<'_>| {
-            Ok(AppliedMigration { version: row.get(0)?, name: row.get(1)?, sha256: row.get(2)? })
+            let (version, name) = (row.get("version")?, row.get("name")?);
+            let (sha256, oldest_program) = (row.get("sha256")?, row.get("oldest_program")?);
+            Ok(AppliedMigration { version, name, sha256, oldest_program })
         };
         db.prepare(APPLIED_MIGRATIONS)?.query_map([], step)?.collect::<rusqlite::Result<_>>()
     };
-    missing_steps(STEPS, &applied().map_err(|source| open_error(path, source))?)
+    applied().map_err(|source| open_error(path, source))
 }
 
 /// The meaning of SQLite's error at opening.

@@ -7,7 +7,7 @@ select k.id, k.attempt, k.token, k.recipe, k.fingerprint, k.state, k.reserved_at
        coalesce(length(k.fields), 0)::bigint + coalesce(length(k.body), 0) as bytes,
        -- Whether the row is as durable as a commit of our own, see durability.rs: null where commits wait for no standby.
        case when current_setting('synchronous_standby_names') <> '' and current_setting('synchronous_commit') <> 'local'
-            then concat_ws(' ', (date_part('epoch', pg_postmaster_start_time()) * 1000000)::bigint,
+            then pg_catalog.concat_ws(' ', (date_part('epoch', pg_postmaster_start_time()) * 1000000::double precision)::bigint,
                            replace(current_setting('synchronous_commit'), 'off', 'on'), current_setting('synchronous_standby_names'))
        end as standbys,
        pg_snapshot_xmin(pg_current_snapshot())::text::bigint as horizon,

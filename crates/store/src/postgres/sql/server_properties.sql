@@ -4,8 +4,8 @@ select case
          when current_setting('server_version_num')::integer < 130000 then 'PostgreSQL 13 or newer is needed'
          when pg_is_in_recovery() then 'the server is a standby, which may return old records'
          when current_setting('default_transaction_isolation') <> 'read committed'
-           then format('the role''s default_transaction_isolation is %s; it must be read committed',
-                       current_setting('default_transaction_isolation'))
+           then 'the role''s default_transaction_isolation is ' || current_setting('default_transaction_isolation')
+                || '; it must be read committed'
          when current_setting('client_min_messages') = 'error'
            then 'the role''s client_min_messages is error; it must be warning or lower, as only a warning says that a commit is '
                 'not durable'

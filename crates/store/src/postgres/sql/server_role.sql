@@ -4,4 +4,4 @@ select not pg_is_in_recovery() and current_setting('transaction_read_only') = 'o
        case when not pg_is_in_recovery() then pg_walfile_name(pg_current_wal_lsn()) end as wal_file,
        (select system_identifier from pg_control_system()) as system,
        -- One server under two names, or behind two poolers, has started once.
-       (date_part('epoch', pg_postmaster_start_time()) * 1000000)::bigint as started_at_us
+       (date_part('epoch', pg_postmaster_start_time()) * 1000000::double precision)::bigint as started_at_us

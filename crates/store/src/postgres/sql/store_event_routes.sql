@@ -16,4 +16,4 @@ select :service, g.route, g.sink, g.types, g.body
  order by g.route, g.sink -- proxies that start together must not deadlock
     on conflict (service, route, sink) do update set types = excluded.types, body = excluded.body
      where not :keeps_stored
-       and (t.types, t.body) is distinct from (excluded.types, excluded.body)
+       and (t.types::text, t.body) is distinct from (excluded.types::text, excluded.body)

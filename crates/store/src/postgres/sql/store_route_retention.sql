@@ -7,6 +7,6 @@ select :service, n.route, n.ttl_ms, n.remember_ms, n.body_max, n.drop_headers, :
     on conflict (service, route) do update
        set ttl_ms = excluded.ttl_ms, remember_ms = excluded.remember_ms, body_max = excluded.body_max,
            drop_headers = excluded.drop_headers, encrypted = excluded.encrypted
-     where (t.ttl_ms, t.remember_ms, t.body_max, t.drop_headers, t.encrypted)
+     where (t.ttl_ms, t.remember_ms, t.body_max, t.drop_headers::text, t.encrypted)
            is distinct from
-           (excluded.ttl_ms, excluded.remember_ms, excluded.body_max, excluded.drop_headers, excluded.encrypted)
+           (excluded.ttl_ms, excluded.remember_ms, excluded.body_max, excluded.drop_headers::text, excluded.encrypted)

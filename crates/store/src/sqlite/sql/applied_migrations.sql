@@ -1,2 +1,2 @@
 -- applied_migrations: the migrations that this file has.
-select version, name, sha256 from migrations order by version
+select version, name, sha256, oldest_program from migrations order by version

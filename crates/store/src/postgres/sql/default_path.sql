@@ -1,0 +1,2 @@
+-- default_path: the schemas of the search path.
+select pg_catalog.current_schemas(false)::text[] as path
