@@ -43,7 +43,7 @@ fn each_valid_and_dangerous_setting_has_a_warning_by_name_that_the_file_can_allo
         assert_eq!(names(&file("", &format!("[defaults]\n{allow}"), "allow = []")), [name], "the route's own counts");
     }
     let both = format!("{}[[routes]]\nname = 'b'\npath = '/b'\nscope = ['none']", route("scope = ['none']\n"));
-    let warnings = config(&both).warnings;
+    let warnings = config(&both).live.warnings;
     assert!(warnings.len() == 1 && warnings[0].starts_with("routes `a`, `b`: scope is `none`: "), "{warnings:?}");
 }
 
@@ -115,7 +115,7 @@ fn money_is_warned_about_by_what_the_route_would_do_with_each_failure_of_its_pro
         ("dialect = 'graphql'\nrelease_statuses = ['4xx', '5xx']", Some("after a 500,")),
     ] {
         for (defaults, own) in [("", "kind = 'money'\n"), ("[defaults]\nkind = 'money'\n", "")] {
-            let warnings = config(&format!("{defaults}{}", route(&format!("{own}{lines}")))).warnings;
+            let warnings = config(&format!("{defaults}{}", route(&format!("{own}{lines}")))).live.warnings;
             assert_eq!(warnings.len(), usize::from(shown.is_some()), "{lines}: {warnings:?}");
             assert!(shown.is_none_or(|shown| warnings[0].contains(shown)), "{lines}: {warnings:?}");
         }
@@ -162,7 +162,7 @@ fn a_host_whose_other_requests_go_to_another_service_is_warned_about() {
         // A route for all hosts names a part of one service's paths.
         (route(own), None),
     ] {
-        let warnings = config(&text).warnings;
+        let warnings = config(&text).live.warnings;
         let found =
             warnings.iter().find(|warning| warning.starts_with("route `b`: ") && warning.ends_with(" [split-host]"));
         assert_eq!(found.is_some(), others.is_some(), "{text}: {warnings:?}");
