@@ -137,8 +137,10 @@ async fn what_json_allows_is_read_and_the_rule_decides_at_each_status() {
     }
 }
 
-/// A body in which an error is that no reader of UTF-8 JSON finds, with its fields.
-fn unread(protocol: &Protocol) -> Vec<(&'static str, Vec<(&'static str, &'static str)>, Vec<u8>)> {
+/// A name, fields, and a body in which no reader of UTF-8 JSON finds the error.
+type UnreadBody = (&'static str, Vec<(&'static str, &'static str)>, Vec<u8>);
+
+fn unread(protocol: &Protocol) -> Vec<UnreadBody> {
     let json = vec![("Content-Type", "application/json")];
     let lost = |odd: &str| with(odd, protocol.lost);
     let plain = lost("1");
