@@ -388,20 +388,24 @@ fn unused_name(names: &mut BTreeSet<String>, path: &str, kind: Use) -> String {
 /// Writes the file, and the secret's where there is none yet. Removes what it has written if the configuration's reader finds a problem.
 fn write_checked(file: &Path, text: &str, secret: Option<&Path>) -> Result<(), CommandError> {
     let mut written = Vec::new();
-    if let Some(secret) = secret.filter(|secret| is_absent(secret)) {
-        let mut random = [0; 32];
-        fill_random(&mut random).map_err(failed)?;
-        create(secret, 0o600, &format!("{}\n", BASE64_STANDARD.encode(random)))?;
-        written.push(secret);
-    }
-    let mode = if config::has_written_secret(text) { 0o600 } else { 0o644 };
-    create(file, mode, text)?;
-    written.push(file);
-    let loaded = config::load(Some(file), &Overrides::default(), &ProcessEnvironment);
-    loaded.map(drop).map_err(|problems| {
+    let write = |written: &mut Vec<PathBuf>| {
+        if let Some(secret) = secret.filter(|secret| is_absent(secret)) {
+            let mut random = [0; 32];
+            fill_random(&mut random).map_err(failed)?;
+            create(secret, 0o600, &format!("{}\n", BASE64_STANDARD.encode(random)))?;
+            written.push(secret.to_owned());
+        }
+        let mode = if config::has_written_secret(text) { 0o600 } else { 0o644 };
+        create(file, mode, text)?;
+        written.push(file.to_owned());
+        let loaded = config::load(Some(file), &Overrides::default(), &ProcessEnvironment);
+        loaded.map(drop).map_err(CommandError::Config)
+    };
+    let result = write(&mut written);
+    if result.is_err() {
         written.iter().for_each(|file| drop(fs::remove_file(file)));
-        CommandError::Config(problems)
-    })
+    }
+    result
 }
 
 fn create(file: &Path, mode: u32, text: &str) -> Result<(), CommandError> {

@@ -121,8 +121,9 @@ impl World {
 
 /// The line of `[store]` that accepts the change which a start or `oncegate check --connect` refused with this text.
 pub fn accept_route_changes(refusal: &str) -> String {
-    let (_, line) = refusal.rsplit_once("or write ").unwrap_or_else(|| panic!("no digest: {refusal}"));
-    line.split_once(" into ").unwrap().0.to_owned()
+    let (_, digest) =
+        refusal.rsplit_once("accept_route_changes = \"").unwrap_or_else(|| panic!("no digest: {refusal}"));
+    format!("accept_route_changes = \"{}\"", digest.split_once('"').unwrap().0)
 }
 
 /// A named route for `POST` at the path of the same name, plus these lines.

@@ -20,7 +20,8 @@ const SECRETS: [&[&str]; 8] = [
 ];
 
 /// The keys of the file whose value is a URL that may have a password.
-const URLS: [&[&str]; 4] = [&["store", "url"], &["consumers", "amqp"], &["events", "amqp"], &["events", "url"]];
+const URLS: [&[&str]; 5] =
+    [&["store", "url"], &["cache", "redis"], &["consumers", "amqp"], &["events", "amqp"], &["events", "url"]];
 
 /// Warns of a configuration file with secrets in it, and of a database file.
 pub(super) fn warnings(
@@ -112,6 +113,7 @@ mod tests {
             ("[store]\nurl = 'postgres://u@h/d?sslmode=require&password=p'", Some("store.url")),
             ("[store]\nurl = 'postgres://u@h/d?password=${P}'", None),
             ("[store]\nurl = 'sqlite:a'", None),
+            ("[cache]\nredis = 'redis://:p@h'", Some("cache.redis")),
             ("[[consumers]]\namqp = 'amqp://h'\n[[consumers]]\namqp = 'amqps://u:p@h'", Some("consumers.amqp")),
         ] {
             let table = DeTable::parse(text).unwrap();

@@ -37,6 +37,8 @@ words! {
         AmbiguousPath = "ambiguous-path",
         /// Requests of the route's host go to several services.
         SplitHost = "split-host",
+        /// Money is executed again after an answer that says that it was done.
+        Money2xx = "money-2xx",
         /// Money is executed again after a failure that may come after the charge.
         Money5xx = "money-5xx",
         /// Money without a key is unguarded.

@@ -57,6 +57,7 @@ const OF_A_ROUTE: &[RouteLint] = &[
     (Lint::BodyWithoutRoom, body_without_room),
     (Lint::ScopeNone, scope_none),
     (Lint::ReconcileByKey, reconcile_by_key),
+    (Lint::Money2xx, money_2xx),
     (Lint::Money5xx, money_5xx),
     (Lint::MoneyKeyless, money_keyless),
     (Lint::MoneyBypass, money_bypass),
@@ -231,6 +232,18 @@ fn reconcile_by_key(_: &LoadedConfig, route: &Route) -> Option<String> {
         "reconcile.url has `{key}` but neither `{id}` nor `{scope}`: two callers may use one key, and one would be answered from \
          the other's record; write `{id}`, which the service has as the first 64 digits of `Oncegate-Reservation`"
             .into()
+    })
+}
+
+fn money_2xx(_: &LoadedConfig, route: &Route) -> Option<String> {
+    let successes = (200..300).filter_map(|code| StatusCode::from_u16(code).ok()).map(ServiceStatus::Http);
+    let mut successes = successes.chain([ServiceStatus::Grpc(GrpcStatus::Ok)]);
+    let released = successes.find(|status| route.statuses.verdict_on(*status, false) == ResponseVerdict::Release)?;
+    is_money(route).then(|| {
+        format!(
+            "kind is `money`, and after a {released}, by which the service says that it has charged, a retry is executed again: take it, \
+             or its class, out of release_statuses"
+        )
     })
 }
 

@@ -207,6 +207,15 @@ async fn a_hosts_other_methods_and_paths_go_to_the_service_of_all_and_a_start_sa
         assert!(reached(service, &request).await, "{method} {path}");
     }
     assert_eq!((own.calls(), world.upstream.calls()), (1, 5));
+    // The list of the file and that of the route allow it.
+    let allow = "allow = [\"split-host\"]";
+    for (top, own) in [(allow, ""), ("", allow)] {
+        let allowed =
+            World::with(Store::sqlite(), |setup| setup.top(top).route(&route("orders", &format!("{lines}\n{own}"))))
+                .await;
+        let warned = allowed.proxy.logged().iter().any(|line| line.to_string().contains("gets its methods alone"));
+        assert!(!warned, "{top}{own}");
+    }
 }
 
 #[tokio::test]

@@ -411,7 +411,6 @@ async fn every_label_value_is_fixed_or_a_route_name_and_no_token_is_needed() {
         ("limit", &["connections", "connections_per_peer", "held_bodies", "upstream_connections"]),
         ("method", &["DELETE", "PATCH", "POST", "PUT", "other"]),
         ("version", &[env!("CARGO_PKG_VERSION")]),
-        ("service", &["default"]),
         // A digest of the configuration.
         ("identity", &[]),
     ]);

@@ -10,8 +10,10 @@ fn names(text: &str) -> Vec<String> {
 }
 
 /// The lines of a route beside the kind, each with the warning about it.
-const DANGEROUS: [(&str, &str, &str); 14] = [
+const DANGEROUS: [(&str, &str, &str); 16] = [
     ("trusted_proxies = ['0.0.0.0/0']", "", "any-proxy"),
+    ("", "kind = 'money'\nrelease_statuses = ['2xx']", "money-2xx"),
+    ("", "kind = 'money'\nrelease_statuses = ['201']", "money-2xx"),
     ("", "kind = 'money'\nrelease_statuses = ['5xx']", "money-5xx"),
     ("", "kind = 'money'\nkey = { required = false }", "money-keyless"),
     ("", "kind = 'money'\nstore_down = 'bypass'", "money-bypass"),
