@@ -9,7 +9,7 @@ use serde::de::{Error, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use members::{Members, locate_elements};
+use members::{Members, has_method, locate_elements, without_member};
 
 mod members;
 
@@ -66,11 +66,14 @@ pub enum RpcNaming {
 pub struct RpcOperation {
     method: String,
     name: Option<String>,
+    /// Whether its request has members that no message has, so that it may be one of another API.
+    has_others: bool,
 }
 
 impl RpcOperation {
     /// Whether one of these entries may name the operation: `METHOD`, or `METHOD NAME` for one tool alone. A service may read the name
-    /// of a tool where this reader finds none. Without any entry, all operations are named.
+    /// of a tool where this reader finds none, and another API where there are other members. Without any entry, all operations are
+    /// named.
     pub fn is_among(&self, entries: &[String]) -> bool {
         let names = |entry: &String| match entry.strip_prefix(&self.method) {
             Some("") => true,
@@ -80,7 +83,7 @@ impl RpcOperation {
             }
             None => false,
         };
-        entries.is_empty() || entries.iter().any(names)
+        self.has_others || entries.is_empty() || entries.iter().any(names)
     }
 
     /// The text by which the operation is a part of a key's space.
@@ -102,7 +105,9 @@ pub enum RpcMessage {
     Notification(RpcOperation),
     /// An answer of the client to a request of the server.
     Response,
-    /// No message that all programs read alike: also one with a member that no message has, which may be of another API.
+    /// A body with a method that programs may read in different ways.
+    Ambiguous,
+    /// No message: a body without a method, and a response with a member that no message has. It may be of another API.
     Unclear,
 }
 
@@ -122,13 +127,13 @@ impl RpcMessage {
         if first_byte(body) != Some(b'[') {
             return match Members::read(body) {
                 Some(members) => members.into_message(names_tools),
-                None => Self::Unclear,
+                None => Self::read_unclear(body),
             };
         }
         let elements = match serde_json::from_slice::<Vec<&RawValue>>(body) {
             Ok(elements) if !elements.is_empty() => elements,
             // A batch has at least one element. An empty list may be a document of another API.
-            Ok(_) | Err(_) => return Self::Unclear,
+            Ok(_) | Err(_) => return Self::read_unclear(body),
         };
         let elements = elements.into_iter().filter_map(|element| {
             let text = element.get().as_bytes();
@@ -137,13 +142,26 @@ impl RpcMessage {
                 Self::Call(call) => Some(call.operation),
                 Self::InvalidId(operation) | Self::Notification(operation) => Some(operation),
                 Self::Response => return None,
-                Self::Batch(_) | Self::Unclear => None,
+                Self::Batch(_) | Self::Ambiguous | Self::Unclear => None,
             };
             let has_key = places.iter().any(|place| !matches!(value_at(text, place), Ok(None)));
             Some(RpcElement { operation, has_key })
         });
         Self::Batch(elements.collect())
     }
+
+    fn read_unclear(body: &[u8]) -> Self {
+        if has_method(body) { Self::Ambiguous } else { Self::Unclear }
+    }
+}
+
+/// The method and the parameters of a call or a notification, as they were sent, but for `_meta`: they are located in a text that not
+/// all programs read. `None` for any other text.
+pub fn locate_content(request: &[u8]) -> Option<Vec<u8>> {
+    let members = Members::locate(request)?;
+    let params = members.params.map(|params| without_member(params, b"_meta"));
+    let params = params.as_ref().map_or([&b""[..], b""], |params| [b",\"params\":", params]);
+    Some([b"{\"method\":", members.method?, params[0], params[1], b"}"].concat())
 }
 
 /// Whether a body says that it is JSON-RPC 2.0: an object with `"jsonrpc": "2.0"`, or a list.
@@ -193,27 +211,25 @@ pub fn with_id_at(text: &[u8], places: impl Iterator<Item = Range<usize>>, id: &
 
 impl Members<'_> {
     fn into_message(self, names_tools: bool) -> RpcMessage {
-        if self.has_others {
-            return RpcMessage::Unclear;
-        }
         let Some(method) = self.method else {
-            return if self.has_outcome { RpcMessage::Response } else { RpcMessage::Unclear };
+            let is_response = self.has_outcome && !self.has_others;
+            return if is_response { RpcMessage::Response } else { RpcMessage::Unclear };
         };
-        let Ok(method) = serde_json::from_slice::<String>(method) else { return RpcMessage::Unclear };
+        let Ok(method) = serde_json::from_slice::<String>(method) else { return RpcMessage::Ambiguous };
         let name = match self.params.filter(|_| names_tools) {
             Some(params) => match tool_name(params) {
                 Ok(name) => name,
-                Err(_) => return RpcMessage::Unclear,
+                Err(_) => return RpcMessage::Ambiguous,
             },
             None => None,
         };
-        let operation = RpcOperation { method, name };
+        let operation = RpcOperation { method, name, has_others: self.has_others };
         match self.id {
             None => RpcMessage::Notification(operation),
             Some([b'{' | b'[' | b't' | b'f', ..]) => RpcMessage::InvalidId(operation),
             Some(id) => match serde_json::from_slice::<Box<RawValue>>(id) {
                 Ok(id) => RpcMessage::Call(RpcCall { operation, id: RpcId(id.into()) }),
-                Err(_) => RpcMessage::Unclear,
+                Err(_) => RpcMessage::Ambiguous,
             },
         }
     }
@@ -254,12 +270,16 @@ mod tests {
     }
 
     fn call(method: &str, name: Option<&str>, id_text: &str) -> RpcMessage {
-        let operation = RpcOperation { method: method.into(), name: name.map(Into::into) };
+        let operation = RpcOperation { method: method.into(), name: name.map(Into::into), has_others: false };
         RpcMessage::Call(RpcCall { operation, id: id(id_text) })
     }
 
     fn invalid_id(method: &str) -> RpcMessage {
-        RpcMessage::InvalidId(RpcOperation { method: method.into(), name: None })
+        RpcMessage::InvalidId(RpcOperation { method: method.into(), name: None, has_others: false })
+    }
+
+    fn mixed(method: &str) -> RpcOperation {
+        RpcOperation { method: method.into(), name: None, has_others: true }
     }
 
     #[test]
@@ -276,38 +296,47 @@ mod tests {
             (r#"{"id":7,"method":"tools/call"}"#, call("tools/call", None, "7")),
             (r#"{"id":7,"result":{}}"#, RpcMessage::Response),
             (r#"{"id":7,"error":{"code":1}}"#, RpcMessage::Response),
-            (r#"{"id":7,"id":8,"method":"a"}"#, RpcMessage::Unclear),
-            (r#"{"id":7,"method":"a","Method":"b"}"#, RpcMessage::Unclear),
-            (r#"{"id":7,"method":"a","params":{"name":"x","name":"y"}}"#, RpcMessage::Unclear),
-            (r#"{"id":7,"method":1}"#, RpcMessage::Unclear),
+            (r#"{"id":7,"id":8,"method":"a"}"#, RpcMessage::Ambiguous),
+            (r#"{"id":7,"Id":8,"method":"a"}"#, RpcMessage::Ambiguous),
+            (r#"{"id":7,"Method":"b"}"#, RpcMessage::Ambiguous),
+            (r#"{"id":7,"method":"a","Method":"b"}"#, RpcMessage::Ambiguous),
+            (r#"{"id":7,"method":"a","params":{"name":"x","name":"y"}}"#, RpcMessage::Ambiguous),
+            (r#"{"id":7,"method":1}"#, RpcMessage::Ambiguous),
             (r#"{"id":[],"method":"a"}"#, invalid_id("a")),
             (r#"{"id":{},"method":"a"}"#, invalid_id("a")),
             (r#"{"id":true,"method":"a"}"#, invalid_id("a")),
             (r#"{"id":false,"method":"a"}"#, invalid_id("a")),
             // Members of another API.
-            (r#"{"jsonrpc":"2.0","id":7,"method":"a","items":[1]}"#, RpcMessage::Unclear),
+            (
+                r#"{"jsonrpc":"2.0","id":7,"method":"a","items":[1]}"#,
+                RpcMessage::Call(RpcCall { operation: mixed("a"), id: id("7") }),
+            ),
+            (r#"{"id":7,"method":"a","\ud83d":1}"#, RpcMessage::Call(RpcCall { operation: mixed("a"), id: id("7") })),
             (r#"{"jsonrpc":"2.0","id":7,"result":1,"items":[1]}"#, RpcMessage::Unclear),
             (r#"{"jsonrpc":"2.0","id":7,"error":{},"":1}"#, RpcMessage::Unclear),
-            (r#"{"jsonrpc":"2.0","method":"a","items":[1]}"#, RpcMessage::Unclear),
-            (r#"{"jsonrpc":"2.0","id":[],"method":"a","items":[1]}"#, RpcMessage::Unclear),
-            (r#"{"jsonrpc":"2.0","JSONRPC":"2.0","id":7,"method":"a"}"#, RpcMessage::Unclear),
-            (r#"{"jsonrpc":"2.0","json\u0072pc":"2.0","id":7,"method":"a"}"#, RpcMessage::Unclear),
-            (r#"{"id":7,"method":"a","\ud83d":1}"#, RpcMessage::Unclear),
+            (r#"{"jsonrpc":"2.0","method":"a","items":[1]}"#, RpcMessage::Notification(mixed("a"))),
+            (r#"{"jsonrpc":"2.0","id":[],"method":"a","items":[1]}"#, RpcMessage::InvalidId(mixed("a"))),
+            (r#"{"jsonrpc":"2.0","JSONRPC":"2.0","id":7,"method":"a"}"#, RpcMessage::Ambiguous),
+            (r#"{"jsonrpc":"2.0","json\u0072pc":"2.0","id":7,"method":"a"}"#, RpcMessage::Ambiguous),
             // What not all programs read.
-            ("\u{feff}{\"id\":7,\"method\":\"a\"}", RpcMessage::Unclear),
-            (r#"{"id":NaN,"method":"a"}"#, RpcMessage::Unclear),
-            (r#"{"id":7,"method":"a","params":[NaN]}"#, RpcMessage::Unclear),
+            ("\u{feff}{\"id\":7,\"method\":\"a\"}", RpcMessage::Ambiguous),
+            ("\u{feff}[{\"id\":7,\"method\":\"a\"}]", RpcMessage::Ambiguous),
+            (r#"[{"id":7,"method":"a"},NaN]"#, RpcMessage::Ambiguous),
+            (r#"{"id":NaN,"method":"a"}"#, RpcMessage::Ambiguous),
+            (r#"{"id":7,"method":"a","params":[NaN]}"#, RpcMessage::Ambiguous),
+            (r#"{"params":{"method":"a"},"id":NaN}"#, RpcMessage::Unclear),
             ("[]", RpcMessage::Unclear),
             (r#"{"id":7}"#, RpcMessage::Unclear),
-            (r#"{"id":7,"method":"a"} x"#, RpcMessage::Unclear),
-            (r#"{"id":7,"method":"a""#, RpcMessage::Unclear),
+            (r#"{"id":7,"method":"a"} x"#, RpcMessage::Ambiguous),
+            (r#"{"id":7,"method":"a""#, RpcMessage::Ambiguous),
             ("\"a\"", RpcMessage::Unclear),
             ("", RpcMessage::Unclear),
         ] {
             assert_eq!(RpcMessage::read(body.as_bytes(), true, &[]), expected, "{body}");
         }
         let notification = RpcMessage::read(br#"{"method":"a","params":{"name":"b"}}"#, false, &[]);
-        assert_eq!(notification, RpcMessage::Notification(RpcOperation { method: "a".into(), name: None }));
+        let operation = RpcOperation { method: "a".into(), name: None, has_others: false };
+        assert_eq!(notification, RpcMessage::Notification(operation));
     }
 
     #[test]
@@ -325,7 +354,7 @@ mod tests {
         assert_eq!(read(r#"[{"id":1,"id":1,"method":"a"}]"#), [(None, true)]);
         assert_eq!(
             read(r#"[{"id":1,"method":"a","items":1},{"id":[],"method":"b"}]"#),
-            [(None, false), (Some("b".into()), false)]
+            [(Some("a".into()), false), (Some("b".into()), false)]
         );
         assert_eq!(read(r#"[{"id":1,"result":1}]"#), []);
         assert_eq!(RpcMessage::read(b"[{}", false, &[]), RpcMessage::Unclear);
@@ -333,7 +362,7 @@ mod tests {
 
     #[test]
     fn an_operation_is_named_by_its_method_or_with_its_tool() {
-        let operation = RpcOperation { method: "tools/call".into(), name: Some("pay".into()) };
+        let operation = RpcOperation { method: "tools/call".into(), name: Some("pay".into()), has_others: false };
         let entries = |entries: &[&str]| entries.iter().map(|entry| (*entry).to_owned()).collect::<Vec<_>>();
         for (list, expected) in [
             (&[][..], true),
@@ -345,12 +374,15 @@ mod tests {
             assert_eq!(operation.is_among(&entries(list)), expected, "{list:?}");
         }
         // A service may find the name of the tool at another place.
-        let unnamed = RpcOperation { name: None, ..operation };
+        let unnamed = RpcOperation { name: None, ..operation.clone() };
         for (list, expected) in
             [(&["tools/call pay"][..], true), (&["tools/call"], true), (&["tools/calls pay", "tools"], false)]
         {
             assert_eq!(unnamed.is_among(&entries(list)), expected, "{list:?}");
         }
+        let mixed = RpcOperation { has_others: true, ..operation.clone() };
+        assert!(mixed.is_among(&entries(&["a"])));
+        assert_eq!(mixed.space_text(), operation.space_text());
     }
 
     /// A response that begins so, with a result that is nested deeply.

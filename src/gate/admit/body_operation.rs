@@ -51,6 +51,12 @@ const INVALID_ID: Refusal = Refusal::BadRequest(
      `id`. It was not executed.",
 );
 
+const AMBIGUOUS: Refusal = Refusal::BadRequest(
+    StatusCode::BAD_REQUEST,
+    "The request has a `method`, and programs may read the body in different ways: it has a member twice, or under a name that differs \
+     in case alone, a `method` that is no text, or something that is no JSON. Send each member once, in JSON. It was not executed.",
+);
+
 const ENCODED: Refusal = Refusal::BadRequest(
     StatusCode::UNSUPPORTED_MEDIA_TYPE,
     "The operation is in the body, and the body has a Content-Encoding. Send it without.",
@@ -125,8 +131,7 @@ fn read_jsonrpc(head: &request::Parts, body: &[u8], route: &Route) -> BodyOperat
     let places: Vec<_> = route.key.body_places().collect();
     let head_counts = || route.key.required || !matches!(key_location::in_head(head, &route.key), Ok(None));
     // The answer to such a request could not be kept, or not be found again.
-    let unless_keyed = |operation: RpcOperation, refusal| {
-        let is_guarded = operation.is_among(&route.operations);
+    let unless_keyed = |is_guarded: bool, refusal| {
         let has_key = || !matches!(key_location::in_body(&head.headers, body, &route.key), Ok(None));
         match is_guarded && (head_counts() || has_key()) {
             true => BodyOperation::Refused(refusal),
@@ -136,8 +141,11 @@ fn read_jsonrpc(head: &request::Parts, body: &[u8], route: &Route) -> BodyOperat
     match RpcMessage::read(body, route.dialect.names_tools(), &places) {
         RpcMessage::Call(call) if call.operation.is_among(&route.operations) => BodyOperation::Call(call),
         RpcMessage::Call(_) | RpcMessage::Response => BodyOperation::Passes { only_reads: true },
-        RpcMessage::InvalidId(operation) => unless_keyed(operation, INVALID_ID),
-        RpcMessage::Notification(operation) => unless_keyed(operation, GUARDED_NOTIFICATION),
+        RpcMessage::InvalidId(operation) => unless_keyed(operation.is_among(&route.operations), INVALID_ID),
+        RpcMessage::Notification(operation) => {
+            unless_keyed(operation.is_among(&route.operations), GUARDED_NOTIFICATION)
+        }
+        RpcMessage::Ambiguous => unless_keyed(true, AMBIGUOUS),
         RpcMessage::Batch(elements) => {
             let is_guarded =
                 |operation| Option::is_none_or(operation, |one: &RpcOperation| one.is_among(&route.operations));

@@ -146,18 +146,18 @@ pub(super) fn in_body(headers: &HeaderMap, body: &[u8], rule: &KeyRule) -> Found
     }
     if !headers.get_all(CONTENT_ENCODING).iter().all(is_identity) {
         return Err(Refusal::KeyInvalid(
-            "The key is in the body, and the body has a Content-Encoding. Send it without.",
+            "The key may be in the body, and the body has a Content-Encoding. Send it without.",
         ));
     }
     // Text in UTF-16 or UTF-32 has zeros, and neither JSON nor a form has any.
     if !charset::is_plain(headers) || memchr::memchr(0, body).is_some() {
-        return Err(Refusal::KeyInvalid("The key is in the body, and the body is not in UTF-8. Send it in UTF-8."));
+        return Err(Refusal::KeyInvalid("The key may be in the body, and the body is not in UTF-8. Send it in UTF-8."));
     }
     let label = headers.get(CONTENT_TYPE);
     let is_labelled_form = label.is_some_and(|label| is_form(label.as_bytes()));
     if documents.is_empty() && label.is_some() && !is_labelled_form {
         return Err(Refusal::KeyInvalid(
-            "The key is in a form field, and the body is not application/x-www-form-urlencoded.",
+            "The key may be in a form field, and the body is not application/x-www-form-urlencoded.",
         ));
     }
     if documents.is_empty() || (is_labelled_form && !forms.is_empty()) {
@@ -228,7 +228,7 @@ fn key_at(document: &[u8], pointer: &Pointer) -> Result<FoundKey, CanonicalizeEr
 }
 
 const NOT_CANONICAL: Refusal = Refusal::KeyInvalid(
-    "The key is in the body, and the body is not JSON that all programs read alike: UTF-8, each name once in an object, no lone \
+    "The key may be in the body, and the body is not JSON that all programs read alike: UTF-8, each name once in an object, no lone \
      surrogates, nesting of at most 128.",
 );
 

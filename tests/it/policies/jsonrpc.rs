@@ -155,7 +155,7 @@ async fn refusals_are_errors_with_the_calls_id(store: Store) {
     assert_eq!(error(&nobody), (400, -32_000, "scope-missing".into(), json!(7)));
     let unclear =
         world.post("/pay").json(r#"{"id":8,"method":"pay","method":"x","params":{"key":"k-5"}}"#).send().await;
-    assert_eq!(error(&unclear), (400, -32_602, "key-invalid".into(), Value::Null));
+    assert_eq!(error(&unclear), (400, -32_600, "bad-request".into(), Value::Null));
     assert_eq!(world.upstream.executed().len(), 3);
 }
 
@@ -278,6 +278,97 @@ async fn a_guarded_request_whose_answer_could_not_be_kept_is_refused() {
         let passed = world.post("/pay").json(&keyed("pay", member)).send().await;
         assert_eq!((passed.status, passed.oncegate_status()), (201, None));
     }
+}
+
+/// The text of a call of the tool `pay` with these members beside those of a message, and this value in its parameters.
+fn odd_call(id: u32, members: &str, to: &str) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","id":{id},{members}"method":"tools/call","params":{{"name":"pay","arguments":{{"to":{to}}},"_meta":{{"progressToken":{id}}}}}}}"#
+    )
+}
+
+#[tokio::test]
+async fn a_member_that_no_message_has_makes_no_other_call() {
+    for (dialect, lines) in [
+        ("jsonrpc", ""),
+        ("mcp", ""),
+        ("ucp", "key = { required = true }"),
+        // A call that the route does not name is guarded because of the member, as its operation.
+        ("mcp", "operations = [\"tools/call refund\"]"),
+    ] {
+        let world = world(Store::sqlite(), dialect, lines).await;
+        let members = [r#""traceparent":"x","#, r#""retry":1,"#, r#""retry":2,"_trace":{"a":["b"]},"#, r#""":null,"#];
+        let is_named = !lines.contains("operations");
+        let plain = is_named.then_some("");
+        for (number, first) in members.into_iter().chain(plain).enumerate() {
+            let key = format!("k-{dialect}-{number}");
+            let pay = |id: u32, members: &str, to: &str| world.post("/pay").key(&key).json(&odd_call(id, members, to));
+            let calls = world.upstream.calls();
+            assert_eq!(pay(1, first, "1").send().await.oncegate_status(), Some("executed"), "{dialect} {first}");
+            for (id, members) in (2..).zip(members.into_iter().chain(plain)) {
+                let retry = pay(id, members, "1").send().await;
+                assert_eq!(retry.oncegate_status(), Some("replayed"), "{dialect} {first} {members}");
+                assert_eq!(document(&retry)["id"], id, "{dialect} {first} {members}");
+                assert_eq!(
+                    pay(id, members, "2").send().await.oncegate_status(),
+                    Some("key-reused"),
+                    "{dialect} {members}"
+                );
+            }
+            assert_eq!(world.upstream.calls() - calls, 1, "{dialect} {first}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_programs_read_in_different_ways_gets_no_space_of_its_own() {
+    let plain = odd_call(1, "", "1");
+    for dialect in ["jsonrpc", "mcp", "ucp"] {
+        let world = world(Store::sqlite(), dialect, "key = { header = \"Idempotency-Key\", body = [] }").await;
+        let post = |body: &str| world.post("/pay").key("k").json(body);
+        assert_eq!(post(&plain).send().await.oncegate_status(), Some("executed"), "{dialect}");
+        for members in [
+            r#""id":1,"#,
+            r#""Id":1,"#,
+            r#""Method":"tools/list","#,
+            r#""method":"tools/call","#,
+            r#""params":{"name":"pay"},"#,
+            r#""PARAMS":{"name":"pay"},"#,
+        ] {
+            let body = plain.replacen(r#""id":1,"#, &format!(r#""id":1,{members}"#), 1);
+            let refused = post(&body).send().await;
+            assert_eq!(refused.status, 400, "{dialect} {members}");
+            assert!(refused.text().contains("in different ways"), "{dialect} {members} {}", refused.text());
+        }
+        assert_eq!(post(&plain).send().await.oncegate_status(), Some("replayed"), "{dialect}");
+        assert_eq!(world.upstream.calls(), 1, "{dialect}");
+    }
+}
+
+#[tokio::test]
+async fn half_of_a_surrogate_pair_in_a_call_counts_and_its_id_does_not() {
+    for dialect in ["jsonrpc", "mcp", "ucp"] {
+        let world = world(Store::sqlite(), dialect, "key = { header = \"Idempotency-Key\", body = [] }").await;
+        let pay = |id: u32, members: &str, to: &str| {
+            world.post("/pay").key(&format!("k-{dialect}")).json(&odd_call(id, members, to))
+        };
+        for (id, members, to, status) in [
+            (1, "", r#""\ud83d""#, "executed"),
+            (2, "", r#""\ud83d""#, "replayed"),
+            (3, r#""retry":1,"#, r#""\ud83d""#, "replayed"),
+            (4, "", r#""\ud83e""#, "key-reused"),
+        ] {
+            assert_eq!(pay(id, members, to).send().await.oncegate_status(), Some(status), "{dialect} {id}");
+        }
+    }
+    // Where a key may be in the body too, nobody can tell whether there is another one.
+    let world = world(Store::sqlite(), "mcp", "").await;
+    let refused = world.post("/pay").key("k-both").json(&odd_call(1, "", r#""\ud83d""#)).send().await;
+    assert_eq!(error(&refused), (200, -32_602, "key-invalid".into(), json!(1)));
+    let error = document(&refused)["error"].clone();
+    assert_eq!(error["data"]["retry"], "fix");
+    assert!(error["message"].as_str().unwrap().contains("The key may be in the body"), "{error}");
+    assert_eq!(world.upstream.calls(), 0);
 }
 
 #[tokio::test]

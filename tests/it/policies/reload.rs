@@ -161,6 +161,8 @@ async fn a_reload_cannot_give_a_route_of_any_dialect_a_host() {
     for dialect in ["ietf", "jsonrpc", "mcp", "ucp"] {
         let lines = format!("dialect = \"{dialect}\"");
         let world = World::guarding(Store::sqlite(), &lines).await;
+        let answer = Answer::status(201).field("Content-Type", "application/json");
+        world.upstream.answer_all(answer.body(r#"{"jsonrpc":"2.0","id":7,"result":1}"#));
         let host = world.proxy.listen.ip().to_string();
         let pay = || world.post("/pay").key("k-1").field("Content-Type", "application/json").body(call);
         let first = pay().send().await;

@@ -1,6 +1,17 @@
 //! Bodies that the gate and the service may read in different ways: none of them goes around the guard of its route, or hides its key.
 
-use crate::harness::{Request, Response, Store, World};
+use crate::harness::{Answer, Request, Response, Store, World};
+
+/// A world whose service answers calls and requests of other APIs.
+async fn world(lines: &str) -> World {
+    let world = World::guarding(Store::sqlite(), lines).await;
+    world.upstream.answer_all(
+        Answer::status(201)
+            .field("Content-Type", "application/json")
+            .body(r#"{"jsonrpc":"2.0","id":1,"result":1,"data":{}}"#),
+    );
+    world
+}
 
 /// The refusal's status and slug, in whatever form its dialect has it.
 fn refusal(response: &Response) -> (u16, String) {
@@ -20,8 +31,6 @@ async fn a_body_with_more_than_a_message_has_is_guarded_in_each_dialect() {
         // A service of the REST binding of UCP ignores members that it does not know.
         ("ucp", REQUIRED, r#"{"items":[1],"jsonrpc":"2.0","id":1,"method":"ping"}"#),
         ("ucp", REQUIRED, r#"{"items":[1],"jsonrpc":"2.0","id":1,"result":1}"#),
-        ("ucp", REQUIRED, r#"{"items":[1],"jsonrpc":"2.0","method":"ping"}"#),
-        ("ucp", REQUIRED, r#"{"items":[1],"jsonrpc":"2.0","id":true,"method":"ping"}"#),
         ("ucp", REQUIRED, "[]"),
         ("jsonrpc", SOME, r#"{"jsonrpc":"2.0","id":1,"method":"show","action":"pay"}"#),
         ("mcp", REQUIRED, r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","tool":"pay"}"#),
@@ -34,7 +43,7 @@ async fn a_body_with_more_than_a_message_has_is_guarded_in_each_dialect() {
         ("graphql", REQUIRED, r#"{"query":"{ a }","variables":{},"Variables":{}}"#),
         ("graphql", REQUIRED, r#"[{"query":"{ a }"},{"query":"{ a }","queryId":"pay"}]"#),
     ] {
-        let world = World::guarding(Store::sqlite(), &format!("dialect = \"{dialect}\"\n{lines}")).await;
+        let world = world(&format!("dialect = \"{dialect}\"\n{lines}")).await;
         let post = || world.post("/pay").json(body);
         assert_eq!(refusal(&post().send().await).1, "key-missing", "{dialect} {body}");
         for status in ["executed", "replayed"] {
@@ -42,10 +51,15 @@ async fn a_body_with_more_than_a_message_has_is_guarded_in_each_dialect() {
         }
         assert_eq!(world.upstream.calls(), 1, "{dialect} {body}");
     }
-    let batch = r#"[{"items":[1],"jsonrpc":"2.0","id":1,"method":"ping"}]"#;
-    let world = World::guarding(Store::sqlite(), &format!("dialect = \"ucp\"\n{REQUIRED}")).await;
-    for request in [world.post("/pay").json(batch), world.post("/pay").json(batch).key("k-1")] {
-        assert_eq!(refusal(&request.send().await), (400, "bad-request".into()));
+    let world = world(&format!("dialect = \"ucp\"\n{REQUIRED}")).await;
+    for body in [
+        r#"[{"items":[1],"jsonrpc":"2.0","id":1,"method":"ping"}]"#,
+        r#"{"items":[1],"jsonrpc":"2.0","method":"ping"}"#,
+        r#"{"items":[1],"jsonrpc":"2.0","id":true,"method":"ping"}"#,
+    ] {
+        for request in [world.post("/pay").json(body), world.post("/pay").json(body).key("k-1")] {
+            assert_eq!(refusal(&request.send().await), (400, "bad-request".into()), "{body}");
+        }
     }
     assert_eq!(world.upstream.calls(), 0);
 }
@@ -104,7 +118,7 @@ async fn a_body_in_another_encoding_hides_neither_an_operation_nor_a_key() {
 async fn names_of_encodings_in_which_ascii_is_ascii_change_nothing() {
     let tool = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay"}}"#;
     for charset in ["utf-8", "UTF-8", "\"utf-8\"", "utf8", "us-ascii", "ISO-8859-1"] {
-        let world = World::guarding(Store::sqlite(), &format!("dialect = \"mcp\"\n{REQUIRED}")).await;
+        let world = world(&format!("dialect = \"mcp\"\n{REQUIRED}")).await;
         let post = |body: &str| -> Request {
             world.post("/pay").field("Content-Type", &format!("application/json; charset={charset}")).body(body)
         };

@@ -3,7 +3,7 @@
 
 use canonical_json::{Pointer, Selection, canonicalize_selected};
 
-use crate::jsonrpc::{RpcMessage, is_declared};
+use crate::jsonrpc::{RpcMessage, is_declared, locate_content};
 
 /// The values of the method and the parameters that the selection keeps. `None` for a body that is no single request, or does not say that
 /// it is of JSON-RPC 2.0, as a document of another API with a member `method`: it is compared as any other.
@@ -18,7 +18,12 @@ pub(super) fn canonical(body: &[u8], selection: &Selection) -> Option<Vec<u8>> {
         selection.include.extend(["/method", "/params"].map(pointer));
     }
     selection.exclude.push(pointer("/params/_meta"));
-    canonicalize_selected(body, &selection).ok().map(Into::into)
+    if let Ok(canonical) = canonicalize_selected(body, &selection) {
+        return Some(canonical.into());
+    }
+    // JSON without a canonical form, as with half of a surrogate pair, is compared as it was sent. The id must not count there either.
+    let content = locate_content(body)?;
+    Some(canonicalize_selected(&content, &selection).map_or_else(|_| content.clone(), Into::into))
 }
 
 #[cfg(test)]
@@ -41,6 +46,22 @@ mod tests {
             (r#"{"jsonrpc":"2.0","id":1,"method":"refund","params":{"amount":5}}"#, false),
             (r#"{"jsonrpc":"2.0","id":1,"method":"pay","params":{"amount":5,"a":{"_meta":1}}}"#, false),
             (r#"{"jsonrpc":"2.0","id":1,"method":"pay"}"#, false),
+            // Members beside those of a message, such as of a trace, and what has no canonical form outside of the parameters.
+            (r#"{"traceparent":"x","jsonrpc":"2.0","id":2,"method":"pay","params":{"amount":5},"retry":1}"#, true),
+            (r#"{"jsonrpc":"2.0","id":"\ud83d","method":"pay","params":{"amount":5},"_trace":"\ud83d"}"#, true),
+            (r#"{"jsonrpc":"2.0","id":2,"method":"pay","params":{"amount":5,"_meta":{"a":1,"a":"\udc00"}}}"#, true),
+        ] {
+            assert_eq!(of(body) == first, is_same, "{body}");
+        }
+        let first =
+            of(r#"{"jsonrpc":"2.0","id":1,"method":"pay","params":{"to":"\ud83d","_meta":{"progressToken":1}}}"#);
+        assert!(first.is_some());
+        for (body, is_same) in [
+            (r#"{"params":{"to":"\ud83d"},"id":"b","jsonrpc":"2.0","method":"pay"}"#, true),
+            (r#"{"jsonrpc":"2.0","id":2,"method":"pay","params": { "_meta": {}, "to": "\ud83d" },"retry":2}"#, true),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"pay","params":{"to":"\ud83e"}}"#, false),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"pay","params":{"to":"\ud83d","amount":5}}"#, false),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"refund","params":{"to":"\ud83d"}}"#, false),
         ] {
             assert_eq!(of(body) == first, is_same, "{body}");
         }

@@ -33,20 +33,11 @@ impl<'a> Members<'a> {
         let mut reader = PlaceReader { text: object, position: 0 };
         let mut members = Self::default();
         let mut seen = Vec::new();
-        if !reader.skip_if(b'{') {
-            return None;
-        }
-        if reader.skip_if(b'}') {
-            return Some(members);
-        }
-        loop {
-            let name = reader.read_name()?;
-            if !reader.skip_if(b':') {
-                return None;
-            }
-            let value = &object[reader.read_value()?];
+        let mut is_clear = true;
+        reader.read_members(|name, place| {
+            let value = &object[place];
             match NAMES.into_iter().find(|known| known.as_bytes().eq_ignore_ascii_case(&name)) {
-                Some(known) if *known.as_bytes() != *name || seen.contains(&known) => return None,
+                Some(known) if *known.as_bytes() != *name || seen.contains(&known) => is_clear = false,
                 Some(known) => {
                     seen.push(known);
                     match known {
@@ -59,21 +50,39 @@ impl<'a> Members<'a> {
                 }
                 None => members.has_others = true,
             }
-            if reader.skip_if(b'}') {
-                return Some(members);
-            }
-            if !reader.skip_if(b',') {
-                return None;
-            }
+        })?;
+        is_clear.then_some(members)
+    }
+}
+
+/// Whether an object, or one in an array, has a member that some servers take for the method. The text may end too early.
+pub(super) fn has_method(text: &[u8]) -> bool {
+    let is_there = |object: &[u8]| {
+        let mut is_there = false;
+        PlaceReader::behind_mark(object).read_members(|name, _| is_there |= name.eq_ignore_ascii_case(b"method"));
+        is_there
+    };
+    is_there(text) || locate_elements(text).into_iter().any(|element| is_there(&text[element]))
+}
+
+/// An object without the member of this name, its other members as they were sent. Any other text stays as it is.
+pub(super) fn without_member(object: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut kept = Vec::new();
+    let read = PlaceReader { text: object, position: 0 }.read_members(|other, place| {
+        if other != name {
+            kept.push([b"\"", &*other, b"\":", &object[place]].concat());
         }
+    });
+    match read {
+        Some(()) => [b"{", &*kept.join(&b','), b"}"].concat(),
+        None => object.to_vec(),
     }
 }
 
 /// The places of the elements of an array, or of a text's only value. A byte order mark before them does not count. Empty for a text
 /// that ends too early, or goes on behind its value.
 pub(super) fn locate_elements(text: &[u8]) -> Vec<Range<usize>> {
-    let position = if text.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
-    let mut reader = PlaceReader { text, position };
+    let mut reader = PlaceReader::behind_mark(text);
     reader.read_elements().filter(|_| reader.is_at_end()).unwrap_or_default()
 }
 
@@ -82,7 +91,30 @@ struct PlaceReader<'a> {
     position: usize,
 }
 
-impl PlaceReader<'_> {
+impl<'a> PlaceReader<'a> {
+    /// Begins behind a byte order mark.
+    fn behind_mark(text: &'a [u8]) -> Self {
+        Self { text, position: if text.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 } }
+    }
+
+    /// Reads an object, and hands out each member's name and the place of its value. `None` for any other text, also for one that
+    /// begins like an object.
+    fn read_members(&mut self, mut take: impl FnMut(Vec<u8>, Range<usize>)) -> Option<()> {
+        let mut has_more = self.skip_if(b'{').then(|| !self.skip_if(b'}'))?;
+        while has_more {
+            let name = self.read_name()?;
+            if !self.skip_if(b':') {
+                return None;
+            }
+            take(name, self.read_value()?);
+            has_more = !self.skip_if(b'}');
+            if has_more && !self.skip_if(b',') {
+                return None;
+            }
+        }
+        Some(())
+    }
+
     fn read_elements(&mut self) -> Option<Vec<Range<usize>>> {
         if !self.skip_if(b'[') {
             return Some(vec![self.read_value()?]);

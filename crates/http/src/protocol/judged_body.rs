@@ -81,12 +81,14 @@ fn is_plain(headers: &HeaderMap) -> bool {
 
 /// The texts that rules read. In a stream, the data of each event with JSON is one; in JSON-RPC only the last response is, because
 /// the others are notifications and requests of the server. A stream without any is read like an empty text: it has no outcome yet.
+/// `[DONE]` ends the streams of models, and is no JSON.
 fn response_texts<'a>(is_jsonrpc: bool, headers: &HeaderMap, body: &'a [u8]) -> Vec<Cow<'a, [u8]>> {
     if !event_stream::is_event_stream(headers) {
         return vec![Cow::Borrowed(body)];
     }
     let events = event_stream::events(body);
-    let mut texts: Vec<_> = events.iter().map(|event| event.text(body)).filter(|text| begins_as_json(text)).collect();
+    let texts = events.iter().map(|event| event.text(body));
+    let mut texts: Vec<_> = texts.filter(|text| begins_as_json(text) && **text != *b"[DONE]").collect();
     if is_jsonrpc {
         let last = texts.iter().rposition(|text| find_response_ids(text).next().is_some() || !is_json(text));
         texts = last.map(|last| texts.swap_remove(last)).into_iter().collect();
@@ -128,6 +130,9 @@ mod tests {
             ("text/event-stream", format!("data: {progress}\n\ndata: {error}\n\n"), vec![error], vec![progress, error]),
             ("text/event-stream", format!("data: {error}\r\rdata: {result}\r\r"), vec![result], vec![error, result]),
             ("text/event-stream", format!("data: {result}\n\ndata: ping\n\n"), vec![result], vec![result]),
+            ("text/event-stream", format!("data: {result}\n\ndata: [DONE]\n\n"), vec![result], vec![result]),
+            ("text/event-stream", "data: [DONE]\n\n".to_owned(), vec![""], vec![""]),
+            ("text/event-stream", format!("data: {result}\n\ndata: [DONE\n\n"), vec!["[DONE"], vec![result, "[DONE"]),
             ("text/event-stream", format!("data: {result}\n\ndata: {{NaN\n\n"), vec!["{NaN"], vec![result, "{NaN"]),
             (
                 "text/event-stream",
