@@ -5,7 +5,6 @@ use std::future::pending;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
@@ -205,13 +204,13 @@ pub async fn run(
         live: live.clone(),
         stops: stops.clone(),
         background: background.clone(),
-        is_written: AtomicBool::new(false),
     };
-    let is_joined = joining.join_or_bypass().await?;
-
+    let compared = joining.compare_or_bypass().await?;
     let listener = listeners::open(wanted[0], handed).await?;
     let admin_listener = listeners::open(wanted[1], admin_handed).await?;
-    let mut store_tasks = pin!(joining.start_tasks(is_joined));
+    // After all that can fail: the store takes the routes of this instance for those that guard.
+    let joined = joining.join_or_bypass(compared).await?;
+    let mut store_tasks = pin!(joining.start_tasks(joined));
     let mut issuer_keys = IssuerKeysReader::new(Arc::clone(&instance), live.clone());
     // Before the first request is accepted, so that its token can be verified.
     tokio::select! {

@@ -48,13 +48,13 @@ comment on table oncegate.counters is
   'ttls_held_until: no instance takes a record for past its TTL before that time, in milliseconds since 1970.';
 
 create table oncegate.route_identities (
-  service  text not null,
-  route    text not null,
-  finds    text not null,
-  primary key (service, route)
+  service     text primary key,
+  generation  bigint not null,
+  finds       text not null
 );
 comment on table oncegate.route_identities is
-  'How each route last found its keys (scope, space, the key''s place), so that a restart that changes it can warn.';
+  'How the routes of a service last found their keys (scope, space, the key''s place), so that a start that changes it is refused. '
+  'generation: grows with each change.';
 
 create table oncegate.route_retention (
   service       text not null,

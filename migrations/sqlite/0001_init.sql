@@ -38,12 +38,12 @@ create table counters (
 ) strict;
 insert into counters (name, value) values ('purges', 0);
 
--- How each route last found its keys (scope, space, the key's place), so that a restart that changes it can warn.
+-- How the routes of a service last found their keys (scope, space, the key's place), so that a start that changes it is refused.
 create table route_identities (
-  service  text not null,
-  route    text not null,
-  finds    text not null,
-  primary key (service, route)
+  service     text primary key not null,
+  -- Grows with each change.
+  generation  integer not null,
+  finds       text not null
 ) strict;
 
 create table keys (

@@ -109,11 +109,16 @@ pub fn assemble(
 }
 
 /// Joins an instance to its store: finds the salt, takes the lease, and reads the store's clock. Returns the task of the shared
-/// cache, if there is one. Can be called again after an error. `live` is the configuration as of the last reload.
+/// cache, if there is one, and what `last` returns, which is called once nothing else can fail any more. Can be called again after an
+/// error. `live` is the configuration as of the last reload.
 ///
 /// # Errors
-/// [`StartError::Salt`], [`StartError::Events`] and [`StartError::Lease`].
-pub async fn join(instance: &Instance, live: &Config) -> Result<Option<SharedCacheTask>, StartError> {
+/// [`StartError::Salt`], [`StartError::Events`], [`StartError::Lease`], and those of `last`.
+pub async fn join<T>(
+    instance: &Instance,
+    live: &Config,
+    last: impl AsyncFnOnce() -> Result<T, StartError>,
+) -> Result<(Option<SharedCacheTask>, T), StartError> {
     let Instance { config, store, instance_lease, store_clock, observability, .. } = instance;
     let salt = salts::open(store, &config.service, &live.secrets, None).await.map_err(StartError::Salt)?;
     // Before the first attempt: its settlement must have its events.
@@ -126,6 +131,7 @@ pub async fn join(instance: &Instance, live: &Config) -> Result<Option<SharedCac
     instance.cache.observe_purge_count(renewed.purges);
     store_clock.restart(&ClockReading { started: begun, ended: BootInstant::now(), store_time: renewed.now });
     store_clock.note_stored_hold(renewed.ttls_held_until);
+    let last = last().await?;
     let shared_cache_task = live.redis.clone().filter(|_| config.cache.is_shared).map(|server| {
         let metrics = observability.metrics.shared_cache.clone();
         let secrets = live.secrets.clone();
@@ -137,7 +143,7 @@ pub async fn join(instance: &Instance, live: &Config) -> Result<Option<SharedCac
     instance_lease.record_renewal(begun);
     instance.salt.set_stored(salt);
     instance.joined.cancel();
-    Ok(shared_cache_task)
+    Ok((shared_cache_task, last))
 }
 
 /// Starts the background tasks of an instance that has joined its store. `stop` ends them, but for the heartbeat, which runs until `stop_last`.

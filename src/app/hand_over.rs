@@ -12,6 +12,7 @@ use std::net::TcpListener;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::process::{self, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal as SignalNumber};
@@ -21,10 +22,13 @@ use tokio::process::Command;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
+use super::StartError;
 use super::listeners::{CLIENTS, OPERATORS};
 use super::reload::LoadConfig;
 use super::route_identities;
 use crate::instance::Instance;
+use oncegate_config::StoreLocation;
+use oncegate_store::{self as store, StoreSettings};
 
 /// The shortest delay of a drain whose sockets stay open: meanwhile the next answer on each kept connection closes it. A connection on
 /// which no request comes for that long is closed when the delay ends, and its client may just be sending the next one.
@@ -86,11 +90,34 @@ impl HandOverRequests {
     async fn check_routes(&self, instance: &Instance) -> Result<(), String> {
         // What this program cannot read, the successor's may.
         let Ok(new) = (self.load)() else { return Ok(()) };
+        let (url, service) = (&new.start.store.url, &new.start.service);
+        let remembered = match (url, &instance.config.store.url) {
+            // It ends with this process.
+            (StoreLocation::Memory, _) => return Ok(()),
+            (url, own) if is_same_store(url, own) => {
+                let found = instance.store.find_route_identities(Arc::clone(service)).await;
+                found.map_err(StartError::RouteIdentities)
+            }
+            _ => {
+                let found = store::remembered_route_identities(&StoreSettings::from(&new), service).await;
+                found.map_err(|error| StartError::Store(url.clone(), error))
+            }
+        };
         let accepted = new.start.store.accept_route_changes.as_deref();
-        match route_identities::check_changes(&instance.store, &new.start.service, accepted, &new).await {
+        match remembered.and_then(|found| route_identities::check_changes(found.as_ref(), accepted, &new)) {
             Err(error) if !error.is_outage() => Err(error.to_string()),
             Err(_) | Ok(()) => Ok(()),
         }
+    }
+}
+
+/// Whether both are this process's store, as far as that shows without a connection.
+fn is_same_store(url: &StoreLocation, own: &StoreLocation) -> bool {
+    match (url, own) {
+        (StoreLocation::Sqlite(path), StoreLocation::Sqlite(own)) => {
+            path == own || path.canonicalize().is_ok_and(|path| own.canonicalize().is_ok_and(|own| path == own))
+        }
+        (url, own) => url == own,
     }
 }
 

@@ -1,5 +1,6 @@
 //! A route's requests and how their keys are found, in the form in which configurations are compared and remembered.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -43,6 +44,18 @@ pub(super) fn keyed_routes(config: &Config) -> Vec<KeyedRoute<'_>> {
     config.routes.iter().map(|route| (&**route).into()).collect()
 }
 
+/// The text that the store keeps: the routes by their names.
+pub(super) fn to_stored(routes: &[KeyedRoute<'_>]) -> String {
+    let by_name: BTreeMap<_, _> = routes.iter().map(|route| (&route.name, route)).collect();
+    serde_json::to_string(&by_name).expect("it is JSON")
+}
+
+/// Reads [`to_stored`]; `None` for any other text.
+pub(super) fn from_stored(text: &str) -> Option<Vec<KeyedRoute<'static>>> {
+    let by_name: BTreeMap<Arc<str>, KeyedRoute<'static>> = serde_json::from_str(text).ok()?;
+    Some(by_name.into_iter().map(|(name, route)| KeyedRoute { name, ..route }).collect())
+}
+
 impl<'a> From<&'a Route> for KeyedRoute<'a> {
     fn from(route: &'a Route) -> Self {
         let requests = RouteRequests {
@@ -80,17 +93,6 @@ fn describe_source(source: &KeySource) -> String {
 }
 
 impl KeyedRoute<'_> {
-    /// The text that the store keeps beside the route's name.
-    pub(super) fn to_stored(&self) -> String {
-        serde_json::to_string(self).expect("it is JSON")
-    }
-
-    /// Reads [`Self::to_stored`]; `None` for any other text.
-    pub(super) fn from_stored(name: &Arc<str>, text: &str) -> Option<KeyedRoute<'static>> {
-        let route = serde_json::from_str(text).ok()?;
-        Some(KeyedRoute { name: Arc::clone(name), ..route })
-    }
-
     /// The parts by which `now` finds other records for the requests that both match, as `space: path -> service`;
     /// `None` if it finds the same.
     pub(super) fn describe_changes(&self, now: &KeyedRoute<'_>) -> Option<String> {
@@ -177,16 +179,15 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_remembered_route_is_the_route_that_was_stored() {
-        for route in [
+    fn remembered_routes_are_the_routes_that_were_stored() {
+        let routes = vec![
             keyed_route("a", "", "/{*rest}", "POST PATCH", "path"),
-            keyed_route("a", "api.example", "/v1/{id}", "POST", "route b"),
-            keyed_route("a", "", "/", "POST", "service"),
-        ] {
-            assert_eq!(KeyedRoute::from_stored(&route.name, &route.to_stored()), Some(route));
-        }
-        for text in ["", "{}", "scope: \nspace: path", "\u{0}\n\n: "] {
-            assert_eq!(KeyedRoute::from_stored(&"pay".into(), text), None, "{text}");
+            keyed_route("b", "api.example", "/v1/{id}", "POST", "route b"),
+            keyed_route("c", "", "/", "POST", "service"),
+        ];
+        assert_eq!(from_stored(&to_stored(&routes)), Some(routes));
+        for text in ["", "[]", r#"{"a":{}}"#, "scope: \nspace: path", "\u{0}\n\n: "] {
+            assert_eq!(from_stored(text), None, "{text}");
         }
     }
 

@@ -15,13 +15,16 @@ use crate::instance::Instance;
 use crate::instance::event_routes;
 use oncegate_config::{Config, RouteMode, StartConfig};
 use oncegate_domain::service_report::RouteRetention;
-use oncegate_store::{Store, StoreError, StoreRouteRetentionParams};
+use oncegate_store::{RouteIdentities, Store, StoreError, StoreRouteRetentionParams};
 
 /// The pause between two tries while the store is unavailable.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Writes the retention of the routes that guard.
-async fn publish(store: &Store, start: &StartConfig, config: &Config) -> Result<(), StoreError> {
+///
+/// # Errors
+/// The store's.
+pub(super) async fn publish(store: &Store, start: &StartConfig, config: &Config) -> Result<(), StoreError> {
     let guarding = config.routes.iter().filter(|route| route.mode == RouteMode::Enforce);
     let by_name = guarding.flat_map(|route| route.names().map(move |name| (name, route)));
     let retention = by_name.map(|(name, route)| RouteRetention {
@@ -36,48 +39,35 @@ async fn publish(store: &Store, start: &StartConfig, config: &Config) -> Result<
     store.store_route_retention(StoreRouteRetentionParams { service, retention }).await
 }
 
-/// Writes what the routes keep and how they find keys, for the next start to compare with.
-///
-/// # Errors
-/// The store's.
-pub(super) async fn write_at_start(store: &Store, start: &StartConfig, config: &Config) -> Result<(), StoreError> {
-    publish(store, start, config).await?;
-    route_identities::remember(store, &start.service, config).await
-}
-
-/// The next start compares its routes with those of the last reload.
-async fn write_after_reload(store: &Store, start: &StartConfig, config: &Config) -> Result<(), StoreError> {
-    publish(store, start, config).await?;
-    event_routes::store_routes(store, &start.service, &[config]).await?;
-    route_identities::remember(store, &start.service, config).await
-}
-
 /// Writes the retention and the routes of each new configuration, until `stop`, and before those of the start, if that could not.
+/// `own` is how the routes found keys when this instance has stored that last.
 pub(super) async fn publish_changes(
     instance: Arc<Instance>,
     mut live: watch::Receiver<Arc<Config>>,
-    is_start_written: bool,
+    mut own: RouteIdentities,
+    is_written: bool,
     stop: CancellationToken,
 ) {
     let publish_each = async {
-        let mut is_start = !is_start_written;
-        while is_start || live.changed().await.is_ok() {
-            write_until_taken(&instance, &mut live, is_start).await;
-            is_start = false;
+        let mut is_due = !is_written;
+        while is_due || live.changed().await.is_ok() {
+            write_until_taken(&instance, &mut live, &mut own).await;
+            is_due = false;
         }
     };
     stop.run_until_cancelled(publish_each).await;
 }
 
-async fn write_until_taken(instance: &Instance, live: &mut watch::Receiver<Arc<Config>>, is_start: bool) {
+async fn write_until_taken(instance: &Instance, live: &mut watch::Receiver<Arc<Config>>, own: &mut RouteIdentities) {
     let Instance { store, config: start, .. } = instance;
     loop {
         let config = Arc::clone(&live.borrow_and_update());
-        let written = match is_start {
-            true => write_at_start(store, start, &config).await,
-            false => write_after_reload(store, start, &config).await,
+        let write = async {
+            publish(store, start, &config).await?;
+            event_routes::store_routes(store, &start.service, &[&*config]).await?;
+            route_identities::remember_reloaded(store, &start.service, own, &config).await
         };
-        let Err(error) = written else { return };
+        let Err(error) = write.await else { return };
         warn_of_retry(&error);
         tokio::time::sleep(RETRY_PAUSE).await;
     }

@@ -82,12 +82,19 @@ impl GuardedBodies {
                 Self::RpcCalls { naming: before_naming, operations: before },
                 Self::RpcCalls { naming, operations: now },
             ) => {
-                // What a naming does not read as a call is guarded. Each of the three takes fewer bodies for calls
-                // than the one before, and without names `METHOD NAME` is no operation.
+                // What a naming does not read as a call is guarded, and each of the three takes fewer bodies for calls
+                // than the one before.
                 let is_named_alike = naming >= before_naming;
+                // Without names, `METHOD NAME` guards all calls of the method.
+                let guarded = |entry: &'_ String, naming: &RpcNaming| match entry.split_once(' ') {
+                    Some((method, _)) if *naming == RpcNaming::Method => (method.to_owned(), None),
+                    Some((method, name)) => (method.to_owned(), Some(name.to_owned())),
+                    None => (entry.clone(), None),
+                };
                 let is_listed = |entry: &String| {
-                    let method = entry.split_once(' ').map(|(method, _)| method);
-                    now.iter().any(|other| other == entry || Some(&**other) == method)
+                    let (method, name) = guarded(entry, before_naming);
+                    let mut listed = now.iter().map(|entry| guarded(entry, naming));
+                    listed.any(|(other, tool)| other == method && (tool.is_none() || tool == name))
                 };
                 is_named_alike && (now.is_empty() || !before.is_empty() && before.iter().all(is_listed))
             }
@@ -128,6 +135,9 @@ mod tests {
             (declared(&["a"]), tools(&["a"]), false),
             (tools(&["a x"]), calls(RpcNaming::Method, &["a x"]), false),
             (calls(RpcNaming::Method, &["a"]), tools(&["a"]), true),
+            (calls(RpcNaming::Method, &["a x"]), tools(&["a x"]), false),
+            (calls(RpcNaming::Method, &["a x"]), tools(&["a"]), true),
+            (calls(RpcNaming::Method, &["a x"]), calls(RpcNaming::Method, &["a y"]), true),
         ] {
             assert_eq!(now.cover(&before), is_covered, "{before} -> {now}");
         }

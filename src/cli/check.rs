@@ -98,20 +98,20 @@ fn compare_with_store(config: &LoadedConfig) -> Result<(), CommandError> {
     let settings = StoreSettings::from(config);
     let finding = async { store::remembered_route_identities(&settings, &config.start.service).await.map_err(failed) };
     let remembered = block_on(finding)?;
-    let RememberedChanges { changes: KeyChanges { lookups, unguarded }, digest, unreadable } =
-        compare_with_remembered(&remembered, config);
+    let compared = compare_with_remembered(remembered.as_ref(), config);
+    let must_be_accepted = compared.must_be_accepted();
+    let RememberedChanges { changes: KeyChanges { lookups, unguarded }, is_unreadable, digest } = compared;
     unguarded.iter().for_each(|lost| eprintln!("warning: {lost}"));
-    for route in unreadable {
-        eprintln!(
-            "warning: route `{route}`: another version of this program has remembered it, and it is not compared"
-        );
-    }
     let is_accepted = config.start.store.accept_route_changes.as_deref() == Some(&*digest);
-    lookups.iter().for_each(|change| eprintln!("{}{change}", if is_accepted { "accepted: " } else { "" }));
-    match remembered.is_empty() {
-        _ if !lookups.is_empty() && !is_accepted => Err(failed(StartError::RouteChanges(digest))),
-        true => print(&format!("{:<16}the store remembers none\n", "routes")),
-        false if is_accepted => print(&format!("{:<16}find keys elsewhere, which is accepted\n", "routes")),
+    let mark = if is_accepted { "accepted: " } else { "" };
+    if is_unreadable {
+        eprintln!("{mark}another version of this program has remembered its routes, which cannot be compared");
+    }
+    lookups.iter().for_each(|change| eprintln!("{mark}{change}"));
+    match must_be_accepted {
+        true if !is_accepted => Err(failed(StartError::RouteChanges(digest))),
+        true => print(&format!("{:<16}find keys elsewhere, which is accepted\n", "routes")),
+        false if remembered.is_none() => print(&format!("{:<16}the store remembers none\n", "routes")),
         false => print(&format!("{:<16}find their stored keys\n", "routes")),
     }
 }

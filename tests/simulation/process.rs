@@ -161,7 +161,7 @@ pub async fn run(
         let store = Store::new(Arc::clone(&backend), Encryption::new(&start.store, &live.secrets));
         let network = Arc::new(ProcessNetwork { network: network.clone(), process: number });
         let instance = assemble(&start, &live, store, UpstreamSlots::new(64).in_network(network)).unwrap().instance;
-        match join(&instance, &live).await {
+        match join(&instance, &live, async || Ok(())).await {
             Ok(_) => break instance,
             Err(error) => trace::record(format_args!("process {number} does not start: {error}")),
         }

@@ -24,7 +24,7 @@ use oncegate_store::{
     ExtendDeadlineParams, FindReservationParams, GiveUpParams, InlineDatabase, KeyEvent, LeaseRenewal,
     ListAuditEntriesParams, ListInFlightParams, ListInstancesParams, ListKeysParams, ListSettledKeysParams,
     MoveLiveKeysParams, PrimaryCheck, ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult,
-    ReplaceSaltParams, ReservedAttempt, RouteIdentity, SettleResult, StoreError, StoreEventRoutesParams, StoreFuture,
+    ReplaceSaltParams, ReservedAttempt, RouteIdentities, SettleResult, StoreError, StoreEventRoutesParams, StoreFuture,
     StoreRouteRetentionParams, SweepParams, SweptKey, TakeOverParams, open_inline,
 };
 use rusqlite::functions::{Context, FunctionFlags};
@@ -377,8 +377,8 @@ impl Backend for StoreLink {
         claim_probes(params: ClaimProbesParams) -> Vec<Probe>;
         apply_probe_finding(finding: ProbeFinding) -> bool;
         list_settled_keys(params: ListSettledKeysParams) -> SettledKeyPage;
-        list_route_identities(service: Arc<str>) -> Vec<RouteIdentity>;
-        remember_route_identities(params: RememberRouteIdentitiesParams) -> ();
+        find_route_identities(service: Arc<str>) -> Option<RouteIdentities>;
+        remember_route_identities(params: RememberRouteIdentitiesParams) -> Option<i64>;
         store_route_retention(params: StoreRouteRetentionParams) -> ();
         claim_events(params: ClaimEventsParams) -> Vec<KeyEvent>;
         end_events(params: EndEventsParams) -> ();

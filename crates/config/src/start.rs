@@ -86,6 +86,8 @@ impl StartConfig {
         if let (StoreLocation::Postgres(_), StoreLocation::Postgres(_)) = (&self.store.url, &newer.store.url) {
             newer.store.url = self.store.url.clone();
         }
+        // It is for one start.
+        newer.store.accept_route_changes.clone_from(&self.store.accept_route_changes);
         // Triggers that no route needs any more write nothing.
         newer.events |= self.events;
         self.list_differences(&newer)

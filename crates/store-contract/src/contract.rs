@@ -80,7 +80,7 @@ macro_rules! sentences {
                 a_working_store_answers_a_ping,
                 a_salt_is_replaced_only_where_it_is_the_expected_one,
                 the_salt_does_not_change,
-                the_routes_of_the_last_start_are_remembered,
+                the_routes_that_were_read_are_replaced_and_no_others,
             }
             losses {
                 a_record_that_a_standby_may_lack_answers_no_look_up,

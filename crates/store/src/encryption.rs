@@ -119,8 +119,8 @@ macro_rules! without_responses {
 
 without_responses!(ReserveRequest, PickUpRequest, ServiceReport, InstanceId, RecordId, Arc<str>, u32, ());
 without_responses!(RenewResult, PickUpResult, ReapedRows, SettledKeyPage, ReportResult, KeyPage, DecisionResults);
-without_responses!(KeyCounts, Option<ReservedKey>, Option<Vec<u8>>, bool, u64);
-without_responses!(Vec<SweptKey>, Vec<ReservedAttempt>, Vec<Probe>, Vec<RouteIdentity>, Vec<RecordId>);
+without_responses!(KeyCounts, Option<ReservedKey>, Option<Vec<u8>>, Option<i64>, bool, u64);
+without_responses!(Vec<SweptKey>, Vec<ReservedAttempt>, Vec<Probe>, Option<RouteIdentities>, Vec<RecordId>);
 without_responses!(Vec<AuditEntry>, Vec<InstanceEntry>, EventCounts);
 
 /// Draws a salt.

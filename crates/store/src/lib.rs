@@ -42,7 +42,7 @@ pub use params::{
     StoreEventRoutesParams, StoreRouteRetentionParams, SweepParams, TakeOverParams,
 };
 pub use postgres::Distribution;
-pub use results::{PrimaryCheck, ReapedRows, RenewResult, ReservedAttempt, RouteIdentity, SettleResult, SweptKey};
+pub use results::{PrimaryCheck, ReapedRows, RenewResult, ReservedAttempt, RouteIdentities, SettleResult, SweptKey};
 pub use sqlite::{InlineDatabase, open_inline};
 
 pub mod admin;
@@ -182,11 +182,12 @@ macro_rules! calls {
 
         // The routes and the salt of a service.
 
-        /// Returns how a service's routes find their keys, as it was stored last, in the order of the names.
-        list_route_identities(service: Arc<str>) -> Vec<RouteIdentity>: Direct;
+        /// Returns how a service's routes find their keys, as it was stored last.
+        find_route_identities(service: Arc<str>) -> Option<RouteIdentities>: Direct;
 
-        /// Stores how a service's routes find their keys, in place of all that it has stored before.
-        remember_route_identities(params: RememberRouteIdentitiesParams) -> ():
+        /// Stores how a service's routes find their keys, if the stored generation is still the one that was read. Returns the
+        /// generation of what is stored then, which no other text has ever had; `None` if it stored nothing.
+        remember_route_identities(params: RememberRouteIdentitiesParams) -> Option<i64>:
             Always(RememberRouteIdentities, "route_identities");
 
         /// Stores the retention rules of a service's routes, for services that complete their keys in the database itself.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Backend, Distribution, Migration, OpenError, RouteIdentity, Store, StoreLocation, StoreSettings, postgres, sqlite,
+    Backend, Distribution, Migration, OpenError, RouteIdentities, Store, StoreLocation, StoreSettings, postgres, sqlite,
 };
 
 /// Opens the store, and migrates its schema where the settings say so. After an error nothing is left open.
@@ -73,14 +73,14 @@ pub async fn pending(settings: &StoreSettings) -> Result<Vec<Migration>, OpenErr
     }
 }
 
-/// Returns how a service's routes find their keys, as an instance has stored it last. Nothing, where there is no
+/// Returns how a service's routes find their keys, as an instance has stored it last. `None` where there is no
 /// schema yet. Changes nothing, and creates no file.
 pub async fn remembered_route_identities(
     settings: &StoreSettings,
     service: &str,
-) -> Result<Vec<RouteIdentity>, OpenError> {
+) -> Result<Option<RouteIdentities>, OpenError> {
     match &settings.location {
-        StoreLocation::Memory => Ok(Vec::new()),
+        StoreLocation::Memory => Ok(None),
         StoreLocation::Postgres(url) => postgres::remembered_route_identities(url, settings, service).await,
         StoreLocation::Sqlite(path) => sqlite::remembered_route_identities(path, service).await,
     }

@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 use super::admin::{Cursor, KeyFilter, OperatorDecision, Target};
 use super::encryption::{Encryption, SealResponses};
 use super::events::{EventHandle, EventRoute, PostponedEvent};
-use super::results::RouteIdentity;
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::delivery::EnqueueRequest;
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
@@ -110,8 +109,9 @@ params! {
     }
     RememberRouteIdentitiesParams for remember_route_identities: plain {
         service: Arc<str>,
-        /// One entry for each route.
-        identities: Vec<RouteIdentity>,
+        /// The generation that was read; `None` where there was none.
+        from: Option<i64>,
+        finds: String,
     }
     StoreRouteRetentionParams for store_route_retention: plain {
         service: Arc<str>,

@@ -1,6 +1,5 @@
 //! The answers of the store's calls.
 
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::row::{RowReader, from_row};
@@ -72,10 +71,11 @@ from_row! {
         pub responses_dropped: u64,
     }
 
-    /// The requests of a route, and the way in which it finds their keys.
+    /// The requests of a service's routes, and the way in which they find their keys.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct RouteIdentity {
-        pub route: Arc<str>,
+    pub struct RouteIdentities {
+        /// A number that grows with each change.
+        pub generation: i64,
         /// An opaque description.
         pub finds: String,
     }

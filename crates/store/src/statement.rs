@@ -130,16 +130,17 @@ pub(super) mod shared {
         COUNT_SETTLED_KEYS = "count_settled_keys";
         COUNT_UNSETTLED_KEYS = "count_unsettled_keys";
         CURRENT_ROW = "current_row";
+        FIND_ROUTE_IDENTITIES = "find_route_identities";
         LIST_AUDIT_ENTRIES = "list_audit_entries";
         LIST_IN_FLIGHT = "list_in_flight";
         LIST_INSTANCES = "list_instances";
         LIST_KEYS = "list_keys";
         LIST_KEYS_BY_AGE = "list_keys_by_age";
         LIST_KEYS_IN_FLIGHT = "list_keys_in_flight";
-        LIST_ROUTE_IDENTITIES = "list_route_identities";
         LIST_SETTLED_KEYS = "list_settled_keys";
         POSTPONE_EVENT = "postpone_event";
         PURGE_COUNT = "purge_count";
+        REMEMBER_ROUTE_IDENTITIES = "remember_route_identities";
         REQUEUE_EVENTS = "requeue_events";
     }
 }

@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http::{Request, request};
 
-use super::super::keyed_route::keyed_routes;
+use super::super::keyed_route::{from_stored, keyed_routes, to_stored};
 use super::*;
 use crate::gate::admit::explain::{ExplainedCaller, explain};
 use crate::gate::admit::token::CallerToken;
@@ -80,8 +80,7 @@ fn identify(config: &LoadedConfig) -> Vec<Result<Option<FoundIdentity>, ()>> {
 /// The changes that a reload finds. A start finds the same in what the store remembers.
 fn compare(before: &LoadedConfig, now: &LoadedConfig) -> KeyChanges {
     let (before, now) = (keyed_routes(before), keyed_routes(now));
-    let remembered: Vec<_> =
-        before.iter().filter_map(|route| KeyedRoute::from_stored(&route.name, &route.to_stored())).collect();
+    let remembered = from_stored(&to_stored(&before)).expect("they were stored");
     let changes = compare_routes(&before, &now);
     assert_eq!(compare_routes(&remembered, &now), changes, "a start finds the same");
     changes

@@ -222,6 +222,75 @@ async fn check_names_what_a_configuration_guards_no_more_and_what_it_cannot_comp
     assert!(less.err.contains(warned), "{less:?}");
     world.store.tamper("update oncegate.route_identities set finds = 'scope: '").await;
     let unknown = oncegate("check", &file, &["--connect"]).await;
-    assert_eq!(unknown.code, 0, "{unknown:?}");
-    assert!(unknown.err.contains("warning: route `pay`: another version of this program"), "{unknown:?}");
+    assert_eq!(unknown.code, 1, "{unknown:?}");
+    assert!(unknown.err.contains("another version of this program"), "{unknown:?}");
+    // A start is refused likewise, until somebody says that it may go on.
+    let setup = with(&world, "", "");
+    let refused = setup.fails().await;
+    let digest = accept_route_changes(&unknown.err);
+    assert_eq!((refused.code, accept_route_changes(&refused.stderr)), (78, digest.clone()), "{}", refused.stderr);
+    let accepted = setup.store(&digest).start().await;
+    accepted.wait_for_log("which are not compared, as store.accept_route_changes accepts").await;
+    // The routes can be compared again.
+    let checked = oncegate("check", &file, &["--connect"]).await;
+    assert_eq!((checked.code, checked.err.contains("another version")), (0, false), "{checked:?}");
+}
+
+/// A setup that finds the keys elsewhere and is refused for it, and the same with the line that accepts this.
+async fn accept(other: Setup) -> [Setup; 2] {
+    let refused = other.fails().await;
+    assert_eq!(refused.code, 78, "{}", refused.stderr);
+    [other.clone(), other.store(&accept_route_changes(&refused.stderr))]
+}
+
+#[tokio::test]
+async fn a_reload_of_an_instance_with_the_earlier_routes_does_not_bring_them_back() {
+    let world = World::guarding(Store::postgres().await, "").await;
+    let [changed, accepted] = accept(with(&world, "", "space = \"service\"")).await;
+    let new = accepted.start().await;
+    // First nothing has changed, or what only a start reads; then a route is added.
+    reload(&world, &world.setup.text(), "nothing in it has changed", 1).await;
+    let digest = "accept_route_changes = \"3f9a62c1d07be845\"";
+    reload(&world, &world.setup.clone().store(digest).text(), RELOADED, 2).await;
+    assert!(!world.proxy.output().contains("store has changed, which takes effect"));
+    let more = with(&world, "", "").route(&route("new", ""));
+    reload(&world, &more.text(), "another instance of this service has stored other routes", 1).await;
+    for old in [&world.setup, &more] {
+        assert_eq!(old.fails().await.code, 78);
+    }
+    let other = changed.start().await;
+    assert_eq!((other.stop().await, new.stop().await), (Some(0), Some(0)), "the new routes need no digest any more");
+}
+
+on_both_stores!(a_start_that_fails_after_the_comparison_has_stored_nothing);
+async fn a_start_that_fails_after_the_comparison_has_stored_nothing(store: Store) {
+    let mut world = World::guarding(store, "").await;
+    assert_eq!(world.proxy.stop().await, Some(0));
+    let [_, accepted] = accept(with(&world, "", "space = \"service\"")).await;
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    for name in ["ONCEGATE_LISTEN", "ONCEGATE_ADMIN_LISTEN"] {
+        let failed = accepted.clone().environment(name, &taken.local_addr().unwrap().to_string()).fails().await;
+        assert!(failed.stderr.contains("cannot listen on"), "{}", failed.stderr);
+    }
+    world.proxy = world.setup.start().await;
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"));
+}
+
+on_both_stores!(an_accepted_change_is_not_accepted_again_after_the_way_back);
+async fn an_accepted_change_is_not_accepted_again_after_the_way_back(store: Store) {
+    let world = World::guarding(store, "").await;
+    assert_eq!(world.proxy.stop().await, Some(0));
+    let starts = async |setup: &Setup| assert_eq!(setup.start().await.stop().await, Some(0));
+    // The second one takes the path over with another route, and the way back only removes that.
+    let general = "name = \"all\"\npath = \"/{*rest}\"";
+    let before = with(&world, "", "").route(general);
+    starts(&before).await;
+    let more = before.clone().route("name = \"one\"\npath = \"/one\"\nspace = \"service\"");
+    for other in [with(&world, "", "space = \"service\"").route(general), more] {
+        let [_, accepted] = accept(other).await;
+        starts(&accepted).await;
+        let [_, back] = accept(before.clone()).await;
+        starts(&back).await;
+        assert_eq!(accepted.fails().await.code, 78, "{}", accepted.text());
+    }
 }

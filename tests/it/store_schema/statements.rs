@@ -38,7 +38,7 @@ pub(super) fn parameter_type(name: &str) -> Type {
             Type::BYTEA
         }
         "body" | "encrypted" | "keeps_stored" => Type::BOOL,
-        "actor" | "events" | "identities" | "note" | "route" | "sink" | "types" | "routes" | "service" | "state" => {
+        "actor" | "events" | "finds" | "note" | "route" | "sink" | "types" | "routes" | "service" | "state" => {
             Type::TEXT
         }
         _ => Type::INT8,

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::join_all;
 use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult};
 use oncegate_domain::ids::InstanceId;
-use oncegate_store::{ExpectedRecord, LeaseRenewal, ReapScope, ReapedRows, RenewResult, RouteIdentity, SettleResult};
+use oncegate_store::{ExpectedRecord, LeaseRenewal, ReapScope, ReapedRows, RenewResult, RouteIdentities, SettleResult};
 use oncegate_store::{
     ExtendDeadlineParams, ReapParams, RememberRouteIdentitiesParams, ReplaceSaltParams, ReservedAttempt, SweepParams,
 };
@@ -326,26 +326,29 @@ pub async fn a_remembered_key_is_forgotten_in_the_end(world: StoreFixture) {
     assert!(matches!(taken, ReserveResult::Fresh(lease) if lease.attempt == 1));
 }
 
-pub async fn the_routes_of_the_last_start_are_remembered(mut world: StoreFixture) {
-    let rule = |route: &str, finds: &str| RouteIdentity { route: route.into(), finds: finds.to_owned() };
-    let first = [rule("pay", "by path"), rule("refund", "by path")];
-    let second = [rule("new", "by path"), rule("pay", "by service")];
-    let third = [rule("refund", "by \u{e9} \"'\\\nhost: ")];
-    // Returns what was known before.
-    let remember = async |world: &StoreFixture, service: &str, rules: &[RouteIdentity]| {
-        let before = world.store().list_route_identities(service.into()).await.unwrap();
-        let (service, identities) = (service.into(), rules.to_vec());
-        let params = RememberRouteIdentitiesParams { service, identities };
-        world.store().remember_route_identities(params).await.unwrap();
-        before
+pub async fn the_routes_that_were_read_are_replaced_and_no_others(mut world: StoreFixture) {
+    let remember = async |world: &StoreFixture, service: &str, from: Option<i64>, finds: &str| {
+        let params = RememberRouteIdentitiesParams { service: service.into(), from, finds: finds.to_owned() };
+        world.store().remember_route_identities(params).await.unwrap()
     };
-    assert_eq!(remember(&world, "shop", &first).await, [], "nothing was known of them");
-    assert_eq!(remember(&world, "shop", &first).await, first);
+    let find = async |world: &StoreFixture, service: &str| {
+        let found = world.store().find_route_identities(service.into()).await.unwrap();
+        found.map(|RouteIdentities { generation, finds }| (generation, finds))
+    };
+    assert_eq!(find(&world, "shop").await, None);
+    assert_eq!(remember(&world, "shop", Some(1), "a").await, None, "nothing is stored");
+    let first = remember(&world, "shop", None, "a").await;
+    assert!(first.is_some());
+    assert_eq!(remember(&world, "shop", None, "b").await, None, "something is stored by now");
+    assert_eq!(remember(&world, "shop", first, "a").await, first, "nothing has changed");
     world.reopen().await;
-    assert_eq!(remember(&world, "bar", &second).await, [], "another service has its own");
-    assert_eq!(remember(&world, "shop", &second).await, first);
-    assert_eq!(remember(&world, "shop", &third).await, second, "a route that is gone is forgotten");
-    assert_eq!(remember(&world, "shop", &[]).await, third);
-    assert_eq!(remember(&world, "shop", &first).await, []);
-    assert_eq!(remember(&world, "bar", &second).await, second);
+    let quoted = "by \u{e9} \"'\\\nhost: ";
+    let second = remember(&world, "shop", first, quoted).await;
+    assert_eq!(find(&world, "shop").await, second.map(|generation| (generation, quoted.to_owned())));
+    assert_eq!(remember(&world, "shop", first, "a").await, None, "another text is stored by now");
+    let third = remember(&world, "shop", second, "a").await;
+    assert!(first < second && second < third, "the first text has come back, and its generation has not");
+    assert_eq!(remember(&world, "bar", None, "c").await, first, "another service has its own");
+    let racing = join_all(["d", "e", "f"].map(|finds| remember(&world, "shop", third, finds))).await;
+    assert_eq!(racing.iter().flatten().count(), 1, "{racing:?}");
 }

@@ -14,7 +14,7 @@ use super::server::PgServer;
 use super::{events, functions, open_schemas};
 use crate::migrate::{AppliedMigration, Migration, MigrationStep, check_none_missing, missing_steps, newer_warning};
 use crate::statement::shared;
-use crate::{OpenError, RouteIdentity, StoreSettings};
+use crate::{OpenError, RouteIdentities, StoreSettings};
 use oncegate_config::PostgresUrl;
 use oncegate_machine::jitter::jittered;
 
@@ -100,14 +100,14 @@ pub(crate) async fn remembered_route_identities(
     url: &PostgresUrl,
     settings: &StoreSettings,
     service: &str,
-) -> Result<Vec<RouteIdentity>, OpenError> {
+) -> Result<Option<RouteIdentities>, OpenError> {
     let client = connect::connect_once(&PgServer::open(url, settings.timeout).await?).await?;
     if applied(&client).await?.is_empty() {
-        return Ok(Vec::new());
+        return Ok(None);
     }
-    let sql = shared::LIST_ROUTE_IDENTITIES.for_postgres();
+    let sql = shared::FIND_ROUTE_IDENTITIES.for_postgres();
     let rows = client.query_typed(sql, &[(/* service */ &service, Type::TEXT)]).await.map_err(open_error)?;
-    rows.iter().map(RouteIdentity::read).collect::<Result<_, _>>().map_err(|corrupt| OpenError::Missing(corrupt.into()))
+    rows.first().map(RouteIdentities::read).transpose().map_err(|corrupt| OpenError::Missing(corrupt.into()))
 }
 
 /// The migrations that the database lacks, then the functions, the distribution of the keys, and the triggers of events.

@@ -1,10 +1,8 @@
 //! Upkeep: leases, salts, sweeping, reaping and the like. It selects ids without locks, and then acts on each by a function whose
 //! conditions repeat what made it eligible; the reaper acts on many at once.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::json;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -20,7 +18,7 @@ use crate::row::{RowReader, millis, since_1970_ms};
 use crate::statement::{shared, statements};
 use crate::{
     LeaseRenewal, ListInFlightParams, ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult,
-    ReplaceSaltParams, ReservedAttempt, RouteIdentity, SweepParams, SweptKey,
+    ReplaceSaltParams, ReservedAttempt, RouteIdentities, SweepParams, SweptKey,
 };
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
 use oncegate_domain::response::CorruptRow;
@@ -32,7 +30,6 @@ statements! { "sql/":
     FIND_SALT = "find_salt";
     INSERT_SALT = "insert_salt";
     RELEASE_LEASE = "release_lease";
-    REMEMBER_ROUTE_IDENTITIES = "remember_route_identities";
     REPLACE_SALT = "replace_salt";
 }
 
@@ -132,15 +129,15 @@ impl PgCall<'_> {
         Ok(!self.write(statement, columns).await?.is_empty())
     }
 
-    pub async fn remember_route_identities(self, params: Arc<RememberRouteIdentitiesParams>) -> PgResult<()> {
-        let finds: BTreeMap<&str, &str> =
-            params.identities.iter().map(|identity| (&*identity.route, &*identity.finds)).collect();
-        let columns = columns! { service: &*params.service, identities: json!(finds).to_string() };
-        self.write(&REMEMBER_ROUTE_IDENTITIES, columns).await.map(drop)
+    pub async fn remember_route_identities(self, params: Arc<RememberRouteIdentitiesParams>) -> PgResult<Option<i64>> {
+        let RememberRouteIdentitiesParams { service, from, finds } = &*params;
+        let columns = columns! { service: &**service, generation: *from, finds: finds.as_str() };
+        let rows = self.write(&shared::REMEMBER_ROUTE_IDENTITIES, columns).await?;
+        Ok(rows.first().map(|row| row.read("generation")).transpose()?)
     }
 
-    pub async fn list_route_identities(self, service: Arc<Arc<str>>) -> PgResult<Vec<RouteIdentity>> {
-        let rows = self.run(&shared::LIST_ROUTE_IDENTITIES, columns! { service: &**service }).await?;
-        rows.iter().map(|row| Ok(RouteIdentity::read(row)?)).collect()
+    pub async fn find_route_identities(self, service: Arc<Arc<str>>) -> PgResult<Option<RouteIdentities>> {
+        let rows = self.run(&shared::FIND_ROUTE_IDENTITIES, columns! { service: &**service }).await?;
+        Ok(rows.first().map(RouteIdentities::read).transpose()?)
     }
 }

@@ -12,7 +12,7 @@ use crate::statement::shared;
 use crate::{
     ClaimProbesParams, CountLiveKeysParams, ExtendDeadlineParams, LeaseRenewal, ListInFlightParams,
     ListSettledKeysParams, MoveLiveKeysParams, ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult,
-    ReplaceSaltParams, ReservedAttempt, RouteIdentity, SettleResult, SweepParams, SweptKey, TakeOverParams,
+    ReplaceSaltParams, ReservedAttempt, RouteIdentities, SettleResult, SweepParams, SweptKey, TakeOverParams,
 };
 use oncegate_domain::attempt::{ReserveRequest, ReserveResult, Settlement};
 use oncegate_domain::ids::{InstanceId, RecordId};
@@ -200,22 +200,15 @@ impl SqliteTransaction<'_> {
         Ok(())
     }
 
-    pub fn remember_route_identities(
-        &self,
-        RememberRouteIdentitiesParams { service, identities }: RememberRouteIdentitiesParams,
-    ) -> SqliteResult<()> {
-        self.in_savepoint(|| {
-            self.execute(sql!("forget_route_identities"), &columns! { service: &*service })?;
-            for RouteIdentity { route, finds } in &identities {
-                let columns = columns! { service: &*service, route: &**route, finds: finds.as_str() };
-                self.execute(sql!("remember_route_identities"), &columns)?;
-            }
-            Ok(())
-        })
+    pub fn remember_route_identities(&self, params: RememberRouteIdentitiesParams) -> SqliteResult<Option<i64>> {
+        let RememberRouteIdentitiesParams { service, from, finds } = &params;
+        let columns = columns! { service: &**service, generation: *from, finds: finds.as_str() };
+        self.query_one(&shared::REMEMBER_ROUTE_IDENTITIES, &columns, |row| row.read("generation"))
     }
 
-    pub fn list_route_identities(&self, service: Arc<str>) -> SqliteResult<Vec<RouteIdentity>> {
-        self.query(&shared::LIST_ROUTE_IDENTITIES, &columns! { service: &*service }, |row| RouteIdentity::read(row))
+    pub fn find_route_identities(&self, service: Arc<str>) -> SqliteResult<Option<RouteIdentities>> {
+        let read = |row: &Row<'_>| RouteIdentities::read(row);
+        self.query_one(&shared::FIND_ROUTE_IDENTITIES, &columns! { service: &*service }, read)
     }
 
     pub fn find_salt(&self, service: Arc<str>) -> SqliteResult<Option<Vec<u8>>> {

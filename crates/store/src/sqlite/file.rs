@@ -11,7 +11,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::file_watch::{FileWatch, LOG_BYTES_KEPT, log_path, write_stamp};
 use super::schema::{self, open_error, unusable};
 use super::{SqliteTransaction, run_blocking};
-use crate::{Migration, OpenError, RouteIdentity, StoreError};
+use crate::{Migration, OpenError, RouteIdentities, StoreError};
 
 /// `application_id` of our files, see the first migration.
 const APPLICATION_ID: i64 = 0x4f6e_6365;
@@ -111,14 +111,17 @@ pub(crate) async fn warnings(path: &Path) -> Result<Vec<String>, OpenError> {
 }
 
 /// See [`crate::remembered_route_identities()`].
-pub(crate) async fn remembered_route_identities(path: &Path, service: &str) -> Result<Vec<RouteIdentity>, OpenError> {
+pub(crate) async fn remembered_route_identities(
+    path: &Path,
+    service: &str,
+) -> Result<Option<RouteIdentities>, OpenError> {
     let service = service.into();
     look(path, move |db, path| {
         if schema::is_missing(db, path)? {
-            return Ok(Vec::new());
+            return Ok(None);
         }
         let transaction = SqliteTransaction { db, now: 0 };
-        transaction.list_route_identities(service).map_err(|failure| unusable(StoreError::from(failure)))
+        transaction.find_route_identities(service).map_err(|failure| unusable(StoreError::from(failure)))
     })
     .await
 }
