@@ -137,7 +137,7 @@ const COLUMNS: [&str; 16] = [
     "decisions half done or lost",
 ];
 
-/// The table of all runs, for tests/long-runs/cluster.md.
+/// Formats the table of all runs.
 pub fn table(rows: &[ResultRow]) -> String {
     let head = format!("| {} |\n|{}\n", COLUMNS.join(" | "), "---|".repeat(COLUMNS.len()));
     let rows: String = rows.iter().map(|row| format!("{row}\n")).collect();

@@ -85,7 +85,7 @@ pub fn page(results: &[TortureResult]) -> String {
         })
         .collect();
     format!(
-        "# Figures of the last runs of make torture\n\n`make torture` writes this page from `torture.json`. [torture.md](torture.md) \
+        "# Figures of the last runs of make torture\n\n`make torture` writes this page from `torture.json`. [RELIABILITY.md](../../RELIABILITY.md#torture) \
          explains the faults and the columns.\n\n{}\n| store | day | commit | seed | injections of each fault |\n|---|---|---|---|---|\n{runs}",
         table(results)
     )

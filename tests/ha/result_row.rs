@@ -106,7 +106,7 @@ impl fmt::Display for ResultRow {
     }
 }
 
-/// The table of all runs, for tests/long-runs/failovers.md.
+/// Formats the table of all runs.
 pub fn table(rows: &[ResultRow]) -> String {
     let head = "| event | replication | primary after | refused, all hosts in the URL | refused, behind HAProxy | keys | lost | \
                 executed twice | differing | stuck |\n|---|---|---|---|---|---|---|---|---|---|\n";
