@@ -357,7 +357,8 @@ fn the_first_documents_of_a_reader_stay_short() {
 fn every_threat_has_a_test_that_exists_or_says_that_there_is_no_defence() {
     let text = fs::read_to_string(root().join("docs/security.md")).unwrap();
     let (_, threats) = text.split_once("\n## Threats\n").unwrap();
-    let rows: Vec<_> = threats.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| threat ")).collect();
+    let rows: Vec<_> =
+        threats.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| threat ")).collect();
     assert!(rows.len() > 40, "the threats are not found");
     for row in rows {
         assert!(count_existing_tests(row) > 0 || row.contains("**Not defended**"), "no test: {row}");
