@@ -13,7 +13,6 @@ macro_rules! named {
             /// All values, each once, in the order in which the source lists them.
             $vis const ALL: [Self; [$($name),+].len()] = [$(Self::$value),+];
 
-            /// The name.
             $vis const fn name(self) -> &'static str {
                 match self { $(Self::$value => $name),+ }
             }
@@ -51,12 +50,10 @@ macro_rules! hex_bytes {
         pub struct $type([u8; 32]);
 
         impl $type {
-            /// Reads the stored bytes; `None` if the length is wrong.
             pub fn from_stored(bytes: &[u8]) -> Option<Self> {
                 bytes.try_into().ok().map(Self)
             }
 
-            /// The bytes as they are stored.
             pub fn as_bytes(&self) -> &[u8; 32] {
                 &self.0
             }
