@@ -13,6 +13,7 @@ macro_rules! named {
             /// All values, each once, in the order in which the source lists them.
             $vis const ALL: [Self; [$($name),+].len()] = [$(Self::$value),+];
 
+            /// The name.
             $vis const fn name(self) -> &'static str {
                 match self { $(Self::$value => $name),+ }
             }

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use body_budget::{Arrived, BudgetShare};
 use pooled::PooledBody;
 use request_body::{RequestBody, RequestBodyError};
-use shared::StreamReader;
+use stream::StreamReader;
 
 pub mod arrival_rate;
 pub mod body_budget;
@@ -21,7 +21,7 @@ pub mod client_body;
 pub mod early_response;
 pub mod pooled;
 pub mod request_body;
-pub mod shared;
+pub mod stream;
 
 /// An error in the middle of a body. The connection is closed, so that nobody takes a part for the whole.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;

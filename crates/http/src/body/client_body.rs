@@ -214,7 +214,7 @@ mod tests {
     use http_body_util::BodyExt;
     use tokio::time::{sleep, timeout};
 
-    use super::super::shared::StreamWriter;
+    use super::super::stream::StreamWriter;
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);

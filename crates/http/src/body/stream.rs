@@ -47,7 +47,7 @@ pub struct StreamReader {
 
 #[derive(Debug)]
 struct SharedBody {
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
     /// Tells the writer that a reader has read or is gone.
     moved: Notify,
 }
@@ -63,7 +63,7 @@ pub struct BodyProgress {
 }
 
 #[derive(Debug)]
-struct State {
+struct StreamState {
     progress: BodyProgress,
     pieces: VecDeque<Bytes>,
     /// The number of pieces that were dropped before the first of `pieces`.
@@ -98,7 +98,7 @@ struct ReaderPlace {
 impl StreamWriter {
     /// An empty body, kept as a whole, whose bytes count in `share`. The share may count the first bytes already.
     pub fn new(share: BudgetShare) -> Self {
-        let state = State {
+        let state = StreamState {
             progress: BodyProgress { bytes: 0, began: Instant::now(), last: None },
             pieces: VecDeque::new(),
             dropped: 0,
@@ -173,7 +173,7 @@ impl StreamWriter {
         self.wait_until(|state| !state.has_readers()).await;
     }
 
-    async fn wait_until(&self, holds: impl Fn(&State) -> bool) {
+    async fn wait_until(&self, holds: impl Fn(&StreamState) -> bool) {
         loop {
             let moved = self.0.moved.notified();
             if holds(&self.0.state.lock()) {
@@ -260,7 +260,7 @@ impl StreamSource {
 
 impl SharedBody {
     /// Changes the state, and wakes the readers.
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut StreamState)) {
         let wakers: Vec<Waker> = {
             let mut state = self.state.lock();
             change(&mut state);
@@ -276,7 +276,7 @@ impl ReaderPlace {
     }
 }
 
-impl State {
+impl StreamState {
     fn has_readers(&self) -> bool {
         self.readers.iter().any(Option::is_some)
     }
@@ -321,7 +321,7 @@ impl StreamReader {
 
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let mut state = self.body.state.lock();
-        let State { pieces, dropped, readers, end, is_kept, .. } = &mut *state;
+        let StreamState { pieces, dropped, readers, end, is_kept, .. } = &mut *state;
         let place = readers[self.number].as_mut().expect("its place is there as long as the reader");
         if place.is_cut {
             return Poll::Ready(Some(Err("its client took the body too slowly".into())));
