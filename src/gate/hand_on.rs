@@ -30,7 +30,7 @@ use oncegate_domain::state::{CompletedResponse, KeyState};
 use oncegate_domain::unknown_cause::{BodyStop, UnknownCause};
 use oncegate_http::body::body_budget::{BudgetShare, SMALL_BODY};
 use oncegate_http::body::pooled::PooledBody;
-use oncegate_http::body::shared::StreamWriter;
+use oncegate_http::body::stream::StreamWriter;
 use oncegate_http::protocol::directives::ServiceDirectives;
 use oncegate_http::protocol::grpc::CallProtocol;
 use oncegate_http::protocol::judged_body::JudgedBody;

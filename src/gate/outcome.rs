@@ -11,7 +11,7 @@ use oncegate_domain::operation::OperationId;
 use oncegate_domain::response::StoredResponse;
 use oncegate_domain::response_policy::ResponseVerdict;
 use oncegate_domain::state::CompletedResponse;
-use oncegate_http::body::shared::StreamReader;
+use oncegate_http::body::stream::StreamReader;
 use oncegate_http::body::{ConnectionGuard, ConnectionGuards};
 use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
 use oncegate_http::protocol::status::OncegateStatus;

@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::fingerprint::{Fingerprint, Recipe};
-use oncegate_http::body::shared::{BodyProgress, StreamSource};
+use oncegate_http::body::stream::{BodyProgress, StreamSource};
 use oncegate_http::protocol::event_stream;
 
 /// A response that streams.

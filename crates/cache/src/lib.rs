@@ -5,7 +5,8 @@
 //! long as nobody has purged it; each instance reads the store's purge count with its heartbeat, and a count that has
 //! grown empties the cache. The caller has to know whether that reading is recent enough.
 
-use std::hash::{BuildHasherDefault, Hasher};
+#![allow(missing_docs, reason = "a name that says it all has no comment")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
@@ -13,7 +14,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use http::StatusCode;
 use quick_cache::sync::{Cache as Table, DefaultLifecycle};
-use quick_cache::{OptionsBuilder, Weighter};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
 use oncegate_domain::fingerprint::{Fingerprint, Recipe};
 use oncegate_domain::ids::{RecordId, Token};
@@ -25,10 +26,9 @@ pub mod shared;
 
 /// Completed records for replays, bounded in bytes.
 pub struct Cache {
-    records: Table<RecordId, Arc<CachedRecord>, ByteWeigher, RecordIdHasher>,
+    records: Table<RecordId, Arc<CachedRecord>, ByteWeigher>,
     /// The store's purge count, as last read.
     purges: AtomicU64,
-    /// Whether the cache has any capacity.
     is_enabled: bool,
 }
 
@@ -45,7 +45,8 @@ impl Cache {
             .shards(SHARDS)
             .build()
             .expect("the two options that must be there are there");
-        let records = Table::with_options(options, ByteWeigher, RecordIdHasher::default(), DefaultLifecycle::default());
+        let records =
+            Table::with_options(options, ByteWeigher, DefaultHashBuilder::default(), DefaultLifecycle::default());
         Self { records, purges: AtomicU64::new(0), is_enabled: bytes > 0 }
     }
 
@@ -62,12 +63,11 @@ impl Cache {
         record
     }
 
-    /// Whether the key's record is cached.
     pub fn contains(&self, id: &RecordId) -> bool {
         self.is_enabled && self.records.contains_key(id)
     }
 
-    /// Returns the current epoch. To be called before the store is read for a record that is to be [cached](Self::insert_if_current).
+    /// Returns the current epoch, for [`insert_if_current`](Self::insert_if_current). Call it before the store is read.
     pub fn current_epoch(&self) -> CacheEpoch {
         CacheEpoch(self.purge_count())
     }
@@ -101,7 +101,6 @@ impl Cache {
         self.purges.load(Ordering::SeqCst)
     }
 
-    /// The size of the cached records in bytes.
     pub fn bytes(&self) -> u64 {
         self.records.weight()
     }
@@ -172,28 +171,6 @@ const TYPICAL_BYTES: u64 = 2048;
 /// The size of a record without its response, and of its table slot. The slot counts twice, as tables have room to
 /// grow.
 const RECORD_BYTES: usize = size_of::<CachedRecord>() + 2 * (size_of::<RecordId>() + 32) + 64;
-
-/// A record's id is a hash that covers a salted one, so nobody can choose colliding ids.
-type RecordIdHasher = BuildHasherDefault<FirstBytes>;
-
-/// Uses the first 8 bytes of the input as the hash.
-#[derive(Default)]
-struct FirstBytes(u64);
-
-impl Hasher for FirstBytes {
-    fn write(&mut self, bytes: &[u8]) {
-        if let Some(first) = bytes.first_chunk() {
-            self.0 = u64::from_le_bytes(*first);
-        }
-    }
-
-    /// Ignores the length, which is always the same.
-    fn write_usize(&mut self, _: usize) {}
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
 
 #[derive(Clone)]
 struct ByteWeigher;

@@ -1,10 +1,10 @@
 //! Completed records in Redis or Valkey, shared by the instances of a service.
 //!
-//! Like the cache in memory it never decides who executes: a record found here is replayed, and for anything else the store
-//! is asked. A lost, slow or emptied server costs latency. An entry counts only if all of these hold:
+//! Like the cache in memory it never decides who executes: a record found here is replayed, and for anything else the
+//! store is asked. A lost, slow or emptied server costs latency. An entry counts only if all of these hold:
 //! - it opens under its own name and this instance's secret (`entry`);
-//! - its purge count is the one that this instance knows: a purge makes all earlier entries void, also one that is written
-//!   after the purge, and no instance has to delete anything;
+//! - its purge count is the one that this instance knows: a purge makes all earlier entries void, also one that is
+//!   written after the purge, and no instance has to delete anything;
 //! - the TTL that it holds itself has not ended. Redis's own expiry only frees the memory.
 
 use std::sync::Arc;
@@ -36,9 +36,9 @@ use oncegate_trust::tls::Trust;
 mod connection;
 mod entry;
 
-/// The time for a read. A server in the same network answers in less than a millisecond, and sends the largest entry in about
-/// two; a reservation in the store takes some milliseconds. The first read that takes longer is the last one until the
-/// server answers a new connection.
+/// The time for a read. A server in the same network answers in less than a millisecond, and sends the largest entry in
+/// about two; a reservation in the store takes some milliseconds. The first read that takes longer is the last one
+/// until the server answers a new connection.
 // See docs/decisions/0015-replay-from-caches.md.
 const READ_MAX: Duration = Duration::from_millis(50);
 
@@ -48,8 +48,9 @@ const WRITE_MAX: Duration = Duration::from_secs(1);
 /// The time for a connection and its first answer.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 
-/// The pause between two tries to connect. It is back at the first after a session that was longer than the longest pause: a
-/// server may answer now and then, and each session that ends costs requests their time and two lines in the log.
+/// The pause between two tries to connect. It is back at the first after a session that was longer than the longest
+/// pause: a server may answer now and then, and each session that ends costs requests their time and two lines in the
+/// log.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
@@ -63,12 +64,9 @@ const QUEUE_LENGTH_MAX: usize = 1024;
 /// The records that are written in one round trip.
 const BATCH_MAX: usize = 64;
 
-/// The metrics of the shared cache.
 #[derive(Clone, Debug, Default)]
 pub struct SharedCacheMetrics {
-    /// Reads by their result.
     pub reads: Counters<SharedRead>,
-    /// Writes by their result.
     pub writes: Counters<SharedWrite>,
     /// 1 while the server is connected.
     pub connected: Gauge,
@@ -79,11 +77,9 @@ label!(
     SharedRead, "result", {
         /// The server failed or did not answer in time.
         Failed => "failed",
-        /// A record that counts.
         Hit => "hit",
         /// Bytes that are no entry of this key.
         Invalid => "invalid",
-        /// No entry.
         Miss => "miss",
         /// An entry from before a purge, or past its TTL.
         Outdated => "outdated",
@@ -99,18 +95,16 @@ label!(
         Dropped => "dropped",
         /// The server failed, did not answer in time, or refused the entry.
         Failed => "failed",
-        /// The server has it.
         Written => "written",
     }
 );
 
-/// The shared cache.
 pub struct SharedCache {
     names: EntryNames,
     secrets: RwLock<Secrets>,
     /// The server that the next connection leads to.
     connector: RwLock<Arc<RedisConnector>>,
-    /// The connection to the server, or none: calls are made only while there is one, so that a dead server costs nothing.
+    /// The connection to the server. Calls are made only while there is one, so that a dead server costs nothing.
     session: RwLock<Option<Arc<RedisSession>>>,
     queue: mpsc::Sender<PendingEntry>,
     queue_bytes: Arc<Semaphore>,
@@ -155,8 +149,8 @@ impl SharedCache {
         (Arc::clone(&cache), SharedCacheTask { cache, queue })
     }
 
-    /// Uses other secrets from now on, and another server, user, password or authority from the next connection on. Another
-    /// server is connected to at once: it may lack entries, and has none that must not count.
+    /// Uses other secrets from now on, and another server, user, password or authority from the next connection on.
+    /// Another server is connected to at once: it may lack entries, and has none that must not count.
     pub fn reload(&self, secrets: Secrets, server: Option<&RedisServer>, trust: &Trust) {
         *self.secrets.write() = secrets;
         let Some(server) = server else { return };
@@ -169,8 +163,8 @@ impl SharedCache {
         }
     }
 
-    /// Returns the key's record if there is one that counts, and puts it into the cache in memory. `now` returns the store's
-    /// time or a later one. Takes no longer than 50 ms.
+    /// Returns the key's record if there is one that counts, and puts it into the cache in memory. `now` returns the
+    /// store's time or a later one. Takes no longer than 50 ms.
     pub async fn get(&self, id: &RecordId, memory: &Cache, now: impl Fn() -> SystemTime) -> Option<Record> {
         let name = self.names.name(id);
         let entry = match self.read(&name).await {
@@ -190,8 +184,8 @@ impl SharedCache {
         Some(record)
     }
 
-    /// Queues a completed record to be written, if there is room. `epoch` is the epoch when the read of the store began that
-    /// the record comes from, and `now` the store's time or a later one.
+    /// Queues a completed record to be written, if there is room. `epoch` is the epoch when the read of the store began
+    /// that the record comes from, and `now` the store's time or a later one.
     pub fn offer(&self, record: &Record, epoch: CacheEpoch, now: SystemTime) {
         let KeyState::Completed(CompletedResponse { response, expires_at: Some(expires_at) }) = &record.state else {
             return;
@@ -203,15 +197,12 @@ impl SharedCache {
         }
         // An empty body takes room too.
         let permits = u32::try_from(bytes.max(1)).expect("BODY_BYTES_MAX fits into 32 bits");
-        let room = Arc::clone(&self.queue_bytes)
-            .try_acquire_many_owned(permits)
-            .ok()
-            .filter(|_| self.session.read().is_some());
-        let sent = room.map(|room| {
+        let room = Arc::clone(&self.queue_bytes).try_acquire_many_owned(permits).ok();
+        let sent = room.filter(|_| self.session.read().is_some()).and_then(|room| {
             let entry = PendingEntry { record: record.clone(), epoch, lapses_at: Instant::now() + left, _bytes: room };
-            self.queue.try_send(entry)
+            self.queue.try_send(entry).ok()
         });
-        if !matches!(sent, Some(Ok(()))) {
+        if sent.is_none() {
             self.metrics.writes.count(SharedWrite::Dropped);
         }
     }
@@ -241,10 +232,7 @@ impl SharedCache {
             Some(session) if !pipeline.is_empty() => {
                 let mut writes = session.writes.clone();
                 let answer = timeout(WRITE_MAX, pipeline.query_async::<()>(&mut writes)).await;
-                match self.judge(&session, answer) {
-                    Some(()) => SharedWrite::Written,
-                    None => SharedWrite::Failed,
-                }
+                self.judge(&session, answer).map_or(SharedWrite::Failed, |()| SharedWrite::Written)
             }
             // All of them have lapsed meanwhile, or the session has ended.
             Some(_) | None => SharedWrite::Dropped,
@@ -268,8 +256,8 @@ impl SharedCache {
 }
 
 impl SharedCacheTask {
-    /// Keeps the server connected and writes the queued entries, until `stop`. The entries that are queued then are lost: each
-    /// costs a read of the store.
+    /// Keeps the server connected and writes the queued entries, until `stop`. The entries that are queued then are
+    /// lost: each costs a read of the store.
     pub async fn run(self, stop: CancellationToken) {
         let Self { cache, mut queue } = self;
         let write = async {
@@ -286,7 +274,6 @@ impl SharedCacheTask {
 struct RedisSession {
     reads: MultiplexedConnection,
     writes: MultiplexedConnection,
-    /// Whether a command was refused.
     has_refused: AtomicBool,
     /// Cancelled when a command has failed.
     lost: CancellationToken,
@@ -297,8 +284,8 @@ impl SharedCache {
         self.session.read().clone()
     }
 
-    /// Returns the value of an answer. A server that fails or does not answer in time is not asked again on this session; one
-    /// that refuses a command, for want of memory or rights for example, is.
+    /// Returns the value of an answer. A server that fails or does not answer in time is not asked again on this
+    /// session; one that refuses a command, for want of memory or rights for example, is.
     fn judge<T>(
         &self,
         session: &Arc<RedisSession>,

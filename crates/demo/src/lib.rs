@@ -1,7 +1,9 @@
 //! `oncegate demo`: the whole idea in a few seconds, on one terminal.
 //!
-//! Nothing is simulated: the proxy is the program started as `oncegate run`, the payments service is a real one that counts
-//! its charges, and the requests go over real sockets.
+//! Nothing is simulated: the proxy is the program started as `oncegate run`, the payments service is a real one that
+//! counts its charges, and the requests go over real sockets.
+
+#![allow(missing_docs, reason = "a name that says it all has no comment")]
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -18,7 +20,7 @@ use tokio::time::timeout;
 
 use oncegate_http::http_connection::HttpConnection;
 use payments::Payments;
-use proxy::{DemoProxy, any_address};
+use proxy::{DemoListeners, DemoProxy, find_free_address};
 
 mod payments;
 mod proxy;
@@ -33,13 +35,13 @@ const STEP_MAX: Duration = Duration::from_secs(15);
 pub type DemoError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Runs `program` as the proxy, sends it seven requests, and writes what comes back to `out`.
-///
-/// # Errors
-/// The proxy does not start, or does something else than the text says.
+/// An error: the proxy does not start, or does something else than the text says.
 pub async fn tour(program: &Path, out: &mut dyn Write, has_colours: bool) -> Result<(), DemoError> {
     let service = Arc::new(Payments::default());
-    let upstream = Arc::clone(&service).start(any_address()).await?;
-    let proxy = DemoProxy::start_on_free_ports(program, upstream).await?;
+    let upstream = Arc::clone(&service).start(find_free_address(0)?).await?;
+    let (listen, admin) = (find_free_address(0)?, find_free_address(0)?);
+    let listeners = DemoListeners { listen, admin, log: "error", has_own_group: false };
+    let proxy = DemoProxy::start(program, upstream, &listeners).await?;
     let mut guide = Guide { out, proxy: proxy.address, service: &service, steps: 0, has_colours };
 
     guide.print(&format!(
@@ -47,7 +49,7 @@ pub async fn tour(program: &Path, out: &mut dyn Write, has_colours: bool) -> Res
          The service counts its charges. Oncegate keeps its records in {}.\n",
         env!("CARGO_PKG_VERSION"),
         proxy.address,
-        proxy.store_file().display(),
+        proxy.folder.join("oncegate.db").display(),
     ))?;
     let first = r#"{"amount":1000,"currency":"EUR"}"#;
     guide.print_step("A first attempt is executed, and its response stored.")?;
@@ -108,7 +110,7 @@ impl Guide<'_> {
         self.print(&line)
     }
 
-    async fn send(&mut self, key: &str, body: &'static str, expected: Expected) -> Result<(), DemoError> {
+    async fn send(&mut self, key: &'static str, body: &'static str, expected: Expected) -> Result<(), DemoError> {
         let shown = self.paint("2", &format!("   -> POST /v1/payments   Idempotency-Key: {key}   {body}"));
         self.print(&shown)?;
         self.check("", &timeout(STEP_MAX, post(self.proxy, key, body)).await??, expected)
@@ -147,16 +149,12 @@ fn summarise(body: &[u8]) -> String {
     }
 }
 
-fn post(
-    proxy: SocketAddr,
-    key: &str,
-    body: &'static str,
-) -> impl Future<Output = Result<Response<Bytes>, DemoError>> + Send + use<> {
+async fn post(proxy: SocketAddr, key: &'static str, body: &'static str) -> Result<Response<Bytes>, DemoError> {
     let request = Request::post("/v1/payments")
         .header("authorization", "Bearer demo")
         .header("content-type", "application/json")
         .header("idempotency-key", key);
-    send(proxy, request, body)
+    send(proxy, request, body).await
 }
 
 /// Sends a request on a connection of its own.

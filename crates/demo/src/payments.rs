@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use super::DemoError;
 use oncegate_domain::fingerprint::form;
 
-/// The service: `POST /v1/payments` charges, and `GET /v1/payments/by-key?key=KEY` shows the payments under a key, of all callers.
+/// The service: `POST /v1/payments` charges, and `GET /v1/payments/by-key?key=KEY` shows all callers' payments.
 #[derive(Default)]
 pub(super) struct Payments {
     /// The payments as the service answers with them.
@@ -42,16 +42,12 @@ impl Payments {
         Ok(address)
     }
 
-    /// The number of charges so far.
     pub(super) fn charges(&self) -> usize {
         self.charged.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     async fn serve(self: Arc<Self>, stream: TcpStream) {
-        let service = service_fn(|request| {
-            let payments = Arc::clone(&self);
-            async move { payments.answer(request).await }
-        });
+        let service = service_fn(|request| self.answer(request));
         let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
     }
 
@@ -87,11 +83,11 @@ impl Payments {
             charged.push(json!({ "payment": format!("pay_{number}"), "amount": order["amount"], "for": key }));
             charged[number - 1].clone()
         };
-        match order["then"] == "die" {
+        if order["then"] == "die" {
             // hyper then closes the connection without a response.
-            true => Err(io::Error::other("died after charging")),
-            false => Ok(json_response(StatusCode::CREATED, &payment)),
+            return Err(io::Error::other("died after charging"));
         }
+        Ok(json_response(StatusCode::CREATED, &payment))
     }
 }
 

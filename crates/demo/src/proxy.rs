@@ -16,7 +16,6 @@ use oncegate_machine::fill_random;
 /// The time for the proxy to start, cold and on a slow machine.
 const START_MAX: Duration = Duration::from_secs(20);
 
-/// The addresses of the proxy's listeners, and its log.
 pub(super) struct DemoListeners {
     pub(super) listen: SocketAddr,
     pub(super) admin: SocketAddr,
@@ -29,17 +28,10 @@ pub(super) struct DemoListeners {
 pub(super) struct DemoProxy {
     process: Child,
     pub(super) address: SocketAddr,
-    folder: PathBuf,
+    pub(super) folder: PathBuf,
 }
 
 impl DemoProxy {
-    /// Starts it on free ports, without its log.
-    pub(super) async fn start_on_free_ports(program: &Path, upstream: SocketAddr) -> Result<Self, DemoError> {
-        let (listen, admin) = (find_free_address(any_address())?, find_free_address(any_address())?);
-        let listeners = DemoListeners { listen, admin, log: "error", has_own_group: false };
-        Self::start(program, upstream, &listeners).await
-    }
-
     /// Starts it, and waits until it is ready.
     pub(super) async fn start(
         program: &Path,
@@ -79,12 +71,6 @@ impl DemoProxy {
         Ok(proxy)
     }
 
-    /// The file of its store.
-    pub(super) fn store_file(&self) -> PathBuf {
-        self.folder.join("oncegate.db")
-    }
-
-    /// Waits until it has ended.
     pub(super) async fn wait_for_end(&mut self) -> Result<(), DemoError> {
         while self.process.try_wait()?.is_none() {
             sleep(Duration::from_millis(10)).await;
@@ -124,13 +110,8 @@ impl Drop for DemoProxy {
     }
 }
 
-/// A free port of this machine's own.
-pub(super) fn any_address() -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
-}
-
-/// The address, or one with a free port where another program has it.
-pub(super) fn find_free_address(wanted: SocketAddr) -> std::io::Result<SocketAddr> {
-    let listener = TcpListener::bind(wanted).or_else(|_| TcpListener::bind((wanted.ip(), 0)))?;
-    listener.local_addr()
+/// An address of this machine's own with this port, or with a free one where another program has it.
+pub(super) fn find_free_address(port: u16) -> std::io::Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+    listener.or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?.local_addr()
 }

@@ -1,7 +1,6 @@
 //! `oncegate demo --serve`: the payments service and the proxy, until Ctrl-C.
 
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,14 +15,11 @@ const SERVICE: u16 = 3000;
 const LISTEN: u16 = 8080;
 const ADMIN: u16 = 8081;
 
-/// Runs both until the process gets SIGINT, SIGTERM or SIGHUP. A port that another program has is replaced by a free one.
-///
-/// # Errors
-/// The proxy does not start, or ends by itself.
+/// Runs both until SIGINT, SIGTERM or SIGHUP. A port that another program has is replaced by a free one.
+/// An error: the proxy does not start, or ends by itself.
 pub async fn serve(program: &Path, out: &mut dyn Write) -> Result<(), DemoError> {
-    let on_loopback = |port| find_free_address(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    let upstream = Arc::new(Payments::default()).start(on_loopback(SERVICE)?).await?;
-    let (listen, admin) = (on_loopback(LISTEN)?, on_loopback(ADMIN)?);
+    let upstream = Arc::new(Payments::default()).start(find_free_address(SERVICE)?).await?;
+    let (listen, admin) = (find_free_address(LISTEN)?, find_free_address(ADMIN)?);
     let listeners = DemoListeners { listen, admin, log: "info", has_own_group: true };
     let mut proxy = DemoProxy::start(program, upstream, &listeners).await?;
     // The commands look at the default port.
@@ -32,13 +28,12 @@ pub async fn serve(program: &Path, out: &mut dyn Write) -> Result<(), DemoError>
         _ => format!("; `oncegate keys list --admin {admin}` finds it"),
     };
     let text = format!(
-        "Oncegate listens on http://{} in front of a payments service on http://{upstream}.\n\
-         The admin page is http://{}, without a token{keys}. Ctrl-C ends all of it and deletes the records.\n\n\
+        "Oncegate listens on http://{listen} in front of a payments service on http://{upstream}.\n\
+         The admin page is http://{admin}, without a token{keys}. Ctrl-C ends all of it and deletes the records.\n\n\
          In a second terminal, the same command twice:\n\n    \
-         curl -i http://{}/v1/payments -H 'Idempotency-Key: order-1001' -H 'Authorization: Bearer alice' \\\n         \
+         curl -i http://{listen}/v1/payments -H 'Idempotency-Key: order-1001' -H 'Authorization: Bearer alice' \\\n         \
          -H 'Content-Type: application/json' -d '{{\"amount\": 1000}}'\n\n\
-         A service that charges and dies before it answers: -d '{{\"amount\": 1000, \"then\": \"die\"}}' and another key.\n",
-        listeners.listen, listeners.admin, listeners.listen
+         A service that charges and dies before it answers: -d '{{\"amount\": 1000, \"then\": \"die\"}}' and another key.\n"
     );
     writeln!(out, "{text}")?;
     let mut terminated = signal(SignalKind::terminate())?;

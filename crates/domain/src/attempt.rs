@@ -25,7 +25,6 @@ pub struct ReserveRequest {
     pub id: RecordId,
     /// The service's name, which keeps services that share a store apart.
     pub service: Arc<str>,
-    /// The caller, as a hash.
     pub scope: Scope,
     /// The space in which the key is unique.
     pub space: SpaceHash,
@@ -35,7 +34,6 @@ pub struct ReserveRequest {
     pub path: Option<Bytes>,
     /// The route's name, for operators and metrics.
     pub route: Arc<str>,
-    /// The recipe of `fingerprint`.
     pub recipe: Recipe,
     /// The request's fingerprint, by which retries are compared.
     pub fingerprint: Fingerprint,
@@ -45,7 +43,7 @@ pub struct ReserveRequest {
     pub token: Token,
     /// The attempt's time limit, from its reservation by the store's clock.
     pub time_limit: Duration,
-    /// The party that the key counts for, where its route limits live keys. It is written with the record, and never changed.
+    /// The party that the key counts for, where its route limits live keys. It never changes.
     pub holder: Option<KeyHolder>,
 }
 
@@ -54,7 +52,6 @@ pub struct ReserveRequest {
 pub enum ReserveResult {
     /// The key was free and is now reserved, durably, for this attempt.
     Fresh(AttemptLease),
-    /// The key has a record already.
     Taken(Record),
 }
 
@@ -71,7 +68,6 @@ impl ReserveResult {
 /// The record that a takeover or pick-up has replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplacedRecord {
-    /// Its newest attempt's token.
     pub token: Token,
     /// Whether it was completed. A new life of the key began then, after the record's TTL.
     pub was_completed: bool,
@@ -92,8 +88,8 @@ pub struct AttemptLease {
     pub reserve_request: Arc<ReserveRequest>,
     /// The attempt's number, for people and for the upstream: 1 for the first.
     pub attempt: u32,
-    /// The record that this attempt has replaced, which a store that loses the takeover has again; `None` for a key that had no
-    /// record.
+    /// The record that this attempt has replaced, which a store that loses the takeover has again; `None` for a key
+    /// that had no record.
     pub taken_from: Option<ReplacedRecord>,
     /// The last recovery point that the service has reported for an earlier attempt.
     pub recovery_point: Option<RecoveryPoint>,
@@ -107,8 +103,8 @@ impl AttemptLease {
         self.end(AttemptOutcome::Completed { response: response.into(), ttl, remember: None })
     }
 
-    /// Settles an attempt that is known not to have executed, or whose status is one to release; forgotten after `ttl`, at once
-    /// if it is zero.
+    /// Settles an attempt that is known not to have executed, or whose status is one to release; forgotten after `ttl`,
+    /// at once if it is zero.
     pub fn release(self, ttl: Duration) -> Settlement {
         self.end(AttemptOutcome::Retryable { ttl })
     }
@@ -118,7 +114,6 @@ impl AttemptLease {
         self.end(AttemptOutcome::Unknown(cause))
     }
 
-    /// Settles with any outcome.
     pub fn end(self, outcome: AttemptOutcome) -> Settlement {
         Settlement {
             id: self.reserve_request.id,
@@ -134,11 +129,8 @@ impl AttemptLease {
 /// idempotent.
 #[derive(Clone, Debug)]
 pub struct Settlement {
-    /// The record's id.
     pub id: RecordId,
-    /// The attempt's token.
     pub token: Token,
-    /// The attempt's outcome.
     pub outcome: AttemptOutcome,
     /// The pause before the next delivery, where there is one: an accepted key is queued again where others are
     /// retryable.
@@ -165,7 +157,7 @@ impl Settlement {
         Self { id, token, outcome, retry_in: None, lease: None }
     }
 
-    /// The request of an attempt that was not executed; `None` for any other settlement, and where only id and token are known.
+    /// The request of an attempt that was not executed; `None` for any other, and where only id and token are known.
     pub fn unexecuted_request(&self) -> Option<&ReserveRequest> {
         match self.outcome {
             AttemptOutcome::Completed { .. } | AttemptOutcome::Unknown(_) => None,
@@ -183,14 +175,14 @@ impl Settlement {
         }
     }
 
-    /// Whether the store has lost this attempt: it has no record of the key, or the one that the attempt's takeover had replaced.
+    /// Whether the store has lost this attempt: it has no record of the key, or the one before the attempt's takeover.
     pub fn is_lost_from(&self, found: Option<&Record>) -> bool {
         self.lease_to_restore().is_some() && found.is_none_or(|found| self.repairs_lost_takeover(found))
     }
 
-    /// Whether the record found is the one that this attempt's takeover had replaced: the store has lost the takeover, and no
-    /// other attempt has begun since, because each replaces the token. The outcome then replaces the record again, where it
-    /// would be restored without one. The store may have lost the end of the earlier attempt too, which is in flight again.
+    /// Whether the record found is the one that this attempt's takeover had replaced: the store has lost the takeover,
+    /// and no other attempt has begun since, because each replaces the token. The outcome then replaces the record
+    /// again, where it would be restored without one. The end of the earlier attempt may be lost too.
     fn repairs_lost_takeover(&self, found: &Record) -> bool {
         // See docs/decisions/0002-repair-lost-rows.md.
         let Some(replaced) = self.lease_to_restore().and_then(|lease| lease.taken_from) else { return false };
@@ -204,7 +196,7 @@ impl Settlement {
             }
     }
 
-    /// Whether the record has this outcome of this very attempt. The service or an operator may have settled it otherwise.
+    /// Whether the record has this outcome of this attempt. The service or an operator may have settled it otherwise.
     pub fn is_outcome_of(&self, record: &Record) -> bool {
         record.token == self.token
             && match (&self.outcome, &record.state) {
@@ -213,14 +205,10 @@ impl Settlement {
                 }
                 (AttemptOutcome::Retryable { .. }, KeyState::Queued | KeyState::Retryable) => true,
                 (AttemptOutcome::Unknown(_), KeyState::Unknown) => true,
-                (
-                    AttemptOutcome::Completed { .. } | AttemptOutcome::Retryable { .. } | AttemptOutcome::Unknown(_),
-                    _,
-                ) => false,
+                _ => false,
             }
     }
 
-    /// Sets the pause before the next delivery.
     pub fn with_retry_in(self, pause: Option<Duration>) -> Self {
         Self { retry_in: pause, ..self }
     }
@@ -248,16 +236,14 @@ pub enum AttemptOutcome {
     },
     /// Not executed, or to be treated so: the next request becomes the next attempt.
     Retryable {
-        /// From settlement, by the store's clock. Zero: the key is deleted at once, unless it has had earlier attempts, has a
-        /// recovery point or was accepted for asynchronous delivery.
+        /// From settlement, by the store's clock. Zero: the key is deleted at once, unless it has had earlier attempts,
+        /// has a recovery point or was accepted for asynchronous delivery.
         ttl: Duration,
     },
-    /// It may have executed.
     Unknown(UnknownCause),
 }
 
 impl AttemptOutcome {
-    /// The bytes of the response: its body and fields.
     pub fn response_bytes(&self) -> usize {
         let Self::Completed { response, .. } = self else { return 0 };
         let fields = response.headers.iter().chain(&response.trailers);
@@ -272,9 +258,9 @@ impl AttemptOutcome {
 
     /// Whether the newest attempt's outcome may settle a key in this state. `is_accepted`: for asynchronous delivery.
     ///
-    /// A response counts whatever the key has become meanwhile. Any other outcome undoes nothing that was decided since, by
-    /// the service, a reconciler or an operator. The stores' statements have the same condition; the contract suite holds
-    /// them to this table.
+    /// A response counts whatever the key has become meanwhile. Any other outcome undoes nothing that was decided
+    /// since, by the service, a reconciler or an operator. The stores' statements have the same condition; the contract
+    /// suite holds them to this table.
     // See docs/decisions/0001-settle-by-token.md.
     pub fn may_settle(&self, state: StateKind, is_accepted: bool) -> bool {
         match (self, state) {

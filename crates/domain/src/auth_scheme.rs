@@ -1,17 +1,15 @@
 //! HTTP authentication schemes whose credentials differ with each try of a request.
 //!
-//! A caller is known by a hash of `Authorization`. Credentials with a nonce, a time or a signature are another value with each
-//! try, so a retry would be another caller and would be executed again. Hashing the part of them that stays the same would be no
-//! way out: nobody has verified it, so a stranger who knows it could read the caller's replays.
+//! A caller is known by a hash of `Authorization`. Credentials with a nonce, a time or a signature are another value
+//! with each try, so a retry would be another caller and would be executed again. Hashing the part of them that stays
+//! the same would be no way out: nobody has verified it, so a stranger who knows it could read the caller's replays.
 
 /// How long the credentials of a scheme stay the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CredentialLife {
-    /// They are the same with each try.
     Same,
     /// They are the same, unless a parameter says otherwise.
     SameUnlessSigned,
-    /// They differ with each try.
     Differs,
     /// They differ with each try, and name no caller.
     NamesNobody,
@@ -22,9 +20,7 @@ pub enum CredentialLife {
 pub struct SchemeRow {
     /// Their names, in any case; `*` at an end stands for any text.
     pub names: &'static [&'static str],
-    /// How long their credentials stay the same.
     pub life: CredentialLife,
-    /// Why, as people read it.
     pub reason: &'static str,
 }
 
@@ -32,8 +28,8 @@ const fn row(names: &'static [&'static str], life: CredentialLife, reason: &'sta
     SchemeRow { names, life, reason }
 }
 
-/// All schemes of IANA's "Hypertext Transfer Protocol (HTTP) Authentication Scheme Registry" (2025-02-18), and others that are
-/// in use. The first row with a name counts. docs/callers.md has the same table.
+/// All schemes of IANA's "Hypertext Transfer Protocol (HTTP) Authentication Scheme Registry" (2025-02-18), and others
+/// that are in use. The first row with a name counts. docs/callers.md has the same table.
 pub const SCHEMES: [SchemeRow; 23] = {
     use CredentialLife::{Differs, NamesNobody, Same, SameUnlessSigned};
     [
@@ -151,7 +147,6 @@ pub fn is_payment(value: &[u8]) -> bool {
     scheme.and_then(find_row).is_some_and(|row| row.life == CredentialLife::NamesNobody)
 }
 
-/// The row of a scheme.
 pub fn find_row(scheme: &str) -> Option<&'static SchemeRow> {
     SCHEMES.iter().find(|row| row.names.iter().any(|name| matches_name(name, scheme)))
 }
@@ -178,7 +173,7 @@ fn starts_with(text: &str, beginning: &str) -> bool {
     found.is_some_and(|found| found.eq_ignore_ascii_case(beginning.as_bytes()))
 }
 
-/// The first parameter whose name betrays that its value differs with each try. Schemes separate parameters in many ways.
+/// The first parameter whose name betrays a value that differs with each try. Schemes have many separators.
 fn find_betraying_parameter(text: &str) -> Option<String> {
     if !text.contains('=') {
         return None;

@@ -1,7 +1,7 @@
 //! The decision that follows from a key's record.
 //!
-//! Pure (no clock, no I/O), so that its test is a table. It knows neither HTTP nor metrics: `Refusal` and `OncegateStatus` say what a
-//! client is told, and `ReservationResult` how an answer is counted.
+//! Pure (no clock, no I/O), so that its test is a table. It knows neither HTTP nor metrics: `Refusal` and
+//! `OncegateStatus` say what a client is told, and `ReservationResult` how an answer is counted.
 
 use std::time::Duration;
 
@@ -42,12 +42,13 @@ pub enum KeyRefusal {
     InFlight(Duration),
     /// The key was used for another request.
     OtherRequest,
-    /// An attempt may have executed, or nobody can tell whether this is the same request. Ask again after this time; `None` where
-    /// only a report of the service or an operator changes that, whenever they do.
+    /// An attempt may have executed, or nobody can tell whether this is the same request. Ask again after this time;
+    /// `None` where only a report of the service or an operator changes that, whenever they do.
     OutcomeUnknown(Option<Duration>),
     /// The operation was executed, and its response was too large to store.
     ResponseNotKept,
-    /// The key was used for another request, or for this one with the key spelled otherwise, in a part that is compared.
+    /// The key was used for another request, or for this one with the key spelled otherwise, in a part that is
+    /// compared.
     OtherRequestOrSpelling,
     /// The key was used for another request, and this one without a body may be the beginning of a retry.
     WithoutBody,
@@ -84,8 +85,8 @@ pub enum RequestComparison {
     Different,
     /// It is another request, or the same one with its key spelled otherwise: the key is in a part that is compared.
     DifferentOrRespelled,
-    /// It has no body, and is not the same request. It may be the beginning of a retry: some clients send no body until the service has
-    /// asked for their credentials.
+    /// It has no body, and is not the same request. It may be the beginning of a retry: some clients send no body until
+    /// the service has asked for their credentials.
     DifferentWithoutBody,
     /// The secret of the record's fingerprint is gone: it may be the same request.
     Impossible,
@@ -107,8 +108,8 @@ pub struct DecisionRules {
 /// The `Retry-After` where something changes soon, and nobody knows when.
 pub const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(30);
 
-/// The longest pause between two passes of the reconciler. Finding due keys is one look into a small index; 5 s add little to the
-/// routes' own times.
+/// The longest pause between two passes of the reconciler. Finding due keys is one look into a small index; 5 s add
+/// little to the routes' own times.
 pub const PROBE_PERIOD_MAX: Duration = Duration::from_secs(5);
 
 /// Decides about a request, which was compared with the record's.
@@ -132,9 +133,8 @@ pub fn decide(record: Record, comparison: RequestComparison, rules: &DecisionRul
         RequestComparison::Different => return refuse(KeyRefusal::OtherRequest),
         RequestComparison::DifferentOrRespelled => return refuse(KeyRefusal::OtherRequestOrSpelling),
         RequestComparison::DifferentWithoutBody => return refuse(refuse_without_body(&record, rules)),
-        // No client may get a response that may belong to another request, and none may be told to take a new key for what may
-        // be a retry.
-        // An operator has to put the secret back.
+        // No client may get a response that may belong to another request, and none may be told to take a new key for
+        // what may be a retry. An operator has to put the secret back.
         RequestComparison::Impossible => return refuse(KeyRefusal::OutcomeUnknown(None)),
     }
     if record.accepted_at.is_some() && !matches!(record.state, KeyState::Completed(_) | KeyState::Expired) {
@@ -155,8 +155,8 @@ pub fn decide(record: Record, comparison: RequestComparison, rules: &DecisionRul
     }
 }
 
-/// The refusal of a request without a body that is not the same as the key's. Such a request never executes anything, waits for nothing,
-/// gets no response, and never tells a client that retries to take a new key.
+/// The refusal of a request without a body that is not the same as the key's. Such a request never executes anything,
+/// waits for nothing, gets no response, and never tells a client that retries to take a new key.
 fn refuse_without_body(record: &Record, rules: &DecisionRules) -> KeyRefusal {
     match record.state {
         KeyState::InFlight => KeyRefusal::InFlight(until_done(record, rules.average_latency)),
@@ -168,7 +168,8 @@ fn refuse_without_body(record: &Record, rules: &DecisionRules) -> KeyRefusal {
 }
 
 impl Decision {
-    /// The answer to a request that does not take the key over, because other requests do so first: one of them is running.
+    /// The answer to a request that does not take the key over, because other requests do so first: one of them is
+    /// running.
     pub fn answer_without_take_over(self, rules: &DecisionRules) -> KeyAnswer {
         match self {
             Self::Answer(answer) => answer,
@@ -197,9 +198,9 @@ fn accepted_progress(record: &Record, rules: &DecisionRules) -> AcceptedProgress
     }
 }
 
-/// The time until an unknown outcome may be known, or the request executed: the next attempt that the route permits, the next question
-/// to the service, or a late answer that may still come. `None` where none of them is in sight: a client that waits then holds its
-/// thread for nothing.
+/// The time until an unknown outcome may be known, or the request executed: the next attempt that the route permits,
+/// the next question to the service, or a late answer that may still come. `None` where none of them is in sight: a
+/// client that waits then holds its thread for nothing.
 pub fn until_known(record: &Record, rules: &DecisionRules) -> Option<Duration> {
     let until_quiet = RecordSummary::from(record).until_quiet(rules.quiet_after);
     let until_retried = match rules.on_unknown {
@@ -211,7 +212,8 @@ pub fn until_known(record: &Record, rules: &DecisionRules) -> Option<Duration> {
         let next = record.reading.and_then(|reading| reading.probe_at?.duration_since(reading.at).ok());
         until_quiet.max(next.unwrap_or_default()).max(PROBE_PERIOD_MAX)
     });
-    // Only where its instance lost sight of it, or the store its outcome: after any other end, nobody listens for an answer.
+    // Only where its instance lost sight of it, or the store its outcome: after any other end, nobody listens for an
+    // answer.
     let cause = record.reading.and_then(|reading| reading.cause);
     let may_answer = matches!(cause, Some(UnknownCause::Crashed | UnknownCause::Store)) && !until_quiet.is_zero();
     let until_answered = may_answer.then(|| until_quiet.min(DEFAULT_RETRY_AFTER));

@@ -24,7 +24,6 @@ pub struct EnqueueRequest {
 pub enum EnqueueResult {
     /// Accepted, durably: key and request in one transaction.
     Accepted,
-    /// The key has a record already.
     Taken(Record),
 }
 
@@ -37,13 +36,12 @@ pub struct PickUpRequest {
     pub instance: InstanceId,
     /// One token for each attempt that may be begun.
     pub tokens: Vec<Token>,
-    /// The policies of the routes that are delivered here.
     pub policies: Vec<DeliveryPolicy>,
     /// The keys that were delivered since the last call, whose requests are not needed any more.
     pub delivered: Vec<RecordId>,
     /// The keys to leave out: their attempts run here, or have ended here and are still to be stored.
     pub busy: Vec<RecordId>,
-    /// The attempts that were begun and not sent, with their tokens: each does not count, if it is still its key's newest.
+    /// The attempts that were begun and not sent, with their tokens: each that is its key's newest does not count.
     pub unsent: Vec<(RecordId, Token)>,
     /// The store's time by the caller's own clock. A time after it has not come, whatever the store's clock says.
     pub as_of: SystemTime,
@@ -62,18 +60,14 @@ impl PickUpRequest {
 /// The keys that are read to be given up: a moment's work.
 pub const GIVE_UP_ROWS_MAX: usize = 1_000;
 
-/// The rules by which a route's accepted requests are delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeliveryPolicy {
-    /// The route's name.
     pub route: Arc<str>,
-    /// Whether an unknown outcome is followed by another attempt.
     pub on_unknown: OnUnknown,
     /// The time past its deadline after which an attempt cannot be running any more.
     pub quiet_after: Duration,
     /// The time limit of an attempt, from its reservation.
     pub time_limit: Duration,
-    /// The limits and pauses of its tries.
     pub retry: RetryPolicy,
     /// The most attempts of this route that one pick-up begins, and the most of its keys that it reads.
     pub slots: usize,
@@ -82,27 +76,21 @@ pub struct DeliveryPolicy {
 /// The store's answer to a [`PickUpRequest`].
 #[derive(Debug, Default)]
 pub struct PickUpResult {
-    /// The deliveries whose attempts were reserved, to be sent now.
     pub jobs: Vec<DeliveryJob>,
-    /// The keys that are not tried again.
     pub given_up: Vec<GivenUpKey>,
 }
 
 /// A delivery whose next attempt has begun.
 #[derive(Debug)]
 pub struct DeliveryJob {
-    /// The attempt.
     pub lease: AttemptLease,
-    /// The request.
     pub sealed: SealedBytes,
 }
 
 /// A key that was given up instead of tried again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenUpKey {
-    /// The record's id.
     pub id: RecordId,
-    /// Its route's name.
     pub route: Box<str>,
     /// The reason, as the audit log has it.
     pub note: String,

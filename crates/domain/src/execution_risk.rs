@@ -1,8 +1,8 @@
-//! The one rule about further attempts of a key: whether one may start, and whether an operator's action lets one start that may
-//! execute again what was executed.
+//! The one rule about further attempts of a key: whether one may start, and whether an operator's action lets one start
+//! that may execute again what was executed.
 //!
-//! Requests and operators are judged by the same function, [`RecordSummary::may_be_executed`]. Its times have to be certain, see
-//! `StoreClock::certain` of the instance. Pure, so that its test is a table.
+//! Requests and operators are judged by the same function, [`RecordSummary::may_be_executed`]. Its times have to be
+//! certain, see `StoreClock::certain` of the instance. Pure, so that its test is a table.
 
 use crate::macros::named;
 use std::time::Duration;
@@ -58,8 +58,8 @@ impl RecordSummary {
         Record { past_ttl, late, deadline_in_ms, ..record }
     }
 
-    /// The summary where nobody has watched the store's clock: no time has passed for certain. Of an expired key the response is
-    /// gone.
+    /// The summary where nobody has watched the store's clock: no time has passed for certain. Of an expired key the
+    /// response is gone.
     pub fn unwatched(self, time_limit: Duration) -> Self {
         let time_limit = i64::try_from(time_limit.as_millis()).unwrap_or(i64::MAX);
         Self {
@@ -99,9 +99,7 @@ impl RecordSummary {
 pub enum ActionKind {
     /// The request has executed, and retries get the operator's response.
     Completed,
-    /// The request has not executed.
     NotExecuted,
-    /// The record is deleted.
     Purge,
     /// The stored response is dropped: the next request becomes the next attempt.
     Release,
@@ -114,15 +112,12 @@ pub enum ActionKind {
 named! {
     /// The actions for which two persons can be needed: they take back what callers were told.
     pub enum FourEyesAction {
-        /// [`ActionKind::Purge`].
         Purge => "purge",
-        /// [`ActionKind::Release`].
         Release => "release",
     }
 }
 
 impl FourEyesAction {
-    /// The action as one of all kinds.
     pub fn kind(self) -> ActionKind {
         match self {
             Self::Purge => ActionKind::Purge,
@@ -159,7 +154,7 @@ pub enum ActionRisk {
     ResponseWithdrawn,
     /// The request was executed, and the end of its TTL is not certain: its retries are not executed until it is.
     TtlInDoubt,
-    /// The request may have executed, and the route has retries of an unknown outcome executed. Retries of a dead key are refused.
+    /// The request may have executed. The route executes retries of an unknown outcome, not those of a dead key.
     UnknownRetried,
 }
 
@@ -178,9 +173,10 @@ impl ActionKind {
         }
     }
 
-    /// The risk of the action on a record whose times are certain: `None` where an attempt may start anyway, or cannot start
-    /// after the action either, or the request has not executed and is not lost. An action that is not possible has none.
-    /// `rule` is `None` where the key's route is not known: then its retries may be refused now, and executed as unknown ones.
+    /// The risk of the action on a record whose times are certain: `None` where an attempt may start anyway, or cannot
+    /// start after the action either, or the request has not executed and is not lost. An action that is not possible
+    /// has none. `rule` is `None` where the key's route is not known: then its retries may be refused now, and executed
+    /// as unknown ones.
     pub fn risk(self, record: &RecordSummary, rule: Option<&RetryRule>) -> Option<ActionRisk> {
         if !self.is_for(record.state) {
             return None;

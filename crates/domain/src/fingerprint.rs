@@ -31,23 +31,19 @@ hex_bytes! {
 /// The parts of a request that a fingerprint may include.
 #[derive(Clone, Copy, Debug)]
 pub struct FingerprintInput<'a> {
-    /// The method as sent.
     pub method: &'a str,
-    /// The path.
     pub path: &'a RequestPath<'a>,
     /// The host that the request names, by the authority of its target or by its `Host` field.
     pub host: Option<&'a [u8]>,
     /// The query as sent, without the question mark.
     pub query: Option<&'a str>,
-    /// The header fields as sent.
     pub headers: &'a HeaderMap,
-    /// The whole body.
     pub body: &'a [u8],
 }
 
-/// The recipe of a fingerprint: its version and the parts that it includes. Every record has its recipe, so that a retry
-/// is compared by the recipe of its first attempt, however the configuration has changed since: nothing enters a fingerprint
-/// but the request, and the secret that the recipe names.
+/// The recipe of a fingerprint: its version and the parts that it includes. Every record has its recipe, so that a
+/// retry is compared by the recipe of its first attempt, however the configuration has changed since: nothing enters a
+/// fingerprint but the request, and the secret that the recipe names.
 ///
 /// Its stored form is words with a space in between, the defaults left out: `1` for the default recipe,
 /// `1 body=raw path=lenient:101 query=no hmac=1f2e3d4c`. Cheap to clone.
@@ -65,11 +61,8 @@ struct RecipeParts {
 /// The parts of a request that a fingerprint includes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FingerprintRules {
-    /// The form in which the body is included.
     pub body: BodyRule,
-    /// The form in which the path is included.
     pub path: PathForm,
-    /// Whether the query is included.
     pub query: bool,
     /// The fields that are included, with all their values in order.
     pub headers: Vec<HeaderName>,
@@ -92,8 +85,8 @@ impl Default for FingerprintRules {
 named! {
     /// The form in which the body is included.
     pub enum BodyRule {
-        /// By the media type: JSON by its canonical form, forms by their pairs, multipart bodies by their parts, anything
-        /// else by its bytes.
+        /// By the media type: JSON by its canonical form, forms by their pairs, multipart bodies by their parts,
+        /// anything else by its bytes.
         Auto => "auto",
         /// As a form's pairs, whatever the media type.
         Form => "form",
@@ -101,7 +94,7 @@ named! {
         Graphql => "graphql",
         /// As JSON, whatever the media type; a body that does not parse, by its bytes.
         Json => "json",
-        /// JSON-RPC, whatever the media type, by its method and its parameters without `_meta`; anything else as by [`Self::Auto`].
+        /// JSON-RPC of any media type, by its method and its parameters without `_meta`; all else as by [`Self::Auto`].
         Jsonrpc => "jsonrpc",
         /// Not at all: two requests with different bodies are the same.
         None => "none",
@@ -110,15 +103,13 @@ named! {
     }
 }
 
-/// A body in the form in which a fingerprint includes it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct IncludedBody<'a> {
-    /// The form's name: `encoded` for an encoded body whose content is not known, `form`, `json`, `jsonrpc`, `multipart`, `none`, or
-    /// `raw` for bytes.
+    /// The form's name: `encoded` for an encoded body whose content is not known, `form`, `json`, `jsonrpc`,
+    /// `multipart`, `none`, or `raw` for bytes.
     pub form: &'static str,
     /// Whether the body was sent encoded, and its content is included.
     pub is_decoded: bool,
-    /// The body in that form.
     pub bytes: Cow<'a, [u8]>,
 }
 
@@ -128,7 +119,6 @@ impl Recipe {
         Self::from_parts(rules, secret.map(Secret::name).as_deref())
     }
 
-    /// Reads the stored form; `None` if this version does not know it.
     pub fn from_stored(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         if words.next() != Some("1") {
@@ -152,7 +142,6 @@ impl Recipe {
         Some(Self::from_parts(rules, secret_name))
     }
 
-    /// The stored form.
     pub fn to_stored(&self) -> &str {
         &self.0.words
     }
@@ -172,31 +161,21 @@ impl Recipe {
         self.0.words.rsplit_once(SECRET_WORD).map(|(_, name)| name)
     }
 
-    /// The most bytes that a body of this size, in its request's fields, may become before it is included; 0 if it is no part of
-    /// the fingerprint.
+    /// The most bytes that a body of this size, in its request's fields, may become before it is included; 0 if it is
+    /// no part of the fingerprint.
     pub fn body_size_limit(&self, headers: &HeaderMap, size: usize) -> usize {
         match self.0.rules.body {
             BodyRule::None => 0,
-            BodyRule::Auto | BodyRule::Form | BodyRule::Graphql | BodyRule::Json | BodyRule::Jsonrpc
-                if is_encoded(headers) =>
-            {
-                size.max(content_coding::content_limit(size))
-            }
-            BodyRule::Auto
-            | BodyRule::Form
-            | BodyRule::Graphql
-            | BodyRule::Json
-            | BodyRule::Jsonrpc
-            | BodyRule::Raw => size,
+            BodyRule::Raw => size,
+            _ if is_encoded(headers) => size.max(content_coding::content_limit(size)),
+            _ => size,
         }
     }
 
-    /// Whether the query is a part of the fingerprint.
     pub fn reads_query(&self) -> bool {
         self.0.rules.query
     }
 
-    /// Whether the body is a part of the fingerprint.
     pub fn reads_body(&self) -> bool {
         self.0.rules.body != BodyRule::None
     }
@@ -238,9 +217,7 @@ impl Recipe {
         match self.0.rules.body {
             BodyRule::None => included("none", Cow::Borrowed(b"")),
             BodyRule::Raw => included("raw", sent),
-            BodyRule::Auto | BodyRule::Form | BodyRule::Graphql | BodyRule::Json | BodyRule::Jsonrpc
-                if is_encoded(parts.headers) =>
-            {
+            _ if is_encoded(parts.headers) => {
                 let Some(content) = content_coding::decode(parts.headers, parts.body) else {
                     return included(ENCODED, sent);
                 };
@@ -250,7 +227,7 @@ impl Recipe {
                 };
                 IncludedBody { form, is_decoded: true, bytes: Cow::Owned(bytes) }
             }
-            BodyRule::Auto | BodyRule::Form | BodyRule::Graphql | BodyRule::Json | BodyRule::Jsonrpc => {
+            _ => {
                 let canonical = self.canonical_content(parts.headers, parts.body);
                 canonical.map_or(included("raw", sent), |(form, bytes)| included(form, bytes))
             }
@@ -306,8 +283,8 @@ fn include_field(hash: &mut Hasher, name: &HeaderName, parts: &FingerprintInput<
         value.iter().for_each(|value| hash.part(value));
     };
     if *name == HOST {
-        // HTTP/2 has `:authority` instead (RFC 9113, section 8.3.1). The case of letters does not count (RFC 3986, section
-        // 3.2.2).
+        // HTTP/2 has `:authority` instead (RFC 9113, section 8.3.1). The case of letters does not count (RFC 3986,
+        // section 3.2.2).
         include_one(parts.host.map(<[u8]>::to_ascii_lowercase));
     } else if *name == COOKIE {
         // HTTP/2 may split it at each `; ` (RFC 9113, section 8.2.3).
@@ -347,7 +324,6 @@ fn to_words(rules: &FingerprintRules, secret_name: Option<&str>) -> String {
     words
 }
 
-/// Whether a text is a [`Secret::name`].
 fn is_secret_name(text: &str) -> bool {
     text.len() == 8 && text.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
@@ -366,12 +342,10 @@ pub fn is_json(content_type: &[u8]) -> bool {
     essence.eq_ignore_ascii_case(b"application/json") || suffix.eq_ignore_ascii_case(b"+json") && kind.contains(&b'/')
 }
 
-/// Whether a `Content-Type` names the media type of forms.
 pub fn is_form(content_type: &[u8]) -> bool {
     essence(content_type).eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
 }
 
-/// The media type of a `Content-Type`, without its parameters.
 fn essence(content_type: &[u8]) -> &[u8] {
     content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii()
 }

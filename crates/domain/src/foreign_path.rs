@@ -2,8 +2,8 @@
 
 /// Returns the problem of a path that is written in another program's syntax, beginning with a verb.
 ///
-/// A colon or an asterisk inside a segment may be literal, as in `/v1/things:batch`. No API has a path with either at the beginning of
-/// a segment, or with an asterisk at its end: such a route would guard nothing.
+/// A colon or an asterisk inside a segment may be literal, as in `/v1/things:batch`. No API has a path with either at
+/// the beginning of a segment, or with an asterisk at its end: such a route would guard nothing.
 pub(super) fn problem_of_foreign_syntax(path: &str) -> Option<String> {
     if path.starts_with(['^', '~']) || path.ends_with('$') {
         return Some(

@@ -3,8 +3,8 @@
 use super::macros::named;
 
 named! {
-    /// The status of a gRPC call. Each value is at the place of its code. Displays the name in the configuration, the store, the
-    /// log and the metrics: `grpc:UNAVAILABLE`.
+    /// The status of a gRPC call. Each value is at the place of its code. Displays the name in the configuration, the
+    /// store, the log and the metrics: `grpc:UNAVAILABLE`.
     #[derive(PartialOrd, Ord, Hash, derive_more::Display)]
     #[display("grpc:{}", self.name())]
     #[expect(missing_docs, reason = "the names are the specification's")]
@@ -30,18 +30,15 @@ named! {
 }
 
 impl GrpcStatus {
-    /// Returns the code, the value of `grpc-status`.
     pub fn code(self) -> u8 {
         self as u8
     }
 
-    /// Reads the value of `grpc-status`. A code that the specification does not know counts as `UNKNOWN`, as in clients;
-    /// `None` for a value that is no number.
+    /// Reads the value of `grpc-status`. A code that the specification does not know counts as `UNKNOWN`, as in
+    /// clients; `None` for a value that is no number.
     pub fn from_code(value: &[u8]) -> Option<Self> {
-        let digits = std::str::from_utf8(value).ok().filter(|text| !text.is_empty())?;
-        if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-            return None;
-        }
+        let digits =
+            str::from_utf8(value).ok().filter(|_| !value.is_empty() && value.iter().all(u8::is_ascii_digit))?;
         let known = digits.parse().ok().and_then(|code: usize| Self::ALL.get(code));
         Some(known.copied().unwrap_or(Self::Unknown))
     }

@@ -22,12 +22,10 @@ impl InstanceId {
         Self((bits >> 1).cast_signed())
     }
 
-    /// Reads the stored number.
     pub fn from_stored(number: i64) -> Self {
         Self(number)
     }
 
-    /// The number as it is stored.
     pub fn get(self) -> i64 {
         self.0
     }
@@ -48,7 +46,6 @@ impl Token {
         Self(bytes)
     }
 
-    /// Reads the stored bytes; `None` if the length is wrong.
     pub fn from_stored(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
@@ -58,7 +55,6 @@ impl Token {
         self.0.ct_eq(&other.0).into()
     }
 
-    /// The bytes as they are stored.
     pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }

@@ -18,7 +18,6 @@ mod members;
 pub struct RpcId(Arc<RawValue>);
 
 impl RpcId {
-    /// The JSON text.
     pub fn as_str(&self) -> &str {
         self.0.get()
     }
@@ -40,7 +39,6 @@ impl Eq for RpcId {}
 /// A request that expects an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RpcCall {
-    /// The operation.
     pub operation: RpcOperation,
     /// The id, which the answer has to have.
     pub id: RpcId,
@@ -50,7 +48,6 @@ pub struct RpcCall {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RpcNaming {
-    /// The method.
     #[display("JSON-RPC method")]
     Method,
     /// The method, and the `name` in the parameters.
@@ -71,9 +68,9 @@ pub struct RpcOperation {
 }
 
 impl RpcOperation {
-    /// Whether one of these entries may name the operation: `METHOD`, or `METHOD NAME` for one tool alone. A service may read the name
-    /// of a tool where this reader finds none, and another API where there are other members. Without any entry, all operations are
-    /// named.
+    /// Whether one of these entries may name the operation: `METHOD`, or `METHOD NAME` for one tool alone. A service
+    /// may read the name of a tool where this reader finds none, and another API where there are other members. Without
+    /// any entry, all operations are named.
     pub fn is_among(&self, entries: &[String]) -> bool {
         let names = |entry: &String| match entry.strip_prefix(&self.method) {
             Some("") => true,
@@ -103,7 +100,6 @@ pub enum RpcMessage {
     InvalidId(RpcOperation),
     /// A request that expects none.
     Notification(RpcOperation),
-    /// An answer of the client to a request of the server.
     Response,
     /// A body with a method that programs may read in different ways.
     Ambiguous,
@@ -121,8 +117,8 @@ pub struct RpcElement {
 }
 
 impl RpcMessage {
-    /// Reads a body. `names_tools`: the `name` in the parameters is a part of the operation. `places` are those where an element of a
-    /// batch may have its key.
+    /// Reads a body. `names_tools`: the `name` in the parameters is a part of the operation. `places` are those where
+    /// an element of a batch may have its key.
     pub fn read(body: &[u8], names_tools: bool, places: &[&Pointer]) -> Self {
         if first_byte(body) != Some(b'[') {
             return match Members::read(body) {
@@ -155,8 +151,8 @@ impl RpcMessage {
     }
 }
 
-/// The method and the parameters of a call or a notification, as they were sent, but for `_meta`: they are located in a text that not
-/// all programs read. `None` for any other text.
+/// The method and the parameters of a call or a notification, as they were sent, but for `_meta`: they are located in a
+/// text that not all programs read. `None` for any other text.
 pub fn locate_content(request: &[u8]) -> Option<Vec<u8>> {
     let members = Members::locate(request)?;
     let params = members.params.map(|params| without_member(params, b"_meta"));
@@ -174,8 +170,8 @@ pub fn is_declared(body: &[u8]) -> bool {
         || serde_json::from_slice::<Declaration>(body).is_ok_and(|declaration| declaration.jsonrpc == "2.0")
 }
 
-/// Returns the places of the ids in a text, of its response or of each response in its batch. A request of the server has an id of its
-/// own. The text may be one that not all programs read.
+/// Returns the places of the ids in a text, of its response or of each response in its batch. A request of the server
+/// has an id of its own. The text may be one that not all programs read.
 pub fn find_response_ids(text: &[u8]) -> impl Iterator<Item = Range<usize>> {
     locate_elements(text).into_iter().filter_map(|element| {
         let members = Members::locate(&text[element])?;
@@ -185,7 +181,7 @@ pub fn find_response_ids(text: &[u8]) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// Writes a response with another id, and leaves every other byte as it is. `None` for a text that is no response, or has this id.
+/// Writes a response with another id, and keeps every other byte. `None` if the text is no response, or has this id.
 pub fn with_id(response: &[u8], id: &RpcId) -> Option<Vec<u8>> {
     with_id_at(response, find_response_ids(response), id)
 }
@@ -253,7 +249,6 @@ fn tool_name(params: &[u8]) -> serde_json::Result<Option<String>> {
     Ok(name.and_then(|name| serde_json::from_str(name.get()).ok()))
 }
 
-/// The first byte that is no white space.
 fn first_byte(text: &[u8]) -> Option<u8> {
     text.iter().copied().find(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'))
 }

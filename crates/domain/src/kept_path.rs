@@ -1,7 +1,8 @@
 //! The part of a request's target that its record keeps, as it is stored.
 //!
-//! Where reconciliation asks the service by the path, that is the whole target. Everywhere else it is the path alone, for people: a
-//! query may have credentials, and a path may have kilobytes, which anybody could fill the store with. No lookup uses such a path.
+//! Where reconciliation asks the service by the path, that is the whole target. Everywhere else it is the path alone,
+//! for people: a query may have credentials, and a path may have kilobytes, which anybody could fill the store with. No
+//! lookup uses such a path.
 
 use bytes::Bytes;
 

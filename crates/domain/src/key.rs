@@ -9,10 +9,7 @@ use super::macros::named;
 pub struct Key(Box<str>);
 
 impl Key {
-    /// Reads a key from its field's value.
-    ///
-    /// # Errors
-    /// [`KeyError`]: the rule that the value breaks.
+    /// Reads a key from its field's value. An error is the rule that the value breaks.
     pub fn parse(value: &[u8], syntax: KeySyntax, limits: KeyLimits) -> Result<Self, KeyError> {
         // Space and tab around a value are not part of it (RFC 9110, section 5.5).
         let value = trim_blanks(value);
@@ -31,7 +28,6 @@ impl Key {
         limits.check(&key).map(|()| key)
     }
 
-    /// Reads the stored bytes; `None` if they are no key.
     pub fn from_stored(bytes: &[u8]) -> Option<Self> {
         let key = str::from_utf8(bytes).ok().filter(|key| !key.is_empty())?;
         Some(Self(key.into()))
@@ -48,7 +44,7 @@ impl Key {
     }
 }
 
-/// The first eight characters of a key, with `…` where it has more. Without the sign, one would search for a key that nobody has sent.
+/// The first eight characters of a key, with `…` where it has more: else one would search for a key that was not sent.
 #[derive(Clone, Copy, Debug, Default, derive_more::Display)]
 #[display("{}", self.as_str())]
 pub struct KeyPrefix {
@@ -78,8 +74,8 @@ impl KeyPrefix {
     }
 }
 
-/// The beginning and the end of a key of more than `chars_max` characters, for lists: some clients begin all their keys with the same
-/// word, as Stripe's do with `stripe-node-retry-`.
+/// The beginning and the end of a key of more than `chars_max` characters, for lists: some clients begin all their keys
+/// with the same word, as Stripe's do with `stripe-node-retry-`.
 pub fn shorten_middle(key: &str, chars_max: usize) -> String {
     let (count, end) = (key.chars().count(), chars_max.saturating_sub(1) / 2);
     if count <= chars_max {
@@ -90,14 +86,12 @@ pub fn shorten_middle(key: &str, chars_max: usize) -> String {
 }
 
 named! {
-    /// The syntax of a key.
     pub enum KeySyntax {
-        /// A value that starts with `"` is a strict structured-field String (RFC 9651, section 4.2.5, parameters ignored),
-        /// as in the IETF draft; any other value is bare, as most clients send it: 0x21-0x7E without comma.
+        /// A value that starts with `"` is a strict structured-field String (RFC 9651, section 4.2.5, parameters
+        /// ignored), as in the IETF draft; any other value is bare, as most clients send it: 0x21-0x7E without comma.
         Ietf => "ietf",
         /// The value as it is, quotes kept and counted: 0x20-0x7E without comma, because a comma joins two field lines.
         Opaque => "opaque",
-        /// A structured-field String.
         SfString => "sf-string",
         /// A UUID (RFC 9562, section 4), bare or as a structured-field String; its letters' case makes no difference.
         Uuid => "uuid",
@@ -107,9 +101,7 @@ named! {
 /// The lengths of a key, in characters (all are ASCII) and after unquoting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyLimits {
-    /// The shortest key.
     pub length_min: usize,
-    /// The longest key.
     pub length_max: usize,
 }
 
@@ -118,9 +110,6 @@ impl KeyLimits {
     pub const WIDEST: Self = Self { length_min: 1, length_max: 1024 };
 
     /// Checks the length of a key that was read within other limits.
-    ///
-    /// # Errors
-    /// [`KeyError::TooShort`] or [`KeyError::TooLong`].
     pub fn check(&self, key: &Key) -> Result<(), KeyError> {
         match key.0.len() {
             length if length < self.length_min => Err(KeyError::TooShort),
@@ -130,22 +119,17 @@ impl KeyLimits {
     }
 }
 
-/// Why a value is no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// It has a character that the syntax does not allow.
     BadCharacter,
     /// It is no structured-field String, and begins with a quote or has to be one.
     BadString,
-    /// It is empty.
     Empty,
     /// The route requires a UUID.
     NotUuid,
     /// More than one field line: it is not defined which one counts.
     Several,
-    /// It is longer than the limit.
     TooLong,
-    /// It is shorter than the limit.
     TooShort,
 }
 
@@ -157,8 +141,8 @@ fn sf_string(value: &[u8]) -> Result<String, KeyError> {
     }
 }
 
-/// Removes the spaces and tabs at both ends. A line feed stays, and is refused: a service that reads the key from a body may
-/// take `k` and `k\n` for two keys.
+/// Removes the spaces and tabs at both ends. A line feed stays, and is refused: a service that reads the key from a
+/// body may take `k` and `k\n` for two keys.
 pub(super) fn trim_blanks(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
         value = rest;

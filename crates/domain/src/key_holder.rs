@@ -9,8 +9,8 @@ use super::scope::{Salt, Scope};
 /// The length of a holder. Two of so many random bits are never the same by chance.
 const BYTES: usize = 16;
 
-/// The party that a live key counts for: a caller on a route, or the address of callers that no service has accepted yet. A
-/// hash under the store's salt, so that a reader of the store finds no address by trying all of them.
+/// The party that a live key counts for: a caller on a route, or the address of callers that no service has accepted
+/// yet. A hash under the store's salt, so that a reader of the store finds no address by trying all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, derive_more::Debug)]
 #[debug("{}", HEXLOWER.encode_display(_0))]
 pub struct KeyHolder([u8; BYTES]);
@@ -39,7 +39,6 @@ impl KeyHolder {
         Self(bytes)
     }
 
-    /// The bytes as they are stored.
     pub fn as_bytes(&self) -> &[u8; BYTES] {
         &self.0
     }

@@ -17,7 +17,7 @@ impl KeyRate {
         Self { per_second: per_second.clamp(1, Self::PER_SECOND_MAX), burst: burst.max(1) }
     }
 
-    /// The time between two keys at the even rate, in microseconds: whole milliseconds would make 501 a second into 1000.
+    /// The time between two keys at the even rate, in µs: whole milliseconds would make 501 a second into 1000.
     pub fn interval_us(self) -> u64 {
         u64::from(1_000_000 / self.per_second)
     }

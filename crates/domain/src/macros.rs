@@ -51,12 +51,10 @@ macro_rules! hex_bytes {
         pub struct $type([u8; 32]);
 
         impl $type {
-            /// Reads the stored bytes; `None` if the length is wrong.
             pub fn from_stored(bytes: &[u8]) -> Option<Self> {
                 bytes.try_into().ok().map(Self)
             }
 
-            /// The bytes as they are stored.
             pub fn as_bytes(&self) -> &[u8; 32] {
                 &self.0
             }

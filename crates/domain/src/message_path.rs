@@ -8,10 +8,7 @@ use super::placeholders::{TemplatePiece, split_placeholders};
 pub struct MessagePathTemplate(Box<str>);
 
 impl MessagePathTemplate {
-    /// Reads a template.
-    ///
-    /// # Errors
-    /// The problem, beginning with a verb.
+    /// Reads a template. An error is the problem, beginning with a verb.
     pub fn parse(text: &str) -> Result<Self, String> {
         if !text.starts_with('/') {
             return Err("must begin with `/`".into());
@@ -25,9 +22,9 @@ impl MessagePathTemplate {
         Ok(Self(text.into()))
     }
 
-    /// The path with the values of the headers of these names, in lower case; each value is percent-encoded so that it stays in its
-    /// segment. `None` if the message has no such header, or an empty one, or if a value would lead out of its segment: services
-    /// resolve `.` and `..`.
+    /// The path with the values of the headers of these names, in lower case; each value is percent-encoded so that it
+    /// stays in its segment. `None` if the message has no such header, or an empty one, or if a value would lead out of
+    /// its segment: services resolve `.` and `..`.
     pub fn fill_in<'a>(&self, header: impl Fn(&str) -> Option<&'a [u8]>) -> Option<String> {
         let mut path = String::with_capacity(self.0.len());
         for segment in self.0.split('/').skip(1) {
@@ -49,7 +46,6 @@ impl MessagePathTemplate {
         Some(path)
     }
 
-    /// The template as it was written.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,5 +1,5 @@
-//! The forms of a request's path: the normal form, by which requests are matched with routes, and the path that lenient services take it
-//! for.
+//! The forms of a request's path: the normal form, by which requests are matched with routes, and the path that lenient
+//! services take it for.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -31,17 +31,14 @@ impl<'a> RequestPath<'a> {
         Self { sent, normal: normal_form(sent), lenient: OnceLock::new() }
     }
 
-    /// The path as it was sent.
     pub fn sent(&self) -> &'a str {
         self.sent
     }
 
-    /// The normal form, see [`normal_form`].
     pub fn normal(&self) -> &str {
         &self.normal
     }
 
-    /// The path that lenient services read, see [`lenient_form`].
     pub fn lenient(&self) -> Option<&str> {
         let reading = self.lenient.get_or_init(|| match lenient_form(self.sent) {
             Some(Cow::Borrowed(_)) => LenientReading::AsSent,
@@ -55,9 +52,9 @@ impl<'a> RequestPath<'a> {
         }
     }
 
-    /// The path by which keys are found: the same for all spellings that a lenient service may take for one path, whatever route
-    /// guards them. So a key is found again when another route takes the path over. Letters are in lower case: many services take
-    /// fixed segments in any case, and which segments are fixed is known to the service alone.
+    /// The path by which keys are found: the same for all spellings that a lenient service may take for one path,
+    /// whatever route guards them. So a key is found again when another route takes the path over. Letters are in lower
+    /// case: many services take fixed segments in any case, and which segments are fixed is known to the service alone.
     // See docs/decisions/0018-read-paths-as-services-do.md.
     pub fn key_path(&self) -> String {
         // Only a route whose `spelling` is `pass` guards a path that is one of several.
@@ -95,8 +92,9 @@ fn resolve_dots(path: &str) -> String {
     resolved
 }
 
-/// The path behind an authority, where a path begins with `//`. Services that parse their target as a URL reference take `//x/v1/pay` for
-/// the path `/v1/pay` at the authority `x` (RFC 3986, section 4.2); some skip further slashes before the authority (WHATWG URL).
+/// The path behind an authority, where a path begins with `//`. Services that parse their target as a URL reference
+/// take `//x/v1/pay` for the path `/v1/pay` at the authority `x` (RFC 3986, section 4.2); some skip further slashes
+/// (WHATWG URL).
 // See docs/decisions/0018-read-paths-as-services-do.md.
 pub fn path_behind_authority(path: &str) -> Option<&str> {
     let authority = path.strip_prefix("//")?.trim_start_matches('/');
@@ -143,12 +141,13 @@ const RESPELLINGS: [fn(&str) -> Option<String>; 6] = [
     },
 ];
 
-/// The bound of the work for one path: the bytes of it and of all that it becomes on the way. The longest target with one
-/// respelling takes a quarter of it; a path that takes more counts as ambiguous.
+/// The bound of the work for one path: the bytes of it and of all that it becomes on the way. The longest target with
+/// one respelling takes a quarter of it; a path that takes more counts as ambiguous.
 const SEEN_BYTES_MAX: usize = 64 * 1024;
 
-/// Reads a path as lenient services do: without a `/` at the end, and with every respelling undone (dot segments, `%2F`,
-/// `%5C`, `//`, `;parameters`). The result has no empty segment; the root is `/`. `None` for a path that is one of several.
+/// Reads a path as lenient services do: without a `/` at the end, and with every respelling undone (dot segments,
+/// `%2F`, `%5C`, `//`, `;parameters`). The result has no empty segment; the root is `/`. `None` for a path that is one
+/// of several.
 ///
 /// A service may undo some respellings and not others, in any order: `/a%2Fb/../pay` is `/pay` for one and `/a/pay` for
 /// another. All selections and orders are tried. A result that still has a respelling in it belongs to no route. The

@@ -15,7 +15,6 @@ use super::scope::{Salt, Scope};
 #[debug("OperationId({record})")]
 #[display("{record}{}", HEXLOWER.encode_display(proof))]
 pub struct OperationId {
-    /// The record's id.
     pub record: RecordId,
     proof: [u8; 16],
 }
@@ -24,9 +23,7 @@ impl OperationId {
     /// The id of the operation of this record and caller.
     pub fn derive(record: RecordId, scope: &Scope, salt: &Salt) -> Self {
         let mac = salt.mac("oncegate operation", [&record.as_bytes()[..], scope.as_bytes()]);
-        let mut proof = [0; 16];
-        proof.copy_from_slice(&mac[..16]);
-        Self { record, proof }
+        Self { record, proof: *mac.first_chunk().expect("a MAC is longer") }
     }
 
     /// Reads an id that a client presents; its proof is not checked yet.

@@ -1,15 +1,14 @@
 //! A route's rules about the bodies of responses, for services that report an error with a status of success.
 //!
-//! A rule reads JSON. In an array, which is a batch, each element is a response of its own. Only the places that rules name are parsed:
-//! what RFC 8259 allows and other readers take must not hide an error, such as half of a surrogate pair in its message.
-
-use std::fmt;
+//! A rule reads JSON. In an array, which is a batch, each element is a response of its own. Only the places that rules
+//! name are parsed: what RFC 8259 allows and other readers take must not hide an error, such as half of a surrogate
+//! pair in its message.
 
 use canonical_json::Pointer;
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::json_members::JsonMembers;
 use super::response_policy::ResponseVerdict;
 
 /// The rules of a route, in order: the first that matches decides.
@@ -25,7 +24,6 @@ pub struct OutcomeRule {
     pub equals: Option<Value>,
     /// The place that must have nothing, not even `null`.
     pub without: Option<Pointer>,
-    /// The verdict.
     pub verdict: ResponseVerdict,
 }
 
@@ -34,14 +32,12 @@ pub struct OutcomeRule {
 pub struct Unreadable;
 
 impl OutcomeRules {
-    /// The verdict on the whole texts of a response: its body, or the data of its events. `None` where no rule matches. `by_status` is
-    /// the verdict of the status lists. A rule never releases what they leave unknown: a gateway that has lost an answer may send JSON
-    /// too.
+    /// The verdict on the whole texts of a response: its body, or the data of its events. `None` where no rule matches.
+    /// `by_status` is the verdict of the status lists. A rule never releases what they leave unknown: a gateway that
+    /// has lost an answer may send JSON too.
     ///
-    /// A batch has the verdict of the element about which least can be promised: one that is unknown, or else one that was executed.
-    ///
-    /// # Errors
-    /// A text cannot be read, so that a rule which matches may be missed.
+    /// A batch has the verdict of the element about which least can be promised: unknown before executed.
+    /// An error: a text cannot be read, so that a rule which matches may be missed.
     pub fn verdict_on<T: AsRef<[u8]>>(
         &self,
         texts: &[T],
@@ -99,7 +95,7 @@ pub fn is_json(text: &[u8]) -> bool {
     parse(text).is_some()
 }
 
-/// Parses a text by its grammar alone: a number may be too large and a `\u` escape no character, and the depth has no limit.
+/// Parses a text by its grammar alone: a number may be too large, a `\u` escape no character, and the depth any.
 fn parse(text: &[u8]) -> Option<&RawValue> {
     serde_json::from_slice(text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)).ok()
 }
@@ -113,13 +109,12 @@ fn segments(pointer: &Pointer) -> Vec<String> {
 fn any_at(value: &RawValue, place: &[String], test: &dyn Fn(&RawValue) -> bool) -> Result<bool, Unreadable> {
     let Some((name, rest)) = place.split_first() else { return Ok(test(value)) };
     let mut found: Vec<&RawValue> = Vec::new();
-    if let Some(RawMembers(members)) = members(value) {
-        found.extend(
-            members
-                .into_iter()
-                .filter(|(member, _)| name == "*" || member.as_ref() == Some(name))
-                .map(|(_, value)| value),
-        );
+    if let Some(JsonMembers(members)) = members(value) {
+        // A name that is no text of characters is in no rule.
+        let has_name =
+            |member: &RawValue| serde_json::from_str(member.get()).is_ok_and(|member: String| member == *name);
+        let named = members.into_iter().filter(|(member, _)| name == "*" || has_name(member));
+        found.extend(named.map(|(_, value)| value));
         if name != "*" && found.len() > 1 {
             return Err(Unreadable);
         }
@@ -137,32 +132,7 @@ fn any_at(value: &RawValue, place: &[String], test: &dyn Fn(&RawValue) -> bool) 
     Ok(false)
 }
 
-/// The members of an object, in order. A name that is no text of characters is `None`: no rule has it.
-struct RawMembers<'a>(Vec<(Option<String>, &'a RawValue)>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for RawMembers<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct RawMembersVisitor;
-        impl<'de> Visitor<'de> for RawMembersVisitor {
-            type Value = RawMembers<'de>;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("an object")
-            }
-
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
-                let mut members = Vec::new();
-                while let Some((name, value)) = map.next_entry::<&RawValue, &RawValue>()? {
-                    members.push((serde_json::from_str(name.get()).ok(), value));
-                }
-                Ok(RawMembers(members))
-            }
-        }
-        deserializer.deserialize_map(RawMembersVisitor)
-    }
-}
-
-fn members(value: &RawValue) -> Option<RawMembers<'_>> {
+fn members(value: &RawValue) -> Option<JsonMembers<&RawValue, &RawValue>> {
     value.get().starts_with('{').then(|| serde_json::from_str(value.get()).ok()).flatten()
 }
 

@@ -42,10 +42,7 @@ impl From<PathPattern> for String {
 }
 
 impl PathPattern {
-    /// Reads a path.
-    ///
-    /// # Errors
-    /// The problem, beginning with a verb.
+    /// Reads a path. An error is the problem, beginning with a verb.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Some(problem) = problem_of_foreign_syntax(text) {
             return Err(problem);
@@ -107,8 +104,8 @@ impl PathPattern {
         others.next().is_none()
     }
 
-    /// Whether the pattern matches a lenient form of a path, see [`lenient_form`](super::normal_path::lenient_form). The case of
-    /// letters in fixed segments and a `/` at the pattern's end do not count.
+    /// Whether the pattern matches a lenient form of a path, see [`lenient_form`](super::normal_path::lenient_form).
+    /// The case of letters in fixed segments and a `/` at the pattern's end do not count.
     pub fn matches_leniently(&self, form: &str) -> bool {
         // The root has no segment.
         let mut left = if form == "/" { "" } else { form };
@@ -134,12 +131,10 @@ impl PathPattern {
         self.segments == other.segments
     }
 
-    /// The segments, in their order.
     pub(super) fn segments(&self) -> &[PatternSegment] {
         &self.segments
     }
 
-    /// The pattern as it was written.
     pub fn as_str(&self) -> &str {
         &self.text
     }

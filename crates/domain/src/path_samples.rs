@@ -52,7 +52,6 @@ fn allows_at(pattern: &PathPattern, depth: usize, text: &str) -> bool {
     }
 }
 
-/// A text that is no pattern's literal.
 fn unused_text(patterns: &[&PathPattern]) -> String {
     let is_used = |text: &String| {
         let segments = patterns.iter().flat_map(|pattern| pattern.segments());

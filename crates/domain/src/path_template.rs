@@ -13,10 +13,7 @@ use super::placeholders::split_placeholders;
 pub struct PathTemplate(Box<str>);
 
 impl PathTemplate {
-    /// Reads a template.
-    ///
-    /// # Errors
-    /// The problem, beginning with a verb.
+    /// Reads a template. An error is the problem, beginning with a verb.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         if !text.starts_with('/') {
             return Err("must begin with `/`");

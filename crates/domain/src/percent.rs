@@ -21,7 +21,6 @@ pub fn encode_path(path: &str) -> Cow<'_, str> {
     utf8_percent_encode(path, NOT_IN_PATHS).into()
 }
 
-/// Whether a text has only characters that a path may have.
 pub fn is_path(text: &str) -> bool {
     encode_path(text) == text
 }

@@ -9,10 +9,7 @@ pub enum TemplatePiece<'a> {
     Placeholder(&'a str),
 }
 
-/// Splits a template at its placeholders, none of which has a brace or a slash in its name.
-///
-/// # Errors
-/// The problem, beginning with a verb.
+/// Splits a template at its placeholders, whose names have no brace and no slash. An error begins with a verb.
 pub fn split_placeholders(text: &str) -> Result<Vec<TemplatePiece<'_>>, &'static str> {
     let mut pieces = Vec::new();
     let mut rest = text;

@@ -13,15 +13,12 @@ use super::state::StateKind;
 /// The attempt that the service is asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeSubject {
-    /// The record's id.
     pub id: RecordId,
     /// The attempt's token. The answer counts for this attempt and no other.
     pub token: Token,
-    /// The caller, as a hash.
     pub scope: Scope,
     /// The client's name for the operation, unquoted.
     pub key: Bytes,
-    /// The route's name.
     pub route: Box<str>,
     /// The path as sent, with its query, where it was kept.
     pub path: Option<Bytes>,
@@ -30,21 +27,18 @@ pub struct ProbeSubject {
 /// When a route's unknown keys are to be asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeSchedule {
-    /// The route's name.
     pub route: Arc<str>,
     /// The time past its deadline after which an attempt cannot be running any more: before that, the service is not
     /// asked.
     pub quiet_after: Duration,
     /// The pause between the first two questions; each pause after that is twice the one before.
     pub pause_first: Duration,
-    /// The longest pause; not below the first.
     pub pause_cap: Duration,
 }
 
 /// A question that has been counted and may now be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// The attempt it is about.
     pub subject: ProbeSubject,
     /// The question's number for this attempt: 1 for the first.
     pub number: u32,
@@ -70,7 +64,6 @@ pub struct ReconcilePolicy {
     pub confirmations: u32,
     /// The number of questions after which the key is given up.
     pub max_attempts: u32,
-    /// The time for which a settled key is remembered.
     pub ttl: Duration,
     /// The time past that for which a completed key is remembered, to refuse late retries.
     pub remember: Option<Duration>,
@@ -79,9 +72,7 @@ pub struct ReconcilePolicy {
 /// The key's state by the service's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeVerdict {
-    /// Completed, with this response.
     Completed {
-        /// The response that retries get.
         response: Arc<StoredResponse>,
         /// The time for which the response is replayed.
         ttl: Duration,
@@ -105,13 +96,10 @@ pub enum ProbeVerdict {
 /// A verdict to be written to the store: taken only while the key is unknown and the attempt is its newest.
 #[derive(Clone, Debug)]
 pub struct ProbeFinding {
-    /// The record's id.
     pub id: RecordId,
-    /// The attempt's token.
     pub token: Token,
     /// The question's number. A verdict of "not executed" counts for the last question only.
     pub probe: u32,
-    /// The verdict.
     pub verdict: ProbeVerdict,
     /// The evidence, for people.
     pub note: String,
@@ -120,11 +108,8 @@ pub struct ProbeFinding {
 /// A settled key, to be compared with the service's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettledKey {
-    /// Its newest attempt.
     pub subject: ProbeSubject,
-    /// Its state.
     pub state: StateKind,
-    /// The response's status, where it is completed.
     pub status: Option<u16>,
 }
 
@@ -138,7 +123,6 @@ pub struct SettledKeyPage {
 }
 
 impl Probe {
-    /// The verdict on an answer.
     // See docs/decisions/0005-believe-not-executed-late.md.
     pub fn verdict_on(&self, answer: ProbeAnswer, policy: &ReconcilePolicy) -> ProbeVerdict {
         let absences = match answer {
@@ -168,7 +152,6 @@ impl Probe {
 }
 
 impl ProbeVerdict {
-    /// The state that it leads to.
     pub fn state(&self) -> StateKind {
         match self {
             Self::Completed { .. } => StateKind::Completed,

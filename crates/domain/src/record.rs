@@ -11,13 +11,10 @@ use super::unknown_cause::UnknownCause;
 /// A key's record, as a request finds it.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// The record's id.
     pub id: RecordId,
     /// The newest attempt's number, 1 for the first; 0 where the key was accepted and no attempt has begun.
     pub attempt: u32,
-    /// The newest attempt's token.
     pub token: Token,
-    /// The recipe of `fingerprint`.
     pub recipe: Recipe,
     /// The fingerprint of the request that first used the key.
     pub fingerprint: Fingerprint,
@@ -33,18 +30,15 @@ pub struct Record {
     pub recovery_point: Option<RecoveryPoint>,
     /// When it was accepted for asynchronous delivery, where it was.
     pub accepted_at: Option<SystemTime>,
-    /// The known outcome of the newest attempt.
     pub state: KeyState,
     /// The store's times of this reading; `None` for what this process knows without the store.
     pub reading: Option<RecordReading>,
 }
 
-/// A record as a caller has read it. A takeover compares it with what the store has, so that one of several callers wins.
+/// A record as a caller has read it. A takeover compares it with the store's, so that one of several callers wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectedRecord {
-    /// The newest attempt's token.
     pub token: Token,
-    /// The state.
     pub state: StateKind,
     /// The time at which it was past its TTL, so that it counts as a new key; `None` if it was not.
     pub past_ttl_at: Option<SystemTime>,
@@ -88,7 +82,6 @@ impl Record {
 /// The parts of a record that only the store knows, by its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordReading {
-    /// When the store read the record.
     pub at: SystemTime,
     /// The time since the state last changed; zero while an attempt is in flight.
     pub settled_for: Duration,

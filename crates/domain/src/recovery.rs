@@ -9,18 +9,15 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 pub struct RecoveryPoint(Arc<str>);
 
-/// The greatest length of a name, in characters.
 pub const NAME_LENGTH_MAX: usize = 128;
 
 impl RecoveryPoint {
-    /// Reads a name; `None` if it is not well-formed.
     pub fn parse(name: &str) -> Option<Self> {
         let known = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
         let fits = (1..=NAME_LENGTH_MAX).contains(&name.len()) && name.bytes().all(known);
         fits.then(|| Self(name.into()))
     }
 
-    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -3,14 +3,13 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-/// The most names of fields that are read from anything but HTTP, whose readers have narrower limits. A [`HeaderMap`] panics beyond
-/// 24,576 names: this leaves room for those that are added.
+/// The most names of fields that are read from anything but HTTP, whose readers have narrower limits. A [`HeaderMap`]
+/// panics beyond 24,576 names: this leaves room for those that are added.
 pub const FIELDS_MAX: usize = 16_384;
 
 /// An upstream's response, as it is stored and replayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredResponse {
-    /// The status.
     pub status: StatusCode,
     /// The end-to-end header fields: all values, in order.
     pub headers: HeaderMap,
@@ -54,10 +53,8 @@ impl StoredResponse {
     ///
     /// Every name and value is checked again, so that a changed row cannot split a response. The values share the
     /// block's memory.
-    ///
-    /// # Errors
-    /// [`CorruptRow`] where the status is not 200 to 599, or the block is not of the form of [`Self::encode_fields`] or has more
-    /// than [`FIELDS_MAX`] names.
+    /// An error: the status is not 200 to 599, or the block is not of the form of [`Self::encode_fields`] or
+    /// has more than [`FIELDS_MAX`] names.
     pub fn decode(status: i16, fields: &Bytes, body: Option<Bytes>) -> Result<Self, CorruptRow> {
         let status = u16::try_from(status)
             .ok()

@@ -32,7 +32,7 @@ pub enum ServiceStatus {
     /// The status of a gRPC call that was answered.
     #[from(ignore)]
     Grpc(GrpcStatus),
-    /// The response to a gRPC call has no status of the call, or several that differ: it broke off, or not the service alone has made it.
+    /// The response to a gRPC call has none, or several that differ: it broke off, or not the service alone made it.
     #[display("without a clear grpc-status")]
     GrpcUnclear,
     /// The HTTP status of any other response, also that of a gateway that answers for a gRPC server.
@@ -41,7 +41,6 @@ pub enum ServiceStatus {
 }
 
 impl ServiceStatus {
-    /// Whether the service accepted the request.
     pub fn is_success(self) -> bool {
         match self {
             Self::Grpc(status) => status == GrpcStatus::Ok,
@@ -91,8 +90,8 @@ pub fn default_verdict(status: GrpcStatus) -> ResponseVerdict {
         GrpcStatus::PermissionDenied | GrpcStatus::Unavailable | GrpcStatus::Unauthenticated => {
             ResponseVerdict::Release
         }
-        // The call began and did not come to its end. Libraries make these too: of exceptions, broken streams, and of a message
-        // that is larger than the server's own limit.
+        // The call began and did not come to its end. Libraries make these too: of exceptions, broken streams, and of a
+        // message that is larger than the server's own limit.
         GrpcStatus::ResourceExhausted
         | GrpcStatus::Cancelled
         | GrpcStatus::Unknown
@@ -107,9 +106,7 @@ pub fn default_verdict(status: GrpcStatus) -> ResponseVerdict {
 pub enum StatusEntry {
     /// The hundreds digit of `2xx`.
     Class(u16),
-    /// One code.
     Code(u16),
-    /// The status of a gRPC call.
     Grpc(GrpcStatus),
 }
 
@@ -128,12 +125,10 @@ impl StatusEntry {
     }
 }
 
-/// A list of statuses with one verdict.
 #[derive(Clone, Debug)]
 pub struct StatusList {
     /// The verdict on the statuses in the list.
     pub verdict: ResponseVerdict,
-    /// Its entries.
     pub entries: Vec<StatusEntry>,
     /// Whether the list is written in the file: a written list overrides a default one.
     pub written: bool,
@@ -150,11 +145,9 @@ pub struct StatusTable {
 }
 
 impl StatusTable {
-    /// Computes the table: a written list overrides a default one, an exact code overrides a class, and an HTTP status in no
-    /// list is unknown. A gRPC status in no list has its [`default_verdict`].
-    ///
-    /// # Errors
-    /// The entry that is in two written lists.
+    /// Computes the table: a written list overrides a default one, an exact code overrides a class, and an HTTP status
+    /// in no list is unknown. A gRPC status in no list has its [`default_verdict`].
+    /// An error is an entry that is in two written lists.
     pub fn new(lists: &[StatusList]) -> Result<Self, StatusEntry> {
         let mut listed = std::collections::HashSet::new();
         for list in lists.iter().filter(|list| list.written) {
@@ -167,31 +160,29 @@ impl StatusTable {
             http: Box::new([(ResponseVerdict::Unknown, false); 400]),
             grpc: GrpcStatus::ALL.map(default_verdict),
         };
+        let mut entries: Vec<_> =
+            lists.iter().flat_map(|list| list.entries.iter().map(move |entry| (list, *entry))).collect();
         // From the weakest to the strongest, each overwriting those before.
-        for (written, exact) in [(false, false), (false, true), (true, false), (true, true)] {
-            for list in lists.iter().filter(|list| list.written == written) {
-                for entry in &list.entries {
-                    let codes = match entry {
-                        StatusEntry::Class(class) if !exact => (class * 100)..(class * 100 + 100),
-                        StatusEntry::Code(code) if exact => *code..code + 1,
-                        StatusEntry::Grpc(status) => {
-                            table.grpc[usize::from(status.code())] = list.verdict;
-                            continue;
-                        }
-                        StatusEntry::Class(_) | StatusEntry::Code(_) => continue,
-                    };
-                    for code in codes {
-                        table.http[usize::from(code - 200)] = (list.verdict, exact);
-                    }
+        entries.sort_by_key(|(list, entry)| (list.written, matches!(entry, StatusEntry::Code(_))));
+        for (list, entry) in entries {
+            let (codes, is_exact) = match entry {
+                StatusEntry::Class(class) => (class * 100..class * 100 + 100, false),
+                StatusEntry::Code(code) => (code..code + 1, true),
+                StatusEntry::Grpc(status) => {
+                    table.grpc[usize::from(status.code())] = list.verdict;
+                    continue;
                 }
+            };
+            for code in codes {
+                table.http[usize::from(code - 200)] = (list.verdict, is_exact);
             }
         }
         Ok(table)
     }
 
-    /// The verdict on a response. A 4xx whose fields ask for the same request at another time or with a payment (`asks_again`) was
-    /// not executed, whatever the verdict on its class, unless its code is listed by itself. A gRPC call without a clear status may
-    /// have executed.
+    /// The verdict on a response. A 4xx whose fields ask for the same request at another time or with a payment
+    /// (`asks_again`) was not executed, whatever the verdict on its class, unless its code is listed by itself. A gRPC
+    /// call without a clear status may have executed.
     pub fn verdict_on(&self, status: impl Into<ServiceStatus>, asks_again: bool) -> ResponseVerdict {
         match status.into() {
             ServiceStatus::Grpc(status) => self.grpc[usize::from(status.code())],

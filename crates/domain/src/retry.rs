@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime};
 /// One try of a delivery, as its attempt needs to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeliveryAttempt {
-    /// When the key was accepted.
     pub accepted_at: SystemTime,
     /// The try's number, 1 for the first; counted anew after an operator has queued the key again.
     pub number: u32,
@@ -38,7 +37,6 @@ impl RetryPolicy {
         pause.max(asked_for.unwrap_or_default()).min(delivery.give_up_in)
     }
 
-    /// Whether this was the last try.
     pub fn is_last(&self, delivery: &DeliveryAttempt) -> bool {
         delivery.number >= self.max_attempts
     }

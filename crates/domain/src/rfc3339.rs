@@ -8,8 +8,8 @@ use serde::{Serialize, Serializer};
 /// The last millisecond of the year 9999: RFC 3339 section 5.6 has years of four digits.
 const MAX: Duration = Duration::from_millis(253_402_300_799_999);
 
-/// Formats a time as `2026-11-21T19:15:26.042Z`. A time before 1970 is written as 1970: no time here is earlier. A time after the
-/// year 9999 is written as the end of that year.
+/// Formats a time as `2026-11-21T19:15:26.042Z`. A time before 1970 is written as 1970: no time here is earlier. A time
+/// after the year 9999 is written as the end of that year.
 pub fn format(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(within_bounds(time)).to_string()
 }

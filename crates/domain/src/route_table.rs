@@ -20,7 +20,6 @@ pub struct RouteTable<T>(HashMap<Method, Vec<RouteTableEntry<T>>>);
 pub enum Spelling {
     /// It passes, as if the route were not there.
     Pass,
-    /// It is refused.
     Refuse,
     /// It is the route's.
     Same,
@@ -31,9 +30,7 @@ pub enum Spelling {
 pub enum RouteMatch<'a, T> {
     /// A lenient service may take the path for this route's.
     Ambiguous(&'a T),
-    /// The request has this route.
     Route(&'a T),
-    /// The request has no route.
     NoRoute,
 }
 
@@ -73,10 +70,11 @@ impl<T: Clone> RouteTable<T> {
 }
 
 impl<T> RouteTable<T> {
-    /// The route of a request. The path is read in two ways: in its normal form, and as lenient services
-    /// do. Where the readings lead to two routes, the one that a lenient service takes the path for decides, by its `spelling`.
-    /// A path that services read in several ways is ambiguous wherever a route refuses spellings. So is one that begins with `//`
-    /// and leads to a route behind the authority that some services read there: its key would not be that route's.
+    /// The route of a request. The path is read in two ways: in its normal form, and as lenient services do. Where the
+    /// readings lead to two routes, the one that a lenient service takes the path for decides, by its `spelling`. A
+    /// path that services read in several ways is ambiguous wherever a route refuses spellings. So is one that begins
+    /// with `//` and leads to a route behind the authority that some services read there: its key would not be that
+    /// route's.
     // See docs/decisions/0018-read-paths-as-services-do.md.
     pub fn find(&self, method: &Method, host: &str, path: &RequestPath<'_>) -> RouteMatch<'_, T> {
         let Some(list) = self.0.get(method) else { return RouteMatch::NoRoute };
@@ -103,7 +101,6 @@ impl<T> RouteTable<T> {
         }
     }
 
-    /// Whether there is any route for a method.
     pub fn has_routes_for(&self, method: &Method) -> bool {
         self.0.contains_key(method)
     }
@@ -348,7 +345,7 @@ mod tests {
 
     type Step = fn(&str) -> String;
 
-    /// Steps by which servers read a path; each list is one of them. Percent-escapes of letters and dots are decoded before.
+    /// Steps by which servers read a path; each list is one server. Escapes of letters and dots are decoded before.
     const SERVERS: [(&str, &[Step]); 14] = [
         ("RFC 3986", &[dots]),
         ("Node's URL", &[authority, dots]),

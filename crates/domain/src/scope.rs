@@ -13,8 +13,8 @@ hex_bytes! {
 }
 
 impl Scope {
-    /// The scope of a caller: HMAC-SHA-256 under the service's salt over each part's name and value, length-prefixed. An
-    /// absent part and an empty one differ.
+    /// The scope of a caller: HMAC-SHA-256 under the service's salt over each part's name and value, length-prefixed.
+    /// An absent part and an empty one differ.
     pub fn from_parts<'a>(salt: &Salt, parts: impl IntoIterator<Item = (&'a str, Option<&'a [u8]>)>) -> Self {
         let mut mac = Hmac::<Sha256>::new_from_slice(&salt.0).expect("HMAC takes keys of any length");
         for (name, value) in parts {

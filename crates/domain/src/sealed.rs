@@ -15,7 +15,6 @@ use super::fingerprint::{Secret, Secrets};
 #[derive(Clone, PartialEq, Eq, derive_more::Debug)]
 #[debug("SealedBytes({secret}, {} bytes)", bytes.len())]
 pub struct SealedBytes {
-    /// The name of the secret that opens it.
     pub secret: String,
     /// The salt, the text and its tag.
     pub bytes: Bytes,
@@ -35,7 +34,7 @@ pub enum UnsealError {
 const SALT_BYTES: usize = 32;
 
 impl SealedBytes {
-    /// Seals a text, with 32 bytes from the operating system's generator. `bound_to` names its place: a record's id, for example.
+    /// Seals a text, with 32 bytes from the operating system's generator. `bound_to` names its place, as a record's id.
     pub fn seal(secret: &Secret, bound_to: &[u8], salt: [u8; SALT_BYTES], text: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(SALT_BYTES + text.len() + AES_256_GCM.tag_len());
         bytes.extend_from_slice(text);
@@ -46,10 +45,7 @@ impl SealedBytes {
         Self { secret: secret.name(), bytes: bytes.into() }
     }
 
-    /// Opens the text.
-    ///
-    /// # Errors
-    /// [`UnsealError`]; nothing of the text is returned then.
+    /// Opens the text. Of one that does not open, nothing is returned.
     pub fn open(&self, secrets: &Secrets, bound_to: &[u8]) -> Result<Vec<u8>, UnsealError> {
         let secret = secrets.named(&self.secret).ok_or(UnsealError::SecretGone)?;
         let (salt, text) = self.bytes.split_first_chunk::<SALT_BYTES>().ok_or(UnsealError::Broken)?;

@@ -1,7 +1,8 @@
 //! Stored responses that can be read only with the secret.
 //!
-//! A sealed response is a [`StoredResponse`] with the same status, also that of a gRPC call, one field that names the secret, and the
-//! sealed fields and body as its body. So a store keeps it like any other, and rows that were written before stay readable.
+//! A sealed response is a [`StoredResponse`] with the same status, also that of a gRPC call, one field that names the
+//! secret, and the sealed fields and body as its body. So a store keeps it like any other, and rows that were written
+//! before stay readable.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -46,9 +47,7 @@ pub fn seal(
 }
 
 /// Opens a response of this record and attempt. Returns `None` for one that is not sealed.
-///
-/// # Errors
-/// [`CorruptRow`] if the secret is not configured, or the response was changed or belongs to another key or attempt.
+/// An error: the secret is not configured, or the response was changed or belongs to another key or attempt.
 pub fn open(
     secrets: &Secrets,
     id: &RecordId,

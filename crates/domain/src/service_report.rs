@@ -14,9 +14,7 @@ use super::state::StateKind;
 /// attempt's token, in hex. The id finds the row without an index on tokens; the token proves the right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservationHandle {
-    /// The record's id.
     pub id: RecordId,
-    /// The attempt's token.
     pub token: Token,
 }
 
@@ -39,24 +37,17 @@ impl ReservationHandle {
 /// The key of a reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReservedKey {
-    /// The route's name.
     pub route: String,
-    /// The state.
     pub state: StateKind,
 }
 
-/// A service's report on its own attempt.
 #[derive(Clone, Debug)]
 pub struct ServiceReport {
-    /// The service's name.
     pub service: Arc<str>,
-    /// The attempt that the report is on.
     pub handle: ReservationHandle,
-    /// The report itself.
     pub kind: ReportKind,
 }
 
-/// The content of a report.
 #[derive(Clone, Debug)]
 pub enum ReportKind {
     /// The attempt was not executed, and will not be. The key is forgotten after this time.
@@ -83,15 +74,12 @@ pub enum ReportResult {
 /// The TTLs and limits of a route's stored responses, for services that complete a key in the store itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteRetention {
-    /// The route's name.
     pub route: Arc<str>,
     /// The time for which a completed key is remembered.
     pub ttl: Duration,
     /// The time past that for which it is remembered, to refuse late retries.
     pub remember: Option<Duration>,
-    /// The largest body that is kept, in bytes.
     pub body_max: usize,
-    /// Fields that are not kept.
     pub drop_headers: Vec<HeaderName>,
     /// Whether responses are encrypted, which only a proxy can do.
     pub encrypted: bool,

@@ -39,7 +39,6 @@ impl KeyState {
         }
     }
 
-    /// The state's name, see [`StateKind::name`].
     pub fn name(&self) -> &'static str {
         self.kind().name()
     }
@@ -48,7 +47,6 @@ impl KeyState {
 /// A stored response with the time at which it expires.
 #[derive(Clone, Debug)]
 pub struct CompletedResponse {
-    /// The upstream's response.
     pub response: Arc<StoredResponse>,
     /// When it expires, by the store's clock; `None` as long as no store has it.
     pub expires_at: Option<SystemTime>,

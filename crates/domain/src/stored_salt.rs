@@ -1,8 +1,8 @@
 //! The stored form of a salt: in clear, or sealed under secrets.
 //!
-//! A salt never changes: with another one, no key would be found again, and retries would be executed again. With a secret,
-//! it is sealed, so that a reader of the store cannot try credentials against the scopes. It is sealed once for each
-//! secret, so that the secret can be changed while instances with the old one and with the new one run.
+//! A salt never changes: with another one, no key would be found again, and retries would be executed again. With a
+//! secret, it is sealed, so that a reader of the store cannot try credentials against the scopes. It is sealed once for
+//! each secret, so that the secret can be changed while instances with the old one and with the new one run.
 
 use bytes::Bytes;
 
@@ -39,12 +39,7 @@ pub enum SaltError {
         names.join(" or "),
         if *has_secret { "neither `secret` nor `previous_secrets` has it" } else { "`secret` is empty" }
     )]
-    Locked {
-        /// The secrets' names, the latest last.
-        names: Vec<String>,
-        /// Whether any secret is configured.
-        has_secret: bool,
-    },
+    Locked { names: Vec<String>, has_secret: bool },
     /// It is not sealed under the current secret, so no instance has used that one.
     #[error(
         "the instances of this service do not use the `secret` of this file but {}, and could not replay a response that \
@@ -57,7 +52,6 @@ pub enum SaltError {
     },
 }
 
-/// The length of a secret's name.
 const NAME_BYTES: usize = 8;
 
 /// The length of a sealed copy: the salt of its encryption, the text and the tag.
@@ -70,10 +64,7 @@ impl StoredSalt {
         clear.for_secrets(salt, service, secrets, sealing).unwrap_or(clear)
     }
 
-    /// Reads the stored bytes.
-    ///
-    /// # Errors
-    /// [`SaltError::Broken`] for a length that no salt has.
+    /// Reads the stored bytes. An error is [`SaltError::Broken`]: no salt has this length.
     pub fn decode(bytes: &[u8]) -> Result<Self, SaltError> {
         if let Ok(salt) = bytes.try_into() {
             return Ok(Self::Clear(Salt::new(salt)));
@@ -97,7 +88,6 @@ impl StoredSalt {
         }
     }
 
-    /// Opens the salt.
     pub fn open(&self, service: &str, secrets: &Secrets) -> Result<Salt, SaltError> {
         let copies = match self {
             Self::Clear(salt) => return Ok(salt.clone()),
@@ -114,9 +104,6 @@ impl StoredSalt {
     }
 
     /// Checks that the service's instances have used the current secret.
-    ///
-    /// # Errors
-    /// [`SaltError::OtherSecret`].
     pub fn check_current(&self, secrets: &Secrets) -> Result<(), SaltError> {
         let names = self.names();
         match secrets.current().is_some_and(|current| names.contains(&current.name())) {
@@ -125,8 +112,8 @@ impl StoredSalt {
         }
     }
 
-    /// The form that an instance with these secrets, which has opened the salt, puts in the place of this one; `None` if this
-    /// one is right:
+    /// The form that an instance with these secrets, which has opened the salt, puts in the place of this one; `None`
+    /// if this one is right:
     ///
     /// - The current secret has a copy, and no copy is in clear.
     /// - The copies of earlier secrets that are not configured any more are removed. A copy that came after the current

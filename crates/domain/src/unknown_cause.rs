@@ -3,15 +3,16 @@
 use http::StatusCode;
 
 use super::grpc_status::GrpcStatus;
+use super::macros::named;
 use super::response_policy::ServiceStatus;
 
-/// The reason why the outcome of an attempt is unknown. Displays its name in the store, the API, the log and the metrics: `body`,
-/// `broken`, `cancelled`, `crashed`, `grpc:INTERNAL`, `service`, `status:500`, `store` or `timeout`. A response that stopped within its
-/// body has the number of bytes that came: `broken:4096`.
+/// The reason why the outcome of an attempt is unknown. Displays its name in the store, the API, the log and the
+/// metrics: `body`, `broken`, `cancelled`, `crashed`, `grpc:INTERNAL`, `service`, `status:500`, `store` or `timeout`. A
+/// response that stopped within its body has the number of bytes that came: `broken:4096`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
 #[display(rename_all = "lowercase")]
 pub enum UnknownCause {
-    /// A rule of the route takes the response's body for one that leaves the outcome unknown, or no rule can read the body.
+    /// By a rule of the route, the response's body leaves the outcome unknown, or no rule can read the body.
     Body,
     /// The connection to the service broke after the request may have reached it, or the response was invalid.
     Broken,
@@ -35,21 +36,20 @@ pub enum UnknownCause {
     Timeout,
 }
 
-/// The reason why a response stopped within its body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
-#[display(rename_all = "lowercase")]
-pub enum BodyStop {
-    /// The connection to the service broke.
-    Broken,
-    /// Its clients have left, and the route stops the service then.
-    Cancelled,
-    /// The service sent nothing for the route's `stream_idle_timeout`, or was not done within its `stream_timeout`.
-    Timeout,
+named! {
+    #[derive(PartialOrd, Ord, derive_more::Display)]
+    #[display("{}", self.name())]
+    pub enum BodyStop {
+        /// The connection to the service broke.
+        Broken => "broken",
+        /// Its clients have left, and the route stops the service then.
+        Cancelled => "cancelled",
+        /// The service sent nothing for the route's `stream_idle_timeout`, or was not done within its `stream_timeout`.
+        Timeout => "timeout",
+    }
 }
 
 impl BodyStop {
-    const ALL: [Self; 3] = [Self::Broken, Self::Cancelled, Self::Timeout];
-
     /// The same cause, of an attempt without any response.
     fn without_response(self) -> UnknownCause {
         match self {
@@ -74,10 +74,7 @@ impl UnknownCause {
             _ => match name.split_once(':')? {
                 ("grpc", status) => GrpcStatus::parse(status).map(Self::Grpc),
                 ("status", status) => status.parse().ok().map(Self::Status),
-                (name, bytes) => {
-                    let stop = BodyStop::ALL.into_iter().find(|stop| stop.to_string() == name)?;
-                    bytes.parse().ok().map(|bytes| Self::Stopped(stop, bytes))
-                }
+                (stop, bytes) => Some(Self::Stopped(BodyStop::parse(stop)?, bytes.parse().ok()?)),
             },
         }
     }

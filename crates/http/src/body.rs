@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use body_budget::{Arrived, BudgetShare};
 use pooled::PooledBody;
 use request_body::{RequestBody, RequestBodyError};
-use shared::StreamReader;
+use stream::StreamReader;
 
 pub mod arrival_rate;
 pub mod body_budget;
@@ -21,7 +21,7 @@ pub mod client_body;
 pub mod early_response;
 pub mod pooled;
 pub mod request_body;
-pub mod shared;
+pub mod stream;
 
 /// An error in the middle of a body. The connection is closed, so that nobody takes a part for the whole.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -29,26 +29,23 @@ pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 /// A request's or a response's body. The common variants need no allocation.
 #[derive(Debug)]
 pub enum Body {
-    /// The whole body in memory, with its trailers.
     Whole {
         /// The bytes not yet read.
         data: Bytes,
-        /// The trailers that follow them.
         trailers: Option<HeaderMap>,
     },
-    /// A body that streams from a client.
     Streaming(RequestBody),
-    /// A body that streams from a service, the preparation of its trailers for the client, and a [`ConnectionGuard`] that is kept until the
-    /// body is dropped.
+    /// A body that streams from a service, the preparation of its trailers for the client, and a [`ConnectionGuard`]
+    /// that is kept until the body is dropped.
     Tied(PooledBody, fn(&mut HeaderMap), ConnectionGuard),
     /// A body that streams while a copy is kept for an observer.
     Teed(TeedBody),
-    /// A body that one of our tasks passes on, perhaps to several clients: see `gate::hand_on`. It may keep a [`ConnectionGuard`] until it is
-    /// dropped.
+    /// A body that one of our tasks passes on, perhaps to several clients: see `gate::hand_on`. It may keep a
+    /// [`ConnectionGuard`] until it is dropped.
     Shared(StreamReader, Option<ConnectionGuard>),
 }
 
-/// Counts live [`ConnectionGuard`]s: the requests that must end with their client's connection, or a body that is still being sent.
+/// Counts live [`ConnectionGuard`]s: requests that end with their client's connection, or a body that is being sent.
 #[derive(Debug, Default)]
 pub struct ConnectionGuards(Arc<()>);
 
@@ -57,12 +54,10 @@ pub struct ConnectionGuards(Arc<()>);
 pub struct ConnectionGuard(#[expect(dead_code, reason = "only its existence counts")] Arc<()>);
 
 impl ConnectionGuards {
-    /// Creates a guard.
     pub fn attach(&self) -> ConnectionGuard {
         ConnectionGuard(Arc::clone(&self.0))
     }
 
-    /// Whether any guard is alive.
     pub fn is_any_attached(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
@@ -77,7 +72,6 @@ pub struct TeedBody {
     bytes_max: usize,
 }
 
-/// A copy that is being made.
 #[derive(Debug)]
 struct BodyCopy {
     bytes: BytesMut,
@@ -112,8 +106,8 @@ impl TeedBody {
         }
     }
 
-    /// Copies a frame as it passes; `None` is the end. Not every reader polls again after trailers or after the announced length, and
-    /// hyper knows the end of a chunked body only by polling.
+    /// Copies a frame as it passes; `None` is the end. Not every reader polls again after trailers or after the
+    /// announced length, and hyper knows the end of a chunked body only by polling.
     fn copy_frame(&mut self, frame: Option<&Result<Frame<Bytes>, RequestBodyError>>) {
         let is_last = match frame {
             None => true,
@@ -139,8 +133,8 @@ impl TeedBody {
 }
 
 impl Body {
-    /// Lets a streaming body be copied as it is read, and returns the receiver of the copy, which counts in `share`. The channel closes
-    /// without a copy if the body breaks off, is not read to its end, or does not stream.
+    /// Lets a streaming body be copied as it is read, and returns the receiver of the copy, which counts in `share`.
+    /// The channel closes without a copy if the body breaks off, is not read to its end, or does not stream.
     pub fn tee(&mut self, bytes_max: usize, share: BudgetShare) -> oneshot::Receiver<CopyResult> {
         let (receiver, copy) = oneshot::channel();
         *self = match std::mem::replace(self, Self::empty()) {
@@ -168,23 +162,20 @@ impl Body {
         Some(guards)
     }
 
-    /// Returns an empty body.
     pub fn empty() -> Self {
         Self::whole(Bytes::new())
     }
 
-    /// Returns a body of these bytes.
     pub fn whole(data: impl Into<Bytes>) -> Self {
         Self::Whole { data: data.into(), trailers: None }
     }
 
-    /// Returns a body of these bytes, with trailers after it.
     pub fn with_trailers(data: Bytes, trailers: HeaderMap) -> Self {
         Self::Whole { data, trailers: (!trailers.is_empty()).then_some(trailers) }
     }
 
-    /// Lets a body that is in memory count in `share` until its reader has dropped the last of its bytes. The bytes of a streaming body
-    /// are not held.
+    /// Lets a body that is in memory count in `share` until its reader has dropped the last of its bytes. The bytes of
+    /// a streaming body are not held.
     pub fn counted_in(self, share: BudgetShare) -> Self {
         match self {
             Self::Whole { data, trailers } => Self::Whole { data: share.attach_to(data), trailers },

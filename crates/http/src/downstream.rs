@@ -29,8 +29,8 @@ pub mod connection;
 pub mod connection_limits;
 mod shared_socket;
 
-/// The pause after an error of `accept` (mostly: no file descriptors left). Long enough not to spin, short enough not to be
-/// noticed.
+/// The pause after an error of `accept` (mostly: no file descriptors left). Long enough not to spin, short enough not
+/// to be noticed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The time from accepting a connection to the end of its TLS handshake. A handshake takes two round trips at most; a
 /// client on a bad network loses a packet in each and sends it again after one second, and after three. A client that
@@ -40,7 +40,7 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// The steps of a drain, as the connections see them.
 #[derive(Clone, Default)]
 pub struct DrainSignals {
-    /// Answers of HTTP/1.1 close their connections, so that clients open the next one elsewhere. New ones are still served.
+    /// Answers of HTTP/1.1 close their connections: clients open the next one elsewhere. New ones are still served.
     pub leaving: CancellationToken,
     /// No new connection is accepted. Those that were accepted last still get their first request answered.
     pub accepted_last: CancellationToken,
@@ -49,7 +49,7 @@ pub struct DrainSignals {
 }
 
 impl DrainSignals {
-    /// Returns child tokens for one worker: each look at a token takes its lock, and workers must not wait for one another.
+    /// Returns child tokens for one worker: each look at a token takes its lock, and workers do not wait for others.
     pub fn for_worker(&self) -> Self {
         let Self { leaving, accepted_last, closing } = self;
         Self {
@@ -60,8 +60,8 @@ impl DrainSignals {
     }
 }
 
-/// Accepts connections until `accepted_last`, assigns each to a worker and serves those of this worker. Returns once the last of
-/// them has had its answer.
+/// Accepts connections until `accepted_last`, assigns each to a worker and serves those of this worker. Returns once
+/// the last of them has had its answer.
 pub async fn serve(
     listener: TcpListener,
     mut inbox: WorkerInbox,
@@ -112,8 +112,8 @@ pub async fn serve(
     connections.wait().await;
 }
 
-/// Refuses a connection beyond a limit. In cleartext it gets an answer, if that fits the socket's empty buffer; the request may
-/// not even have come. With TLS, the handshake would cost more than the connection.
+/// Refuses a connection beyond a limit. In cleartext it gets an answer, if that fits the socket's empty buffer; the
+/// request may not even have come. With TLS, the handshake would cost more than the connection.
 fn refuse_connection(handler: &impl RequestHandler, stream: &TcpStream, limit: ReachedLimit) {
     handler.count_overload(limit);
     if handler.tls().is_none() {

@@ -19,17 +19,12 @@ use oncegate_trust::tls::HandshakeError;
 /// The length of a response's body, at most. A page of 500 keys is shorter.
 const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// The reason why there is no response.
 pub type HttpError = Box<dyn Error + Send + Sync>;
 
-/// An open connection.
 pub struct HttpConnection(SendRequest<Full<Bytes>>);
 
 impl HttpConnection {
     /// Opens a connection, with `tls` to a server that must show a certificate for this name.
-    ///
-    /// # Errors
-    /// The server cannot be reached, or the handshake fails.
     pub async fn open(
         address: impl ToSocketAddrs,
         tls: Option<&(Arc<ClientConfig>, ServerName<'static>)>,
@@ -50,9 +45,7 @@ impl HttpConnection {
     }
 
     /// Sends the request, whose target is a path, and reads its response to the end.
-    ///
-    /// # Errors
-    /// There is no whole response, or it is longer than 4 MiB.
+    /// An error: there is no whole response, or it is longer than 4 MiB.
     pub async fn send(mut self, request: Request<Full<Bytes>>) -> Result<Response<Bytes>, HttpError> {
         let (head, body) = self.0.send_request(request).await?.into_parts();
         Ok(Response::from_parts(head, Limited::new(body, BODY_BYTES_MAX).collect().await?.to_bytes()))

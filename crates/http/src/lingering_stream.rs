@@ -1,12 +1,12 @@
 //! A stream that is read to its end after a write on it has failed.
 //!
-//! A peer that wants no more of a message answers and resets the connection. The next write fails then, and the answer is in
-//! the receive buffer: Linux keeps what arrived before the reset. HTTP implementations end a connection at the first failed
-//! write, and would lose the answer. Under this stream they go on reading, because the failed write and all later ones seem to
-//! succeed.
+//! A peer that wants no more of a message answers and resets the connection. The next write fails then, and the answer
+//! is in the receive buffer: Linux keeps what arrived before the reset. HTTP implementations end a connection at the
+//! first failed write, and would lose the answer. Under this stream they go on reading, because the failed write and
+//! all later ones seem to succeed.
 //!
-//! Nothing passes for more than it is. The end of the bytes after a failed write is an error, unless the peer had closed its
-//! side in order before it reset the connection.
+//! Nothing passes for more than it is. The end of the bytes after a failed write is an error, unless the peer had
+//! closed its side in order before it reset the connection.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -18,8 +18,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// The longest silence after a failed write. A TCP connection that was reset has all its bytes already. A peer of a Unix socket
-/// that has closed its receiving side alone may still be writing its answer.
+/// The longest silence after a failed write. A TCP connection that was reset has all its bytes already. A peer of a
+/// Unix socket that has closed its receiving side alone may still be writing its answer.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// A stream whose failed write does not end its reading.
@@ -27,7 +27,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(5);
 pub struct LingeringStream<S> {
     stream: S,
     writing: WriteState,
-    /// Whether the reading has ended.
     is_read: bool,
     /// `None` until a write has failed. Boxed because it is rare.
     failure: Option<Box<WriteFailure>>,
@@ -37,11 +36,9 @@ pub struct LingeringStream<S> {
 #[derive(Clone, Debug, Default)]
 pub struct WriteState(Arc<AtomicU8>);
 
-/// The stream takes bytes.
 const OPEN: u8 = 0;
 /// The stream has taken no byte since its owner has called it unused.
 const UNUSED: u8 = 1;
-/// A write has failed.
 const FAILED: u8 = 2;
 
 #[derive(Debug)]
@@ -56,8 +53,8 @@ impl WriteState {
         self.0.load(Ordering::Relaxed) == FAILED
     }
 
-    /// Notes that all messages on the stream have ended. If the next message's first write fails, the stream ends: bytes that
-    /// arrived before the peer got any of a request do not answer it.
+    /// Notes that all messages on the stream have ended. If the next message's first write fails, the stream ends:
+    /// bytes that arrived before the peer got any of a request do not answer it.
     pub fn note_unused(&self) {
         let _ = self.0.compare_exchange(OPEN, UNUSED, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -73,12 +70,10 @@ impl WriteFailure {
 }
 
 impl<S> LingeringStream<S> {
-    /// Wraps an open stream.
     pub fn new(stream: S) -> Self {
         Self { stream, writing: WriteState::default(), is_read: false, failure: None }
     }
 
-    /// The stream itself.
     pub fn get_ref(&self) -> &S {
         &self.stream
     }
@@ -118,7 +113,6 @@ impl<S> LingeringStream<S> {
         }
     }
 
-    /// Notes that the stream has taken bytes.
     fn note_taken(&self, written: &Poll<io::Result<usize>>) {
         if matches!(written, Poll::Ready(Ok(_))) && self.writing.0.load(Ordering::Relaxed) == UNUSED {
             self.writing.0.store(OPEN, Ordering::Relaxed);
@@ -143,8 +137,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for LingeringStream<S> {
                 ready!(failure.silence.as_mut().poll(context));
                 Err(failure.copy_error())
             }
-            // The kernel says EPIPE for the reset of a connection whose peer has closed its side in order before, and ECONNRESET
-            // for any other (`tcp_reset` in Linux). A body that ends with its connection is whole only after the former.
+            // The kernel says EPIPE for the reset of a connection whose peer has closed its side in order before, and
+            // ECONNRESET for any other (`tcp_reset` in Linux). A body that ends with its connection is whole only after
+            // the former.
             (Poll::Ready(Ok(())), Some(failure)) if failure.error.kind() != io::ErrorKind::BrokenPipe => {
                 Err(failure.copy_error())
             }

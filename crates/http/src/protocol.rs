@@ -1,4 +1,4 @@
-//! The HTTP vocabulary: header fields, `Prefer`, the service's directives, `Oncegate-Status`, gRPC, JSON-RPC, refusals and their pages.
+//! The HTTP vocabulary: header fields, directives of services, `Oncegate-Status`, gRPC, JSON-RPC, refusals.
 
 pub mod answer_shape;
 pub mod charset;

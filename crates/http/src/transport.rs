@@ -10,8 +10,9 @@ use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsStream;
 
-/// TCP keep-alive finds a peer whose machine or network is gone while nothing is sent: streams and tunnels have no time limit. The
-/// kernel sends the first probe after 60 s of silence and the next ones every 15 s. Four unanswered probes end the connection.
+/// TCP keep-alive finds a peer whose machine or network is gone while nothing is sent: streams and tunnels have no time
+/// limit. The kernel sends the first probe after 60 s of silence and the next ones every 15 s. Four unanswered probes
+/// end the connection.
 pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 /// The interval of the probes after the first.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
@@ -22,14 +23,10 @@ pub const KEEPALIVE_PROBES: u32 = 4;
 /// slices.
 const COPIED_BYTES_MAX: usize = 4 * 1024;
 
-/// An open connection.
 #[derive(Debug)]
 pub enum Transport {
-    /// TCP.
     Tcp(TcpStream),
-    /// TLS over TCP, after its handshake.
     Tls(Box<TlsStream<TcpStream>>),
-    /// A Unix socket.
     Unix(UnixStream),
     /// A connection of a simulated network.
     Memory(DuplexStream),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRAILER, TRANSFER_ENCODING, UPGRADE};
-use http::uri::{Authority, PathAndQuery, Scheme};
+use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use hyper::body::{Body as _, Incoming};
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -22,7 +22,6 @@ pub use connector::MemoryNetwork;
 
 pub mod connection_slots;
 mod connector;
-pub mod document;
 mod held_end;
 mod http2;
 pub mod issuer;
@@ -46,24 +45,24 @@ pub enum CallError {
     /// The service has said, over HTTP/2, that it has processed nothing of the request: trying again is safe.
     #[error("the upstream refused the request before it processed anything of it")]
     Unprocessed(#[source] ConnectionFailure),
-    /// Bytes may have left. An upstream that read the request, acted and died looks the same from here as one that never
-    /// saw it: both are `IncompleteMessage` to hyper.
+    /// Bytes may have left. An upstream that read the request, acted and died looks the same from here as one that
+    /// never saw it: both are `IncompleteMessage` to hyper.
     #[error("the upstream closed the connection after the request was sent")]
     Broken(#[source] ConnectionFailure),
-    /// Not one byte of the request left this process: all connections to the upstream are in use, or all streams of the one over
-    /// HTTP/2.
+    /// Not one byte of the request left this process: all connections to the upstream are in use, or all streams of the
+    /// one over HTTP/2.
     #[error("all connections or streams to the upstream are in use")]
     Overloaded,
     /// The upstream answered with something that is no valid response to this request.
     #[error("the upstream's response is invalid: {0}")]
     Garbage(&'static str),
-    /// Not one byte of the request left this process: the caller's [`SendCheck`] forbade it once a connection was there.
+    /// Not one byte of the request left this process: the caller's [`SendCheck`] forbade it.
     #[error("the attempt's lease or its time to connect is over; nothing is sent")]
     TooLate,
 }
 
-/// Whether the request may still be sent. It is asked right before each try to send the first byte: DNS, TCP and TLS may have
-/// taken long, or the process was stopped meanwhile.
+/// Whether the request may still be sent. It is asked right before each try to send the first byte: DNS, TCP and TLS
+/// may have taken long, or the process was stopped meanwhile.
 pub type SendCheck<'a> = &'a (dyn Fn() -> bool + Send + Sync);
 
 impl CallError {
@@ -84,8 +83,8 @@ impl CallError {
 }
 
 impl UpstreamClient {
-    /// Creates a pool for one upstream. `idle` must be below the upstream's own keep-alive time: a connection that it has
-    /// just closed looks open from here, and of a request written to it nobody can tell whether it was executed.
+    /// Creates a pool for one upstream. `idle` must be below the upstream's own keep-alive time: a connection that it
+    /// has just closed looks open from here, and of a request written to it nobody can tell whether it was executed.
     pub fn new(
         target: &Arc<Target>,
         connect: Duration,
@@ -93,27 +92,24 @@ impl UpstreamClient {
         tls: &UpstreamTlsConfig,
         slots: &UpstreamSlots,
     ) -> Self {
-        let (kind, protocol, scheme, authority) = match &**target {
-            Target::H2c(authority) => (ConnectorKind::Tcp(tcp()), PoolProtocol::Http2, Scheme::HTTP, authority.clone()),
+        let (kind, protocol, scheme) = match &**target {
+            Target::H2c(_) => (ConnectorKind::Tcp(tcp()), PoolProtocol::Http2, Scheme::HTTP),
             Target::Http(authority) => {
                 let kind = match slots.network() {
                     None => ConnectorKind::Tcp(tcp()),
                     Some(network) => ConnectorKind::Memory(network, authority.clone()),
                 };
-                (kind, PoolProtocol::Http1, Scheme::HTTP, authority.clone())
+                (kind, PoolProtocol::Http1, Scheme::HTTP)
             }
-            Target::Https(authority, name) => {
+            Target::Https(_, name) => {
                 let name = tls.server_name.as_ref().unwrap_or(name).clone();
-                let kind = ConnectorKind::Tls(tcp(), tls.trust.for_service(), name);
-                (kind, PoolProtocol::Negotiated, Scheme::HTTPS, authority.clone())
+                (ConnectorKind::Tls(tcp(), tls.trust.for_service(), name), PoolProtocol::Negotiated, Scheme::HTTPS)
             }
-            Target::Unix(path) => {
-                let authority = Authority::from_static("localhost");
-                (ConnectorKind::Unix(Arc::clone(path)), PoolProtocol::Http1, Scheme::HTTP, authority)
-            }
+            Target::Unix(path) => (ConnectorKind::Unix(Arc::clone(path)), PoolProtocol::Http1, Scheme::HTTP),
         };
-        let connector = Connector { kind, limit: connect };
-        Self(UpstreamPool::new(connector, protocol, scheme, authority, idle, slots.of(target)))
+        let uri = Uri::builder().scheme(scheme).authority(target.host()).path_and_query("/").build();
+        let uri = uri.expect("scheme, authority and path are all there");
+        Self(UpstreamPool::new(Connector { kind, limit: connect }, protocol, uri, idle, slots.of(target)))
     }
 
     /// Whether requests share a connection, or will as far as is known, so that one that lasts long takes none from the
@@ -122,11 +118,9 @@ impl UpstreamClient {
         self.0.shares_connections()
     }
 
-    /// Sends an unguarded request. It waits for a place first, which its connection keeps until it is free again, unless requests share
-    /// connections.
-    ///
-    /// # Errors
-    /// As for [`Self::call`]; [`CallError::Overloaded`] also if no place becomes free within the time for a connection.
+    /// Sends an unguarded request. It waits for a place first, which its connection keeps until it is free again,
+    /// unless requests share connections.
+    /// [`CallError::Overloaded`] also says that no place became free within the time for a connection.
     pub async fn call_unguarded(&self, request: &mut Request<Body>) -> Result<Response<PooledBody>, CallError> {
         let pool = &self.0;
         let place = match pool.shares_connections() {
@@ -147,8 +141,6 @@ impl UpstreamClient {
     /// Sends one request if it may still be sent, leaving an empty one in its place, and waits for the response's head.
     ///
     /// Only the path and query of the request's target are used.
-    ///
-    /// # Errors
     /// [`CallError`] says whether the request may have reached the upstream.
     pub async fn call_while(
         &self,
@@ -200,9 +192,9 @@ fn shape_for_http1(request: &mut Request<Body>) {
     set_framing(request);
 }
 
-/// Sets the body's framing fields, whatever the request had. hyper does this by itself except for methods whose requests
-/// mostly have no body: for those it sends only what the fields announce. Only a chunked body can have the trailers that
-/// `Trailer` announces.
+/// Sets the body's framing fields, whatever the request had. hyper does this by itself except for methods whose
+/// requests mostly have no body: for those it sends only what the fields announce. Only a chunked body can have the
+/// trailers that `Trailer` announces.
 fn set_framing(request: &mut Request<Body>) {
     let has_body = !request.body().is_end_stream();
     let length = match request.body().size_hint().exact() {

@@ -1,7 +1,9 @@
 //! The machine's boot clock and random numbers.
 //!
-//! A build with debug assertions can replace both for one thread, so that `tests/simulation` repeats a run from its seed. A
-//! release build has no such code: nobody can make its tokens predictable.
+//! A build with debug assertions can replace both for one thread, so that `tests/simulation` repeats a run from its
+//! seed. A release build has no such code: nobody can make its tokens predictable.
+
+#![allow(missing_docs, reason = "a name that says it all has no comment")]
 
 pub mod jitter;
 
@@ -41,9 +43,6 @@ pub fn boot_millis() -> u64 {
 }
 
 /// Fills a buffer with random bytes from the operating system.
-///
-/// # Errors
-/// The operating system gives none.
 pub fn fill_random(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
     #[cfg(debug_assertions)]
     if let Some(simulated) = SIMULATED.get() {
@@ -54,9 +53,6 @@ pub fn fill_random(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
 }
 
 /// Returns a random number from the operating system.
-///
-/// # Errors
-/// The operating system gives none.
 pub fn random_u32() -> Result<u32, getrandom::Error> {
     let mut bytes = [0; 4];
     fill_random(&mut bytes)?;

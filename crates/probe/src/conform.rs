@@ -1,7 +1,7 @@
 //! A lossy link between a client and a service, and the verdict on the client's retries.
 //!
-//! The link forwards each request of an operation to the service, and loses, cuts, delays, doubles or replaces the answer by a seeded
-//! `plan`. It writes down what the client sends next; `judge` makes findings of that.
+//! The link forwards each request of an operation to the service, and loses, cuts, delays, doubles or replaces the
+//! answer by a seeded `plan`. It writes down what the client sends next; `judge` makes findings of that.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -11,13 +11,12 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use link::LinkServer;
-use operations::{ClientEnd, LinkAnswer, ObservedOperation, ObservedRequest, OperationLog};
-use plan::{LinkFault, LinkRefusal};
+use operations::{ClientEnd, ObservedOperation, ObservedRequest, OperationLog};
+use plan::LinkFault;
 
 use crate::endpoint::ProbedEndpoint;
 use crate::plan::ProbeKeyPlace;
 use crate::report::{IdempotencyReport, ReportWords};
-use crate::response::NoResponse;
 
 pub use link::LinkTiming;
 pub use operations::OperationIdentity;
@@ -34,25 +33,19 @@ pub const ROUND: usize = LinkFault::ALL.len();
 pub struct ConformPlan {
     /// The service behind the link.
     pub endpoint: ProbedEndpoint,
-    /// The address that the link listens on.
     pub listen: SocketAddr,
     /// The way in which operations are told apart.
     pub identity: OperationIdentity,
-    /// The place of keys.
     pub key_place: ProbeKeyPlace,
-    /// The seed of the faults.
     pub seed: u64,
-    /// The numbers of the link's own answers.
     pub timing: LinkTiming,
 }
 
-/// A running link.
 pub struct LossyLink {
     server: Arc<LinkServer>,
     seed: u64,
 }
 
-/// The sums of a report.
 struct ConformCounts {
     operations: usize,
     requests: usize,
@@ -62,12 +55,10 @@ struct ConformCounts {
 
 impl LossyLink {
     /// Starts to listen, once the service can be reached.
-    ///
-    /// # Errors
-    /// The reason why the service cannot be reached, or why the address cannot be listened on.
+    /// An error is the reason why the service cannot be reached, or the address not be listened on.
     pub async fn start(plan: ConformPlan) -> Result<Self, String> {
         let ConformPlan { endpoint, listen, identity, key_place, seed, timing } = plan;
-        endpoint.connect().await.map_err(|NoResponse(reason)| format!("{}: {reason}", endpoint.authority))?;
+        endpoint.connect().await.map_err(|reason| format!("{}: {reason}", endpoint.authority))?;
         let listener = TcpListener::bind(listen).await.map_err(|error| format!("{listen}: {error}"))?;
         let log = OperationLog::new(identity, key_place, seed);
         let server =
@@ -75,7 +66,6 @@ impl LossyLink {
         Ok(Self { server, seed })
     }
 
-    /// The address that clients send their requests to.
     pub fn address(&self) -> SocketAddr {
         self.server.address
     }
@@ -85,7 +75,6 @@ impl LossyLink {
         self.server.log().begin_run();
     }
 
-    /// Ends the run of the command.
     pub fn end_run(&self, is_success: bool) {
         self.server.log().end_run(if is_success { ClientEnd::Succeeded } else { ClientEnd::Failed });
     }
@@ -182,27 +171,6 @@ impl ClientEnd {
             Self::Unseen => None,
             Self::Succeeded => Some("succeeded"),
             Self::Failed => Some("failed"),
-        }
-    }
-}
-
-/// The answer in a word.
-impl std::fmt::Display for LinkAnswer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Pending => f.write_str("pending"),
-            Self::Abandoned => f.write_str("abandoned"),
-            Self::Lost => f.write_str("lost"),
-            Self::Cut => f.write_str("cut"),
-            Self::Given(status) => write!(f, "{}", status.as_u16()),
-            Self::Refused(refusal, status) => {
-                let slug = match refusal {
-                    LinkRefusal::InFlight => "in-flight",
-                    LinkRefusal::Reused => "key-reused",
-                    LinkRefusal::Unknown => "outcome-unknown",
-                };
-                write!(f, "{} {slug}", status.as_u16())
-            }
         }
     }
 }

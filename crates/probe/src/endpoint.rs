@@ -12,12 +12,12 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::time::timeout;
 
-use super::response::{NoResponse, ProbedResponse, ProbedResult};
+use super::response::{ProbedResponse, ProbedResult};
 use oncegate_config::{self as config, UpstreamTarget};
-use oncegate_http::http_connection::HttpConnection;
+use oncegate_http::http_connection::{HttpConnection, HttpError};
+use oncegate_telemetry::logs::format_chain;
 use oncegate_trust::tls::{Authorities, Trust};
 
-/// The endpoint that is probed.
 pub struct ProbedEndpoint {
     /// The host and the port of its URL.
     pub authority: Authority,
@@ -29,9 +29,7 @@ pub struct ProbedEndpoint {
 
 impl ProbedEndpoint {
     /// Reads an `http://` or `https://` URL. `authorities` are asked for only if it needs TLS.
-    ///
-    /// # Errors
-    /// The problem, beginning with a verb.
+    /// An error is the problem, beginning with a verb.
     pub fn parse(
         url: &str,
         authorities: impl FnOnce() -> Result<Authorities, String>,
@@ -70,19 +68,22 @@ impl ProbedEndpoint {
         format!("{scheme}://{}{}{query}", self.authority, self.path.path())
     }
 
-    /// Opens a connection for one request.
-    pub(crate) async fn connect(&self) -> Result<HttpConnection, NoResponse> {
+    pub(crate) async fn connect(&self) -> Result<HttpConnection, String> {
         let default_port = if self.tls.is_some() { 443 } else { 80 };
         let address = (self.host(), self.authority.port_u16().unwrap_or(default_port));
         let opened = timeout(self.limit, HttpConnection::open(address, self.tls.as_ref())).await;
-        opened.unwrap_or_else(|_| Err("no connection in time".into())).map_err(NoResponse::new)
+        opened.unwrap_or_else(|_| Err("no connection in time".into())).map_err(describe)
     }
 
     /// Sends the request, and reads its response to the end.
     pub(crate) async fn send(&self, connection: HttpConnection, request: Request<Full<Bytes>>) -> ProbedResult {
         let response = timeout(self.limit, connection.send(request)).await;
-        let response = response.unwrap_or_else(|_| Err("no response in time".into())).map_err(NoResponse::new)?;
+        let response = response.unwrap_or_else(|_| Err("no response in time".into())).map_err(describe)?;
         let (head, body) = response.into_parts();
         Ok(ProbedResponse { status: head.status, headers: head.headers, body })
     }
+}
+
+fn describe(error: HttpError) -> String {
+    format_chain(error.as_ref())
 }

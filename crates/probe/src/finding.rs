@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::fmt;
 
 use http::StatusCode;
+use oncegate_domain::macros::named;
 
 use Conclusion::{Broken, CannotTell, Holds, Info};
 
@@ -40,53 +40,30 @@ impl IdempotencyCheck {
     }
 }
 
-/// The meaning of a finding, the worst last: one broken expectation breaks the whole, and one doubt leaves it in doubt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Conclusion {
-    /// A fact that no expectation depends on.
-    Info,
-    /// The expectation holds.
-    Holds,
-    /// Seen from outside, the server that holds and the one that does not would look the same.
-    CannotTell,
-    /// The expectation does not hold.
-    Broken,
-}
-
-impl Conclusion {
-    /// Returns the stable name in JSON.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Info => "info",
-            Self::Holds => "holds",
-            Self::CannotTell => "cannot-tell",
-            Self::Broken => "broken",
-        }
+named! {
+    /// The meaning of a finding, the worst last: one broken expectation breaks the whole, and one doubt leaves it in
+    /// doubt. The names are those in JSON.
+    #[derive(PartialOrd, Ord)]
+    pub enum Conclusion {
+        /// A fact that no expectation depends on.
+        Info => "info",
+        Holds => "holds",
+        /// Seen from outside, the server that holds and the one that does not would look the same.
+        CannotTell => "cannot-tell",
+        Broken => "broken",
     }
 }
 
 /// A part in which two responses differ.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
+#[display(rename_all = "lowercase")]
 pub enum Difference {
-    /// The status.
     Status,
     /// A field of this name.
     Field(&'static str),
     /// The value at this JSON Pointer of both bodies.
     Json(String),
-    /// The bodies' bytes.
     Body,
-}
-
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Status => f.write_str("status"),
-            Self::Field(name) => f.write_str(name),
-            Self::Json(pointer) => f.write_str(pointer),
-            Self::Body => f.write_str("body"),
-        }
-    }
 }
 
 /// The parts in which a response differs from the first one.
@@ -95,7 +72,6 @@ pub type Differences = BTreeSet<Difference>;
 /// The observation of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Its meaning.
     pub conclusion: Conclusion,
     /// The stable name in JSON.
     pub name: &'static str,

@@ -1,13 +1,13 @@
 //! The rules by which responses become findings. Nothing here does I/O.
 //!
-//! A retry that has the first response proves nothing by itself: two executions may have equal responses. So the same body is
-//! sent with another key, and its response is the control: if it differs from the first one, a repeated execution would have
-//! shown.
+//! A retry that has the first response proves nothing by itself: two executions may have equal responses. So the same
+//! body is sent with another key, and its response is the control: if it differs from the first one, a repeated
+//! execution would have shown.
 
 use std::collections::BTreeSet;
 
 use super::finding::{Differences, Finding};
-use super::response::{NoResponse, ProbedResponse, ProbedResult, StatusMeaning, compare};
+use super::response::{ProbedResponse, ProbedResult, StatusMeaning, compare};
 
 /// The first response, and what another execution's looks like beside it.
 pub(crate) struct Baseline<'a> {
@@ -20,7 +20,7 @@ pub(crate) struct Baseline<'a> {
 
 /// Judges a response by a rule. A request without a response says nothing.
 fn judge(result: &ProbedResult, rule: impl FnOnce(&ProbedResponse) -> Finding) -> Finding {
-    result.as_ref().map_or_else(|NoResponse(reason)| Finding::no_response(reason), rule)
+    result.as_ref().map_or_else(|reason| Finding::no_response(reason), rule)
 }
 
 pub(crate) fn judge_first(first: &ProbedResult) -> Finding {
@@ -97,7 +97,7 @@ impl Baseline<'_> {
         let executions = self.count_executions(&unmarked);
         match (executions, failed) {
             (2.., _) => return Finding::executed_many_times(executions),
-            (_, Some(NoResponse(reason))) => return Finding::no_response(reason),
+            (_, Some(reason)) => return Finding::no_response(reason),
             _ if with(StatusMeaning::Unclear).next().is_some() => return Finding::UNCLEAR,
             (0, None) if with(StatusMeaning::Executed).next().is_some() => return Finding::EXECUTED_ONCE_OR_MORE,
             (0, None) if with(StatusMeaning::Refused).next().is_some() => return Finding::NEVER_EXECUTED,
@@ -113,7 +113,7 @@ impl Baseline<'_> {
         }
     }
 
-    /// The number of executions that responses are certainly of: those that differ in all parts in which executions differ.
+    /// The number of executions that responses are certainly of: they differ in all parts in which executions differ.
     fn count_executions(&self, responses: &[&ProbedResponse]) -> usize {
         let executions_differ = self.differences_of_executions();
         let mut counted: Vec<&ProbedResponse> = Vec::new();
@@ -129,8 +129,8 @@ impl Baseline<'_> {
         counted.len()
     }
 
-    /// Judges another body with the first key. `with_own_key` is the response to the same body with a fresh key, which was sent
-    /// if the other was refused: servers refuse bodies for many reasons, with 400 and 422 too.
+    /// Judges another body with the first key. `with_own_key` is the response to the same body with a fresh key, which
+    /// was sent if the other was refused: servers refuse bodies for many reasons, with 400 and 422 too.
     pub(crate) fn judge_other_body(&self, reuse: &ProbedResult, with_own_key: Option<&ProbedResult>) -> Finding {
         judge(reuse, |reuse| match (reuse.meaning(), with_own_key) {
             (StatusMeaning::Executed, _) => {

@@ -1,7 +1,5 @@
 //! The requests of the probe: the operation, with one key or another, and with one body or another.
 
-use std::fmt;
-
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, USER_AGENT};
@@ -14,17 +12,12 @@ use super::finding::Finding;
 use super::response::member_pointer;
 use oncegate_domain::fingerprint::is_form;
 
-/// The operation that is probed.
 pub struct ProbePlan {
-    /// The endpoint.
     pub endpoint: ProbedEndpoint,
-    /// The method of each request.
     pub method: Method,
     /// The fields of each request. A plan adds those that every request needs, and those of the body and of the key.
     pub fields: HeaderMap,
-    /// The place of the key.
     pub key_place: ProbeKeyPlace,
-    /// The body.
     pub body: Bytes,
     /// A valid body that is sent with a key that had another one before; without it, one value of the body is changed.
     pub other_body: Option<Bytes>,
@@ -35,21 +28,18 @@ pub struct ProbePlan {
 }
 
 /// The place of the key in a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 pub enum ProbeKeyPlace {
     /// This field, bare or as a structured-field String: `Idempotency-Key: "6f1d"`.
-    Field {
-        /// Its name.
-        name: HeaderName,
-        /// Whether it is a String.
-        is_quoted: bool,
-    },
+    #[display("the field {name}{}", if *is_quoted { ", quoted" } else { "" })]
+    Field { name: HeaderName, is_quoted: bool },
     /// The member of the JSON body at this pointer.
+    #[display("the body at {_0}")]
     Body(String),
 }
 
-/// The body that is sent with a key that had another one before, and the place where the probe has changed it; or the finding
-/// without such a body.
+/// The body that is sent with a key that had another one before, and the place where the probe has changed it; or the
+/// finding without such a body.
 type OtherBody = Result<(Bytes, Option<String>), Finding>;
 
 impl ProbePlan {
@@ -137,18 +127,6 @@ fn put_key(body: &[u8], pointer: &str, key: Option<&str>) -> Option<Bytes> {
         None => parent.remove(&name),
     };
     Some(value.to_string().into())
-}
-
-/// The place in words.
-impl fmt::Display for ProbeKeyPlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Field { name, is_quoted } => {
-                write!(f, "the field {name}{}", if *is_quoted { ", quoted" } else { "" })
-            }
-            Self::Body(pointer) => write!(f, "the body at {pointer}"),
-        }
-    }
 }
 
 /// Makes another body that the operation probably takes: one value is changed, preferably a number.

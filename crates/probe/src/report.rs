@@ -14,21 +14,15 @@ const DRAFT: &str = "draft-ietf-httpapi-idempotency-key-header-07";
 /// The number of differing parts that the table names.
 const DIFFERENCES_MAX: usize = 6;
 
-/// The result of one check.
 pub struct CheckedExpectation {
-    /// The check.
     pub check: IdempotencyCheck,
-    /// What was found.
     pub finding: Finding,
-    /// The statuses of the check's responses.
     pub statuses: Vec<StatusCode>,
-    /// The key that was sent.
     pub key: Option<String>,
     /// The key that the same body was sent with again, because it was refused with the first one.
     pub own_key: Option<String>,
     /// The field by which a response was marked as a replay.
     pub marker: Option<String>,
-    /// The particulars of the request.
     pub sent: Option<String>,
 }
 
@@ -36,9 +30,7 @@ pub struct CheckedExpectation {
 pub struct ReportWords {
     /// The verdict that no check breaks, in the heading.
     holds: &'static str,
-    /// The verdict that a check is broken.
     broken: &'static str,
-    /// The verdict that nobody can tell.
     unclear: &'static str,
     /// The titles of the last two columns.
     columns: [&'static str; 2],
@@ -49,7 +41,6 @@ pub struct ReportWords {
 }
 
 impl ReportWords {
-    /// The report on a server.
     pub(crate) const SERVER: Self = Self {
         holds: "it holds",
         broken: "it does not hold",
@@ -58,7 +49,6 @@ impl ReportWords {
         list: "Keys, to find the requests in the server's log",
         badge: "idempotency keys",
     };
-    /// The report on a client.
     pub(crate) const CLIENT: Self = Self {
         holds: "the client holds",
         broken: "the client does not hold",
@@ -71,13 +61,10 @@ impl ReportWords {
 
 /// The results of all checks, and what they are about.
 pub struct IdempotencyReport {
-    /// The words of its kind.
     pub words: ReportWords,
     /// The heading, such as `POST http://127.0.0.1/pay`.
     pub subject: String,
-    /// The sentence that says how it was checked.
     pub procedure: String,
-    /// The sentence that says what was compared.
     pub comparison: String,
     /// The lines of the list below the table.
     pub list: Vec<String>,

@@ -8,13 +8,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::Value;
 
 use super::finding::{Difference, Differences};
-use oncegate_http::http_connection::HttpError;
-use oncegate_telemetry::logs::format_chain;
 
 /// The fields that name the result of an execution. All others may differ between two copies of one response.
 const COMPARED_FIELDS: [(HeaderName, &str); 2] = [(LOCATION, "Location"), (CONTENT_LOCATION, "Content-Location")];
 
-/// The number of characters of a field that the report shows.
 const MARKER_CHARS_MAX: usize = 60;
 
 /// A response of the probed server, read to its end.
@@ -25,18 +22,8 @@ pub(crate) struct ProbedResponse {
     pub(crate) body: Bytes,
 }
 
-/// The reason why a request of the probe has no response.
-#[derive(Clone, Debug)]
-pub(crate) struct NoResponse(pub(crate) String);
-
-impl NoResponse {
-    pub(crate) fn new(error: HttpError) -> Self {
-        Self(format_chain(error.as_ref()))
-    }
-}
-
-/// The end of a request of the probe.
-pub(crate) type ProbedResult = Result<ProbedResponse, NoResponse>;
+/// The end of a request of the probe: the response, or the reason why there is none.
+pub(crate) type ProbedResult = Result<ProbedResponse, String>;
 
 /// The meaning of a status for the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +39,6 @@ pub(crate) enum StatusMeaning {
 }
 
 impl ProbedResponse {
-    /// Returns the status' meaning for the operation.
     pub(crate) fn meaning(&self) -> StatusMeaning {
         match self.status.as_u16() {
             // A form's answer is a redirection to its result; 301, 307 and 308 only name another URL for the request.
@@ -99,8 +85,8 @@ fn is_replay_marker(name: &HeaderName, value: &HeaderValue) -> bool {
     is_marked || is_about_keys && (value.contains("replay") || value == "hit")
 }
 
-/// Returns the parts in which two responses differ. `ignored` are JSON Pointers of values that do not count, with all below
-/// them.
+/// Returns the parts in which two responses differ. `ignored` are JSON Pointers of values that do not count, with all
+/// below them.
 pub(crate) fn compare(first: &ProbedResponse, second: &ProbedResponse, ignored: &[String]) -> Differences {
     let mut found = BTreeSet::new();
     if first.status != second.status {

@@ -1,5 +1,7 @@
 //! Logs, metrics and traces of a running instance.
 
+#![allow(missing_docs, reason = "a name that says it all has no comment")]
+
 #[doc(hidden)]
 pub use oncegate_domain::named;
 

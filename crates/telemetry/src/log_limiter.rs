@@ -23,13 +23,12 @@ struct Subject {
 }
 
 impl LogLimiter {
-    /// A limiter that has logged nothing yet.
     pub fn new(places: usize, period: Duration) -> Self {
         Self { places, period, subjects: Mutex::default() }
     }
 
-    /// Counts one occurrence. Returns the number of occurrences for a line that is due now, this one included; `None` if no
-    /// line is due, or if as many subjects as there are places had their line within the period.
+    /// Counts one occurrence. Returns the number of occurrences for a line that is due now, this one included; `None`
+    /// if no line is due, or if as many subjects as there are places had their line within the period.
     pub fn count(&self, subject: &str) -> Option<u64> {
         let now = Instant::now();
         let is_over = |subject: &Subject| now.duration_since(subject.logged_at) >= self.period;

@@ -1,9 +1,9 @@
 //! Writes log lines to standard error without blocking the code that logs.
 //!
-//! Logging puts a line into a buffer; one thread writes the buffer, many lines with one call. A line after a quiet time is
-//! written at once, and so is a warning or an error; others are gathered for [`GATHER_TIME`], so that the thread is not woken for
-//! each of them. If standard error is too slow (a pipe that nobody reads, a disk that hangs), lines that do not fit are dropped and
-//! counted: a request never waits for its own log.
+//! Logging puts a line into a buffer; one thread writes the buffer, many lines with one call. A line after a quiet time
+//! is written at once, and so is a warning or an error; others are gathered for [`GATHER_TIME`], so that the thread is
+//! not woken for each of them. If standard error is too slow (a pipe that nobody reads, a disk that hangs), lines that
+//! do not fit are dropped and counted: a request never waits for its own log.
 
 use std::io::{self, Write};
 use std::sync::OnceLock;
@@ -17,14 +17,14 @@ use tracing_subscriber::fmt::MakeWriter;
 /// The size of the buffer, 1 MiB: some thousand lines, or the lines of 30 ms at as many requests as two cores serve.
 const BYTES_MAX: usize = 1 << 20;
 
-/// The time between two writes while lines keep coming. To wake the thread for each line costs more than the line itself; a
-/// reader of the log notices no 5 ms.
+/// The time between two writes while lines keep coming. To wake the thread for each line costs more than the line
+/// itself; a reader of the log notices no 5 ms.
 // See docs/decisions/0027-never-wait-for-the-log.md.
 const GATHER_TIME: Duration = Duration::from_millis(5);
 
 struct LogQueue {
-    /// The limit for the lines that wait. Warnings and errors have as much again to themselves, so that a flood of lines does not
-    /// hide its own cause.
+    /// The limit for the lines that wait. Warnings and errors have as much again to themselves, so that a flood of
+    /// lines does not hide its own cause.
     bytes_max: usize,
     state: Mutex<LogQueueState>,
     /// Wakes the thread when `is_due` becomes true.
@@ -37,8 +37,8 @@ struct LogQueue {
 struct LogQueueState {
     waiting: Vec<u8>,
     writer: WriterState,
-    /// Whether the lines are to be written without gathering more: the thread sleeps, one of them is urgent, they are many, or
-    /// somebody waits for them.
+    /// Whether the lines are to be written without gathering more: the thread sleeps, one of them is urgent, they are
+    /// many, or somebody waits for them.
     is_due: bool,
     dropped: u64,
     /// The dropped lines that were reported already.
@@ -61,8 +61,8 @@ impl LogQueue {
         Self { bytes_max, state: Mutex::default(), due: Condvar::new(), written: Condvar::new() }
     }
 
-    /// Adds a line unless the buffer is full. An urgent line may fill twice the buffer, and is written without delay: it may be
-    /// the last before the process is killed.
+    /// Adds a line unless the buffer is full. An urgent line may fill twice the buffer, and is written without delay:
+    /// it may be the last before the process is killed.
     fn push(&self, line: &[u8], is_urgent: bool) {
         let mut state = self.state.lock();
         let bytes_max = if is_urgent { 2 * self.bytes_max } else { self.bytes_max };
@@ -86,8 +86,8 @@ impl LogQueue {
         }
     }
 
-    /// Writes lines as they arrive, for ever, and lets more of them gather for `gather_time` after each write. After lines were
-    /// dropped, calls `report_dropped` with their number.
+    /// Writes lines as they arrive, for ever, and lets more of them gather for `gather_time` after each write. After
+    /// lines were dropped, calls `report_dropped` with their number.
     fn write_forever(&self, mut out: impl Write, gather_time: Duration, report_dropped: impl Fn(u64)) {
         let mut lines = Vec::new();
         loop {

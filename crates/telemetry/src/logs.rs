@@ -14,10 +14,10 @@ pub use request_line::{RequestLine, millis};
 
 mod request_line;
 
-/// The highest log levels of libraries, whatever the configured level is: below `warn` they log single bytes and frames.
+/// The highest log levels of libraries, whatever the configured one: below `warn` they log single bytes and frames.
 ///
-/// lapin is off: we log its errors ourselves, and its warnings contain whole messages. Of krafka's parts, one warns of each try to connect,
-/// and one of what we log ourselves.
+/// lapin is off: we log its errors ourselves, and its warnings contain whole messages. Of krafka's parts, one warns of
+/// each try to connect, and one of what we log ourselves.
 const LIBRARY_LEVELS: &str = "hyper=warn,hyper_util=warn,tokio_postgres=warn,h2=warn,lapin=off,krafka=warn,\
                               krafka::consumer::group::classic=error,krafka::network::pool=error";
 
@@ -27,15 +27,7 @@ pub const REQUESTS: &str = "oncegate::requests";
 /// The writer for lines that are JSON already; set if the log format is JSON.
 static JSON_WRITER: OnceLock<LogWriter> = OnceLock::new();
 
-/// Returns the writer for lines that are JSON already; `None` if the log format is text.
-fn json_writer() -> Option<LogWriter> {
-    JSON_WRITER.get().copied()
-}
-
 /// Starts logging. A second call changes nothing.
-///
-/// # Errors
-/// The system refuses a thread.
 pub fn start(telemetry: &TelemetryConfig) -> std::io::Result<()> {
     // The configured filter comes last, so that it wins where it names one of the libraries.
     let filter =

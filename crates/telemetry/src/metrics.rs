@@ -1,7 +1,7 @@
 //! The types of metrics: counters, gauges and histograms by label, and the text of a scrape.
 //!
-//! The code that counts holds its counter: on a request's path no name is looked up and nothing is allocated. Labels are
-//! enums and the names of routes; data from a client cannot become a label. The metrics themselves are in
+//! The code that counts holds its counter: on a request's path no name is looked up and nothing is allocated. Labels
+//! are enums and the names of routes; data from a client cannot become a label. The metrics themselves are in
 //! `instance::metrics`.
 
 use std::collections::BTreeMap;
@@ -28,7 +28,6 @@ pub mod text;
 
 /// A label whose values are all known at compile time.
 pub trait Label: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
-    /// The label's name.
     const NAME: &'static str;
     /// All values, each once. A value that is missing here is not counted.
     const ALL: &'static [Self];
@@ -41,7 +40,7 @@ pub trait Label: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// Defines an enum whose variants are the values of a label.
+/// Defines an enum whose variants are the values of a label; without variants, takes an enum that has names for one.
 #[macro_export]
 macro_rules! label {
     ($(#[$about:meta])* $type:ident, $label:literal, { $($(#[$doc:meta])* $variant:ident => $name:literal),+ $(,)? }) => {
@@ -50,6 +49,9 @@ macro_rules! label {
             pub enum $type { $($(#[$doc])* $variant => $name),+ }
         }
 
+        $crate::label!($type, $label);
+    };
+    ($type:ident, $label:literal) => {
         impl $crate::metrics::Label for $type {
             const NAME: &'static str = $label;
             const ALL: &'static [Self] = &Self::ALL;
@@ -62,36 +64,19 @@ macro_rules! label {
 }
 pub use label;
 
-impl Label for TokenFault {
-    const NAME: &'static str = "reason";
-    const ALL: &'static [Self] = &TokenFault::ALL;
+label!(TokenFault, "reason");
+label!(StateKind, "state");
 
-    fn name(self) -> &'static str {
-        self.name()
-    }
-}
-
-impl Label for StateKind {
-    const NAME: &'static str = "state";
-    const ALL: &'static [Self] = &StateKind::ALL;
-
-    fn name(self) -> &'static str {
-        self.name()
-    }
-}
-
-/// A metric for each value of a label. All series exist from the start, so that the rate of one that has not moved is zero
-/// and not absent.
+/// A metric for each value of a label. All series exist from the start, so that the rate of one that has not moved is
+/// zero and not absent.
 #[derive(Clone, Debug)]
 pub struct ByLabel<L, M>(Arc<[M]>, PhantomData<L>);
 
-/// A counter for each value of a label.
 pub type Counters<L> = ByLabel<L, Counter>;
 
 /// A gauge of 1 or 0 for each value of a label.
 pub type Flags<L> = ByLabel<L, Gauge>;
 
-/// A histogram for each value of a label.
 pub type Histograms<L> = ByLabel<L, Histogram>;
 
 impl<L: Label, M: Default> Default for ByLabel<L, M> {
@@ -111,35 +96,30 @@ impl<L: Label, M> ByLabel<L, M> {
 }
 
 impl<L: Label> Counters<L> {
-    /// Adds one.
     pub fn count(&self, label: L) {
         if let Some(counter) = self.of(label) {
             counter.inc();
         }
     }
 
-    /// Returns the count.
     pub fn get(&self, label: L) -> u64 {
         self.of(label).map_or(0, Counter::get)
     }
 }
 
 impl<L: Label> Flags<L> {
-    /// Sets a flag.
     pub fn set(&self, label: L, is_set: bool) {
         if let Some(flag) = self.of(label) {
             flag.set(i64::from(is_set));
         }
     }
 
-    /// The labels whose flag is set.
     pub fn list_set(&self) -> impl Iterator<Item = L> {
         self.iter().filter(|(_, flag)| flag.get() != 0).map(|(label, _)| label)
     }
 }
 
 impl<L: Label> Histograms<L> {
-    /// Adds one duration.
     pub fn observe(&self, label: L, took: Duration) {
         if let Some(histogram) = self.of(label) {
             histogram.observe(took);
@@ -221,15 +201,13 @@ impl<L: Label> EncodeMetric for Gauges<L> {
     }
 }
 
-/// A value of each route, such as its counters. All workers share it. It survives the reload that removes the route: a series that ends
-/// at a reload would look like a restart.
+/// A value of each route, such as its counters. All workers share it. It survives the reload that removes the route: a
+/// series that ends at a reload would look like a restart.
 #[derive(Clone, Debug)]
 pub struct PerRoute<M>(Arc<RwLock<BTreeMap<Arc<str>, M>>>);
 
-/// Counters by route and label value.
 pub type ByRoute<L> = PerRoute<Counters<L>>;
 
-/// A counter by route.
 pub type RouteCounters = PerRoute<Counter>;
 
 impl<M> Default for PerRoute<M> {
@@ -274,17 +252,18 @@ impl EncodeMetric for RouteCounters {
 /// The upper bounds of a histogram's buckets, in microseconds.
 ///
 /// There are fifteen, from 1 ms (a durable reservation on a good disk) to 60 s (few clients wait longer): three in each
-/// factor of ten up to 10 s, then 30 s and 60 s. Among them are the usual objectives (100 ms, 250 ms, 500 ms, 1 s) and the default time limits (2.5 s is
-/// near the store's 2 s; 10 s of waiting; 30 s of the upstream).
+/// factor of ten up to 10 s, then 30 s and 60 s. Among them are the usual objectives (100 ms, 250 ms, 500 ms, 1 s) and
+/// the default time limits (2.5 s is near the store's 2 s; 10 s of waiting; 30 s of the upstream).
 const BOUNDS_US: [u64; 15] = [
     1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
     10_000_000, 30_000_000, 60_000_000,
 ];
 
-/// A histogram of durations. An observation is two additions without a lock; a scrape in between may see one and not the
-/// other.
+/// A histogram of durations. An observation is two additions without a lock; a scrape in between may see one and not
+/// the other.
 #[derive(Clone, Debug, Default)]
-// prometheus-client's own is behind a mutex that all workers would meet at. See docs/decisions/0030-choose-dependencies.md.
+// prometheus-client's own is behind a mutex that all workers would meet at.
+// See docs/decisions/0030-choose-dependencies.md.
 pub struct Histogram(Arc<HistogramBuckets>);
 
 #[derive(Debug, Default)]
@@ -294,7 +273,6 @@ struct HistogramBuckets {
 }
 
 impl Histogram {
-    /// Adds one duration.
     pub fn observe(&self, took: Duration) {
         let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let bucket = BOUNDS_US.partition_point(|bound| *bound < took);

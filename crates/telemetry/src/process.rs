@@ -1,5 +1,5 @@
-//! The process's own metrics (CPU, memory, threads, file descriptors), under the names that Prometheus' own clients use. They
-//! are read from `/proc` at each scrape; without `/proc` nothing is written.
+//! The process's own metrics (CPU, memory, threads, file descriptors), under the names that Prometheus' own clients
+//! use. They are read from `/proc` at each scrape; without `/proc` nothing is written.
 
 use std::fmt;
 use std::fs;
@@ -13,7 +13,6 @@ use prometheus_client::metrics::gauge::ConstGauge;
 #[derive(Debug)]
 pub struct ProcessCollector;
 
-/// The numbers from `/proc/self/stat`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ProcessNumbers {
     cpu_seconds: f64,

@@ -10,16 +10,16 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-/// The number of tables. Threads with different tables do not wait for one another: eight is more than most machines have
-/// workers, and few enough to add up.
+/// The number of tables. Threads with different tables do not wait for one another: eight is more than most machines
+/// have workers, and few enough to add up.
 const TABLES: usize = 8;
 
 /// The most frequent of an unbounded number of keys (Metwally, Agrawal, El Abbadi: "Space-Saving", 2005).
 ///
 /// Each thread counts in a table of its own, as long as there are enough tables. A new key in a full table replaces the
-/// rarest one and takes over its count. So a count is never too low; its greatest possible excess is kept beside it. A key
-/// with more than one in `places` of all occurrences is always in the table. With a half-life, counts are halved that often,
-/// so that old occurrences are forgotten.
+/// rarest one and takes over its count. So a count is never too low; its greatest possible excess is kept beside it. A
+/// key with more than one in `places` of all occurrences is always in the table. With a half-life, counts are halved
+/// that often, so that old occurrences are forgotten.
 #[derive(Debug)]
 pub struct TopK<K, const KINDS: usize> {
     /// The number of keys in each table.
@@ -38,7 +38,6 @@ struct TopKTable<K, const KINDS: usize> {
 /// The count of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopKCount<const KINDS: usize> {
-    /// The count of each kind.
     pub counts: [u64; KINDS],
     /// The greatest possible excess over all kinds together: occurrences that may have been another key's.
     pub excess_max: u64,

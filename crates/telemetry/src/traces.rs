@@ -1,7 +1,7 @@
 //! Traces for an OpenTelemetry collector: which requests belong together, and how long each part of them took.
 //!
-//! Without a configured collector, no span is created. With one, a request's spans are put into a queue when it has ended,
-//! without waiting; spans that do not fit are dropped and counted. `export` sends them to the collector.
+//! Without a configured collector, no span is created. With one, a request's spans are put into a queue when it has
+//! ended, without waiting; spans that do not fit are dropped and counted. `export` sends them to the collector.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ mod protobuf;
 /// The field of Trace Context (W3C Recommendation, level 1, section 3.2).
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// The number of requests whose spans may wait: enough for some seconds while a collector restarts, and some MiB at most.
+/// The number of requests whose spans may wait: enough while a collector restarts, and some MiB at most.
 const REQUESTS_WAITING_MAX: usize = 4_096;
 
 /// The ID of a trace, the same in every service that the request passes.
@@ -29,7 +29,6 @@ pub struct TraceId(pub [u8; 16]);
 pub struct SpanId(pub [u8; 8]);
 
 impl TraceId {
-    /// Returns the ID in hexadecimal digits, as in logs.
     pub fn hex(self) -> String {
         HEXLOWER.encode(&self.0)
     }
@@ -38,7 +37,6 @@ impl TraceId {
 /// The content of a request's `traceparent` field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
-    /// The trace.
     pub trace: TraceId,
     /// The caller's span that has made the request.
     pub span: SpanId,
@@ -70,20 +68,13 @@ impl TraceParent {
 
 /// Parses exactly `2 * N` lower-case hexadecimal digits.
 fn parse_hex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
-    let mut bytes = [0; N];
-    if digits.len() != 2 * N {
-        return None;
-    }
-    HEXLOWER.decode_mut(digits, &mut bytes).ok()?;
-    Some(bytes)
+    HEXLOWER.decode(digits).ok()?.try_into().ok()
 }
 
 /// The position of a request in its trace.
 #[derive(Clone, Copy, Debug)]
 pub struct TraceContext {
-    /// The trace.
     pub trace: TraceId,
-    /// The request's own span.
     pub span: SpanId,
     /// The span of the forwarded attempt, which the service behind gets as its parent.
     pub onward: SpanId,
@@ -94,8 +85,8 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// Continues the request's trace, or begins one. `None` if the caller does not record its trace: then no service after it
-    /// does, and its `traceparent` is forwarded unchanged.
+    /// Continues the request's trace, or begins one. `None` if the caller does not record its trace: then no service
+    /// after it does, and its `traceparent` is forwarded unchanged.
     pub fn continue_or_begin(parent: Option<TraceParent>) -> Option<Self> {
         if parent.is_some_and(|parent| !parent.sampled) {
             return None;
@@ -110,7 +101,6 @@ impl TraceContext {
         Some(Self { trace, span, onward, parent: parent.map(|parent| parent.span), began })
     }
 
-    /// Returns the `traceparent` for the service behind.
     pub fn traceparent(&self) -> HeaderValue {
         let text = format!("00-{}-{}-01", self.trace.hex(), HEXLOWER.encode(&self.onward.0));
         HeaderValue::from_str(&text).expect("hex is plain ASCII")
@@ -137,34 +127,23 @@ pub enum SpanKind {
 /// The value of a span's attribute. It is never a key, a body, a field's value or a query.
 #[derive(Clone, Debug)]
 pub enum SpanValue {
-    /// A number.
     Number(i64),
     /// A name from the configuration.
     Name(Arc<str>),
-    /// A constant text.
     Word(&'static str),
 }
 
-/// A completed part of a request.
 #[derive(Clone, Debug)]
 pub struct Span {
-    /// The ID of its trace.
     pub trace: TraceId,
-    /// Its ID within the trace.
     pub id: SpanId,
     /// The span that it is a part of.
     pub parent: Option<SpanId>,
-    /// The side of the call.
     pub kind: SpanKind,
-    /// The name of the operation.
     pub name: String,
-    /// The start time.
     pub began: SystemTime,
-    /// The duration.
     pub took: Duration,
-    /// The attributes.
     pub attributes: Vec<(&'static str, SpanValue)>,
-    /// Whether the operation failed.
     pub failed: bool,
 }
 
@@ -183,14 +162,12 @@ impl SpanCounts {
     }
 }
 
-/// The sending end of the span queue.
 #[derive(Clone, Debug)]
 pub struct Tracer {
     queue: mpsc::Sender<Vec<Span>>,
     counts: Arc<SpanCounts>,
 }
 
-/// The receiving end of the span queue.
 pub struct SpanReceiver {
     queue: mpsc::Receiver<Vec<Span>>,
     counts: Arc<SpanCounts>,

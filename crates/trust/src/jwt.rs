@@ -1,7 +1,7 @@
 //! JSON Web Tokens (RFC 7519): verifies a caller's token, or an operator's ID token, with the keys of its issuer.
 //!
-//! Nothing here opens a file or a connection. The signature is checked before any claim is believed, with keys of the key set
-//! alone: keys and addresses of keys in the token's own header (`jwk`, `jku`, `x5c`, `x5u`) are never used.
+//! Nothing here opens a file or a connection. The signature is checked before any claim is believed, with keys of the
+//! key set alone: keys and addresses of keys in the token's own header (`jwk`, `jku`, `x5c`, `x5u`) are never used.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -20,21 +20,14 @@ mod claims;
 mod id_token;
 mod key_set;
 
-/// The keys that are tried for a token without a `kid`. An issuer signs with one or two at a time, and each try costs up to 0.1 ms.
+/// The keys tried for a token without a `kid`. An issuer signs with one or two at a time, and a try costs up to 0.1 ms.
 const KEYS_TRIED_MAX: usize = 16;
 
 /// The algorithms whose keys an issuer can publish: with them, nobody but the issuer makes tokens.
-pub const PUBLIC_KEY_ALGORITHMS: [Algorithm; 9] = [
-    Algorithm::RS256,
-    Algorithm::RS384,
-    Algorithm::RS512,
-    Algorithm::PS256,
-    Algorithm::PS384,
-    Algorithm::PS512,
-    Algorithm::ES256,
-    Algorithm::ES384,
-    Algorithm::EdDSA,
-];
+pub const PUBLIC_KEY_ALGORITHMS: [Algorithm; 9] = {
+    use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
+    [RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, EdDSA]
+};
 
 /// The rules that a token has to meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +36,6 @@ pub struct TokenRules {
     pub issuer: Box<str>,
     /// The `aud`, of which a token names one at least.
     pub audience: Vec<Box<str>>,
-    /// The allowed algorithms.
     pub algorithms: Vec<Algorithm>,
     /// The difference between the issuer's clock and this machine's that is allowed for.
     pub leeway: Duration,
@@ -52,21 +44,17 @@ pub struct TokenRules {
 }
 
 named! {
-    /// The reason why a token is refused.
     pub enum TokenFault {
         /// Its algorithm is not allowed, or its key is for another one.
         Algorithm => "algorithm",
-        /// It is for another audience.
         Audience => "audience",
         /// A claim that the scope reads names nobody.
         Claim => "claim",
         /// It has expired, or has no time of expiry.
         Expired => "expired",
-        /// It is from another issuer.
         Issuer => "issuer",
         /// It is no signed token.
         Malformed => "malformed",
-        /// It is not valid yet.
         NotYetValid => "not_yet_valid",
         /// Its signature is not by a key of the issuer.
         Signature => "signature",
@@ -109,7 +97,6 @@ impl VerifiedToken {
         found.map_or(&ClaimReading::Absent, |(_, reading)| reading)
     }
 
-    /// Whether it still counts.
     pub fn is_current(&self, now: SystemTime) -> bool {
         // A clock before 1970 tells no time.
         now.duration_since(SystemTime::UNIX_EPOCH).is_ok_and(|now| now.as_secs() <= self.valid_until)
@@ -117,11 +104,11 @@ impl VerifiedToken {
 }
 
 /// Verifies a token: its signature by a key of the set that is for its algorithm, then `exp`, `nbf`, `iss` and `aud`.
-///
-/// # Errors
-/// The fault.
 pub fn verify(token: &str, keys: &KeySet, rules: &TokenRules) -> Result<VerifiedToken, TokenFault> {
-    read_claims(&verify_claims(token, keys, rules)?, rules)
+    let found = verify_claims(token, keys, rules)?;
+    let expiry = found.seconds("exp").ok_or(TokenFault::Expired)?;
+    let claims = rules.claims.iter().map(|name| (name.clone(), found.read(name))).collect();
+    Ok(VerifiedToken { claims, valid_until: expiry.saturating_add(rules.leeway.as_secs()) })
 }
 
 /// The claims of a token that meets the rules.
@@ -179,12 +166,6 @@ fn fault_after_signature(error: &ErrorKind) -> Option<TokenFault> {
         }
         _ => return None,
     })
-}
-
-fn read_claims(found: &UniqueClaims, rules: &TokenRules) -> Result<VerifiedToken, TokenFault> {
-    let expiry = found.seconds("exp").ok_or(TokenFault::Expired)?;
-    let claims = rules.claims.iter().map(|name| (name.clone(), found.read(name))).collect();
-    Ok(VerifiedToken { claims, valid_until: expiry.saturating_add(rules.leeway.as_secs()) })
 }
 
 #[cfg(test)]

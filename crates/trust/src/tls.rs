@@ -44,9 +44,7 @@ const HTTP1: &[u8] = b"http/1.1";
 /// The problem of a certificate or of its key. The text begins with a verb and has nothing of the files.
 #[derive(Debug)]
 pub enum CertificateFileError {
-    /// The problem of the certificate's file.
     Certificate(String),
-    /// The problem of the key's file.
     Key(String),
 }
 
@@ -63,7 +61,7 @@ pub enum ClientCertificates {
 /// the same PEM. `clients` verifies their certificates. Early data, which an attacker can replay, is not
 /// accepted.
 ///
-/// Each configuration has its own memory of TLS sessions, and no key of tickets: no session outlives a change of the authorities.
+/// Each configuration has its own memory of sessions, and no key of tickets: none outlives a change of the authorities.
 pub fn server_config(
     certificate: &[u8],
     key: &[u8],
@@ -90,10 +88,7 @@ pub fn explain_rejection(error: rustls::Error) -> CertificateFileError {
     }
 }
 
-/// Reads the certificates in a PEM file; at least one.
-///
-/// # Errors
-/// The problem, beginning with a verb.
+/// Reads the certificates in a PEM file; at least one. An error is the problem, beginning with a verb.
 pub fn parse_certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
     match found {
@@ -104,9 +99,7 @@ pub fn parse_certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, S
 }
 
 /// The verifier of clients' certificates by the authorities in a PEM file.
-///
-/// # Errors
-/// The problem, beginning with a verb.
+/// An error is the problem, beginning with a verb.
 pub fn client_verifier(
     authorities: &[u8],
     certificates: ClientCertificates,
@@ -123,10 +116,7 @@ pub fn client_verifier(
     verifier.build().map_err(|error| format!("is unusable: {error}"))
 }
 
-/// Reads the private key in a PEM file.
-///
-/// # Errors
-/// The problem, beginning with a verb; never has anything of the file.
+/// Reads the private key in a PEM file. An error is the problem, beginning with a verb, and has nothing of the file.
 pub fn parse_private_key(text: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_slice(text).map_err(|error| match error {
         pem::Error::NoItemsFound => {
@@ -139,7 +129,6 @@ pub fn parse_private_key(text: &[u8]) -> Result<PrivateKeyDer<'static>, String> 
 /// The certificate authorities that servers are verified with.
 #[derive(Clone, Debug)]
 pub struct Authorities {
-    /// Their certificates.
     pub roots: Arc<RootCertStore>,
     /// The problems of those that could not be read.
     pub problems: Vec<String>,
@@ -148,15 +137,11 @@ pub struct Authorities {
 }
 
 impl Authorities {
-    /// No authorities.
     pub fn empty() -> Self {
         Self { roots: Arc::new(RootCertStore::empty()), problems: Vec::new(), digest: digest_of(&[]) }
     }
 
-    /// Reads those in a PEM file; at least one.
-    ///
-    /// # Errors
-    /// The problem, beginning with a verb.
+    /// Reads those in a PEM file; at least one. An error is the problem, beginning with a verb.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         let certificates = parse_certificates(text)?;
         let (digest, mut roots) = (digest_of(&certificates), RootCertStore::empty());
@@ -185,12 +170,11 @@ fn digest_of(certificates: &[CertificateDer<'_>]) -> [u8; 32] {
 pub struct ClientIdentity {
     /// The certificate, and behind it those up to its authority.
     pub chain: Vec<CertificateDer<'static>>,
-    /// The certificate's private key.
     pub key: PrivateKeyDer<'static>,
 }
 
-/// The TLS configuration towards services: the authorities that they are verified with, and the proxy's own certificate.
-/// Cheap to clone.
+/// The TLS configuration towards services: the authorities that they are verified with, and the proxy's own
+/// certificate. Cheap to clone.
 #[derive(Clone, derive_more::Debug)]
 #[debug("Trust")]
 pub struct Trust {
@@ -200,8 +184,8 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Requires of a service a certificate by one of these authorities, for the name by which it is called, and shows none.
-    /// The protocol is HTTP/1.1.
+    /// Requires of a service a certificate by one of these authorities, for the name by which it is called, and shows
+    /// none. The protocol is HTTP/1.1.
     pub fn new(authorities: &Authorities) -> Self {
         Self::with_identity(authorities, None, authorities.digest).expect("there is no certificate to reject")
     }
@@ -215,16 +199,13 @@ impl Trust {
         let builder = start_config(ClientConfig::builder_with_provider);
         let builder = builder.with_root_certificates(Arc::clone(&authorities.roots));
         let mut client = match identity {
-            Some(ClientIdentity { chain, key }) => {
-                builder.with_client_auth_cert(chain, key).map_err(explain_rejection)?
-            }
+            Some(own) => builder.with_client_auth_cert(own.chain, own.key).map_err(explain_rejection)?,
             None => builder.with_no_client_auth(),
         };
         client.alpn_protocols = vec![HTTP1.to_vec()];
         Ok(Self { client: Arc::new(client), digest })
     }
 
-    /// The hash of its parts.
     pub fn digest(&self) -> [u8; 32] {
         self.digest
     }

@@ -24,7 +24,6 @@ pub(super) struct RedisConnector {
 /// Writes and reads the bytes of one connection; it ends with the connection.
 pub(super) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The reason why the server cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RedisFailure {
     #[error("its connection broke, or it has not answered a command in time")]

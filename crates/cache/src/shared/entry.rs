@@ -1,8 +1,8 @@
 //! The form of a completed record in the shared cache, and its protection.
 //!
-//! Everything in the shared cache is untrusted: others may write there, and a server may return the bytes of another key.
-//! So an entry opens under its own name alone. With a secret it is sealed and authenticated; without one it has a checksum,
-//! which finds garbage and no forgery.
+//! Everything in the shared cache is untrusted: others may write there, and a server may return the bytes of another
+//! key. So an entry opens under its own name alone. With a secret it is sealed and authenticated; without one it has a
+//! checksum, which finds garbage and no forgery.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -20,8 +20,8 @@ use oncegate_domain::scope::Salt;
 use oncegate_domain::sealed::SealedBytes;
 use oncegate_domain::state::{CompletedResponse, KeyState};
 
-/// The names of a service's entries. A name begins with the version of the entry's form, so that programs of two versions
-/// do not read each other's.
+/// The names of a service's entries. A name begins with the version of the entry's form, so that programs of two
+/// versions do not read each other's.
 #[derive(Debug)]
 pub(super) struct EntryNames {
     prefix: String,
@@ -42,10 +42,6 @@ const SEALED: u8 = 1;
 
 const CHECKSUM_BYTES: usize = 32;
 
-/// The byte before the fields: whether the body was kept.
-const BODY_DROPPED: u8 = 0;
-const BODY_KEPT: u8 = 1;
-
 /// The first millisecond since 1970 for which there is no HTTP date.
 const YEAR_10000_MS: u64 = 253_402_300_800_000;
 
@@ -53,8 +49,8 @@ const YEAR_10000_MS: u64 = 253_402_300_800_000;
 const NOT_ACCEPTED: i64 = -1;
 
 impl EntryNames {
-    /// The names of a service in its store. The salt names the store: two stores with the same service, such as a test's and
-    /// the production's, share no entry, even where a scope without parts gives both the same record ids.
+    /// The names of a service in its store. The salt names the store: two stores with the same service, such as a
+    /// test's and the production's, share no entry, even where a scope without parts gives both the same record ids.
     pub(super) fn new(service: &str, salt: &Salt) -> Self {
         let store = salt.mac("shared cache", []);
         Self { prefix: format!("oncegate:1:{service}:{}:", HEXLOWER.encode(&store[..8])) }
@@ -78,8 +74,8 @@ pub(super) fn encode(secrets: &Secrets, name: &str, record: &Record, epoch: Cach
     Some([&[SEALED, length][..], sealed.secret.as_bytes(), &sealed.bytes].concat())
 }
 
-/// Decodes the entry with this name; `None` where it is garbage, of another name, or not of an instance with the secret. With
-/// a secret only sealed entries count.
+/// Decodes the entry with this name; `None` where it is garbage, of another name, or not of an instance with the
+/// secret. With a secret only sealed entries count.
 pub(super) fn decode(secrets: &Secrets, name: &str, id: RecordId, entry: Bytes) -> Option<SharedRecord> {
     decode_record(id, open(secrets, name, entry)?)
 }
@@ -124,7 +120,7 @@ fn encode_record(record: &Record, epoch: CacheEpoch) -> Option<Vec<u8>> {
     text.extend_from_slice(&u32::try_from(recipe.len()).ok()?.to_be_bytes());
     text.extend_from_slice(recipe.as_bytes());
     text.extend_from_slice(&response.status.as_u16().to_be_bytes());
-    text.push(if body.is_some() { BODY_KEPT } else { BODY_DROPPED });
+    text.push(u8::from(body.is_some()));
     text.extend_from_slice(&u32::try_from(fields.len()).ok()?.to_be_bytes());
     text.extend_from_slice(&fields);
     text.extend_from_slice(body.unwrap_or_default());
@@ -143,9 +139,9 @@ fn decode_record(id: RecordId, mut text: Bytes) -> Option<SharedRecord> {
     let fingerprint = Fingerprint::from_stored(&take(&mut text, 32)?)?;
     let recipe = Recipe::from_stored(std::str::from_utf8(&take_prefixed(&mut text)?).ok()?)?;
     let status = text.try_get_i16().ok()?;
-    let kept = text.try_get_u8().ok()?;
+    let is_body_kept = text.try_get_u8().ok()? == 1;
     let fields = take_prefixed(&mut text)?;
-    let response = Arc::new(StoredResponse::decode(status, &fields, (kept == BODY_KEPT).then_some(text)).ok()?);
+    let response = Arc::new(StoredResponse::decode(status, &fields, is_body_kept.then_some(text)).ok()?);
     let completed = CompletedResponse { response, expires_at: Some(expires_at) };
     let record = Record::completed(id, (attempt, token), (recipe, fingerprint), accepted_at, completed);
     Some(SharedRecord { record, epoch, expires_at })

@@ -1,7 +1,7 @@
 //! Content codings (RFC 9110, section 8.4.1): the content of a body that was sent encoded.
 //!
-//! The same content has many encodings: a gzip header has a time, and each compressor has its own choices. So a client that
-//! compresses for each try sends other bytes for the same request. What is encoded is compared by its content.
+//! The same content has many encodings: a gzip header has a time, and each compressor has its own choices. So a client
+//! that compresses for each try sends other bytes for the same request. What is encoded is compared by its content.
 
 use std::io::Read;
 
@@ -10,12 +10,12 @@ use flate2::{Decompress, FlushDecompress, Status};
 use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
 
-/// The largest content, in bytes: four times the largest body of a route by default. A worker decodes one body at a time, so
-/// this bounds what it holds besides the bodies that are counted.
+/// The largest content, in bytes: four times the largest body of a route by default. A worker decodes one body at a
+/// time, so this bounds what it holds besides the bodies that are counted.
 pub const CONTENT_MAX: usize = 4 * 1024 * 1024;
 
-/// The largest content, in multiples of the body. JSON becomes 5 to 20 times smaller and repetitive lists 50 times; a body
-/// that is made to unpack to an enormous one becomes 1,000 times smaller.
+/// The largest content, in multiples of the body. JSON becomes 5 to 20 times smaller and repetitive lists 50 times; a
+/// body that is made to unpack to an enormous one becomes 1,000 times smaller.
 const RATIO_MAX: usize = 100;
 
 /// Clients use one coding. Each further one multiplies the work.
@@ -41,8 +41,8 @@ pub(super) fn names(headers: &HeaderMap) -> impl Iterator<Item = Vec<u8>> {
     names.map(<[u8]>::to_ascii_lowercase).filter(|name| !matches!(name.as_slice(), b"" | b"identity"))
 }
 
-/// The content of an encoded body. `None` if a coding is unknown, if there are too many, if the body is not exactly what its
-/// codings demand, or if the content is too large: it is then compared by its bytes.
+/// The content of an encoded body. `None` if a coding is unknown, if there are too many, if the body is not exactly
+/// what its codings demand, or if the content is too large: it is then compared by its bytes.
 pub(super) fn decode(headers: &HeaderMap, body: &[u8]) -> Option<Vec<u8>> {
     let find = |name: Vec<u8>| match name.as_slice() {
         b"deflate" => Some(decode_zlib as Decoder),
@@ -67,8 +67,8 @@ fn decode_gzip(body: &[u8], limit: usize) -> Option<Vec<u8>> {
     (content.len() <= limit && decoder.get_ref().is_empty()).then_some(content)
 }
 
-/// The zlib format (RFC 1950), and the stream to its end: the reader of `flate2` takes a stream that breaks off for a whole one. The
-/// bare DEFLATE data that some clients send is not decoded.
+/// The zlib format (RFC 1950), and the stream to its end: the reader of `flate2` takes a stream that breaks off for a
+/// whole one. The bare DEFLATE data that some clients send is not decoded.
 fn decode_zlib(body: &[u8], limit: usize) -> Option<Vec<u8>> {
     let mut stream = Decompress::new(true);
     let mut content = Vec::new();

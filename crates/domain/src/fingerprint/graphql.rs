@@ -1,8 +1,9 @@
-//! The canonical form of a GraphQL request: the document by its hash, so that both steps of a handshake for a persisted query are the
-//! same request.
+//! The canonical form of a GraphQL request: the document by its hash, so that both steps of a handshake for a persisted
+//! query are the same request.
 //!
-//! Such a client first sends the hash alone, as `extensions.persistedQuery`, and the document with it after `PersistedQueryNotFound`
-//! (Automatic Persisted Queries of Apollo). A client that gives up on them sends the document alone.
+//! Such a client first sends the hash alone, as `extensions.persistedQuery`, and the document with it after
+//! `PersistedQueryNotFound` (Automatic Persisted Queries of Apollo). A client that gives up on them sends the document
+//! alone.
 
 use canonical_json::{Pointer, Selection, canonicalize_selected};
 use data_encoding::HEXLOWER;
@@ -11,10 +12,11 @@ use sha2::{Digest, Sha256};
 
 use crate::graphql::GraphqlParameters;
 
-/// The values that the selection keeps, without the document and its handshake, and then the hash of the document. `None` for a body
-/// whose document and hash are not the same, or that is no single request: it is compared as JSON.
+/// The values that the selection keeps, without the document and its handshake, and then the hash of the document.
+/// `None` for a body whose document and hash are not the same, or that is no single request: it is compared as JSON.
 pub(super) fn canonical(body: &[u8], selection: &Selection) -> Option<Vec<u8>> {
-    let parameters: GraphqlParameters = serde_json::from_slice(body).ok()?;
+    let parameters: Option<GraphqlParameters> = serde_json::from_slice(body).ok();
+    let parameters = parameters.filter(|parameters| !parameters.is_ambiguous())?;
     let extensions = match &parameters.extensions {
         None => None,
         Some(Value::Object(members)) => Some(members),

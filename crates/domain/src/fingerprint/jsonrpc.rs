@@ -1,12 +1,13 @@
-//! The canonical form of a JSON-RPC request: its method and its parameters. The id is another one for each try, and so may be `_meta`,
-//! in which clients put the key, the version of their protocol and a token for progress.
+//! The canonical form of a JSON-RPC request: its method and its parameters. The id is another one for each try, and so
+//! may be `_meta`, in which clients put the key, the version of their protocol and a token for progress.
 
 use canonical_json::{Pointer, Selection, canonicalize_selected};
 
 use crate::jsonrpc::{RpcMessage, is_declared, locate_content};
 
-/// The values of the method and the parameters that the selection keeps. `None` for a body that is no single request, or does not say that
-/// it is of JSON-RPC 2.0, as a document of another API with a member `method`: it is compared as any other.
+/// The values of the method and the parameters that the selection keeps. `None` for a body that is no single request,
+/// or does not say that it is of JSON-RPC 2.0, as a document of another API with a member `method`: it is compared as
+/// any other.
 pub(super) fn canonical(body: &[u8], selection: &Selection) -> Option<Vec<u8>> {
     if !is_declared(body) {
         return None;
@@ -21,7 +22,7 @@ pub(super) fn canonical(body: &[u8], selection: &Selection) -> Option<Vec<u8>> {
     if let Ok(canonical) = canonicalize_selected(body, &selection) {
         return Some(canonical.into());
     }
-    // JSON without a canonical form, as with half of a surrogate pair, is compared as it was sent. The id must not count there either.
+    // JSON without a canonical form, as with half of a surrogate pair, is compared as sent, but for the id.
     let content = locate_content(body)?;
     Some(canonicalize_selected(&content, &selection).map_or_else(|_| content.clone(), Into::into))
 }
@@ -46,7 +47,8 @@ mod tests {
             (r#"{"jsonrpc":"2.0","id":1,"method":"refund","params":{"amount":5}}"#, false),
             (r#"{"jsonrpc":"2.0","id":1,"method":"pay","params":{"amount":5,"a":{"_meta":1}}}"#, false),
             (r#"{"jsonrpc":"2.0","id":1,"method":"pay"}"#, false),
-            // Members beside those of a message, such as of a trace, and what has no canonical form outside of the parameters.
+            // Members beside those of a message, as of a trace, and what has no canonical form outside of the
+            // parameters.
             (r#"{"traceparent":"x","jsonrpc":"2.0","id":2,"method":"pay","params":{"amount":5},"retry":1}"#, true),
             (r#"{"jsonrpc":"2.0","id":"\ud83d","method":"pay","params":{"amount":5},"_trace":"\ud83d"}"#, true),
             (r#"{"jsonrpc":"2.0","id":2,"method":"pay","params":{"amount":5,"_meta":{"a":1,"a":"\udc00"}}}"#, true),

@@ -1,8 +1,8 @@
 //! Multipart bodies (RFC 2046, section 5.1): the parts, without the boundaries between them.
 //!
-//! Clients draw new boundaries for each try. Two bodies with one canonical form are the same but for their boundaries: each
-//! part counts with its header fields, byte by byte. A boundary stands between parts and nowhere else, so that no service
-//! finds other parts in one body than in the other.
+//! Clients draw new boundaries for each try. Two bodies with one canonical form are the same but for their boundaries:
+//! each part counts with its header fields, byte by byte. A boundary stands between parts and nowhere else, so that no
+//! service finds other parts in one body than in the other.
 
 use memchr::memmem;
 
@@ -11,8 +11,8 @@ use crate::key::trim_blanks;
 /// More parts than a body of this size has, and few enough to scan.
 const PARTS_MAX: usize = 1024;
 
-/// More parameters than a media type has: `multipart/related` has four with its boundary (RFC 2387). Few enough to compare each with
-/// all others.
+/// More parameters than a media type has: `multipart/related` has four with its boundary (RFC 2387). Few enough to
+/// compare each with all others.
 const PARAMETERS_MAX: usize = 16;
 
 /// A batch has changesets, and they have requests. Each level is scanned again.
@@ -28,12 +28,11 @@ pub(super) fn canonical(content_type: &[u8], body: &[u8]) -> Option<Vec<u8>> {
 
 const TYPE: &[u8] = b"multipart/";
 
-/// The `Content-Type` of a multipart body.
 struct MultipartType<'a> {
     /// In lower case.
     subtype: Vec<u8>,
     boundary: &'a [u8],
-    /// The other parameters, such as `type` and `start` of `multipart/related` (RFC 2387), by their names in lower case.
+    /// The other parameters, such as `start` of `multipart/related` (RFC 2387), by their names in lower case.
     parameters: Vec<(Vec<u8>, &'a [u8])>,
 }
 
@@ -78,15 +77,14 @@ fn is_boundary_character(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"'()+_,-./:=?".contains(&byte)
 }
 
-/// A token (RFC 9110, section 5.6.2) in lower case.
 fn lower_token(text: &[u8]) -> Option<Vec<u8>> {
     let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     (!text.is_empty() && text.iter().all(is_token)).then(|| text.to_ascii_lowercase())
 }
 
 /// Parses `name=value` or `name="value"` at the beginning of a text. A quoted value with a backslash has more than one
-/// spelling, and is not accepted. Neither is a bare value with a quote, a backslash or a tab, which services end at different
-/// places.
+/// spelling, and is not accepted. Neither is a bare value with a quote, a backslash or a tab, which services end at
+/// different places.
 fn read_parameter(text: &[u8]) -> Option<(Vec<u8>, &[u8], &[u8])> {
     let equals = memchr::memchr(b'=', text)?;
     let (name, value) = (lower_token(&text[..equals])?, &text[equals + 1..]);

@@ -12,8 +12,8 @@ pub enum PathForm {
     /// The normal form of RFC 3986, section 6.2.2.
     #[default]
     Normal,
-    /// The path that lenient services take the path for. Its leading segments each have a digit, up to the last `1`: the case
-    /// of letters does not count in those with a `1`, and counts in all others.
+    /// The path that lenient services take the path for. Its leading segments each have a digit, up to the last `1`:
+    /// the case of letters does not count in those with a `1`, and counts in all others.
     Lenient(Box<str>),
 }
 
@@ -43,7 +43,6 @@ impl PathForm {
         Some(["lenient", if digits.is_empty() { "" } else { ":" }, digits].concat())
     }
 
-    /// A path in this form.
     pub(super) fn apply<'a>(&self, path: &'a RequestPath<'_>) -> Cow<'a, str> {
         let (Self::Lenient(digits), Some(form)) = (self, path.lenient()) else { return path.normal().into() };
         let is_fixed = || digits.bytes().map(|digit| digit == b'1').chain(std::iter::repeat(false));

@@ -47,7 +47,6 @@ impl Secret {
 pub struct Secrets(Arc<[Secret]>);
 
 impl Secrets {
-    /// Collects secrets, the current one first.
     pub fn new(secrets: impl IntoIterator<Item = Secret>) -> Self {
         Self(secrets.into_iter().collect())
     }
@@ -57,7 +56,6 @@ impl Secrets {
         self.0.first()
     }
 
-    /// Whether there is no secret at all.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -67,7 +65,6 @@ impl Secrets {
         self.0.iter().map(Secret::name).collect()
     }
 
-    /// The secret of this [`Secret::name`].
     pub fn named(&self, name: &str) -> Option<&Secret> {
         self.0.iter().find(|secret| secret.name.eq_ignore_ascii_case(name))
     }

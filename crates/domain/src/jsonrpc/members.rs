@@ -1,7 +1,7 @@
 //! The members of a message, read by their places.
 //!
-//! A reader by places takes what is between the quotes and brackets as it is: `NaN`, half of a surrogate pair and any depth. A service
-//! that writes such a response has clients that read it.
+//! A reader by places takes what is between the quotes and brackets as it is: `NaN`, half of a surrogate pair and any
+//! depth. A service that writes such a response has clients that read it.
 
 use std::ops::Range;
 
@@ -15,7 +15,6 @@ pub(super) struct Members<'a> {
     pub(super) params: Option<&'a [u8]>,
     /// Whether there is a result or an error.
     pub(super) has_outcome: bool,
-    /// Whether there are members that no message has.
     pub(super) has_others: bool,
 }
 
@@ -26,8 +25,8 @@ impl<'a> Members<'a> {
         Self::locate(value.get().as_bytes())
     }
 
-    /// Reads an object by the places of its members. `None` for any other value, and for an object in which a member is there twice, or
-    /// under a name that some servers take for it.
+    /// Reads an object by the places of its members. `None` for any other value, and for an object in which a member is
+    /// there twice, or under a name that some servers take for it.
     pub(super) fn locate(object: &'a [u8]) -> Option<Self> {
         const NAMES: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
         let mut reader = PlaceReader { text: object, position: 0 };
@@ -55,7 +54,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Whether an object, or one in an array, has a member that some servers take for the method. The text may end too early.
+/// Whether an object, or one in an array, has a member that some servers take for the method. It may end too early.
 pub(super) fn has_method(text: &[u8]) -> bool {
     let is_there = |object: &[u8]| {
         let mut is_there = false;
@@ -79,8 +78,8 @@ pub(super) fn without_member(object: &[u8], name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The places of the elements of an array, or of a text's only value. A byte order mark before them does not count. Empty for a text
-/// that ends too early, or goes on behind its value.
+/// The places of the elements of an array, or of a text's only value. A byte order mark before them does not count.
+/// Empty for a text that ends too early, or goes on behind its value.
 pub(super) fn locate_elements(text: &[u8]) -> Vec<Range<usize>> {
     let mut reader = PlaceReader::behind_mark(text);
     reader.read_elements().filter(|_| reader.is_at_end()).unwrap_or_default()
@@ -97,8 +96,8 @@ impl<'a> PlaceReader<'a> {
         Self { text, position: if text.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 } }
     }
 
-    /// Reads an object, and hands out each member's name and the place of its value. `None` for any other text, also for one that
-    /// begins like an object.
+    /// Reads an object, and hands out each member's name and the place of its value. `None` for any other text, also
+    /// for one that begins like an object.
     fn read_members(&mut self, mut take: impl FnMut(Vec<u8>, Range<usize>)) -> Option<()> {
         let mut has_more = self.skip_if(b'{').then(|| !self.skip_if(b'}'))?;
         while has_more {

@@ -6,11 +6,11 @@ use std::time::Duration;
 /// The window. A lost packet costs far less time, and an attacker would like to hold a connection for longer.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// Arrivals this close together count as one, at the time of the first, so that a body in single bytes needs little memory.
+/// Arrivals this close together count as one, at the time of the first: a body in single bytes needs little memory.
 const MERGED_WITHIN: Duration = Duration::from_millis(500);
 
-/// The latest arrivals of a body. It counts only the time for which somebody waited for the body: a service that reads slowly
-/// holds its client up.
+/// The latest arrivals of a body. It counts only the time for which somebody waited for the body: a service that reads
+/// slowly holds its client up.
 #[derive(Debug)]
 pub struct ArrivalRate {
     /// The bytes that must arrive within each window.

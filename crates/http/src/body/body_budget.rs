@@ -1,8 +1,9 @@
 //! The budget of bytes that bodies may hold in memory.
 //!
-//! A request's body is held whole before its key is reserved, so clients that send large bodies slowly could fill the memory.
-//! An out-of-memory kill would make every running attempt unknown. So a body that finds no room is refused. A response is
-//! never refused, because its request has been executed: a large one is not read from its service until there is room.
+//! A request's body is held whole before its key is reserved, so clients that send large bodies slowly could fill the
+//! memory. An out-of-memory kill would make every running attempt unknown. So a body that finds no room is refused. A
+//! response is never refused, because its request has been executed: a large one is not read from its service until
+//! there is room.
 
 use std::mem;
 use std::sync::Arc;
@@ -14,15 +15,15 @@ use scopeguard::defer;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, timeout};
 
-/// A body up to this size may use all of the budget, a larger one seven eighths of it. So large bodies that arrive slowly leave
-/// room for payments, which are small. A response up to this size waits for nothing.
+/// A body up to this size may use all of the budget, a larger one seven eighths of it. So large bodies that arrive
+/// slowly leave room for payments, which are small. A response up to this size waits for nothing.
 pub const SMALL_BODY: u64 = 64 * 1024;
 
 /// The share of the budget for large bodies, in eighths.
 const LARGE_SHARE: u64 = 7;
 
-/// The share for large bodies of which less than a quarter has arrived, in eighths. Without it, bodies that arrive together grow
-/// together until none finds room. The rest of [`LARGE_SHARE`] is for those that will soon be complete.
+/// The share for large bodies of which less than a quarter has arrived, in eighths. Without it, bodies that arrive
+/// together grow together until none finds room. The rest of [`LARGE_SHARE`] is for those that will soon be complete.
 // See docs/decisions/0025-bound-bodies-in-memory.md.
 const BEGUN_SHARE: u64 = 4;
 
@@ -37,9 +38,8 @@ pub struct BodyBudget {
     promised: AtomicU64,
     /// The number of responses that wait for room.
     waiting: AtomicUsize,
-    /// The time of the last refusal of a stored response, in milliseconds after `made_at`.
-    refused_at_ms: AtomicU64,
-    made_at: Instant,
+    /// The time of the last refusal of a stored response.
+    refused_at: parking_lot::Mutex<Option<Instant>>,
     /// Held by the one of them that gets the next room.
     turn: Mutex<()>,
     /// Tells it that there is more room. A permit stays for one that is about to wait, so no room is missed.
@@ -81,7 +81,6 @@ pub struct BudgetShare {
 }
 
 impl BodyBudget {
-    /// A budget of which nothing is used.
     pub fn new(bytes_max: u64) -> Arc<Self> {
         Arc::new(Self {
             bytes_max,
@@ -89,8 +88,7 @@ impl BodyBudget {
             begun: AtomicU64::new(0),
             promised: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
-            refused_at_ms: AtomicU64::new(0),
-            made_at: Instant::now(),
+            refused_at: parking_lot::Mutex::default(),
             turn: Mutex::new(()),
             freed: Notify::new(),
         })
@@ -108,17 +106,12 @@ impl BodyBudget {
         share
     }
 
-    /// A share of this many bytes of a stored response, unless they need the eighth that is for others. Where nothing is held, they
-    /// have room.
-    ///
-    /// # Errors
-    /// [`BudgetExhausted`] if there is no room.
+    /// A share of this many bytes of a stored response, unless they need the eighth that is for others. Where nothing
+    /// is held, they have room.
     pub fn try_share_of(self: &Arc<Self>, bytes: usize) -> Result<BudgetShare, BudgetExhausted> {
         let more = bytes as u64;
         let room = self.room_for_large(more).saturating_sub(self.promised.load(Ordering::Relaxed));
-        add_within(&self.held, more, room).inspect_err(|_| {
-            self.refused_at_ms.store(self.now_ms(), Ordering::Relaxed);
-        })?;
+        add_within(&self.held, more, room).inspect_err(|_| *self.refused_at.lock() = Some(Instant::now()))?;
         let mut share = self.share();
         share.bytes = more;
         Ok(share)
@@ -129,23 +122,15 @@ impl BodyBudget {
         (self.bytes_max / 8 * LARGE_SHARE).max(bytes)
     }
 
-    fn now_ms(&self) -> u64 {
-        // Zero stands for no refusal.
-        self.made_at.elapsed().as_millis() as u64 + 1
-    }
-
-    /// Whether nothing more has room.
     pub fn is_full(&self) -> bool {
         self.held() >= self.bytes_max
     }
 
-    /// Whether somebody needs the room of those who hold it: a response waits for it, or a stored one was refused for it lately.
+    /// Whether somebody needs the room that others hold: a response waits for it, or a stored one was refused lately.
     pub fn is_pressed(&self) -> bool {
-        let refused_at_ms = self.refused_at_ms.load(Ordering::Relaxed);
         self.is_full()
             || self.waiting.load(Ordering::Relaxed) > 0
-            || refused_at_ms > 0
-                && self.now_ms().saturating_sub(refused_at_ms) <= PRESS_AFTER_REFUSAL.as_millis() as u64
+            || self.refused_at.lock().is_some_and(|at| at.elapsed() <= PRESS_AFTER_REFUSAL)
     }
 
     fn give_back(&self, bytes: u64) {
@@ -155,25 +140,21 @@ impl BodyBudget {
         }
     }
 
-    /// Wakes the response that gets the next room. A response first counts as waiting and then looks for room, and whoever makes room
-    /// looks for one that waits afterwards: one of the two sees the other.
+    /// Wakes the response that gets the next room. A response first counts as waiting and then looks for room, and
+    /// whoever makes room looks for one that waits afterwards: one of the two sees the other.
     fn wake_the_first(&self) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.freed.notify_one();
         }
     }
 
-    /// The bytes held now.
     pub fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
     }
 }
 
 impl BudgetShare {
-    /// Adds bytes of a request's body.
-    ///
-    /// # Errors
-    /// [`BudgetExhausted`] if there is no room; the share must be dropped then.
+    /// Adds bytes of a request's body. Without room for them, the share must be dropped.
     pub fn try_add(&mut self, bytes: usize, arrived: Arrived) -> Result<(), BudgetExhausted> {
         let (more, eighth) = (bytes as u64, self.budget.bytes_max / 8);
         if self.bytes + more <= SMALL_BODY {
@@ -205,8 +186,8 @@ impl BudgetShare {
         Bytes::from_owner(CountedBytes { bytes, _share: self })
     }
 
-    /// Gets room for this many bytes in all, as soon as there is some, in the order of the calls. After `patience` there is none: the
-    /// bytes are a response's, whose request has been executed, and count as they come.
+    /// Gets room for this many bytes in all, as soon as there is some, in the order of the calls. After `patience`
+    /// there is none: the bytes are a response's, whose request has been executed, and count as they come.
     // See docs/decisions/0025-bound-bodies-in-memory.md.
     pub async fn reserve_in_turn(&mut self, bytes: u64, patience: Duration) {
         let more = bytes.saturating_sub(self.bytes + self.promised);
@@ -237,7 +218,7 @@ impl BudgetShare {
     /// Adds the bytes of a response, or of a request that was accepted before. They use the room that is promised.
     pub fn add(&mut self, bytes: usize) {
         let more = bytes as u64;
-        // In this order: a response that saw the bytes twice would wait for room that is there, and nobody would wake it.
+        // In this order: a response that saw the bytes twice would wait for room that is there, and not be woken.
         self.lower_promise(more.min(self.promised));
         self.budget.held.fetch_add(more, Ordering::SeqCst);
         self.bytes += more;
@@ -264,13 +245,11 @@ impl BudgetShare {
         }
     }
 
-    /// The number of bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 }
 
-/// Bytes that count until they are dropped.
 #[derive(derive_more::AsRef)]
 struct CountedBytes {
     #[as_ref([u8])]

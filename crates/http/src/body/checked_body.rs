@@ -1,8 +1,8 @@
 //! hyper's body, with an end that its sender has set.
 //!
-//! hyper reports an HTTP/2 stream that its peer has reset with NO_ERROR as a body that has ended. That reset says that the peer
-//! wants no more of the other direction (RFC 9113 section 8.1); about its own body it says nothing. A body that was broken off
-//! so would be a shorter one: another amount for the service, another answer for the client.
+//! hyper reports an HTTP/2 stream that its peer has reset with NO_ERROR as a body that has ended. That reset says that
+//! the peer wants no more of the other direction (RFC 9113 section 8.1); about its own body it says nothing. A body
+//! that was broken off so would be a shorter one: another amount for the service, another answer for the client.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

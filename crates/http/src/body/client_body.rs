@@ -1,8 +1,8 @@
 //! Response bodies on their way to clients, which may take them slowly or not at all.
 //!
-//! hyper asks a body for its next bytes once its client has room for them. So the time since a body was last asked is the time for
-//! which its client has taken nothing, unless the body itself waits for its service. Bytes that hyper has got and not written yet
-//! belong to their response too: HTTP/2 keeps them as long as its client opens no window.
+//! hyper asks a body for its next bytes once its client has room for them. So the time since a body was last asked is
+//! the time for which its client has taken nothing, unless the body itself waits for its service. Bytes that hyper has
+//! got and not written yet belong to their response too: HTTP/2 keeps them as long as its client opens no window.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,19 +18,19 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::body_budget::BodyBudget;
 use super::{Body, BodyError};
 
-/// The longest body that is not watched, in bytes. Most responses are shorter; their streams and heads take more memory than they do.
+/// The longest body that is not watched, in bytes. Most are shorter; their streams and heads take more memory.
 pub const UNWATCHED_MAX: usize = 4 * 1024;
 /// The bytes that hyper gets at once, so that a slow client shows progress.
 pub(super) const PIECE_MAX: usize = 64 * 1024;
-/// The time within which a client must take some of a response that is held in memory. It gives a client 2 KiB a second.
+/// The time within which a client must take some of a response that is held in memory: 2 KiB a second.
 // See docs/decisions/0025-bound-bodies-in-memory.md.
 const HELD_STALL_MAX: Duration = Duration::from_secs(30);
 /// The same while such responses fill their memory, and others wait or are refused for it.
 const PRESSED_STALL_MAX: Duration = Duration::from_secs(1);
 /// The interval of looks at that memory.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The time within which a client must take some of a response that streams through. It takes a connection to the service and little
-/// memory, and clients of streams pause.
+/// The time within which a client must take some of a response that streams through. It takes a connection to the
+/// service and little memory, and clients of streams pause.
 const STREAM_STALL_MAX: Duration = Duration::from_secs(300);
 
 /// The responses of one connection that its client has not taken yet.
@@ -44,7 +44,6 @@ pub struct ResponseWatch {
 /// A response until its client has taken the last byte.
 #[derive(Debug)]
 struct PendingResponse {
-    /// Whether its bytes are held in memory.
     is_held: bool,
     /// The time at which hyper last asked for some of it.
     asked_at: Mutex<Instant>,
@@ -60,7 +59,6 @@ pub struct ClientBody {
     body: Body,
     /// The part of a frame of `body` that hyper has not asked for yet.
     rest: Bytes,
-    /// `None` for a short body.
     pending: Option<Arc<PendingResponse>>,
 }
 
@@ -105,19 +103,14 @@ impl ResponseWatch {
         ClientBody { body, rest: Bytes::new(), pending }
     }
 
-    /// Waits until the client has stalled. Await it in the task that drives the connection, and poll it after the connection.
+    /// Waits until the client has stalled. Poll it in the task that drives the connection, after the connection.
     pub fn stalled(&self) -> impl Future<Output = ()> + '_ {
         let mut timer: Option<Pin<Box<Sleep>>> = None;
         std::future::poll_fn(move |cx| {
             loop {
                 let now = Instant::now();
                 // The timer stays: it costs more to make one for each response than a poll too many.
-                let deadline = match self.next_stall() {
-                    NextStall::Never => return Poll::Pending,
-                    // Others may need its room before it moves again.
-                    NextStall::UnderPressure => now + LOOK_EVERY,
-                    NextStall::At(deadline) => deadline,
-                };
+                let Some(deadline) = self.next_stall(now) else { return Poll::Pending };
                 if deadline <= now {
                     return Poll::Ready(());
                 }
@@ -132,13 +125,13 @@ impl ResponseWatch {
         })
     }
 
-    /// The time at which the client counts as stalled: when none of its responses has moved for as long as it may take, or while
-    /// responses fill their memory, when one of them has not. So a client that reads one response after the other keeps its
-    /// connection, and so does one that waits for an event.
-    fn next_stall(&self) -> NextStall {
+    /// The time at which the client counts as stalled: when none of its responses has moved for as long as it may take,
+    /// or while responses fill their memory, when one of them has not. So a client that reads one response after the
+    /// other keeps its connection, and so does one that waits for an event.
+    fn next_stall(&self, now: Instant) -> Option<Instant> {
         let mut responses = self.pending.lock();
         if responses.is_empty() {
-            return NextStall::Never;
+            return None;
         }
         let is_pressed = self.budget.is_pressed();
         let (mut pressed, mut last) = (None::<Instant>, None::<Instant>);
@@ -154,26 +147,14 @@ impl ResponseWatch {
             }
             true
         });
-        match pressed.into_iter().chain(last.filter(|_| !is_any_served)).min() {
-            Some(at) => NextStall::At(at),
-            None if is_any_held => NextStall::UnderPressure,
-            None => NextStall::Never,
-        }
+        let stalls_at = pressed.into_iter().chain(last.filter(|_| !is_any_served)).min();
+        // Others may need the room of its responses before one of them moves again.
+        stalls_at.or(is_any_held.then(|| now + LOOK_EVERY))
     }
 }
 
-/// When a client counts as stalled.
-enum NextStall {
-    /// At this time, unless it takes something.
-    At(Instant),
-    /// Not by itself, and soon if others need the room of its responses.
-    UnderPressure,
-    /// Not with these responses.
-    Never,
-}
-
 impl PendingResponse {
-    /// The time at which its client has taken nothing of it for too long; `None` while its client has all that there is.
+    /// The time at which its client has taken nothing of it for too long; `None` while the client has all there is.
     fn stalls_at(&self) -> Option<Instant> {
         self.stalls_after(if self.is_held { HELD_STALL_MAX } else { STREAM_STALL_MAX })
     }
@@ -233,7 +214,7 @@ mod tests {
     use http_body_util::BodyExt;
     use tokio::time::{sleep, timeout};
 
-    use super::super::shared::StreamWriter;
+    use super::super::stream::StreamWriter;
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);

@@ -1,11 +1,11 @@
 //! Responses that are ready before their request's body has been read.
 //!
-//! The next request of a connection begins where the body ends. So the rest of the body is read and discarded, if it is short,
-//! or the response says that the connection closes. A client of a connection that closes without a word may already have sent
-//! its next request on it.
+//! The next request of a connection begins where the body ends. So the rest of the body is read and discarded, if it is
+//! short, or the response says that the connection closes. A client of a connection that closes without a word may
+//! already have sent its next request on it.
 //!
-//! A stream of HTTP/2 has no next request. But the reset of its body, which ends it, must not come with the response: clients that
-//! get both at once (curl 7.88) report the reset and drop the response.
+//! A stream of HTTP/2 has no next request. But the reset of its body, which ends it, must not come with the response:
+//! clients that get both at once (curl 7.88) report the reset and drop the response.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use super::request_body::{RequestBody, UnreadBody};
 /// The bytes that are read and discarded to keep a connection: a new one costs about as much, with its handshakes.
 // See docs/decisions/0022-watch-the-client-below-hyper.md.
 const DISCARD_BYTES_MAX: u64 = 64 * 1024;
-/// The longest time for which a response waits for the rest of its request's body, and the reset of a stream for its client.
+/// The longest wait of a response for the rest of its request's body, and of a stream's reset for its client.
 const DISCARD_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The request, and the way back for the rest of its body. A request without a body has none.
@@ -53,8 +53,8 @@ pub async fn can_keep_connection(mut unread: oneshot::Receiver<UnreadBody>, serv
         // The service is still reading the body, and its response has begun.
         Err(TryRecvError::Empty) if service_closes => false,
         Err(TryRecvError::Empty) => {
-            // The service may stop reading after the response's head has been sent, which is too late to announce a close.
-            // The client sends the rest in any case, so it is read to its end.
+            // The service may stop reading after the response's head has been sent, which is too late to announce a
+            // close. The client sends the rest in any case, so it is read to its end.
             tokio::spawn(async move {
                 if let Ok(UnreadBody::Rest(rest)) = unread.await {
                     let mut rest = pin!(rest);
@@ -68,8 +68,9 @@ pub async fn can_keep_connection(mut unread: oneshot::Receiver<UnreadBody>, serv
     }
 }
 
-/// Keeps the stream of a request whose response is ready for up to one second, so that its client takes the response before the
-/// reset. Its body is discarded meanwhile: unread bytes would use up the window of all streams of the connection.
+/// Keeps the stream of a request whose response is ready for up to one second, so that its client takes the response
+/// before the reset. Its body is discarded meanwhile: unread bytes would use up the window of all streams of the
+/// connection.
 pub fn delay_reset(mut unread: oneshot::Receiver<UnreadBody>) {
     let unread_now = unread.try_recv();
     if matches!(unread_now, Err(TryRecvError::Closed)) {

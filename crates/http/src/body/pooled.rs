@@ -24,8 +24,8 @@ use crate::lingering_stream::WriteState;
 /// An HTTP/1.1 connection to a service, with hyper's handle for sending requests on it.
 pub struct PooledConnection {
     sender: SendRequest<Body>,
-    /// hyper's future that does the reading and writing; `None` once the connection has ended. hyper then reports the end to
-    /// the request that is on it.
+    /// hyper's future that does the reading and writing; `None` once the connection has ended. hyper then reports the
+    /// end to the request that is on it.
     driver: Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>,
     /// Whether the connection still takes bytes: hyper does not see a failed write.
     writing: WriteState,
@@ -77,11 +77,9 @@ impl PooledConnection {
         self.driver.is_some() && self.sender.is_ready()
     }
 
-    /// Sends a request in origin form and waits for the response's head. Takes the request out of the reference: passed by
-    /// value, it would have its room in the caller's future and in this one.
-    ///
-    /// # Errors
-    /// hyper's error, with the request if nothing of it was written.
+    /// Sends a request in origin form and waits for the response's head. Takes the request out of the reference: passed
+    /// by value, it would have its room in the caller's future and in this one.
+    /// The error has the request if nothing of it was written.
     pub async fn send(
         &mut self,
         request: &mut Request<Body>,
@@ -96,8 +94,8 @@ impl PooledConnection {
         .await
     }
 
-    /// Drives the connection until it is free, and returns it to the pool. After an early response, the rest of the request
-    /// may still have to be sent.
+    /// Drives the connection until it is free, and returns it to the pool. After an early response, the rest of the
+    /// request may still have to be sent.
     pub async fn return_when_free(mut self: Box<Self>, pool: Arc<dyn ReturnToPool>) {
         let free = poll_fn(|cx| {
             self.drive(cx);
@@ -108,7 +106,6 @@ impl PooledConnection {
         }
     }
 
-    /// Drives the connection to its end.
     pub async fn drive_to_end(mut self: Box<Self>) {
         poll_fn(|cx| {
             self.drive(cx);

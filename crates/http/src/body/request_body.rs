@@ -1,7 +1,7 @@
 //! The body of a client's request, and its rest if nobody reads it to its end.
 //!
-//! hyper closes the connection of a body that is dropped before its end, and says so in no field. So the rest goes back to
-//! the connection's owner, who knows the response and can read the rest or announce the close.
+//! hyper closes the connection of a body that is dropped before its end, and says so in no field. So the rest goes back
+//! to the connection's owner, who knows the response and can read the rest or announce the close.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -39,7 +39,6 @@ pub struct RequestBody {
 #[debug("TrailerFilter")]
 struct TrailerFilter(Box<dyn Fn(&mut HeaderMap) + Send + Sync>);
 
-/// The wait for the next bytes of a body.
 #[derive(Debug)]
 struct BodyWait {
     rate: ArrivalRate,
@@ -56,7 +55,6 @@ pub enum RequestBodyError {
     /// It broke off or is not framed as it says.
     #[error("{0}")]
     Broken(#[source] BodyError),
-    /// It arrives more slowly than allowed.
     #[error("the request's body arrives more slowly than `limits.body_rate`")]
     TooSlow,
 }
@@ -69,7 +67,6 @@ impl BodyWait {
         Self { rate, waited: Duration::ZERO, since: Some(now), timer }
     }
 
-    /// Notes that bytes have arrived.
     fn note(&mut self, bytes: usize) {
         if let Some(since) = self.since.take() {
             self.waited += since.elapsed();
@@ -101,7 +98,6 @@ pub enum UnreadBody {
     Failed,
     /// The rest of a body that has arrived too slowly.
     Late(CheckedBody),
-    /// The rest.
     Rest(CheckedBody),
 }
 
@@ -119,8 +115,8 @@ impl RequestBody {
         }
     }
 
-    /// A body whose rest goes to the receiver once the body is dropped. The receiver gets an error when the body has been
-    /// read to its end.
+    /// A body whose rest goes to the receiver once the body is dropped. The receiver gets an error when the body has
+    /// been read to its end.
     pub fn with_way_back(incoming: CheckedBody, awaits_continue: bool) -> (Self, oneshot::Receiver<UnreadBody>) {
         let (way_back, rest) = oneshot::channel();
         let mut body = Self::new(incoming);

@@ -1,7 +1,7 @@
 //! Distributes accepted connections evenly among the workers.
 //!
-//! All workers accept from one socket, and the kernel chooses which one it wakes: often the same one, again and again. A
-//! connection lives long and stays on one worker, so without this one core could end up with all of them.
+//! All workers accept from one socket, and the kernel chooses which one it wakes: often the same one, again and again.
+//! A connection lives long and stays on one worker, so without this one core could end up with all of them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -32,7 +32,6 @@ pub struct WorkerInbox {
 pub struct ConnectionCount(Arc<AtomicUsize>);
 
 impl ConnectionBalancer {
-    /// Returns one inbox for each of `count` workers.
     pub fn create_inboxes(count: usize) -> Vec<WorkerInbox> {
         let (workers, receivers): (Vec<_>, Vec<_>) = (0..count)
             .map(|_| {

@@ -29,7 +29,6 @@ pub struct ClientConnection {
 }
 
 impl ClientConnection {
-    /// A new connection.
     pub fn new(peer: IpAddr, secure: bool) -> Self {
         Self { peer, secure, certificate: None, ties: ConnectionGuards::default(), early_hints: Arc::default() }
     }

@@ -1,4 +1,4 @@
-//! Serves one client's connection: the framing guard around the socket, hyper on top of it, the handler of requests behind.
+//! Serves one client's connection: the framing guard around the socket, hyper on top, the handler of requests behind.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -27,18 +27,19 @@ use crate::protocol::refusal::Refusal;
 use crate::transport::Transport;
 use framing_guard::{FramingError, FramingTimeouts, GuardedStream, Verdicts, http2};
 
-/// The concurrent streams of one HTTP/2 connection: as many as browsers and gRPC clients use, and a bound for one client.
+/// The concurrent streams of one HTTP/2 connection: as many as browsers and gRPC clients use.
 const STREAMS_MAX: u32 = 100;
-/// The bytes of bodies that a client may send on one HTTP/2 connection, and on one of its streams, before Oncegate reads them. The
-/// worker reads that much in one turn, and serves nobody else meanwhile: with hyper's own bound of 1 MiB, other clients' p99 was twice
-/// as long. A stream has less, so that an upload to a slow service does not block the others of its connection.
+/// The bytes of bodies that a client may send on one HTTP/2 connection, and on one of its streams, before Oncegate
+/// reads them. The worker reads that much in one turn, and serves nobody else meanwhile: with hyper's own bound of 1
+/// MiB, other clients' p99 was twice as long. A stream has less, so that an upload to a slow service does not block the
+/// others of its connection.
 // See docs/decisions/0026-keep-loads-apart.md.
 const CONNECTION_WINDOW: u32 = 256 * 1024;
 const STREAM_WINDOW: u32 = 64 * 1024;
 /// The header fields of one HTTP/2 request: 64 KiB, as in HTTP/1.
 const FIELDS_BYTES_MAX: u32 = 64 * 1024;
-/// The read buffer of an HTTP/1 connection, which grows while a body comes in fast and is in no budget. hyper's own bound, some
-/// 400 KiB, is 160 MB with 400 such clients. A head of 64 KiB must fit.
+/// The read buffer of an HTTP/1 connection, which grows while a body comes in fast and is in no budget. hyper's own
+/// bound, some 400 KiB, is 160 MB with 400 such clients. A head of 64 KiB must fit.
 const READ_BUFFER_MAX: usize = 72 * 1024;
 /// The interval of HTTP/2 pings, and the time to answer one. A client that does not is gone.
 const PING_EVERY: Duration = Duration::from_secs(30);
@@ -62,22 +63,10 @@ pub async fn serve(
     let ServedConnection { client, verdicts, socket, responses, drain, .. } = &*served;
     // In a box: hyper keeps the place of the future as long as an HTTP/1 connection, which is mostly idle.
     let service = service_fn(|request| Box::pin(Arc::clone(&served).respond(request)));
-    let mut builder = Builder::new(TokioExecutor::new());
-    // A client that has closed its sending side may still wait for its answer. The framing guard needs half-close too,
-    // and it needs hyper's own time limit for heads to be off.
-    builder.http1().half_close(true).header_read_timeout(None).max_buf_size(READ_BUFFER_MAX);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS_MAX)
-        .max_header_list_size(FIELDS_BYTES_MAX)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_TIMEOUT);
+    let builder = server_builder();
     let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
-    // hyper does not read from the socket while it answers, so it would not see that the client has left. HTTP/2 needs no
-    // watch: its clients reset their streams.
+    // hyper does not read from the socket while it answers, so it would not see that the client has left. HTTP/2 needs
+    // no watch: its clients reset their streams.
     let mut gone = pin!(poll_fn(|context| {
         match client.ties.is_any_attached() && verdicts.is_request_complete() && !verdicts.is_http2() {
             true => socket.poll_client_closed(context),
@@ -87,7 +76,7 @@ pub async fn serve(
     let mut stalled = pin!(responses.stalled());
     let mut open = true;
     let ended = loop {
-        // In this order: what depends on the client, and whether it has taken its responses, is known once hyper has been polled.
+        // In this order: once hyper was polled, it is known what depends on the client, and what it has taken.
         tokio::select! {
             biased;
             ended = &mut connection => break ended,
@@ -109,6 +98,23 @@ pub async fn serve(
         tracing::debug!(error, "a client's connection failed");
         served.end_in_the_middle();
     }
+}
+
+fn server_builder() -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    // A client that has closed its sending side may still wait for its answer. The framing guard needs half-close too,
+    // and it needs hyper's own time limit for heads to be off.
+    builder.http1().half_close(true).header_read_timeout(None).max_buf_size(READ_BUFFER_MAX);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(FIELDS_BYTES_MAX)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT);
+    builder
 }
 
 /// A connection, as its requests see it.
@@ -162,8 +168,8 @@ impl<H: RequestHandler> ServedConnection<H> {
             }
             None => !is_last,
         };
-        // `close` beside an answer loses nothing; a connection that is cut while it is idle may be cut under the client's next
-        // request. HTTP/2 has GOAWAY for this, which is sent when the drain is `closing`.
+        // `close` beside an answer loses nothing; a connection that is cut while it is idle may be cut under the
+        // client's next request. HTTP/2 has GOAWAY for this, which is sent when the drain is `closing`.
         let closes = !can_keep || self.drain.leaving.is_cancelled();
         if closes && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -182,9 +188,9 @@ impl<H: RequestHandler> ServedConnection<H> {
         let response = match verdict {
             Ok(()) => {
                 let mut handled = pin!(handler.handle(request, client));
-                // Code that buffers the body reports its framing errors itself. A body that streams through would only end as
-                // some broken request at the service: the guard's verdict answers it here, and the upstream is left with an
-                // incomplete request.
+                // Code that buffers the body reports its framing errors itself. A body that streams through would only
+                // end as some broken request at the service: the guard's verdict answers it here, and the upstream is
+                // left with an incomplete request.
                 poll_fn(|context| {
                     let handled = handled.as_mut().poll(context);
                     if client.early_hints.any() && (handled.is_ready() || socket.is_between_messages()) {

@@ -10,7 +10,6 @@ use crate::protocol::refusal::ReachedLimit;
 use oncegate_domain::peer_network::peer_network;
 use oncegate_telemetry::metrics::Gauge;
 
-/// The open connections of clients, over all workers.
 #[derive(Debug)]
 pub struct ConnectionLimits {
     connections_max: usize,
@@ -35,10 +34,7 @@ impl ConnectionLimits {
         Arc::new(Self { connections_max, per_peer_max, open, by_peer: Mutex::default() })
     }
 
-    /// Counts a connection of this peer.
-    ///
-    /// # Errors
-    /// The limit that is reached; the connection does not count then.
+    /// Counts a connection of this peer. The error is the limit that is reached: the connection does not count then.
     pub fn admit(self: &Arc<Self>, peer: IpAddr) -> Result<ConnectionPermit, ReachedLimit> {
         let peer = peer_network(peer);
         if self.open.inc().unsigned_abs() >= self.connections_max as u64 {

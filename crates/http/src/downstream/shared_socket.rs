@@ -1,5 +1,5 @@
-//! A client's socket, in cleartext or with TLS. hyper reads and writes it; the connection also watches it for the client's
-//! disconnect.
+//! A client's socket, in cleartext or with TLS. hyper reads and writes it; the connection also watches it for the
+//! client's disconnect.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -24,8 +24,8 @@ pub fn certificate_name(transport: &Transport) -> Option<CertificateName> {
 
 /// A socket with several handles, all for one task: only the last one to wait is woken.
 ///
-/// A lock rather than `try_read` on a shared reference: tokio's own `poll_read` knows without another system call that it
-/// has read everything.
+/// A lock rather than `try_read` on a shared reference: tokio's own `poll_read` knows without another system call that
+/// it has read everything.
 #[derive(Clone, Debug)]
 pub struct SharedSocket(Arc<Mutex<SocketState>>);
 
@@ -39,7 +39,6 @@ struct SocketState {
 }
 
 impl SharedSocket {
-    /// Shares a socket.
     pub fn new(socket: Transport) -> Self {
         Self(Arc::new(Mutex::new(SocketState { socket, flushed: false, inserted: Vec::new() })))
     }
@@ -49,14 +48,15 @@ impl SharedSocket {
         self.0.lock().flushed = false;
     }
 
-    /// Whether the client has been sent whole messages. hyper flushes its socket only when it has no bytes left to write, and
-    /// encodes nothing of the current request's response while its service runs, but for `100 Continue`.
+    /// Whether the client has been sent whole messages. hyper flushes its socket only when it has no bytes left to
+    /// write, and encodes nothing of the current request's response while its service runs, but for `100 Continue`.
     pub fn is_between_messages(&self) -> bool {
         self.0.lock().flushed
     }
 
-    /// Writes interim responses to the current request before anything else, when hyper next writes or flushes. Discards them
-    /// where they could come into the middle of another response. Call it while the request's service runs.
+    /// Writes interim responses to the current request before anything else, when hyper next writes or flushes.
+    /// Discards them where they could come into the middle of another response. Call it while the request's service
+    /// runs.
     // See docs/decisions/0022-watch-the-client-below-hyper.md.
     pub fn write_between_messages(&self, responses: &[u8]) {
         let mut state = self.0.lock();
@@ -65,21 +65,18 @@ impl SharedSocket {
         }
     }
 
-    /// Ready once the client has closed its side or reset the connection. Takes no bytes from the reader: TLS records that
-    /// have arrived are decrypted, and their plaintext is kept.
+    /// Ready once the client has closed its side or reset the connection. Takes no bytes from the reader: TLS records
+    /// that have arrived are decrypted, and their plaintext is kept.
     ///
     /// While unread bytes wait, the answer is not known and no wake-up is registered: call it again whenever the task
     /// runs.
     // See docs/decisions/0022-watch-the-client-below-hyper.md.
     pub fn poll_client_closed(&self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.0.lock().socket {
-            Transport::Tcp(stream) => {
-                let mut byte = [0];
-                match stream.poll_peek(context, &mut ReadBuf::new(&mut byte)) {
-                    Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(()),
-                    Poll::Ready(Ok(_)) | Poll::Pending => Poll::Pending,
-                }
-            }
+            Transport::Tcp(stream) => match stream.poll_peek(context, &mut ReadBuf::new(&mut [0])) {
+                Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(()),
+                Poll::Ready(Ok(_)) | Poll::Pending => Poll::Pending,
+            },
             Transport::Tls(stream) => match &mut **stream {
                 TlsStream::Server(stream) => poll_tls_closed(stream, context),
                 TlsStream::Client(_) => Poll::Pending,
@@ -89,8 +86,8 @@ impl SharedSocket {
         }
     }
 
-    /// Lets the end of the connection be a reset. A response over HTTP/1.0 without a length ends with its connection, so that a client
-    /// would take the beginning of one that broke off for the whole.
+    /// Lets the end of the connection be a reset. A response over HTTP/1.0 without a length ends with its connection,
+    /// so that a client would take the beginning of one that broke off for the whole.
     pub fn reset_at_end(&self) {
         let state = self.0.lock();
         let stream = match &state.socket {
@@ -103,9 +100,9 @@ impl SharedSocket {
     }
 }
 
-/// A TLS client announces its end with a record (`close_notify`), so peeking at the socket would only show that there are
-/// bytes. Stops at the first byte of another request, as a peek in cleartext does: it decrypts no more than one read of the
-/// socket brought.
+/// A TLS client announces its end with a record (`close_notify`), so peeking at the socket would only show that there
+/// are bytes. Stops at the first byte of another request, as a peek in cleartext does: it decrypts no more than one
+/// read of the socket brought.
 fn poll_tls_closed(stream: &mut server::TlsStream<TcpStream>, context: &mut Context<'_>) -> Poll<()> {
     let (socket, session) = stream.get_mut();
     loop {
@@ -140,7 +137,6 @@ impl io::Read for TlsRecordReader<'_, '_> {
 }
 
 impl SocketState {
-    /// Writes the inserted bytes.
     fn poll_inserted(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.inserted.is_empty() {
             let written = Pin::new(&mut self.socket).poll_write(context, &self.inserted);

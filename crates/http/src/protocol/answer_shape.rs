@@ -1,7 +1,7 @@
-//! The form of Oncegate's own answers: the document and the status of a refusal, and the fields that a dialect has on answers.
+//! The form of Oncegate's own answers: the document and the status of a refusal, and the fields of a dialect.
 //!
-//! Each form but the default has one table of its errors. A refusal that a table does not name keeps its status, and its slug is
-//! the code.
+//! Each form but the default has one table of its errors. A refusal that a table does not name keeps its status, and
+//! its slug is the code.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,6 @@ impl Default for AnswerShape {
     }
 }
 
-/// An error as a dialect has it.
 struct DialectError {
     status: u16,
     /// The `type`; empty in a dialect that has none.
@@ -46,7 +45,6 @@ impl DialectError {
     }
 }
 
-/// The errors of the Agentic Commerce Protocol.
 #[rustfmt::skip]
 fn acp_error(refusal: &Refusal) -> DialectError {
     match refusal {
@@ -62,7 +60,7 @@ fn acp_error(refusal: &Refusal) -> DialectError {
     }
 }
 
-/// The errors of OASIS Repeatable Requests 1.0, section 2: 412 outside of the window, 400 for every other fault of the request.
+/// The errors of OASIS Repeatable Requests 1.0, section 2: 412 outside of the window, 400 for any other fault.
 #[rustfmt::skip]
 fn repeatability_error(refusal: &Refusal) -> DialectError {
     let status = match refusal {
@@ -73,8 +71,8 @@ fn repeatability_error(refusal: &Refusal) -> DialectError {
     DialectError::new(status, "", refusal.slug())
 }
 
-/// The errors of Stripe's API. The SDKs choose a class by the status (Python) or by the type (Node). A 400, 401, 403 or 429 has
-/// the same class in both; other faults of a request are therefore 400.
+/// The errors of Stripe's API. The SDKs choose a class by the status (Python) or by the type (Node). A 400, 401, 403 or
+/// 429 has the same class in both; other faults of a request are therefore 400.
 #[rustfmt::skip]
 fn stripe_error(refusal: &Refusal) -> DialectError {
     match refusal {
@@ -90,8 +88,8 @@ fn stripe_error(refusal: &Refusal) -> DialectError {
     }
 }
 
-/// The errors of the Universal Commerce Protocol and of x402, in which a 409 says that the key was used for another request: a client
-/// that reads one takes a new key. What a later retry may answer is 503.
+/// The errors of the Universal Commerce Protocol and of x402, in which a 409 says that the key was used for another
+/// request: a client that reads one takes a new key. What a later retry may answer is 503.
 #[rustfmt::skip]
 fn commerce_error(refusal: &Refusal) -> DialectError {
     let status = match refusal {
@@ -104,8 +102,8 @@ fn commerce_error(refusal: &Refusal) -> DialectError {
     DialectError::new(status, "", in_words(refusal))
 }
 
-/// The code of a refusal in JSON-RPC. MCP and A2A keep -32099 to -32000 for errors of their own, and clients act on some of them: there
-/// the same endings stand outside of JSON-RPC's reserved range.
+/// The code of a refusal in JSON-RPC. MCP and A2A keep -32099 to -32000 for errors of their own, and clients act on
+/// some of them: there the same endings stand outside of JSON-RPC's reserved range.
 #[rustfmt::skip]
 fn rpc_code(dialect: Dialect, refusal: &Refusal) -> i32 {
     let own = match dialect { Dialect::A2a | Dialect::Mcp => -31_000, _ => -32_000 };
@@ -122,9 +120,10 @@ fn rpc_code(dialect: Dialect, refusal: &Refusal) -> i32 {
     }
 }
 
-/// The status of a JSON-RPC error to a call that was read. Clients of JSON-RPC, MCP and A2A take another status than 200 for a failure of
-/// the connection, and do not read the error: so what is said about the call's key is 200. What the connection, the caller or the moment
-/// is to blame for keeps its status, by which gateways and clients act. In UCP the status is the signal.
+/// The status of a JSON-RPC error to a call that was read. Clients of JSON-RPC, MCP and A2A take another status than
+/// 200 for a failure of the connection, and do not read the error: so what is said about the call's key is 200. What
+/// the connection, the caller or the moment is to blame for keeps its status, by which gateways and clients act. In UCP
+/// the status is the signal.
 #[rustfmt::skip]
 fn rpc_status(dialect: Dialect, refusal: &Refusal) -> u16 {
     match refusal {
@@ -154,7 +153,6 @@ struct ProblemDocument<'a> {
     error: Option<ErrorObject<'a>>,
 }
 
-/// An error as an object of its own.
 #[derive(Serialize)]
 struct ErrorObject<'a> {
     #[serde(rename = "type", skip_serializing_if = "str::is_empty")]
@@ -220,13 +218,12 @@ impl AnswerShape {
         }
     }
 
-    /// The status of the answer to a refused request.
     pub fn status(self, refusal: &Refusal) -> StatusCode {
         StatusCode::from_u16(self.error(refusal).status).expect("the tables have valid statuses only")
     }
 
-    /// Builds the answer to a refused request. The type of a problem document is `problem_base`, followed by the slug. `rpc_id` is the id of
-    /// a JSON-RPC call that was read.
+    /// Builds the answer to a refused request. The type of a problem document is `problem_base`, followed by the slug.
+    /// `rpc_id` is the id of a JSON-RPC call that was read.
     pub fn render(self, refusal: &Refusal, problem_base: &str, rpc_id: Option<&RpcId>) -> Response<Body> {
         let (row, action) = (refusal.row(), refusal.client_action());
         let DialectError { status, kind, code } = self.error(refusal);
@@ -234,8 +231,8 @@ impl AnswerShape {
         let error = ErrorObject { kind, code: &code, message: &row.detail };
         let (media_type, document) = match self.0 {
             Dialect::Acp => ("application/json", to_json(&error)),
-            // Not `application/graphql-response+json`: clients take an error with the older type for one of the connection, and
-            // their policies of retries act on it.
+            // Not `application/graphql-response+json`: clients take an error with the older type for one of the
+            // connection, and their policies of retries act on it.
             Dialect::Graphql => {
                 let extensions = BTreeMap::from([("code", &*code), ("retry", action)]);
                 let errors = [GraphqlError { message: &row.detail, extensions }];
@@ -279,35 +276,20 @@ impl AnswerShape {
     }
 
     /// Adds the fields that the dialect has on answers to guarded requests.
-    pub fn add_fields(self, response: (StatusCode, &mut HeaderMap), status: OncegateStatus) {
-        let (code, headers) = response;
-        match self.0 {
-            Dialect::A2a
-            | Dialect::Acp
-            | Dialect::Graphql
-            | Dialect::Ietf
-            | Dialect::Jsonrpc
-            | Dialect::Mcp
-            | Dialect::Ucp
-            | Dialect::X402 => {}
-            Dialect::Repeatability => {
-                if let Some(result) = repeatability_result(status) {
-                    headers.insert(REPEATABILITY_RESULT, HeaderValue::from_static(result));
-                }
-            }
-            Dialect::Stripe => {
+    pub fn add_fields(self, (code, headers): (StatusCode, &mut HeaderMap), status: OncegateStatus) {
+        let field = match (self.0, status) {
+            (Dialect::Repeatability, _) => repeatability_result(status).map(|result| (REPEATABILITY_RESULT, result)),
+            // A retry gets the same error again.
+            (Dialect::Stripe, OncegateStatus::Replayed | OncegateStatus::Unstored) => {
                 let is_error = code.is_client_error() || code.is_server_error();
-                let is_final = match status {
-                    // A retry gets the same error again.
-                    OncegateStatus::Replayed | OncegateStatus::Unstored => is_error,
-                    // A retry gets 409 until somebody knows the outcome.
-                    OncegateStatus::Unknown => true,
-                    _ => false,
-                };
-                if is_final {
-                    headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
-                }
+                is_error.then_some((SHOULD_RETRY, "false"))
             }
+            // A retry gets 409 until somebody knows the outcome.
+            (Dialect::Stripe, OncegateStatus::Unknown) => Some((SHOULD_RETRY, "false")),
+            _ => None,
+        };
+        if let Some((name, value)) = field {
+            headers.insert(name, HeaderValue::from_static(value));
         }
     }
 }

@@ -6,8 +6,9 @@ use http::header::CONTENT_TYPE;
 /// The encodings in which ASCII is ASCII. A JSON-RPC method, the names of a document's members and a key are ASCII.
 const PLAIN: [&[u8]; 6] = [b"utf-8", b"\"utf-8\"", b"utf8", b"us-ascii", b"iso-8859-1", b"\"iso-8859-1\""];
 
-/// Whether the ASCII in a body is the same text for a service that decodes by the `Content-Type`. In UTF-7, `+AHQ-` is a `t`. A value that
-/// has `charset` anywhere else than in its plain form does not count as one that names a plain encoding.
+/// Whether the ASCII in a body is the same text for a service that decodes by the `Content-Type`. In UTF-7, `+AHQ-` is
+/// a `t`. A value that has `charset` anywhere else than in its plain form does not count as one that names a plain
+/// encoding.
 pub fn is_plain(headers: &HeaderMap) -> bool {
     let lines = headers.get_all(CONTENT_TYPE).iter();
     lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';')).all(|part| {

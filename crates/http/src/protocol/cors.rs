@@ -30,8 +30,8 @@ pub fn request_origin(headers: &HeaderMap) -> Option<HeaderValue> {
     origins.next().filter(|_| origins.next().is_none()).cloned()
 }
 
-/// Adds the fields that let a page of `origin` read this answer, if `policy` allows it. Removes grants to any other origin,
-/// which a replayed response may have. `key` is the field of the echoed key, which the page may read too.
+/// Adds the fields that let a page of `origin` read this answer, if `policy` allows it. Removes grants to any other
+/// origin, which a replayed response may have. `key` is the field of the echoed key, which the page may read too.
 pub fn add_fields(
     headers: &mut HeaderMap,
     origin: Option<&HeaderValue>,
@@ -69,8 +69,8 @@ fn add_vary(headers: &mut HeaderMap) {
     }
 }
 
-/// Returns the answer to a preflight for a path of Oncegate's own, which can only be read; `None` for any other request.
-/// [`add_fields`] decides whether the browser goes on.
+/// Returns the answer to a preflight for a path of Oncegate's own, which can only be read; `None` for any other
+/// request. [`add_fields`] decides whether the browser goes on.
 pub fn answer_preflight(method: &Method, headers: &HeaderMap) -> Option<Response<Body>> {
     if *method != Method::OPTIONS || !headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD) {
         return None;

@@ -22,8 +22,8 @@ pub struct ServiceDirectives {
 }
 
 impl ServiceDirectives {
-    /// Reads the two fields. An invalid one is logged. The status table decides then, as it would without the field; but a decision that
-    /// is not clear never releases.
+    /// Reads the two fields. An invalid one is logged. The status table decides then, as it would without the field;
+    /// but a decision that is not clear never releases.
     pub fn parse(headers: &HeaderMap) -> Self {
         let mut decisions = headers.get_all(fields::DECISION).iter().map(read_decision);
         let first = decisions.next();
@@ -51,7 +51,7 @@ impl ServiceDirectives {
         self.verdict.zip(others.verdict).is_some_and(|(one, other)| one != other)
     }
 
-    /// Judges a response: by the service's own decision, or else by the route's rules about bodies, or else by its status lists.
+    /// Judges a response: by the service's own decision, else by the route's rules about bodies, else by its statuses.
     pub fn apply(
         self,
         route: &Route,
@@ -91,7 +91,6 @@ impl ServiceDirectives {
 /// The meaning of a response for its attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseJudgement {
-    /// The verdict on the attempt.
     pub verdict: ResponseVerdict,
     /// The time for which the outcome is kept.
     pub ttl: Duration,

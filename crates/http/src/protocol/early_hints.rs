@@ -85,8 +85,8 @@ impl EarlyHints {
     }
 }
 
-/// Whether the client is known to take a 103 for the final response, and then the final one for that to its next request (RFC
-/// 8297 section 3). Python's http.client does, on which requests, urllib3 and urllib are built.
+/// Whether the client is known to take a 103 for the final response, and then the final one for that to its next
+/// request (RFC 8297 section 3). Python's http.client does, on which requests, urllib3 and urllib are built.
 pub fn is_taken_for_final(headers: &HeaderMap) -> bool {
     let agent = headers.get(USER_AGENT).map_or(&[][..], HeaderValue::as_bytes);
     agent.get(..PYTHON.len()).is_some_and(|name| name.eq_ignore_ascii_case(PYTHON))

@@ -13,17 +13,14 @@ const EVENT_STREAM: &str = "text/event-stream";
 /// The media types whose parts count one by one.
 const STREAMED: [&str; 4] = [EVENT_STREAM, "application/x-ndjson", "application/jsonl", "multipart/x-mixed-replace"];
 
-/// Whether the message is a stream by its media type.
 pub fn is_streamed(headers: &HeaderMap) -> bool {
     media_type(headers).is_some_and(|media_type| STREAMED.iter().any(|name| media_type.eq_ignore_ascii_case(name)))
 }
 
-/// Whether the message is a stream of events.
 pub fn is_event_stream(headers: &HeaderMap) -> bool {
     media_type(headers).is_some_and(|media_type| media_type.eq_ignore_ascii_case(EVENT_STREAM))
 }
 
-/// Whether the client asks for a stream of events.
 pub fn is_accepted(headers: &HeaderMap) -> bool {
     let ranges = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     ranges.flat_map(|value| value.split(',')).any(|range| essence(range).eq_ignore_ascii_case(EVENT_STREAM))
@@ -79,8 +76,8 @@ impl EventData {
     }
 }
 
-/// The data of the events in a whole stream, in order. The last event counts without the blank line that should end it, as some
-/// clients read it.
+/// The data of the events in a whole stream, in order. The last event counts without the blank line that should end it,
+/// as some clients read it.
 pub fn events(stream: &[u8]) -> Vec<EventData> {
     let (mut events, mut lines) = (Vec::new(), Vec::new());
     for (line, _) in lines_of(stream) {
@@ -112,8 +109,8 @@ pub fn count_events(stream: &[u8]) -> usize {
     events
 }
 
-/// The lines of a stream without their ends, each with the place of the next one. A line ends with CR LF, LF or CR. A byte order mark before the
-/// first one does not count.
+/// The lines of a stream without their ends, each with the place of the next one. A line ends with CR LF, LF or CR. A
+/// byte order mark before the first one does not count.
 fn lines_of(stream: &[u8]) -> impl Iterator<Item = (Range<usize>, usize)> {
     let mut begin = if stream.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
     std::iter::from_fn(move || {

@@ -1,6 +1,5 @@
-//! Header fields of forwarded messages: hop-by-hop fields and forged Oncegate fields are removed, forwarding fields are added.
+//! Header fields of forwarded messages: removes hop-by-hop and forged Oncegate fields, and adds forwarding fields.
 
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -65,7 +64,7 @@ const HOP_BY_HOP: [HeaderName; 11] = [
     EXPECT,
 ];
 
-/// Fields by which some gateways tell a service another target than the request's own. Only a trusted peer is a gateway.
+/// Fields by which gateways tell a service another target than the request's own. Only a trusted peer is a gateway.
 const REWRITTEN_TARGET: [HeaderName; 2] =
     [HeaderName::from_static("x-original-url"), HeaderName::from_static("x-rewrite-url")];
 
@@ -91,8 +90,9 @@ const OWN_NAMES: [&str; 8] = [
     "x-idempotency-key",
 ];
 
-/// Other fields that no trailer may have (RFC 9110 section 6.5.1): those for routing, authentication and conditions, and those that
-/// say how the message is handled. A recipient that merges trailers into the header fields would take them for the request's own.
+/// Other fields that no trailer may have (RFC 9110 section 6.5.1): those for routing, authentication and conditions,
+/// and those that say how the message is handled. A recipient that merges trailers into the header fields would take
+/// them for the request's own.
 const NOT_IN_TRAILERS: [&str; 16] = [
     "authorization",
     "cache-control",
@@ -115,8 +115,8 @@ const NOT_IN_TRAILERS: [&str; 16] = [
 /// The fields that only Oncegate may send to the service, and one that a client sends to Oncegate alone.
 const TO_SERVICE: [HeaderName; 4] = [RESERVATION, ATTEMPT, CONFIRM, RECOVERY_POINT];
 
-/// The beginning of the fields of Oncegate. From a service they are forged, its directives, which are for Oncegate alone, or the echo of
-/// a request's.
+/// The beginning of the fields of Oncegate. From a service they are forged, its directives, which are for Oncegate
+/// alone, or the echo of a request's.
 const OWN_PREFIX: &str = "oncegate-";
 
 /// The other fields that only Oncegate sends to a client.
@@ -124,7 +124,6 @@ const TO_CLIENT: [HeaderName; 2] = [IDEMPOTENT_REPLAYED, KEY_EXPIRES];
 
 /// Fields that describe the moment of an answer, so that they would be wrong on a replay.
 const MOMENTARY: [&str; 4] = ["age", "alt-svc", "server-timing", "traceparent"];
-/// The beginning of other such fields.
 const MOMENTARY_PREFIX: &str = "ratelimit";
 
 /// Returns the field names that `Connection` lists.
@@ -142,8 +141,8 @@ pub fn connection_names(headers: &HeaderMap) -> HashSet<HeaderName> {
     connection_options(headers).filter_map(|name| HeaderName::from_bytes(name).ok()).collect()
 }
 
-/// Whether `Connection` lists a field that must not be removed: one of `guarded`, or one for the host, the caller or the end
-/// of the body.
+/// Whether `Connection` lists a field that must not be removed: one of `guarded`, or one for the host, the caller or
+/// the end of the body.
 pub fn connection_lists_any(headers: &HeaderMap, guarded: &[&HeaderName]) -> bool {
     let framing = [&HOST, &CONTENT_LENGTH, &TRANSFER_ENCODING, &http::header::AUTHORIZATION];
     connection_options(headers)
@@ -156,15 +155,16 @@ fn strip_hop_by_hop(headers: &mut HeaderMap, is_ours: impl Fn(&HeaderName) -> bo
     remove(headers, |name| HOP_BY_HOP.contains(name) || named.contains(name) || is_ours(name));
 }
 
-/// Whether a field is spelled with `_` where a field of ours has `-`. Services with a CGI-like interface (WSGI, Rack, PHP)
-/// read both as the same field, and would take the client's word for Oncegate's. `is_read` tells which other fields
-/// Oncegate reads for this request.
+/// Whether a field is spelled with `_` where a field of ours has `-`. Services with a CGI-like interface (WSGI, Rack,
+/// PHP) read both as the same field, and would take the client's word for Oncegate's. `is_read` tells which other
+/// fields Oncegate reads for this request.
 pub fn is_misspelled(name: &str, is_read: impl Fn(&str) -> bool) -> bool {
-    if memchr::memchr(b'_', name.as_bytes()).is_none() || is_read(name) {
-        return false;
-    }
-    let hyphenated = name.replace('_', "-");
-    is_ours(&hyphenated) || is_read(&hyphenated)
+    hyphenated(name).is_some_and(|hyphenated| !is_read(name) && (is_ours(&hyphenated) || is_read(&hyphenated)))
+}
+
+/// The name with `-` for `_`; `None` for a name without `_`.
+fn hyphenated(name: &str) -> Option<String> {
+    memchr::memchr(b'_', name.as_bytes()).map(|_| name.replace('_', "-"))
 }
 
 /// Whether Oncegate sets, reads on every route or removes the field of this name.
@@ -179,9 +179,9 @@ fn is_ours(name: &str) -> bool {
 
 /// Returns the first field with a value whose name has `_` where a field that `is_wanted` names has `-`.
 pub fn find_misspelled(headers: &HeaderMap, is_wanted: impl Fn(&str) -> bool) -> Option<&HeaderName> {
-    let has_underscore = |name: &HeaderName| memchr::memchr(b'_', name.as_str().as_bytes()).is_some();
-    let named = headers.iter().filter(|(name, value)| has_underscore(name) && !value.is_empty()).map(|(name, _)| name);
-    named.into_iter().find(|name| !is_wanted(name.as_str()) && is_wanted(&name.as_str().replace('_', "-")))
+    let is_misspelled = |name: &str| hyphenated(name).is_some_and(|right| !is_wanted(name) && is_wanted(&right));
+    let found = headers.iter().find(|(name, value)| !value.is_empty() && is_misspelled(name.as_str()));
+    found.map(|(name, _)| name)
 }
 
 /// Whether only Oncegate sends a field of this name to a client, also with `_` for `-`.
@@ -189,10 +189,8 @@ fn is_only_ours(name: &HeaderName) -> bool {
     is_named(name, |name| name.starts_with(OWN_PREFIX) || TO_CLIENT.iter().any(|own| *own == *name))
 }
 
-/// Whether `is_wanted` names a field, also with `_` for `-`.
 fn is_named(name: &HeaderName, is_wanted: impl Fn(&str) -> bool) -> bool {
-    let name = name.as_str();
-    is_wanted(name) || memchr::memchr(b'_', name.as_bytes()).is_some() && is_wanted(&name.replace('_', "-"))
+    is_wanted(name.as_str()) || hyphenated(name.as_str()).is_some_and(|name| is_wanted(&name))
 }
 
 /// Removes fields and keeps the order of the others. The map's own `remove` moves the last field to the place of the
@@ -214,8 +212,8 @@ pub fn remove(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName) -> bool)
 }
 
 /// Prepares a request's fields for the upstream: removes hop-by-hop fields and forged Oncegate fields, adds forwarding
-/// fields. Also removes fields that are spelled like ours: see [`is_misspelled`]. `Content-Length` stays: the upstream client
-/// sets the framing.
+/// fields. Also removes fields that are spelled like ours: see [`is_misspelled`]. `Content-Length` stays: the upstream
+/// client sets the framing.
 pub fn prepare_for_service(headers: &mut HeaderMap, origin: &RequestOrigin, is_read: impl Fn(&str) -> bool) {
     let trailers = accepts_trailers(headers);
     strip_hop_by_hop(headers, |name| {
@@ -232,8 +230,8 @@ pub fn prepare_for_service(headers: &mut HeaderMap, origin: &RequestOrigin, is_r
     add_forwarding(headers, origin);
 }
 
-/// Prepares the fields of a request whose body streams, like [`prepare_for_service`]. Keeps the announcement of trailers, of those
-/// that [`prepare_trailers`] lets pass: HTTP/1.1 sends no others.
+/// Prepares the fields of a request whose body streams, like [`prepare_for_service`]. Keeps the announcement of
+/// trailers, of those that [`prepare_trailers`] lets pass: HTTP/1.1 sends no others.
 pub fn prepare_streaming(headers: &mut HeaderMap, origin: &RequestOrigin, is_read: impl Fn(&str) -> bool) {
     let may_pass = |name: &HeaderName| may_be_trailer(name.as_str(), &is_read);
     let announced = may_have_trailers(headers, origin).then(|| announced_trailers(headers, may_pass)).flatten();
@@ -261,18 +259,16 @@ fn announced_trailers(headers: &HeaderMap, may_pass: impl Fn(&HeaderName) -> boo
     (!announced.is_empty()).then(|| HeaderValue::try_from(announced).expect("names are tokens"))
 }
 
-/// Prepares the trailers of a request for the service: removes those that a service must not take for header fields, also with `_`
-/// for `-`. `is_read` tells which other fields Oncegate reads for this request.
+/// Prepares the trailers of a request for the service: removes those that a service must not take for header fields,
+/// also with `_` for `-`. `is_read` tells which other fields Oncegate reads for this request.
 pub fn prepare_trailers(trailers: &mut HeaderMap, is_read: impl Fn(&str) -> bool) {
     remove(trailers, |name| !may_be_trailer(name.as_str(), &is_read));
 }
 
 fn may_be_trailer(name: &str, is_read: impl Fn(&str) -> bool) -> bool {
-    let hyphenated = match memchr::memchr(b'_', name.as_bytes()) {
-        Some(_) => Cow::Owned(name.replace('_', "-")),
-        None => Cow::Borrowed(name),
-    };
-    !(NOT_IN_TRAILERS.contains(&&*hyphenated) || is_ours(&hyphenated) || is_read(name) || is_read(&hyphenated))
+    let hyphenated = hyphenated(name);
+    let hyphenated = hyphenated.as_deref().unwrap_or(name);
+    !(NOT_IN_TRAILERS.contains(&hyphenated) || is_ours(hyphenated) || is_read(name) || is_read(hyphenated))
 }
 
 /// Returns the host that the client has sent its request to, as the service gets it.
@@ -291,8 +287,8 @@ pub fn prepare_for_client(headers: &mut HeaderMap) {
     strip_hop_by_hop(headers, |name| is_only_ours(name) || is_named(name, |name| CONTENT_LENGTH == *name));
 }
 
-/// Prepares the fields of a response that passes through unchanged: like [`prepare_for_client`], but its length stays, and the
-/// announcement of trailers that [`prepare_passing_trailers`] lets pass if the client accepts them.
+/// Prepares the fields of a response that passes through unchanged: like [`prepare_for_client`], but its length stays,
+/// and the announcement of trailers that [`prepare_passing_trailers`] lets pass if the client accepts them.
 pub fn prepare_pass_through(headers: &mut HeaderMap, accepts_trailers: bool) {
     let announced = accepts_trailers.then(|| announced_trailers(headers, |name| !is_only_ours(name))).flatten();
     strip_hop_by_hop(headers, is_only_ours);
@@ -312,8 +308,8 @@ pub fn is_momentary(name: &HeaderName) -> bool {
     MOMENTARY.contains(&name) || name.starts_with(MOMENTARY_PREFIX)
 }
 
-/// Whether a message is of a gRPC call, by its media type: `application/grpc`, also with a format like `+proto`. gRPC-Web is
-/// another protocol (`grpc_web.rs`).
+/// Whether a message is of a gRPC call, by its media type: `application/grpc`, also with a format like `+proto`.
+/// gRPC-Web is another protocol (`grpc_web.rs`).
 pub fn is_grpc(headers: &HeaderMap) -> bool {
     let media_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     let format = media_type.and_then(|media_type| media_type.strip_prefix(b"application/grpc"));
@@ -329,22 +325,17 @@ pub fn accepts_trailers(headers: &HeaderMap) -> bool {
 /// The origin of a request: its connection, its protocol and the host that it was sent to.
 #[derive(Clone, Debug)]
 pub struct RequestOrigin {
-    /// The address of the connection's peer.
     pub peer: IpAddr,
     /// Whether the peer is a trusted proxy, whose forwarding fields are kept.
     pub trusted: bool,
-    /// The host that the request names.
     pub host: Option<HeaderValue>,
-    /// The request's protocol version.
     pub version: Version,
-    /// Whether the request came over TLS.
     pub secure: bool,
     /// The name in the client's verified certificate, if it has one.
     pub certificate: Option<Arc<CertificateName>>,
 }
 
 impl RequestOrigin {
-    /// The peer's address, if the peer is not a trusted proxy.
     pub fn untrusted_peer(&self) -> Option<IpAddr> {
         (!self.trusted).then_some(self.peer)
     }
@@ -431,8 +422,8 @@ impl PreviousHop {
     }
 }
 
-/// Appends a member to a list field, whose values become one. Not by `OccupiedEntry::insert_mult`, which panics where there are
-/// three values or more (http 1.5).
+/// Appends a member to a list field, whose values become one. Not by `OccupiedEntry::insert_mult`, which panics where
+/// there are three values or more (http 1.5).
 fn append_member(headers: &mut HeaderMap, name: HeaderName, member: HeaderValue) {
     let mut list: Vec<u8> = Vec::new();
     for value in headers.get_all(&name) {

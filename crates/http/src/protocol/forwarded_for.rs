@@ -29,8 +29,8 @@ pub fn client_address(peer: IpAddr, headers: &HeaderMap, is_trusted: impl Fn(&Ip
     }
 }
 
-/// The first address that is not trusted, else the farthest that is known. `hops` begins with the nearest. A hop that names no
-/// address ends what is known: a gateway hides its client, or a stranger wrote it and all before it.
+/// The first address that is not trusted, else the farthest that is known. `hops` begins with the nearest. A hop that
+/// names no address ends what is known: a gateway hides its client, or a stranger wrote it and all before it.
 fn farthest_known(
     peer: IpAddr,
     hops: impl Iterator<Item = Option<IpAddr>>,
@@ -90,7 +90,7 @@ fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Splits at a separator that is not in quotes, from the right: the left part may be a stranger's, with a quote that has no end.
+/// Splits at a separator that is not in quotes, from the right: the left part may be a stranger's, with an open quote.
 fn rsplit_unquoted(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {

@@ -10,7 +10,6 @@ use oncegate_domain::graphql::{only_reads, operation_only_reads};
 /// The form of a request's body.
 #[derive(Clone, Copy, Debug)]
 pub enum GraphqlBodyForm {
-    /// The document itself.
     Document,
     /// The parameters in JSON, or a batch of them.
     Json,
@@ -30,7 +29,7 @@ impl GraphqlBodyForm {
         }
     }
 
-    /// Whether the operation in a body is a query or a subscription, in a batch each of them. `false` where it cannot be told.
+    /// Whether the operation in a body, or each of a batch, is surely a query or a subscription.
     pub fn only_reads(self, body: &[u8]) -> bool {
         match self {
             Self::Document => str::from_utf8(body).is_ok_and(|document| operation_only_reads(document, None)),

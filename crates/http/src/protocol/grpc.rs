@@ -1,4 +1,4 @@
-//! gRPC over HTTP/2: the status of a call in its response, and refusals as responses without a message ("Trailers-Only").
+//! gRPC over HTTP/2: the status of a call in its response, and refusals without a message ("Trailers-Only").
 //!
 //! `doc/PROTOCOL-HTTP2.md` in the repository of gRPC has the protocol, and proposal A6 the retries.
 
@@ -41,7 +41,6 @@ pub enum CallProtocol {
 }
 
 impl CallProtocol {
-    /// The protocol of a message with these fields.
     pub fn from_headers(headers: &HeaderMap) -> Self {
         if fields::is_grpc(headers) {
             Self::Grpc
@@ -53,8 +52,8 @@ impl CallProtocol {
     }
 }
 
-/// The status of a whole response to a request of this protocol. It is clear only where all that the response says about it agrees:
-/// the status of HTTP, and each `grpc-status` in its head and at its end.
+/// The status of a whole response to a request of this protocol. It is clear only where all that the response says
+/// about it agrees: the status of HTTP, and each `grpc-status` in its head and at its end.
 pub fn service_status(protocol: CallProtocol, response: &StoredResponse) -> ServiceStatus {
     let StoredResponse { status, headers, body, trailers } = response;
     let by_http = ServiceStatus::Http(*status);
@@ -82,8 +81,8 @@ pub fn service_status(protocol: CallProtocol, response: &StoredResponse) -> Serv
     }
 }
 
-/// Whether a response to a call has a message, or a part of one: the service has begun to answer, so that clients of gRPC do not send
-/// the call again by themselves. `body` is `None` if it is too large to keep.
+/// Whether a response to a call has a message, or a part of one: the service has begun to answer, so that clients of
+/// gRPC do not send the call again by themselves. `body` is `None` if it is too large to keep.
 pub(super) fn has_message(headers: &HeaderMap, body: Option<&[u8]>) -> bool {
     body.is_none_or(|body| match CallProtocol::from_headers(headers) {
         CallProtocol::GrpcWeb => grpc_web::has_message(headers, body),
@@ -112,8 +111,8 @@ pub fn answered_status(response: &StoredResponse) -> ServiceStatus {
     service_status(CallProtocol::from_headers(&response.headers), response)
 }
 
-/// The status of a response whose end is still to come, as far as its head shows it: a call with a message counts as `OK` until
-/// its trailers.
+/// The status of a response whose end is still to come, as far as its head shows it: a call with a message counts as
+/// `OK` until its trailers.
 pub fn status_in_head(protocol: CallProtocol, status: StatusCode, headers: &HeaderMap) -> ServiceStatus {
     if protocol == CallProtocol::Http || status != StatusCode::OK {
         return ServiceStatus::Http(status);
@@ -121,8 +120,8 @@ pub fn status_in_head(protocol: CallProtocol, status: StatusCode, headers: &Head
     ServiceStatus::Grpc(headers.get(STATUS).and_then(read_status).unwrap_or(GrpcStatus::Ok))
 }
 
-/// Moves the status of a stored response behind its message, where a client looks for it: people and services report a response
-/// without trailers.
+/// Moves the status of a stored response behind its message, where a client looks for it: people and services report a
+/// response without trailers.
 pub fn move_status_behind_message(response: &mut StoredResponse) {
     let has_message = response.body.as_ref().is_some_and(|body| !body.is_empty());
     if !has_message || !response.trailers.is_empty() || !response.headers.contains_key(STATUS) {
@@ -152,7 +151,7 @@ pub fn refusal_response(refusal: &Refusal) -> Response<Body> {
     response
 }
 
-/// The pause before a retry, or `-1` where the same call must not be sent again. Without it, the client's policy has the pause.
+/// The pause before a retry, or `-1` where the call must not be sent again. Without it, the client's policy decides.
 fn retry_pushback(refusal: &Refusal) -> Option<HeaderValue> {
     if !refusal.invites_retry() {
         return Some(HeaderValue::from_static("-1"));

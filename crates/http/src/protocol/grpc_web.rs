@@ -1,4 +1,4 @@
-//! gRPC-Web: gRPC for clients without trailers, which are the last frame of the body (`PROTOCOL-WEB.md` in the repository of gRPC).
+//! gRPC-Web (`PROTOCOL-WEB.md` in the repository of gRPC): the trailers are the last frame of the body.
 
 use std::borrow::Cow;
 
@@ -42,7 +42,7 @@ pub(super) fn has_message(headers: &HeaderMap, body: &[u8]) -> bool {
     frames(headers, body).is_none_or(|frames| frames.first().is_some_and(|flag| flag & TRAILERS == 0))
 }
 
-/// The trailers in the body of a response with these fields; `None` if the body does not end with a frame that can be read.
+/// The trailers in the body of a response with these fields; `None` if it does not end with a frame that can be read.
 pub fn trailers(headers: &HeaderMap, body: &[u8]) -> Option<HeaderMap> {
     let body = frames(headers, body)?;
     let mut rest = &*body;

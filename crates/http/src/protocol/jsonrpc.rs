@@ -1,7 +1,7 @@
 //! JSON-RPC in responses: the id of a replay.
 //!
-//! A client finds its answer by the id of its request, and a retry has another one than the first try. So the id is replaced in a
-//! response from the store, in place: the rest of the response keeps its bytes.
+//! A client finds its answer by the id of its request, and a retry has another one than the first try. So the id is
+//! replaced in a response from the store, in place: the rest of the response keeps its bytes.
 
 use bytes::Bytes;
 use http::header::{ETAG, HeaderName};

@@ -1,7 +1,7 @@
 //! Reads a response's body by the rules of its route.
 //!
-//! A body that no rule can read may have the error for which the rules are there. It is neither replayed as the result nor a reason
-//! to execute again: its attempt is unknown.
+//! A body that no rule can read may have the error for which the rules are there. It is neither replayed as the result
+//! nor a reason to execute again: its attempt is unknown.
 
 use std::borrow::Cow;
 
@@ -21,7 +21,6 @@ pub enum JudgedBody<'a> {
     TooLarge,
     /// `mode = "observe"` reads no bodies, so that the status decides.
     Unobserved,
-    /// It is whole.
     Whole(&'a [u8]),
 }
 
@@ -35,8 +34,8 @@ impl JudgedBody<'_> {
         }
     }
 
-    /// The verdict of the route's rules; `None` where that of the status lists, `by_status`, stays. `is_named`: the list has the
-    /// status by itself, and not only its class.
+    /// The verdict of the route's rules; `None` where that of the status lists, `by_status`, stays. `is_named`: the
+    /// list has the status by itself, and not only its class.
     pub(super) fn verdict(
         self,
         route: &Route,
@@ -79,9 +78,9 @@ fn is_plain(headers: &HeaderMap) -> bool {
     headers.get_all(CONTENT_ENCODING).iter().all(is_identity) && charset::is_plain(headers)
 }
 
-/// The texts that rules read. In a stream, the data of each event with JSON is one; in JSON-RPC only the last response is, because
-/// the others are notifications and requests of the server. A stream without any is read like an empty text: it has no outcome yet.
-/// `[DONE]` ends the streams of models, and is no JSON.
+/// The texts that rules read. In a stream, the data of each event with JSON is one; in JSON-RPC only the last response
+/// is, because the others are notifications and requests of the server. A stream without any is read like an empty
+/// text: it has no outcome yet. `[DONE]` ends the streams of models, and is no JSON.
 fn response_texts<'a>(is_jsonrpc: bool, headers: &HeaderMap, body: &'a [u8]) -> Vec<Cow<'a, [u8]>> {
     if !event_stream::is_event_stream(headers) {
         return vec![Cow::Borrowed(body)];

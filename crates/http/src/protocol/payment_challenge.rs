@@ -12,16 +12,16 @@ const REQUIREMENTS: [HeaderName; 2] =
 /// The authentication schemes whose credentials are a proof of payment.
 const SCHEMES: [&str; 3] = ["payment", "l402", "lsat"];
 
-/// Whether a response asks its client to send the same request again with a payment: nothing was executed. A 402 without such a
-/// challenge is a decision, as on a declined card.
+/// Whether a response asks its client to send the same request again with a payment: nothing was executed. A 402
+/// without such a challenge is a decision, as on a declined card.
 pub fn is_payment_challenge(status: ServiceStatus, headers: &HeaderMap) -> bool {
     status == ServiceStatus::Http(StatusCode::PAYMENT_REQUIRED)
         && (REQUIREMENTS.iter().any(|name| headers.contains_key(name))
             || headers.get_all(WWW_AUTHENTICATE).iter().any(|value| names_scheme(value.as_bytes())))
 }
 
-/// Whether a list of challenges (RFC 9110 section 11.6.1) names one of the schemes. Reads malformed lists too: a challenge that
-/// is overlooked would be replayed to the client that has paid.
+/// Whether a list of challenges (RFC 9110 section 11.6.1) names one of the schemes. Reads malformed lists too: a
+/// challenge that is overlooked would be replayed to the client that has paid.
 fn names_scheme(challenges: &[u8]) -> bool {
     let (mut is_quoted, mut is_escaped) = (false, false);
     let mut is_separator = |byte: &u8| {

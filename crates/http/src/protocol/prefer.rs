@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The field with the client's preferences.
 pub const PREFER: HeaderName = HeaderName::from_static("prefer");
 /// The answer's field with the preferences that were applied.
 pub const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
@@ -29,7 +28,6 @@ pub fn wait_preference(headers: &HeaderMap) -> Option<Duration> {
     preferences(headers).find_map(seconds)
 }
 
-/// Whether the client prefers an asynchronous answer.
 pub fn prefers_async(headers: &HeaderMap) -> bool {
     preferences(headers).any(|(_, name, _)| name.eq_ignore_ascii_case(RESPOND_ASYNC))
 }

@@ -1,8 +1,8 @@
 //! The pages behind the `type` of problem documents, and their list.
 //!
-//! They are served on the clients' listener below `/.oncegate/problems/` while `problem_base` has that default, so that the link
-//! in a problem document works wherever the proxy is reached. Every other path below `/.oncegate/` is answered with 404: no
-//! request for it reaches the service.
+//! They are served on the clients' listener below `/.oncegate/problems/` while `problem_base` has that default, so that
+//! the link in a problem document works wherever the proxy is reached. Every other path below `/.oncegate/` is answered
+//! with 404: no request for it reaches the service.
 
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Method, Response, StatusCode};
@@ -15,7 +15,7 @@ use crate::body::Body;
 const HOME: &str = "/.oncegate/problems/";
 const OURS: &str = "/.oncegate/";
 
-/// Answers a request for one of our own pages; `None` if the request is for another path. The path is in its normal form.
+/// Answers a request for one of our own pages; `None` for another path. The path is in its normal form.
 pub fn answer_request(method: &Method, path: &str, problem_base: &str) -> Option<Response<Body>> {
     if problem_base != HOME || !path.starts_with(OURS) {
         return None;

@@ -30,34 +30,28 @@ pub enum Refusal {
     AuthorizeUnavailable,
     /// The request violates HTTP, or is ambiguous about its end or its target.
     BadRequest(StatusCode, &'static str),
-    /// This instance is stopping.
     Draining,
     /// The caller has sent an equal request under another key, whose operation this is.
     DuplicateSuspected(Option<Box<OperationId>>),
-    /// The first attempt is still running.
     InFlight(RetryAfter),
     /// The keys of the issuer of callers' tokens have not been read yet.
     IssuerUnavailable,
     /// The key is past its TTL, and the route refuses late retries.
     KeyExpired,
-    /// The key is invalid.
     KeyInvalid(&'static str),
     /// The route requires a key. The text says where it was looked for.
     KeyMissing(Cow<'static, str>),
-    /// The key was used for another request.
     KeyReused(KeyReuse),
     /// The request has been through this instance before.
     LoopDetected,
-    /// The attempt may have executed; its outcome is unknown, or cannot be told to this request. `None` where no time brings it.
+    /// The attempt may have executed; its outcome is unknown, or not for this request. `None` where no time brings it.
     OutcomeUnknown(Option<RetryAfter>),
-    /// A limit of this instance is reached.
     Overloaded(ReachedLimit),
-    /// The service may read the path as one that a route guards, and the path is not spelled as that route's. The text names
-    /// the route's path.
+    /// The service may read the path as one that a route guards, and the path is not spelled as that route's. The text
+    /// names the route's path.
     PathAmbiguous(Cow<'static, str>),
     /// The request says that it was first sent in the future, by more than clocks differ.
     RequestFromFuture,
-    /// The request did not arrive in time.
     RequestTimeout,
     /// The request's own time is older than the route allows.
     RequestTooOld,
@@ -67,10 +61,9 @@ pub enum Refusal {
     ResponseCorrupt,
     /// The operation was executed, but its response was too large to store.
     ResponseNotKept,
-    /// Nothing in the request identifies its caller. The text says what was looked for. With a value for `WWW-Authenticate`, the
-    /// answer asks for credentials.
+    /// Nothing in the request identifies its caller. The text says what was looked for. With a value for
+    /// `WWW-Authenticate`, the answer asks for credentials.
     ScopeMissing(Cow<'static, str>, Option<Arc<HeaderValue>>),
-    /// The store cannot reserve the key.
     StoreUnavailable,
     /// The token that identifies the caller does not verify.
     TokenInvalid(TokenFault),
@@ -102,11 +95,8 @@ label!(
     ReachedLimit, "limit", {
         /// `limits.connections`, or the file descriptors.
         Connections => "connections",
-        /// `limits.connections_per_peer`.
         ConnectionsPerPeer => "connections_per_peer",
-        /// `limits.held_bodies`.
         HeldBodies => "held_bodies",
-        /// `limits.upstream_connections`.
         UpstreamConnections => "upstream_connections",
     }
 );
@@ -121,7 +111,6 @@ impl RetryAfter {
         Self(wait.as_millis().div_ceil(1_000).clamp(1, 86_400) as u64)
     }
 
-    /// Returns the seconds.
     pub fn seconds(self) -> u64 {
         self.0
     }
@@ -142,7 +131,6 @@ impl From<KeyRefusal> for Refusal {
 }
 
 named! {
-    /// The client's next step after a refusal.
     pub enum ClientAction {
         /// Correct the request: it can never succeed unchanged.
         Fix => "fix",
@@ -193,12 +181,10 @@ impl Refusal {
         self.row().slug
     }
 
-    /// Returns the answer's status.
     pub fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.row().status).expect("the table has valid statuses only")
     }
 
-    /// Returns the problem's detail: what is wrong, in one to three sentences.
     pub fn detail(&self) -> Cow<'_, str> {
         self.row().detail
     }
@@ -208,7 +194,6 @@ impl Refusal {
         self.row().action.name()
     }
 
-    /// Returns the `Oncegate-Status` of the answer on a guarded route.
     pub fn oncegate_status(&self) -> OncegateStatus {
         self.row().oncegate_status
     }

@@ -1,7 +1,7 @@
 //! The encoding of a request that is stored until it is delivered: the request as received, and its origin.
 //!
-//! The first byte is the number of the format. The parts follow, each after its length in four bytes, big-endian. The header
-//! fields are encoded like those of a stored response, and checked as strictly when they are read.
+//! The first byte is the number of the format. The parts follow, each after its length in four bytes, big-endian. The
+//! header fields are encoded like those of a stored response, and checked as strictly when they are read.
 
 use std::net::IpAddr;
 

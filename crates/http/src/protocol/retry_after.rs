@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use http::header::{DATE, RETRY_AFTER};
 
-/// The pause that `Retry-After` asks for: seconds, or a date (RFC 9110 section 10.2.3), which counts by the service's clock.
+/// The pause that `Retry-After` asks for: seconds, or a date by the service's clock (RFC 9110 section 10.2.3).
 pub fn requested_pause(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
     let date = |text: &str| httpdate::parse_http_date(text).ok();

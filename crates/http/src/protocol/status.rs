@@ -14,13 +14,10 @@ label!(
         Bypassed => "bypassed",
         /// This request was the first attempt or the next one, and its response is stored.
         Executed => "executed",
-        /// Another request with this key is running.
         InFlight => "in-flight",
-        /// The key was used for another request.
         KeyReused => "key-reused",
-        /// The route only observes.
         Observed => "observed",
-        /// The request was accepted for delivery, and waits for it or is being delivered; the client has to ask for its response.
+        /// The request was accepted, and is not delivered yet: the client asks for its response.
         Queued => "queued",
         /// The request was refused, and was not executed.
         Rejected => "rejected",
@@ -28,7 +25,7 @@ label!(
         Released => "released",
         /// Nothing was executed now: this is the stored response, or the statement that it was not kept.
         Replayed => "replayed",
-        /// This request is an attempt, and its response streams. The response is stored before its end, whose trailer has the status.
+        /// This attempt's response streams. It is stored before its end, whose trailer has the status.
         Streaming => "streaming",
         /// The attempt may have executed.
         Unknown => "unknown",

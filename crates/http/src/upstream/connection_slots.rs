@@ -15,10 +15,8 @@ use tokio::time::timeout;
 use super::connector::MemoryNetwork;
 use oncegate_config::UpstreamTarget;
 
-/// The slots of all upstreams.
 #[derive(Debug)]
 pub struct UpstreamSlots {
-    /// The connections to each.
     connections_max: usize,
     targets: Mutex<HashMap<Arc<UpstreamTarget>, Arc<ConnectionSlots>>>,
     /// The simulated network; `None` for the machine's own.
@@ -34,8 +32,8 @@ pub struct ConnectionSlots {
     unguarded: Arc<Semaphore>,
 }
 
-/// The part of the connections that is for guarded requests alone. Responses that clients take slowly, or never, last for minutes where
-/// they stream through, and no key limits them.
+/// The part of the connections that is for guarded requests alone. Responses that clients take slowly, or never, last
+/// for minutes where they stream through, and no key limits them.
 // See docs/decisions/0026-keep-loads-apart.md.
 const GUARDED_SHARE: usize = 8;
 
@@ -54,7 +52,6 @@ impl UpstreamSlots {
         self.network.clone()
     }
 
-    /// The slots of one upstream.
     pub fn of(&self, target: &Arc<UpstreamTarget>) -> Arc<ConnectionSlots> {
         let mut targets = self.targets.lock();
         let slots = targets.entry(Arc::clone(target)).or_insert_with(|| {
@@ -67,20 +64,18 @@ impl UpstreamSlots {
 }
 
 impl ConnectionSlots {
-    /// Takes a free slot, if there is one.
     pub(super) fn try_take(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.free).try_acquire_owned().ok()
     }
 
-    /// Waits for a free slot.
     pub(super) async fn take(&self) -> OwnedSemaphorePermit {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         defer! { self.waiting.fetch_sub(1, Ordering::Relaxed); }
         Arc::clone(&self.free).acquire_owned().await.expect("the semaphore is never closed")
     }
 
-    /// Waits for a place among the unguarded requests, which leave an eighth of the connections to guarded ones. `None` if there is none
-    /// in this time.
+    /// Waits for a place among the unguarded requests, which leave an eighth of the connections to guarded ones. `None`
+    /// if there is none in this time.
     pub(super) async fn take_unguarded_place(&self, wait_max: Duration) -> Option<OwnedSemaphorePermit> {
         if let Ok(place) = Arc::clone(&self.unguarded).try_acquire_owned() {
             return Some(place);

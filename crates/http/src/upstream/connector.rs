@@ -25,8 +25,8 @@ use crate::lingering_stream::LingeringStream;
 use crate::transport::Transport;
 use oncegate_trust::tls::{HandshakeError, ServiceTls};
 
-/// The longest wait for a service's verdict on the proxy's certificate, see [`wait_for_verdict`]: more than the round trip
-/// to any place on Earth. Services that send no session tickets cost this much for each new connection.
+/// The longest wait for a service's verdict on the proxy's certificate, see [`wait_for_verdict`]: more than the round
+/// trip to any place on Earth. Services that send no session tickets cost this much for each new connection.
 const VERDICT_MAX: Duration = Duration::from_millis(300);
 
 /// Opens connections to one upstream, each within a time limit.
@@ -56,7 +56,6 @@ pub trait MemoryNetwork: fmt::Debug + Send + Sync {
 /// The protocols that a TLS connection offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AlpnOffer {
-    /// HTTP/2 and HTTP/1.1.
     Both,
     /// HTTP/1.1 alone: for requests that ask for another protocol by `Upgrade`, which HTTP/2 does not have.
     Http1,
@@ -69,8 +68,8 @@ pub(super) type UpstreamStream = LingeringStream<Transport>;
 pub(super) type ConnectionFailure = Box<dyn std::error::Error + Send + Sync>;
 
 impl Connector {
-    /// Opens a connection. The limit includes the DNS lookup, which the TCP connector's own limit leaves out, and the TLS
-    /// handshake.
+    /// Opens a connection. The limit includes the DNS lookup, which the TCP connector's own limit leaves out, and the
+    /// TLS handshake.
     pub(super) async fn connect(&self, uri: Uri, offer: AlpnOffer) -> Result<UpstreamStream, ConnectionFailure> {
         timeout(self.limit, self.connect_at_any_time(uri, offer)).await?.map(LingeringStream::new)
     }
@@ -105,9 +104,9 @@ async fn connect_tcp(connector: &HttpConnector, uri: Uri) -> Result<TcpStream, C
 
 /// Waits for a service's verdict on the proxy's certificate, or on its absence.
 ///
-/// In TLS 1.3 the client's handshake ends before the service has looked at the certificate. A refusal that comes after the
-/// request was written would leave its outcome unknown, although nothing was executed. Most services send session tickets
-/// once the handshake has ended on their side too.
+/// In TLS 1.3 the client's handshake ends before the service has looked at the certificate. A refusal that comes after
+/// the request was written would leave its outcome unknown, although nothing was executed. Most services send session
+/// tickets once the handshake has ended on their side too.
 async fn wait_for_verdict(stream: &mut TlsStream<TcpStream>) -> io::Result<()> {
     if stream.get_ref().1.protocol_version() != Some(ProtocolVersion::TLSv1_3) {
         return Ok(());

@@ -1,8 +1,8 @@
 //! The end of an HTTP/2 connection, held back until the answers before it have been read.
 //!
-//! h2 reads all that has arrived, up to the end of the connection, before it wakes a reader of a response. For a stream whose
-//! request was not sent to its end, it then forgets that the response had ended: the end of the connection counts for both
-//! directions. So an answer that came whole would look cut off.
+//! h2 reads all that has arrived, up to the end of the connection, before it wakes a reader of a response. For a stream
+//! whose request was not sent to its end, it then forgets that the response had ended: the end of the connection counts
+//! for both directions. So an answer that came whole would look cut off.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -6,24 +6,22 @@ use std::iter::successors;
 use std::sync::Arc;
 
 use http::header::{CONTENT_LENGTH, HOST};
-use http::uri::{self, Authority, Scheme};
-use http::{Request, Response, Uri};
-use hyper::body::Incoming;
-use hyper::client::conn::TrySendError;
+use http::uri::Authority;
+use http::{Request, Uri};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use super::connector::{ConnectionFailure, UpstreamStream};
 use super::held_end::HeldEndStream;
 use super::open_streams::OpenStreams;
-use super::{CallError, path_of, take_request};
+use super::{CallError, path_of};
 use crate::body::Body;
 
-/// A connection that takes many requests at once, as many as its service allows. A task of its own drives it, until all its
-/// handles are gone and its last response has been read.
+/// A connection that takes many requests at once, as many as its service allows. A task of its own drives it, until all
+/// its handles are gone and its last response has been read.
 #[derive(Clone)]
 pub(super) struct SharedConnection {
-    sender: SendRequest<Body>,
+    pub(super) sender: SendRequest<Body>,
     pub(super) streams: Arc<OpenStreams>,
 }
 
@@ -47,26 +45,17 @@ impl SharedConnection {
         Ok(Self { sender, streams })
     }
 
-    /// Whether it may take a request.
     pub(super) fn is_usable(&self) -> bool {
         !self.sender.is_closed() && !self.streams.is_lost()
     }
-
-    /// Sends a request and waits for the response's head. Takes the request out of the reference.
-    pub(super) async fn send(
-        &mut self,
-        request: &mut Request<Body>,
-    ) -> Result<Response<Incoming>, TrySendError<Request<Body>>> {
-        self.sender.try_send_request(take_request(request)).await
-    }
 }
 
-/// Gives a request the form that HTTP/2 has: the host, which is the upstream's where the request names none, is part of the
-/// target.
-pub(super) fn shape_request(request: &mut Request<Body>, scheme: &Scheme, upstream: &Authority) {
+/// Gives a request the form that HTTP/2 has: the host, which is the upstream's where the request names none, is part of
+/// the target.
+pub(super) fn shape_request(request: &mut Request<Body>, upstream: &Uri) {
     let host = request.headers().get(HOST).and_then(|host| Authority::try_from(host.as_bytes()).ok());
-    let mut target = uri::Parts::default();
-    (target.scheme, target.authority) = (Some(scheme.clone()), Some(host.unwrap_or_else(|| upstream.clone())));
+    let mut target = upstream.clone().into_parts();
+    target.authority = host.or(target.authority);
     target.path_and_query = Some(path_of(request));
     *request.uri_mut() = Uri::from_parts(target).expect("scheme, authority and path are all there");
     // `:authority` replaces it; a `Host` that differs would make the request malformed (RFC 9113 section 8.3.1).
@@ -75,9 +64,10 @@ pub(super) fn shape_request(request: &mut Request<Body>, scheme: &Scheme, upstre
     request.headers_mut().remove(CONTENT_LENGTH);
 }
 
-/// Sorts the failure of a request of which something was written. Two of the service's frames prove that it processed nothing
-/// of the request (RFC 9113 section 8.7): a reset with REFUSED_STREAM, and a GOAWAY whose last stream is an earlier one. h2
-/// fails the later streams alone with that GOAWAY: when a connection ends otherwise, its streams get other errors.
+/// Sorts the failure of a request of which something was written. Two of the service's frames prove that it processed
+/// nothing of the request (RFC 9113 section 8.7): a reset with REFUSED_STREAM, and a GOAWAY whose last stream is an
+/// earlier one. h2 fails the later streams alone with that GOAWAY: when a connection ends otherwise, its streams get
+/// other errors.
 pub(super) fn classify_failure(error: hyper::Error) -> CallError {
     let chain = || successors(Some(&error as &(dyn Error + 'static)), |&error| error.source());
     let is_unprocessed = |error: &h2::Error| {

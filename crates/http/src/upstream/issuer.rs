@@ -1,18 +1,30 @@
 //! An issuer of tokens, as it describes itself (OpenID Connect Discovery 1.0, or RFC 8414).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::{ACCEPT, HOST, HeaderValue, USER_AGENT};
 use http::uri::PathAndQuery;
-use http::{Request, StatusCode};
+use http::{Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tokio::time::timeout;
 
+use super::UpstreamClient;
 use super::connection_slots::UpstreamSlots;
-use super::document::read_document;
 use crate::body::Body;
-use oncegate_config::{UpstreamTarget, parse_issuer_url};
+use crate::protocol::fields;
+use oncegate_config::{UpstreamTarget, UpstreamTlsConfig, parse_issuer_url};
+use oncegate_telemetry::logs::error_causes;
 use oncegate_trust::tls::Trust;
+
+/// The time limit of one read. Requests and people may wait for it.
+pub const READ_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The time for which the connection is kept: a sign-in asks for two documents, and the next read comes after minutes.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// The largest description. They have some kilobytes.
 const DESCRIPTION_BYTES_MAX: usize = 1 << 20;
@@ -20,36 +32,45 @@ const DESCRIPTION_BYTES_MAX: usize = 1 << 20;
 /// The beginning of another issuer's address that an error shows, in characters: longer than any in use.
 const ISSUER_SHOWN_MAX: usize = 200;
 
-/// An address of an issuer.
 #[derive(Clone, Debug)]
 pub struct IssuerEndpoint {
-    /// The service.
     pub service: Arc<UpstreamTarget>,
-    /// The path and query to ask for.
     pub target: PathAndQuery,
 }
 
 impl IssuerEndpoint {
-    /// # Errors
-    /// The problem, beginning with a verb.
+    /// Reads a URL. An error is the problem, beginning with a verb.
     pub fn parse(url: &str) -> Result<Self, String> {
         let (service, target) = parse_issuer_url(url)?;
         Ok(Self { service: Arc::new(service), target })
     }
 
     /// Sends a request there, and returns the status and the whole body of its response, which has `bytes_max` bytes at
-    /// most.
-    ///
-    /// # Errors
-    /// The problem.
+    /// most. Redirections are not followed: they may lead to a host that the configuration does not name.
     pub async fn read(
         &self,
-        request: Request<Body>,
+        mut request: Request<Body>,
         bytes_max: usize,
         trust: &Trust,
         slots: &UpstreamSlots,
     ) -> Result<(StatusCode, Bytes), String> {
-        read_document(&self.service, self.target.clone(), request, bytes_max, trust, slots).await
+        let tls = UpstreamTlsConfig::with_trust(trust.clone());
+        let client = UpstreamClient::new(&self.service, READ_TIMEOUT, IDLE, &tls, slots);
+        *request.uri_mut() = Uri::from(self.target.clone());
+        let headers = request.headers_mut();
+        headers.insert(HOST, HeaderValue::from_str(self.service.host()).expect("a host is visible ASCII"));
+        headers.entry(ACCEPT).or_insert(HeaderValue::from_static("application/json"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("oncegate/", env!("CARGO_PKG_VERSION"))));
+        fields::request_identity_encoding(headers);
+        let read = async {
+            let sent = client.call(&mut request).await;
+            let response = sent.map_err(|error| format!("{error}: {}", error_causes(&error).unwrap_or_default()))?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), bytes_max).collect().await;
+            let body = body.map_err(|_| format!("the answer broke off, or is larger than {} KiB", bytes_max >> 10))?;
+            Ok((status, body.to_bytes()))
+        };
+        timeout(READ_TIMEOUT, read).await.unwrap_or_else(|_| Err("no answer in time".into()))
     }
 
     fn is_https(&self) -> bool {
@@ -76,11 +97,8 @@ pub struct IssuerDescription {
 }
 
 impl IssuerDescription {
-    /// Reads the description of an issuer: by OpenID Connect, or where there is none by RFC 8414, which puts the path of
-    /// the issuer behind the well-known one.
-    ///
-    /// # Errors
-    /// The problem.
+    /// Reads the description of an issuer: by OpenID Connect, or where there is none by RFC 8414, which puts the path
+    /// of the issuer behind the well-known one.
     pub async fn read(issuer: &str, trust: &Trust, slots: &UpstreamSlots) -> Result<Self, String> {
         let IssuerEndpoint { service, target } = IssuerEndpoint::parse(issuer)?;
         let path = target.path().trim_end_matches('/');
@@ -112,10 +130,7 @@ impl IssuerDescription {
         Err(format!("it describes the issuer `{named}`, which is not the one of the configuration"))
     }
 
-    /// The endpoint at an address in it.
-    ///
-    /// # Errors
-    /// The address is none, or has no TLS although the issuer has.
+    /// The endpoint at an address in it. An error: the address is none, or has no TLS although the issuer has.
     pub fn endpoint(&self, name: &str, url: &str) -> Result<IssuerEndpoint, String> {
         match IssuerEndpoint::parse(url) {
             Ok(place) if IssuerEndpoint::parse(&self.issuer)?.is_https() && !place.is_https() => {
@@ -126,18 +141,12 @@ impl IssuerDescription {
     }
 
     /// The endpoint of its keys.
-    ///
-    /// # Errors
-    /// As of [`endpoint`](Self::endpoint).
     pub fn keys(&self) -> Result<IssuerEndpoint, String> {
         self.endpoint("jwks_uri", &self.jwks_uri)
     }
 }
 
 /// Reads a document of JSON.
-///
-/// # Errors
-/// The problem.
 pub fn parse_document<T: DeserializeOwned>((status, text): (StatusCode, Bytes)) -> Result<T, String> {
     if status != StatusCode::OK {
         return Err(format!("the answer has status {}", status.as_u16()));

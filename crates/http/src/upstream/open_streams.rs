@@ -35,41 +35,34 @@ impl OpenStreams {
         Arc::new(Self { count: 0.into(), max: max.into(), is_lost, changed: Notify::new() })
     }
 
-    /// Sets the number of streams that the service takes at once.
     pub(super) fn set_max(&self, max: usize) {
         if self.max.swap(max, Ordering::AcqRel) != max {
             self.changed.notify_waiters();
         }
     }
 
-    /// Marks the connection as lost.
     pub(super) fn lose(&self) {
         if !self.is_lost.swap(true, Ordering::AcqRel) {
             self.changed.notify_waiters();
         }
     }
 
-    /// Whether the connection is lost.
     pub(super) fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Acquire)
     }
 
-    /// Whether all streams have ended.
     pub(super) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// Waits until the service takes one more stream. A request beyond that number would be queued in h2, which sends it as soon
-    /// as another stream ends: at any time, also long after its caller has given up and the key's next attempt has begun.
-    /// `None` if the connection is lost.
+    /// Waits until the service takes one more stream. A request beyond that number would be queued in h2, which sends
+    /// it as soon as another stream ends: at any time, also long after its caller has given up and the key's next
+    /// attempt has begun. `None` if the connection is lost.
     pub(super) async fn reserve(self: &Arc<Self>) -> Option<StreamSlot> {
         loop {
-            if let Poll::Ready(reserved) = self.try_reserve() {
-                return reserved;
-            }
             let mut changed = pin!(self.changed.notified());
+            // Before the look: what changes before the registration wakes nobody.
             changed.as_mut().enable();
-            // What has changed before the registration woke nobody.
             if let Poll::Ready(reserved) = self.try_reserve() {
                 return reserved;
             }

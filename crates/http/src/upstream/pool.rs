@@ -1,5 +1,5 @@
-//! The connection pool for one upstream. Over HTTP/1.1, the request on a connection drives it (`body/pooled.rs`). Over HTTP/2,
-//! all requests share one connection. A task looks at the idle connections once a second.
+//! The connection pool for one upstream. Over HTTP/1.1, the request on a connection drives it (`body/pooled.rs`). Over
+//! HTTP/2, all requests share one connection. A task looks at the idle connections once a second.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -9,7 +9,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use http::header::UPGRADE;
-use http::uri::{self, Authority, PathAndQuery, Scheme};
 use http::{Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -21,14 +20,14 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use super::connection_slots::ConnectionSlots;
 use super::connector::{AlpnOffer, ConnectionFailure, Connector, UpstreamStream};
 use super::http2::{self, SharedConnection};
-use super::{CallError, SendCheck, check_response, shape_for_http1};
+use super::{CallError, SendCheck, check_response, shape_for_http1, take_request};
 use crate::body::Body;
 use crate::body::pooled::{PooledBody, PooledConnection, ReturnToPool};
 use crate::transport::Transport;
 use oncegate_trust::tls::HTTP2;
 
-/// The read buffer of a connection, which it keeps while it is idle. hyper's own bound, some 400 KiB, is 160 MB for 400 connections that
-/// have brought large responses. A head of 64 KiB must fit.
+/// The read buffer of a connection, which it keeps while it is idle. hyper's own bound, some 400 KiB, is 160 MB for 400
+/// connections that have brought large responses. A head of 64 KiB must fit.
 const READ_BUFFER_MAX: usize = 72 * 1024;
 /// The interval of looks at the idle connections: without them, only the next request would find that an upstream has
 /// closed its side.
@@ -49,9 +48,7 @@ pub(super) enum PoolProtocol {
 pub(super) struct UpstreamPool {
     pub(super) connector: Connector,
     protocol: PoolProtocol,
-    scheme: Scheme,
-    authority: Authority,
-    /// The upstream's URI, for the connector.
+    /// The upstream's scheme and authority.
     target: Uri,
     idle_max: Duration,
     /// The slots that all pools for this upstream share. Connections over HTTP/2 take none.
@@ -65,7 +62,6 @@ pub(super) struct UpstreamPool {
     idle: Mutex<IdleConnections>,
 }
 
-/// The connections that can take a request.
 #[derive(Default)]
 struct IdleConnections {
     /// Each with the time since when it is idle. The one that was used last is at the end, and is used next.
@@ -76,32 +72,24 @@ struct IdleConnections {
     is_checked: bool,
 }
 
-/// An open connection, for one request.
 enum ChosenConnection {
     Http1(Box<PooledConnection>),
     Http2(SharedConnection),
 }
 
 impl UpstreamPool {
-    /// Creates an empty pool. A connection that was unused for `idle_max` is not used again. The connector's time limit also
-    /// limits the wait for a connection where all of `slots` are taken.
+    /// Creates an empty pool. A connection that was unused for `idle_max` is not used again. The connector's time limit
+    /// also limits the wait for a connection where all of `slots` are taken.
     pub(super) fn new(
         connector: Connector,
         protocol: PoolProtocol,
-        scheme: Scheme,
-        authority: Authority,
+        target: Uri,
         idle_max: Duration,
         slots: Arc<ConnectionSlots>,
     ) -> Arc<Self> {
-        let mut target = uri::Parts::default();
-        (target.scheme, target.authority) = (Some(scheme.clone()), Some(authority.clone()));
-        target.path_and_query = Some(PathAndQuery::from_static("/"));
-        let target = Uri::from_parts(target).expect("scheme, authority and path are all there");
         Arc::new(Self {
             connector,
             protocol,
-            scheme,
-            authority,
             target,
             idle_max,
             slots,
@@ -121,8 +109,8 @@ impl UpstreamPool {
         }
     }
 
-    /// Sends a request, leaving an empty one in its place, and waits for the response's head. The connection keeps `place` until it is
-    /// free again.
+    /// Sends a request, leaving an empty one in its place, and waits for the response's head. The connection keeps
+    /// `place` until it is free again.
     pub(super) async fn call(
         self: &Arc<Self>,
         request: &mut Request<Body>,
@@ -169,8 +157,8 @@ impl UpstreamPool {
                     if !may_send() {
                         return Err(CallError::TooLate);
                     }
-                    http2::shape_request(request, &self.scheme, &self.authority);
-                    match Box::pin(connection.send(request)).await {
+                    http2::shape_request(request, &self.target);
+                    match Box::pin(connection.sender.try_send_request(take_request(request))).await {
                         Ok(response) => {
                             check_response(&response, false).map_err(CallError::Garbage)?;
                             return Ok(response.map(|incoming| PooledBody::of_stream(incoming, Box::new(slot))));
@@ -179,8 +167,8 @@ impl UpstreamPool {
                     }
                 }
             };
-            // hyper returns the request if none of it was written. On a connection that was open before, this only means that
-            // the upstream has closed it: trying another one is not a second sending.
+            // hyper returns the request if none of it was written. On a connection that was open before, this only
+            // means that the upstream has closed it: trying another one is not a second sending.
             match failed.take_message() {
                 Some(unsent) if was_open => *request = unsent,
                 Some(_) => return Err(CallError::NeverSent(failed.into_error().into())),
@@ -189,7 +177,7 @@ impl UpstreamPool {
         }
     }
 
-    /// Makes a connection, or waits for one that another request makes or returns. Returns it, and whether it was open before.
+    /// Makes a connection, or waits for one that another request makes or returns. Returns whether it was open before.
     async fn open(
         self: &Arc<Self>,
         deadline: Instant,
@@ -222,8 +210,8 @@ impl UpstreamPool {
         self.wait_or_connect(deadline, offer).await
     }
 
-    /// Makes a connection. Where all slots are taken, it waits until `deadline` for one, or for a connection that becomes idle
-    /// here. Returns the connection, and whether it was open before.
+    /// Makes a connection. Where all slots are taken, it waits until `deadline` for one, or for a connection that
+    /// becomes idle here. Returns the connection, and whether it was open before.
     // See docs/decisions/0023-drive-service-connections.md.
     async fn wait_or_connect(
         self: &Arc<Self>,
@@ -330,8 +318,8 @@ impl UpstreamPool {
         }
         let pool: Arc<dyn ReturnToPool> = Arc::<Self>::clone(self);
         if uploads {
-            // The response came before the request's end. Sending the rest must not depend on whether the client reads the
-            // response.
+            // The response came before the request's end. Sending the rest must not depend on whether the client reads
+            // the response.
             tokio::spawn(connection.return_when_free(pool));
             return response.map(PooledBody::from);
         }
@@ -391,11 +379,12 @@ mod tests {
     #[tokio::test]
     async fn an_answer_that_came_before_the_first_request_is_not_its_answer() {
         let service = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let authority: Authority = service.local_addr().unwrap().to_string().parse().unwrap();
+        let authority = service.local_addr().unwrap().to_string();
         let connector = Connector { kind: ConnectorKind::Tcp(tcp()), limit: Duration::from_secs(5) };
-        let slots = UpstreamSlots::new(8).of(&Arc::new(UpstreamTarget::Http(authority.clone())));
+        let slots = UpstreamSlots::new(8).of(&Arc::new(UpstreamTarget::Http(authority.parse().unwrap())));
         let idle_max = Duration::from_secs(60);
-        let pool = UpstreamPool::new(connector, PoolProtocol::Http1, Scheme::HTTP, authority, idle_max, slots);
+        let target = format!("http://{authority}/").parse().unwrap();
+        let pool = UpstreamPool::new(connector, PoolProtocol::Http1, target, idle_max, slots);
         let mut request = Request::new(Body::empty());
         // The second one finds that the service has sent nothing yet.
         for _ in 0..2 {

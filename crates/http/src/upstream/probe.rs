@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT_ENCODING, HOST, HeaderValue, USER_AGENT};
 use http::{HeaderMap, Request, Response, StatusCode};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use rustls::pki_types::ServerName;
 use tokio::time::{Instant, timeout_at};
 
@@ -22,8 +21,8 @@ use oncegate_domain::probe::{ProbeAnswer, ProbeSubject};
 use oncegate_domain::response::StoredResponse;
 use oncegate_telemetry::logs::error_causes;
 
-/// The time limit of one probe where the route's own times are longer. A probe reads one record; a service that needs more
-/// than 10 s for it is not healthy. It is asked again, and other keys are waiting for their turn.
+/// The time limit of one probe where the route's own times are longer. A probe reads one record; a service that needs
+/// more than 10 s for it is not healthy. It is asked again, and other keys are waiting for their turn.
 const TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A service's reply to a probe.
@@ -72,7 +71,7 @@ pub async fn send_probe(
     let Some(target) = lookup.target_for(subject) else {
         return ProbeReply::no_answer("cannot be asked about: its path was not kept, or would lead elsewhere");
     };
-    let mut request = Request::new(Body::whole(Bytes::new()));
+    let mut request = Request::new(Body::empty());
     *request.uri_mut() = target.into();
     let headers = request.headers_mut();
     if let Some(host) = host(lookup) {
@@ -82,10 +81,8 @@ pub async fn send_probe(
     headers.insert(USER_AGENT, HeaderValue::from_static(concat!("oncegate/", env!("CARGO_PKG_VERSION"))));
     // A probe ends before the next one is due, so that there is one probe of a key at a time.
     let deadline = Instant::now() + route.upstream_timeout.min(reconcile.every).min(TIME_MAX);
-    match timeout_at(deadline, receive_reply(upstream, request, route)).await {
-        Ok(reply) => reply,
-        Err(_) => ProbeReply::no_answer("no answer in time"),
-    }
+    let reply = timeout_at(deadline, receive_reply(upstream, request, route)).await;
+    reply.unwrap_or_else(|_| ProbeReply::no_answer("no answer in time"))
 }
 
 fn host(lookup: &ReconcileUrl) -> Option<HeaderValue> {
@@ -129,23 +126,18 @@ async fn receive_reply(upstream: &UpstreamClient, mut request: Request<Body>, ro
 
 /// Reads the response as an attempt's would be stored: without its body if that is too large. `None` if it breaks off.
 async fn read_response(response: Response<PooledBody>, route: &Route) -> Option<StoredResponse> {
-    let (mut head, mut body) = response.into_parts();
+    let (mut head, body) = response.into_parts();
     fields::prepare_for_client(&mut head.headers);
-    let (mut buffer, mut trailers) = (BytesMut::new(), HeaderMap::new());
-    let mut fits = true;
-    // The rest of a body that is too large is not read.
-    while fits {
-        let Some(frame) = body.frame().await else { break };
-        match frame.ok()?.into_data() {
-            Ok(data) => {
-                fits = buffer.len() + data.len() <= route.max_response_body;
-                buffer.extend_from_slice(&data);
-            }
-            Err(frame) => trailers.extend(frame.into_trailers().unwrap_or_default()),
+    let (body, mut trailers) = match Limited::new(body, route.max_response_body).collect().await {
+        Ok(whole) => {
+            let trailers = whole.trailers().cloned().unwrap_or_default();
+            (Some(whole.to_bytes()), trailers)
         }
-    }
+        // The rest of a body that is too large is not read.
+        Err(error) if error.is::<LengthLimitError>() => (None, HeaderMap::new()),
+        Err(_) => return None,
+    };
     fields::prepare_for_client(&mut trailers);
-    let body = fits.then(|| buffer.freeze());
     let response = StoredResponse { status: head.status, headers: head.headers, body, trailers };
     Some(stored_response::to_storable(&response, route))
 }

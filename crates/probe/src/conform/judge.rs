@@ -76,8 +76,8 @@ pub(super) fn judge(log: &OperationLog, retry_after: RetryAfter) -> Vec<CheckedE
         check(IdempotencyCheck::NO_ANSWER, judge_no_answer),
         check(IdempotencyCheck::IN_FLIGHT, judge_in_flight),
         worst(IdempotencyCheck::RETRY_AFTER, judge_retry_after(log, retry_after), vec![]),
-        check(IdempotencyCheck::REUSED, judge_reused),
-        check(IdempotencyCheck::UNKNOWN, judge_unknown),
+        check(IdempotencyCheck::REUSED, |operation| judge_refused(operation, LinkRefusal::Reused, SENT_UNCHANGED)),
+        check(IdempotencyCheck::UNKNOWN, |operation| judge_refused(operation, LinkRefusal::Unknown, KEPT_KEY)),
         check(IdempotencyCheck::RESULT, judge_result),
         worst(IdempotencyCheck::EXECUTIONS, vec![("", count_executions(log))], vec![]),
     ]
@@ -173,10 +173,9 @@ fn judge_no_answer(operation: &ObservedOperation) -> Option<Finding> {
 
 /// The index of the first request with this refusal.
 fn refused_at(operation: &ObservedOperation, refusal: LinkRefusal) -> Option<usize> {
-    operation
-        .requests
-        .iter()
-        .position(|request| matches!(request.answer, LinkAnswer::Refused(one, _) if one == refusal))
+    let is_refused =
+        |request: &ObservedRequest| matches!(request.answer, LinkAnswer::Refused(one, _) if one == refusal);
+    operation.requests.iter().position(is_refused)
 }
 
 fn has_new_key(operation: &ObservedOperation, after: usize) -> bool {
@@ -194,22 +193,13 @@ fn judge_in_flight(operation: &ObservedOperation) -> Option<Finding> {
     })
 }
 
-fn judge_reused(operation: &ObservedOperation) -> Option<Finding> {
-    let at = refused_at(operation, LinkRefusal::Reused)?;
+/// Judges a refusal that stays: `sent_again` is the finding on the same key again.
+fn judge_refused(operation: &ObservedOperation, refusal: LinkRefusal, sent_again: Finding) -> Option<Finding> {
+    let at = refused_at(operation, refusal)?;
     Some(match () {
         () if has_new_key(operation, at) => NEW_KEY,
         () if operation.end == ClientEnd::Succeeded => TAKEN_FOR_SUCCESS,
-        () if at + 1 < operation.requests.len() => SENT_UNCHANGED,
-        () => judge_stop(operation),
-    })
-}
-
-fn judge_unknown(operation: &ObservedOperation) -> Option<Finding> {
-    let at = refused_at(operation, LinkRefusal::Unknown)?;
-    Some(match () {
-        () if has_new_key(operation, at) => NEW_KEY,
-        () if operation.end == ClientEnd::Succeeded => TAKEN_FOR_SUCCESS,
-        () if at + 1 < operation.requests.len() => KEPT_KEY,
+        () if at + 1 < operation.requests.len() => sent_again,
         () => judge_stop(operation),
     })
 }

@@ -1,4 +1,4 @@
-//! The lossy link: an HTTP/1.1 server that forwards each request to the service, and loses, cuts, delays or replaces the answer.
+//! The lossy link: an HTTP/1.1 server that forwards each request, and loses, cuts, delays or replaces the answer.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep};
 use super::operations::{LinkAnswer, OperationLog, RequestContent, RequestId};
 use super::plan::{LinkRefusal, LinkStep};
 use crate::endpoint::ProbedEndpoint;
-use crate::response::{NoResponse, ProbedResponse, ProbedResult};
+use crate::response::{ProbedResponse, ProbedResult};
 use oncegate_config::Dialect;
 use oncegate_http::protocol::answer_shape::AnswerShape;
 use oncegate_http::protocol::refusal::{KeyReuse, Refusal, RetryAfter};
@@ -43,11 +43,9 @@ pub struct LinkTiming {
     pub delay: Duration,
     /// The value of `Retry-After` in refusals.
     pub retry_after: RetryAfter,
-    /// The form of refusals.
     pub dialect: Dialect,
 }
 
-/// A running link.
 pub(crate) struct LinkServer {
     pub(crate) endpoint: ProbedEndpoint,
     pub(crate) timing: LinkTiming,
@@ -149,14 +147,14 @@ impl LinkServer {
     async fn forward_once(&self, content: &RequestContent) -> ProbedResponse {
         match self.exchange(content).await {
             Ok(response) => response,
-            Err(NoResponse(reason)) => self.refuse(&Refusal::UpstreamUnreachable(reason.into())).await,
+            Err(reason) => self.refuse(&Refusal::UpstreamUnreachable(reason.into())).await,
         }
     }
 
     async fn exchange(&self, content: &RequestContent) -> ProbedResult {
         let mut request = Request::new(Full::new(content.body.clone()));
         *request.method_mut() = content.method.clone();
-        *request.uri_mut() = content.target.parse().map_err(|_| NoResponse("the target is no path".into()))?;
+        *request.uri_mut() = content.target.parse().map_err(|_| "the target is no path".to_owned())?;
         *request.headers_mut() = end_to_end(&content.headers);
         let host = HeaderValue::from_str(self.endpoint.authority.as_str());
         request.headers_mut().insert(HOST, host.expect("an authority is visible ASCII"));

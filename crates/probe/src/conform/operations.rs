@@ -1,9 +1,8 @@
 //! The operations that a client means, and their requests: which request belongs to which operation.
 //!
-//! A retry with its key needs no guess. A client that changes its key is told apart by a marker that the developer declares, by the
-//! run of a command, or by the likeness of requests in time.
+//! A retry with its key needs no guess. A client that changes its key is told apart by a marker that the developer
+//! declares, by the run of a command, or by the likeness of requests in time.
 
-use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,14 +17,22 @@ use crate::plan::ProbeKeyPlace;
 const OPERATIONS_MAX: usize = 1_000;
 
 /// The way in which operations are told apart.
+#[derive(derive_more::Display)]
 pub enum OperationIdentity {
     /// This field has the operation's name.
+    #[display("the field {_0}")]
     Field(HeaderName),
     /// The JSON body has the operation's name at this pointer.
+    #[display("the body at {_0}")]
     Body(Pointer),
     /// Each run of a command is one operation.
+    #[display("the run of the command")]
     Run,
     /// The key; and, after an answer that invites a retry, the same caller, method, target and body within this time.
+    #[display(
+        "their keys, and after an answer that invites a retry by an equal caller, method, target and body within {} s",
+        _0.as_secs()
+    )]
     Likeness(Duration),
 }
 
@@ -50,28 +57,26 @@ pub(crate) enum ContentDifference {
     Part(&'static str),
 }
 
-/// What the client got.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What the client got. Displays it in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
+#[display(rename_all = "lowercase")]
 pub(crate) enum LinkAnswer {
-    /// Nothing yet.
     Pending,
     /// Nothing: the client has gone.
     Abandoned,
     /// Nothing: the connection was closed.
     Lost,
-    /// A part.
     Cut,
     /// The service's answer.
+    #[display("{}", _0.as_u16())]
     Given(StatusCode),
-    /// The link's own refusal.
+    #[display("{} {_0}", _1.as_u16())]
     Refused(LinkRefusal, StatusCode),
 }
 
-/// One request of an operation.
 pub(crate) struct ObservedRequest {
     /// The time since the link has started.
     pub(crate) at: Duration,
-    /// The time of the answer.
     pub(crate) answered: Duration,
     pub(crate) key: Option<String>,
     pub(crate) difference: ContentDifference,
@@ -85,17 +90,13 @@ pub(crate) struct ObservedRequest {
 pub(crate) enum ClientEnd {
     /// Nobody tells.
     Unseen,
-    /// Exit code 0.
     Succeeded,
-    /// Another exit code.
     Failed,
 }
 
-/// One operation.
 pub(crate) struct ObservedOperation {
     pub(crate) name: String,
     pub(crate) plan: PlannedFault,
-    /// The content of the first request.
     first: Option<RequestContent>,
     pub(crate) requests: Vec<ObservedRequest>,
     pub(crate) end: ClientEnd,
@@ -133,7 +134,6 @@ impl OperationLog {
         }
     }
 
-    /// Ends the current run.
     pub(crate) fn end_run(&mut self, end: ClientEnd) {
         if let Some(operation) = self.run.take() {
             self.operations[operation].end = end;
@@ -152,8 +152,8 @@ impl OperationLog {
         self.operations.len() - 1
     }
 
-    /// Writes a request down, and returns what the link does with it; `None` for a request that is not judged: it changes no state,
-    /// or lacks the declared marker.
+    /// Writes a request down, and returns what the link does with it; `None` for a request that is not judged: it
+    /// changes no state, or lacks the declared marker.
     pub(crate) fn begin(&mut self, content: &RequestContent, at: Duration) -> Option<(RequestId, LinkStep)> {
         let key = self.read_key(content);
         if key.is_none() && ![Method::POST, Method::PATCH].contains(&content.method) {
@@ -229,7 +229,6 @@ impl OperationLog {
         with_key.or_else(|| self.operations.iter().rposition(is_retried))
     }
 
-    /// Returns a request that was written down.
     pub(crate) fn request_mut(&mut self, id: RequestId) -> &mut ObservedRequest {
         &mut self.operations[id.operation].requests[id.request]
     }
@@ -285,21 +284,5 @@ impl RequestContent {
         };
         caller(self) == caller(other)
             && matches!(self.difference(other), ContentDifference::None | ContentDifference::Spelling)
-    }
-}
-
-/// The way in words.
-impl fmt::Display for OperationIdentity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Field(name) => write!(f, "the field {name}"),
-            Self::Body(pointer) => write!(f, "the body at {pointer}"),
-            Self::Run => f.write_str("the run of the command"),
-            Self::Likeness(window) => write!(
-                f,
-                "their keys, and after an answer that invites a retry by an equal caller, method, target and body within {} s",
-                window.as_secs()
-            ),
-        }
     }
 }

@@ -1,69 +1,48 @@
-//! The seeded plan of a lossy link: the fault that each operation meets, and what the link does with each of its requests.
+//! The seeded plan of a lossy link: the fault of each operation, and what the link does with each request.
 
-/// What an operation meets on the link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LinkFault {
-    /// Nothing.
-    None,
-    /// Its first answers are lost: the connection is closed.
-    Lost,
-    /// Its first answer breaks off.
-    Cut,
-    /// Its first answer comes late.
-    Late,
-    /// Its first request reaches the service twice, and the second answer comes back.
-    Duplicated,
-    /// Its first request is refused: an attempt is in flight.
-    InFlight,
-    /// Its first answer is lost, and its key is then refused as another request's.
-    Reused,
-    /// The outcome of its first request is unknown, and stays unknown.
-    Unknown,
-}
+use oncegate_domain::macros::named;
 
-impl LinkFault {
-    /// All faults: as many operations meet each of them once.
-    pub(crate) const ALL: [Self; 8] =
-        [Self::None, Self::Lost, Self::Cut, Self::Late, Self::Duplicated, Self::InFlight, Self::Reused, Self::Unknown];
-
-    /// Returns the stable name in JSON.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Lost => "lost",
-            Self::Cut => "cut",
-            Self::Late => "late",
-            Self::Duplicated => "duplicated",
-            Self::InFlight => "in-flight",
-            Self::Reused => "reused",
-            Self::Unknown => "unknown",
-        }
+named! {
+    /// The fault that an operation meets on the link, with its stable name in JSON.
+    pub(crate) enum LinkFault {
+        None => "none",
+        /// Its first answers are lost: the connection is closed.
+        Lost => "lost",
+        /// Its first answer breaks off.
+        Cut => "cut",
+        /// Its first answer comes late.
+        Late => "late",
+        /// Its first request reaches the service twice, and the second answer comes back.
+        Duplicated => "duplicated",
+        /// Its first request is refused: an attempt is in flight.
+        InFlight => "in-flight",
+        /// Its first answer is lost, and its key is then refused as another request's.
+        Reused => "reused",
+        /// The outcome of its first request is unknown, and stays unknown.
+        Unknown => "unknown",
     }
 }
 
-/// A refusal that the link makes as Oncegate would.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A refusal that the link makes as Oncegate would. Displays its slug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 pub(crate) enum LinkRefusal {
-    /// The first attempt is still running.
+    #[display("in-flight")]
     InFlight,
-    /// The key belongs to another request.
+    #[display("key-reused")]
     Reused,
     /// Nobody knows whether the first attempt was executed.
+    #[display("outcome-unknown")]
     Unknown,
 }
 
 /// What the link does with one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkStep {
-    /// The service's answer passes.
     Pass,
-    /// The answer is lost.
     Lose,
     /// The answer breaks off at this share of its body, in 256ths.
     Cut(u8),
-    /// The answer waits.
     Delay,
-    /// The request is sent twice.
     Repeat,
     /// The service gets nothing.
     Refuse(LinkRefusal),
@@ -74,19 +53,14 @@ pub(crate) enum LinkStep {
 /// The key of a request, beside that of the operation's first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyUse {
-    /// It has none.
     Missing,
-    /// It has the first one's.
     Same,
-    /// It has another one.
     Other,
 }
 
-/// The fault of one operation, with its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlannedFault {
     pub(crate) fault: LinkFault,
-    /// The number of lost answers.
     losses: usize,
     /// The share of the body that passes, in 256ths.
     cut: u8,

@@ -18,7 +18,7 @@ fn replayed(body: &str) -> ProbedResult {
 }
 
 fn lost() -> ProbedResult {
-    Err(NoResponse("reset".to_owned()))
+    Err("reset".to_owned())
 }
 
 /// Judges by a rule, after a first response and the control.

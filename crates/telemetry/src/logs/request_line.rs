@@ -6,19 +6,17 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
-use super::{REQUESTS, json_writer};
+use super::{JSON_WRITER, REQUESTS};
 use oncegate_domain::rfc3339::display_micros;
 
 /// The log line of a request on a route that guards or observes. Fields without a value are left out.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct RequestLine<'a> {
-    /// The route's name.
     pub route: &'a str,
     /// The route's `path`, with its placeholders.
     pub path: &'a str,
     /// The method, from a closed list.
     pub method: &'a str,
-    /// The value of `Oncegate-Status`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oncegate_status: Option<&'a str>,
     /// The slug of the problem for which Oncegate refused the request.
@@ -33,7 +31,6 @@ pub struct RequestLine<'a> {
     /// The cause for which the attempt's outcome is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<&'a str>,
-    /// The ID of the request's trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<&'a str>,
     /// The status that the client got; `None` if it had disconnected, or if there is no client.
@@ -71,13 +68,13 @@ impl RequestLine<'_> {
         tracing::enabled!(target: REQUESTS, tracing::Level::INFO)
     }
 
-    /// Logs the line at info. In the JSON format, which production uses, this code writes the line itself: `tracing` builds a
-    /// tree of values, which takes some microseconds for each request.
+    /// Logs the line at info. In the JSON format, which production uses, this code writes the line itself: `tracing`
+    /// builds a tree of values, which takes some microseconds for each request.
     pub fn log(&self) {
         if !Self::is_wanted() {
             return;
         }
-        if let Some(mut writer) = json_writer() {
+        if let Some(mut writer) = JSON_WRITER.get().copied() {
             thread_local!(static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) });
             return BUFFER.with_borrow_mut(|text| {
                 self.format_json(text, SystemTime::now());
@@ -85,25 +82,22 @@ impl RequestLine<'_> {
                 let _ = writer.write_all(text);
             });
         }
-        let Self {
-            route, path, method, oncegate_status, refusal, status, attempt, key, record, cause, trace_id, ..
-        } = *self;
         tracing::info!(
             target: REQUESTS,
-            route,
-            path,
-            method,
-            oncegate_status,
-            refusal,
-            status,
-            attempt,
+            route = self.route,
+            path = self.path,
+            method = self.method,
+            oncegate_status = self.oncegate_status,
+            refusal = self.refusal,
+            status = self.status,
+            attempt = self.attempt,
             total_ms = self.total_ms,
             store_ms = self.store_ms,
             upstream_ms = self.upstream_ms,
-            key,
-            record,
-            cause,
-            trace_id,
+            key = self.key,
+            record = self.record,
+            cause = self.cause,
+            trace_id = self.trace_id,
             client_gone = self.client_gone.then_some(true),
             "request"
         );

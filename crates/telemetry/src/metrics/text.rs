@@ -6,7 +6,6 @@ use std::collections::HashSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-/// The format of a scrape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScrapeFormat {
     /// OpenMetrics 1.0.0.
@@ -16,8 +15,8 @@ pub enum ScrapeFormat {
 }
 
 impl ScrapeFormat {
-    /// Chooses the format by the scraper's `Accept`: OpenMetrics if it names that, as Prometheus does, otherwise plain text,
-    /// which suits `curl`.
+    /// Chooses the format by the scraper's `Accept`: OpenMetrics if it names that, as Prometheus does, otherwise plain
+    /// text, which suits `curl`.
     pub fn from_accept(accept: &[u8]) -> Self {
         match memchr::memmem::find(accept, b"application/openmetrics-text") {
             Some(_) => Self::OpenMetrics,
@@ -25,7 +24,6 @@ impl ScrapeFormat {
         }
     }
 
-    /// Returns the `Content-Type` of the format.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -34,7 +32,6 @@ impl ScrapeFormat {
     }
 }
 
-/// Writes all registered metrics.
 pub fn write(registry: &Registry, format: ScrapeFormat) -> String {
     let mut text = String::with_capacity(64 * 1024);
     encode(&mut text, registry).expect("writing to a string cannot fail");
@@ -44,8 +41,8 @@ pub fn write(registry: &Registry, format: ScrapeFormat) -> String {
     }
 }
 
-/// Converts OpenMetrics to the older text format. OpenMetrics describes a counter without its `_total`, and ends with a line
-/// `# EOF`. The older format does neither; the rest is the same.
+/// Converts OpenMetrics to the older text format. OpenMetrics describes a counter without its `_total`, and ends with a
+/// line `# EOF`. The older format does neither; the rest is the same.
 fn to_prometheus_text(text: &str) -> String {
     let counter_name = |line: &str| line.strip_prefix("# TYPE ")?.strip_suffix(" counter").map(str::to_owned);
     let counters: HashSet<_> = text.lines().filter_map(counter_name).collect();

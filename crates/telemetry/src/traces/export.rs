@@ -1,7 +1,7 @@
 //! Sends spans to a collector: OTLP over gRPC, or over HTTP if the collector's URL has a path.
 //!
-//! There is one connection, and one batch at a time. While a collector is unavailable, the same batch is sent again and the
-//! queue behind it fills and then drops spans. A batch that the collector refuses is dropped.
+//! There is one connection, and one batch at a time. While a collector is unavailable, the same batch is sent again and
+//! the queue behind it fills and then drops spans. A batch that the collector refuses is dropped.
 
 use std::error::Error;
 use std::future::poll_fn;
@@ -26,8 +26,8 @@ use super::{Span, SpanReceiver, protobuf};
 use oncegate_config::{OtlpCollector, UpstreamTarget};
 use oncegate_trust::tls::Trust;
 
-/// A batch is sent when it has 512 spans, as in OpenTelemetry's own exporters, or 1 s after its first span, a delay that a
-/// person who watches accepts.
+/// A batch is sent when it has 512 spans, as in OpenTelemetry's own exporters, or 1 s after its first span, a delay
+/// that a person who watches accepts.
 const BATCH_SPANS_MAX: usize = 512;
 const BATCH_DELAY: Duration = Duration::from_secs(1);
 
@@ -44,22 +44,16 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 /// The bytes of an answer that are read; a larger answer is an error.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// The path of the gRPC method.
 const GRPC_PATH: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
 /// The destination of spans, and the resource that they are from.
 pub struct SpanExporter {
-    /// The collector.
     pub collector: OtlpCollector,
-    /// The authorities for its certificate.
     pub trust: Trust,
-    /// The name of the service behind this proxy.
     pub service: Arc<str>,
-    /// The ID of this instance.
     pub instance: String,
 }
 
-/// The reason why a batch was not accepted.
 enum ExportError {
     /// The collector may accept it later.
     Unavailable(Box<dyn Error + Send + Sync>),
@@ -96,8 +90,8 @@ async fn collect_batch(receiver: &mut SpanReceiver, spans: &mut Vec<Span>) {
     }
 }
 
-/// Sends a batch again and again until the collector accepts or refuses it. Logs once when the collector becomes unavailable,
-/// and once when it is back.
+/// Sends a batch again and again until the collector accepts or refuses it. Logs once when the collector becomes
+/// unavailable, and once when it is back.
 async fn send_until_settled(
     exporter: &SpanExporter,
     connection: &mut Option<CollectorConnection>,
@@ -160,7 +154,6 @@ async fn send_rest(
     }
 }
 
-/// An open connection to the collector.
 enum CollectorConnection {
     Grpc(http2::SendRequest<Full<Bytes>>),
     Http(http1::SendRequest<Full<Bytes>>),
@@ -193,23 +186,17 @@ impl SpanExporter {
             Some(open) => open,
             None => self.connect().await.map_err(ExportError::Unavailable)?,
         };
-        match connection.insert(open) {
-            CollectorConnection::Grpc(sender) => {
-                let response = sender.send_request(self.grpc_request(&body)).await.map_err(unavailable)?;
-                let (head, body) = response.into_parts();
-                let whole = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(ExportError::Unavailable)?;
-                if head.status != StatusCode::OK {
-                    return Err(http_error(head.status));
-                }
-                // `grpc-status` is in the trailers, or in the head of an answer without a message.
-                check_grpc_status(whole.trailers().unwrap_or(&head.headers))
-            }
-            CollectorConnection::Http(sender) => {
-                let response = sender.send_request(self.http_request(body)).await.map_err(unavailable)?;
-                let (head, body) = response.into_parts();
-                Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(ExportError::Unavailable)?;
-                if head.status.is_success() { Ok(()) } else { Err(http_error(head.status)) }
-            }
+        let (response, is_grpc) = match connection.insert(open) {
+            CollectorConnection::Grpc(sender) => (sender.send_request(self.grpc_request(&body)).await, true),
+            CollectorConnection::Http(sender) => (sender.send_request(self.http_request(body)).await, false),
+        };
+        let (head, answer) = response.map_err(|error| ExportError::Unavailable(error.into()))?.into_parts();
+        let whole = Limited::new(answer, ANSWER_BYTES_MAX).collect().await.map_err(ExportError::Unavailable)?;
+        match (is_grpc, head.status) {
+            // `grpc-status` is in the trailers, or in the head of an answer without a message.
+            (true, StatusCode::OK) => check_grpc_status(whole.trailers().unwrap_or(&head.headers)),
+            (false, status) if status.is_success() => Ok(()),
+            (_, status) => Err(http_error(status)),
         }
     }
 
@@ -222,7 +209,7 @@ impl SpanExporter {
         }
     }
 
-    /// Builds a gRPC request: the message after its length, not compressed (gRPC over HTTP2, "Length-Prefixed-Message").
+    /// Builds a gRPC request: the message after its length, not compressed ("Length-Prefixed-Message").
     fn grpc_request(&self, body: &[u8]) -> Request<Full<Bytes>> {
         let mut framed = BytesMut::with_capacity(5 + body.len());
         framed.put_u8(0);
@@ -303,10 +290,6 @@ fn post(uri: Uri, body: Bytes) -> Request<Full<Bytes>> {
     let agent = HeaderValue::from_static(concat!("oncegate/", env!("CARGO_PKG_VERSION")));
     request.headers_mut().insert(USER_AGENT, agent);
     request
-}
-
-fn unavailable(error: hyper::Error) -> ExportError {
-    ExportError::Unavailable(error.into())
 }
 
 /// Converts an HTTP error status. After 429, 502, 503 and 504 the batch may be sent again, after all others not (OTLP

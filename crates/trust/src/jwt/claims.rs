@@ -1,10 +1,11 @@
 //! The claims of a token, and the value by which one of them identifies a caller.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+use serde::Deserialize;
 use serde_json::Value;
+
+use oncegate_domain::json_members::JsonMembers;
 
 /// A claim as a part of a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,9 +34,10 @@ impl ClaimReading {
     }
 }
 
-/// The claims of a token, each with a name of its own: of a name that is written twice, two programs may believe different
-/// values.
-#[derive(Debug)]
+/// The claims of a token, each with a name of its own: of a name that is written twice, two programs may believe
+/// different values.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "JsonMembers<String, Value>")]
 pub(super) struct UniqueClaims(BTreeMap<String, Value>);
 
 impl UniqueClaims {
@@ -59,28 +61,12 @@ impl UniqueClaims {
     }
 }
 
-impl<'de> Deserialize<'de> for UniqueClaims {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ClaimsVisitor;
+impl TryFrom<JsonMembers<String, Value>> for UniqueClaims {
+    type Error = &'static str;
 
-        impl<'de> Visitor<'de> for ClaimsVisitor {
-            type Value = UniqueClaims;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object with each name once")
-            }
-
-            fn visit_map<M: MapAccess<'de>>(self, mut members: M) -> Result<UniqueClaims, M::Error> {
-                let mut claims = BTreeMap::new();
-                while let Some((name, value)) = members.next_entry::<String, Value>()? {
-                    if claims.insert(name, value).is_some() {
-                        return Err(de::Error::custom("a claim is written twice"));
-                    }
-                }
-                Ok(UniqueClaims(claims))
-            }
-        }
-
-        deserializer.deserialize_map(ClaimsVisitor)
+    fn try_from(JsonMembers(members): JsonMembers<String, Value>) -> Result<Self, &'static str> {
+        let written = members.len();
+        let claims: BTreeMap<_, _> = members.into_iter().collect();
+        if claims.len() == written { Ok(Self(claims)) } else { Err("a claim is written twice") }
     }
 }

@@ -10,7 +10,6 @@ use super::{KeySet, TokenFault, TokenRules, verify_claims};
 /// The values that an ID token of one sign-in must have, beyond those of [`TokenRules`].
 #[derive(Clone, Copy, Debug)]
 pub struct IdTokenRules<'a> {
-    /// The client for which the token is.
     pub client_id: &'a str,
     /// The random text that this sign-in has sent.
     pub nonce: &'a str,
@@ -19,7 +18,7 @@ pub struct IdTokenRules<'a> {
 }
 
 /// The reason why an ID token signs nobody in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::From)]
 pub enum IdTokenFault {
     /// It breaks a rule of all tokens.
     Token(TokenFault),
@@ -31,12 +30,6 @@ pub enum IdTokenFault {
     IssuedAt,
     /// It names nobody.
     Subject,
-}
-
-impl From<TokenFault> for IdTokenFault {
-    fn from(fault: TokenFault) -> Self {
-        Self::Token(fault)
-    }
 }
 
 impl IdTokenFault {
@@ -60,9 +53,6 @@ pub struct IdToken(UniqueClaims);
 
 impl IdToken {
     /// Verifies an ID token, as [`verify`](super::verify) does, and then as one of this sign-in.
-    ///
-    /// # Errors
-    /// The fault.
     pub fn verify(token: &str, keys: &KeySet, rules: &TokenRules, own: IdTokenRules<'_>) -> Result<Self, IdTokenFault> {
         let claims = verify_claims(token, keys, rules)?;
         let is_for_several = matches!(claims.get("aud"), Some(Value::Array(all)) if all.len() > 1);
@@ -98,8 +88,8 @@ impl IdToken {
         names.into_iter().flatten().find(|name| !name.trim().is_empty()).unwrap_or_else(|| self.subject())
     }
 
-    /// The texts of a claim: one text, or a list. The whole name counts first, as names may have dots; otherwise a dot leads into
-    /// an object. `None` where there is no such claim.
+    /// The texts of a claim: one text, or a list. The whole name counts first, as names may have dots; otherwise a dot
+    /// leads into an object. `None` where there is no such claim.
     pub fn values(&self, path: &str) -> Option<Vec<&str>> {
         let inner = || {
             let mut parts = path.split('.');

@@ -1,7 +1,7 @@
 //! The keys of an issuer (RFC 7517), each with the algorithms that it is for.
 
 use jsonwebtoken::DecodingKey;
-use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, KeyOperations, PublicKeyUse};
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyOperations, PublicKeyUse};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -32,9 +32,7 @@ struct KeySetDocument {
 
 impl KeySet {
     /// Reads a JSON Web Key Set. Keys that are for something else, or for no allowed algorithm, are left out.
-    ///
-    /// # Errors
-    /// The problem, beginning with a verb.
+    /// An error is the problem, beginning with a verb.
     pub fn parse(text: &[u8], allowed: &[Algorithm]) -> Result<Self, String> {
         if text.len() > KEY_SET_BYTES_MAX {
             return Err("is larger than 1 MiB".into());
@@ -54,9 +52,7 @@ impl KeySet {
     }
 
     /// The keys for a token with this `kid` and algorithm; without a `kid`, all keys for the algorithm.
-    ///
-    /// # Errors
-    /// No key has this `kid`, or none of those that have it is for the algorithm.
+    /// An error: no key has this `kid`, or none of those that have it is for the algorithm.
     pub(super) fn find(
         &self,
         id: Option<&str>,
@@ -85,10 +81,9 @@ impl VerificationKey {
         }
         let key = DecodingKey::from_jwk(jwk).ok()?;
         let own = common.key_algorithm;
-        let algorithms = algorithms_of_type(&jwk.algorithm, &key).iter().copied();
-        let algorithms = algorithms.filter(|algorithm| allowed.contains(algorithm));
-        let algorithms: Vec<_> =
-            algorithms.filter(|algorithm| own.is_none_or(|own| is_same(own, *algorithm))).collect();
+        let mut algorithms = algorithms_of_type(&jwk.algorithm, &key).to_vec();
+        // Both kinds of algorithms have the names of RFC 7518.
+        algorithms.retain(|one| allowed.contains(one) && own.is_none_or(|own| own.to_string() == format!("{one:?}")));
         let id = common.key_id.as_deref().map(Into::into);
         (!algorithms.is_empty()).then_some(Self { id, algorithms, key })
     }
@@ -114,9 +109,4 @@ fn algorithms_of_type(parameters: &AlgorithmParameters, key: &DecodingKey) -> &'
         },
         _ => &[],
     }
-}
-
-/// Whether the `alg` of a key is this algorithm: both have the names of RFC 7518.
-fn is_same(own: KeyAlgorithm, algorithm: Algorithm) -> bool {
-    own.to_string() == format!("{algorithm:?}")
 }

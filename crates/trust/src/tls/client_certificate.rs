@@ -4,15 +4,15 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
-/// The name of a client as a part of a scope: a letter for its kind, then the names of this kind, each with its length before
-/// it. The same text of two kinds is two callers.
+/// The name of a client as a part of a scope: a letter for its kind, then the names of this kind, each with its length
+/// before it. The same text of two kinds is two callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateName(Box<[u8]>);
 
 impl CertificateName {
-    /// Reads the URIs among the subject's alternative names, else its DNS names, else the subject. Several names of a kind are
-    /// one caller together, in any order: the first of them may be another one after a renewal. `None` if the certificate has
-    /// no name, or one that cannot be read.
+    /// Reads the URIs among the subject's alternative names, else its DNS names, else the subject. Several names of a
+    /// kind are one caller together, in any order: the first of them may be another one after a renewal. `None` if the
+    /// certificate has no name, or one that cannot be read.
     pub fn read(certificate: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
         let names = certificate.subject_alternative_name().ok()?;

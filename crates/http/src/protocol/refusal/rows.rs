@@ -9,7 +9,6 @@ use oncegate_domain::grpc_status::GrpcStatus;
 
 /// A refusal in all its forms. In the texts of the page, text between backticks is code.
 pub struct RefusalRow<'a> {
-    /// The answer's status.
     pub status: u16,
     /// The name for the problem's type, its label in metrics and its page.
     pub slug: &'static str,
@@ -22,7 +21,6 @@ pub struct RefusalRow<'a> {
     pub grpc: GrpcStatus,
     /// The `Oncegate-Status` of the answer on a guarded route.
     pub oncegate_status: OncegateStatus,
-    /// The problem's title.
     pub title: &'static str,
     /// The problem's detail: what is wrong, in one to three sentences.
     pub detail: Cow<'a, str>,

@@ -1,7 +1,7 @@
 //! A response's body while it comes in: one task writes it, and several clients read it, each at its own pace.
 //!
-//! The whole body is kept as long as it may be stored, so that a reader can begin at any byte. After that only the bytes are kept
-//! which some reader has not read, and the writer waits for the slowest reader.
+//! The whole body is kept as long as it may be stored, so that a reader can begin at any byte. After that only the
+//! bytes are kept which some reader has not read, and the writer waits for the slowest reader.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -20,11 +20,11 @@ use super::BodyError;
 use super::body_budget::BudgetShare;
 use super::client_body::PIECE_MAX;
 
-/// The bytes by which a reader may be behind the writer of a body that is not kept: some frames of HTTP/2, so that neither waits for
-/// each frame of the other.
+/// The bytes by which a reader may be behind the writer of a body that is not kept: some frames of HTTP/2, so that
+/// neither waits for each frame of the other.
 const BEHIND_MAX: usize = 256 * 1024;
-/// Pieces are put together up to this length. A piece of a few bytes would keep the buffer of its read, which has 8 KiB or more and
-/// counts nowhere.
+/// Pieces are put together up to this length. A piece of a few bytes would keep the buffer of its read, which has 8 KiB
+/// or more and counts nowhere.
 const JOINED_MAX: usize = 4 * 1024;
 
 /// The writer's side. Dropping it before [`Self::end`] breaks the body off.
@@ -35,7 +35,6 @@ pub struct StreamWriter(Arc<SharedBody>);
 #[derive(Clone, Debug)]
 pub struct StreamSource(Arc<SharedBody>);
 
-/// One reader's side.
 #[derive(Debug)]
 pub struct StreamReader {
     body: Arc<SharedBody>,
@@ -48,7 +47,7 @@ pub struct StreamReader {
 
 #[derive(Debug)]
 struct SharedBody {
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
     /// Tells the writer that a reader has read or is gone.
     moved: Notify,
 }
@@ -58,19 +57,17 @@ struct SharedBody {
 pub struct BodyProgress {
     /// The bytes that have come.
     pub bytes: u64,
-    /// When the body began.
     pub began: Instant,
     /// When its last bytes came.
     pub last: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct State {
+struct StreamState {
     progress: BodyProgress,
     pieces: VecDeque<Bytes>,
     /// The number of pieces that were dropped before the first of `pieces`.
     dropped: usize,
-    /// The bytes of `pieces`.
     held: usize,
     share: BudgetShare,
     is_kept: bool,
@@ -87,7 +84,6 @@ enum BodyEnd {
     Whole(HeaderMap),
 }
 
-/// A reader's place.
 #[derive(Debug, Default)]
 struct ReaderPlace {
     /// The number of the next piece.
@@ -96,14 +92,13 @@ struct ReaderPlace {
     skip: usize,
     waker: Option<Waker>,
     has_trailers: bool,
-    /// Whether the writer has given it up.
     is_cut: bool,
 }
 
 impl StreamWriter {
-    /// An empty body, whose bytes count in `share`. The share may count the first bytes already. The body is kept as a whole.
+    /// An empty body, kept as a whole, whose bytes count in `share`. The share may count the first bytes already.
     pub fn new(share: BudgetShare) -> Self {
-        let state = State {
+        let state = StreamState {
             progress: BodyProgress { bytes: 0, began: Instant::now(), last: None },
             pieces: VecDeque::new(),
             dropped: 0,
@@ -116,12 +111,10 @@ impl StreamWriter {
         Self(Arc::new(SharedBody { state: Mutex::new(state), moved: Notify::new() }))
     }
 
-    /// The body, for readers.
     pub fn source(&self) -> StreamSource {
         StreamSource(Arc::clone(&self.0))
     }
 
-    /// Adds the next bytes.
     pub fn push(&self, piece: Bytes) {
         if piece.is_empty() {
             return;
@@ -144,18 +137,17 @@ impl StreamWriter {
         state.drop_read();
     }
 
-    /// Whether the whole body is kept.
     pub fn is_kept(&self) -> bool {
         self.0.state.lock().is_kept
     }
 
-    /// The bytes that are held.
     pub fn held(&self) -> usize {
         self.0.state.lock().held
     }
 
-    /// Waits until the slowest reader is near enough. A body that is kept has room for what comes. Gives the slowest readers up when
-    /// they have taken nothing for `stall_max`: their bodies break off. Returns whether it has given any up.
+    /// Waits until the slowest reader is near enough. A body that is kept has room for what comes. Gives the slowest
+    /// readers up when they have taken nothing for `stall_max`: their bodies break off. Returns whether it has given
+    /// any up.
     pub async fn make_room(&self, stall_max: Duration) -> bool {
         let (mut has_cut, mut slowest) = (false, self.0.state.lock().slowest());
         while timeout(stall_max, self.has_room()).await.is_err() {
@@ -172,7 +164,6 @@ impl StreamWriter {
         self.wait_until(|state| state.is_kept || state.held <= BEHIND_MAX).await;
     }
 
-    /// Whether anybody reads.
     pub fn has_readers(&self) -> bool {
         self.0.state.lock().has_readers()
     }
@@ -182,7 +173,7 @@ impl StreamWriter {
         self.wait_until(|state| !state.has_readers()).await;
     }
 
-    async fn wait_until(&self, holds: impl Fn(&State) -> bool) {
+    async fn wait_until(&self, holds: impl Fn(&StreamState) -> bool) {
         loop {
             let moved = self.0.moved.notified();
             if holds(&self.0.state.lock()) {
@@ -207,7 +198,6 @@ impl StreamWriter {
         self.source().kept()
     }
 
-    /// Ends the body.
     pub fn end(self, trailers: HeaderMap) {
         self.0.change(|state| state.end = Some(BodyEnd::Whole(trailers)));
     }
@@ -227,7 +217,6 @@ impl Drop for StreamWriter {
 }
 
 impl StreamSource {
-    /// The body's progress.
     pub fn progress(&self) -> BodyProgress {
         self.0.state.lock().progress
     }
@@ -248,8 +237,8 @@ impl StreamSource {
         Some(all.freeze())
     }
 
-    /// A reader that begins at this byte; `None` if that byte is gone or is still to come, or if the body has ended: the key has an
-    /// outcome by then, and perhaps another attempt.
+    /// A reader that begins at this byte; `None` if that byte is gone or is still to come, or if the body has ended:
+    /// the key has an outcome by then, and perhaps another attempt.
     pub fn read_from(&self, byte: usize, accepts_trailers: bool) -> Option<StreamReader> {
         let mut state = self.0.state.lock();
         if !state.is_kept || byte > state.held || state.end.is_some() {
@@ -271,7 +260,7 @@ impl StreamSource {
 
 impl SharedBody {
     /// Changes the state, and wakes the readers.
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut StreamState)) {
         let wakers: Vec<Waker> = {
             let mut state = self.state.lock();
             change(&mut state);
@@ -287,7 +276,7 @@ impl ReaderPlace {
     }
 }
 
-impl State {
+impl StreamState {
     fn has_readers(&self) -> bool {
         self.readers.iter().any(Option::is_some)
     }
@@ -306,7 +295,6 @@ impl State {
         }
     }
 
-    /// The place of the slowest reader.
     fn slowest(&self) -> Option<(usize, usize)> {
         self.readers.iter().flatten().filter(|place| !place.is_cut).map(ReaderPlace::at).min()
     }
@@ -326,16 +314,14 @@ impl State {
 }
 
 impl StreamReader {
-    /// Leaves these trailers out.
     pub fn without_trailers(mut self, withheld: Vec<HeaderName>) -> Self {
         self.withheld = withheld;
         self
     }
 
-    /// Polls the next frame.
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let mut state = self.body.state.lock();
-        let State { pieces, dropped, readers, end, is_kept, .. } = &mut *state;
+        let StreamState { pieces, dropped, readers, end, is_kept, .. } = &mut *state;
         let place = readers[self.number].as_mut().expect("its place is there as long as the reader");
         if place.is_cut {
             return Poll::Ready(Some(Err("its client took the body too slowly".into())));
