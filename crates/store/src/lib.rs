@@ -46,7 +46,6 @@ pub use results::{PrimaryCheck, ReapedRows, RenewResult, ReservedAttempt, RouteI
 pub use sqlite::{InlineDatabase, open_inline};
 
 pub mod admin;
-mod batch;
 pub mod breaker;
 mod columns;
 mod deliveries;
@@ -58,6 +57,7 @@ mod migrate;
 mod open;
 mod params;
 mod postgres;
+mod queue;
 pub mod reply;
 mod results;
 pub mod row;

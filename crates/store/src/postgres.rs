@@ -1,8 +1,8 @@
 //! The store in PostgreSQL (13 or newer, behind PgBouncer in transaction mode too): any number of proxies share it.
 //!
 //! Every write of a key is a function in the database, see `functions`: of one id, except for `reap`; reservations and
-//! settlements have another one for many ids. Calls of one kind may share a transaction, in READ COMMITTED, see `batcher`, and on a
-//! cluster see `calls`. No session that a pooler shares holds any state of ours: calls are prepared only where none does, see
+//! settlements have another one for many ids. Calls of one kind may share a transaction, in READ COMMITTED, see `lane`, and on a
+//! cluster see `call`. No session that a pooler shares holds any state of ours: calls are prepared only where none does, see
 //! `client`. The steps of one call (insert, conflict, read) are written here as they happen to that one call.
 //!
 //! There is no `statement_timeout` for sessions: PgBouncer refuses it at connecting, and setting it later is session
@@ -12,7 +12,7 @@
 
 use super::*; // The table of the calls names most of its types.
 use crate::row::{FoundRecord, fresh};
-use batcher::Batcher;
+use lane::Batcher;
 use connect::PgPool;
 use failure::{PgFailure, PgResult};
 use lookups::Lookups;
@@ -21,7 +21,7 @@ use oncegate_domain::delivery::EnqueueRequest;
 use oncegate_domain::response::CorruptRow;
 use oncegate_domain::state::KeyState;
 use pools::PgPools;
-use requests::{EnqueueCall, ExtendCall, ReserveCall, RestoreCall, SettleCall, TakeOverCall, may_be_taken};
+use key_calls::{EnqueueCall, ExtendCall, ReserveCall, RestoreCall, SettleCall, TakeOverCall, may_be_taken};
 use retry::{RetryBudget, RetryPauses, retry_until_known};
 use service_reports::{FindReservationStatement, ReportCall};
 
@@ -30,13 +30,12 @@ pub(super) use schema::{distribution, migrate, newest_step, pending, prepare, re
 pub(super) use server::PgServer;
 
 mod admin;
-mod backend;
-mod batcher;
 mod bounded;
-mod calls;
+mod call;
 mod client;
 mod connect;
 mod deliveries;
+mod direct_connection;
 mod distribution;
 mod durability;
 mod events;
@@ -45,12 +44,13 @@ mod functions;
 mod horizons;
 mod hosts;
 mod identity;
+mod key_calls;
+mod lane;
 mod lookups;
 mod open_schemas;
 mod pools;
 mod primaries;
 mod probes;
-mod requests;
 mod retry;
 mod rows;
 mod schema;

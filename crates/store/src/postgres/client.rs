@@ -2,7 +2,7 @@
 //!
 //! A prepared statement spares the server the parsing, which costs as much as a short statement itself. Its name belongs to
 //! the server's session, though, and behind a pooler that session may serve somebody else by the time of the next statement.
-//! So calls are prepared only on a connection that seems to lead to the server itself, see `backend`. Where that is wrong, a
+//! So calls are prepared only on a connection that seems to lead to the server itself, see `direct_connection`. Where that is wrong, a
 //! name is unknown or means another statement. No two of ours that do different things take the same parameters, so the server refuses the call, and it
 //! is repeated unprepared.
 
@@ -16,7 +16,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
 
-use super::backend;
+use super::direct_connection;
 use super::failure::ends_the_session;
 use super::functions::Function;
 use super::horizons::Horizons;
@@ -62,7 +62,7 @@ pub(super) struct PgClient {
 impl PgClient {
     /// The client of a new connection, which `driver` drives.
     pub async fn new(server: PgServer, client: Client, driver: JoinHandle<()>, place: Place) -> Self {
-        let prepares = AtomicBool::new(backend::is_direct(&client).await);
+        let prepares = AtomicBool::new(direct_connection::is_direct(&client).await);
         Self { client: ClientWrapper::new(client, driver), server, place, prepares }
     }
 

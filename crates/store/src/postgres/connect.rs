@@ -7,7 +7,7 @@ use deadpool::managed::{self, Manager, Metrics, Object, PoolError, RecycleError,
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::Client;
 
-use super::backend;
+use super::direct_connection;
 use super::client::PgClient;
 use super::failure::{PgFailure, PgResult, connect_error};
 use super::server::PgServer;
@@ -27,7 +27,7 @@ pub(super) async fn connect_once(server: &PgServer) -> Result<Client, OpenError>
     let connected = timeout(START_MAX, server.connect(START_MAX)).await;
     let (client, ..) = connected.map_err(|late| OpenError::Away(Box::new(late)))?.map_err(connect_error)?;
     // Not for what it returns: the session has a fixed search path then.
-    backend::is_direct(&client).await;
+    direct_connection::is_direct(&client).await;
     Ok(client)
 }
 

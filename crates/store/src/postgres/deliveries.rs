@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use tokio_postgres::{Error, Row};
 
-use super::calls::changed;
+use super::call::changed;
 use super::client::{PgClient, parameters};
 use super::failure::PgResult;
 use super::{PgCall, functions};

@@ -13,7 +13,7 @@ use futures_util::future::try_join;
 use tokio::time::Instant;
 use tokio_postgres::{Error, Row};
 
-use super::batcher::{BatchStatement, Batcher};
+use super::lane::{BatchStatement, Batcher};
 use super::client::{BEGIN_WRITE, PgClient, in_transaction};
 use super::connect::PgPool;
 use super::failure::PgResult;

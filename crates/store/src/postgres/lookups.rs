@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, Row};
 
-use super::batcher::{BatchStatement, Batcher, OVERHEAD_BYTES};
+use super::lane::{BatchStatement, Batcher, OVERHEAD_BYTES};
 use super::client::{Parameter, PgClient};
 use super::connect::PgPool;
 use super::durability::Durability;
@@ -21,7 +21,7 @@ use super::horizons::Writer;
 use super::rows::one;
 use super::worker_connection::WorkerConnections;
 use super::{PgCall, functions};
-use crate::batch::{BYTES_MAX, JOBS_MAX};
+use crate::queue::{BYTES_MAX, JOBS_MAX};
 use crate::columns::columns;
 use crate::row::{FoundRecord, RowReader};
 use crate::statement::statements;
@@ -183,9 +183,9 @@ impl PgCall<'_> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::batcher;
+    use super::super::lane;
     use super::*;
-    use crate::batch::BatchQueue;
+    use crate::queue::BatchQueue;
 
     #[tokio::test]
     async fn a_batch_of_look_ups_has_bounded_bytes() {
@@ -194,7 +194,7 @@ mod tests {
         let queue = BatchQueue::new();
         let id = RecordId::from_stored(&[0; 32]).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
-        let call = || batcher::call(&queue, FindStatement { id, left_out: Some(RESPONSE) }, deadline);
+        let call = || lane::call(&queue, FindStatement { id, left_out: Some(RESPONSE) }, deadline);
         let calls = futures_util::future::join_all((0..JOBS_MAX).map(|_| call()));
         let sizes = async {
             let mut sizes = Vec::new();

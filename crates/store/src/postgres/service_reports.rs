@@ -7,8 +7,8 @@ use http::HeaderName;
 use serde_json::{Value, json};
 use tokio_postgres::{Error, Row};
 
-use super::batcher::BatchStatement;
-use super::calls::{BatchedCall, CallAnswer};
+use super::lane::BatchStatement;
+use super::call::{BatchedCall, CallAnswer};
 use super::client::PgClient;
 use super::failure::PgResult;
 use super::functions::{self, Function};

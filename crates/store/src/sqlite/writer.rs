@@ -22,7 +22,7 @@ use super::file::Database;
 use super::file_watch::FileWatch;
 use super::transaction::{SqliteFailure, SqliteResult, SqliteTransaction};
 use crate::StoreError;
-use crate::batch::{BatchQueue, Batchable};
+use crate::queue::{BatchQueue, Batchable};
 use crate::reply::{self, ReplySender};
 
 /// The queue of jobs for the writer.

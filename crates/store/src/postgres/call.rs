@@ -7,7 +7,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Error, Row};
 
 use super::PgCall;
-use super::batcher::{BatchStatement, OVERHEAD_BYTES};
+use super::lane::{BatchStatement, OVERHEAD_BYTES};
 use super::client::PgClient;
 use super::connect::PgConnection;
 use super::failure::{PgFailure, PgResult};

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use tokio_postgres::Row;
 
-use super::calls::{BatchedCall, CallAnswer};
+use super::call::{BatchedCall, CallAnswer};
 use super::functions::{self, Function};
 use crate::columns::{self, Columns, columns};
 use crate::row::{RowReader, millis};
@@ -224,7 +224,7 @@ mod tests {
 
     use http::{HeaderMap, StatusCode};
 
-    use super::super::batcher::{BatchStatement, OVERHEAD_BYTES};
+    use super::super::lane::{BatchStatement, OVERHEAD_BYTES};
     use super::*;
     use crate::tests::reserve_request;
     use oncegate_domain::attempt::AttemptLease;

@@ -10,7 +10,7 @@ use super::client::PgClient;
 use super::connect::{PgConnection, PgPool};
 use super::failure::PgFailure;
 use super::worker_connection::WorkerConnections;
-use crate::batch::{BatchQueue, Batchable, JOBS_MAX};
+use crate::queue::{BatchQueue, Batchable, JOBS_MAX};
 use crate::reply::{self, ReplySender, current_worker};
 use oncegate_domain::ids::RecordId;
 
