@@ -1,137 +1,142 @@
-//! Calls of functions: in batches for requests, and one after the other for upkeep.
+//! A call: its tries, and how each sends its statements.
 
-use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::time::{Instant, sleep};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Error, Row};
 
-use super::PgCall;
-use super::lane::{BatchStatement, OVERHEAD_BYTES};
-use super::client::PgClient;
-use super::connect::PgConnection;
+use super::Postgres;
+use super::client::{PgClient, in_transaction};
+use super::connect::{PgConnection, PgPool};
 use super::failure::{PgFailure, PgResult};
 use super::functions::Function;
-use super::rows::done;
+use super::rows::changed;
+use crate::StoreError;
+use crate::call_spec::{CallSpec, RetryWhen, TimeLimit};
 use crate::columns::Columns;
+use crate::row::FromRow;
 use crate::statement::Statement;
-use oncegate_domain::ids::RecordId;
-use oncegate_domain::response::CorruptRow;
 
-/// The most rows that one transaction of upkeep locks: few enough that requests for the same keys do not wait noticeably.
+/// The connections on which a call is tried of which nothing was sent. Without a server these tries take no time.
+const TRIES_MAX: usize = 3;
+
+/// The most rows that one transaction of upkeep locks: few enough that requests for the same keys do not wait
+/// noticeably.
 const ROWS_MAX: usize = 128;
 
-/// The most records in one loop on a cluster. All of them wait for one another, and as many keys stay locked until a node that died
-/// during their commit is back.
-const CLUSTER_ROWS_MAX: usize = 32;
-
-/// An answer to a call.
-pub(super) trait CallAnswer: Send + Sized + 'static {
-    /// Reads the answer; `None` where the function has changed nothing.
-    fn read(row: Option<&Row>) -> Result<Self, CorruptRow>;
-}
-
-/// Whether the function has changed something.
-impl CallAnswer for bool {
-    fn read(row: Option<&Row>) -> Result<Self, CorruptRow> {
-        Ok(row.is_some())
-    }
-}
-
-/// A write of a request's, which can go to the database together with others of its kind.
-pub(super) trait BatchedCall: Send + Sync + Sized + 'static {
-    type Answer: CallAnswer;
-
-    /// The function for one record.
-    const FUNCTION: &'static Function;
-
-    /// The function for many records, which takes arrays of the same columns and answers with the ids of those that it has
-    /// changed; and the same for a cluster, which has a loop, as a cluster takes only statements of one record each. Without
-    /// them, several calls share a transaction, and on a cluster each is sent by itself.
-    const FUNCTIONS_OF_MANY: Option<[&'static Function; 2]> = None;
-
-    /// See [`BatchStatement::goes_alone`].
-    fn goes_alone(&self, _is_distributed: bool) -> bool {
-        false
-    }
-
-    fn id(&self) -> RecordId;
-
-    fn columns(&self) -> Columns<'_>;
-
-    /// The bytes that clients and services have sent of it.
-    fn sent_bytes(&self) -> usize {
-        0
-    }
-}
-
-impl<C: BatchedCall> BatchStatement for C {
-    type Answer = Result<C::Answer, CorruptRow>;
-
-    // Answers have ids and no more, so of two calls for one record both would look done.
-    const DISTINCT: bool = true;
-    const CLUSTER_JOBS_MAX: usize = if C::FUNCTIONS_OF_MANY.is_some() { CLUSTER_ROWS_MAX } else { 1 };
-
-    fn id(&self) -> RecordId {
-        BatchedCall::id(self)
-    }
-
-    fn bytes(&self) -> usize {
-        OVERHEAD_BYTES + self.sent_bytes()
-    }
-
-    fn goes_alone(&self, is_distributed: bool) -> bool {
-        BatchedCall::goes_alone(self, is_distributed)
-    }
-
-    async fn run(client: &PgClient, calls: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
-        let columns: Vec<Columns<'_>> = calls.iter().map(|call| call.columns()).collect();
-        let answer = |rows: &[Row]| done(rows).and_then(C::Answer::read);
-        if let [alone] = &columns[..] {
-            return Ok(vec![answer(&client.call(C::FUNCTION, alone).await?)]);
+impl Postgres {
+    /// Makes a call until its outcome is known, or its deadline has come: tries of its body.
+    // See docs/decisions/0007-answer-from-durable-rows.md.
+    pub(crate) async fn call<'a, P, T, F: Future<Output = PgResult<T>>>(
+        &'a self,
+        spec: CallSpec,
+        params: P,
+        call_once: impl Fn(PgTry<'a>, Arc<P>) -> F,
+    ) -> Result<T, StoreError> {
+        let deadline = Instant::now() + spec.limit.of(self.server.timeout());
+        let mut call = PgTry { store: self, spec, deadline, in_doubt: false };
+        let params = Arc::new(params);
+        let (mut tries, mut taken) = (0, false);
+        let mut pauses = RetryPauses::new();
+        loop {
+            let failure = match call_once(call, Arc::clone(&params)).await {
+                Ok(done) => return Ok(done),
+                // Once a try has found that somebody has the key, a later try that reads nothing does not undo that.
+                Err(failure) if taken => failure.for_taken_key(),
+                Err(failure) => failure,
+            };
+            taken = matches!(failure, PgFailure::Taken(_));
+            tries += 1;
+            call.in_doubt |= failure.in_doubt();
+            let is_worth_it = match spec.retry {
+                RetryWhen::AnyFailure => true,
+                RetryWhen::InDoubt => call.in_doubt || (tries < TRIES_MAX && failure.wants_another_connection()),
+                RetryWhen::Never => false,
+            };
+            if failure.is_final() || !is_worth_it || Instant::now() + pauses.length >= call.deadline {
+                return Err(failure.into());
+            }
+            pauses.next().await;
         }
-        let Some([function, on_cluster]) = C::FUNCTIONS_OF_MANY else {
-            let answers = client.call_in_transaction(C::FUNCTION, &columns).await?;
-            return Ok(answers.iter().map(|rows| answer(rows)).collect());
-        };
-        let function = if client.is_distributed() { on_cluster } else { function };
-        let rows = client.call_with_arrays(function, &columns).await?;
-        let mut changed = HashMap::new();
-        for row in &rows {
-            changed.insert(row.try_get::<_, &[u8]>("id")?, row);
-        }
-        let answer = |call: &&Self| C::Answer::read(changed.get(call.id().as_bytes().as_slice()).copied());
-        Ok(calls.iter().map(answer).collect())
     }
 }
 
-impl PgCall<'_> {
+/// One try of a call. Its methods, in `postgres` and the files below it, are the bodies of the store's calls.
+#[derive(Clone, Copy)]
+pub(crate) struct PgTry<'a> {
+    pub(super) store: &'a Postgres,
+    pub(super) spec: CallSpec,
+    pub(super) deadline: Instant,
+    /// Whether an earlier try of this very call may have been executed.
+    pub(super) in_doubt: bool,
+}
+
+impl<'a> PgTry<'a> {
+    /// The connections of a call that goes through no lane.
+    fn pool(self) -> &'a PgPool {
+        self.store.pools.of(self.spec.pool)
+    }
+
     /// Sends statements on a connection of their own, see [`PgConnection::finish`].
-    pub async fn on_connection<T>(self, statements: impl AsyncFnOnce(&PgClient) -> Result<T, Error>) -> PgResult<T> {
-        PgConnection::get(self.pool, self.deadline).await?.finish(self.deadline, statements).await
+    pub(super) async fn on_connection<T>(
+        self,
+        statements: impl AsyncFnOnce(&PgClient) -> Result<T, Error>,
+    ) -> PgResult<T> {
+        PgConnection::get(self.pool(), self.deadline).await?.finish(self.deadline, statements).await
     }
 
     /// Calls a function once. Returns its row where it has changed something.
-    pub async fn call(self, function: &Function, columns: Columns<'_>) -> PgResult<Option<Row>> {
+    pub(super) async fn call(self, function: &Function, columns: Columns<'_>) -> PgResult<Option<Row>> {
         Ok(changed(self.on_connection(async |client| client.call(function, &columns).await).await?)?)
     }
 
-    /// Runs a statement.
-    pub async fn run(self, statement: &Statement, columns: Columns<'_>) -> PgResult<Vec<Row>> {
-        self.on_connection(async |client| client.run(statement, &columns).await).await
+    /// Runs a statement. The server ends it at the deadline where the call's [`TimeLimit`] says so.
+    pub(super) async fn run(self, statement: &Statement, columns: Columns<'_>) -> PgResult<Vec<Row>> {
+        let run = async |client: &PgClient| client.run(statement, &columns).await;
+        match self.spec.limit {
+            TimeLimit::Full => self.on_connection(run).await,
+            TimeLimit::Bounded | TimeLimit::Short => self.bounded(run).await,
+        }
+    }
+
+    /// Runs a statement, and reads its rows.
+    pub async fn rows<T: FromRow>(self, statement: &Statement, columns: Arc<Columns<'static>>) -> PgResult<Vec<T>> {
+        let rows = self.run(statement, Columns::clone(&columns)).await?;
+        rows.iter().map(|row| Ok(T::read(row)?)).collect()
+    }
+
+    /// Sends what is no prepared call, see [`in_transaction`]; the server ends it at the deadline. A statement that is
+    /// given up keeps its connection until the server is done with it. A page over a cold table, or one that waits for
+    /// a table's lock, would keep the only connection of its kind for long after its reader has gone. So the limit is
+    /// the server's too, local to the statement's transaction.
+    pub(super) async fn bounded(
+        self,
+        statement: impl AsyncFnOnce(&PgClient) -> Result<Vec<Row>, Error>,
+    ) -> PgResult<Vec<Row>> {
+        let bounded = async |client: &PgClient| {
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            // Zero would be no limit.
+            let limit_ms = left.as_millis().clamp(1, i32::MAX as u128);
+            let begin = format!("begin; set local statement_timeout = {limit_ms}");
+            in_transaction(client, &begin, statement(client)).await
+        };
+        self.on_connection(bounded).await
     }
 
     /// Runs a statement that writes and is no function, see [`PgClient::write`].
-    pub async fn write(self, statement: &Statement, columns: Columns<'_>) -> PgResult<Vec<Row>> {
+    pub(super) async fn write(self, statement: &Statement, columns: Columns<'_>) -> PgResult<Vec<Row>> {
         self.on_connection(async |client| client.write(statement, &columns).await).await
     }
 
-    /// Calls a function for each of many items. Returns those for which it has changed something, with their rows; a row that
-    /// another transaction has locked is left to it.
+    /// Calls a function for each of many items. Returns those for which it has changed something, with their rows; a
+    /// row that another transaction has locked is left to it.
     ///
     /// # Errors
     /// [`PgFailure`]; it is in doubt once some calls may have been committed.
-    pub async fn call_each<'i, T>(
+    pub(super) async fn call_each<'i, T>(
         self,
         function: &Function,
         items: &'i [T],
@@ -149,7 +154,7 @@ impl PgCall<'_> {
 
     async fn call_part(self, function: &Function, part: &[Columns<'_>]) -> PgResult<Vec<Option<Row>>> {
         // One commit for all; but several nodes would have to agree on it.
-        if part.len() > 1 && !self.pool.is_distributed() {
+        if part.len() > 1 && !self.pool().is_distributed() {
             match self.on_connection(async |client| client.call_in_transaction(function, part).await).await {
                 Ok(rows) => return Ok(rows.into_iter().map(changed).collect::<Result<_, _>>()?),
                 // One of the rows: the others go without it.
@@ -171,7 +176,19 @@ impl PgCall<'_> {
     }
 }
 
-/// The row of a call that has changed something.
-pub(super) fn changed(mut rows: Vec<Row>) -> Result<Option<Row>, CorruptRow> {
-    Ok(done(&rows)?.is_some().then(|| rows.swap_remove(0)))
+/// Growing pauses between tries: short enough at first to hide a dropped connection, long enough at last not to burden
+/// a server that is starting.
+pub(super) struct RetryPauses {
+    length: Duration,
+}
+
+impl RetryPauses {
+    pub fn new() -> Self {
+        Self { length: Duration::from_millis(5) }
+    }
+
+    pub async fn next(&mut self) {
+        sleep(self.length).await;
+        self.length = (self.length * 2).min(Duration::from_millis(200));
+    }
 }
