@@ -2,8 +2,8 @@
 //!
 //! A row is a method. It says what the call promises, states its properties in the order of [`CallSpec::new`], and
 //! names its two bodies: the method of [`PgTry`](super::postgres::PgTry), and that of
-//! [`SqliteTransaction`](super::sqlite::SqliteTransaction); or the one statement of both databases. Calls whose parameters or answer have a response encrypt or
-//! decrypt it here.
+//! [`SqliteTransaction`](super::sqlite::SqliteTransaction); or the one statement of both databases. Calls whose
+//! parameters or answer have a response encrypt or decrypt it here.
 //!
 //! Each call ends within the store's `timeout`, with [`StoreError::TimedOut`](super::StoreError::TimedOut) if need be.
 //! A write whose call failed may have happened all the same: a caller that needs to know reads again by the attempt's
@@ -253,7 +253,8 @@ impl Store {
 
     /// Stores the service's salt, if the stored one is still the one that was read. Returns whether it did.
     pub fn replace_salt(&self, params: ReplaceSaltParams) -> StoreFuture<'_, bool> {
-        // A second try after one that may have been executed stores nothing: the caller then finds the salt of the first.
+        // A second try after one that may have been executed stores nothing: the caller then finds the salt of the
+        // first.
         let spec = CallSpec::new(Direct, Upkeep, InDoubt, Ordinary, Full, NO_BODY);
         self.call(spec, params, |pg, p| pg.replace_salt(p), |db, p| db.replace_salt(p))
     }

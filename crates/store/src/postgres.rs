@@ -2,9 +2,9 @@
 //!
 //! Every write of a key is a function in the database, see `functions`: of one id, except for `reap`; reservations and
 //! settlements have another one for many ids. Calls of one kind may share a transaction, in READ COMMITTED, see `lane`,
-//! and on a cluster see `key_calls`. No session that a pooler shares holds any state of ours: calls are prepared only where
-//! none does, see `client`. The steps of one call (insert, conflict, read) are written here as they happen to that one
-//! call.
+//! and on a cluster see `key_calls`. No session that a pooler shares holds any state of ours: calls are prepared only
+//! where none does, see `client`. The steps of one call (insert, conflict, read) are written here as they happen to
+//! that one call.
 //!
 //! There is no `statement_timeout` for sessions: PgBouncer refuses it at connecting, and setting it later is session
 //! state. Our own clock ends a call; `connect::PgConnection` describes what becomes of its statement. Some the server

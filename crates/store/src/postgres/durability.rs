@@ -1,18 +1,20 @@
-//! Whether a row that anybody wrote is as durable as a commit of our own. A server that waits for standbys shows commits
-//! that they do not have yet: those whose wait was cancelled or whose session was killed, and what was on its disk when it
-//! crashed.
+//! Whether a row that anybody wrote is as durable as a commit of our own. A server that waits for standbys shows
+//! commits that they do not have yet: those whose wait was cancelled or whose session was killed, and what was on its
+//! disk when it crashed.
 //!
-//! **The rule: an answer that rests on a row waits for a commit of our own that began after the row was read.** The proof:
+//! **The rule: an answer that rests on a row waits for a commit of our own that began after the row was read.** The
+//! proof:
 //!
 //! 1. The row is visible, so its commit stands in the log. A commit that begins later stands behind it.
 //! 2. A standby confirms the log up to a place. Once it has confirmed our commit, it has the row.
-//! 3. Such a commit proves more. All transactions below the oldest that still ran when it began (the horizon) had ended, so
-//!    their commits stand before it too. A row whose writer is below a horizon needs no other commit.
-//! 4. Ids are compared, and no times: a service's transaction that writes early and commits late runs until then. So does a
-//!    prepared one.
+//! 3. Such a commit proves more. All transactions below the oldest that still ran when it began (the horizon) had
+//!    ended, so their commits stand before it too. A row whose writer is below a horizon needs no other commit.
+//! 4. Ids are compared, and no times: a service's transaction that writes early and commits late runs until then. So
+//!    does a prepared one.
 //! 5. A horizon holds for one server since its start, under one list of standbys: a new primary, and a former one that
-//!    returns, has another start. The same holds for the commit of the rule: one on another server proves nothing, and the
-//!    row is read again. A server that restarts itself after a crash keeps the log below a durable commit, and its ids.
+//!    returns, has another start. The same holds for the commit of the rule: one on another server proves nothing, and
+//!    the row is read again. A server that restarts itself after a crash keeps the log below a durable commit, and its
+//!    ids.
 
 use futures_util::future::try_join;
 use tokio::time::Instant;

@@ -55,8 +55,8 @@ impl KeyCall<ReserveRequest> {
 }
 
 impl KeyCall<TakeOverParams> {
-    /// Starts the next attempt of a record that is still as it was seen. The row has the attempt's number and the recovery
-    /// point of earlier attempts.
+    /// Starts the next attempt of a record that is still as it was seen. The row has the attempt's number and the
+    /// recovery point of earlier attempts.
     pub fn take_over(params: Arc<TakeOverParams>) -> Self {
         Self {
             sent_bytes: path_bytes(&params.request),
@@ -111,7 +111,8 @@ impl KeyCall<ExtendDeadlineParams> {
 }
 
 impl KeyCall<EnqueueParams> {
-    /// Accepts a key for delivery, with its request: one that has no record, or one whose record is still as it was seen.
+    /// Accepts a key for delivery, with its request: one that has no record, or one whose record is still as it was
+    /// seen.
     pub fn enqueue(params: Arc<EnqueueParams>) -> Self {
         let EnqueueRequest { reserve_request, sealed } = &params.request;
         Self {
