@@ -151,14 +151,14 @@ pub async fn run(
     number: usize,
     place: Place,
     config: Arc<LoadedConfig>,
-    backend: Arc<dyn Backend>,
+    backend: Backend,
     network: Network,
     running: RunningInstance,
 ) {
     let (start, live) = LoadedConfig::clone(&config).into_parts();
     let (start, live) = (Arc::new(start), Arc::new(live));
     let instance = loop {
-        let store = Store::new(Arc::clone(&backend), Encryption::new(&start.store, &live.secrets));
+        let store = Store::new(backend.clone(), Encryption::new(&start.store, &live.secrets));
         let network = Arc::new(ProcessNetwork { network: network.clone(), process: number });
         let instance = assemble(&start, &live, store, UpstreamSlots::new(64).in_network(network)).unwrap().instance;
         match join(&instance, &live, async || Ok(())).await {

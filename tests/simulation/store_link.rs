@@ -5,27 +5,18 @@
 //! up may still be executed, and a failover may lose the latest commits.
 
 use std::collections::BTreeSet;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
-use oncegate_domain::delivery::{EnqueueResult, PickUpRequest, PickUpResult};
-use oncegate_domain::ids::{InstanceId, RecordId};
-use oncegate_domain::probe::{Probe, ProbeFinding, SettledKeyPage};
-use oncegate_domain::record::Record;
-use oncegate_domain::service_report::{ReportResult, ReservedKey, ServiceReport};
-use oncegate_store::admin::{AuditEntry, DecisionResults, InstanceEntry, KeyCounts, KeyPage};
+use futures_util::future::BoxFuture;
+use oncegate_domain::attempt::{AttemptOutcome, Settlement};
+use oncegate_domain::ids::RecordId;
+use oncegate_store::breaker::CallKind;
+use oncegate_store::metrics::Op;
 use oncegate_store::{
-    ApplyOperatorDecisionParams, Backend, ClaimEventsParams, ClaimProbesParams, CountInstancesBehindParams,
-    CountLiveKeysParams, DiscardEventsParams, EndEventsParams, EnqueueParams, EventCounts, EventSinkParams,
-    ExtendDeadlineParams, FindReservationParams, GiveUpParams, InlineDatabase, KeyEvent, LeaseRenewal,
-    ListAuditEntriesParams, ListInFlightParams, ListInstancesParams, ListKeysParams, ListSettledKeysParams,
-    MoveLiveKeysParams, PrimaryCheck, ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult,
-    ReplaceSaltParams, ReservedAttempt, RouteIdentities, SettleResult, StoreError, StoreEventRoutesParams, StoreFuture,
-    StoreRouteRetentionParams, SweepParams, SweptKey, TakeOverParams, open_inline,
+    Backend, CarriedCall, InlineDatabase, LeaseRenewal, PrimaryCheck, StoreError, StoreEventRoutesParams, StoreNetwork,
+    open_inline,
 };
 use rusqlite::functions::{Context, FunctionFlags};
 use tokio::sync::{mpsc, oneshot};
@@ -59,14 +50,13 @@ fn set_clock_of_events(db: &rusqlite::Connection) {
 }
 
 /// Empty databases of earlier runs: a new one takes longer than many a run.
-static SPARE_DATABASES: Mutex<Vec<(Arc<dyn Backend>, InlineDatabase)>> = Mutex::new(Vec::new());
+static SPARE_DATABASES: Mutex<Vec<InlineDatabase>> = Mutex::new(Vec::new());
 
 /// The server of the store. Cheap to clone.
 #[derive(Clone)]
 pub struct StoreServer(Arc<ServerState>);
 
 struct ServerState {
-    backend: Arc<dyn Backend>,
     database: InlineDatabase,
     calls: mpsc::UnboundedSender<ServerCall>,
     timeout: Duration,
@@ -77,7 +67,7 @@ struct ServerState {
     /// Failovers after which the processes know that the primary is another one.
     announced_failovers: AtomicUsize,
     /// The attempts that the store called unknown.
-    unknown: Mutex<Vec<Attempt>>,
+    unknown: Mutex<BTreeSet<Attempt>>,
     leases: Arc<Leases>,
     clock_jumps: ClockJumps,
     /// The records whose states no event tells, with these.
@@ -96,7 +86,7 @@ struct StoredRecord {
 /// A call on its way to the server.
 struct ServerCall {
     arrives_in: Duration,
-    execute: Pin<Box<dyn Future<Output = ()> + Send>>,
+    execute: BoxFuture<'static, ()>,
 }
 
 /// What happens to a call.
@@ -118,15 +108,14 @@ impl StoreServer {
     pub fn new(timeout: Duration, faults: usize, leases: Arc<Leases>) -> (Self, impl Future<Output = ()> + Send) {
         CLOCK_AHEAD.set(0);
         let spare = SPARE_DATABASES.lock().unwrap().pop();
-        let (backend, database) = spare.unwrap_or_else(|| {
-            let (backend, database) = open_inline(timeout, store_clock).unwrap();
+        let database = spare.unwrap_or_else(|| {
+            let database = open_inline(timeout, store_clock).unwrap();
             database.with_connection(set_clock_of_events);
-            (backend, database)
+            database
         });
         database.with_connection(|db| db.execute_batch("savepoint run").unwrap());
         let (calls, mut arriving) = mpsc::unbounded_channel::<ServerCall>();
         let server = Self(Arc::new(ServerState {
-            backend,
             database,
             calls,
             timeout,
@@ -150,9 +139,11 @@ impl StoreServer {
     }
 
     /// A process's way to the store.
-    pub fn link(&self, process: usize, random: SeededRandom) -> Arc<dyn Backend> {
+    pub fn link(&self, process: usize, random: SeededRandom) -> Backend {
         let known_failovers = AtomicUsize::new(self.0.announced_failovers.load(Ordering::SeqCst));
-        Arc::new(StoreLink { server: Arc::clone(&self.0), process, random: Mutex::new(random), known_failovers })
+        let server = Arc::clone(&self.0);
+        let link = StoreLink { server, process, random: Mutex::new(random), known_failovers };
+        Backend::inline(&self.0.database, Some(Arc::new(link)))
     }
 
     /// Takes no call before that time.
@@ -235,7 +226,7 @@ impl StoreServer {
 
     /// The attempts that were unknown at any time.
     pub fn unknown(&self) -> Vec<Attempt> {
-        self.0.unknown.lock().unwrap().clone()
+        self.0.unknown.lock().unwrap().iter().cloned().collect()
     }
 }
 
@@ -243,7 +234,7 @@ impl StoreServer {
 impl Drop for ServerState {
     fn drop(&mut self) {
         self.database.with_connection(|db| db.execute_batch("rollback to run; release run").unwrap());
-        SPARE_DATABASES.lock().unwrap().push((Arc::clone(&self.backend), self.database.clone()));
+        SPARE_DATABASES.lock().unwrap().push(self.database.clone());
     }
 }
 
@@ -267,13 +258,35 @@ impl ServerState {
         }
     }
 
-    /// Notes the key's attempt, if it is unknown now.
-    fn note_unknown(&self, id: RecordId) {
-        let sql = "select attempt from keys where id = ?1 and state = 'unknown'";
-        let found = self.database.with_connection(|db| db.query_row(sql, [id.as_bytes()], |row| row.get::<_, i64>(0)));
-        if let Ok(number) = found {
-            self.unknown.lock().unwrap().push(Attempt { record: id.to_string(), number: number.cast_unsigned() });
+    /// Notes the attempts that are unknown now.
+    fn note_unknown(&self) {
+        let found: Vec<Attempt> = self.database.with_connection(|db| {
+            let mut statement = db.prepare_cached("select id, attempt from keys where state = 'unknown'").unwrap();
+            let read = |row: &rusqlite::Row<'_>| {
+                let id = RecordId::from_stored(&row.get::<_, Vec<u8>>(0)?).unwrap();
+                Ok(Attempt { record: id.to_string(), number: row.get::<_, i64>(1)?.cast_unsigned() })
+            };
+            statement.query_map([], read).unwrap().map(Result::unwrap).collect()
+        });
+        self.unknown.lock().unwrap().extend(found);
+    }
+
+    /// Executes a call that has come from a process, and notes what the checks ask for. Returns the error, as text.
+    fn execute(&self, process: usize, call: Box<dyn CarriedCall>) -> Result<(), String> {
+        let kind = call.kind();
+        let renewal = call.params().downcast_ref::<LeaseRenewal>().cloned();
+        if call.params().is::<StoreEventRoutesParams>() {
+            self.note_untold();
         }
+        let done = call.execute();
+        if matches!(kind, CallKind::Always(Op::Settle | Op::Sweep)) {
+            self.note_unknown();
+        }
+        if let Some(LeaseRenewal { expiry, hold_ttls_until, .. }) = renewal {
+            self.leases.renew(process, now() + u64::try_from(expiry.as_millis()).unwrap());
+            hold_ttls_until.filter(|_| done.is_ok()).into_iter().for_each(|until| self.clock_jumps.tell(until));
+        }
+        done
     }
 }
 
@@ -284,15 +297,11 @@ struct StoreLink {
     known_failovers: AtomicUsize,
 }
 
-impl StoreLink {
+impl StoreNetwork for StoreLink {
     /// Sends a call to the server, and waits for its answer until the store's timeout.
-    fn call<T: Send + 'static>(
-        &self,
-        name: &'static str,
-        call: impl FnOnce(Arc<ServerState>) -> Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>> + Send + 'static,
-    ) -> StoreFuture<'_, T> {
+    fn carry(&self, call: Box<dyn CarriedCall>) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async move {
-            let (server, process) = (Arc::clone(&self.server), self.process);
+            let (server, process, name) = (Arc::clone(&self.server), self.process, name(&*call));
             let (fate, arrives_in, takes) = self.draw();
             if fate == Fate::Refused {
                 trace::record(format_args!("process {process} {name}: refused"));
@@ -312,19 +321,18 @@ impl StoreLink {
                     trace::record(format_args!("process {process} {name}: lost"));
                     return;
                 }
-                let done = call(server).now_or_never().expect("an inline store waits for nothing");
-                let shown = done.as_ref().map_or_else(ToString::to_string, |_| "done".to_owned());
+                let shown = server.execute(process, call).err().unwrap_or_else(|| "done".to_owned());
                 trace::record(format_args!("process {process} {name}: {shown}, {fate:?}"));
                 if fate == Fate::Answered {
                     sleep(takes).await;
-                    let _ = reply.send(done);
+                    let _ = reply.send(());
                 }
             });
             // The server outlives every process.
             let _ = self.server.calls.send(ServerCall { arrives_in, execute });
             let answered = async {
                 match answer.await {
-                    Ok(answer) => answer,
+                    Ok(()) => Ok(()),
                     // Nobody tells the caller that no answer will come.
                     Err(_) => std::future::pending().await,
                 }
@@ -333,6 +341,28 @@ impl StoreLink {
         })
     }
 
+    fn check_primaries(&self) -> PrimaryCheck {
+        let announced = self.server.announced_failovers.load(Ordering::SeqCst);
+        let has_changed = self.known_failovers.swap(announced, Ordering::SeqCst) != announced;
+        PrimaryCheck { primaries: 1, has_changed }
+    }
+
+    fn has_changed_primary(&self) -> bool {
+        self.known_failovers.load(Ordering::SeqCst) != self.server.announced_failovers.load(Ordering::SeqCst)
+    }
+}
+
+/// The name of a call in the trace.
+fn name(call: &dyn CarriedCall) -> &'static str {
+    match call.params().downcast_ref::<Settlement>().map(|settlement| &settlement.outcome) {
+        Some(AttemptOutcome::Completed { .. }) => "settle completed",
+        Some(AttemptOutcome::Retryable { .. }) => "settle retryable",
+        Some(AttemptOutcome::Unknown(_)) => "settle unknown",
+        None => call.kind().op().map_or("an uncounted call", Op::name),
+    }
+}
+
+impl StoreLink {
     fn draw(&self) -> (Fate, Duration, Duration) {
         let mut random = self.random.lock().unwrap();
         let faults = self.server.faults.load(Ordering::SeqCst);
@@ -345,114 +375,5 @@ impl StoreLink {
         };
         let arrives_in = if fate == Fate::Late { random.millis(250, 1_200) } else { random.millis(0, 6) };
         (fate, arrives_in, random.millis(0, 6))
-    }
-}
-
-/// Forwards calls to the server's backend.
-macro_rules! forward {
-    ($($name:ident($($params:ident: $Params:ty)?) -> $Answer:ty;)+) => {
-        $(fn $name(&self $(, $params: $Params)?) -> StoreFuture<'_, $Answer> {
-            self.call(stringify!($name), move |server| {
-                Box::pin(async move { server.backend.$name($($params)?).await })
-            })
-        })+
-    };
-}
-
-impl Backend for StoreLink {
-    forward! {
-        reserve(request: ReserveRequest) -> ReserveResult;
-        take_over(params: TakeOverParams) -> ReserveResult;
-        find(id: RecordId) -> Option<Record>;
-        extend_deadline(params: ExtendDeadlineParams) -> bool;
-        count_live_keys(params: CountLiveKeysParams) -> u32;
-        move_live_keys(params: MoveLiveKeysParams) -> u32;
-        enqueue(params: EnqueueParams) -> EnqueueResult;
-        pick_up(request: PickUpRequest) -> PickUpResult;
-        give_up(params: GiveUpParams) -> bool;
-        release_lease(instance: InstanceId) -> ();
-        list_in_flight(params: ListInFlightParams) -> Vec<ReservedAttempt>;
-        reap(params: ReapParams) -> ReapedRows;
-        ping() -> ();
-        claim_probes(params: ClaimProbesParams) -> Vec<Probe>;
-        apply_probe_finding(finding: ProbeFinding) -> bool;
-        list_settled_keys(params: ListSettledKeysParams) -> SettledKeyPage;
-        find_route_identities(service: Arc<str>) -> Option<RouteIdentities>;
-        remember_route_identities(params: RememberRouteIdentitiesParams) -> Option<i64>;
-        store_route_retention(params: StoreRouteRetentionParams) -> ();
-        claim_events(params: ClaimEventsParams) -> Vec<KeyEvent>;
-        end_events(params: EndEventsParams) -> ();
-        count_events(params: EventSinkParams) -> EventCounts;
-        requeue_events(params: EventSinkParams) -> u64;
-        discard_events(params: DiscardEventsParams) -> u64;
-        find_salt(service: Arc<str>) -> Option<Vec<u8>>;
-        replace_salt(params: ReplaceSaltParams) -> bool;
-        find_reservation(params: FindReservationParams) -> Option<ReservedKey>;
-        record_report(report: ServiceReport) -> ReportResult;
-        apply_deferred_reports(limit: u32) -> Vec<RecordId>;
-        list_keys(params: ListKeysParams) -> KeyPage;
-        apply_operator_decision(params: ApplyOperatorDecisionParams) -> DecisionResults;
-        list_audit_entries(params: ListAuditEntriesParams) -> Vec<AuditEntry>;
-        count_keys(service: Arc<str>) -> KeyCounts;
-        count_instances_behind(params: CountInstancesBehindParams) -> u64;
-        list_instances(params: ListInstancesParams) -> Vec<InstanceEntry>;
-    }
-
-    fn store_event_routes(&self, params: StoreEventRoutesParams) -> StoreFuture<'_, ()> {
-        self.call("store_event_routes", move |server| {
-            Box::pin(async move {
-                server.note_untold();
-                server.backend.store_event_routes(params).await
-            })
-        })
-    }
-
-    fn settle(&self, settlement: Settlement) -> StoreFuture<'_, SettleResult> {
-        let name = match settlement.outcome {
-            AttemptOutcome::Completed { .. } => "settle completed",
-            AttemptOutcome::Retryable { .. } => "settle retryable",
-            AttemptOutcome::Unknown(_) => "settle unknown",
-        };
-        self.call(name, move |server| {
-            Box::pin(async move {
-                let id = settlement.id;
-                let settled = server.backend.settle(settlement).await;
-                server.note_unknown(id);
-                settled
-            })
-        })
-    }
-
-    fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
-        let (process, expiry) = (self.process, u64::try_from(renewal.expiry.as_millis()).unwrap());
-        self.call("renew_lease", move |server| {
-            Box::pin(async move {
-                let held_until = renewal.hold_ttls_until;
-                let renewed = server.backend.renew_lease(renewal).await;
-                server.leases.renew(process, now() + expiry);
-                held_until.filter(|_| renewed.is_ok()).into_iter().for_each(|until| server.clock_jumps.tell(until));
-                renewed
-            })
-        })
-    }
-
-    fn sweep(&self, params: SweepParams) -> StoreFuture<'_, Vec<SweptKey>> {
-        self.call("sweep", move |server| {
-            Box::pin(async move {
-                let swept = server.backend.sweep(params).await;
-                swept.iter().flatten().for_each(|key| server.note_unknown(key.id));
-                swept
-            })
-        })
-    }
-
-    fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>> {
-        let announced = self.server.announced_failovers.load(Ordering::SeqCst);
-        let has_changed = self.known_failovers.swap(announced, Ordering::SeqCst) != announced;
-        Box::pin(std::future::ready(PrimaryCheck { primaries: 1, has_changed }))
-    }
-
-    fn has_changed_primary(&self) -> bool {
-        self.known_failovers.load(Ordering::SeqCst) != self.server.announced_failovers.load(Ordering::SeqCst)
     }
 }

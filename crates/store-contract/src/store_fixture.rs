@@ -19,7 +19,7 @@ use oncegate_domain::space::SpaceHash;
 use oncegate_domain::unknown_cause::UnknownCause;
 use oncegate_store::encryption::Encryption;
 use oncegate_store::{
-    self as store, InlineDatabase, LeaseRenewal, ReapScope, SettleResult, Store, StoreLocation, StoreSettings,
+    self as store, Backend, InlineDatabase, LeaseRenewal, ReapScope, SettleResult, Store, StoreLocation, StoreSettings,
 };
 use oncegate_store::{
     EnqueueParams, ExpectedRecord, ListInFlightParams, ReapParams, ReapedRows, ReservedAttempt, SweepParams, SweptKey,
@@ -130,8 +130,8 @@ impl StoreFixture {
         let timeout = Duration::from_secs(10);
         let clock =
             || i64::try_from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis()).unwrap();
-        let (backend, database) = store::open_inline(timeout, clock).unwrap();
-        let store = Store::new(backend, Encryption::default());
+        let database = store::open_inline(timeout, clock).unwrap();
+        let store = Store::new(Backend::inline(&database, None), Encryption::default());
         let location = StoreLocation::Sqlite("in memory".into());
         let settings = StoreSettings {
             location,

@@ -1,7 +1,7 @@
 //! The operators' side of the store: listing keys, and applying decisions to them.
 //!
-//! A decision compares the record's token and state with those that the operator saw. Each decision is one commit together
-//! with its audit entry.
+//! A decision compares the record's token and state with those that the operator saw. Each decision is one commit
+//! together with its audit entry.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -10,7 +10,7 @@ use data_encoding::HEXLOWER;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::row::{RowReader, from_row, since_1970_ms};
+use crate::row::{FromRow, RowReader, from_row, since_1970_ms};
 use oncegate_domain::execution_risk::{ActionKind, ActionRisk, FourEyesAction};
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
 use oncegate_domain::response::{CorruptRow, StoredResponse};
@@ -37,23 +37,20 @@ pub const DECISIONS_MAX: usize = 500;
 
 /// A filter on keys. The default fits all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct KeyFilter {
-    /// The range of ids.
     pub ids: IdRange,
     /// The stored state: a record past its TTL keeps its state until it is reaped.
     pub state: Option<StateKind>,
-    /// The range of callers' scopes.
     pub scope: Option<IdRange>,
-    /// The route's name.
     pub route: Option<String>,
-    /// The exact key, in any scope and space.
     pub key: Option<Vec<u8>>,
     /// The least time since the key was settled, by the store's clock; since it was created, where it is in flight.
     pub older_than: Option<Duration>,
 }
 
 impl KeyFilter {
-    /// The order in which the keys are listed.
+    /// The order of the list.
     pub fn order(&self) -> ListOrder {
         match self.state {
             Some(StateKind::Dead | StateKind::Unknown) => ListOrder::Age,
@@ -78,25 +75,25 @@ pub enum ListOrder {
 
 /// A position in a listing: the last key read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Cursor {
     /// When the key was settled, in milliseconds since 1970; 0 unless the order is [`ListOrder::Age`].
     pub settled_ms: i64,
-    /// The key's id.
     pub id: RecordId,
 }
 
 /// One page of a listing.
 #[derive(Clone, Debug, Default)]
+#[allow(missing_docs)]
 pub struct KeyPage {
-    /// The keys that fit.
     pub entries: Vec<KeyEntry>,
     /// The position to continue from; `None` on the last page.
     pub next: Option<Cursor>,
 }
 
 impl KeyPage {
-    /// Adds a row of a listing. A full page continues after its last entry, a full scan after its end; an index search finds all
-    /// keys that fit, up to the limit.
+    /// Adds a row of a listing. A full page continues after its last entry, a full scan after its end; an index search
+    /// finds all keys that fit, up to the limit.
     pub(super) fn add(&mut self, row: &impl RowReader, order: ListOrder, limit: u32) -> Result<(), CorruptRow> {
         if order == ListOrder::Id {
             let (scanned, end): (u64, Option<RecordId>) = (row.read("scanned")?, row.read("last")?);
@@ -119,12 +116,11 @@ impl KeyPage {
 
 /// A decision of an operator, or of a program that acts like one.
 #[derive(Clone, Debug)]
+#[allow(missing_docs)]
 pub struct OperatorDecision {
-    /// The change to the keys.
     pub change: OperatorAction,
     /// The person or program that decided; for people to read, at most some hundred characters.
     pub actor: String,
-    /// The reason.
     pub note: Option<String>,
     /// Whether the operator accepts a risk for which the decision is otherwise refused.
     pub accept_risk: bool,
@@ -151,7 +147,8 @@ impl OperatorDecision {
         Some(target.sealed_response.as_ref().unwrap_or(response))
     }
 
-    /// Whether the decision is possible in the key's state, and its risk is accepted, or is none once the attempt is quiet.
+    /// Whether the decision is possible in the key's state, and its risk is accepted, or is none once the attempt is
+    /// quiet.
     pub fn is_allowed(&self, target: &Target) -> bool {
         let is_safe = matches!(target.risk, None | Some(ActionRisk::AttemptRunning));
         let is_possible = target.is_by_hand || !matches!(self.change, OperatorAction::Replace(_));
@@ -169,8 +166,8 @@ pub fn proposal_mark(token: &Token) -> String {
     format!("of attempt {}", &HEXLOWER.encode(&Sha256::digest(token.as_bytes()))[..16])
 }
 
-/// Whether a proposal's note names this attempt. Its mark stands behind the grounds, if it has some, and before the text that the
-/// proposer has typed, which may look like a mark.
+/// Whether a proposal's note names this attempt. Its mark stands behind the grounds, if it has some, and before the
+/// text that the proposer has typed, which may look like a mark.
 pub fn names_attempt(note: &str, token: &Token) -> bool {
     let marked = GROUNDS.iter().find_map(|grounds| note.strip_prefix(grounds)?.strip_prefix("; ")).unwrap_or(note);
     marked.split("; ").next() == Some(&*proposal_mark(token))
@@ -181,14 +178,13 @@ const GROUNDS: [&str; 2] = ["accept_risk", "quiet"];
 
 /// The changes that an operator can make to a key.
 #[derive(Clone, Debug)]
+#[allow(missing_docs)]
 pub enum OperatorAction {
     /// The request has executed, and retries get this response.
     Complete(Arc<StoredResponse>),
-    /// The request has not executed.
     NotExecuted,
     /// Nothing changes: the audit log says that this person proposes this action.
     Propose(FourEyesAction),
-    /// The record is deleted.
     Purge,
     /// The stored response is dropped and the token replaced: the next request becomes the next attempt.
     Release,
@@ -237,7 +233,8 @@ impl OperatorAction {
         matches!(self, Self::Purge | Self::Release | Self::Replace(_))
     }
 
-    /// The key's new state where it was not accepted for delivery; `None` where the record is deleted, or nothing changes.
+    /// The key's new state where it was not accepted for delivery; `None` where the record is deleted, or nothing
+    /// changes.
     pub fn resulting_state(&self) -> Option<StateKind> {
         match self {
             Self::Complete(_) | Self::Replace(_) => Some(StateKind::Completed),
@@ -260,20 +257,15 @@ impl OperatorAction {
 
 /// A key that a decision is about, as the operator saw it, with its route's settings.
 #[derive(Clone, Debug)]
+#[allow(missing_docs)]
 pub struct Target {
-    /// The record's id.
     pub id: RecordId,
-    /// The newest attempt's token.
     pub token: Token,
     /// The token that the key gets if the decision withdraws its response: the attempt cannot end a second time.
     pub new_token: Token,
-    /// The state.
     pub state: StateKind,
-    /// Whether an operator has written its response.
     pub is_by_hand: bool,
-    /// The risk of the decision for the record with this token in this state.
     pub risk: Option<ActionRisk>,
-    /// The TTL from now on.
     pub ttl: Duration,
     /// The time past its TTL for which the key is remembered, to refuse late retries.
     pub remember: Option<Duration>,
@@ -296,12 +288,11 @@ pub struct DecisionResults {
 
 /// The result of a decision for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum DecisionResult {
-    /// The key has changed since the operator saw it, and this is its state now.
+    /// The key is not as the operator saw it: this is its state now.
     Changed(StateKind),
-    /// The decision was applied and audited, durably.
     Done,
-    /// The key does not exist any more.
     Gone,
     /// Another transaction has locked the row.
     Held,
@@ -315,22 +306,17 @@ from_row! {
     /// An entry of the audit log.
     #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
     pub struct AuditEntry {
-        /// The entry's number.
         #[serde(skip)]
         pub seq: i64,
         /// The time, by the store's clock.
         #[serde(serialize_with = "rfc3339::serialize")]
         pub at: SystemTime,
-        /// The person or program that acted.
         pub actor: String,
         pub action: String,
-        /// The key's record.
         pub id: RecordId,
-        /// The state before.
         pub before: String,
         /// The state after; `none` where the record was deleted.
         pub after: String,
-        /// The reason.
         pub note: Option<String>,
     }
 

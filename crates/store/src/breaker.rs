@@ -4,8 +4,8 @@
 //! answered again. Calls that end attempts, keep leases or clean up always go through: they delay no client, and must
 //! not be lost.
 //!
-//! [`Breaker::admit`] is asked before each call, and [`Breaker::judge`] gets its answer. The breaker makes no calls itself:
-//! while it is open, [`Store`](super::Store) pings.
+//! [`Breaker::admit`] is asked before each call, and [`Breaker::judge`] gets its answer. The breaker makes no calls
+//! itself: while it is open, [`Store`](super::Store) pings.
 
 use std::time::Duration;
 
@@ -107,8 +107,8 @@ impl Breaker {
         }
     }
 
-    /// Judges the answer of a call. Returns the period that begins if it opens the breaker: the store is to be pinged until
-    /// [`Self::is_open_since`] denies it.
+    /// Judges the answer of a call. Returns the period that begins if it opens the breaker: the store is to be pinged
+    /// until [`Self::is_open_since`] denies it.
     pub fn judge<T>(
         &self,
         kind: CallKind,

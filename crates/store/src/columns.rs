@@ -11,7 +11,7 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use super::admin::{OperatorAction, SCAN_ROWS_MAX, Target};
 use super::row::{millis, since_1970_ms};
 use super::{ExpectedRecord, LeaseRenewal, ListSettledKeysParams};
-use crate::{ApplyOperatorDecisionParams, ListAuditEntriesParams, ListKeysParams};
+use crate::{ApplyOperatorDecisionParams, ListKeysParams};
 use oncegate_domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, Settlement};
 use oncegate_domain::fingerprint::Fingerprint;
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
@@ -26,7 +26,6 @@ use oncegate_domain::state::StateKind;
 /// Defines [`Value`]: the kinds of values, each with its type in PostgreSQL and the type of an array of them.
 macro_rules! values {
     ($($kind:ident($type:ty): $postgres:ident, $array:ident;)+) => {
-        /// A value for a column, with the column's type.
         #[derive(Clone, Debug)]
         pub enum Value<'a> { $($kind(Option<$type>),)+ }
 
@@ -63,7 +62,6 @@ values! {
     Text(Cow<'a, str>): TEXT, TEXT_ARRAY;
 }
 
-/// The values of a row, each with the name of its column.
 pub type Columns<'a> = Vec<(&'static str, Value<'a>)>;
 
 /// Lists the columns of a call, and others after them: `columns! { id: &request.id, limit: 10_i64, ..seen(from) }`.
@@ -79,8 +77,8 @@ macro_rules! columns {
 }
 pub(super) use columns;
 
-/// The columns that a reservation writes, with their types in PostgreSQL: those of [`reservation`]. They are the parameters of the
-/// functions that write them, so PostgreSQL refuses a call where the two differ.
+/// The columns that a reservation writes, with their types in PostgreSQL: those of [`reservation`]. They are the
+/// parameters of the functions that write them, so PostgreSQL refuses a call where the two differ.
 pub(super) const RESERVATION: &str = "id bytea, service text, scope bytea, space bytea, key bytea, path bytea, route text, \
     recipe text, fingerprint bytea, instance bigint, token bytea, holder bytea";
 
@@ -95,7 +93,6 @@ pub(super) fn listed(list: &'static str) -> impl Iterator<Item = (&'static str, 
     list.split(", ").filter_map(|column| column.split_once(' '))
 }
 
-/// The columns that a reservation writes.
 pub fn reservation(request: &ReserveRequest) -> Columns<'_> {
     columns! {
         id: &request.id,
@@ -129,7 +126,6 @@ pub fn seen(from: Option<&ExpectedRecord>) -> Columns<'_> {
     }
 }
 
-/// The columns that the outcome of an attempt writes.
 pub fn outcome(outcome: &AttemptOutcome) -> Columns<'_> {
     let (state, ttl, remember, response, cause) = match outcome {
         AttemptOutcome::Completed { response, ttl, remember } => {
@@ -147,7 +143,8 @@ pub fn outcome(outcome: &AttemptOutcome) -> Columns<'_> {
     }
 }
 
-/// The columns of a whole record that is written anew: those of the reservation that was lost, and those of its outcome.
+/// The columns of a whole record that is written anew: those of the reservation that was lost, and those of its
+/// outcome.
 pub fn restored<'a>(lost: &'a AttemptLease, settlement: &'a Settlement) -> Columns<'a> {
     columns! {
         time_limit_ms: millis(lost.reserve_request.time_limit),
@@ -161,7 +158,6 @@ pub fn restored<'a>(lost: &'a AttemptLease, settlement: &'a Settlement) -> Colum
     }
 }
 
-/// The name of a verdict in the audit log.
 fn action(verdict: &ProbeVerdict) -> &'static str {
     match verdict {
         ProbeVerdict::Dead => "give_up",
@@ -169,7 +165,6 @@ fn action(verdict: &ProbeVerdict) -> &'static str {
     }
 }
 
-/// The columns that a reconciler's verdict writes.
 pub fn finding(finding: &ProbeFinding) -> Columns<'_> {
     let (absences, ttl, remember, response) = match &finding.verdict {
         ProbeVerdict::Completed { response, ttl, remember } => (None, Some(*ttl), *remember, Some(&**response)),
@@ -191,7 +186,6 @@ pub fn finding(finding: &ProbeFinding) -> Columns<'_> {
     }
 }
 
-/// The parameters of a lease's renewal.
 pub fn lease_renewal(renewal: &LeaseRenewal) -> Columns<'_> {
     columns! {
         id: renewal.instance,
@@ -202,7 +196,6 @@ pub fn lease_renewal(renewal: &LeaseRenewal) -> Columns<'_> {
     }
 }
 
-/// The parameters of a page of settled keys.
 pub fn settled_keys(params: &ListSettledKeysParams) -> Columns<'_> {
     columns! {
         service: &*params.service,
@@ -212,7 +205,6 @@ pub fn settled_keys(params: &ListSettledKeysParams) -> Columns<'_> {
     }
 }
 
-/// The parameters of a listing of keys.
 pub fn key_list(params: &ListKeysParams) -> Columns<'_> {
     let ListKeysParams { service, filter, after, limit } = params;
     columns! {
@@ -233,17 +225,6 @@ pub fn key_list(params: &ListKeysParams) -> Columns<'_> {
     }
 }
 
-/// The parameters of a list of audit entries.
-pub fn audit_list(params: &ListAuditEntriesParams) -> Columns<'_> {
-    columns! {
-        service: &*params.service,
-        id: params.id.as_ref(),
-        before: params.before,
-        limit: i64::from(params.limit),
-    }
-}
-
-/// The parameters of a decision about a key.
 pub fn decision<'a>(params: &'a ApplyOperatorDecisionParams, target: &'a Target) -> Columns<'a> {
     let ApplyOperatorDecisionParams { service, decision, .. } = params;
     columns! {
@@ -295,7 +276,6 @@ impl rusqlite::ToSql for Value<'_> {
     }
 }
 
-/// A conversion of a type and of its option.
 macro_rules! from {
     ($($from:ty => |$value:ident| $kind:ident($to:expr)),* $(,)?) => {$(
         impl<'a> From<$from> for Value<'a> {

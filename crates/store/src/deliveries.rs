@@ -12,8 +12,8 @@ use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::retry::DeliveryAttempt;
 use oncegate_domain::sealed::SealedBytes;
 
-/// The time after its deadline for which an unknown attempt may still be running, in milliseconds; `None` where the route accepts
-/// that.
+/// The time after its deadline for which an unknown attempt may still be running, in milliseconds; `None` where the
+/// route accepts that.
 pub fn quiet_after(policy: &DeliveryPolicy) -> Option<i64> {
     match policy.on_unknown {
         OnUnknown::Retry => None,
@@ -24,7 +24,6 @@ pub fn quiet_after(policy: &DeliveryPolicy) -> Option<i64> {
 /// The record of a delivery, the token of the attempt, and the token before it.
 pub type AttemptTokens = (RecordId, Token, Token);
 
-/// Reads a delivery that was picked up by this request.
 pub fn read_job(
     row: &impl RowReader,
     (id, token, taken_from): AttemptTokens,

@@ -1,7 +1,7 @@
 //! Events about settled keys: what is to be told, written in the settlement's own transaction.
 //!
-//! Triggers of the database write them, so that no way of settling a key can leave one out, the service's own transaction included.
-//! The triggers are made when a proxy with events first starts: without events nothing runs.
+//! Triggers of the database write them, so that no way of settling a key can leave one out, the service's own
+//! transaction included. The triggers are made when a proxy with events first starts: without events nothing runs.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -9,8 +9,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::encryption::{Encryption, SealResponses};
-use super::row::{RowReader, from_row, since_1970_ms};
+use super::row::{FromRow, RowReader, from_row, since_1970_ms};
 use oncegate_domain::ids::{RecordId, Token};
 use oncegate_domain::key::Key;
 use oncegate_domain::response::{CorruptRow, StoredResponse};
@@ -18,12 +17,10 @@ use oncegate_domain::state::StateKind;
 
 /// A route, and a sink that is told about its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct EventRoute {
-    /// The route's name.
     pub route: Arc<str>,
-    /// The sink's name.
     pub sink: Arc<str>,
-    /// The types of events.
     pub types: Vec<&'static str>,
     /// Whether they have the response's body.
     pub body: bool,
@@ -65,7 +62,6 @@ from_row! {
         pub waiting: u64,
         /// At most 10,000.
         pub dead: u64,
-        /// The time of the oldest that waits.
         pub oldest_at: Option<SystemTime>,
         /// Why the last try of one of those that wait has failed.
         pub waiting_note: Option<String>,
@@ -88,12 +84,12 @@ fn read_response(row: &impl RowReader) -> Result<Option<Arc<StoredResponse>>, Co
     Ok(Some(Arc::new(StoredResponse::decode(status, &fields, row.read("body")?)?)))
 }
 
-/// What names a claimed event. The number alone does not: after a failover that has lost commits, another event may get it.
+/// What names a claimed event. The number alone does not: after a failover that has lost commits, another event may get
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct EventHandle {
-    /// The number of the event.
     pub seq: i64,
-    /// The time of the event.
     pub at: SystemTime,
 }
 
@@ -114,28 +110,12 @@ impl KeyEvent {
 
 /// A claimed event that was not published.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct PostponedEvent {
-    /// The event.
     pub event: EventHandle,
     /// The try that has failed: it ends no later claim.
     pub tries: u32,
     /// The time after which it is tried again; `None` where it is dead.
     pub retry_in: Option<Duration>,
-    /// Why the try has failed.
     pub note: String,
-}
-
-impl SealResponses for Vec<KeyEvent> {
-    fn open(&mut self, encryption: &Encryption) -> Result<(), CorruptRow> {
-        for event in self {
-            let Ok(Some(response)) = &event.response else { continue };
-            match encryption.open_response(&event.id, &event.token, response) {
-                Ok(None) => {}
-                Ok(Some(opened)) => event.response = Ok(Some(Arc::new(opened))),
-                // It waits until the secret is there again.
-                Err(corrupt) => event.response = Err(corrupt),
-            }
-        }
-        Ok(())
-    }
 }

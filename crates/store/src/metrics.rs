@@ -1,23 +1,33 @@
 //! Durations and failures of calls of the store.
 
-use super::calls;
 use oncegate_telemetry::metrics::{Counters, Gauge, Histograms, label};
 
-/// Defines [`Op`].
-macro_rules! define_ops {
-    ($($(#[$about:meta])* $name:ident($($params:ident: $Params:ty)?) -> $Answer:ty:
-        $kind:ident $(($op:ident, $label:literal))?;)+) => {
-        label!(
-            /// A call of the store that is counted. `docs/metrics.md` has the labels.
-            Op, "op", { $($(
-                #[doc = concat!("[`Store::", stringify!($name), "`](super::Store::", stringify!($name), ")")]
-                $op => $label,
-            )?)+ }
-        );
-    };
-}
-
-calls!(define_ops);
+label!(
+    /// A call of the store that is counted, by the name of its method. `docs/metrics.md` has the labels.
+    #[allow(missing_docs)]
+    Op, "op", {
+        Reserve => "reserve",
+        TakeOver => "take_over",
+        Settle => "settle",
+        Find => "find",
+        ExtendDeadline => "extend_deadline",
+        CountLiveKeys => "count_live_keys",
+        MoveLiveKeys => "move_live_keys",
+        Enqueue => "enqueue",
+        PickUp => "pick_up",
+        GiveUp => "give_up",
+        RenewLease => "renew",
+        ReleaseLease => "release_lease",
+        Sweep => "sweep",
+        ListInFlight => "list_in_flight",
+        Reap => "reap",
+        Ping => "ping",
+        ClaimProbes => "claim_probes",
+        ApplyProbeFinding => "resolve",
+        ListSettledKeys => "list_settled_keys",
+        RememberRouteIdentities => "route_identities",
+    }
+);
 
 /// Metrics of calls that were made; a call that the breaker refuses is not counted.
 #[derive(Clone, Debug, Default)]

@@ -14,13 +14,12 @@ pub struct Migration {
     pub sql: String,
 }
 
-/// A migration that this program knows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MigrationStep {
     pub version: i32,
     pub name: &'static str,
-    /// The newest step that a program must know at least to work on a store that has this one. A step that only adds parts leaves
-    /// the number as it was; one that drops a part names the first step whose program does without it.
+    /// The newest step that a program must know at least to work on a store that has this one. A step that only adds
+    /// parts leaves the number as it was; one that drops a part names the first step whose program does without it.
     pub oldest_program: i32,
     pub sql: &'static str,
 }
@@ -45,7 +44,6 @@ impl MigrationStep {
     }
 }
 
-/// A migration that a store has applied.
 #[derive(Clone, Debug)]
 pub(super) struct AppliedMigration {
     pub version: i32,
@@ -54,7 +52,6 @@ pub(super) struct AppliedMigration {
     pub oldest_program: i32,
 }
 
-/// Returns the applied migrations that this program does not know.
 pub(super) fn newer_steps<'a>(known: &[MigrationStep], applied: &'a [AppliedMigration]) -> &'a [AppliedMigration] {
     applied.get(known.len()..).unwrap_or_default()
 }
@@ -68,8 +65,8 @@ pub(super) fn newer_warning(known: &[MigrationStep], applied: &[AppliedMigration
     ))
 }
 
-/// Returns the migrations that are missing. The applied ones must be the first of the known ones, byte for byte; after these there
-/// may be newer ones that let this program work on the store.
+/// Returns the migrations that are missing. The applied ones must be the first of the known ones, byte for byte; after
+/// these there may be newer ones that let this program work on the store.
 pub(super) fn missing_steps<'a>(
     known: &'a [MigrationStep],
     applied: &[AppliedMigration],
@@ -100,7 +97,6 @@ pub(super) fn check_none_missing(pending: &[Migration]) -> Result<(), OpenError>
     Err(OpenError::SchemaOld { pending: pending.iter().map(|migration| migration.name.clone()).collect() })
 }
 
-/// Fails if a file of `migrations/FOLDER` is no step.
 #[cfg(test)]
 pub(super) fn assert_each_file_is_a_step(folder: &str, steps: &[MigrationStep]) {
     let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("migrations").join(folder);

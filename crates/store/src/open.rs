@@ -21,7 +21,8 @@ pub struct StorePreparation {
 }
 
 impl StorePreparation {
-    /// Checks the server, and migrates the schema where the settings say so. After [`OpenError::Away`] it can be called again.
+    /// Checks the server, and migrates the schema where the settings say so. After [`OpenError::Away`] it can be called
+    /// again.
     pub async fn run(&self) -> Result<(), OpenError> {
         match &self.server {
             Some(server) => postgres::prepare(server, &self.settings).await,
@@ -30,17 +31,17 @@ impl StorePreparation {
     }
 }
 
-/// Opens the store, and connects to no server yet. Before its preparation only [`Store::ping`] may be called. After an error nothing is
-/// left open.
+/// Opens the store, and connects to no server yet. Before its preparation only [`Store::ping`] may be called. After an
+/// error nothing is left open.
 pub async fn open_unprepared(settings: &StoreSettings) -> Result<(Arc<Store>, StorePreparation), OpenError> {
-    let (backend, server): (Arc<dyn Backend>, _) = match &settings.location {
-        StoreLocation::Memory => (Arc::new(sqlite::open(None, settings).await?), None),
+    let (backend, server) = match &settings.location {
+        StoreLocation::Memory => (Backend::Sqlite(Arc::new(sqlite::open(None, settings).await?)), None),
         StoreLocation::Postgres(url) => {
-            let backend = postgres::open_unprepared(url, settings).await?;
-            let server = backend.server.clone();
-            (Arc::new(backend), Some(server))
+            let store = postgres::open_unprepared(url, settings).await?;
+            let server = store.server.clone();
+            (Backend::Postgres(Arc::new(store)), Some(server))
         }
-        StoreLocation::Sqlite(path) => (Arc::new(sqlite::open(Some(path), settings).await?), None),
+        StoreLocation::Sqlite(path) => (Backend::Sqlite(Arc::new(sqlite::open(Some(path), settings).await?)), None),
     };
     let store = Store::new(backend, settings.encryption.clone());
     Ok((store, StorePreparation { settings: settings.clone(), server }))
@@ -59,17 +60,20 @@ pub fn schema(location: &StoreLocation) -> &'static str {
 pub async fn migrate(settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
     match &settings.location {
         StoreLocation::Memory => Ok(Vec::new()),
-        StoreLocation::Postgres(url) => postgres::migrate(url, settings).await,
+        StoreLocation::Postgres(url) => {
+            postgres::migrate(&mut postgres::connect_to(url, settings).await?, settings).await
+        }
         StoreLocation::Sqlite(path) => sqlite::migrate(path).await,
     }
 }
 
-/// Returns what the schema lacks, in its order: migrations, the functions, the distribution of the keys. Changes nothing, and creates no file.
+/// Returns what the schema lacks, in its order: migrations, the functions, the distribution of the keys. Changes
+/// nothing, and creates no file.
 pub async fn pending(settings: &StoreSettings) -> Result<Vec<Migration>, OpenError> {
     match &settings.location {
         StoreLocation::Memory => Ok(Vec::new()),
-        StoreLocation::Postgres(url) => postgres::pending(url, settings).await,
-        StoreLocation::Sqlite(path) => sqlite::pending(path).await,
+        StoreLocation::Postgres(url) => postgres::pending(&postgres::connect_to(url, settings).await?, settings).await,
+        StoreLocation::Sqlite(path) => sqlite::look(path, sqlite::pending).await,
     }
 }
 
@@ -81,7 +85,9 @@ pub async fn remembered_route_identities(
 ) -> Result<Option<RouteIdentities>, OpenError> {
     match &settings.location {
         StoreLocation::Memory => Ok(None),
-        StoreLocation::Postgres(url) => postgres::remembered_route_identities(url, settings, service).await,
+        StoreLocation::Postgres(url) => {
+            postgres::remembered_route_identities(&postgres::connect_to(url, settings).await?, service).await
+        }
         StoreLocation::Sqlite(path) => sqlite::remembered_route_identities(path, service).await,
     }
 }
@@ -90,8 +96,8 @@ pub async fn remembered_route_identities(
 pub async fn warnings(settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
     match &settings.location {
         StoreLocation::Memory => Ok(Vec::new()),
-        StoreLocation::Postgres(url) => postgres::warnings(url, settings).await,
-        StoreLocation::Sqlite(path) => sqlite::warnings(path).await,
+        StoreLocation::Postgres(url) => postgres::warnings(&postgres::connect_to(url, settings).await?).await,
+        StoreLocation::Sqlite(path) => sqlite::look(path, sqlite::warnings).await,
     }
 }
 
@@ -99,6 +105,6 @@ pub async fn warnings(settings: &StoreSettings) -> Result<Vec<String>, OpenError
 pub async fn distribution(settings: &StoreSettings) -> Result<Distribution, OpenError> {
     match &settings.location {
         StoreLocation::Memory | StoreLocation::Sqlite(_) => Ok(Distribution::None),
-        StoreLocation::Postgres(url) => postgres::distribution(url, settings).await,
+        StoreLocation::Postgres(url) => postgres::distribution(&postgres::connect_to(url, settings).await?).await,
     }
 }

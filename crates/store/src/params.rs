@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::admin::{Cursor, KeyFilter, OperatorDecision, Target};
-use super::encryption::{Encryption, SealResponses};
 use super::events::{EventHandle, EventRoute, PostponedEvent};
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::delivery::EnqueueRequest;
@@ -16,80 +15,76 @@ use oncegate_domain::scope::Scope;
 use oncegate_domain::service_report::{ReservationHandle, RouteRetention};
 use oncegate_domain::state::StateKind;
 
-/// Defines structs of parameters, each `plain`, or `sealed` where it has responses. A field without a comment is what its name and
-/// type say.
+/// Defines structs of parameters. A field without a comment is what its name and type say.
 macro_rules! params {
-    ($($name:ident for $call:ident: $responses:ident { $($(#[$about:meta])* $field:ident: $type:ty,)+ })+) => { $(
+    ($($name:ident for $call:ident { $($(#[$about:meta])* $field:ident: $type:ty,)+ })+) => { $(
         #[doc = concat!("The parameters of [`Store::", stringify!($call), "`](super::Store::", stringify!($call), ").")]
         #[derive(Clone, Debug)]
         #[allow(missing_docs)]
         pub struct $name { $($(#[$about])* pub $field: $type,)+ }
-
-        params!($responses $name);
     )+ };
-    (plain $name:ident) => { impl SealResponses for $name {} };
-    (sealed $name:ident) => {};
 }
 
 params! {
-    TakeOverParams for take_over: plain {
+    TakeOverParams for take_over {
         request: ReserveRequest,
         from: ExpectedRecord,
     }
-    ExtendDeadlineParams for extend_deadline: plain {
+    ExtendDeadlineParams for extend_deadline {
         id: RecordId,
         token: Token,
         time_limit: Duration,
     }
-    CountLiveKeysParams for count_live_keys: plain {
+    CountLiveKeysParams for count_live_keys {
         holder: KeyHolder,
         limit: u32,
     }
-    MoveLiveKeysParams for move_live_keys: plain {
+    MoveLiveKeysParams for move_live_keys {
         id: RecordId,
         /// The scope of the key's caller.
         scope: Scope,
         holder: KeyHolder,
     }
-    EnqueueParams for enqueue: plain {
+    EnqueueParams for enqueue {
         request: EnqueueRequest,
         /// The record over which the key is accepted, unless it has changed since; `None` for a key without a record.
         from: Option<ExpectedRecord>,
     }
-    GiveUpParams for give_up: plain {
+    GiveUpParams for give_up {
         id: RecordId,
         token: Token,
         states: &'static [StateKind],
         note: String,
     }
-    LeaseRenewal for renew_lease: plain {
+    LeaseRenewal for renew_lease {
         instance: InstanceId,
         service: Arc<str>,
         /// The lease's length from now.
         expiry: Duration,
-        /// The purge count up to which the instance has emptied its cache. `None` where it has just started and has cached
-        /// nothing: that applies only where the instance has no row yet.
+        /// The purge count up to which the instance has emptied its cache. `None` where it has just started and has
+        /// cached nothing: that applies only where the instance has no row yet.
         purges_seen: Option<u64>,
-        /// The time until which no instance shall take a record for past its TTL, where this one has seen the store's clock
-        /// jump.
+        /// The time until which no instance shall take a record for past its TTL, where this one has seen the store's
+        /// clock jump.
         hold_ttls_until: Option<SystemTime>,
     }
-    SweepParams for sweep: plain {
+    SweepParams for sweep {
         expiry: Duration,
         limit: u32,
-        /// The store's time by the caller's own clock. A time after it has not come, whatever the store's clock says; and a
-        /// lease that was renewed later than both by more than `expiry` has expired: the store's clock was set back since.
+        /// The store's time by the caller's own clock. A time after it has not come, whatever the store's clock says;
+        /// and a lease that was renewed later than both by more than `expiry` has expired: the store's clock was set
+        /// back since.
         as_of: SystemTime,
     }
-    ListInFlightParams for list_in_flight: plain {
+    ListInFlightParams for list_in_flight {
         instance: InstanceId,
         older_than: Duration,
     }
-    ReapParams for reap: plain {
+    ReapParams for reap {
         limit: u32,
         scope: ReapScope,
     }
-    ClaimProbesParams for claim_probes: plain {
+    ClaimProbesParams for claim_probes {
         service: Arc<str>,
         /// The schedules of the routes that are probed.
         schedules: Vec<ProbeSchedule>,
@@ -97,7 +92,7 @@ params! {
         /// The store's time by the caller's own clock, as in [`SweepParams`].
         as_of: SystemTime,
     }
-    ListSettledKeysParams for list_settled_keys: plain {
+    ListSettledKeysParams for list_settled_keys {
         service: Arc<str>,
         routes: Vec<Arc<str>>,
         /// The longest time since the key was settled.
@@ -107,69 +102,70 @@ params! {
         /// The most rows that are read.
         limit: u32,
     }
-    RememberRouteIdentitiesParams for remember_route_identities: plain {
+    RememberRouteIdentitiesParams for remember_route_identities {
         service: Arc<str>,
         /// The generation that was read; `None` where there was none.
         from: Option<i64>,
         finds: String,
     }
-    StoreRouteRetentionParams for store_route_retention: plain {
+    StoreRouteRetentionParams for store_route_retention {
         service: Arc<str>,
         /// One entry for each name of a route.
         retention: Vec<RouteRetention>,
     }
-    StoreEventRoutesParams for store_event_routes: plain {
+    StoreEventRoutesParams for store_event_routes {
         service: Arc<str>,
         routes: Vec<EventRoute>,
         /// Whether all that is stored already stays as it is.
         keeps_stored: bool,
     }
-    ClaimEventsParams for claim_events: plain {
+    ClaimEventsParams for claim_events {
         service: Arc<str>,
         sink: Arc<str>,
         limit: u32,
         /// The time after which another caller may claim them.
         lease: Duration,
     }
-    EndEventsParams for end_events: plain {
+    EndEventsParams for end_events {
         published: Vec<EventHandle>,
         postponed: Vec<PostponedEvent>,
     }
-    EventSinkParams for count_events: plain {
+    EventSinkParams for count_events {
         service: Arc<str>,
         sink: Arc<str>,
     }
-    DiscardEventsParams for discard_events: plain {
+    DiscardEventsParams for discard_events {
         service: Arc<str>,
         sink: Arc<str>,
         /// The person or program that discards them, for the audit log.
         actor: String,
     }
-    ReplaceSaltParams for replace_salt: plain {
+    ReplaceSaltParams for replace_salt {
         service: Arc<str>,
         /// The stored form that was read; `None` where there was none.
         from: Option<Vec<u8>>,
         to: Vec<u8>,
     }
-    FindReservationParams for find_reservation: plain {
+    FindReservationParams for find_reservation {
         service: Arc<str>,
         handle: ReservationHandle,
     }
-    ListKeysParams for list_keys: plain {
+    ListKeysParams for list_keys {
         service: Arc<str>,
         filter: KeyFilter,
         /// The last key of the page before.
         after: Option<Cursor>,
         limit: u32,
     }
-    ApplyOperatorDecisionParams for apply_operator_decision: sealed {
+    ApplyOperatorDecisionParams for apply_operator_decision {
         service: Arc<str>,
         decision: Arc<OperatorDecision>,
         targets: Vec<Target>,
-        /// The store's time by the caller's own clock, where it has watched the store's: no attempt is quiet by a later time.
+        /// The store's time by the caller's own clock, where it has watched the store's: no attempt is quiet by a later
+        /// time.
         as_of: Option<SystemTime>,
     }
-    ListAuditEntriesParams for list_audit_entries: plain {
+    ListAuditEntriesParams for list_audit_entries {
         service: Arc<str>,
         /// The key; `None` for all.
         id: Option<RecordId>,
@@ -177,29 +173,18 @@ params! {
         before: Option<i64>,
         limit: u32,
     }
-    CountInstancesBehindParams for count_instances_behind: plain {
+    CountInstancesBehindParams for count_instances_behind {
         service: Arc<str>,
         purges: u64,
     }
-    ListInstancesParams for list_instances: plain {
+    ListInstancesParams for list_instances {
         service: Arc<str>,
         limit: u32,
     }
 }
 
-impl SealResponses for ApplyOperatorDecisionParams {
-    fn seal(&mut self, encryption: &Encryption) {
-        if let Some(response) = self.decision.change.response() {
-            let withdraws = self.decision.change.withdraws_response();
-            for target in &mut self.targets {
-                let token = if withdraws { &target.new_token } else { &target.token };
-                target.sealed_response = Some(encryption.encrypt(&target.id, token, response));
-            }
-        }
-    }
-}
-
-/// The records that [`Store::reap`](super::Store::reap) may take for past their TTL, as far as its caller believes the store's clock.
+/// The records that [`Store::reap`](super::Store::reap) may take for past their TTL, as far as its caller believes the
+/// store's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReapScope {
     /// The store's time by the caller's own clock, as for [`Store::sweep`](super::Store::sweep).

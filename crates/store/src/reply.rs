@@ -24,9 +24,9 @@ pub struct ReplySender<A> {
     queue: Option<mpsc::UnboundedSender<ReplyEnvelope>>,
 }
 
-/// Makes all replies for this thread go through one queue from now on, and lets calls of a request that is alone go out on this
-/// thread. To be called once on each thread that serves requests, within its runtime; without it, each reply wakes its receiver by
-/// itself. The workers' numbers begin at 0.
+/// Makes all replies for this thread go through one queue from now on, and lets calls of a request that is alone go out
+/// on this thread. To be called once on each thread that serves requests, within its runtime; without it, each reply
+/// wakes its receiver by itself. The workers' numbers begin at 0.
 pub fn open_reply_queue(worker: usize) {
     WORKER.set(Some(worker));
     let (queue, mut deliveries) = mpsc::unbounded_channel::<ReplyEnvelope>();

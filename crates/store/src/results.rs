@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use super::row::{RowReader, from_row};
+use super::row::{FromRow, RowReader, from_row};
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
 use oncegate_domain::record::Record;
 use oncegate_domain::response::CorruptRow;
@@ -12,8 +12,9 @@ use oncegate_domain::response::CorruptRow;
 pub struct PrimaryCheck {
     /// The number of servers that take writes; 0 for a store at one place, which is compared with none.
     pub primaries: usize,
-    /// Whether a server that this instance used is refused since the last look: another one takes writes now, on a newer
-    /// timeline, or none can be preferred. Then the store may have lost what this instance has reserved, and its lease.
+    /// Whether a server that this instance used is refused since the last look: another one takes writes now, on a
+    /// newer timeline, or none can be preferred. Then the store may have lost what this instance has reserved, and its
+    /// lease.
     pub has_changed: bool,
 }
 
@@ -25,8 +26,8 @@ pub enum SettleResult {
         /// When the record will be forgotten, where it has a TTL.
         expires_at: Option<SystemTime>,
     },
-    /// Nothing was changed: a newer attempt, another decision or an earlier copy of this settlement has settled the key.
-    /// Holds the current record; `None` if there is none and the outcome need not be stored.
+    /// Nothing was changed: a newer attempt, another decision or an earlier copy of this settlement has settled the
+    /// key. Holds the current record; `None` if there is none and the outcome need not be stored.
     Fenced(Option<Record>),
 }
 
@@ -34,7 +35,6 @@ from_row! {
     /// The result of a lease renewal.
     #[derive(Clone, Copy, Debug)]
     pub struct RenewResult {
-        /// The store's time.
         pub now: SystemTime,
         /// The number of purges by all instances that share the store.
         pub purges: u64,

@@ -22,12 +22,11 @@ use oncegate_domain::unknown_cause::UnknownCause;
 
 /// A value in a column, as each database returns it.
 #[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
 pub enum StoredValue<'a> {
-    /// Bytes.
     Bytes(&'a [u8]),
     /// A number, or a boolean as 0 or 1.
     Number(i64),
-    /// A text.
     Text(&'a str),
 }
 
@@ -57,8 +56,13 @@ impl<T: FromStored> FromStored for Option<T> {
     }
 }
 
-/// Defines structs that are read from rows: a field from the column of its name or of another one, or by a function of the row.
-/// A field without a comment is what its name and type say.
+/// A struct that is read from a row.
+pub(crate) trait FromRow: Sized {
+    fn read(row: &impl RowReader) -> Result<Self, CorruptRow>;
+}
+
+/// Defines structs that are read from rows: a field from the column of its name or of another one, or by a function of
+/// the row. A field without a comment is what its name and type say.
 macro_rules! from_row {
     ($($(#[$about:meta])* pub struct $name:ident {
         $($(#[$field_about:meta])* pub $field:ident: $type:ty $(as $column:literal)? $(= $read:path)?,)+
@@ -67,8 +71,8 @@ macro_rules! from_row {
         #[allow(missing_docs)]
         pub struct $name { $($(#[$field_about])* pub $field: $type,)+ }
 
-        impl $name {
-            pub(crate) fn read(row: &impl RowReader) -> Result<Self, CorruptRow> {
+        impl FromRow for $name {
+            fn read(row: &impl RowReader) -> Result<Self, CorruptRow> {
                 Ok(Self { $($field: from_row!(@ row $field $(as $column)? $(= $read)?)),+ })
             }
         }
@@ -79,7 +83,6 @@ macro_rules! from_row {
 }
 pub(super) use from_row;
 
-/// Types and how they are read from one kind of value.
 macro_rules! from_stored {
     ($($type:ty: $kind:ident => $decode:expr),* $(,)?) => {$(
         impl FromStored for $type {
@@ -120,8 +123,8 @@ from_stored! {
 
 /// A record, and when it lapses.
 #[derive(Clone, Debug)]
+#[allow(missing_docs)]
 pub struct FoundRecord {
-    /// The record.
     pub record: Record,
     /// When the record lapses, where it has a TTL.
     pub expires_at: Option<SystemTime>,
@@ -289,7 +292,6 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A row in memory.
     pub(crate) struct TestRow(pub HashMap<&'static str, Option<StoredValue<'static>>>);
 
     impl RowReader for TestRow {

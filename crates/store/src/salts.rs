@@ -1,6 +1,5 @@
 //! Salts in a store: finding, drawing and sealing them.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::encryption::random;
@@ -8,41 +7,21 @@ use super::{ReplaceSaltParams, Store, StoreError};
 use oncegate_domain::fingerprint::Secrets;
 use oncegate_domain::scope::Salt;
 use oncegate_domain::stored_salt::{SaltError, StoredSalt};
+use oncegate_telemetry::logs::format_chain;
 
-/// The number of tries to store a salt. Each that fails has met the start of another instance, which stores once or twice.
+/// The number of tries to store a salt. Each that fails has met the start of another instance, which stores once or
+/// twice.
 const ROUNDS_MAX: usize = 100;
 
 /// The reason for which a service has no salt to work with.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum OpenSaltError {
     /// The stored one cannot be used.
-    Salt(SaltError),
+    #[error(transparent)]
+    Salt(#[from] SaltError),
     /// The store failed.
+    #[error("the salt of this service's scopes could not be read or stored: {}", format_chain(.0))]
     Store(StoreError),
-}
-
-impl fmt::Display for OpenSaltError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Salt(error) => error.fmt(f),
-            Self::Store(error) => write!(f, "the salt of this service's scopes could not be read or stored: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for OpenSaltError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Salt(_) => None,
-            Self::Store(error) => error.source(),
-        }
-    }
-}
-
-impl From<SaltError> for OpenSaltError {
-    fn from(error: SaltError) -> Self {
-        Self::Salt(error)
-    }
 }
 
 impl From<StoreError> for OpenSaltError {
@@ -51,9 +30,9 @@ impl From<StoreError> for OpenSaltError {
     }
 }
 
-/// Opens a service's salt, and stores it as these secrets demand. Draws one where the store has none and the process uses
-/// none yet: of instances that start together, all use the one that was stored first. After an error nothing was stored, as far as is
-/// known.
+/// Opens a service's salt, and stores it as these secrets demand. Draws one where the store has none and the process
+/// uses none yet: of instances that start together, all use the one that was stored first. After an error nothing was
+/// stored, as far as is known.
 pub async fn open(
     store: &Store,
     service: &Arc<str>,
@@ -85,7 +64,8 @@ pub async fn open(
     Err(StoreError::Unavailable("other instances change it without end".into()).into())
 }
 
-/// Checks, by the salt, that the service's instances have used the current secret. A service without a salt has had no instance.
+/// Checks, by the salt, that the service's instances have used the current secret. A service without a salt has had no
+/// instance.
 pub async fn check_current(store: &Store, service: &Arc<str>, secrets: &Secrets) -> Result<(), OpenSaltError> {
     match store.find_salt(Arc::clone(service)).await? {
         Some(found) => Ok(StoredSalt::decode(&found)?.check_current(secrets)?),
@@ -102,8 +82,8 @@ pub enum SaltCheck {
     Other,
     /// The store has no salt: a failover has lost it.
     Lost,
-    /// The store has a salt that this process cannot read. It is the same one if another instance has encrypted it under a
-    /// secret that came later.
+    /// The store has a salt that this process cannot read. It is the same one if another instance has encrypted it
+    /// under a secret that came later.
     Unreadable(SaltError),
 }
 

@@ -2,8 +2,9 @@
 //!
 //! Each method is a job for that thread. The thread executes all waiting jobs in one transaction, and answers only
 //! after the COMMIT has returned: with the write-ahead log and `synchronous = FULL` that is one fsync for all of them.
-//! Reads are jobs too, so that no caller sees a write that a failing COMMIT then rolls back, or one that is not on the disk yet.
-//! Writes that a killed process did not sync are synced before the next process answers, because opening the store is a commit.
+//! Reads are jobs too, so that no caller sees a write that a failing COMMIT then rolls back, or one that is not on the
+//! disk yet. Writes that a killed process did not sync are synced before the next process answers, because opening the
+//! store is a commit.
 //!
 //! Time is read once for each transaction.
 
@@ -14,15 +15,18 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use rusqlite::Connection;
-use rusqlite::config::DbConfig;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::*; // The table of the calls names most of its types.
-use transaction::{SqliteResult, SqliteTransaction};
+use crate::call_spec::{CallSpec, Urgency};
+use crate::row::since_1970_ms;
+use crate::{OpenError, StoreError, StoreSettings, SweptKey};
 use writer::WriterQueue;
 
-pub(super) use file::{migrate, pending, remembered_route_identities, warnings};
-pub(super) use schema::newest_step;
+pub(super) use file::{look, migrate, remembered_route_identities};
+pub use inline::{CarriedCall, InlineDatabase, StoreNetwork, open_inline};
+pub(super) use schema::{newest_step, pending, warnings};
+pub(super) use transaction::{SqliteResult, SqliteTransaction};
 
 mod admin;
 mod calls;
@@ -30,6 +34,7 @@ mod deliveries;
 mod events;
 mod file;
 mod file_watch;
+mod inline;
 mod schema;
 mod service_reports;
 mod transaction;
@@ -39,52 +44,25 @@ mod writer;
 pub type Clock = fn() -> i64;
 
 /// The embedded store.
-pub(super) struct Sqlite {
+pub struct Sqlite {
     timeout: Duration,
     executor: Executor,
     /// Cancelled after an error that ends the store.
-    failed: CancellationToken,
+    pub(crate) failed: CancellationToken,
     /// The attempts that opening the file made unknown, until the first sweep returns them.
-    interrupted: Mutex<Vec<SweptKey>>,
+    pub(crate) interrupted: Mutex<Vec<SweptKey>>,
 }
 
-/// More than there are statements.
-const STATEMENTS_MAX: usize = 64;
-
-/// The executor of the jobs.
 enum Executor {
-    /// A thread of its own.
-    Writer { queue: Arc<WriterQueue>, thread: Option<JoinHandle<()>> },
+    Writer {
+        queue: Arc<WriterQueue>,
+        thread: Option<JoinHandle<()>>,
+    },
     /// The calling thread, so that a simulation has no other.
-    Caller { database: InlineDatabase, clock: Clock },
-}
-
-/// The database in memory of an inline store, see [`open_inline`].
-#[derive(Clone)]
-pub struct InlineDatabase(Arc<Mutex<Connection>>);
-
-impl InlineDatabase {
-    /// Uses the connection between two calls of the store. An open savepoint undoes the calls after it when it is rolled back.
-    pub fn with_connection<T>(&self, work: impl FnOnce(&Connection) -> T) -> T {
-        work(&self.0.lock())
-    }
-}
-
-/// Opens a database in memory whose calls are executed on the calling thread, when they are first polled, by this clock: for
-/// simulations. Several instances may share it, as they share PostgreSQL.
-///
-/// # Errors
-/// [`OpenError`].
-pub fn open_inline(timeout: Duration, clock: Clock) -> Result<(Arc<dyn Backend>, InlineDatabase), OpenError> {
-    let db = file::memory()?.db;
-    schema::prepare(&db, Path::new(IN_MEMORY), true)?;
-    // A simulation executes few statements of each kind, and need not plan each anew for its values.
-    db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(schema::unusable)?;
-    db.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-    let database = InlineDatabase(Arc::new(Mutex::new(db)));
-    let executor = Executor::Caller { database: database.clone(), clock };
-    let (failed, interrupted) = (CancellationToken::new(), Mutex::default());
-    Ok((Arc::new(Sqlite { timeout, executor, failed, interrupted }), database))
+    Caller {
+        database: InlineDatabase,
+        network: Option<Arc<dyn StoreNetwork>>,
+    },
 }
 
 /// The place of a database without a path, in errors. It is always empty at first.
@@ -131,84 +109,36 @@ fn mark_interrupted_unknown(db: &Connection, now: i64) -> SqliteResult<Vec<Swept
 }
 
 fn system_clock() -> i64 {
-    row::since_1970_ms(SystemTime::now())
-}
-
-/// Defines the calls, as [`Sqlite`] has them.
-macro_rules! define_jobs {
-    ($($(#[$about:meta])* $name:ident($($params:ident: $Params:ty)?) -> $Answer:ty:
-        $kind:ident $(($op:ident, $label:literal))?;)+) => {
-        $(fn $name(&self $(, $params: $Params)?) -> StoreFuture<'_, $Answer> {
-            job!(self.$name($($params)?))
-        })+
-    };
-}
-
-/// Makes a call: a job that is the method of [`SqliteTransaction`] of the same name.
-macro_rules! job {
-    // Nobody but the proxy writes to this file.
-    ($self:ident.store_route_retention($params:ident)) => {{
-        drop($params);
-        Box::pin(async { Ok(()) })
-    }};
-    ($self:ident.sweep($params:ident)) => {{
-        let swept = $self.call("sweep", 0, move |transaction| transaction.sweep($params));
-        Box::pin(async move {
-            let mut swept = swept.await?;
-            swept.append(&mut $self.interrupted.lock());
-            Ok(swept)
-        })
-    }};
-    ($self:ident.$name:ident($($params:ident)?)) => {{
-        let bytes = body_bytes!($name($($params)?));
-        $self.call(stringify!($name), bytes, move |transaction| transaction.$name($($params)?))
-    }};
-}
-
-/// The bytes of a response or request in a call's parameters.
-macro_rules! body_bytes {
-    (settle($settlement:ident)) => {
-        $settlement.outcome.response_bytes()
-    };
-    (enqueue($params:ident)) => {
-        $params.request.sealed.bytes.len()
-    };
-    (apply_probe_finding($finding:ident)) => {
-        row::verdict_bytes(&$finding.verdict)
-    };
-    ($($other:tt)*) => {
-        0
-    };
-}
-
-impl Backend for Sqlite {
-    calls!(define_jobs);
-
-    fn failed(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.failed.cancelled())
-    }
+    since_1970_ms(SystemTime::now())
 }
 
 impl Sqlite {
-    fn call<T: Send + 'static>(
+    /// Makes a call: its body is a job for the executor.
+    pub(crate) async fn call<P: Send + Sync + 'static, T: Send + 'static>(
         &self,
-        name: &str,
-        bytes: usize,
-        work: impl FnOnce(SqliteTransaction<'_>) -> SqliteResult<T> + Send + 'static,
-    ) -> StoreFuture<'_, T> {
-        let deadline = Instant::now() + time_limit(name, self.timeout);
-        // They end an attempt or keep a lease; each heartbeat waits for the salt.
-        let is_urgent = matches!(name, "extend_deadline" | "find_salt" | "release_lease" | "renew_lease" | "settle");
-        Box::pin(async move {
-            match &self.executor {
-                Executor::Writer { queue, .. } => writer::call(queue, is_urgent, bytes, work, deadline).await,
-                // No transaction: the owner of the database may have a savepoint open.
-                Executor::Caller { database, clock } => Ok(database.with_connection(|db| {
-                    let transaction = SqliteTransaction { db, now: clock() };
-                    transaction.in_savepoint(|| work(transaction))
-                })?),
+        spec: CallSpec,
+        params: P,
+        body: impl FnOnce(SqliteTransaction<'_>, P) -> SqliteResult<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        match &self.executor {
+            Executor::Writer { queue, .. } => {
+                let deadline = Instant::now() + spec.limit.of(self.timeout);
+                let is_urgent = spec.urgency == Urgency::Urgent;
+                writer::call(queue, is_urgent, spec.bytes, move |transaction| body(transaction, params), deadline).await
             }
-        })
+            Executor::Caller { database, network: None } => database.execute(params, body),
+            Executor::Caller { database, network: Some(network) } => {
+                inline::carry(&**network, database, spec.kind, params, body).await
+            }
+        }
+    }
+
+    /// The simulated network between the caller and the store.
+    pub(crate) fn network(&self) -> Option<&dyn StoreNetwork> {
+        match &self.executor {
+            Executor::Caller { network, .. } => network.as_deref(),
+            Executor::Writer { .. } => None,
+        }
     }
 }
 
@@ -229,13 +159,17 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     use super::*;
+    use crate::encryption::Encryption;
     use crate::tests::reserve_request;
+    use crate::{Backend, LeaseRenewal, ListInFlightParams, ReapParams, ReapScope, Store, StoreLocation, SweepParams};
+    use oncegate_domain::attempt::{ReserveRequest, Settlement};
+    use oncegate_domain::ids::InstanceId;
 
     const TIMEOUT: Duration = Duration::from_secs(10);
     const SECOND: Duration = Duration::from_secs(1);
 
     /// A store in memory with a clock of its own.
-    async fn open_at(clock: Clock) -> Sqlite {
+    async fn open_at(clock: Clock) -> Arc<Store> {
         let settings = StoreSettings {
             location: StoreLocation::Memory,
             max_connections: 0,
@@ -245,16 +179,16 @@ mod tests {
             events: false,
             encryption: Default::default(),
         };
-        open_with(None, &settings, clock).await.unwrap()
+        Store::new(Backend::Sqlite(Arc::new(open_with(None, &settings, clock).await.unwrap())), Encryption::default())
     }
 
-    async fn renew(store: &Sqlite, instance: InstanceId, expiry: Duration) {
+    async fn renew(store: &Store, instance: InstanceId, expiry: Duration) {
         let (service, purges_seen, hold_ttls_until) = ("shop".into(), None, None);
         store.renew_lease(LeaseRenewal { instance, service, expiry, purges_seen, hold_ttls_until }).await.unwrap();
     }
 
     /// The number of keys swept by a caller for which it is this time.
-    async fn sweep(store: &Sqlite, as_of: SystemTime) -> usize {
+    async fn sweep(store: &Store, as_of: SystemTime) -> usize {
         store.sweep(SweepParams { expiry: SECOND, limit: 10, as_of }).await.unwrap().len()
     }
 

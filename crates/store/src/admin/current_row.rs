@@ -10,8 +10,8 @@ use oncegate_domain::state::StateKind;
 
 /// A key as it is found after a decision left it unchanged.
 #[derive(Clone, Debug)]
+#[allow(missing_docs)]
 pub struct CurrentRow {
-    /// The record's id.
     pub id: RecordId,
     /// The newest attempt's token and the state; `None` where the key is gone.
     pub current: Option<(Token, StateKind)>,
@@ -22,7 +22,6 @@ pub struct CurrentRow {
 }
 
 impl CurrentRow {
-    /// Reads the row of this key.
     pub(crate) fn read(row: &impl RowReader, id: RecordId) -> Result<Self, CorruptRow> {
         let current = row.read::<Option<_>>("token")?.zip(row.read::<Option<_>>("state")?);
         let deadline_in_ms = match row.read::<Option<i64>>("deadline")? {

@@ -4,10 +4,9 @@ use data_encoding::HEXLOWER_PERMISSIVE;
 
 /// A range of 32-byte hashes, both ends included.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct IdRange {
-    /// The first.
     pub low: Vec<u8>,
-    /// The last.
     pub high: Vec<u8>,
 }
 

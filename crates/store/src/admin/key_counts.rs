@@ -16,10 +16,9 @@ use oncegate_domain::state::StateKind;
 /// the other states the first [`SCAN_ROWS_MAX`] rows in the order of ids are counted: ids are hashes, so these rows are
 /// a fair sample, and the last id gives the sample's share of the table. A table with no more rows is counted exactly.
 #[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
 pub struct KeyCounts {
-    /// One count for each route and state found.
     pub counts: Vec<KeyCount>,
-    /// The sample of the settled keys.
     pub sample: CountSample,
 }
 
@@ -34,12 +33,10 @@ pub struct CountSample {
 
 /// The number of keys of a route in a state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)]
 pub struct KeyCount {
-    /// The route's name.
     pub route: String,
-    /// The state.
     pub state: StateKind,
-    /// The number of keys.
     pub keys: u64,
     /// Whether the number was counted, and not estimated or cut off.
     pub exact: bool,
@@ -49,7 +46,6 @@ pub struct KeyCount {
 // See docs/decisions/0014-index-what-upkeep-asks.md.
 pub const COUNTED_MAX: u32 = 100_000;
 
-/// The rows of a count as they are read.
 #[derive(Default)]
 pub(crate) struct RowCounts {
     unsettled: Vec<KeyCount>,
@@ -64,13 +60,11 @@ fn read_count(row: &impl RowReader) -> Result<KeyCount, CorruptRow> {
 }
 
 impl RowCounts {
-    /// Adds a row of `count_unsettled_keys.sql`.
     pub(crate) fn add_unsettled(&mut self, row: &impl RowReader) -> Result<(), CorruptRow> {
         self.unsettled.push(read_count(row)?);
         Ok(())
     }
 
-    /// Adds a row of `count_settled_keys.sql`.
     pub(crate) fn add_settled(&mut self, row: &impl RowReader) -> Result<(), CorruptRow> {
         (self.sampled, self.last) = (row.read("scanned")?, row.read("last")?);
         // A sample without settled keys has a row for its end.
@@ -106,10 +100,9 @@ impl From<RowCounts> for KeyCounts {
 
 /// Keys that wait for something, of a route that is not configured any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)]
 pub struct KeysWithoutRoute {
-    /// The route's name.
     pub route: String,
-    /// The numbers of its keys, by their states.
     pub keys: BTreeMap<StateKind, u64>,
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
 
-use crate::row::{RowReader, StoredValue, cause, from_row, millis};
+use crate::row::{FromRow, RowReader, StoredValue, cause, from_row, millis};
 use oncegate_domain::execution_risk::{ActionKind, RecordSummary};
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
 use oncegate_domain::kept_path;
@@ -22,23 +22,16 @@ from_row! {
         pub id: RecordId,
         /// The newest attempt's token, for [`Target`](super::Target). Never shown to anybody.
         pub token: Token,
-        /// The stored state.
         pub state: StateKind,
-        /// The number of attempts.
         pub attempts: u32 as "attempt",
-        /// The instance of the newest attempt.
         pub instance: InstanceId,
-        /// The caller's scope.
         pub scope: Scope,
-        /// The space within which the key is unique.
         pub space: SpaceHash,
-        /// The client's name for the operation.
         pub key: Vec<u8>,
-        /// The route of the newest request.
         pub route: String,
-        /// The path of the newest request as sent, without its query, cut where it is long; `None` where it was not kept.
+        /// The path of the newest request as sent, without its query, cut where it is long; `None` where it was not
+        /// kept.
         pub path: Option<String> = path,
-        /// When the first attempt was reserved.
         pub created_at: SystemTime,
         /// When the newest attempt was reserved.
         pub reserved_at: SystemTime,
@@ -48,26 +41,23 @@ from_row! {
         pub settled_at: Option<SystemTime>,
         /// When the record lapses, where it has a TTL.
         pub expires_at: Option<SystemTime>,
-        /// The time past its TTL for which the key is remembered, to refuse late retries; `None` where it is not, or where its
-        /// response is gone already.
+        /// The time past its TTL for which the key is remembered, to refuse late retries; `None` where it is not, or
+        /// where its response is gone already.
         pub remembered_for: Option<Duration> as "remember_ms",
         /// Whether the store has a time for its next delivery.
         pub is_due: bool,
-        /// Whether an operator has written its response.
         pub is_by_hand: bool as "by_hand",
-        /// The stored response's status.
         pub status: Option<u16>,
         /// The length of the stored body; `None` where there is none, or it was too large to keep.
         pub body_bytes: Option<u64>,
-        /// The number of probes for the newest attempt.
         pub probes: u32,
         /// The number of times in a row that the service knew of no such request.
         pub absences: u32,
-        /// The time of the next probe.
         pub probe_at: Option<SystemTime>,
         /// When the request was accepted for asynchronous delivery; `None` if a client waits for each attempt.
         pub accepted_at: Option<SystemTime>,
-        /// The cause for which the newest attempt's outcome is unknown, or was before it was decided; `None` if it never was.
+        /// The cause for which the newest attempt's outcome is unknown, or was before it was decided; `None` if it
+        /// never was.
         pub cause: Option<UnknownCause> = cause,
         /// The attempts before the newest one, the oldest first: the last 20.
         // In the key's own row: a table would cost each first attempt, which most keys never leave, a second row.
@@ -80,10 +70,10 @@ from_row! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct EarlierAttempt {
         pub number: u32 as "attempt",
-        /// The instance that ran it.
         pub instance: InstanceId,
         pub reserved_at: SystemTime as "reserved_ms",
-        /// When the key's state last changed before the next attempt: when the attempt ended, or when somebody decided about it.
+        /// When the key's state last changed before the next attempt: when the attempt ended, or when somebody decided
+        /// about it.
         pub settled_at: Option<SystemTime> as "settled_ms",
         /// The key's state before the next attempt.
         pub state: StateKind,
@@ -155,8 +145,8 @@ impl KeyEntry {
     }
 }
 
-/// Whether none of a key's attempts has executed, for all that is known. A dead key with a time for its next delivery was queued
-/// when it was given up. An unknown key has such a time too where its route retries, and may have executed.
+/// Whether none of a key's attempts has executed, for all that is known. A dead key with a time for its next delivery
+/// was queued when it was given up. An unknown key has such a time too where its route retries, and may have executed.
 fn is_unexecuted(state: StateKind, is_due: bool) -> bool {
     match state {
         StateKind::Queued | StateKind::Retryable => true,

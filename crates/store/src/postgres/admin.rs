@@ -1,4 +1,5 @@
-//! The operators' side in PostgreSQL: decisions on the connection of upkeep, reads on one that they share with no writes.
+//! The operators' side in PostgreSQL: decisions on the connection of upkeep, reads on one that they share with no
+//! writes.
 
 use std::sync::Arc;
 
@@ -7,39 +8,31 @@ use futures_util::future::try_join_all;
 use super::durability::read_durably;
 use super::failure::PgResult;
 use super::rows::one;
-use super::{PgCall, functions};
+use super::{PgTry, functions};
 use crate::admin::{
-    AuditEntry, COUNTED_MAX, CurrentRow, DecisionResult, DecisionResults, InstanceEntry, KeyCounts, KeyPage,
-    OperatorAction, RowCounts, SCAN_ROWS_MAX, Target,
+    COUNTED_MAX, CurrentRow, DecisionResult, DecisionResults, KeyCounts, KeyPage, OperatorAction, RowCounts,
+    SCAN_ROWS_MAX, Target,
 };
 use crate::columns::{self, Columns, columns};
 use crate::row::RowReader;
 use crate::statement::shared;
-use crate::{
-    ApplyOperatorDecisionParams, CountInstancesBehindParams, ListAuditEntriesParams, ListInstancesParams,
-    ListKeysParams,
-};
+use crate::{ApplyOperatorDecisionParams, CountInstancesBehindParams, ListKeysParams};
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::state::StateKind;
 
-impl PgCall<'_> {
+impl PgTry<'_> {
     pub async fn list_keys(self, params: Arc<ListKeysParams>) -> PgResult<KeyPage> {
-        let rows = self.run_bounded(params.statement(), columns::key_list(&params)).await?;
+        let rows = self.run(params.statement(), columns::key_list(&params)).await?;
         let mut page = KeyPage::default();
         rows.iter().try_for_each(|row| page.add(row, params.filter.order(), params.limit))?;
         Ok(page)
     }
 
-    pub async fn list_audit_entries(self, params: Arc<ListAuditEntriesParams>) -> PgResult<Vec<AuditEntry>> {
-        let rows = self.run_bounded(&shared::LIST_AUDIT_ENTRIES, columns::audit_list(&params)).await?;
-        rows.iter().map(|row| Ok(AuditEntry::read(row)?)).collect()
-    }
-
     pub async fn count_keys(self, service: Arc<Arc<str>>) -> PgResult<KeyCounts> {
         let columns = columns! { service: &**service, limit: i64::from(COUNTED_MAX) };
-        let unsettled = self.run_bounded(&shared::COUNT_UNSETTLED_KEYS, columns).await?;
+        let unsettled = self.run(&shared::COUNT_UNSETTLED_KEYS, columns).await?;
         let columns = columns! { service: &**service, scan_limit: i64::from(SCAN_ROWS_MAX) };
-        let settled = self.run_bounded(&shared::COUNT_SETTLED_KEYS, columns).await?;
+        let settled = self.run(&shared::COUNT_SETTLED_KEYS, columns).await?;
         let mut counts = RowCounts::default();
         unsettled.iter().try_for_each(|row| counts.add_unsettled(row))?;
         settled.iter().try_for_each(|row| counts.add_settled(row))?;
@@ -50,12 +43,6 @@ impl PgCall<'_> {
         let purges = i64::try_from(params.purges).unwrap_or(i64::MAX);
         let columns = columns! { service: &*params.service, purges: purges };
         Ok(one(&self.run(&shared::COUNT_INSTANCES_BEHIND, columns).await?)?.read("behind")?)
-    }
-
-    pub async fn list_instances(self, params: Arc<ListInstancesParams>) -> PgResult<Vec<InstanceEntry>> {
-        let columns = columns! { service: &*params.service, limit: i64::from(params.limit) };
-        let rows = self.run_bounded(&shared::LIST_INSTANCES, columns).await?;
-        rows.iter().map(|row| Ok(InstanceEntry::read(row)?)).collect()
     }
 
     pub async fn apply_operator_decision(self, params: Arc<ApplyOperatorDecisionParams>) -> PgResult<DecisionResults> {

@@ -1,10 +1,10 @@
 //! A client of one connection, which prepares its calls where it may.
 //!
-//! A prepared statement spares the server the parsing, which costs as much as a short statement itself. Its name belongs to
-//! the server's session, though, and behind a pooler that session may serve somebody else by the time of the next statement.
-//! So calls are prepared only on a connection that seems to lead to the server itself, see `backend`. Where that is wrong, a
-//! name is unknown or means another statement. No two of ours that do different things take the same parameters, so the server refuses the call, and it
-//! is repeated unprepared.
+//! A prepared statement spares the server the parsing, which costs as much as a short statement itself. Its name
+//! belongs to the server's session, though, and behind a pooler that session may serve somebody else by the time of the
+//! next statement. So calls are prepared only on a connection that seems to lead to the server itself, see
+//! `direct_connection`. Where that is wrong, a name is unknown or means another statement. No two of ours that do
+//! different things take the same parameters, so the server refuses the call, and it is repeated unprepared.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,18 +16,16 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
 
-use super::backend;
+use super::direct_connection;
 use super::failure::ends_the_session;
 use super::functions::Function;
 use super::horizons::Horizons;
-use super::server::{PgServer, Place};
+use super::server::{PgServer, ServerPlace};
 use crate::columns::{Columns, Value};
 use crate::statement::Statement;
 
-/// A statement's parameter with its type.
 pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// Values as parameters.
 pub(super) fn parameters<'a>(values: impl IntoIterator<Item = &'a Value<'a>>) -> Vec<Parameter<'a>> {
     values.into_iter().map(|value| (value as &(dyn ToSql + Sync), value.postgres_type())).collect()
 }
@@ -35,9 +33,9 @@ pub(super) fn parameters<'a>(values: impl IntoIterator<Item = &'a Value<'a>>) ->
 /// Begins a transaction that is durable.
 pub(super) const BEGIN_WRITE: &str = "begin; select oncegate.begin_write()";
 
-/// Begins a transaction like this, runs statements in it, and commits. All are sent together, in this order, so that they take one
-/// round trip. After an error the server rolls back at the commit. None may be a prepared call: the commit would be sent while the
-/// server prepares it.
+/// Begins a transaction like this, runs statements in it, and commits. All are sent together, in this order, so that
+/// they take one round trip. After an error the server rolls back at the commit. None may be a prepared call: the
+/// commit would be sent while the server prepares it.
 pub(super) async fn in_transaction<T>(
     client: &Client,
     begin: &str,
@@ -49,20 +47,18 @@ pub(super) async fn in_transaction<T>(
     ended.map(|()| answer)
 }
 
-/// The client of a pooled connection.
 pub(super) struct PgClient {
     client: ClientWrapper,
     server: PgServer,
     /// The place of the server when the connection was made.
-    pub place: Place,
-    /// Whether statements may be prepared.
+    pub place: ServerPlace,
     prepares: AtomicBool,
 }
 
 impl PgClient {
     /// The client of a new connection, which `driver` drives.
-    pub async fn new(server: PgServer, client: Client, driver: JoinHandle<()>, place: Place) -> Self {
-        let prepares = AtomicBool::new(backend::is_direct(&client).await);
+    pub async fn new(server: PgServer, client: Client, driver: JoinHandle<()>, place: ServerPlace) -> Self {
+        let prepares = AtomicBool::new(direct_connection::is_direct(&client).await);
         Self { client: ClientWrapper::new(client, driver), server, place, prepares }
     }
 
@@ -74,7 +70,6 @@ impl PgClient {
         self.server.is_distributed()
     }
 
-    /// Calls a function with these columns as parameters.
     pub async fn call(&self, function: &Function, columns: &Columns<'_>) -> Result<Vec<Row>, Error> {
         self.call_with(function, function.call(columns), &parameters(columns.iter().map(|(_, value)| value))).await
     }
@@ -108,8 +103,8 @@ impl PgClient {
         in_transaction(self, BEGIN_WRITE, self.run(statement, columns)).await
     }
 
-    /// Calls a function, by a prepared statement if function and connection allow that. Other statements are planned for their
-    /// parameters, which a prepared one soon is not.
+    /// Calls a function, by a prepared statement if function and connection allow that. Other statements are planned
+    /// for their parameters, which a prepared one soon is not.
     async fn call_with(
         &self,
         function: &Function,
@@ -142,8 +137,9 @@ impl Deref for PgClient {
     }
 }
 
-/// Whether the server refused a prepared call in a way in which it also does if the name is not known there, or is another
-/// statement's: the wrong number of parameters, or values of other types. The session goes on, so nothing was committed.
+/// Whether the server refused a prepared call in a way in which it also does if the name is not known there, or is
+/// another statement's: the wrong number of parameters, or values of other types. The session goes on, so nothing was
+/// committed.
 // See docs/decisions/0012-keep-no-session-state.md.
 fn may_mean_another_session(error: &Error) -> bool {
     let Some(refusal) = error.as_db_error() else { return false };

@@ -7,27 +7,26 @@ use deadpool::managed::{self, Manager, Metrics, Object, PoolError, RecycleError,
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::Client;
 
-use super::backend;
 use super::client::PgClient;
+use super::direct_connection;
 use super::failure::{PgFailure, PgResult, connect_error};
 use super::server::PgServer;
 use super::tls::BoxError;
 use crate::OpenError;
 
-/// The time limit for connecting at start, to all hosts together.
 const START_MAX: Duration = Duration::from_secs(30);
 
 /// The longest wait for a statement whose caller has given up. The operating system detects dead peers much sooner.
 const GIVEN_UP_MAX: Duration = Duration::from_secs(30);
 
-/// Makes a connection outside of the pools, for work that is done once at start. Looks at all servers first: a start after
-/// a failover must not choose the former primary.
+/// Makes a connection outside of the pools, for work that is done once at start. Looks at all servers first: a start
+/// after a failover must not choose the former primary.
 pub(super) async fn connect_once(server: &PgServer) -> Result<Client, OpenError> {
     server.check_primaries().await;
     let connected = timeout(START_MAX, server.connect(START_MAX)).await;
     let (client, ..) = connected.map_err(|late| OpenError::Away(Box::new(late)))?.map_err(connect_error)?;
     // Not for what it returns: the session has a fixed search path then.
-    backend::is_direct(&client).await;
+    direct_connection::is_direct(&client).await;
     Ok(client)
 }
 
@@ -108,7 +107,6 @@ impl PgPool {
         drop(timeout_at(deadline, self.connections.get()).await);
     }
 
-    /// Waits at most so long for a statement whose caller has given up.
     pub fn with_given_up_max(self, max: Duration) -> Self {
         Self { given_up_max: max.min(GIVEN_UP_MAX), ..self }
     }
@@ -138,8 +136,8 @@ impl PgConnection {
         }
     }
 
-    /// Waits for the statement's answer, and returns or discards the connection. Past the deadline no statement is begun:
-    /// connecting may have taken all the time, and a timeout alone would let the first bytes out.
+    /// Waits for the statement's answer, and returns or discards the connection. Past the deadline no statement is
+    /// begun: connecting may have taken all the time, and a timeout alone would let the first bytes out.
     pub async fn finish<T>(
         mut self,
         deadline: Instant,

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use tokio_postgres::{Error, Row};
 
-use super::calls::changed;
 use super::client::{PgClient, parameters};
 use super::failure::PgResult;
-use super::{PgCall, functions};
+use super::rows::changed;
+use super::{PgTry, functions};
 use crate::GiveUpParams;
 use crate::columns::columns;
 use crate::deliveries::{quiet_after, read_job};
@@ -27,11 +27,10 @@ statements! { "sql/":
     UNKNOWN_DELIVERIES = "unknown_deliveries";
 }
 
-/// The end of a selection whose rows are locked until they are attempts. Only on plain PostgreSQL: several deliverers get different
-/// keys by it. No cluster locks rows of several nodes.
+/// The end of a selection whose rows are locked until they are attempts. Only on plain PostgreSQL: several deliverers
+/// get different keys by it. No cluster locks rows of several nodes.
 const SKIP_LOCKED: &str = " for no key update of k skip locked";
 
-/// A delivery that is due.
 struct SelectedDelivery<'a> {
     policy: &'a DeliveryPolicy,
     id: RecordId,
@@ -41,7 +40,7 @@ struct SelectedDelivery<'a> {
     since: i64,
 }
 
-impl PgCall<'_> {
+impl PgTry<'_> {
     pub async fn pick_up(self, request: Arc<PickUpRequest>) -> PgResult<PickUpResult> {
         let request = &*request;
         self.call_each(&functions::END_DELIVERY, &request.delivered, |id| columns! { id: id }).await?;
@@ -63,7 +62,8 @@ impl PgCall<'_> {
                     picked.given_up.push(GivenUpKey { id: due.id, route: (*due.policy.route).into(), note })
                 }
                 (None, None) => {}
-                // A row that cannot be read is not sent, and its attempt is released as an orphan; the others are delivered.
+                // A row that cannot be read is not sent, and its attempt is released as an orphan; the others are
+                // delivered.
                 (None, Some(token)) => match read_job(&row, (due.id, token, due.seen_token), request, due.policy) {
                     Ok(job) => picked.jobs.push(job),
                     Err(corrupt) => {
@@ -83,7 +83,8 @@ impl PgCall<'_> {
     }
 }
 
-/// A delivery, the token that its attempt may use, and the row of the attempt where it has begun, or of the key that was given up.
+/// A delivery, the token that its attempt may use, and the row of the attempt where it has begun, or of the key that
+/// was given up.
 type Started<'a> = (SelectedDelivery<'a>, Option<Token>, Result<Option<Row>, CorruptRow>);
 
 /// Selects deliveries and starts them, in one transaction.
@@ -138,8 +139,8 @@ async fn start<'a>(
     Ok(join_all(calls).await)
 }
 
-/// Selects the deliveries that have been due for longest, of each route no more than it has slots, and of all no more than the
-/// request asks for.
+/// Selects the deliveries that have been due for longest, of each route no more than it has slots, and of all no more
+/// than the request asks for.
 async fn select<'a>(
     client: &PgClient,
     request: &'a PickUpRequest,

@@ -13,7 +13,6 @@ const NODES: &str = include_str!("sql/nodes.sql");
 const NODES_NOT_DURABLE: &str = include_str!("sql/nodes_not_durable.sql");
 const DISTRIBUTE: &str = include_str!("../../../../deploy/postgres/distribute.sql");
 
-/// The name of the step that distributes the keys, among those of migrations.
 pub(super) const NAME: &str = "distribution";
 
 /// Where a store has its keys.
@@ -74,7 +73,6 @@ pub(super) async fn missing(
     Ok(Some(Migration { name: NAME.to_owned(), sql: format!("begin;\n\n{DISTRIBUTE}\ncommit;\n") }))
 }
 
-/// The one value of an answer.
 async fn read<T: for<'a> FromSql<'a>>(client: &Client, sql: &str) -> Result<T, OpenError> {
     client.query_typed_one(sql, &[]).await.and_then(|row| row.try_get(0)).map_err(open_error)
 }

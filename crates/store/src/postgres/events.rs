@@ -5,17 +5,16 @@ use std::sync::Arc;
 use serde_json::json;
 use tokio_postgres::Client;
 
-use super::PgCall;
+use super::PgTry;
 use super::distribution::{self, Distribution};
 use super::failure::{PgResult, open_error};
-use super::rows::one;
 use crate::columns::columns;
 use crate::migrate::Migration;
-use crate::row::millis;
+use crate::row::{FromRow, millis};
 use crate::statement::{shared, statements};
 use crate::{
-    ClaimEventsParams, DiscardEventsParams, EndEventsParams, EventCounts, EventHandle, EventRoute, EventSinkParams,
-    KeyEvent, OpenError, StoreEventRoutesParams, StoreSettings,
+    ClaimEventsParams, DiscardEventsParams, EndEventsParams, EventHandle, EventRoute, EventSinkParams, KeyEvent,
+    OpenError, StoreEventRoutesParams, StoreSettings,
 };
 
 const EVENT_TRIGGERS: &str = include_str!("event_triggers.sql");
@@ -28,7 +27,6 @@ statements! { "sql/":
     STORE_EVENT_ROUTES = "store_event_routes";
 }
 
-/// The name of the step that makes the triggers, among those of migrations.
 pub(super) const NAME: &str = "events";
 
 /// The step that lets changes of keys write events, where the settings want that and they do not.
@@ -57,7 +55,7 @@ pub(super) async fn missing(
     Ok(Some(Migration { name: NAME.to_owned(), sql: format!("begin;\n\n{EVENT_TRIGGERS}\ncommit;\n") }))
 }
 
-impl PgCall<'_> {
+impl PgTry<'_> {
     pub async fn store_event_routes(self, params: Arc<StoreEventRoutesParams>) -> PgResult<()> {
         let route = |told: &EventRoute| json!({ "route": &*told.route, "sink": &*told.sink, "types": told.types, "body": told.body });
         let routes: Vec<_> = params.routes.iter().map(route).collect();
@@ -87,11 +85,6 @@ impl PgCall<'_> {
             self.run(&shared::POSTPONE_EVENT, columns).await?;
         }
         Ok(())
-    }
-
-    pub async fn count_events(self, params: Arc<EventSinkParams>) -> PgResult<EventCounts> {
-        let rows = self.run(&shared::COUNT_EVENTS, columns! { service: &*params.service, sink: &*params.sink }).await?;
-        Ok(EventCounts::read(one(&rows)?)?)
     }
 
     pub async fn discard_events(self, params: Arc<DiscardEventsParams>) -> PgResult<u64> {

@@ -1,7 +1,6 @@
 //! Failures of statements, classified by what may have happened on the server.
 
 use std::error::Error;
-use std::fmt;
 use std::sync::Arc;
 
 use tokio_postgres::error::{DbError, Severity};
@@ -10,13 +9,12 @@ use crate::{OpenError, StoreError};
 use oncegate_domain::response::CorruptRow;
 
 /// The cause of a failure. Shared, because a batch fails as one.
-pub(super) type Cause = Arc<dyn Error + Send + Sync>;
+pub(crate) type Cause = Arc<dyn Error + Send + Sync>;
 
-pub(super) type PgResult<T> = Result<T, PgFailure>;
+pub(crate) type PgResult<T> = Result<T, PgFailure>;
 
-/// The failure of a statement.
 #[derive(Clone, Debug)]
-pub(super) enum PgFailure {
+pub(crate) enum PgFailure {
     /// The server aborted this statement to end a conflict; nothing was changed, and a retry mostly succeeds.
     Conflict(Cause),
     /// The row exists and does not decode.
@@ -40,12 +38,10 @@ pub(super) enum PgFailure {
 }
 
 impl PgFailure {
-    /// A refusal for this reason.
     pub fn refused(cause: &str) -> Self {
         Self::Refused(Arc::from(Box::from(cause)))
     }
 
-    /// A statement that was not sent, for this reason.
     pub fn unsent(cause: &str) -> Self {
         Self::Unsent(Arc::from(Box::from(cause)))
     }
@@ -107,7 +103,6 @@ impl From<PgFailure> for StoreError {
     }
 }
 
-/// Classifies the driver's error.
 impl From<tokio_postgres::Error> for PgFailure {
     fn from(error: tokio_postgres::Error) -> Self {
         let Some(server) = error.as_db_error() else {
@@ -132,8 +127,9 @@ pub(super) fn ends_the_session(error: &DbError) -> bool {
 type FailureClass = fn(Cause) -> PgFailure;
 
 /// The class of each SQLSTATE or prefix; the first that fits counts. An ordinary error rolls its statement back before
-/// it is reported, so only errors about the connection, or about the server's end, leave a doubt. All others are refusals:
-/// privileges, a schema that has changed, a full disk, internal errors, and what the service's own triggers raise.
+/// it is reported, so only errors about the connection, or about the server's end, leave a doubt. All others are
+/// refusals: privileges, a schema that has changed, a full disk, internal errors, and what the service's own triggers
+/// raise.
 // See docs/decisions/0007-answer-from-durable-rows.md.
 const SQLSTATE_CLASSES: [(&str, FailureClass); 11] = [
     // A pooler has lost the server: PgBouncer reports 08P01, whatever had been sent by then.
@@ -157,8 +153,8 @@ const SQLSTATE_CLASSES: [(&str, FailureClass); 11] = [
     ("57", PgFailure::Unanswered),
 ];
 
-/// The beginning of Citus's message where the node of a key did not answer to the commit, which it may have done. It comes as an
-/// internal error (XX000), and is not translated.
+/// The beginning of Citus's message where the node of a key did not answer to the commit, which it may have done. It
+/// comes as an internal error (XX000), and is not translated.
 const NO_ANSWER_TO_COMMIT: &str = "could not commit transaction for shard ";
 
 /// The class of an error. `ends_the_session`: FATAL or PANIC. Then it is unknown how far the statement had come;
@@ -172,7 +168,8 @@ fn classify(code: &str, message: &str, ends_the_session: bool) -> FailureClass {
 }
 
 /// The server's error without its detail: the detail quotes the row, and errors are logged.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("PostgreSQL: {message} ({code}){}", remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default())]
 pub(super) struct ServerError {
     code: String,
     message: String,
@@ -188,14 +185,6 @@ impl From<&DbError> for ServerError {
     }
 }
 
-impl fmt::Display for ServerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PostgreSQL: {} ({})", self.message, self.code)?;
-        self.remedy.map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
-    }
-}
-
-/// The SQLSTATE of a right that the role lacks.
 const INSUFFICIENT_PRIVILEGE: &str = "42501";
 
 /// The grants that the serving role needs, each by the kind of object that the server's message names.
@@ -210,16 +199,15 @@ const REMEDIES: [(&str, &str); 6] = [
 
 const FOR_SCHEMA: &str = "for schema ";
 
-/// The remedy for a missing right. The server's message is in its own language; in another than English it names none of the kinds.
+/// The remedy for a missing right. The server's message is in its own language; in another than English it names none
+/// of the kinds.
 fn find_remedy(message: &str) -> &'static str {
     let found = REMEDIES.iter().find(|(kind, _)| message.contains(kind));
     found.map_or("the role lacks a right: docs/security.md lists the grants", |(_, remedy)| remedy)
 }
 
-impl Error for ServerError {}
-
-/// The server's error while it lets a user in, without the user's name, which the server quotes. A URL's credentials are never
-/// logged, and its user is one of them.
+/// The server's error while it lets a user in, without the user's name, which the server quotes. A URL's credentials
+/// are never logged, and its user is one of them.
 pub(super) fn without_user(error: &DbError, user: Option<&str>) -> Box<dyn Error + Send + Sync> {
     let mut refusal = ServerError::from(error);
     if let Some(user) = user {
@@ -228,8 +216,8 @@ pub(super) fn without_user(error: &DbError, user: Option<&str>) -> Box<dyn Error
     Box::new(refusal)
 }
 
-/// The meaning of the driver's error while the store is opened: a connection that is lost, or a server that takes none at the
-/// moment, says nothing about the store.
+/// The meaning of the driver's error while the store is opened: a connection that is lost, or a server that takes none
+/// at the moment, says nothing about the store.
 pub(super) fn open_error(error: tokio_postgres::Error) -> OpenError {
     let is_away = error.as_db_error().is_none_or(|server| is_passing(server.code().code()));
     let cause = without_detail(error);
@@ -251,8 +239,8 @@ pub(super) fn connect_error(error: Box<dyn Error + Send + Sync>) -> OpenError {
     OpenError::Away(error)
 }
 
-/// Whether the server's error is about its state and not about this program: lost connections, limits, operators' doing (starting
-/// and stopping too), system errors.
+/// Whether the server's error is about its state and not about this program: lost connections, limits, operators' doing
+/// (starting and stopping too), system errors.
 fn is_passing(sqlstate: &str) -> bool {
     ["08", "53", "57", "58"].iter().any(|class| sqlstate.starts_with(class))
 }
@@ -265,7 +253,8 @@ pub(super) fn without_detail(error: tokio_postgres::Error) -> Box<dyn Error + Se
     }
 }
 
-/// The same for an error of migrating. The role has read the migrations by then, so what it lacks of the schema is to create in it.
+/// The same for an error of migrating. The role has read the migrations by then, so what it lacks of the schema is to
+/// create in it.
 pub(super) fn migration_error(error: tokio_postgres::Error) -> Box<dyn Error + Send + Sync> {
     let Some(server) = error.as_db_error() else { return Box::new(error) };
     let mut refusal = ServerError::from(server);

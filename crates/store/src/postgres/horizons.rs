@@ -13,22 +13,22 @@ const SERVERS_MAX: usize = 256;
 
 /// The transaction that wrote a row, on a server whose commits wait for standbys.
 #[derive(Clone, Debug)]
-pub(super) struct Writer {
+pub(super) struct RowWriter {
     server: String,
     id: i64,
 }
 
-impl Writer {
-    /// Reads the columns `standbys`, `horizon` and `writer`. `None` where commits wait for no standby: a commit is visible only
-    /// once it is on the disk.
+impl RowWriter {
+    /// Reads the columns `standbys`, `horizon` and `writer`. `None` where commits wait for no standby: a commit is
+    /// visible only once it is on the disk.
     pub fn read(row: &Row) -> Result<Option<Self>, CorruptRow> {
         let Some(proof) = Proof::read(row)? else { return Ok(None) };
         Ok(Some(Self { server: proof.server, id: full_id(proof.horizon, row.read("writer")?) }))
     }
 }
 
-/// The full id of a visible row's writer. The row has its lower half, and is within 2³¹ transactions of the horizon; if it is
-/// older, it is taken for younger at worst.
+/// The full id of a visible row's writer. The row has its lower half, and is within 2³¹ transactions of the horizon; if
+/// it is older, it is taken for younger at worst.
 fn full_id(horizon: i64, lower_half: u32) -> i64 {
     let horizon_half = u32::try_from(horizon & i64::from(u32::MAX)).unwrap_or_default();
     horizon + i64::from(lower_half.wrapping_sub(horizon_half).cast_signed())
@@ -44,7 +44,7 @@ pub(super) struct Proof {
 
 impl Proof {
     /// Whether the commit stands in the log of the server that the row was read from.
-    pub fn is_of_server_of(&self, writer: &Writer) -> bool {
+    pub fn is_of_server_of(&self, writer: &RowWriter) -> bool {
         self.server == writer.server
     }
 
@@ -55,7 +55,6 @@ impl Proof {
     }
 }
 
-/// The horizons of the servers.
 #[derive(Debug, Default)]
 pub(super) struct Horizons(Mutex<HashMap<String, i64>>);
 
@@ -69,7 +68,7 @@ impl Horizons {
         *horizon = proof.horizon.max(*horizon);
     }
 
-    pub fn include(&self, writer: &Writer) -> bool {
+    pub fn include(&self, writer: &RowWriter) -> bool {
         let horizons = self.0.lock();
         horizons.get(&writer.server).is_some_and(|horizon| writer.id < *horizon)
     }
@@ -81,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_commit_on_another_server_proves_nothing() {
-        let writer = Writer { server: "1 on a".into(), id: 7 };
+        let writer = RowWriter { server: "1 on a".into(), id: 7 };
         for (server, proves) in [("1 on a", true), ("2 on a", false), ("1 on b", false), ("1 remote_write a", false)] {
             let proof = Proof { server: server.into(), horizon: 7 };
             assert_eq!(proof.is_of_server_of(&writer), proves, "{server}");
@@ -108,7 +107,7 @@ mod tests {
             // Older than half of all ids, as a frozen row may be.
             ("1 a", EPOCH + 200, (1 << 31) + 100, false),
         ] {
-            let writer = Writer { server: server.into(), id: full_id(seen_at, lower_half) };
+            let writer = RowWriter { server: server.into(), id: full_id(seen_at, lower_half) };
             assert_eq!(horizons.include(&writer), is_proven, "{server} {seen_at} {lower_half}");
         }
     }

@@ -1,11 +1,11 @@
 //! The servers of the URL: the connection to the one that takes writes, and the look at all of them.
 //!
-//! Each host has a limited time to accept a connection, and the one that worked last comes first. The driver goes through a list by
-//! itself, but limits only the TCP handshake: a host that accepts connections and says nothing, as a frozen server or one with a
-//! hung disk does, would take all the time of those behind it.
+//! Each host has a limited time to accept a connection, and the one that worked last comes first. The driver goes
+//! through a list by itself, but limits only the TCP handshake: a host that accepts connections and says nothing, as a
+//! frozen server or one with a hung disk does, would take all the time of those behind it.
 //!
-//! More than one server may take writes. The look has a connection of its own to each address, which it keeps, to standbys too:
-//! they may be promoted. All addresses are asked side by side, so that a silent one delays no other.
+//! More than one server may take writes. The look has a connection of its own to each address, which it keeps, to
+//! standbys too: they may be promoted. All addresses are asked side by side, so that a silent one delays no other.
 
 use std::collections::HashMap;
 use std::io;
@@ -37,21 +37,16 @@ const ADDRESS_MAX: Duration = Duration::from_secs(2);
 /// the default lease of 10 s; making a connection takes some round trips.
 const LOOK_MAX: Duration = Duration::from_secs(1);
 
-/// The port of PostgreSQL where the URL names none.
 const DEFAULT_PORT: u16 = 5432;
 
-/// The hosts in the URL's order.
 pub(super) struct HostList {
-    /// The settings for each host, with that host alone.
     hosts: Vec<Config>,
     tls: PgTls,
-    /// The URL's `connect_timeout`.
     connect_timeout: Option<Duration>,
     look_max: Duration,
     worked_last: Mutex<ServerAddress>,
     /// The primary among several hosts. A single one is compared with none.
     known_primary: Option<Arc<KnownPrimary>>,
-    /// The connections of the last look.
     kept: Mutex<HashMap<ServerAddress, Client>>,
     /// The primaries of the last look if there were several: each conflict is logged once.
     logged: Mutex<Vec<FoundPrimary>>,
@@ -72,8 +67,8 @@ struct RefusedHost {
 }
 
 impl HostList {
-    /// The settings for each host, with that host alone. `call_timeout` is the time limit of one call of the store. `known_primary` is
-    /// the memory of an earlier list of the same store.
+    /// The settings for each host, with that host alone. `call_timeout` is the time limit of one call of the store.
+    /// `known_primary` is the memory of an earlier list of the same store.
     pub fn new(hosts: &[Config], tls: PgTls, call_timeout: Duration, known_primary: Option<Arc<KnownPrimary>>) -> Self {
         let connect_timeout = hosts.first().and_then(Config::get_connect_timeout).copied();
         let first = match hosts.first().map(Config::get_load_balance_hosts) {
@@ -97,9 +92,9 @@ impl HostList {
         self.known_primary.as_ref()
     }
 
-    /// Connects to the first host that answers in time, takes writes and is not refused, and drives the connection in a task of its
-    /// own. `budget` is the caller's time limit, which the hosts share. Returns the error of a refused host, or else of the last one
-    /// that was tried.
+    /// Connects to the first host that answers in time, takes writes and is not refused, and drives the connection in a
+    /// task of its own. `budget` is the caller's time limit, which the hosts share. Returns the error of a refused
+    /// host, or else of the last one that was tried.
     pub async fn connect(&self, budget: Duration) -> Result<(Client, JoinHandle<()>), BoxError> {
         let (host_last, address_last) = *self.worked_last.lock();
         let mut failure = BoxError::from("no host of store.url has an address");
@@ -172,7 +167,8 @@ impl HostList {
         self.connect_timeout.unwrap_or(ADDRESS_MAX).min(budget / shares)
     }
 
-    /// Finds the servers that take writes, and refuses all but the newest from then on. Does nothing with a single host.
+    /// Finds the servers that take writes, and refuses all but the newest from then on. Does nothing with a single
+    /// host.
     pub async fn look(&self) -> PrimaryCheck {
         let Some(known_primary) = &self.known_primary else { return PrimaryCheck::default() };
         let deadline = Instant::now() + self.look_max;

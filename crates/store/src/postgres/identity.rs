@@ -33,7 +33,6 @@ impl StoreIdentity {
         Ok(store.map(|store| Self { server, store }))
     }
 
-    /// Whether both are of one store.
     pub fn is_same(&self, other: &Self) -> bool {
         let is_other_cluster = self.server.zip(other.server).is_some_and(|(one, other)| one.system != other.system);
         !is_other_cluster && self.store == other.store

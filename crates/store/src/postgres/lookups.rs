@@ -1,8 +1,8 @@
 //! Reading records in batches of bounded bytes.
 //!
 //! A batch of 256 responses of 1 MiB would be one result of 256 MiB, and its connection and the store's thread would be
-//! away from reservations until it has arrived. So the first statement leaves out large responses and returns their sizes.
-//! They are read by a second statement, in batches by those sizes, on another connection.
+//! away from reservations until it has arrived. So the first statement leaves out large responses and returns their
+//! sizes. They are read by a second statement, in batches by those sizes, on another connection.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use tokio::time::Instant;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, Row};
 
-use super::batcher::{BatchStatement, Batcher, OVERHEAD_BYTES};
 use super::client::{Parameter, PgClient};
 use super::connect::PgPool;
 use super::durability::Durability;
 use super::failure::{PgFailure, PgResult};
-use super::horizons::Writer;
+use super::horizons::RowWriter;
+use super::lane::{LaneCall, Lanes, ONE_ON_CLUSTER, OVERHEAD_BYTES};
 use super::rows::one;
 use super::worker_connection::WorkerConnections;
-use super::{PgCall, functions};
-use crate::batch::{BYTES_MAX, JOBS_MAX};
+use super::{PgTry, functions};
 use crate::columns::columns;
+use crate::queue::{BYTES_MAX, JOBS_MAX};
 use crate::row::{FoundRecord, RowReader};
 use crate::statement::statements;
 use crate::{CountLiveKeysParams, MoveLiveKeysParams};
@@ -38,36 +38,40 @@ statements! { "sql/":
     HOLDER_KEYS = "holder_keys";
 }
 
-/// The largest response, with its fields, that the first statement returns: then a full batch has at most [`BYTES_MAX`].
+/// The largest response, with its fields, that the first statement returns: then a full batch has at most
+/// [`BYTES_MAX`].
 const SMALL_RESPONSE_MAX: usize = BYTES_MAX / JOBS_MAX;
 
-/// The look-ups for one kind of caller.
 pub(super) struct Lookups {
-    small: Batcher<FindStatement>,
-    large: Batcher<FindStatement>,
+    small: Lanes<FindCall>,
+    large: Lanes<FindCall>,
     durability: Durability,
 }
 
 impl Lookups {
-    /// Starts the lanes: so many for records without large responses, one for large responses, and one that waits until records
-    /// are durable.
+    /// Starts the lanes: so many for records without large responses, one for large responses, and one that waits until
+    /// records are durable.
     pub fn open(small: &PgPool, lanes: usize, large: &PgPool) -> Self {
-        Self { small: Batcher::open(small, lanes), large: Batcher::open(large, 1), durability: Durability::open(small) }
+        Self {
+            small: Lanes::open(small, lanes, ONE_ON_CLUSTER),
+            large: Lanes::open(large, 1, ONE_ON_CLUSTER),
+            durability: Durability::open(small),
+        }
     }
 
-    /// See [`Batcher::beside`].
     pub fn beside(self, workers: &WorkerConnections) -> Self {
         Self { small: self.small.beside(workers), ..self }
     }
 
-    /// Reads a record, and returns it once it is as durable as a commit of our own. Only the record of a running attempt needs no
-    /// wait: its duplicate is told to come again, and nothing rests on that. `in_doubt`: whether an earlier try of the same call may
-    /// have written it; then it may be this call's own attempt, and the wait is needed.
+    /// Reads a record, and returns it once it is as durable as a commit of our own. Only the record of a running
+    /// attempt needs no wait: its duplicate is told to come again, and nothing rests on that. `in_doubt`: whether an
+    /// earlier try of the same call may have written it; then it may be this call's own attempt, and the wait is
+    /// needed.
     pub async fn find(&self, id: RecordId, in_doubt: bool, deadline: Instant) -> PgResult<Option<FoundRecord>> {
         loop {
-            let mut row = self.small.call(FindStatement { id, left_out: None }, deadline).await??;
+            let mut row = self.small.call(FindCall { id, left_out: None }, deadline).await??;
             if let Some(LookupRow::LeftOut(bytes)) = row {
-                let large = self.large.call(FindStatement { id, left_out: Some(bytes) }, deadline).await;
+                let large = self.large.call(FindCall { id, left_out: Some(bytes) }, deadline).await;
                 row = large.map_err(PgFailure::for_taken_key)??;
             }
             let (found, writer) = match row {
@@ -77,7 +81,8 @@ impl Lookups {
             };
             let record = &found.record;
             let is_told_to_come_again = record.accepted_at.is_none() && matches!(record.state, KeyState::InFlight);
-            // Whatever comes of the wait, somebody has the key: nobody may take it for one that the store does not know.
+            // Whatever comes of the wait, somebody has the key: nobody may take it for one that the store does not
+            // know.
             if (is_told_to_come_again && !in_doubt)
                 || self.durability.proves(id, writer, deadline).await.map_err(PgFailure::for_taken_key)?
             {
@@ -88,19 +93,19 @@ impl Lookups {
 }
 
 enum LookupRow {
-    Whole(Box<FoundRecord>, Option<Writer>),
+    Whole(Box<FoundRecord>, Option<RowWriter>),
     /// The response has so many bytes, and was left out.
     LeftOut(usize),
 }
 
-struct FindStatement {
+struct FindCall {
     id: RecordId,
-    /// The size of the response where the first statement has left it out. A key that was deleted and completed again since may
-    /// have a larger one.
+    /// The size of the response where the first statement has left it out. A key that was deleted and completed again
+    /// since may have a larger one.
     left_out: Option<usize>,
 }
 
-impl BatchStatement for FindStatement {
+impl LaneCall for FindCall {
     type Answer = Result<Option<LookupRow>, CorruptRow>;
 
     fn id(&self) -> RecordId {
@@ -111,18 +116,18 @@ impl BatchStatement for FindStatement {
         OVERHEAD_BYTES + self.left_out.unwrap_or(0)
     }
 
-    async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
-        let is_first = requests.iter().all(|q| q.left_out.is_none());
+    async fn run(client: &PgClient, calls: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
+        let is_first = calls.iter().all(|call| call.left_out.is_none());
         let bytes_max = if is_first { SMALL_RESPONSE_MAX } else { usize::MAX };
         let limit = i64::try_from(bytes_max).unwrap_or(i64::MAX);
-        let mut ids: Vec<RecordId> = requests.iter().map(|q| q.id).collect();
+        let mut ids: Vec<RecordId> = calls.iter().map(|call| call.id).collect();
         ids.dedup();
         let (now, rows) = find_rows(client, FIND, &ids, &[(/* bytes_max */ &limit, Type::INT8)]).await?;
         let decode = |row: &Row| match usize::try_from(row.read::<u64>("bytes")?).unwrap_or(usize::MAX) {
             bytes if bytes > bytes_max => Ok(LookupRow::LeftOut(bytes)),
-            _ => Ok(LookupRow::Whole(Box::new(FoundRecord::read(row, now)?), Writer::read(row)?)),
+            _ => Ok(LookupRow::Whole(Box::new(FoundRecord::read(row, now)?), RowWriter::read(row)?)),
         };
-        Ok(requests.iter().map(|q| rows.get(&q.id.as_bytes()[..]).map(decode).transpose()).collect())
+        Ok(calls.iter().map(|call| rows.get(&call.id.as_bytes()[..]).map(decode).transpose()).collect())
     }
 }
 
@@ -147,13 +152,13 @@ pub(super) async fn at_moment(
     sql: &str,
     parameters: &[Parameter<'_>],
 ) -> Result<(i64, Vec<Row>), Error> {
-    // Sent together, so that they take one round trip. A statement of its own, because a cluster cannot send the clock and the lock
-    // to the node that has the rows.
+    // Sent together, so that they take one round trip. A statement of its own, because a cluster cannot send the clock
+    // and the lock to the node that has the rows.
     let (moment, rows) = join(client.query_typed_one(MOMENT, &[]), client.query_typed(sql, parameters)).await;
     Ok((moment?.try_get("now")?, rows?))
 }
 
-impl PgCall<'_> {
+impl PgTry<'_> {
     pub async fn count_live_keys(self, params: Arc<CountLiveKeysParams>) -> PgResult<u32> {
         let columns = columns! { holder: &params.holder, limit: i64::from(params.limit) };
         debug_assert!(!functions::COUNT_LIVE_KEYS.is_prepared, "it is called in a transaction");
@@ -162,7 +167,7 @@ impl PgCall<'_> {
     }
 
     pub async fn move_live_keys(self, params: Arc<MoveLiveKeysParams>) -> PgResult<u32> {
-        let rows = self.run_bounded(&HOLDER, columns! { id: &params.id }).await?;
+        let rows = self.run(&HOLDER, columns! { id: &params.id }).await?;
         let Some(seen) = rows.first().map(|row| row.read::<Option<Vec<u8>>>("holder")).transpose()?.flatten() else {
             return Ok(0);
         };
@@ -170,7 +175,7 @@ impl PgCall<'_> {
             return Ok(0);
         }
         let columns = columns! { holder: &seen[..], scope: &params.scope };
-        let rows = self.run_bounded(&HOLDER_KEYS, columns).await?;
+        let rows = self.run(&HOLDER_KEYS, columns).await?;
         let ids = rows.iter().map(|row| row.read("id")).collect::<Result<Vec<RecordId>, _>>()?;
         let moved = self.call_each(&functions::SET_HOLDER, &ids, |id| {
             columns! { id: id, seen_holder: &seen[..], holder: &params.holder }
@@ -183,18 +188,18 @@ impl PgCall<'_> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::batcher;
+    use super::super::lane;
     use super::*;
-    use crate::batch::BatchQueue;
+    use crate::queue::JobQueue;
 
     #[tokio::test]
     async fn a_batch_of_look_ups_has_bounded_bytes() {
         const RESPONSE: usize = 1024 * 1024;
         const { assert!(SMALL_RESPONSE_MAX * JOBS_MAX <= BYTES_MAX) };
-        let queue = BatchQueue::new();
+        let queue = JobQueue::new();
         let id = RecordId::from_stored(&[0; 32]).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
-        let call = || batcher::call(&queue, FindStatement { id, left_out: Some(RESPONSE) }, deadline);
+        let call = || lane::enqueue(&queue, FindCall { id, left_out: Some(RESPONSE) }, deadline);
         let calls = futures_util::future::join_all((0..JOBS_MAX).map(|_| call()));
         let sizes = async {
             let mut sizes = Vec::new();

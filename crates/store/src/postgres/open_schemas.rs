@@ -1,7 +1,8 @@
 //! Schemas in which other roles may create what a statement could take for an operator or a function of the server.
 //!
-//! Functions have a fixed search path, and so have sessions that no pooler shares. In the others each name means exactly one operator
-//! or function of `pg_catalog`, as long as that is first in the path; who owns the database may change the path of its sessions.
+//! Functions have a fixed search path, and so have sessions that no pooler shares. In the others each name means
+//! exactly one operator or function of `pg_catalog`, as long as that is first in the path; who owns the database may
+//! change the path of its sessions.
 
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, Row};
@@ -16,7 +17,8 @@ const OPEN_SCHEMAS: &str = include_str!("sql/open_schemas.sql");
 /// The path that the role has in this database, for one transaction.
 const BEGIN_WITH_DEFAULT_PATH: &str = "begin; set local search_path to default";
 
-/// Returns a sentence for each schema of the role's default search path, and for Oncegate's own, in which others may create something.
+/// Returns a sentence for each schema of the role's default search path, and for Oncegate's own, in which others may
+/// create something.
 pub(super) async fn find_warnings(client: &Client) -> Result<Vec<String>, OpenError> {
     let warnings = async {
         let path = in_transaction(client, BEGIN_WITH_DEFAULT_PATH, client.query_typed_one(DEFAULT_PATH, &[])).await?;

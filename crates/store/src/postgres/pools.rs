@@ -1,8 +1,8 @@
 //! The connections, divided by kind of work, so that no kind can starve another.
 //!
-//! The heartbeat and the sweep are never behind anything else: a lease that is renewed late loses attempts, and a sweep that
-//! comes late leaves the keys of dead instances in flight. Attempts end on connections that no flood of reservations can
-//! take. `docs/sizing.md` has the table of the shares; the test below compares it with [`Shares`].
+//! The heartbeat and the sweep are never behind anything else: a lease that is renewed late loses attempts, and a sweep
+//! that comes late leaves the keys of dead instances in flight. Attempts end on connections that no flood of
+//! reservations can take. `docs/sizing.md` has the table of the shares; the test below compares it with [`Shares`].
 
 use std::num::NonZero;
 use std::thread;
@@ -11,6 +11,7 @@ use super::connect::PgPool;
 use super::server::PgServer;
 use super::worker_connection::{WorkerConnection, WorkerConnections};
 use crate::OpenError;
+use crate::call_spec::Pool;
 use oncegate_config::STORE_CONNECTIONS_MIN;
 
 /// The fewest connections with which large replays have one of their own.
@@ -19,8 +20,8 @@ const REPLAY_FROM: usize = 7;
 /// The fewest connections with which operators' reads have one of their own.
 const ADMIN_READS_FROM: usize = 9;
 
-/// The connections beyond which each worker has one of its own, up to a quarter of all: a machine of many cores has many workers,
-/// and those without one use the others' lanes.
+/// The connections beyond which each worker has one of its own, up to a quarter of all: a machine of many cores has
+/// many workers, and those without one use the others' lanes.
 const WORKERS_FROM: usize = 8;
 
 /// The fewest connections that end attempts: one may be busy with large replays, or with reports that wait for a lock.
@@ -34,13 +35,13 @@ pub(super) struct PgPools {
     pub settle: PgPool,
     /// Large responses alone, so that none delays a reservation.
     pub replay: PgPool,
-    /// The heartbeat, its look-up of the salt, and pings: they wait for no lock that other statements of this process take.
+    /// The heartbeat, its look-up of the salt, and pings: they wait for no lock that other statements of this process
+    /// take.
     pub lease: PgPool,
-    /// The sweep and the list of attempts in flight.
     pub sweep: PgPool,
     /// Reaping, probes, operators' decisions and the like.
     pub upkeep: PgPool,
-    /// Counts, key lists and pages. Their statements end with their callers, see `bounded`.
+    /// Counts, key lists and pages. Their statements end with their callers, see `call`.
     pub admin_reads: PgPool,
     /// Reservations, look-ups and settlements of requests beside which no other waits.
     pub workers: WorkerConnections,
@@ -55,7 +56,6 @@ struct Shares {
     has_replay: bool,
     /// Otherwise operators' reads share the one of upkeep.
     has_admin_reads: bool,
-    /// The workers with a connection of their own.
     workers: usize,
 }
 
@@ -76,8 +76,8 @@ impl PgPools {
         let shares = Shares::from_total(max_connections, thread::available_parallelism().map_or(1, NonZero::get));
         let pool = |size| PgPool::new(server, size);
         // A middlebox may have forgotten the connection and still accept what is sent: no answer will come, and a lease
-        // cannot wait. After twice a call's time limit without an answer it gets another connection. Renewals wait for no
-        // locks, so they leave no server processes behind.
+        // cannot wait. After twice a call's time limit without an answer it gets another connection. Renewals wait for
+        // no locks, so they leave no server processes behind.
         let lease = pool(1)?.with_given_up_max(server.timeout());
         let (settle, upkeep) = (pool(shares.settle)?, pool(1)?);
         // Only one large look-up runs at once, so that settlements have a connection of their own here too.
@@ -85,6 +85,17 @@ impl PgPools {
         let admin_reads = if shares.has_admin_reads { pool(1)? } else { upkeep.clone() };
         let workers = (0..shares.workers).map(|_| WorkerConnection::new(server)).collect::<Result<_, _>>()?;
         Ok(Self { begin: pool(shares.begin)?, settle, replay, lease, sweep: pool(1)?, upkeep, admin_reads, workers })
+    }
+
+    pub fn of(&self, pool: Pool) -> &PgPool {
+        match pool {
+            Pool::AdminReads => &self.admin_reads,
+            Pool::Begin => &self.begin,
+            Pool::Lease => &self.lease,
+            Pool::Settle => &self.settle,
+            Pool::Sweep => &self.sweep,
+            Pool::Upkeep => &self.upkeep,
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! The primary that this process may use. If several servers of the URL take writes, the newest timeline decides.
 //!
-//! Each promotion begins a timeline with a higher number. A server that takes writes on a lower one is a former primary:
-//! it was cut off, or its failover agent has died, and what it commits is lost. All instances that see both servers choose
-//! the same one without asking each other.
+//! Each promotion begins a timeline with a higher number. A server that takes writes on a lower one is a former
+//! primary: it was cut off, or its failover agent has died, and what it commits is lost. All instances that see both
+//! servers choose the same one without asking each other.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -139,7 +139,6 @@ impl KnownPrimary {
         self.has_changed.load(Ordering::Acquire)
     }
 
-    /// Waits until this server is refused.
     pub async fn refused(&self, server: PrimaryIdentity) -> PrimaryRefusal {
         let mut states = self.state.subscribe();
         // The sender lives as long as `self`.

@@ -25,14 +25,11 @@ impl RowReader for Row {
 }
 
 /// The row of a call that has changed something.
-pub(super) fn done(rows: &[Row]) -> Result<Option<&Row>, CorruptRow> {
-    match rows.first() {
-        Some(row) => Ok(row.read::<bool>("done")?.then_some(row)),
-        None => Ok(None),
-    }
+pub(super) fn changed(mut rows: Vec<Row>) -> Result<Option<Row>, CorruptRow> {
+    let is_done = rows.first().map_or(Ok(false), |row| row.read("done"))?;
+    Ok(is_done.then(|| rows.swap_remove(0)))
 }
 
-/// The one row of an answer.
 pub(super) fn one(rows: &[Row]) -> PgResult<&Row> {
     rows.first().ok_or_else(|| PgFailure::refused("the server returned no row"))
 }

@@ -13,6 +13,7 @@ use super::failure::{migration_error, open_error};
 use super::server::PgServer;
 use super::{events, functions, open_schemas};
 use crate::migrate::{AppliedMigration, Migration, MigrationStep, check_none_missing, missing_steps, newer_warning};
+use crate::row::FromRow;
 use crate::statement::shared;
 use crate::{OpenError, RouteIdentities, StoreSettings};
 use oncegate_config::PostgresUrl;
@@ -24,7 +25,6 @@ const SERVER_PROPERTIES: &str = include_str!("sql/server_properties.sql");
 const STEPS: &[MigrationStep] =
     &[MigrationStep::new(1, "0001_init", 1, include_str!("../../../../migrations/postgres/0001_init.sql"))];
 
-/// See [`crate::schema()`].
 pub(crate) fn newest_step() -> &'static str {
     STEPS.last().expect("there is a first step").name
 }
@@ -43,66 +43,45 @@ const LOCK_PAUSE: Duration = Duration::from_secs(1);
 /// The time after which a step is not tried again: some transaction holds its table's lock for longer.
 const LOCK_TRIES_MAX: Duration = Duration::from_secs(60);
 
-/// Migrates the schema, or refuses it.
 pub(crate) async fn prepare(server: &PgServer, settings: &StoreSettings) -> Result<(), OpenError> {
     let mut client = connect::connect_once(server).await?;
     if settings.migrate {
-        apply(&mut client, settings).await?;
+        migrate(&mut client, settings).await?;
     } else {
-        let pending = find_pending(&client, settings).await?;
-        check_none_missing(&pending)?;
+        check_none_missing(&pending(&client, settings).await?)?;
     }
     if let Distribution::Nodes(nodes) = distribution::find(&client).await? {
         tracing::info!(nodes, "the keys are distributed over the nodes of a cluster");
         server.set_distributed();
     }
-    for warning in find_warnings(&client).await? {
+    for warning in warnings(&client).await? {
         tracing::warn!("{warning}");
     }
     server.remember_identity(&client).await;
     Ok(())
 }
 
-/// See [`crate::migrate()`].
-pub(crate) async fn migrate(url: &PostgresUrl, settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
-    let server = PgServer::open(url, settings.timeout).await?;
-    apply(&mut connect::connect_once(&server).await?, settings).await
+pub(crate) async fn connect_to(url: &PostgresUrl, settings: &StoreSettings) -> Result<Client, OpenError> {
+    connect::connect_once(&PgServer::open(url, settings.timeout).await?).await
 }
 
-/// See [`crate::pending()`].
-pub(crate) async fn pending(url: &PostgresUrl, settings: &StoreSettings) -> Result<Vec<Migration>, OpenError> {
-    let client = connect::connect_once(&PgServer::open(url, settings.timeout).await?).await?;
-    find_pending(&client, settings).await
-}
-
-/// See [`crate::warnings()`].
-pub(crate) async fn warnings(url: &PostgresUrl, settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
-    let client = connect::connect_once(&PgServer::open(url, settings.timeout).await?).await?;
-    find_warnings(&client).await
-}
-
-async fn find_warnings(client: &Client) -> Result<Vec<String>, OpenError> {
+pub(crate) async fn warnings(client: &Client) -> Result<Vec<String>, OpenError> {
     let newer = newer_warning(STEPS, &applied(client).await?);
     Ok(newer.into_iter().chain(open_schemas::find_warnings(client).await?).collect())
 }
 
-/// See [`crate::distribution()`].
-pub(crate) async fn distribution(url: &PostgresUrl, settings: &StoreSettings) -> Result<Distribution, OpenError> {
-    let client = connect::connect_once(&PgServer::open(url, settings.timeout).await?).await?;
-    match applied(&client).await?.is_empty() {
+pub(crate) async fn distribution(client: &Client) -> Result<Distribution, OpenError> {
+    match applied(client).await?.is_empty() {
         true => Ok(Distribution::None),
-        false => distribution::find(&client).await,
+        false => distribution::find(client).await,
     }
 }
 
-/// See [`crate::remembered_route_identities()`].
 pub(crate) async fn remembered_route_identities(
-    url: &PostgresUrl,
-    settings: &StoreSettings,
+    client: &Client,
     service: &str,
 ) -> Result<Option<RouteIdentities>, OpenError> {
-    let client = connect::connect_once(&PgServer::open(url, settings.timeout).await?).await?;
-    if applied(&client).await?.is_empty() {
+    if applied(client).await?.is_empty() {
         return Ok(None);
     }
     let sql = shared::FIND_ROUTE_IDENTITIES.for_postgres();
@@ -110,8 +89,9 @@ pub(crate) async fn remembered_route_identities(
     rows.first().map(RouteIdentities::read).transpose().map_err(|corrupt| OpenError::Missing(corrupt.into()))
 }
 
-/// The migrations that the database lacks, then the functions, the distribution of the keys, and the triggers of events.
-async fn find_pending(client: &Client, settings: &StoreSettings) -> Result<Vec<Migration>, OpenError> {
+/// The migrations that the database lacks, then the functions, the distribution of the keys, and the triggers of
+/// events.
+pub(crate) async fn pending(client: &Client, settings: &StoreSettings) -> Result<Vec<Migration>, OpenError> {
     let has = applied(client).await?;
     let distribution = distribution::missing(client, settings, !has.is_empty()).await?;
     let mut pending: Vec<Migration> = missing_steps(STEPS, &has)?.iter().map(script).collect();
@@ -149,11 +129,11 @@ async fn applied(client: &Client) -> Result<Vec<AppliedMigration>, OpenError> {
     rows.iter().map(step).collect::<Result<_, _>>().map_err(open_error)
 }
 
-/// Applies what the database lacks, one after the other. Tries again while a transaction holds the table of a migration, with
-/// pauses in which all others run.
-async fn apply(client: &mut Client, settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
+/// Applies what the database lacks, one after the other. Tries again while a transaction holds the table of a
+/// migration, with pauses in which all others run.
+pub(crate) async fn migrate(client: &mut Client, settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
     let (mut done, mut started) = (Vec::new(), Instant::now());
-    while let Some(next) = find_pending(client, settings).await?.into_iter().next() {
+    while let Some(next) = pending(client, settings).await?.into_iter().next() {
         let name = &*next.name;
         match try_next(client, settings, &next).await? {
             Ok(is_applied_here) => {
@@ -179,8 +159,8 @@ async fn apply(client: &mut Client, settings: &StoreSettings) -> Result<Vec<Stri
     Ok(done)
 }
 
-/// Tries to apply the next part in a transaction of its own. Returns whether it did, and no other instance meanwhile; the inner
-/// error says that a transaction holds its table's lock, and nothing was changed.
+/// Tries to apply the next part in a transaction of its own. Returns whether it did, and no other instance meanwhile;
+/// the inner error says that a transaction holds its table's lock, and nothing was changed.
 async fn try_next(
     client: &mut Client,
     settings: &StoreSettings,
@@ -190,7 +170,7 @@ async fn try_next(
     let transaction = client.transaction().await.map_err(failed)?;
     transaction.batch_execute(LOCK_MIGRATIONS).await.map_err(failed)?;
     // Checked under the lock, so that no other instance can apply it.
-    if find_pending(transaction.client(), settings).await?.first() != Some(next) {
+    if pending(transaction.client(), settings).await?.first() != Some(next) {
         return Ok(Ok(false));
     }
     // What waits for the lock of a table that requests use.

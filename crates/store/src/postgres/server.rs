@@ -1,7 +1,7 @@
 //! The server that the store's URL names now. The URL, its files and its hosts may change while the process runs.
 //!
-//! New settings are used only after a connection with them has reached the same store: another one would have none of the keys
-//! that were reserved. Until then, and if they do not work, the earlier ones stay.
+//! New settings are used only after a connection with them has reached the same store: another one would have none of
+//! the keys that were reserved. Until then, and if they do not work, the earlier ones stay.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -31,17 +31,14 @@ const READ_AFTER_FAILURE: Duration = Duration::from_millis(50);
 
 /// A server, or several of which one is the primary, with the connection's settings. Clones share all of it.
 #[derive(Clone)]
-pub(crate) struct PgServer(Arc<ServerState>);
+pub(crate) struct PgServer(Arc<PgServerState>);
 
-struct ServerState {
-    /// The time limit of one call.
+struct PgServerState {
     timeout: Duration,
     current: RwLock<Arc<PgSettings>>,
     /// The store's identity, once its schema is there.
     identity: OnceLock<StoreIdentity>,
-    /// Whether the keys are distributed over a cluster.
     is_distributed: watch::Sender<bool>,
-    /// The proofs of durable commits.
     horizons: Horizons,
     /// Whether the connections lead to another server since the last look at the primaries.
     has_moved: AtomicBool,
@@ -49,7 +46,6 @@ struct ServerState {
 }
 
 struct RefreshState {
-    /// The time of the last read of the files.
     read_at: Instant,
     /// The last problem with them, which is logged once.
     logged: Option<String>,
@@ -59,14 +55,13 @@ struct RefreshState {
 struct PgSettings {
     source: SettingsSource,
     hosts: HostList,
-    place: Place,
+    place: ServerPlace,
 }
 
 /// The number of a place to which connections lead: hosts, user, database and settings, without the password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place(u64);
+pub(crate) struct ServerPlace(u64);
 
-/// All that settings are made of.
 struct SettingsSource {
     url: PostgresUrl,
     files: SourceFiles,
@@ -75,7 +70,8 @@ struct SettingsSource {
 }
 
 impl SettingsSource {
-    /// Reads the URL's files, on a thread that may block. The system's authorities are read once, as they are hundreds of kilobytes.
+    /// Reads the URL's files, on a thread that may block. The system's authorities are read once, as they are hundreds
+    /// of kilobytes.
     ///
     /// # Errors
     /// The problem, with `store.url`.
@@ -107,13 +103,18 @@ impl SettingsSource {
 }
 
 impl PgSettings {
-    fn new(source: SettingsSource, call_timeout: Duration, known: Option<Arc<KnownPrimary>>, place: Place) -> Self {
+    fn new(
+        source: SettingsSource,
+        call_timeout: Duration,
+        known: Option<Arc<KnownPrimary>>,
+        place: ServerPlace,
+    ) -> Self {
         let tls = PgTls::new(source.url.tls(), source.client.as_deref());
         let hosts = HostList::new(source.url.hosts(), tls, call_timeout, known);
         Self { source, hosts, place }
     }
 
-    async fn connect(&self, budget: Duration) -> Result<(Client, JoinHandle<()>, Place), BoxError> {
+    async fn connect(&self, budget: Duration) -> Result<(Client, JoinHandle<()>, ServerPlace), BoxError> {
         let (client, driver) = self.hosts.connect(budget).await?;
         Ok((client, driver, self.place))
     }
@@ -123,9 +124,9 @@ impl PgServer {
     /// Reads the URL's files. `timeout` is the time limit of one call.
     pub async fn open(url: &PostgresUrl, timeout: Duration) -> Result<Self, OpenError> {
         let source = SettingsSource::read(url, None).await.map_err(|why| OpenError::Missing(why.into()))?;
-        Ok(Self(Arc::new(ServerState {
+        Ok(Self(Arc::new(PgServerState {
             timeout,
-            current: RwLock::new(Arc::new(PgSettings::new(source, timeout, None, Place(0)))),
+            current: RwLock::new(Arc::new(PgSettings::new(source, timeout, None, ServerPlace(0)))),
             identity: OnceLock::new(),
             is_distributed: watch::Sender::new(false),
             horizons: Horizons::default(),
@@ -134,9 +135,9 @@ impl PgServer {
         })))
     }
 
-    /// Connects, within `budget` for all hosts together, and drives the connection in a task of its own. Reads the URL's
-    /// files before, and after a failure, and uses them if they have changed and work.
-    pub async fn connect(&self, budget: Duration) -> Result<(Client, JoinHandle<()>, Place), BoxError> {
+    /// Connects, within `budget` for all hosts together, and drives the connection in a task of its own. Reads the
+    /// URL's files before, and after a failure, and uses them if they have changed and work.
+    pub async fn connect(&self, budget: Duration) -> Result<(Client, JoinHandle<()>, ServerPlace), BoxError> {
         let deadline = Instant::now() + budget;
         self.refresh(deadline, READ_EVERY).await;
         let left = || deadline.saturating_duration_since(Instant::now());
@@ -176,7 +177,7 @@ impl PgServer {
         async move { known.wait_for(|is_distributed| *is_distributed).await.is_ok() }
     }
 
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> ServerPlace {
         self.current().place
     }
 
@@ -217,8 +218,8 @@ impl PgServer {
         Ok(())
     }
 
-    /// Reads the URL's files again, unless they were read within `every`, and uses them if they have changed and lead to the same
-    /// store. Waits for half of the caller's time at most: the earlier settings need the rest.
+    /// Reads the URL's files again, unless they were read within `every`, and uses them if they have changed and lead
+    /// to the same store. Waits for half of the caller's time at most: the earlier settings need the rest.
     async fn refresh(&self, deadline: Instant, every: Duration) {
         let current = self.current();
         if self.0.identity.get().is_none() || !current.source.url.has_files() {
@@ -272,7 +273,7 @@ impl PgServer {
         };
         let source = trial.source;
         let is_same_place = source.url.differs_in_password_alone(&current.source.url);
-        let place = if is_same_place { current.place } else { Place(current.place.0 + 1) };
+        let place = if is_same_place { current.place } else { ServerPlace(current.place.0 + 1) };
         let url = source.url.clone();
         let known = current.hosts.known_primary().cloned();
         let settings = PgSettings::new(source, self.0.timeout, known, place);

@@ -7,14 +7,13 @@ use http::HeaderName;
 use serde_json::{Value, json};
 use tokio_postgres::{Error, Row};
 
-use super::batcher::BatchStatement;
-use super::calls::{BatchedCall, CallAnswer};
 use super::client::PgClient;
 use super::failure::PgResult;
-use super::functions::{self, Function};
+use super::key_calls::KeyCall;
+use super::lane::LaneCall;
 use super::lookups::find_rows;
-use super::{PgCall, unless_held};
-use crate::columns::{Columns, columns};
+use super::{PgTry, functions, unless_held};
+use crate::columns::columns;
 use crate::row::{RowReader, millis, read_reserved_key, report_result};
 use crate::statement::statements;
 use crate::{FindReservationParams, StoreRouteRetentionParams};
@@ -29,17 +28,18 @@ statements! { "sql/":
     STORE_ROUTE_RETENTION = "store_route_retention";
 }
 
-impl PgCall<'_> {
+impl PgTry<'_> {
     pub async fn find_reservation(self, params: Arc<FindReservationParams>) -> PgResult<Option<ReservedKey>> {
-        Ok(self.store.find_reservation.call(FindReservationStatement(params), self.deadline).await??)
+        Ok(self.store.find_reservation.call(FindReservationCall(params), self.deadline).await??)
     }
 
     pub async fn record_report(self, report: Arc<ServiceReport>) -> PgResult<ReportResult> {
         let applies_at_once = matches!(report.kind, ReportKind::Reached(_));
-        Ok(match unless_held(self.store.report.call(ReportCall(report), self.deadline).await)? {
-            None => ReportResult::Held,
-            Some(ReportResult::Noted) if applies_at_once => ReportResult::Taken,
-            Some(result) => result,
+        let reported = unless_held(self.store.report.call(KeyCall::report(report), self.deadline).await)?;
+        let Some(row) = reported else { return Ok(ReportResult::Held) };
+        Ok(match row.map_or(Ok(ReportResult::Gone), |row| row.read("state").map(report_result))? {
+            ReportResult::Noted if applies_at_once => ReportResult::Taken,
+            result => result,
         })
     }
 
@@ -72,53 +72,24 @@ impl PgCall<'_> {
     }
 }
 
-pub(super) struct FindReservationStatement(Arc<FindReservationParams>);
+pub(super) struct FindReservationCall(Arc<FindReservationParams>);
 
-impl BatchStatement for FindReservationStatement {
+impl LaneCall for FindReservationCall {
     type Answer = Result<Option<ReservedKey>, CorruptRow>;
 
     fn id(&self) -> RecordId {
         self.0.handle.id
     }
 
-    async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
-        let mut ids: Vec<RecordId> = requests.iter().map(|q| q.0.handle.id).collect();
+    async fn run(client: &PgClient, calls: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
+        let mut ids: Vec<RecordId> = calls.iter().map(|call| call.0.handle.id).collect();
         // Sorted, as all batches are.
         ids.dedup();
         let (_, rows) = find_rows(client, FIND_RESERVATION, &ids, &[]).await?;
-        let answer = |q: &&Self| match rows.get(&q.0.handle.id.as_bytes()[..]) {
-            Some(row) => read_reserved_key(row, &q.0.service, &q.0.handle.token),
+        let answer = |call: &&Self| match rows.get(&call.0.handle.id.as_bytes()[..]) {
+            Some(row) => read_reserved_key(row, &call.0.service, &call.0.handle.token),
             None => Ok(None),
         };
-        Ok(requests.iter().map(answer).collect())
-    }
-}
-
-/// [`ReportResult::Gone`] where the attempt is not the newest any more.
-impl CallAnswer for ReportResult {
-    fn read(row: Option<&Row>) -> Result<Self, CorruptRow> {
-        row.map_or(Ok(Self::Gone), |row| Ok(report_result(row.read("state")?)))
-    }
-}
-
-/// Sets the recovery point of an attempt; or releases its key where it was not executed, or stores that report while it runs.
-pub(super) struct ReportCall(Arc<ServiceReport>);
-
-impl BatchedCall for ReportCall {
-    type Answer = ReportResult;
-
-    const FUNCTION: &'static Function = &functions::REPORT;
-
-    fn id(&self) -> RecordId {
-        self.0.handle.id
-    }
-
-    fn columns(&self) -> Columns<'_> {
-        let ServiceReport { service, handle, kind } = &*self.0;
-        let (ttl, point) = match kind {
-            ReportKind::NotExecuted(ttl) => (Some(millis(*ttl)), None),
-            ReportKind::Reached(point) => (None, Some(point.as_str())),
-        };
-        columns! { id: &handle.id, token: &handle.token, service: &**service, ttl_ms: ttl, recovery_point: point }
+        Ok(calls.iter().map(answer).collect())
     }
 }

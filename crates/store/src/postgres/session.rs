@@ -1,5 +1,5 @@
-//! The task that drives a connection to the server. It ends the connection after a commit that is not durable, and if the
-//! server is refused.
+//! The task that drives a connection to the server. It ends the connection after a commit that is not durable, and if
+//! the server is refused.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -10,8 +10,9 @@ use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
 use super::primaries::{KnownPrimary, PrimaryIdentity, ServerRole};
 use super::tls::{BoxError, PgTls};
 
-/// The function of the server that waits for the synchronous standby. Its notices say that the wait was cancelled by a user
-/// (01000), or ends with the session (57P01). They name it in every language, and their texts are translated (`lc_messages`).
+/// The function of the server that waits for the synchronous standby. Its notices say that the wait was cancelled by a
+/// user (01000), or ends with the session (57P01). They name it in every language, and their texts are translated
+/// (`lc_messages`).
 // See docs/decisions/0007-answer-from-durable-rows.md.
 const STANDBY_WAIT: &str = "SyncRepWaitForLSN";
 

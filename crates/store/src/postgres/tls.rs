@@ -14,13 +14,11 @@ use oncegate_trust::tls::HandshakeError;
 
 pub(super) type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Makes the TLS session of each connection.
 #[derive(Clone)]
 pub(super) struct PgTls {
     mode: SslMode,
     /// Whether the URL has an `sslmode` itself.
     is_written: bool,
-    /// `None` for cleartext.
     client: Option<MakeRustlsConnect>,
 }
 
@@ -30,7 +28,6 @@ impl PgTls {
         Self { mode: settings.mode, is_written: settings.is_written, client }
     }
 
-    /// The driver's TLS mode.
     pub fn mode(&self) -> config::SslMode {
         match self.mode {
             SslMode::Disable => config::SslMode::Disable,
@@ -39,8 +36,8 @@ impl PgTls {
         }
     }
 
-    /// The driver's error while it connected to this target, for people, with advice where the server has no TLS and the URL does
-    /// not mention it.
+    /// The driver's error while it connected to this target, for people, with advice where the server has no TLS and
+    /// the URL does not mention it.
     pub fn explain(&self, error: tokio_postgres::Error, target: &Config) -> BoxError {
         let no_tls = error.source().is_some_and(|cause| cause.to_string() == "server does not support TLS");
         if no_tls && !self.is_written && self.mode == SslMode::VerifyFull {

@@ -1,5 +1,5 @@
-//! Upkeep: leases, salts, sweeping, reaping and the like. It selects ids without locks, and then acts on each by a function whose
-//! conditions repeat what made it eligible; the reaper acts on many at once.
+//! Upkeep: leases, salts, sweeping, reaping, probes and the like. It selects ids without locks, and then acts on each
+//! by a function whose conditions repeat what made it eligible; the reaper acts on many at once.
 
 use std::sync::Arc;
 
@@ -9,23 +9,26 @@ use tokio_postgres::types::Type;
 use super::client::Parameter;
 use super::durability::wait_on;
 use super::failure::{PgFailure, PgResult};
-use super::horizons::Writer;
+use super::horizons::RowWriter;
 use super::lookups::{MOMENT, at_moment};
 use super::rows::one;
-use super::{PgCall, functions};
+use super::{PgTry, functions};
 use crate::columns::{self, columns};
-use crate::row::{RowReader, millis, since_1970_ms};
+use crate::row::{FromRow, RowReader, add_to_page, millis, probe, since_1970_ms};
 use crate::statement::{shared, statements};
 use crate::{
-    LeaseRenewal, ListInFlightParams, ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult,
-    ReplaceSaltParams, ReservedAttempt, RouteIdentities, SweepParams, SweptKey,
+    ClaimProbesParams, LeaseRenewal, ListInFlightParams, ListSettledKeysParams, ReapParams, ReapedRows,
+    RememberRouteIdentitiesParams, RenewResult, ReplaceSaltParams, ReservedAttempt, SweepParams, SweptKey,
 };
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
+use oncegate_domain::probe::{Probe, ProbeFinding, SettledKeyPage};
 use oncegate_domain::response::CorruptRow;
 
 statements! { "sql/":
     CRASHED_KEYS = "crashed_keys";
     DELETE_OLD_INSTANCES = "delete_old_instances";
+    // A statement that upkeep repeats has an index of its own. See docs/decisions/0014-index-what-upkeep-asks.md.
+    DUE_PROBES = "due_probes";
     EXPIRED_KEYS = "expired_keys";
     FIND_SALT = "find_salt";
     INSERT_SALT = "insert_salt";
@@ -33,7 +36,7 @@ statements! { "sql/":
     REPLACE_SALT = "replace_salt";
 }
 
-impl PgCall<'_> {
+impl PgTry<'_> {
     pub async fn renew_lease(self, renewal: Arc<LeaseRenewal>) -> PgResult<RenewResult> {
         let row = self.call(&functions::RENEW_LEASE, columns::lease_renewal(&renewal)).await?;
         Ok(RenewResult::read(one(row.as_slice())?)?)
@@ -103,7 +106,7 @@ impl PgCall<'_> {
         Ok(reaped)
     }
 
-    pub async fn ping(self, _: Arc<()>) -> PgResult<()> {
+    pub async fn ping(self) -> PgResult<()> {
         self.on_connection(async |client| client.query_typed(MOMENT, &[]).await).await.map(drop)
     }
 
@@ -111,9 +114,9 @@ impl PgCall<'_> {
         let read = self.on_connection(async |client| {
             loop {
                 let rows = client.run(&FIND_SALT, &columns! { service: &**service }).await?;
-                let writer = rows.first().map(Writer::read).transpose();
-                // All ids are made with it: with another one after a failover, each key would be executed again. A row that does not
-                // decode fails below.
+                let writer = rows.first().map(RowWriter::read).transpose();
+                // All ids are made with it: with another one after a failover, each key would be executed again. A row
+                // that does not decode fails below.
                 if wait_on(client, writer.ok().flatten().flatten()).await? {
                     return Ok(rows);
                 }
@@ -136,8 +139,44 @@ impl PgCall<'_> {
         Ok(rows.first().map(|row| row.read("generation")).transpose()?)
     }
 
-    pub async fn find_route_identities(self, service: Arc<Arc<str>>) -> PgResult<Option<RouteIdentities>> {
-        let rows = self.run(&shared::FIND_ROUTE_IDENTITIES, columns! { service: &**service }).await?;
-        Ok(rows.first().map(RouteIdentities::read).transpose()?)
+    pub async fn claim_probes(self, params: Arc<ClaimProbesParams>) -> PgResult<Vec<Probe>> {
+        let mut due = Vec::new();
+        for schedule in &params.schedules {
+            let columns = columns! {
+                service: &*params.service,
+                route: &*schedule.route,
+                quiet_after_ms: millis(schedule.quiet_after),
+                as_of: params.as_of,
+                limit: i64::from(params.limit),
+            };
+            for row in self.run(&DUE_PROBES, columns).await? {
+                due.push((schedule, row.read::<RecordId>("id")?, row.read::<Token>("token")?));
+            }
+        }
+        due.truncate(params.limit as usize);
+        let claimed = self.call_each(&functions::CLAIM_PROBE, &due, |(schedule, id, token)| {
+            columns! {
+                id: id,
+                token: token,
+                as_of: params.as_of,
+                quiet_after_ms: millis(schedule.quiet_after),
+                pause_first_ms: millis(schedule.pause_first),
+                pause_cap_ms: millis(schedule.pause_cap),
+            }
+        });
+        claimed.await?.iter().map(|(_, row)| Ok(probe(row)?)).collect()
+    }
+
+    pub async fn apply_probe_finding(self, finding: Arc<ProbeFinding>) -> PgResult<bool> {
+        Ok(self.call(&functions::APPLY_PROBE_FINDING, columns::finding(&finding)).await?.is_some())
+    }
+
+    pub async fn list_settled_keys(self, params: Arc<ListSettledKeysParams>) -> PgResult<SettledKeyPage> {
+        let rows = self.run(&shared::LIST_SETTLED_KEYS, columns::settled_keys(&params)).await?;
+        let mut page = SettledKeyPage::default();
+        for (row, read) in rows.iter().zip(1..) {
+            add_to_page(&mut page, row, read, &params.routes, params.limit)?;
+        }
+        Ok(page)
     }
 }

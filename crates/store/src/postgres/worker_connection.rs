@@ -15,8 +15,8 @@ use crate::OpenError;
 /// The shortest time between two tries to connect: a server that is full is not asked at each request.
 const TRY_EVERY: Duration = Duration::from_secs(1);
 
-/// The longest time without a call. Calls that are alone are few: a middlebox may have forgotten the connection meanwhile, and the
-/// call that finds out would wait for its whole time limit.
+/// The longest time without a call. Calls that are alone are few: a middlebox may have forgotten the connection
+/// meanwhile, and the call that finds out would wait for its whole time limit.
 const UNUSED_MAX: Duration = Duration::from_secs(60);
 
 /// The workers' own connections, by the workers' numbers.
@@ -24,7 +24,6 @@ pub(super) type WorkerConnections = Arc<[WorkerConnection]>;
 
 pub(super) struct WorkerConnection {
     pool: PgPool,
-    /// The time of the last try to connect.
     tried_at: Mutex<Option<Instant>>,
 }
 
@@ -33,7 +32,8 @@ impl WorkerConnection {
         Ok(Self { pool: PgPool::new(server, 1)?, tried_at: Mutex::new(None) })
     }
 
-    /// Takes the connection. Where it is not there, it is made meanwhile, for the next calls. To be called on the worker's runtime.
+    /// Takes the connection. Where it is not there, it is made meanwhile, for the next calls. To be called on the
+    /// worker's runtime.
     pub async fn take(&self, deadline: Instant) -> Option<PgConnection> {
         match self.pool.get_idle(UNUSED_MAX, deadline).await {
             None => {

@@ -4,16 +4,13 @@ use std::sync::Arc;
 
 use super::transaction::{SqliteResult, SqliteTransaction, sql};
 use crate::admin::{
-    AuditEntry, COUNTED_MAX, CurrentRow, DecisionResult, DecisionResults, InstanceEntry, KeyCounts, KeyPage,
-    OperatorAction, RowCounts, SCAN_ROWS_MAX, Target,
+    COUNTED_MAX, CurrentRow, DecisionResult, DecisionResults, KeyCounts, KeyPage, OperatorAction, RowCounts,
+    SCAN_ROWS_MAX, Target,
 };
 use crate::columns::{self, columns};
 use crate::row::RowReader;
 use crate::statement::shared;
-use crate::{
-    ApplyOperatorDecisionParams, CountInstancesBehindParams, ListAuditEntriesParams, ListInstancesParams,
-    ListKeysParams,
-};
+use crate::{ApplyOperatorDecisionParams, CountInstancesBehindParams, ListKeysParams};
 use oncegate_domain::response::CorruptRow;
 use oncegate_domain::state::StateKind;
 
@@ -87,19 +84,10 @@ impl SqliteTransaction<'_> {
         Ok((DecisionResult::Done, after))
     }
 
-    pub fn list_audit_entries(&self, params: ListAuditEntriesParams) -> SqliteResult<Vec<AuditEntry>> {
-        self.query(&shared::LIST_AUDIT_ENTRIES, &columns::audit_list(&params), |row| AuditEntry::read(row))
-    }
-
     pub fn count_instances_behind(&self, params: CountInstancesBehindParams) -> SqliteResult<u64> {
         let purges = i64::try_from(params.purges).unwrap_or(i64::MAX);
         let columns = columns! { service: &*params.service, purges: purges };
         Ok(self.query_one(&shared::COUNT_INSTANCES_BEHIND, &columns, |row| row.read("behind"))?.unwrap_or(0))
-    }
-
-    pub fn list_instances(&self, params: ListInstancesParams) -> SqliteResult<Vec<InstanceEntry>> {
-        let columns = columns! { service: &*params.service, limit: i64::from(params.limit) };
-        self.query(&shared::LIST_INSTANCES, &columns, |row| InstanceEntry::read(row))
     }
 
     pub fn count_keys(&self, service: Arc<str>) -> SqliteResult<KeyCounts> {

@@ -7,12 +7,12 @@ use rusqlite::Row;
 use super::transaction::{SqliteResult, SqliteTransaction, sql};
 use crate::columns::{self, columns};
 use crate::row::add_to_page;
-use crate::row::{FoundRecord, RowReader, fresh, millis, probe};
+use crate::row::{FoundRecord, FromRow, RowReader, fresh, millis, probe};
 use crate::statement::shared;
 use crate::{
     ClaimProbesParams, CountLiveKeysParams, ExtendDeadlineParams, LeaseRenewal, ListInFlightParams,
     ListSettledKeysParams, MoveLiveKeysParams, ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult,
-    ReplaceSaltParams, ReservedAttempt, RouteIdentities, SettleResult, SweepParams, SweptKey, TakeOverParams,
+    ReplaceSaltParams, ReservedAttempt, SettleResult, SweepParams, SweptKey, TakeOverParams,
 };
 use oncegate_domain::attempt::{ReserveRequest, ReserveResult, Settlement};
 use oncegate_domain::ids::{InstanceId, RecordId};
@@ -115,8 +115,8 @@ impl SqliteTransaction<'_> {
         self.query(sql!("sweep"), &columns, |row| SweptKey::read(row))
     }
 
-    /// Makes all keys in flight unknown, and ends all leases. To be called at opening: this process alone has the file, so
-    /// no attempt is running.
+    /// Makes all keys in flight unknown, and ends all leases. To be called at opening: this process alone has the file,
+    /// so no attempt is running.
     pub fn mark_interrupted_unknown(&self) -> SqliteResult<Vec<SweptKey>> {
         self.db.execute("delete from instances", [])?;
         self.query(sql!("mark_interrupted_unknown"), &vec![], |row| SweptKey::read(row))
@@ -204,11 +204,6 @@ impl SqliteTransaction<'_> {
         let RememberRouteIdentitiesParams { service, from, finds } = &params;
         let columns = columns! { service: &**service, generation: *from, finds: finds.as_str() };
         self.query_one(&shared::REMEMBER_ROUTE_IDENTITIES, &columns, |row| row.read("generation"))
-    }
-
-    pub fn find_route_identities(&self, service: Arc<str>) -> SqliteResult<Option<RouteIdentities>> {
-        let read = |row: &Row<'_>| RouteIdentities::read(row);
-        self.query_one(&shared::FIND_ROUTE_IDENTITIES, &columns! { service: &*service }, read)
     }
 
     pub fn find_salt(&self, service: Arc<str>) -> SqliteResult<Option<Vec<u8>>> {

@@ -36,7 +36,6 @@ impl SqliteTransaction<'_> {
         })
     }
 
-    /// Starts attempts for due deliveries, route by route, until all tokens are used.
     pub fn pick_up(&self, order: PickUpRequest) -> SqliteResult<PickUpResult> {
         self.in_savepoint(|| {
             for id in &order.delivered {
@@ -78,8 +77,8 @@ impl SqliteTransaction<'_> {
                     let read = |row: &Row<'_>| Ok(read_job(row, (id, *token, seen_token), &order, policy));
                     match self.query_one(sql!("start_delivery"), &columns, read)? {
                         Some(Ok(job)) => picked.jobs.push(job),
-                        // A row that cannot be read is not sent, and its attempt is released as an orphan; the others are
-                        // delivered.
+                        // A row that cannot be read is not sent, and its attempt is released as an orphan; the others
+                        // are delivered.
                         Some(Err(corrupt)) => {
                             tracing::error!(%corrupt, "an accepted key's row cannot be read; it is not delivered");
                         }

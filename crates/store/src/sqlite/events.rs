@@ -2,10 +2,10 @@
 
 use super::transaction::{SqliteResult, SqliteTransaction, sql};
 use crate::columns::columns;
-use crate::row::{RowReader, millis};
+use crate::row::{FromRow, RowReader, millis};
 use crate::statement::shared;
 use crate::{
-    ClaimEventsParams, DiscardEventsParams, EndEventsParams, EventCounts, EventHandle, EventSinkParams, KeyEvent,
+    ClaimEventsParams, DiscardEventsParams, EndEventsParams, EventHandle, EventSinkParams, KeyEvent,
     StoreEventRoutesParams,
 };
 
@@ -65,12 +65,6 @@ impl SqliteTransaction<'_> {
             }
             Ok(())
         })
-    }
-
-    pub fn count_events(&self, params: EventSinkParams) -> SqliteResult<EventCounts> {
-        let columns = columns! { service: &*params.service, sink: &*params.sink };
-        let counts = self.query_one(&shared::COUNT_EVENTS, &columns, |row| EventCounts::read(row))?;
-        Ok(counts.unwrap_or_default())
     }
 
     pub fn discard_events(&self, params: DiscardEventsParams) -> SqliteResult<u64> {

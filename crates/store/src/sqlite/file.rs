@@ -11,7 +11,10 @@ use rusqlite::{Connection, OpenFlags};
 use super::file_watch::{FileWatch, LOG_BYTES_KEPT, log_path, write_stamp};
 use super::schema::{self, open_error, unusable};
 use super::{SqliteTransaction, run_blocking};
-use crate::{Migration, OpenError, RouteIdentities, StoreError};
+use crate::columns::columns;
+use crate::row::FromRow;
+use crate::statement::shared;
+use crate::{OpenError, RouteIdentities, StoreError};
 
 /// `application_id` of our files, see the first migration.
 const APPLICATION_ID: i64 = 0x4f6e_6365;
@@ -65,8 +68,8 @@ pub(super) fn open(path: &Path) -> Result<Database, OpenError> {
     Ok(Database { db, watch: Some(watch) })
 }
 
-/// Refuses to begin a new file beside the log of one that is missing or empty: that log shows that the file went away while a
-/// process had it open, and SQLite would delete it. It is beside the file that a symbolic link leads to.
+/// Refuses to begin a new file beside the log of one that is missing or empty: that log shows that the file went away
+/// while a process had it open, and SQLite would delete it. It is beside the file that a symbolic link leads to.
 fn refuse_log_without_file(path: &Path) -> Result<(), OpenError> {
     let length = |path: &Path| path.metadata().map_or(0, |file| file.len());
     if length(path) > 0 {
@@ -94,40 +97,29 @@ pub(super) fn memory() -> Result<Database, OpenError> {
     Ok(Database { db, watch: None })
 }
 
-/// See [`crate::migrate()`].
 pub(crate) async fn migrate(path: &Path) -> Result<Vec<String>, OpenError> {
     let path = path.to_owned();
     run_blocking(move || schema::apply(&open(&path)?.db, &path)).await
 }
 
-/// See [`crate::pending()`].
-pub(crate) async fn pending(path: &Path) -> Result<Vec<Migration>, OpenError> {
-    look(path, schema::pending).await
-}
-
-/// See [`crate::warnings()`].
-pub(crate) async fn warnings(path: &Path) -> Result<Vec<String>, OpenError> {
-    look(path, schema::find_warnings).await
-}
-
-/// See [`crate::remembered_route_identities()`].
 pub(crate) async fn remembered_route_identities(
     path: &Path,
     service: &str,
 ) -> Result<Option<RouteIdentities>, OpenError> {
-    let service = service.into();
+    let service = service.to_owned();
     look(path, move |db, path| {
         if schema::is_missing(db, path)? {
             return Ok(None);
         }
-        let transaction = SqliteTransaction { db, now: 0 };
-        transaction.find_route_identities(service).map_err(|failure| unusable(StoreError::from(failure)))
+        let (statement, columns) = (&shared::FIND_ROUTE_IDENTITIES, columns! { service: service });
+        let found = SqliteTransaction { db, now: 0 }.query_one(statement, &columns, |row| RouteIdentities::read(row));
+        found.map_err(|failure| unusable(StoreError::from(failure)))
     })
     .await
 }
 
 /// Looks into the file, which stays as it is. In place of a missing or empty one there is an empty database.
-async fn look<T: Send + 'static>(
+pub(crate) async fn look<T: Send + 'static>(
     path: &Path,
     look: impl FnOnce(&Connection, &Path) -> Result<T, OpenError> + Send + 'static,
 ) -> Result<T, OpenError> {

@@ -1,8 +1,8 @@
 //! Whether the database's files are still those that their paths name, with the contents that this process gave them.
 //!
-//! SQLite reads and writes through its file descriptors. It does not notice that somebody removes, replaces or truncates
-//! a file: it would go on to acknowledge writes that no later process can read. A look costs 4 µs in a debug build, where a
-//! transaction costs 2 ms.
+//! SQLite reads and writes through its file descriptors. It does not notice that somebody removes, replaces or
+//! truncates a file: it would go on to acknowledge writes that no later process can read. A look costs 4 µs in a debug
+//! build, where a transaction costs 2 ms.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind};
@@ -19,7 +19,8 @@ use oncegate_machine::fill_random;
 /// The size to which SQLite truncates a larger write-ahead log.
 pub(super) const LOG_BYTES_KEPT: u64 = 64 * 1024 * 1024;
 
-/// The place of `user_version` in the header of the file, see <https://www.sqlite.org/fileformat2.html#the_database_header>.
+/// The place of `user_version` in the header of the file, see
+/// <https://www.sqlite.org/fileformat2.html#the_database_header>.
 const STAMP_OFFSET: u64 = 60;
 
 /// The length of the log's header, and how it begins, see <https://www.sqlite.org/fileformat2.html#wal_file_format>.
@@ -32,7 +33,7 @@ const REFILL_PAUSE: Duration = Duration::from_millis(50);
 
 /// The way in which the files have changed behind the process's back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum FileChange {
+pub(crate) enum FileChange {
     #[error("somebody has removed or moved the file, or a folder of its path")]
     Gone,
     #[error("somebody has put another file in its place")]
@@ -48,8 +49,8 @@ pub(super) enum FileChange {
     LogTruncated,
 }
 
-/// A number in the file's header that each opening draws anew: the contents then differ from those of every backup that was made
-/// before.
+/// A number in the file's header that each opening draws anew: the contents then differ from those of every backup that
+/// was made before.
 pub(super) type Stamp = [u8; 4];
 
 /// Draws a stamp, and writes it into the database.
@@ -62,7 +63,8 @@ pub(super) fn write_stamp(db: &Connection) -> rusqlite::Result<Stamp> {
 
 /// The files of an open database. To be used between two transactions only, on the thread that makes them.
 ///
-/// It must outlive the connection: closing a descriptor of the file drops the locks that SQLite has on it, as POSIX has it.
+/// It must outlive the connection: closing a descriptor of the file drops the locks that SQLite has on it, as POSIX has
+/// it.
 pub(super) struct FileWatch {
     file: File,
     path: PathBuf,
@@ -80,8 +82,8 @@ fn is_same_file(one: &Metadata, other: &Metadata) -> bool {
 }
 
 impl FileWatch {
-    /// Watches the files of a connection that holds the lock of its file. `file` was opened at the path before SQLite opened it, and
-    /// `stamp` is in the file, and not in the log alone.
+    /// Watches the files of a connection that holds the lock of its file. `file` was opened at the path before SQLite
+    /// opened it, and `stamp` is in the file, and not in the log alone.
     ///
     /// # Errors
     /// The files cannot be read, or the path named two files meanwhile.
@@ -159,7 +161,8 @@ impl FileWatch {
         }
     }
 
-    /// Whether the log has its header, if it is long enough for one: SQLite writes on behind a hole where the log was emptied.
+    /// Whether the log has its header, if it is long enough for one: SQLite writes on behind a hole where the log was
+    /// emptied.
     fn has_log_header(&self, length: u64) -> bool {
         let mut begins = [0; LOG_MAGIC.len()];
         length < LOG_HEADER_BYTES || self.log.read_exact_at(&mut begins, 0).is_err() || begins == LOG_MAGIC
@@ -174,7 +177,8 @@ impl FileWatch {
         })
     }
 
-    /// Renames the log at the path, if there is one. The next start would apply it to a file that it does not belong to.
+    /// Renames the log at the path, if there is one. The next start would apply it to a file that it does not belong
+    /// to.
     fn set_log_aside(&self) {
         let mut aside = self.log_path.clone().into_os_string();
         aside.push(format!(".former-{}", std::process::id()));

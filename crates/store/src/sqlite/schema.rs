@@ -13,24 +13,21 @@ const APPLIED_MIGRATIONS: &str = include_str!("sql/applied_migrations.sql");
 const STEPS: &[MigrationStep] =
     &[MigrationStep::new(1, "0001_init", 1, include_str!("../../../../migrations/sqlite/0001_init.sql"))];
 
-/// See [`crate::schema()`].
 pub(crate) fn newest_step() -> &'static str {
     STEPS.last().expect("there is a first step").name
 }
 
-/// Migrates the schema, or refuses it.
 pub(super) fn prepare(db: &Connection, path: &Path, migrate: bool) -> Result<(), OpenError> {
     match migrate {
         true => apply(db, path).map(drop),
         false => check_none_missing(&pending(db, path)?),
     }?;
-    for warning in find_warnings(db, path)? {
+    for warning in warnings(db, path)? {
         tracing::warn!("{warning}");
     }
     Ok(())
 }
 
-/// Applies the missing migrations, each in a transaction of its own. Returns their names.
 pub(super) fn apply(db: &Connection, path: &Path) -> Result<Vec<String>, OpenError> {
     let mut taken = Vec::new();
     for step in missing(db, path)? {
@@ -56,8 +53,7 @@ fn apply_step(db: &Connection, step: &MigrationStep) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// Returns the migrations that the database lacks.
-pub(super) fn pending(db: &Connection, path: &Path) -> Result<Vec<Migration>, OpenError> {
+pub(crate) fn pending(db: &Connection, path: &Path) -> Result<Vec<Migration>, OpenError> {
     let script = |step: &MigrationStep| {
         let (version, name, oldest_program, sha256) = (step.version, step.name, step.oldest_program, step.sha256_hex());
         let values = format!("({version}, '{name}', {oldest_program}, x'{sha256}')");
@@ -75,8 +71,7 @@ fn missing(db: &Connection, path: &Path) -> Result<&'static [MigrationStep], Ope
     missing_steps(STEPS, &applied(db, path)?)
 }
 
-/// See [`crate::warnings()`].
-pub(super) fn find_warnings(db: &Connection, path: &Path) -> Result<Vec<String>, OpenError> {
+pub(crate) fn warnings(db: &Connection, path: &Path) -> Result<Vec<String>, OpenError> {
     Ok(newer_warning(STEPS, &applied(db, path)?).into_iter().collect())
 }
 

@@ -15,10 +15,8 @@ use crate::statement::Statement;
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::response::CorruptRow;
 
-/// The failure of a call.
 #[derive(Clone, Debug)]
-pub(super) enum SqliteFailure {
-    /// A row does not decode.
+pub(crate) enum SqliteFailure {
     Corrupt(CorruptRow),
     /// Somebody else has changed the files.
     FileChanged(FileChange),
@@ -26,7 +24,7 @@ pub(super) enum SqliteFailure {
     Sqlite(Arc<rusqlite::Error>),
 }
 
-pub(super) type SqliteResult<T> = Result<T, SqliteFailure>;
+pub(crate) type SqliteResult<T> = Result<T, SqliteFailure>;
 
 impl SqliteFailure {
     /// The error, if it ends the store.
@@ -98,7 +96,7 @@ pub(super) use sql;
 
 /// An open transaction. Its methods in the other files are the store's calls.
 #[derive(Clone, Copy)]
-pub(super) struct SqliteTransaction<'db> {
+pub(crate) struct SqliteTransaction<'db> {
     pub db: &'db Connection,
     /// The store's time in the whole transaction, in milliseconds since 1970: `:now` in its statements.
     pub now: i64,
@@ -129,7 +127,6 @@ impl<'db> SqliteTransaction<'db> {
         Ok(self.bind(statement, columns)?.raw_execute()?)
     }
 
-    /// Runs a statement, and reads all its rows.
     pub fn query<T>(
         &self,
         statement: &Statement,
@@ -145,7 +142,6 @@ impl<'db> SqliteTransaction<'db> {
         Ok(found)
     }
 
-    /// Runs a statement, and reads its one row.
     pub fn query_one<T>(
         &self,
         statement: &Statement,
@@ -155,8 +151,8 @@ impl<'db> SqliteTransaction<'db> {
         Ok(self.query(statement, columns, read)?.pop())
     }
 
-    /// Executes several writing statements, of which either all or none take effect. The transaction's other calls are not
-    /// affected.
+    /// Executes several writing statements, of which either all or none take effect. The transaction's other calls are
+    /// not affected.
     pub fn in_savepoint<T>(&self, work: impl FnOnce() -> SqliteResult<T>) -> SqliteResult<T> {
         self.db.execute_batch("savepoint job")?;
         let done = work();
@@ -177,7 +173,6 @@ impl<'db> SqliteTransaction<'db> {
         self.now.min(since_1970_ms(estimate))
     }
 
-    /// Adds an entry to the audit log.
     pub fn audit(&self, columns: &Columns<'_>) -> SqliteResult<()> {
         self.execute(sql!("insert_audit_entry"), columns).map(drop)
     }

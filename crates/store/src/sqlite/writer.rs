@@ -2,12 +2,12 @@
 //!
 //! A failing COMMIT is not tried again. After a failed fsync the kernel may have dropped the data that it could not
 //! write and report the next fsync as a success; a database reopened then would read data from the page cache that the
-//! disk never got, and build on it. So an I/O error ends the store: every later job is refused, the process ends, and the
-//! next one's opening writes the whole log to the disk before it answers anything. A full disk is different: SQLite
+//! disk never got, and build on it. So an I/O error ends the store: every later job is refused, the process ends, and
+//! the next one's opening writes the whole log to the disk before it answers anything. A full disk is different: SQLite
 //! rolls the transaction back, and the next one may find room.
 //!
-//! Files that somebody else has removed, replaced or truncated end the store like an I/O error. The writer looks after each
-//! transaction and before it answers: no write is acknowledged that the next process cannot read. A heartbeat is a
+//! Files that somebody else has removed, replaced or truncated end the store like an I/O error. The writer looks after
+//! each transaction and before it answers: no write is acknowledged that the next process cannot read. A heartbeat is a
 //! transaction, so an idle process notices it too.
 
 use std::path::Path;
@@ -22,14 +22,13 @@ use super::file::Database;
 use super::file_watch::FileWatch;
 use super::transaction::{SqliteFailure, SqliteResult, SqliteTransaction};
 use crate::StoreError;
-use crate::batch::{BatchQueue, Batchable};
+use crate::queue::{Job, JobQueue};
 use crate::reply::{self, ReplySender};
 
-/// The queue of jobs for the writer.
-pub(super) type WriterQueue = BatchQueue<Box<dyn WriterJob>>;
+pub(super) type WriterQueue = JobQueue<Box<dyn WriterJob>>;
 
-/// Starts the writer. It ends when the queue is closed and empty, and closes the database. It cancels `failed` after an error
-/// that ends the store.
+/// Starts the writer. It ends when the queue is closed and empty, and closes the database. It cancels `failed` after an
+/// error that ends the store.
 pub(super) fn start(
     mut database: Database,
     clock: Clock,
@@ -45,8 +44,8 @@ pub(super) fn start(
     Ok((queue, writer))
 }
 
-/// Executes the work in the next transaction, and waits for its answer. Urgent work goes first. `bytes` are those of a body: what a
-/// transaction writes is bounded.
+/// Executes the work in the next transaction, and waits for its answer. Urgent work goes first. `bytes` are those of a
+/// body: what a transaction writes is bounded.
 pub(super) async fn call<T: Send + 'static>(
     queue: &WriterQueue,
     is_urgent: bool,
@@ -123,8 +122,7 @@ fn transact(Database { db, .. }: &Database, batch: &mut [Box<dyn WriterJob>], cl
     Ok(transaction.commit()?)
 }
 
-/// A job with the channel for its answer.
-pub(super) trait WriterJob: Batchable {
+pub(super) trait WriterJob: Job {
     /// Executes the job, and keeps its answer until the commit. Returns the failure, if any.
     fn run(&mut self, transaction: SqliteTransaction<'_>) -> Option<SqliteFailure>;
 
@@ -132,7 +130,7 @@ pub(super) trait WriterJob: Batchable {
     fn send_answer(self: Box<Self>, committed: SqliteResult<()>);
 }
 
-impl Batchable for Box<dyn WriterJob> {
+impl Job for Box<dyn WriterJob> {
     fn abandoned(&self) -> bool {
         self.as_ref().abandoned()
     }
@@ -144,7 +142,7 @@ struct WriterCall<T, W> {
     reply: ReplySender<Result<T, StoreError>>,
 }
 
-impl<T: Send + 'static, W: Send + 'static> Batchable for WriterCall<T, W> {
+impl<T: Send + 'static, W: Send + 'static> Job for WriterCall<T, W> {
     fn abandoned(&self) -> bool {
         self.reply.is_closed()
     }

@@ -21,8 +21,8 @@ pub const JOBS_MAX: usize = 256;
 /// wait behind a hundred large responses.
 pub const BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// The bytes of ordinary jobs that have room in a batch of large urgent ones. Without it, reservations and probes, which are light,
-/// would wait until the last of many large responses is stored.
+/// The bytes of ordinary jobs that have room in a batch of large urgent ones. Without it, reservations and probes,
+/// which are light, would wait until the last of many large responses is stored.
 const LIGHT_BYTES_MAX: usize = 1024 * 1024;
 
 /// The longest that a job waits for another batch's commit. It is some commits long; a commit that takes longer may
@@ -30,28 +30,27 @@ const LIGHT_BYTES_MAX: usize = 1024 * 1024;
 // See docs/decisions/0010-batch-without-a-timer.md.
 const HELD_BACK_MAX: Duration = Duration::from_millis(20);
 
-/// The number of jobs in a row that have been alone when the next one may go by itself. Of 16 busy connections, jobs are alone now and
-/// then, and each that goes by itself makes the batches smaller: without this, 16 connections did 6 % less.
+/// The number of jobs in a row that have been alone when the next one may go by itself. Of 16 busy connections, jobs
+/// are alone now and then, and each that goes by itself makes the batches smaller: without this, 16 connections did 6 %
+/// less.
 // See docs/decisions/0010-batch-without-a-timer.md.
 const ALONE_BEFORE: u32 = 8;
 
-/// A job that can wait in a [`BatchQueue`].
-pub trait Batchable: Send + 'static {
+/// A job that can wait in a [`JobQueue`].
+pub trait Job: Send + 'static {
     /// Whether nobody waits for the answer any more. Such a job is dropped, not executed: a reservation for a caller
     /// that is gone would stay in flight until it is swept.
     fn abandoned(&self) -> bool;
 }
 
 /// A queue of waiting jobs. Several workers may take from it, tasks or threads.
-pub struct BatchQueue<J> {
-    state: Mutex<BatchQueueState<J>>,
-    /// Wakes a worker task.
+pub struct JobQueue<J> {
+    state: Mutex<JobQueueState<J>>,
     arrived: Notify,
-    /// Wakes a worker thread.
     arrived_for_threads: Condvar,
 }
 
-struct BatchQueueState<J> {
+struct JobQueueState<J> {
     /// Jobs with their approximate sizes in bytes.
     urgent: VecDeque<(J, usize)>,
     ordinary: VecDeque<(J, usize)>,
@@ -65,14 +64,14 @@ struct BatchQueueState<J> {
 }
 
 /// A batch of jobs. It counts as being committed until it is dropped.
-pub struct Batch<'a, J: Batchable> {
+pub struct JobBatch<'a, J: Job> {
     /// The jobs, at least one; none where its caller has the only one.
     pub jobs: Vec<J>,
     size: usize,
-    queue: &'a BatchQueue<J>,
+    queue: &'a JobQueue<J>,
 }
 
-impl<J: Batchable> Drop for Batch<'_, J> {
+impl<J: Job> Drop for JobBatch<'_, J> {
     fn drop(&mut self) {
         let mut state = self.queue.state.lock();
         state.away -= self.size;
@@ -83,10 +82,9 @@ impl<J: Batchable> Drop for Batch<'_, J> {
     }
 }
 
-impl<J: Batchable> BatchQueue<J> {
-    /// An empty queue.
+impl<J: Job> JobQueue<J> {
     pub fn new() -> Self {
-        let state = BatchQueueState {
+        let state = JobQueueState {
             urgent: VecDeque::new(),
             ordinary: VecDeque::new(),
             away: 0,
@@ -97,8 +95,8 @@ impl<J: Batchable> BatchQueue<J> {
         Self { state: Mutex::new(state), arrived: Notify::new(), arrived_for_threads: Condvar::new() }
     }
 
-    /// Adds a job of about so many bytes. An urgent one goes before ordinary ones, as jobs do that end an attempt. Returns whether
-    /// it was added; after [`Self::close`] none is.
+    /// Adds a job of about so many bytes. An urgent one goes before ordinary ones, as jobs do that end an attempt.
+    /// Returns whether it was added; after [`Self::close`] none is.
     pub fn push(&self, job: J, bytes: usize, is_urgent: bool) -> bool {
         let (is_to_be_told, threads) = {
             let mut state = self.state.lock();
@@ -118,9 +116,9 @@ impl<J: Batchable> BatchQueue<J> {
         true
     }
 
-    /// Waits for a batch of all waiting jobs, up to the limit of bytes and `jobs_max`, which is asked once there is one; `None` once the
-    /// queue is closed and empty.
-    pub async fn batch(&self, jobs_max: impl Fn() -> usize) -> Option<Batch<'_, J>> {
+    /// Waits for a batch of all waiting jobs, up to the limit of bytes and `jobs_max`, which is asked once there is
+    /// one; `None` once the queue is closed and empty.
+    pub async fn batch(&self, jobs_max: impl Fn() -> usize) -> Option<JobBatch<'_, J>> {
         let mut late = false;
         loop {
             // Created before the queue is read, so that a job that arrives afterwards is not missed.
@@ -133,7 +131,7 @@ impl<J: Batchable> BatchQueue<J> {
                     let size = jobs.len();
                     state.away += size;
                     if size > 0 || state.closed {
-                        return (size > 0).then(|| Batch { jobs, size, queue: self });
+                        return (size > 0).then(|| JobBatch { jobs, size, queue: self });
                     }
                 }
                 state.waiting() > 0
@@ -147,9 +145,9 @@ impl<J: Batchable> BatchQueue<J> {
         }
     }
 
-    /// Takes the place of a batch of one, for a job that its caller does itself. To be called once for each job; `None` where others
-    /// wait or are being committed, or did so a few jobs ago: it better goes with them.
-    pub fn try_alone(&self) -> Option<Batch<'_, J>> {
+    /// Takes the place of a batch of one, for a job that its caller does itself. To be called once for each job; `None`
+    /// where others wait or are being committed, or did so a few jobs ago: it better goes with them.
+    pub fn try_alone(&self) -> Option<JobBatch<'_, J>> {
         let mut state = self.state.lock();
         let is_alone = state.away == 0 && state.waiting() == 0;
         state.alone = if is_alone { state.alone.saturating_add(1) } else { 0 };
@@ -157,7 +155,7 @@ impl<J: Batchable> BatchQueue<J> {
             return None;
         }
         state.away = 1;
-        Some(Batch { jobs: Vec::new(), size: 1, queue: self })
+        Some(JobBatch { jobs: Vec::new(), size: 1, queue: self })
     }
 
     /// [`Self::batch`] for a thread.
@@ -190,7 +188,7 @@ impl<J: Batchable> BatchQueue<J> {
     }
 }
 
-impl<J: Batchable> BatchQueueState<J> {
+impl<J: Job> JobQueueState<J> {
     /// Whether the waiting jobs are worth a commit of their own now.
     fn is_worth_it(&self) -> bool {
         self.waiting() > 0 && self.waiting() * 2 >= self.away
@@ -209,9 +207,9 @@ impl<J: Batchable> BatchQueueState<J> {
     }
 }
 
-/// Moves jobs into a batch, up to so many bytes, and returns their bytes. An empty batch takes any first job. Jobs that nobody waits for
-/// are dropped.
-fn fill<J: Batchable>(batch: &mut Vec<J>, jobs_max: usize, from: &mut VecDeque<(J, usize)>, bytes_max: usize) -> usize {
+/// Moves jobs into a batch, up to so many bytes, and returns their bytes. An empty batch takes any first job. Jobs that
+/// nobody waits for are dropped.
+fn fill<J: Job>(batch: &mut Vec<J>, jobs_max: usize, from: &mut VecDeque<(J, usize)>, bytes_max: usize) -> usize {
     let mut bytes = 0;
     while batch.len() < jobs_max {
         let has_room = batch.is_empty();
@@ -235,18 +233,18 @@ mod tests {
 
     struct Weight(usize, bool);
 
-    impl Batchable for Weight {
+    impl Job for Weight {
         fn abandoned(&self) -> bool {
             self.0 == 0
         }
     }
 
-    fn push(queue: &BatchQueue<Weight>, Weight(bytes, is_urgent): Weight) {
+    fn push(queue: &JobQueue<Weight>, Weight(bytes, is_urgent): Weight) {
         assert!(queue.push(Weight(bytes, is_urgent), bytes, is_urgent));
     }
 
     fn batches(jobs: impl IntoIterator<Item = Weight>) -> Vec<Vec<usize>> {
-        let queue = BatchQueue::new();
+        let queue = JobQueue::new();
         jobs.into_iter().for_each(|job| push(&queue, job));
         queue.close();
         let weights = |batch: Vec<Weight>| batch.iter().map(|job| job.0).collect();
@@ -282,7 +280,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_waiting_worker_is_woken_and_ends_when_the_queue_closes() {
-        let queue = Arc::new(BatchQueue::new());
+        let queue = Arc::new(JobQueue::new());
         let workers = [(); 2].map(|()| {
             let queue = queue.clone();
             tokio::spawn(async move {
@@ -307,7 +305,7 @@ mod tests {
 
     /// The size of the next batch and the wait for it, while ten jobs are away, some wait, and one comes after a pause.
     async fn next_batch(waiting: usize, pause: Duration) -> (usize, Duration) {
-        let queue = BatchQueue::new();
+        let queue = JobQueue::new();
         let push = |count| (0..count).for_each(|_| push(&queue, Weight(1, false)));
         push(10);
         let away = queue.batch(|| JOBS_MAX).await.unwrap();
@@ -329,7 +327,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_job_goes_alone_after_others_that_were_alone_and_others_see_that_it_is_away() {
-        let queue = BatchQueue::new();
+        let queue = JobQueue::new();
         let next_alone = || (1..).find_map(|tries| queue.try_alone().map(|alone| (tries, alone))).unwrap();
         let (tries, alone) = next_alone();
         assert_eq!(tries, ALONE_BEFORE + 1);
@@ -349,7 +347,7 @@ mod tests {
 
     #[tokio::test]
     async fn waiting_jobs_go_as_soon_as_the_other_batch_has_ended() {
-        let queue = BatchQueue::new();
+        let queue = JobQueue::new();
         (0..10).for_each(|_| push(&queue, Weight(1, false)));
         let away = queue.batch(|| JOBS_MAX).await.unwrap();
         push(&queue, Weight(1, false));

@@ -1,12 +1,13 @@
 //! Whether a connection leads to the server itself, or to a pooler.
 //!
-//! At connecting, each side that may be asked to cancel statements gives its client a key: PostgreSQL, section "Canceling
-//! Requests in Progress". The server's has the number of the process that serves the connection. A pooler that shares sessions
-//! does not know yet which process will serve a statement, and most give out keys of their own: PgBouncer, Odyssey and pgcat
-//! random ones. Some pass on the server's (pgagroal) or number their sessions (PgDog, Supavisor), and can look direct.
-//! So this is no proof, and `client` treats it as none.
+//! At connecting, each side that may be asked to cancel statements gives its client a key: PostgreSQL, section
+//! "Canceling Requests in Progress". The server's has the number of the process that serves the connection. A pooler
+//! that shares sessions does not know yet which process will serve a statement, and most give out keys of their own:
+//! PgBouncer, Odyssey and pgcat random ones. Some pass on the server's (pgagroal) or number their sessions (PgDog,
+//! Supavisor), and can look direct. So this is no proof, and `client` treats it as none.
 //!
-//! The driver shows the key to nobody. It is read from the request to cancel, which is written into memory and never sent.
+//! The driver shows the key to nobody. It is read from the request to cancel, which is written into memory and never
+//! sent.
 
 use std::future::{Ready, ready};
 use std::io;
@@ -27,8 +28,8 @@ const CANCEL_REQUEST_LENGTH: usize = 16;
 
 const FIX_SEARCH_PATH: &str = include_str!("sql/fix_search_path.sql");
 
-/// Whether the process that serves the connection is the one that its key names; if so, the session has a fixed search path from
-/// now on. Also false where that cannot be told.
+/// Whether the process that serves the connection is the one that its key names; if so, the session has a fixed search
+/// path from now on. Also false where that cannot be told.
 // See docs/decisions/0012-keep-no-session-state.md.
 pub(super) async fn is_direct(client: &Client) -> bool {
     let Some(named) = process_in_key(client).await else { return false };
