@@ -19,8 +19,8 @@ pub struct Migration {
 pub(super) struct MigrationStep {
     pub version: i32,
     pub name: &'static str,
-    /// The newest step that a program must know at least to work on a store that has this one. A step that only adds parts leaves
-    /// the number as it was; one that drops a part names the first step whose program does without it.
+    /// The newest step that a program must know at least to work on a store that has this one. A step that only adds
+    /// parts leaves the number as it was; one that drops a part names the first step whose program does without it.
     pub oldest_program: i32,
     pub sql: &'static str,
 }
@@ -43,6 +43,26 @@ impl MigrationStep {
     pub fn sha256_hex(&self) -> String {
         HEXLOWER.encode(&self.sha256())
     }
+}
+
+/// The migrations, in order, of the store that has this folder.
+macro_rules! steps {
+    ($folder:literal) => {
+        &[MigrationStep::new(
+            1,
+            "0001_init",
+            1,
+            include_str!(concat!("../../../migrations/", $folder, "/0001_init.sql")),
+        )]
+    };
+}
+
+pub(super) const POSTGRES_STEPS: &[MigrationStep] = steps!("postgres");
+pub(super) const SQLITE_STEPS: &[MigrationStep] = steps!("sqlite");
+
+/// Returns the newest migration that this program knows; [`open`](crate::open()) makes sure that the store has it.
+pub fn schema() -> &'static str {
+    POSTGRES_STEPS.last().expect("there is a first step").name
 }
 
 /// A migration that a store has applied.
@@ -68,8 +88,8 @@ pub(super) fn newer_warning(known: &[MigrationStep], applied: &[AppliedMigration
     ))
 }
 
-/// Returns the migrations that are missing. The applied ones must be the first of the known ones, byte for byte; after these there
-/// may be newer ones that let this program work on the store.
+/// Returns the migrations that are missing. The applied ones must be the first of the known ones, byte for byte; after
+/// these there may be newer ones that let this program work on the store.
 pub(super) fn missing_steps<'a>(
     known: &'a [MigrationStep],
     applied: &[AppliedMigration],
@@ -100,21 +120,23 @@ pub(super) fn check_none_missing(pending: &[Migration]) -> Result<(), OpenError>
     Err(OpenError::SchemaOld { pending: pending.iter().map(|migration| migration.name.clone()).collect() })
 }
 
-/// Fails if a file of `migrations/FOLDER` is no step.
-#[cfg(test)]
-pub(super) fn assert_each_file_is_a_step(folder: &str, steps: &[MigrationStep]) {
-    let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("migrations").join(folder);
-    let files =
-        std::fs::read_dir(folder).expect("it has the migrations").map(|file| file.expect("it can be read").path());
-    let mut files: Vec<_> = files.collect();
-    files.sort();
-    let names: Vec<_> = files.iter().filter_map(|file| file.file_stem()?.to_str()).collect();
-    assert_eq!(names, steps.iter().map(|step| step.name).collect::<Vec<_>>());
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
+
+    #[test]
+    fn each_file_of_migrations_is_a_step_of_its_store() {
+        for (folder, steps) in [("postgres", POSTGRES_STEPS), ("sqlite", SQLITE_STEPS)] {
+            let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../migrations")).join(folder);
+            let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+            files.sort();
+            let names: Vec<_> = files.iter().filter_map(|file| file.file_stem()?.to_str()).collect();
+            assert_eq!(names, steps.iter().map(|step| step.name).collect::<Vec<_>>());
+        }
+    }
 
     #[test]
     fn the_migrations_after_the_applied_ones_are_missing() {

@@ -26,7 +26,7 @@ use retry::{RetryBudget, RetryPauses, retry_until_known};
 use service_reports::{FindReservationStatement, ReportCall};
 
 pub use distribution::Distribution;
-pub(super) use schema::{distribution, migrate, newest_step, pending, prepare, remembered_route_identities, warnings};
+pub(super) use schema::{distribution, migrate, pending, prepare, remembered_route_identities, warnings};
 pub(super) use server::PgServer;
 
 mod admin;
@@ -41,7 +41,7 @@ mod distribution;
 mod durability;
 mod events;
 mod failure;
-mod functions;
+pub(crate) mod functions;
 mod horizons;
 mod hosts;
 mod identity;

@@ -22,7 +22,6 @@ use transaction::{SqliteResult, SqliteTransaction};
 use writer::WriterQueue;
 
 pub(super) use file::{migrate, pending, remembered_route_identities, warnings};
-pub(super) use schema::newest_step;
 
 mod admin;
 mod calls;

@@ -12,7 +12,10 @@ use super::distribution::{self, Distribution};
 use super::failure::{migration_error, open_error};
 use super::server::PgServer;
 use super::{events, functions, open_schemas};
-use crate::migrate::{AppliedMigration, Migration, MigrationStep, check_none_missing, missing_steps, newer_warning};
+use crate::migrate::{
+    AppliedMigration, Migration, MigrationStep, POSTGRES_STEPS as STEPS, check_none_missing, missing_steps,
+    newer_warning,
+};
 use crate::statement::shared;
 use crate::{OpenError, RouteIdentities, StoreSettings};
 use oncegate_config::PostgresUrl;
@@ -20,14 +23,6 @@ use oncegate_machine::jitter::jittered;
 
 const APPLIED_MIGRATIONS: &str = include_str!("sql/applied_migrations.sql");
 const SERVER_PROPERTIES: &str = include_str!("sql/server_properties.sql");
-
-const STEPS: &[MigrationStep] =
-    &[MigrationStep::new(1, "0001_init", 1, include_str!("../../../../migrations/postgres/0001_init.sql"))];
-
-/// See [`crate::schema()`].
-pub(crate) fn newest_step() -> &'static str {
-    STEPS.last().expect("there is a first step").name
-}
 
 /// Admits one migration at a time. The lock ends with its transaction, so pooled sessions do no harm. The number is
 /// random and means nothing.
@@ -110,7 +105,8 @@ pub(crate) async fn remembered_route_identities(
     rows.first().map(RouteIdentities::read).transpose().map_err(|corrupt| OpenError::Missing(corrupt.into()))
 }
 
-/// The migrations that the database lacks, then the functions, the distribution of the keys, and the triggers of events.
+/// The migrations that the database lacks, then the functions, the distribution of the keys, and the triggers of
+/// events.
 async fn find_pending(client: &Client, settings: &StoreSettings) -> Result<Vec<Migration>, OpenError> {
     let has = applied(client).await?;
     let distribution = distribution::missing(client, settings, !has.is_empty()).await?;
@@ -149,8 +145,8 @@ async fn applied(client: &Client) -> Result<Vec<AppliedMigration>, OpenError> {
     rows.iter().map(step).collect::<Result<_, _>>().map_err(open_error)
 }
 
-/// Applies what the database lacks, one after the other. Tries again while a transaction holds the table of a migration, with
-/// pauses in which all others run.
+/// Applies what the database lacks, one after the other. Tries again while a transaction holds the table of a
+/// migration, with pauses in which all others run.
 async fn apply(client: &mut Client, settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
     let (mut done, mut started) = (Vec::new(), Instant::now());
     while let Some(next) = find_pending(client, settings).await?.into_iter().next() {
@@ -179,8 +175,8 @@ async fn apply(client: &mut Client, settings: &StoreSettings) -> Result<Vec<Stri
     Ok(done)
 }
 
-/// Tries to apply the next part in a transaction of its own. Returns whether it did, and no other instance meanwhile; the inner
-/// error says that a transaction holds its table's lock, and nothing was changed.
+/// Tries to apply the next part in a transaction of its own. Returns whether it did, and no other instance meanwhile;
+/// the inner error says that a transaction holds its table's lock, and nothing was changed.
 async fn try_next(
     client: &mut Client,
     settings: &StoreSettings,
@@ -209,10 +205,4 @@ async fn try_next(
     }
     transaction.commit().await.map_err(failed)?;
     Ok(Ok(true))
-}
-
-#[cfg(test)]
-#[test]
-fn each_migration_is_a_step() {
-    crate::migrate::assert_each_file_is_a_step("postgres", STEPS);
 }
