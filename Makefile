@@ -20,8 +20,9 @@ doc:
 tidy:
 	cargo test --locked --quiet --test tidy --test docs --test figures
 
-docs-write: ## Writes config/reference.toml and docs/configuration.md anew from the options, and tables and pictures from stored results
+docs-write: ## Writes config/reference.toml and docs/configuration.md anew from the options, docs/sql from the store's SQL, and tables and pictures from stored results
 	cargo test --locked --quiet -p oncegate-config --lib tests::documents::write_the_documents -- --ignored
+	cargo test --locked --quiet -p oncegate-store --lib statement::tests::write_the_expanded_sql -- --ignored
 	cargo test --locked --quiet --test figures write_the_documents -- --ignored
 
 pictures: ## Writes the pictures of the admin page in docs/images anew, with a real browser

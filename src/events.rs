@@ -1,8 +1,8 @@
 //! Events: tells other programs how keys were settled.
 //!
-//! The store writes an event in the settlement's own commit. A publisher takes it from there and publishes it at least once: it
-//! deletes an event only after the receiver has taken it. Of each key, an event is published after those before it; one that is
-//! dead holds nothing back.
+//! The store writes an event in the settlement's own commit. A publisher takes it from there and publishes it at least
+//! once: it deletes an event only after the receiver has taken it. Of each key, an event is published after those
+//! before it; one that is dead holds nothing back.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -35,7 +35,8 @@ const BATCH: u32 = 64;
 /// The same where they have bodies, which are in memory meanwhile.
 const BATCH_WITH_BODIES: u32 = 16;
 
-/// The time for which a claim lasts longer than the longest try. Events that a dead publisher has claimed wait until then.
+/// The time for which a claim lasts longer than the longest try. Events that a dead publisher has claimed wait until
+/// then.
 const LEASE_MARGIN: Duration = Duration::from_secs(5);
 
 /// The pause between two looks into the store while there is nothing to publish.
@@ -101,8 +102,8 @@ async fn run_publisher(instance: Arc<Instance>, sink: Arc<EventSink>, trust: Tru
     run_again_after_panics(&sink.name, &stop, run).await;
 }
 
-/// Runs what `start` starts until that ends without a panic. A panic is a bug, and the events that were claimed come again once
-/// their claim ends: no other one waits for a reload.
+/// Runs what `start` starts until that ends without a panic. A panic is a bug, and the events that were claimed come
+/// again once their claim ends: no other one waits for a reload.
 async fn run_again_after_panics<F: Future<Output = ()>>(sink: &str, stop: &CancellationToken, start: impl Fn() -> F) {
     let mut panics = 0;
     while AssertUnwindSafe(start()).catch_unwind().await.is_err() {
@@ -236,7 +237,7 @@ impl Publisher {
         let is_late = waited >= self.sink.give_up_after && !self.instance.store_clock.view().has_skipped_time();
         let is_dead = is_late && event.tries >= TRIES_MIN;
         if is_dead {
-            tracing::error!(sink = %self.sink.name, record = %event.id, kind = event.kind, tries = event.tries, cause = note,
+            tracing::error!(sink = %self.sink.name, record = %event.id, kind = event.kind().unwrap_or_default(), tries = event.tries, cause = note,
                 "an event was not published in time; it is dead until an operator requeues or discards it");
         } else if let Some(refusals) = self.refusals.count(&note) {
             tracing::warn!(sink = %self.sink.name, target = %self.sink.target, record = %event.id, cause = note, refusals,

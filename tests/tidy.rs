@@ -351,17 +351,12 @@ fn every_crate_forbids_unsafe_code() {
 
 #[test]
 fn every_sql_file_starts_with_its_name() {
-    // Texts that are parts of statements.
-    const PARTS: [&str; 1] = ["key_columns"];
     for folder in ["sql", "postgres/sql", "postgres/functions", "sqlite/sql"] {
         let sql = files(&root().join("crates/store/src").join(folder), "sql");
         assert!(!sql.is_empty());
         for file in sql {
             let text = fs::read_to_string(&file).unwrap();
             let name = file.file_stem().unwrap().to_str().unwrap();
-            if PARTS.contains(&name) {
-                continue;
-            }
             let first = text.lines().next().unwrap_or_default();
             assert!(first.starts_with(&format!("-- {name}: ")), "{} begins with {first:?}", file.display());
         }

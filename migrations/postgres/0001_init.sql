@@ -1,9 +1,9 @@
 -- The schema of the store: the records of keys, the instances that hold leases, and what services call.
 --
--- Bytes that clients chose are bytea throughout: text and jsonb refuse NUL, bad UTF-8, lone surrogates and huge numbers.
--- Times are milliseconds since 1970, as in SQLite: to_timestamp(settled_at / 1000.0) shows one. A cluster refuses sums of
--- timestamps and intervals where it has to know that a statement is the same on each node.
--- The functions that Oncegate itself calls are not here: see crates/store/src/postgres/functions.
+-- Bytes that clients chose are bytea throughout: text and jsonb refuse NUL, bad UTF-8, lone surrogates and huge
+-- numbers. Times are milliseconds since 1970, as in SQLite: to_timestamp(settled_at / 1000.0) shows one. A cluster
+-- refuses sums of timestamps and intervals where it has to know that a statement is the same on each node. The
+-- functions that Oncegate itself calls are not here: see crates/store/src/postgres/functions.
 
 -- What others may create in the schemas of the path means nothing here.
 set local search_path = pg_catalog, pg_temp;
@@ -69,10 +69,10 @@ create table oncegate.route_retention (
 comment on table oncegate.route_retention is
   'What each route says about what is kept, for the functions that services call. Its proxies write it at start and with each reload.';
 
--- What a record can be. A state that is new to it needs another function, and another check. PostgreSQL parses every check of a
--- table anew for each statement that writes to it: a dozen of them took as long as the rest of a small batch. As one function
--- they are read once for each session. Its callers have a fixed search path, and each of its operators is one of pg_catalog for
--- exactly these types: a path of its own would cost 2 µs, 5 % of a reservation.
+-- What a record can be. A state that is new to it needs another function, and another check. PostgreSQL parses every
+-- check of a table anew for each statement that writes to it: a dozen of them took as long as the rest of a small
+-- batch. As one function they are read once for each session. Its callers have a fixed search path, and each of its
+-- operators is one of pg_catalog for exactly these types: a path of its own would cost 2 µs, 5 % of a reservation.
 create function oncegate.is_possible(
   id bytea, token bytea, scope bytea, fingerprint bytea, attempt integer, state text, settled_at bigint,
   expires_at bigint, remember_ms bigint, status smallint, fields bytea, body bytea, probes integer, absences integer,
@@ -84,7 +84,8 @@ begin
   return octet_length(id) = 32 and octet_length(token) = 16 and octet_length(scope) = 32
      and octet_length(fingerprint) = 32
      and (recovery_point is null or length(recovery_point) between 1 and 128)
-     -- Nobody but we sends what was accepted: it is never for the next request to take over, and waits without an attempt.
+     -- Nobody but we sends what was accepted: it is never for the next request to take over, and waits without an
+     -- attempt.
      and case when accepted_at is null then attempt >= 1 and due_at is null and state <> 'queued'
               else attempt >= 0 and state <> 'retryable' and (state <> 'queued' or due_at is not null)
          end
@@ -184,14 +185,15 @@ create index keys_unsettled on oncegate.keys (service, state, settled_at) where 
 create index keys_due on oncegate.keys (service, route, coalesce(probe_at, settled_at)) where state = 'unknown';
 -- For deliveries: the longest due first.
 create index keys_queued on oncegate.keys (service, route, due_at) where state = 'queued';
--- For deliveries whose last attempt has an unknown outcome. With the deadline in the index, a pick-up reads no row that is
--- not due or not quiet.
+-- For deliveries whose last attempt has an unknown outcome. With the deadline in the index, a pick-up reads no row that
+-- is not due or not quiet.
 create index keys_unknown_deliveries on oncegate.keys (service, route, coalesce(due_at, settled_at), deadline)
   where state = 'unknown' and accepted_at is not null;
 -- For the count of a holder's live keys: only keys of routes with such a limit are in it.
 create index keys_holder on oncegate.keys (holder) where holder is not null;
 
--- Apart from the keys, whose rows are small and change often. A request goes with its key's completion, or with the key.
+-- Apart from the keys, whose rows are small and change often. A request goes with its key's completion, or with the
+-- key.
 create table oncegate.outbox (
   id               bytea primary key check (octet_length(id) = 32),
   -- From here on attempts and time are counted: the acceptance, or an operator's requeue.
@@ -226,15 +228,18 @@ create table oncegate.audit (
 comment on table oncegate.audit is 'What operators, services and the reconciler decided about keys; written with the decision.';
 create index audit_of_a_key on oncegate.audit (id, seq);
 
--- Which routes tell which places about their keys. Its proxies write it at start and with each reload.
 create table oncegate.event_routes (
-  service  text not null,
-  route    text not null,
-  sink     text not null,
-  types    text[] not null,
-  body     boolean not null,
+  service   text not null,
+  route     text not null,
+  sink      text not null,
+  outcomes  text[] not null,
+  body      boolean not null,
   primary key (service, route, sink)
 );
+comment on table oncegate.event_routes is
+  'Which routes tell which places about their keys. Its proxies write it at start and with each reload.';
+comment on column oncegate.event_routes.outcomes is
+  'The outcomes that make an event for the place: what the proxies'' types of events mean, see crates/store/src/events.rs.';
 
 -- What is to be told, and has not been yet. The triggers that write it are there once a proxy has events, see
 -- crates/store/src/postgres/event_triggers.sql: who has none pays nothing.
@@ -251,7 +256,7 @@ create table oncegate.events (
   status       smallint,
   id           bytea not null,
   token        bytea not null,
-  type         text not null,
+  outcome      text not null,
   state        text,
   service      text not null,
   sink         text not null,
@@ -265,6 +270,8 @@ create table oncegate.events (
 comment on table oncegate.events is
   'Events about settled keys that are to be published, written with the settlement; deleted once the broker or the receiver has them.';
 comment on column oncegate.events.seq is 'Those of one key have the order in which they happened.';
+comment on column oncegate.events.outcome is
+  'The facts that the event''s type follows from, as the trigger writes them: see crates/store/src/postgres/event_triggers.sql.';
 comment on column oncegate.events.state is 'The state of the key then; null where its record was deleted.';
 comment on column oncegate.events.since is 'From here on the time of tries is counted: the event, or an operator''s requeue.';
 comment on column oncegate.events.due_at is 'When it is tried next; null in a dead event, which an operator may requeue.';
@@ -277,46 +284,9 @@ create index events_dead on oncegate.events (service, sink, seq) where due_at is
 -- For the order of each key, and for its purge.
 create index events_of_a_key on oncegate.events (id, sink, seq);
 
-create function oncegate.add_events() returns trigger
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $function$
-declare
-  its oncegate.keys;
-  is_now text;
-  lines bytea;
-  is_refused_call boolean;
-  what text;
-  moment constant bigint := floor(date_part('epoch', clock_timestamp()) * 1000);
-begin
-  if tg_op <> 'INSERT' then
-    its := old;
-  end if;
-  if tg_op <> 'DELETE' then
-    its := new;
-    is_now := new.state;
-  end if;
-  -- A gRPC call is answered with 200. Its own status, 0 for success, is a line of the fields or of the trailers.
-  lines := convert_to(E'\r\n', 'UTF8') || its.fields;
-  is_refused_call := position(convert_to(E'\r\ngrpc-status: ', 'UTF8') in lines) > 0
-                     and position(convert_to(E'\r\ngrpc-status: 0\r\n', 'UTF8') in lines) = 0;
-  -- Each response is told, however late it was known. A refusal has a type of its own: the next step must not take it for success.
-  what := case is_now when 'completed' then case when its.status >= 400 or is_refused_call then 'refused' else 'completed' end
-                      when 'dead' then 'given-up' when 'unknown' then 'unknown' else 'resolved' end;
-  insert into oncegate.events (at, created_at, reserved_at, settled_at, since, due_at, attempt, status, id, token, type, state,
-                               service, sink, route, key, cause, fields, body)
-  select moment, its.created_at, its.reserved_at, its.settled_at, moment, moment, its.attempt,
-         case when is_now = 'completed' then its.status end, its.id, its.token, what, is_now, its.service,
-         r.sink, its.route, its.key, case when is_now = 'unknown' then its.cause end,
-         case when r.body and is_now = 'completed' then its.fields end, case when r.body and is_now = 'completed' then its.body end
-    from oncegate.event_routes as r
-   where r.service = its.service and r.route = its.route and what = any (r.types);
-  return null;
-end
-$function$;
-
 -- The audit log can be appended to and not changed: a stolen password of the serving role must not be enough to hide a
--- decision. The owner of the table can drop the triggers; give the serving role the rights that it needs, and not the table.
+-- decision. The owner of the table can drop the triggers; give the serving role the rights that it needs, and not the
+-- table.
 create function oncegate.refuse_audit_change() returns trigger
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -332,10 +302,11 @@ create trigger audit_is_append_only before update or delete on oncegate.audit
 create trigger audit_is_not_truncated before truncate on oncegate.audit
   for each statement execute function oncegate.refuse_audit_change();
 
--- Each function that writes calls this first, and judges everything by the moment that it returns. Sessions behind a pooler are shared and cannot be configured, so each write sets
--- its own durability, and only ever raises it. A service's open transaction may have locked a row: nobody waits for it for
--- longer than the limit. It is also called alone, on sessions with any search path, so each name in it says its schema: a path of
--- its own would cost 2 µs, 5 % of a reservation.
+-- Each function that writes calls this first, and judges everything by the moment that it returns. Sessions behind a
+-- pooler are shared and cannot be configured, so each write sets its own durability, and only ever raises it. A
+-- service's open transaction may have locked a row: nobody waits for it for longer than the limit. It is also called
+-- alone, on sessions with any search path, so each name in it says its schema: a path of its own would cost 2 µs, 5 %
+-- of a reservation.
 create function oncegate.begin_write(lock_limit text default null) returns bigint
 language plpgsql volatile
 as $function$
@@ -351,8 +322,8 @@ begin
 end
 $function$;
 
--- Appends an attempt to the earlier ones of its key: statements that start the next one keep what they overwrite. Without a search
--- path of its own, it becomes a part of these statements; the functions around them have one.
+-- Appends an attempt to the earlier ones of its key: statements that start the next one keep what they overwrite.
+-- Without a search path of its own, it becomes a part of these statements; the functions around them have one.
 create function oncegate.with_attempt(
   earlier text, attempt integer, instance bigint, reserved_at bigint, settled_at bigint, accepted_at bigint, state text,
   cause text
@@ -373,8 +344,8 @@ $function$;
 
 -- What services call. The names stay: services have them in their code.
 
--- A response's fields as the proxy keeps them: hop-by-hop fields, those of the moment and Oncegate's own are left out, and
--- what the route leaves out; then lines of "name: value", those of one name together, and an empty line.
+-- A response's fields as the proxy keeps them: hop-by-hop fields, those of the moment and Oncegate's own are left out,
+-- and what the route leaves out; then lines of "name: value", those of one name together, and an empty line.
 create function oncegate.response_fields(headers jsonb, dropped text[]) returns bytea
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -541,7 +512,8 @@ comment on function oncegate.recovery_point is
 
 revoke all on function oncegate.response_fields, oncegate.reserved, oncegate.complete, oncegate.recovery_point from public;
 
--- A role is of the whole server. Another database's migration may have made it, and whoever migrates may not be allowed to.
+-- A role is of the whole server. Another database's migration may have made it, and whoever migrates may not be allowed
+-- to.
 do $$
 begin
   if not exists (select from pg_catalog.pg_roles where rolname = 'oncegate_app') then

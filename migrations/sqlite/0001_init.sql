@@ -14,7 +14,8 @@ create table migrations (
   applied_at      integer not null default (unixepoch() * 1000)
 ) strict;
 
--- The salt of each service's scopes: 32 bytes in clear, or one encrypted copy for each secret. Without it no key is found.
+-- The salt of each service's scopes: 32 bytes in clear, or one encrypted copy for each secret. Without it no key is
+-- found.
 create table salts (
   service  text primary key,
   value    blob not null
@@ -38,7 +39,8 @@ create table counters (
 ) strict;
 insert into counters (name, value) values ('purges', 0);
 
--- How the routes of a service last found their keys (scope, space, the key's place), so that a start that changes it is refused.
+-- How the routes of a service last found their keys (scope, space, the key's place), so that a start that changes it is
+-- refused.
 create table route_identities (
   service     text primary key not null,
   -- Grows with each change.
@@ -70,8 +72,8 @@ create table keys (
   key             blob not null,
   -- The caller or address that the key counts for, as a salted hash; null where its route has no limit of live keys.
   holder          blob,
-  -- The path as sent, with its query, where the route's reconciliation asks with it. After a blank: the beginning of the
-  -- path, for people alone.
+  -- The path as sent, with its query, where the route's reconciliation asks with it. After a blank: the beginning of
+  -- the path, for people alone.
   path            blob,
   -- How often the service was asked what became of the newest attempt, how many times in a row it knew of none, and
   -- when to ask again. Null where it was not asked.
@@ -80,7 +82,8 @@ create table keys (
   probe_at        integer,
   -- When the key was accepted for asynchronous delivery; null where its client waits for the answer.
   accepted_at     integer,
-  -- When the next attempt of an accepted key is due. In a dead key: it is known not to have executed; null where nobody knows.
+  -- When the next attempt of an accepted key is due. In a dead key: it is known not to have executed; null where nobody
+  -- knows.
   due_at          integer,
   -- How far the attempts of this life of the key have come, by their service's word.
   recovery_point  text,
@@ -125,15 +128,15 @@ create index keys_unsettled on keys (service, state, settled_at) where state in 
 create index keys_due on keys (service, route, coalesce(probe_at, settled_at)) where state = 'unknown';
 -- For deliveries: the longest due first.
 create index keys_queued on keys (service, route, due_at) where state = 'queued';
--- For deliveries whose last attempt has an unknown outcome. With the deadline in the index, a pick-up reads no row that is
--- not due or not quiet.
+-- For deliveries whose last attempt has an unknown outcome. With the deadline in the index, a pick-up reads no row that
+-- is not due or not quiet.
 create index keys_unknown_deliveries on keys (service, route, coalesce(due_at, settled_at), deadline)
   where state = 'unknown' and accepted_at is not null;
 -- For the count of a holder's live keys: only keys of routes with such a limit are in it.
 create index keys_holder on keys (holder) where holder is not null;
 
--- Apart from the keys, whose rows are small and change often. A request goes with its key's completion, or with the key.
--- Encrypted under a key of `secret`; one that does not open is never sent.
+-- Apart from the keys, whose rows are small and change often. A request goes with its key's completion, or with the
+-- key. Encrypted under a key of `secret`; one that does not open is never sent.
 create table outbox (
   id               blob primary key not null check (length(id) = 32),
   -- From here on attempts and time are counted: the acceptance, or an operator's requeue.
@@ -144,7 +147,8 @@ create table outbox (
   sealed           blob not null
 ) strict;
 
--- Attempts of which their service has said "not executed" while they were still running. It counts once they have ended.
+-- Attempts of which their service has said "not executed" while they were still running. It counts once they have
+-- ended.
 create table deferred_reports (
   id      blob primary key not null,
   token   blob not null check (length(token) = 16),
@@ -167,17 +171,17 @@ create index audit_of_a_key on audit (id, seq);
 
 -- Which routes tell which places about their keys. Its proxy writes it at start and with each reload.
 create table event_routes (
-  service  text not null,
-  route    text not null,
-  sink     text not null,
-  -- Between commas.
-  types    text not null,
-  body     integer not null,
+  service   text not null,
+  route     text not null,
+  sink      text not null,
+  -- Between commas: the outcomes that make an event for the place.
+  outcomes  text not null,
+  body      integer not null,
   primary key (service, route, sink)
 ) strict;
 
--- What is to be told, and has not been yet. The triggers that write it are there once the proxy has events. Those of one key
--- have the order in which they happened.
+-- What is to be told, and has not been yet. The triggers that write it are there once the proxy has events. Those of
+-- one key have the order in which they happened.
 create table events (
   seq          integer primary key autoincrement,
   at           integer not null,
@@ -193,7 +197,8 @@ create table events (
   status       integer,
   id           blob not null,
   token        blob not null,
-  type         text not null,
+  -- The facts that the event's type follows from, as the triggers write them.
+  outcome      text not null,
   -- The state of the key then; null where its record was deleted.
   state        text,
   service      text not null,

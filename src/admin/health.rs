@@ -34,7 +34,7 @@ pub(super) struct Readiness {
 impl AdminListener {
     /// Returns whether new requests should be sent here, and if not, why. Takes less than a second, whatever the store does.
     pub(super) async fn readiness(&self) -> Readiness {
-        let Instance { config, store, instance_lease, store_clock, bypassed, .. } = &*self.instance;
+        let Instance { store, instance_lease, store_clock, bypassed, .. } = &*self.instance;
         let is_joined = self.instance.joined.is_cancelled();
         // An open breaker probes the store by itself.
         let (trouble, has_failed) = match store.health().is_open {
@@ -100,7 +100,7 @@ impl AdminListener {
             "store": {
                 "reachable": silent_ms.is_none(),
                 "unreachable_for_ms": silent_ms,
-                "schema": store::schema(&config.store.url),
+                "schema": store::schema(),
                 "clock": {
                     "watched_for_ms": clock.watched_for().as_millis() as u64,
                     "last_jump_ms": clock.last_jump().map(|jump| jump.signed_millis()),

@@ -83,9 +83,9 @@ enum EventBody {
 
 impl EventMessage {
     /// # Errors
-    /// The response cannot be read, and the sink has bodies.
+    /// The outcome is one of a later version, or the response cannot be read and the sink has bodies.
     pub fn new(service: &str, sink: &EventSink, event: &KeyEvent) -> Result<Self, CorruptRow> {
-        let (record, kind) = (event.id.to_string(), format!("oncegate.key.{}", event.kind));
+        let (record, kind) = (event.id.to_string(), format!("oncegate.key.{}", event.kind()?));
         let id = format!("{}-{}", event.seq, &record[..16]);
         let key = event.key.as_ref().map(Key::as_bytes);
         // A reload may have taken the bodies away since the event was written.
@@ -120,7 +120,8 @@ impl EventMessage {
     }
 }
 
-/// The response's body: JSON as it is, text as a string, and anything else in base64. Null where it was too large to store.
+/// The response's body: JSON as it is, text as a string, and anything else in base64. Null where it was too large to
+/// store.
 fn body(response: &StoredResponse) -> EventBody {
     let Some(body) = &response.body else { return EventBody::Json(None) };
     let kind = response.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();

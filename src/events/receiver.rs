@@ -154,7 +154,8 @@ impl EventReceiver {
             }
             Self::Kafka { topic, producer, .. } => {
                 let open = open(producer).await?;
-                // The content type makes it an event in structured mode (CloudEvents, Kafka protocol binding, section 3.3).
+                // The content type makes it an event in structured mode (CloudEvents, Kafka protocol binding, section
+                // 3.3).
                 let content_type = ("content-type".to_owned(), Some(Bytes::from_static(MEDIA_TYPE.as_bytes())));
                 let record = NewRecord {
                     topic: Arc::clone(topic),

@@ -28,19 +28,25 @@ fn sqlite_file() -> (tempfile::TempDir, StoreSettings) {
     (home, settings)
 }
 
-/// The migrations of both stores, in order.
-const STEPS: [&str; 1] = ["0001_init"];
+/// The names of the migrations of both stores, in order.
+fn steps() -> Vec<String> {
+    let files = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations/sqlite")).unwrap();
+    let name = |file: fs::DirEntry| file.path().file_stem().unwrap().to_str().unwrap().to_owned();
+    let mut names: Vec<String> = files.map(|file| name(file.unwrap())).collect();
+    names.sort();
+    names
+}
 
 /// Everything that a store applies, in order: the migrations, and in PostgreSQL the functions.
-fn all(settings: &StoreSettings) -> Vec<&'static str> {
-    let functions = matches!(settings.location, StoreLocation::Postgres(_)).then_some("functions");
-    STEPS.into_iter().chain(functions).collect()
+fn all(settings: &StoreSettings) -> Vec<String> {
+    let functions = matches!(settings.location, StoreLocation::Postgres(_)).then(|| "functions".to_owned());
+    steps().into_iter().chain(functions).collect()
 }
 
 /// A SQLite database in memory with the schema.
 fn sqlite_in_memory() -> rusqlite::Connection {
     let sqlite = rusqlite::Connection::open_in_memory().unwrap();
-    for step in STEPS {
+    for step in steps() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations/sqlite").join(format!("{step}.sql"));
         sqlite.execute_batch(&fs::read_to_string(path).unwrap()).unwrap();
     }

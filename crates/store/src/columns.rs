@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::error::Error;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use rusqlite::types::{ToSqlOutput, ValueRef};
@@ -77,43 +77,58 @@ macro_rules! columns {
 }
 pub(super) use columns;
 
-/// The columns that a reservation writes, with their types in PostgreSQL: those of [`reservation`]. They are the
-/// parameters of the functions that write them, so PostgreSQL refuses a call where the two differ.
-pub(super) const RESERVATION: &str = "id bytea, service text, scope bytea, space bytea, key bytea, path bytea, route text, \
-    recipe text, fingerprint bytea, instance bigint, token bytea, holder bytea";
+/// Defines a list of columns, with their types in PostgreSQL, and the function that returns their values. The columns
+/// are also the parameters of the functions that write them, so PostgreSQL refuses a call where a type differs.
+macro_rules! column_list {
+    ($(#[$about:meta])* $list:ident, $values:ident($($of:ident: $type:ty),+) { $($name:ident $kind:ident: $value:expr,)+ }) => {
+        $(#[$about])*
+        pub(super) const $list: &[(&str, &str)] = &[$((stringify!($name), stringify!($kind))),+];
 
-/// Those of them that the next attempt of the key writes anew.
-pub(super) const ATTEMPT: &str = "path bytea, route text, recipe text, fingerprint bytea, instance bigint, token bytea";
-
-/// The columns that an outcome writes besides the state and its times, likewise: those of [`outcome`].
-pub(super) const OUTCOME: &str = "remember_ms bigint, status smallint, fields bytea, body bytea, cause text";
-
-/// The columns of such a list, and their types.
-pub(super) fn listed(list: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
-    list.split(", ").filter_map(|column| column.split_once(' '))
+        $(#[$about])*
+        pub fn $values($($of: $type),+) -> Columns<'_> {
+            columns! { $($name: $value),+ }
+        }
+    };
 }
 
-pub fn reservation(request: &ReserveRequest) -> Columns<'_> {
-    columns! {
-        id: &request.id,
-        service: &*request.service,
-        scope: &request.scope,
-        space: &request.space,
-        key: &request.key,
-        path: request.path.as_deref(),
-        route: &*request.route,
-        recipe: request.recipe.to_stored(),
-        fingerprint: &request.fingerprint,
-        instance: request.instance,
-        token: &request.token,
-        holder: request.holder.as_ref(),
+column_list! {
+    /// The columns that a reservation writes.
+    RESERVATION, reservation(request: &ReserveRequest) {
+        id bytea: &request.id,
+        service text: &*request.service,
+        scope bytea: &request.scope,
+        space bytea: &request.space,
+        key bytea: &request.key,
+        path bytea: request.path.as_deref(),
+        route text: &*request.route,
+        recipe text: request.recipe.to_stored(),
+        fingerprint bytea: &request.fingerprint,
+        instance bigint: request.instance,
+        token bytea: &request.token,
+        holder bytea: request.holder.as_ref(),
     }
 }
+
+/// Those of them that the next attempt of the key writes anew.
+pub(super) const ATTEMPT: [&str; 6] = ["path", "route", "recipe", "fingerprint", "instance", "token"];
+
+column_list! {
+    /// The columns of a response, which are empty where there is none.
+    RESPONSE, response(response: Option<&StoredResponse>, remember: Option<Duration>) {
+        remember_ms bigint: remember.map(millis),
+        status smallint: response.map(|response| response.status.as_u16().cast_signed()),
+        fields bytea: response.map(StoredResponse::encode_fields),
+        body bytea: response.and_then(|response| response.body.as_deref()),
+    }
+}
+
+/// The column that an outcome writes besides its response, the state and the times.
+pub(super) const CAUSE: &[(&str, &str)] = &[("cause", "text")];
 
 /// The columns that the next attempt of a key writes anew, and the id.
 pub fn next_attempt(request: &ReserveRequest) -> Columns<'_> {
     let mut columns = reservation(request);
-    columns.retain(|(name, _)| *name == "id" || listed(ATTEMPT).any(|(written, _)| written == *name));
+    columns.retain(|(name, _)| *name == "id" || ATTEMPT.contains(name));
     columns
 }
 
@@ -137,9 +152,8 @@ pub fn outcome(outcome: &AttemptOutcome) -> Columns<'_> {
     columns! {
         state: state,
         ttl_ms: ttl.map(millis),
-        remember_ms: remember.map(millis),
         cause: cause,
-        ..self::response(response),
+        ..self::response(response, remember),
     }
 }
 
@@ -180,9 +194,8 @@ pub fn finding(finding: &ProbeFinding) -> Columns<'_> {
         action: action(&finding.verdict),
         absences: absences,
         ttl_ms: ttl.map(millis),
-        remember_ms: remember.map(millis),
         note: &*finding.note,
-        ..self::response(response),
+        ..self::response(response, remember),
     }
 }
 
@@ -247,18 +260,8 @@ pub fn decided<'a>(params: &'a ApplyOperatorDecisionParams, target: &'a Target) 
         new_token: &target.new_token,
         state: decision.change.resulting_state_name(),
         ttl_ms: forgets.then(|| millis(target.ttl)),
-        remember_ms: response.and(target.remember).map(millis),
         quiet_after_ms: decision.requires_quiet(target).then(|| millis(target.quiet_after)),
-        ..self::response(response),
-    }
-}
-
-/// The columns of a response, which are empty where there is none.
-pub fn response(response: Option<&StoredResponse>) -> Columns<'_> {
-    columns! {
-        status: response.map(|response| response.status.as_u16().cast_signed()),
-        fields: response.map(StoredResponse::encode_fields),
-        body: response.and_then(|response| response.body.as_deref()),
+        ..self::response(response, response.and(target.remember)),
     }
 }
 

@@ -28,12 +28,11 @@ use statement::Statement;
 pub use backend::Backend;
 pub use error::{OpenError, RelocateError, StoreError};
 pub use events::{EventCounts, EventHandle, EventRoute, KeyEvent, PostponedEvent};
-pub use migrate::Migration;
+pub use migrate::{Migration, schema};
 pub use oncegate_config::StoreLocation;
 pub use oncegate_domain::record::ExpectedRecord;
 pub use open::{
-    StorePreparation, distribution, migrate, open, open_unprepared, pending, remembered_route_identities, schema,
-    warnings,
+    StorePreparation, distribution, migrate, open, open_unprepared, pending, remembered_route_identities, warnings,
 };
 pub use params::*;
 pub use postgres::Distribution;

@@ -44,6 +44,27 @@ impl MigrationStep {
     }
 }
 
+/// The migrations, in order, of the store that has this folder.
+macro_rules! steps {
+    ($folder:literal) => {
+        &[MigrationStep::new(
+            1,
+            "0001_init",
+            1,
+            include_str!(concat!("../../../migrations/", $folder, "/0001_init.sql")),
+        )]
+    };
+}
+
+pub(super) const POSTGRES_STEPS: &[MigrationStep] = steps!("postgres");
+pub(super) const SQLITE_STEPS: &[MigrationStep] = steps!("sqlite");
+
+/// Returns the newest migration that this program knows; [`open`](crate::open()) makes sure that the store has it.
+pub fn schema() -> &'static str {
+    POSTGRES_STEPS.last().expect("there is a first step").name
+}
+
+/// A migration that a store has applied.
 #[derive(Clone, Debug)]
 pub(super) struct AppliedMigration {
     pub version: i32,
@@ -98,19 +119,22 @@ pub(super) fn check_none_missing(pending: &[Migration]) -> Result<(), OpenError>
 }
 
 #[cfg(test)]
-pub(super) fn assert_each_file_is_a_step(folder: &str, steps: &[MigrationStep]) {
-    let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("migrations").join(folder);
-    let files =
-        std::fs::read_dir(folder).expect("it has the migrations").map(|file| file.expect("it can be read").path());
-    let mut files: Vec<_> = files.collect();
-    files.sort();
-    let names: Vec<_> = files.iter().filter_map(|file| file.file_stem()?.to_str()).collect();
-    assert_eq!(names, steps.iter().map(|step| step.name).collect::<Vec<_>>());
-}
-
-#[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
+
+    #[test]
+    fn each_file_of_migrations_is_a_step_of_its_store() {
+        for (folder, steps) in [("postgres", POSTGRES_STEPS), ("sqlite", SQLITE_STEPS)] {
+            let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../migrations")).join(folder);
+            let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+            files.sort();
+            let names: Vec<_> = files.iter().filter_map(|file| file.file_stem()?.to_str()).collect();
+            assert_eq!(names, steps.iter().map(|step| step.name).collect::<Vec<_>>());
+        }
+    }
 
     #[test]
     fn the_migrations_after_the_applied_ones_are_missing() {

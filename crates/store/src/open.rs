@@ -47,14 +47,6 @@ pub async fn open_unprepared(settings: &StoreSettings) -> Result<(Arc<Store>, St
     Ok((store, StorePreparation { settings: settings.clone(), server }))
 }
 
-/// Returns the newest migration that this program knows; [`open`] makes sure that the store has it.
-pub fn schema(location: &StoreLocation) -> &'static str {
-    match location {
-        StoreLocation::Memory | StoreLocation::Sqlite(_) => sqlite::newest_step(),
-        StoreLocation::Postgres(_) => postgres::newest_step(),
-    }
-}
-
 /// Migrates the schema, whatever [`StoreSettings::migrate`] says. Returns the names of what was applied:
 /// migrations, `functions` and `distribution`. The migrations before one that fails have been applied.
 pub async fn migrate(settings: &StoreSettings) -> Result<Vec<String>, OpenError> {

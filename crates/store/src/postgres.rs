@@ -34,9 +34,7 @@ use service_reports::FindReservationCall;
 pub(super) use call::PgTry;
 pub use distribution::Distribution;
 pub(super) use failure::PgResult;
-pub(super) use schema::{
-    connect_to, distribution, migrate, newest_step, pending, prepare, remembered_route_identities, warnings,
-};
+pub(super) use schema::{connect_to, distribution, migrate, pending, prepare, remembered_route_identities, warnings};
 pub(super) use server::PgServer;
 
 mod admin;
@@ -49,7 +47,7 @@ mod distribution;
 mod durability;
 mod events;
 mod failure;
-mod functions;
+pub(crate) mod functions;
 mod horizons;
 mod hosts;
 mod identity;

@@ -25,7 +25,7 @@ use writer::WriterQueue;
 
 pub(super) use file::{look, migrate, remembered_route_identities};
 pub use inline::{CarriedCall, InlineDatabase, StoreNetwork, open_inline};
-pub(super) use schema::{newest_step, pending, warnings};
+pub(super) use schema::{pending, warnings};
 pub(super) use transaction::{SqliteResult, SqliteTransaction};
 
 mod admin;

@@ -1,26 +1,44 @@
-//! Statements with named parameters. Those in `sql` beside this file go to both databases; the others belong to one of them.
+//! Statements with named parameters. Those in `sql` beside this file go to both databases; the others belong to one of
+//! them.
+//!
+//! `docs/sql` has them as the databases get them.
 
 use std::sync::OnceLock;
 
 use super::ListKeysParams;
 use super::admin::ListOrder;
-use super::columns::{ATTEMPT, Columns, OUTCOME, RESERVATION, Value, listed};
+use super::columns::{ATTEMPT, CAUSE, Columns, RESERVATION, RESPONSE, Value};
 
-/// The columns of a key that operators see.
-const KEY_COLUMNS: &str = include_str!("sql/key_columns.sql");
+/// Lists parts of statements by the names of their files, with their texts.
+macro_rules! parts {
+    ($($name:literal),+ $(,)?) => { &[$(($name, include_str!(concat!("sql/parts/", $name, ".sql")))),+] };
+}
 
-/// The earlier attempts of a key with its newest one, in SQLite.
-const WITH_ATTEMPT: &str = include_str!("sqlite/with_attempt.sql");
+/// The parts that several statements have in common. In each, `:name` is a parameter, and `:now` the store's time.
+const PARTS: &[(&str, &str)] = parts![
+    "key_columns",
+    "may_forget",
+    "may_settle",
+    "may_take_over",
+    "probe_finding",
+    "restored",
+    "settled",
+    "taken_over",
+];
 
-/// The store's time, in milliseconds since 1970, in PostgreSQL. It stays the same in a transaction, so that an index can be
-/// searched for it.
+/// The earlier attempts of a key with its newest one.
+const WITH_ATTEMPT_IN_SQLITE: &str = include_str!("sqlite/with_attempt.sql");
+const WITH_ATTEMPT_IN_POSTGRES: &str = include_str!("postgres/with_attempt.sql");
+
+/// The store's time, in milliseconds since 1970, in PostgreSQL. It stays the same in a transaction, so that an index
+/// can be searched for it.
 const POSTGRES_NOW: &str = "(floor(date_part('epoch', now()) * 1000::double precision)::bigint)";
 
-/// A statement as its file has it: `:name` is a parameter, `:now` the store's time, `{key_columns}` the list of columns, and a
-/// table has the schema's name.
+/// A statement as its file has it: `:name` is a parameter, `:now` the store's time, `{name}` a part or a list of
+/// columns, and a table has the schema's name.
 pub struct Statement {
     sql: &'static str,
-    postgres: OnceLock<(String, Vec<&'static str>)>,
+    postgres: OnceLock<(String, Vec<String>)>,
     sqlite: OnceLock<String>,
 }
 
@@ -37,14 +55,11 @@ impl Statement {
 
     /// The text for SQLite, where the schema has no name.
     pub fn for_sqlite(&self) -> &str {
-        self.sqlite.get_or_init(|| {
-            let sql = expand(self.sql, ':').replace("{key_columns}", KEY_COLUMNS).replace("oncegate.", "");
-            sql.replace("{with attempt}", WITH_ATTEMPT)
-        })
+        self.sqlite.get_or_init(|| expand(self.sql, ":").replace("oncegate.", ""))
     }
 
     /// The names of the parameters for PostgreSQL, in the order of their numbers.
-    pub fn parameter_names(&self) -> &[&'static str] {
+    pub fn parameter_names(&self) -> &[String] {
         &self.in_postgres().1
     }
 
@@ -53,64 +68,94 @@ impl Statement {
     /// # Panics
     /// Panics where a column is missing.
     pub fn parameters<'a, 'c>(&self, columns: &'a Columns<'c>) -> Vec<&'a Value<'c>> {
-        let value = |name: &&str| columns.iter().find(|(column, _)| column == name).map(|(_, value)| value);
+        let value = |name: &String| columns.iter().find(|(column, _)| column == name).map(|(_, value)| value);
         self.parameter_names().iter().map(|name| value(name).expect("each parameter has its column")).collect()
     }
 
-    fn in_postgres(&self) -> &(String, Vec<&'static str>) {
+    fn in_postgres(&self) -> &(String, Vec<String>) {
         self.postgres.get_or_init(|| {
-            let mut names: Vec<&'static str> = Vec::new();
-            let mut sql = String::new();
-            // A part is what follows a colon. It begins with a name, unless it belongs to a cast (`::text`) or a comment.
-            let (mut is_first, mut is_cast) = (true, false);
-            for part in self.sql.split(':') {
-                let end = part.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(part.len());
-                match part.split_at(end) {
-                    _ if is_first => sql.push_str(part),
-                    ("", _) => sql.push_str(&format!(":{part}")),
-                    _ if is_cast => sql.push_str(&format!(":{part}")),
-                    ("now", rest) => sql.push_str(&format!("{POSTGRES_NOW}{rest}")),
-                    (name, rest) => {
-                        let place = names.iter().position(|known| *known == name).unwrap_or_else(|| {
-                            names.push(name);
-                            names.len() - 1
-                        });
-                        sql.push_str(&format!("${}{rest}", place + 1));
-                    }
+            let mut names: Vec<String> = Vec::new();
+            let sql = replace_parameters(&expand(self.sql, ":"), |name| {
+                if name == "now" {
+                    return POSTGRES_NOW.to_owned();
                 }
-                (is_cast, is_first) = (!is_first && part.is_empty(), false);
-            }
-            let columns = KEY_COLUMNS.replace(":now", POSTGRES_NOW);
-            (sql.replace("{key_columns}", &columns), names)
+                let place = names.iter().position(|known| known == name).unwrap_or_else(|| {
+                    names.push(name.to_owned());
+                    names.len() - 1
+                });
+                format!("${}", place + 1)
+            });
+            (sql, names)
         })
     }
 }
 
-/// Replaces the lists of columns: `{reservation names}`, `{attempt assignments}` and the like. `sign` stands before a parameter's
-/// name: `:` in a statement, `_` in a function of PostgreSQL.
-pub(super) fn expand(sql: &str, sign: char) -> String {
+/// Replaces each `:name`. A cast (`::text`) is none, and neither is a colon in a comment.
+fn replace_parameters(sql: &str, mut replace: impl FnMut(&str) -> String) -> String {
+    let without_casts = sql.replace("::", "\0");
+    let mut parts = without_casts.split(':');
+    let mut replaced = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(part.len());
+        let (name, rest) = part.split_at(end);
+        replaced.push_str(&if name.is_empty() { ":".to_owned() } else { replace(name) });
+        replaced.push_str(rest);
+    }
+    replaced.replace('\0', "::")
+}
+
+/// Fills in the parts and the lists of columns: `{may_settle}`, `{reservation names}`. `sign` stands before a
+/// parameter's name: `:` in a statement, `_` in a function of PostgreSQL. In one with ` of s` behind its name, the
+/// parameters are columns of `s`.
+pub(super) fn expand(sql: &str, sign: &str) -> String {
     let mut expanded = sql.to_owned();
-    for (list, columns) in [("reservation", RESERVATION), ("attempt", ATTEMPT), ("outcome", OUTCOME)] {
-        let form = |column: &dyn Fn(&str, &str) -> String| {
-            listed(columns).map(|(name, kind)| column(name, kind)).collect::<Vec<_>>().join(", ")
-        };
-        for (name, columns) in [
-            ("names", form(&|name, _| name.to_owned())),
-            ("values", form(&|name, _| format!("{sign}{name}"))),
-            ("parameters", form(&|name, kind| format!("_{name} {kind}"))),
-            ("arrays", form(&|name, kind| format!("_{name} {kind}[]"))),
-            ("of i", form(&|name, _| format!("_{name}[i]"))),
-            ("of a", form(&|name, _| format!("a.{name}"))),
-            ("assignments", form(&|name, _| format!("{name} = {sign}{name}"))),
-            ("from s", form(&|name, _| format!("{name} = s.{name}"))),
-            ("excluded", form(&|name, _| format!("{name} = excluded.{name}"))),
+    for (suffix, sign) in [("", sign), (" of s", "s.")] {
+        for (name, part) in PARTS {
+            fill_in(&mut expanded, &format!("{name}{suffix}"), || match sign {
+                ":" => expand(part, sign),
+                _ => replace_parameters(&expand(part, sign), |name| match name {
+                    "now" => "moment".to_owned(),
+                    name => format!("{sign}{name}"),
+                }),
+            });
+        }
+        let attempt = RESERVATION.iter().copied().filter(|(name, _)| ATTEMPT.contains(name)).collect();
+        for (list, columns) in [
+            ("reservation", RESERVATION.to_vec()),
+            ("attempt", attempt),
+            ("response", RESPONSE.to_vec()),
+            ("outcome", [RESPONSE, CAUSE].concat()),
         ] {
-            expanded = expanded.replace(&format!("{{{list} {name}}}"), &columns);
+            let mut form = |form: &str, column: &dyn Fn(&str, &str) -> String| {
+                let listed = || columns.iter().map(|(name, kind)| column(name, kind)).collect::<Vec<_>>().join(", ");
+                fill_in(&mut expanded, &format!("{list} {form}{suffix}"), listed);
+            };
+            form("names", &|name, _| name.to_owned());
+            form("values", &|name, _| format!("{sign}{name}"));
+            form("parameters", &|name, kind| format!("_{name} {kind}"));
+            form("arrays", &|name, kind| format!("_{name} {kind}[]"));
+            form("of i", &|name, _| format!("_{name}[i]"));
+            form("assignments", &|name, _| format!("{name} = {sign}{name}"));
+            form("excluded", &|name, _| format!("{name} = excluded.{name}"));
+            form("resets", &|name, _| format!("{name} = null"));
         }
     }
-    let resets = listed(OUTCOME).map(|(name, _)| name).chain(["expires_at", "probes", "absences", "probe_at"]);
-    let resets: Vec<String> = resets.map(|name| format!("{name} = null")).collect();
-    expanded.replace("{outcome resets}", &resets.join(", "))
+    let with_attempt = if sign == ":" { WITH_ATTEMPT_IN_SQLITE } else { WITH_ATTEMPT_IN_POSTGRES };
+    fill_in(&mut expanded, "with_attempt", || with_attempt.to_owned());
+    expanded
+}
+
+/// Replaces `{place}`. Further lines begin where the line of the place begins.
+pub(super) fn fill_in(text: &mut String, place: &str, part: impl FnOnce() -> String) {
+    let place = format!("{{{place}}}");
+    if text.contains(&place) {
+        let part = part();
+        let filled = |line: &str| {
+            let begin = line.len() - line.trim_start().len();
+            line.replace(&place, &part.trim_end().replace('\n', &format!("\n{}", &line[..begin])))
+        };
+        *text = text.split('\n').map(filled).collect::<Vec<_>>().join("\n");
+    }
 }
 
 /// Lists statements by the names of their files in a folder.
@@ -157,28 +202,4 @@ impl ListKeysParams {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::columns::columns;
-
-    #[test]
-    fn a_parameter_has_one_number_wherever_it_stands_and_a_cast_is_none() {
-        static STATEMENT: Statement = Statement::new(
-            "-- it: does\nselect k.a::text from oncegate.keys as k where k.a = :b and :c > :b and k.d < :now",
-        );
-        let postgres = format!(
-            "-- it: does\nselect k.a::text from oncegate.keys as k where k.a = $1 and $2 > $1 and k.d < {POSTGRES_NOW}"
-        );
-        assert_eq!(STATEMENT.for_postgres(), postgres);
-        let columns = columns! { c: 3_i64, unused: true, b: "2" };
-        let values: Vec<_> = STATEMENT.parameters(&columns).into_iter().map(|value| format!("{value:?}")).collect();
-        assert_eq!(values, [r#"Text(Some("2"))"#, "Int8(Some(3))"]);
-        assert!(STATEMENT.for_sqlite().ends_with("from keys as k where k.a = :b and :c > :b and k.d < :now"));
-    }
-
-    #[test]
-    fn the_columns_of_a_key_stand_in_their_place() {
-        assert!(shared::LIST_KEYS.for_sqlite().contains("select k.id, k.token, k.state,"));
-        assert!(shared::LIST_KEYS.for_postgres().contains(&format!("k.earlier, {POSTGRES_NOW} as now")));
-    }
-}
+mod tests;

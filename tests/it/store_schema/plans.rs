@@ -29,7 +29,7 @@ async fn fill(database: &TestDatabase) {
                                                 else 'completed' end as state) as s;
       insert into oncegate.outbox (id, since, attempts_before, secret, sealed)
       select sha256(n::text::bytea), 1000, 0, 's', 'sealed' from generate_series(1, 50000) as n;
-      insert into oncegate.events (at, created_at, reserved_at, since, due_at, attempt, id, token, type, service, sink, route, key)
+      insert into oncegate.events (at, created_at, reserved_at, since, due_at, attempt, id, token, outcome, service, sink, route, key)
       select 1000, 1000, 1000, 1000, case when n % 50 > 0 then 1000 end, 1, sha256((n / 2)::text::bytea), 't', 'unknown', 'shop',
              case when n % 10 = 0 then 'bus' else 'other' end, 'pay', 'k'
         from generate_series(1, 50000) as n;
@@ -70,6 +70,7 @@ fn value(name: &str, key: usize) -> String {
         "service" | "_service" => "'shop'".to_owned(),
         "route" | "_route" => "'pay'".to_owned(),
         "sink" => "'bus'".to_owned(),
+        "types" => "'{}'".to_owned(),
         "events" => "'[{\"seq\": 1, \"at\": 1000}]'".to_owned(),
         "_state" => "'completed'".to_owned(),
         "state" => "'dead'".to_owned(),

@@ -9,17 +9,14 @@ use tokio_postgres::types::Type;
 use super::{functions, sqlite_in_memory};
 use crate::harness::store_fixture::StoreFixture;
 
-/// Texts that are parts of statements.
-const PARTS: [&str; 1] = ["key_columns"];
-
 /// The SQL files of a folder of `crates/store/src` that are statements, by their names.
 pub(super) fn sql_files(folder: &str) -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/store/src").join(folder);
     let mut files: Vec<(String, String)> = fs::read_dir(&folder)
         .unwrap()
         .map(|file| file.unwrap().path())
+        .filter(|path| path.is_file())
         .map(|path| (path.file_stem().unwrap().to_str().unwrap().to_owned(), fs::read_to_string(&path).unwrap()))
-        .filter(|(name, _)| !PARTS.contains(&&**name))
         .collect();
     files.sort();
     assert!(files.len() > 10, "{} has the SQL files", folder.display());

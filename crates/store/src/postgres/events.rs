@@ -9,6 +9,7 @@ use super::PgTry;
 use super::distribution::{self, Distribution};
 use super::failure::{PgResult, open_error};
 use crate::columns::columns;
+use crate::events::types_of_outcomes;
 use crate::migrate::Migration;
 use crate::row::{FromRow, millis};
 use crate::statement::{shared, statements};
@@ -57,7 +58,10 @@ pub(super) async fn missing(
 
 impl PgTry<'_> {
     pub async fn store_event_routes(self, params: Arc<StoreEventRoutesParams>) -> PgResult<()> {
-        let route = |told: &EventRoute| json!({ "route": &*told.route, "sink": &*told.sink, "types": told.types, "body": told.body });
+        let route = |told: &EventRoute| {
+            let outcomes: Vec<_> = told.outcomes().collect();
+            json!({ "route": &*told.route, "sink": &*told.sink, "outcomes": outcomes, "body": told.body })
+        };
         let routes: Vec<_> = params.routes.iter().map(route).collect();
         let columns = columns! { service: &*params.service, routes: json!(routes).to_string(), keeps_stored: params.keeps_stored };
         self.write(&STORE_EVENT_ROUTES, columns).await.map(drop)
@@ -88,7 +92,7 @@ impl PgTry<'_> {
     }
 
     pub async fn discard_events(self, params: Arc<DiscardEventsParams>) -> PgResult<u64> {
-        let columns = columns! { service: &*params.service, sink: &*params.sink, actor: &*params.actor };
+        let columns = columns! { types: types_of_outcomes(), service: &*params.service, sink: &*params.sink, actor: &*params.actor };
         Ok(self.write(&DISCARD_EVENTS, columns).await?.len() as u64)
     }
 

@@ -1,11 +1,14 @@
 //! The functions in the database that this program calls, each in a file of its own.
 //!
-//! Their plans are made once for each session of the server rather than once for each statement, and they read the clock once,
-//! before the statements that need it: a cluster sends a statement to one node only if it names one id and nothing that each
-//! node would compute by itself. A function's name ends with the hash of its text. So several versions of this program can
-//! serve from one store, each with functions of its own, and a function never changes under a program that calls it.
+//! The server plans their statements once for each session. They read the clock once, before the statements that need
+//! it: a cluster sends a statement to one node only if it names one id, and nothing that each node would compute by
+//! itself.
 //!
-//! They run with the rights of whoever calls them, so everybody may execute them. All are in PL/pgSQL; a file has what differs.
+//! A function's name ends with the hash of its text. So several versions of this program can serve from one store, each
+//! with functions of its own, and a function never changes under a program that calls it.
+//!
+//! They run with the rights of whoever calls them, so everybody may execute them. All are in PL/pgSQL; a file has what
+//! differs, and `docs/sql` the whole.
 
 use std::sync::{LazyLock, OnceLock};
 
@@ -16,7 +19,7 @@ use tokio_postgres::{Client, Error};
 
 use crate::columns::Columns;
 use crate::migrate::Migration;
-use crate::statement::expand;
+use crate::statement::{expand, fill_in};
 
 /// Whatever the caller's search path, the names in a function mean the server's own operators and functions.
 const FIXED_PATH: &str = "set search_path = pg_catalog, pg_temp";
@@ -31,8 +34,8 @@ pub(super) struct Function {
     /// The name in the database.
     installed: LazyLock<String>,
     call: OnceLock<String>,
-    /// Whether it is called by a prepared statement where the connection allows that, see `client`. No two of these take the
-    /// same parameters, unless they do the same.
+    /// Whether it is called by a prepared statement where the connection allows that, see `client`. No two of these
+    /// take the same parameters, unless they do the same.
     pub is_prepared: bool,
 }
 
@@ -92,12 +95,13 @@ fn installed_name(name: &str, text: &str) -> String {
     format!("{name}_{}", &HEXLOWER.encode(&Sha256::digest(expanded(text)))[..8])
 }
 
-/// The text as the server takes it: with its lists of columns, the names of the functions that it calls, and the frame of a function.
+/// The text as the server takes it: with its parts, the names of the functions that it calls, and the frame of a
+/// function.
 fn expanded(text: &str) -> String {
-    let text = [&GIVE_UP, &REPORT, &RESERVE, &SETTLE].iter().fold(expand(text, '_'), |text, called| {
-        let place = format!("{{function {}}}", called.name);
-        if text.contains(&place) { text.replace(&place, &called.installed) } else { text }
-    });
+    let mut text = expand(text, "_");
+    for called in ALL {
+        fill_in(&mut text, &format!("function {}", called.name), || called.installed.clone());
+    }
     let code = text.find("\ndeclare\n").or_else(|| text.find("\nbegin\n")).unwrap_or(text.len());
     let (head, code) = text.split_at(code);
     format!(
@@ -107,8 +111,8 @@ fn expanded(text: &str) -> String {
 }
 
 impl Function {
-    /// The call with these columns as parameters; it is always called with the same ones. Where the function answers with one
-    /// row, that has `done`.
+    /// The call with these columns as parameters; it is always called with the same ones. Where the function answers
+    /// with one row, that has `done`.
     pub fn call(&self, columns: &Columns<'_>) -> &str {
         self.call.get_or_init(|| self.call_named(columns.iter().map(|(name, _)| *name)))
     }
@@ -144,6 +148,12 @@ pub(super) async fn missing(client: &Client) -> Result<Option<Migration>, Error>
 
 /// The name of all functions together, among those of migrations.
 pub(super) const NAME: &str = "functions";
+
+/// The functions by their names, with the statements that make them.
+#[cfg(test)]
+pub(crate) fn texts() -> impl Iterator<Item = (&'static str, String)> {
+    ALL.iter().map(|function| (function.name, function.create()))
+}
 
 #[cfg(test)]
 mod tests {

@@ -12,7 +12,10 @@ use super::distribution::{self, Distribution};
 use super::failure::{migration_error, open_error};
 use super::server::PgServer;
 use super::{events, functions, open_schemas};
-use crate::migrate::{AppliedMigration, Migration, MigrationStep, check_none_missing, missing_steps, newer_warning};
+use crate::migrate::{
+    AppliedMigration, Migration, MigrationStep, POSTGRES_STEPS as STEPS, check_none_missing, missing_steps,
+    newer_warning,
+};
 use crate::row::FromRow;
 use crate::statement::shared;
 use crate::{OpenError, RouteIdentities, StoreSettings};
@@ -21,13 +24,6 @@ use oncegate_machine::jitter::jittered;
 
 const APPLIED_MIGRATIONS: &str = include_str!("sql/applied_migrations.sql");
 const SERVER_PROPERTIES: &str = include_str!("sql/server_properties.sql");
-
-const STEPS: &[MigrationStep] =
-    &[MigrationStep::new(1, "0001_init", 1, include_str!("../../../../migrations/postgres/0001_init.sql"))];
-
-pub(crate) fn newest_step() -> &'static str {
-    STEPS.last().expect("there is a first step").name
-}
 
 /// Admits one migration at a time. The lock ends with its transaction, so pooled sessions do no harm. The number is
 /// random and means nothing.
@@ -189,10 +185,4 @@ async fn try_next(
     }
     transaction.commit().await.map_err(failed)?;
     Ok(Ok(true))
-}
-
-#[cfg(test)]
-#[test]
-fn each_migration_is_a_step() {
-    crate::migrate::assert_each_file_is_a_step("postgres", STEPS);
 }

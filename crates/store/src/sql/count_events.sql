@@ -1,5 +1,5 @@
--- count_events: counts the waiting and the dead events of a sink, up to 10,000 of each, with the oldest that waits, and why one of them
--- waits and the newest is dead.
+-- count_events: counts the waiting and the dead events of a sink, up to 10,000 of each, with the oldest that waits, and
+-- why one of them waits and the newest is dead.
 select w.waiting, d.dead, w.oldest_at, w.waiting_note,
        (select e.note from oncegate.events as e where e.service = :service and e.sink = :sink and e.due_at is null
          order by e.seq desc limit 1) as note

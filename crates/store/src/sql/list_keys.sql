@@ -22,7 +22,8 @@ fitting as materialized (
 select scan.scanned, scan.last, page.*
   from (select count(*) as scanned, (select s.id from scanned_rows as s order by s.id desc limit 1) as last
           from scanned_rows) as scan
-  left join (select {key_columns}
+  left join (select
+                    {key_columns}
                from fitting
                join oncegate.keys as k on k.id = fitting.id) as page on true
  order by page.id

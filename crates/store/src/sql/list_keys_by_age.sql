@@ -1,5 +1,6 @@
 -- list_keys_by_age: dead or unknown keys that fit the filter, the oldest first.
-select {key_columns}
+select
+  {key_columns}
   from oncegate.keys as k
  where k.service = :service
    and k.state in ('dead', 'unknown')

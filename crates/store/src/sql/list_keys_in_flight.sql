@@ -1,5 +1,6 @@
 -- list_keys_in_flight: keys in flight that fit the filter; there are few.
-select {key_columns}
+select
+  {key_columns}
   from oncegate.keys as k
  where k.service = :service
    and k.state = 'in_flight'

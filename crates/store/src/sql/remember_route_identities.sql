@@ -1,5 +1,5 @@
--- remember_route_identities: stores how a service's routes find their keys, if what is stored is still what was read, or if nothing
--- was and nothing is.
+-- remember_route_identities: stores how a service's routes find their keys, if what is stored is still what was read,
+-- or if nothing was and nothing is.
 insert into oncegate.route_identities as r (service, generation, finds)
 select :service, 1, :finds
  where :generation is null

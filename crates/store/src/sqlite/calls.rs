@@ -53,11 +53,10 @@ impl SqliteTransaction<'_> {
 
     pub fn settle(&self, settlement: Settlement) -> SqliteResult<SettleResult> {
         let due_ms = settlement.retry_in.map(millis);
-        let mut columns = columns! { id: &settlement.id, token: &settlement.token, due_ms: due_ms };
+        let columns = columns! { id: &settlement.id, token: &settlement.token, due_ms: due_ms, ..columns::outcome(&settlement.outcome) };
         if settlement.outcome.forgets_key() && self.execute(sql!("forget"), &columns)? == 1 {
             return Ok(SettleResult::Done { expires_at: None });
         }
-        columns.extend(columns::outcome(&settlement.outcome));
         if let Some(expires_at) = self.query_one(sql!("settle"), &columns, |row| row.read("expires_at"))? {
             return Ok(SettleResult::Done { expires_at });
         }

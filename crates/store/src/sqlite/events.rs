@@ -2,6 +2,7 @@
 
 use super::transaction::{SqliteResult, SqliteTransaction, sql};
 use crate::columns::columns;
+use crate::events::types_of_outcomes;
 use crate::row::{FromRow, RowReader, millis};
 use crate::statement::shared;
 use crate::{
@@ -30,7 +31,7 @@ impl SqliteTransaction<'_> {
                     service: &*service,
                     route: &*told.route,
                     sink: &*told.sink,
-                    types: format!(",{},", told.types.join(",")),
+                    outcomes: told.outcomes().fold(",".to_owned(), |all, outcome| all + &outcome + ","),
                     body: told.body,
                 };
                 self.execute(sql!("store_event_route"), &columns)?;
@@ -68,7 +69,7 @@ impl SqliteTransaction<'_> {
     }
 
     pub fn discard_events(&self, params: DiscardEventsParams) -> SqliteResult<u64> {
-        let columns = columns! { service: &*params.service, sink: &*params.sink, actor: &*params.actor };
+        let columns = columns! { types: types_of_outcomes(), service: &*params.service, sink: &*params.sink, actor: &*params.actor };
         self.in_savepoint(|| {
             self.execute(sql!("audit_discarded_events"), &columns)?;
             Ok(self.execute(sql!("discard_events"), &columns)? as u64)

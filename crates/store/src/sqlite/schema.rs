@@ -6,17 +6,13 @@ use std::path::Path;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, named_params};
 
 use crate::OpenError;
-use crate::migrate::{AppliedMigration, Migration, MigrationStep, check_none_missing, missing_steps, newer_warning};
+use crate::migrate::{
+    AppliedMigration, Migration, MigrationStep, SQLITE_STEPS as STEPS, check_none_missing, missing_steps, newer_warning,
+};
 
 const APPLIED_MIGRATIONS: &str = include_str!("sql/applied_migrations.sql");
 
-const STEPS: &[MigrationStep] =
-    &[MigrationStep::new(1, "0001_init", 1, include_str!("../../../../migrations/sqlite/0001_init.sql"))];
-
-pub(crate) fn newest_step() -> &'static str {
-    STEPS.last().expect("there is a first step").name
-}
-
+/// Migrates the schema, or refuses it.
 pub(super) fn prepare(db: &Connection, path: &Path, migrate: bool) -> Result<(), OpenError> {
     match migrate {
         true => apply(db, path).map(drop),
@@ -106,10 +102,4 @@ pub(super) fn open_error(path: &Path, source: rusqlite::Error) -> OpenError {
 /// The error of a store that cannot be used for this reason.
 pub(super) fn unusable(source: impl Into<Box<dyn Error + Send + Sync>>) -> OpenError {
     OpenError::Missing(source.into())
-}
-
-#[cfg(test)]
-#[test]
-fn each_migration_is_a_step() {
-    crate::migrate::assert_each_file_is_a_step("sqlite", STEPS);
 }

@@ -1,5 +1,5 @@
--- apply_deferred_report: makes a key retryable whose service reported "not executed" while the attempt ran, if the attempt
--- has ended since without a response. A report whose attempt ended otherwise is deleted.
+-- apply_deferred_report: makes a key retryable whose service reported "not executed" while the attempt ran, if the
+-- attempt has ended since without a response. A report whose attempt ended otherwise is deleted.
 create function oncegate.apply_deferred_report(_id bytea, _token bytea) returns boolean
 declare
   seen record;

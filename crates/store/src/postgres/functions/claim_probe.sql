@@ -1,4 +1,5 @@
--- claim_probe: claims an unknown key for a probe. Counts the probe and sets the time of the next before the service is asked.
+-- claim_probe: claims an unknown key for a probe. Counts the probe and sets the time of the next before the service is
+-- asked.
 create function oncegate.claim_probe(
   _id bytea, _token bytea, _as_of bigint, _quiet_after_ms bigint, _pause_first_ms bigint, _pause_cap_ms bigint,
   out done boolean, out id bytea, out token bytea, out scope bytea, out key bytea, out route text, out path bytea,

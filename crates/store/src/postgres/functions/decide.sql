@@ -1,7 +1,8 @@
--- decide: applies an operator's decision to a key that is still as it was seen, with its audit entry. The state 'none' deletes it.
+-- decide: applies an operator's decision to a key that is still as it was seen, with its audit entry. The state 'none'
+-- deletes it.
 create function oncegate.decide(
-  _id bytea, _token bytea, _new_token bytea, _seen_state text, _service text, _state text, _ttl_ms bigint, _remember_ms bigint,
-  _status smallint, _fields bytea, _body bytea, _quiet_after_ms bigint, _as_of bigint, _actor text, _action text,
+  _id bytea, _token bytea, _new_token bytea, _seen_state text, _service text, _state text, _ttl_ms bigint,
+  {response parameters}, _quiet_after_ms bigint, _as_of bigint, _actor text, _action text,
   _note text, out done boolean, out queued boolean, out purges bigint
 )
 declare
@@ -40,7 +41,7 @@ begin
            accepted_at = case when not is_release then k.accepted_at end,
            attempt = case when not is_release then k.attempt else greatest(k.attempt, 1) end,
            due_at = case when next = 'queued' then moment end,
-           remember_ms = _remember_ms, status = _status, fields = _fields, body = _body,
+           {response assignments},
            -- A key that is to be probed again is probed from the first probe on.
            probes = case when next not in ('queued', 'unknown') then k.probes end,
            absences = case when next not in ('queued', 'unknown') then k.absences end,

@@ -1,5 +1,5 @@
--- end_delivery: deletes the request of a key that was delivered. Spares the request of a later life, if the key is accepted
--- anew at this moment.
+-- end_delivery: deletes the request of a key that was delivered. Spares the request of a later life, if the key is
+-- accepted anew at this moment.
 create function oncegate.end_delivery(_id bytea) returns boolean
 begin
   perform oncegate.begin_write('20ms');

@@ -1,5 +1,5 @@
--- propose: writes an operator's proposal about a key that is still as it was seen into the audit log. The key does not change, and
--- its row is locked until the commit: another change of it comes before the proposal's entry, or after it.
+-- propose: writes an operator's proposal about a key that is still as it was seen into the audit log. The key does not
+-- change, and its row is locked until the commit: another change of it comes before the proposal's entry, or after it.
 create function oncegate.propose(
   _id bytea, _token bytea, _seen_state text, _service text, _actor text, _action text, _note text, out done boolean,
   out queued boolean, out purges bigint

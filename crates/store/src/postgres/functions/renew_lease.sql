@@ -1,5 +1,5 @@
--- renew_lease: takes or renews an instance's lease, stores which purges it has seen, and returns the time, the purge count, and
--- the time until which the ends of TTLs are held.
+-- renew_lease: takes or renews an instance's lease, stores which purges it has seen, and returns the time, the purge
+-- count, and the time until which the ends of TTLs are held.
 create function oncegate.renew_lease(
   _id bigint, _service text, _expiry_ms bigint, _purges_seen bigint, _hold_ttls_until bigint,
   out done boolean, out now bigint, out purges bigint, out ttls_held_until bigint
@@ -7,7 +7,8 @@ create function oncegate.renew_lease(
 begin
   now := oncegate.begin_write();
   ttls_held_until := coalesce((select c.value from oncegate.counters as c where c.name = 'ttls_held_until'), 0);
-  -- Another counter beside `purges`. Each heartbeat tells it while it lasts: where it does not grow, no renewal waits for another's.
+  -- Another counter beside `purges`. Each heartbeat tells it while it lasts: where it does not grow, no renewal waits
+  -- for another's.
   if _hold_ttls_until > ttls_held_until then
     insert into oncegate.counters as c (name, value) values ('ttls_held_until', _hold_ttls_until)
         on conflict (name) do update set value = greatest(c.value, excluded.value)

@@ -1,5 +1,5 @@
--- report: a service reports the recovery point of an attempt, or without one that it was not executed. While the attempt is in
--- flight the latter is only stored: see apply_deferred_report. `state` is the key's state before.
+-- report: a service reports the recovery point of an attempt, or without one that it was not executed. While the
+-- attempt is in flight the latter is only stored: see apply_deferred_report. `state` is the key's state before.
 create function oncegate.report(
   _id bytea, _token bytea, _service text, _ttl_ms bigint, _recovery_point text, out done boolean, out state text
 )

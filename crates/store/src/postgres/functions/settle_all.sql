@@ -17,36 +17,17 @@ begin
     return query
     delete from oncegate.keys as k
      using unnest(_id, _token, _state, _ttl_ms) as s (id, token, state, ttl_ms)
-     where k.id = s.id
-       and k.token = s.token
-       and s.state = 'retryable'
-       and s.ttl_ms = 0
-       and k.accepted_at is null
-       and k.attempt = 1
-       and k.recovery_point is null
-       and k.state in ('in_flight', 'unknown', 'dead')
+     where s.state = 'retryable' and s.ttl_ms = 0 and
+       {may_forget of s}
     returning k.id, null::bigint;
   end if;
   return query
   update oncegate.keys as k
-     set state = case when k.accepted_at is not null and s.state = 'retryable' then 'queued' else s.state end,
-         settled_at = moment,
-         expires_at = case when k.accepted_at is null or s.state <> 'retryable'
-                           then moment + case when s.ttl_ms = 0 and s.state = 'retryable' then 86400000
-                                              else s.ttl_ms end
-                      end,
-         due_at = case when k.accepted_at is null then null
-                       when s.state = 'retryable' then moment + coalesce(s.due_ms, 0)
-                       when s.state = 'unknown' then moment + s.due_ms end,
-         {outcome from s}
+     set
+       {settled of s}
     from unnest(_id, _token, _state, _ttl_ms, {outcome values}, _due_ms)
          as s (id, token, state, ttl_ms, {outcome names}, due_ms)
-   where k.id = s.id
-     and k.token = s.token
-     and case s.state
-           when 'completed' then k.state not in ('completed', 'expired')
-           when 'retryable' then k.state in ('in_flight', 'unknown') or (k.state = 'dead' and k.accepted_at is null)
-           else k.state = 'in_flight'
-         end
+   where
+     {may_settle of s}
   returning k.id, k.expires_at;
 end

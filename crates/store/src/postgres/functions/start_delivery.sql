@@ -1,5 +1,5 @@
--- start_delivery: starts the next attempt of an accepted key that is still as it was seen, or marks it dead where its policy
--- gives it up; `note` says why then. Without a token no attempt begins.
+-- start_delivery: starts the next attempt of an accepted key that is still as it was seen, or marks it dead where its
+-- policy gives it up; `note` says why then. Without a token no attempt begins.
 create function oncegate.start_delivery(
   _id bytea, _seen_token bytea, _seen_state text, _token bytea, _instance bigint, _time_limit_ms bigint,
   _max_attempts integer, _give_up_after_ms bigint, _quiet_after_ms bigint, _as_of bigint,
@@ -32,9 +32,8 @@ begin
   update oncegate.keys as k
      set state = 'in_flight', attempt = k.attempt + 1, token = _token, instance = _instance,
          reserved_at = moment, deadline = moment + _time_limit_ms,
-         settled_at = null, due_at = null, {outcome resets},
-         earlier = oncegate.with_attempt(k.earlier, k.attempt, k.instance, k.reserved_at, k.settled_at, k.accepted_at,
-                                         k.state, k.cause)
+         settled_at = null, due_at = null, {outcome resets}, probes = null, absences = null, probe_at = null, expires_at = null,
+         earlier = {with_attempt}
    where k.id = _id
      and k.token = _seen_token
      and k.state = _seen_state

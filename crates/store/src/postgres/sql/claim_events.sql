@@ -13,4 +13,4 @@ update oncegate.events as e
    set due_at = :now + :lease_ms, tries = e.tries + 1
   from due
  where e.seq = due.seq
-returning e.seq, e.at, e.created_at, e.reserved_at, e.settled_at, e.attempt, e.since, e.tries, e.status, e.id, e.token, e.type, e.state, e.route, e.key, e.cause, e.fields, e.body
+returning e.seq, e.at, e.created_at, e.reserved_at, e.settled_at, e.attempt, e.since, e.tries, e.status, e.id, e.token, e.outcome, e.state, e.route, e.key, e.cause, e.fields, e.body

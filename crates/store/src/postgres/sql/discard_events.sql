@@ -6,11 +6,11 @@ with discarded as (
                     order by d.seq
                     limit 10000)
      and e.due_at is null
-  returning e.seq, e.id, e.type, e.state, e.note
+  returning e.seq, e.id, e.outcome, e.state, e.note
 )
 insert into oncegate.audit (at, service, actor, action, id, before, after, note)
 select :now, :service, :actor, 'discard event', d.id, coalesce(d.state, 'none'), coalesce(d.state, 'none'),
-       d.type || ' ' || d.seq::text || ' for ' || :sink || coalesce(': ' || d.note, '')
+       coalesce(:types::json ->> d.outcome, d.outcome) || ' ' || d.seq::text || ' for ' || :sink || coalesce(': ' || d.note, '')
   from discarded as d
  order by d.seq
 returning seq

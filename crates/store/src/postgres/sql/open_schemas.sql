@@ -1,5 +1,5 @@
--- open_schemas: the schemas of a search path, and Oncegate's own, in which other roles may create something, with these roles.
--- Superusers, this role, and the owner of Oncegate's schema may do everything anyway.
+-- open_schemas: the schemas of a search path, and Oncegate's own, in which other roles may create something, with these
+-- roles. Superusers, this role, and the owner of Oncegate's schema may do everything anyway.
 select n.nspname::text as schema, pg_catalog.quote_ident(current_user::text) as role,
        pg_catalog.string_agg(distinct case when a.grantee = 0::oid then 'everybody' else r.rolname::text end, ', '::text) as roles
   from pg_catalog.pg_namespace as n

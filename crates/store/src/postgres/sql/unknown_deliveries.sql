@@ -1,4 +1,5 @@
--- unknown_deliveries: accepted keys of a route whose last attempt has an unknown outcome and that are due and quiet, see start_delivery.
+-- unknown_deliveries: accepted keys of a route whose last attempt has an unknown outcome and that are due and quiet,
+-- see start_delivery.
 select k.id, k.token, k.state, coalesce(k.due_at, k.settled_at) as since
   from oncegate.keys as k
  where k.service = :service

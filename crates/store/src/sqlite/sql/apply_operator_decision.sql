@@ -15,7 +15,7 @@ update keys
        attempt = iif(:action = 'release', max(attempt, 1), attempt),
        due_at = case when accepted_at is null or :action = 'release' or :state = 'completed' then null
                      when :state = 'retryable' or due_at is not null then :now end,
-       remember_ms = :remember_ms, status = :status, fields = :fields, body = :body,
+       {response assignments},
        -- A key that is to be probed again is probed from the first probe on.
        probes = iif(:state in ('completed', 'retryable'), probes, null),
        absences = iif(:state in ('completed', 'retryable'), absences, null),

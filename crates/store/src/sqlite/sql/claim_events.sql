@@ -10,4 +10,4 @@ update events
    order by f.due_at, f.seq
    limit :limit
  )
-returning seq, at, created_at, reserved_at, settled_at, attempt, since, tries, status, id, token, type, state, route, key, cause, fields, body
+returning seq, at, created_at, reserved_at, settled_at, attempt, since, tries, status, id, token, outcome, state, route, key, cause, fields, body

@@ -1,7 +1,6 @@
 -- expire_responses: drops the response of a record that is remembered past its TTL; the record stays.
 update keys
-   set state = 'expired', expires_at = expires_at + remember_ms, remember_ms = null,
-       status = null, fields = null, body = null
+   set state = 'expired', expires_at = expires_at + remember_ms, {response resets}
  where id in (select id
                 from (select id, settled_at
                         from keys

@@ -2,7 +2,8 @@
 update keys
    set state = 'in_flight', attempt = attempt + 1, token = :token, instance = :instance,
        reserved_at = :now, deadline = :now + :time_limit_ms,
-       settled_at = null, due_at = null, {outcome resets}, earlier = {with attempt}
+       settled_at = null, due_at = null, {outcome resets}, probes = null, absences = null, probe_at = null, expires_at = null,
+       earlier = {with_attempt}
  where id = :id and state in ('queued', 'unknown')
 returning scope, space, key, path, recipe, fingerprint, attempt, recovery_point, accepted_at,
           attempt - 1 - (select o.attempts_before from outbox as o where o.id = keys.id) as spent,

@@ -1,3 +1,3 @@
 -- store_event_route: stores that a route tells a place about its keys, unless it is stored.
-insert into event_routes (service, route, sink, types, body) values (:service, :route, :sink, :types, :body)
+insert into event_routes (service, route, sink, outcomes, body) values (:service, :route, :sink, :outcomes, :body)
     on conflict (service, route, sink) do nothing
