@@ -38,7 +38,7 @@ use pass::PassThroughRequest;
 use response_context::ResponseContext;
 use rustls::ServerConfig;
 
-pub use worker::{Gate, LiveConfig};
+pub use state::{Gate, LiveConfig};
 
 pub mod admit;
 mod attempt_end;
@@ -60,6 +60,7 @@ pub mod observe;
 mod operations;
 pub mod outcome;
 pub mod pass;
+mod progress;
 mod render;
 pub mod renewed_scope;
 mod response_context;
@@ -68,9 +69,8 @@ mod same_body;
 mod service_answer;
 pub mod settle;
 mod start;
+mod state;
 mod wait;
-mod work;
-mod worker;
 
 impl RequestHandler for Gate {
     async fn handle(self: &Arc<Self>, mut request: Request<RequestBody>, client: &ClientConnection) -> Response<Body> {

@@ -16,7 +16,7 @@ use super::first_sent;
 use super::pass::PassThroughRequest;
 use super::response_context::ResponseContext;
 use super::routing::ActiveRoute;
-use super::worker::{Gate, LiveConfig};
+use super::state::{Gate, LiveConfig};
 use crate::instance::metrics::MethodLabel;
 use oncegate_config::{BODY_BYTES_MAX, Route, RouteMode};
 use oncegate_domain::key::{Key, KeyLimits};

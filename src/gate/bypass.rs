@@ -9,8 +9,8 @@ use super::admit::GuardedRequest;
 use super::claim::ClaimFailure;
 use super::outcome::Outcome;
 use super::response_context::ResponseContext;
-use super::work::WorkResult;
-use super::worker::Gate;
+use super::progress::RequestProgress;
+use super::state::Gate;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
 use oncegate_domain::attempt::AttemptLease;
 use oncegate_domain::decision::{Decision, KeyAnswer, KeyRefusal};
@@ -69,16 +69,16 @@ impl Gate {
         failure: ClaimFailure,
         mut entry: InFlightEntry,
         context: &ResponseContext,
-    ) -> WorkResult {
+    ) -> RequestProgress {
         // A draining instance starts nothing. Another instance may have a store.
         let is_draining = self.instance.draining.is_cancelled();
         let Some(outage) = failure.outage().filter(|_| guarded.may_bypass() && !is_draining) else {
-            return WorkResult::refused(failure.into_refusal());
+            return RequestProgress::refused(failure.into_refusal());
         };
         if self.instance.in_flight.is_full_of_unstored_outcomes() {
             tracing::warn!(route = %guarded.route().name,
                 "as many outcomes wait for the store as this process may hold; the request is refused instead of bypassed");
-            return WorkResult::refused(Refusal::StoreUnavailable);
+            return RequestProgress::refused(Refusal::StoreUnavailable);
         }
         let reserve_request = Arc::new(guarded.reserve_request.clone());
         let lease =
@@ -106,7 +106,7 @@ impl Gate {
         };
         match answered {
             Some(Ok(answer)) => return self.answer(guarded, answer),
-            Some(Err(refusal)) => return WorkResult::refused(refusal),
+            Some(Err(refusal)) => return RequestProgress::refused(refusal),
             None => {}
         }
         self.instance.bypassed.fetch_add(1, Ordering::Relaxed);
@@ -119,7 +119,7 @@ impl Gate {
         let entry = entry.with_reserve_status(status);
         // Without a reservation there is nothing that could lapse.
         let outcome = self.send(guarded, lease, entry, context, &|| true).await;
-        WorkResult::Ended(Outcome::Bypassed(Box::new(outcome)))
+        RequestProgress::Ended(Outcome::Bypassed(Box::new(outcome)))
     }
 
     /// The answer of a record that this process has. A record that allows the next attempt does not start one here.

@@ -9,7 +9,7 @@ use std::pin::pin;
 use super::admit::GuardedRequest;
 use super::new_key::NewKeyPermit;
 use super::response_context::ResponseContext;
-use super::worker::{Gate, log_and_refuse};
+use super::state::{Gate, log_and_refuse};
 use crate::instance::request_trace::TraceStage;
 use oncegate_domain::decision::{Decision, KeyAnswer};
 use oncegate_domain::record::{ExpectedRecord, Record};

@@ -12,7 +12,7 @@ use super::admit::GuardedRequest;
 use super::attempt_end::{is_final, not_sent};
 use super::outcome::Outcome;
 use super::settle::persist;
-use super::worker::Gate;
+use super::state::Gate;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::in_flight::InFlightEntry;
 use oncegate_config::Route;

@@ -9,8 +9,8 @@ use super::admit::GuardedRequest;
 use super::claim::{Claim, KeyTaker, TakeResult};
 use super::new_key::NewKeyPermit;
 use super::response_context::ResponseContext;
-use super::work::{AwaitedEnd, WorkResult};
-use super::worker::Gate;
+use super::progress::{AwaitedEnd, RequestProgress};
+use super::state::Gate;
 use crate::instance::Instance;
 use oncegate_domain::delivery::{EnqueueRequest, EnqueueResult};
 use oncegate_domain::record::{ExpectedRecord, Record};
@@ -98,9 +98,9 @@ impl KeyTaker for DeliveryTaker<'_> {
 impl Gate {
     /// Accepts a key without a record, or with one that the next request may take over. This starts no attempt, so it needs
     /// no lease.
-    pub(super) async fn enqueue(&self, mut guarded: Box<GuardedRequest>) -> WorkResult {
+    pub(super) async fn enqueue(&self, mut guarded: Box<GuardedRequest>) -> RequestProgress {
         if guarded.is_provisional {
-            return WorkResult::refused(Refusal::StoreUnavailable);
+            return RequestProgress::refused(Refusal::StoreUnavailable);
         }
         let may_accept = match &guarded.broken_rule {
             Some(refusal) => Err(refusal.clone()),
@@ -122,10 +122,10 @@ impl Gate {
                 // Saves this instance's deliverer the time until its next look.
                 self.instance.delivery_due.notify_one();
                 let retry_after = guarded.rules().average_latency;
-                WorkResult::Waits(guarded, AwaitedEnd::OwnDelivery(retry_after))
+                RequestProgress::Waits(guarded, AwaitedEnd::OwnDelivery(retry_after))
             }
             Ok(Claim::Answered(answer)) => self.answer(guarded, answer),
-            Err(failure) => WorkResult::refused(failure.into_refusal()),
+            Err(failure) => RequestProgress::refused(failure.into_refusal()),
         }
     }
 }

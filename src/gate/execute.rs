@@ -13,8 +13,8 @@ use super::outcome::Outcome;
 use super::response_context::ResponseContext;
 use super::settle;
 use super::start::AttemptTaker;
-use super::work::WorkResult;
-use super::worker::Gate;
+use super::progress::RequestProgress;
+use super::state::Gate;
 use oncegate_config::OnClientGone;
 use oncegate_domain::decision::Decision;
 use oncegate_http::body::ConnectionGuards;
@@ -37,11 +37,11 @@ impl Gate {
             // Only the store can decide.
             Ok(Some(Decision::TakeOver(_)) | None) => self.work(guarded, context).await,
             Ok(Some(Decision::Answer(answer))) => self.answer(guarded, answer),
-            Err(refusal) => WorkResult::refused(refusal),
+            Err(refusal) => RequestProgress::refused(refusal),
         };
         let (mut outcome, ends_with_client) = match result {
-            WorkResult::Ended(outcome) => (outcome, cancels),
-            WorkResult::Waits(guarded, end) => {
+            RequestProgress::Ended(outcome) => (outcome, cancels),
+            RequestProgress::Waits(guarded, end) => {
                 let _tie = ties.map(ConnectionGuards::attach);
                 let outcome = Box::pin(self.wait(&guarded, end, context)).await;
                 context.note_outcome(&outcome);
@@ -56,7 +56,7 @@ impl Gate {
 
     /// Does the request's own work in a task: hyper drops the caller's future when the client goes away, and an attempt must run
     /// on.
-    async fn work(self: &Arc<Self>, guarded: Box<GuardedRequest>, context: &ResponseContext) -> WorkResult {
+    async fn work(self: &Arc<Self>, guarded: Box<GuardedRequest>, context: &ResponseContext) -> RequestProgress {
         let (gate, mut context) = (Arc::clone(self), context.clone());
         // Dropped with the caller's future, unless the work is done by then.
         let mut while_client_waits = None;
@@ -72,7 +72,7 @@ impl Gate {
                 gate.reserve_and_forward(guarded, &context).await
             };
             // Noted here and not only where the response is rendered: a request whose client has left counts too.
-            if let WorkResult::Ended(outcome) = &result {
+            if let RequestProgress::Ended(outcome) = &result {
                 context.note_outcome(outcome);
             }
             result
@@ -81,7 +81,7 @@ impl Gate {
         while_client_waits.map(DropGuard::disarm);
         result.unwrap_or_else(|panic| {
             tracing::error!(%panic, "a guarded request panicked; its key is settled by what is known of the attempt");
-            WorkResult::refused(Refusal::OutcomeUnknown(None))
+            RequestProgress::refused(Refusal::OutcomeUnknown(None))
         })
     }
 
@@ -89,10 +89,10 @@ impl Gate {
         self: Arc<Self>,
         mut guarded: Box<GuardedRequest>,
         context: &ResponseContext,
-    ) -> WorkResult {
+    ) -> RequestProgress {
         if guarded.is_provisional && !guarded.may_bypass() {
             // Not logged for each request: the start has said it.
-            return WorkResult::refused(Refusal::StoreUnavailable);
+            return RequestProgress::refused(Refusal::StoreUnavailable);
         }
         let mut taker = AttemptTaker::new(&self.instance, &guarded, context);
         let checked = self.may_start(&guarded).and_then(|()| self.check_same_body(&guarded));
@@ -112,7 +112,7 @@ impl Gate {
         match self.start_attempt(&guarded, &lease, &mut entry).await {
             Ok(()) => {
                 guarded.count_start(lease.attempt == 1, &self.instance);
-                WorkResult::Ended(self.forward(guarded, lease, entry, reserving_since, context).await)
+                RequestProgress::Ended(self.forward(guarded, lease, entry, reserving_since, context).await)
             }
             // Another attempt has started on this instance, and the store does not have it yet.
             Err(answer) => {

@@ -21,7 +21,7 @@ use super::response_context::ResponseContext;
 use super::routing::ActiveRoute;
 use super::service_answer::{ServiceAnswer, SettledAnswer};
 use super::settle::{RunningAttempt, SettleOutcome, persist};
-use super::worker::Gate;
+use super::state::Gate;
 use super::{attempt_end, forwarded_key};
 use crate::instance::boot_time::BootInstant;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};

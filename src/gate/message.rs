@@ -10,7 +10,7 @@ pub use super::admit::Message;
 
 use super::admit::AdmitError;
 use super::outcome::Outcome;
-use super::worker::Gate;
+use super::state::Gate;
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::response_policy::{ResponseVerdict, ServiceStatus};
 use oncegate_domain::state::KeyState;

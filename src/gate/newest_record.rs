@@ -3,7 +3,7 @@
 //! What the record means for a request is decided in `domain/decision`.
 
 use super::admit::GuardedRequest;
-use super::worker::{Gate, log_and_refuse};
+use super::state::{Gate, log_and_refuse};
 use crate::instance::boot_time::BootInstant;
 use oncegate_domain::decision::{Decision, RequestComparison, decide};
 use oncegate_domain::record::Record;

@@ -14,7 +14,7 @@ use super::claim::{Claim, ClaimFailure};
 use super::new_key::accept_caller;
 use super::response_context::ResponseContext;
 use super::start::AttemptTaker;
-use super::worker::Gate;
+use super::state::Gate;
 use super::{attempt_end, settle};
 use oncegate_config::{InFlightPolicy, Route, StoreDownPolicy};
 use oncegate_domain::attempt::{AttemptLease, Settlement};

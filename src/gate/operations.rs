@@ -14,7 +14,7 @@ use super::admit::incoming::{Incoming, Realm};
 use super::admit::origin::request_origin;
 use super::admit::token::{CallerToken, verify_token};
 use super::authorize::ReplayQuestion;
-use super::worker::{Gate, LiveConfig, log_and_refuse};
+use super::state::{Gate, LiveConfig, log_and_refuse};
 use oncegate_config::{DeliveryMode, Route};
 use oncegate_domain::decision::{DecisionRules, until_known};
 use oncegate_domain::normal_path::RequestPath;

@@ -11,7 +11,7 @@ use http_body::Body as _;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use super::worker::LiveConfig;
+use super::state::LiveConfig;
 use oncegate_config::{Route, RouteMode};
 use oncegate_http::body::pooled::PooledBody;
 use oncegate_http::body::request_body::{RequestBody, RequestBodyError};

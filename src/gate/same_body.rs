@@ -1,7 +1,7 @@
 //! The route's `same_body`: an equal request of the same caller under another key.
 
 use super::admit::GuardedRequest;
-use super::worker::Gate;
+use super::state::Gate;
 use crate::instance::same_bodies::{EarlierUse, SameBodyPair};
 use oncegate_config::SameBodyPolicy;
 use oncegate_domain::operation::OperationId;

@@ -9,7 +9,7 @@ use super::admit::{GuardedRequest, fresh_token};
 use super::claim::{KeyTaker, TakeResult};
 use super::new_key::NewKeyPermit;
 use super::response_context::ResponseContext;
-use super::worker::Gate;
+use super::state::Gate;
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::in_flight::InFlightEntry;

@@ -14,7 +14,7 @@ use super::incoming::{Incoming, Realm};
 use super::method_override::find_evaded_route;
 use super::route_search::{OVERRIDDEN_METHOD, check_path};
 use crate::gate::first_sent;
-use crate::gate::worker::{Gate, LiveConfig};
+use crate::gate::state::{Gate, LiveConfig};
 use oncegate_config::{Consumer, Route, RouteMode};
 use oncegate_domain::key::KeyLimits;
 use oncegate_domain::normal_path::RequestPath;

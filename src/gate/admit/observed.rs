@@ -16,7 +16,7 @@ use super::origin::client_address;
 use super::token::{CallerToken, verify_token};
 use crate::gate::first_sent;
 use crate::gate::routing::ActiveRoute;
-use crate::gate::worker::{Gate, LiveConfig};
+use crate::gate::state::{Gate, LiveConfig};
 use oncegate_config::{Config, Route};
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::ids::RecordId;

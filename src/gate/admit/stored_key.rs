@@ -1,7 +1,7 @@
 //! A key that was stored before a rule of its route became narrower.
 
 use super::identity::RequestIdentity;
-use crate::gate::worker::{Gate, log_and_refuse};
+use crate::gate::state::{Gate, log_and_refuse};
 use oncegate_config::Route;
 use oncegate_domain::execution_risk::{RecordSummary, RetryRule};
 use oncegate_http::protocol::refusal::Refusal;

@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use super::admit::GuardedRequest;
 use super::outcome::Outcome;
-use super::worker::Gate;
+use super::state::Gate;
 use oncegate_domain::decision::{AcceptedProgress, KeyAnswer};
 use oncegate_http::protocol::refusal::Refusal;
 
 /// The end of a request's own work.
-pub(super) enum WorkResult {
+pub(super) enum RequestProgress {
     /// The request has its outcome.
     Ended(Outcome),
     /// The request has nothing to do but to wait.
     Waits(Box<GuardedRequest>, AwaitedEnd),
 }
 
-impl WorkResult {
+impl RequestProgress {
     /// The end of a request that is refused.
     pub(super) fn refused(refusal: Refusal) -> Self {
         Self::Ended(Outcome::Refused(refusal))
@@ -38,13 +38,13 @@ pub(super) enum AwaitedEnd {
 
 impl Gate {
     /// The result of a request that starts no attempt, because its key's record has answered it.
-    pub(super) fn answer(&self, guarded: Box<GuardedRequest>, answer: KeyAnswer) -> WorkResult {
+    pub(super) fn answer(&self, guarded: Box<GuardedRequest>, answer: KeyAnswer) -> RequestProgress {
         guarded.count((&answer).into(), &self.instance);
         match answer {
-            KeyAnswer::Accepted(progress) => WorkResult::Waits(guarded, AwaitedEnd::Delivery(progress)),
-            KeyAnswer::Join(retry_after) => WorkResult::Waits(guarded, AwaitedEnd::Attempt(retry_after)),
-            KeyAnswer::Refuse(refusal) => WorkResult::refused(refusal.into()),
-            KeyAnswer::Replay(completed) => WorkResult::Ended(Outcome::Replayed(completed)),
+            KeyAnswer::Accepted(progress) => RequestProgress::Waits(guarded, AwaitedEnd::Delivery(progress)),
+            KeyAnswer::Join(retry_after) => RequestProgress::Waits(guarded, AwaitedEnd::Attempt(retry_after)),
+            KeyAnswer::Refuse(refusal) => RequestProgress::refused(refusal.into()),
+            KeyAnswer::Replay(completed) => RequestProgress::Ended(Outcome::Replayed(completed)),
         }
     }
 }
