@@ -1,31 +1,24 @@
-//! The result of a request's own work: its outcome, or a wait that is left.
-//!
-//! The work itself is in `execute`, and the wait in `wait`.
+//! The progress of a request: its outcome, or the end that it has to wait for.
 
 use std::time::Duration;
 
 use super::admit::GuardedRequest;
+use super::claim::Unclaimed;
 use super::outcome::Outcome;
-use super::state::Gate;
+use super::state::log_and_refuse;
+use crate::instance::Instance;
 use oncegate_domain::decision::{AcceptedProgress, KeyAnswer};
 use oncegate_http::protocol::refusal::Refusal;
 
 /// The end of a request's own work.
 pub(super) enum RequestProgress {
-    /// The request has its outcome.
     Ended(Outcome),
     /// The request has nothing to do but to wait.
     Waits(Box<GuardedRequest>, AwaitedEnd),
 }
 
-impl RequestProgress {
-    /// The end of a request that is refused.
-    pub(super) fn refused(refusal: Refusal) -> Self {
-        Self::Ended(Outcome::Refused(refusal))
-    }
-}
-
-/// The end that a request waits for, with what its client is told meanwhile: when to ask again, or how far a delivery is.
+/// The end that a request waits for, with what its client is told meanwhile: when to ask again, or how far a delivery
+/// is.
 #[derive(Clone, Copy)]
 pub(super) enum AwaitedEnd {
     /// The end of the key's attempt, which another request has started.
@@ -36,15 +29,28 @@ pub(super) enum AwaitedEnd {
     OwnDelivery(Duration),
 }
 
-impl Gate {
-    /// The result of a request that starts no attempt, because its key's record has answered it.
-    pub(super) fn answer(&self, guarded: Box<GuardedRequest>, answer: KeyAnswer) -> RequestProgress {
-        guarded.count((&answer).into(), &self.instance);
+impl RequestProgress {
+    pub(super) fn refused(refusal: Refusal) -> Self {
+        Self::Ended(Outcome::Refused(refusal))
+    }
+
+    /// The end of a request that its key's record has answered, and the count of that.
+    pub(super) fn answered(guarded: Box<GuardedRequest>, answer: KeyAnswer, instance: &Instance) -> Self {
+        guarded.count((&answer).into(), instance);
         match answer {
-            KeyAnswer::Accepted(progress) => RequestProgress::Waits(guarded, AwaitedEnd::Delivery(progress)),
-            KeyAnswer::Join(retry_after) => RequestProgress::Waits(guarded, AwaitedEnd::Attempt(retry_after)),
-            KeyAnswer::Refuse(refusal) => RequestProgress::refused(refusal.into()),
-            KeyAnswer::Replay(completed) => RequestProgress::Ended(Outcome::Replayed(completed)),
+            KeyAnswer::Accepted(progress) => Self::Waits(guarded, AwaitedEnd::Delivery(progress)),
+            KeyAnswer::Join(retry_after) => Self::Waits(guarded, AwaitedEnd::Attempt(retry_after)),
+            KeyAnswer::Refuse(refusal) => Self::refused(refusal.into()),
+            KeyAnswer::Replay(completed) => Self::Ended(Outcome::Replayed(completed)),
+        }
+    }
+
+    /// The end of a request that has not got its key. Logs the error of the store.
+    pub(super) fn unclaimed(guarded: Box<GuardedRequest>, unclaimed: Unclaimed, instance: &Instance) -> Self {
+        match unclaimed {
+            Unclaimed::Answered(answer) => Self::answered(guarded, answer, instance),
+            Unclaimed::Refused(refusal) => Self::refused(refusal),
+            Unclaimed::Reserving(error) | Unclaimed::TakingOver(error) => Self::refused(log_and_refuse(error)),
         }
     }
 }
