@@ -1,15 +1,19 @@
 //! The journey of a request, from its arrival to its response.
 //!
-//! Read `handle` and `journey` here, and then `execute`: they show every way in which a request can end. The folder has the steps:
+//! Read `handle` and `journey` here, and then `execute`: they show every way in which a request can end. The folder has
+//! the steps:
 //!
+//! - `state` has the [`Gate`]: the state of one worker that all its requests share.
 //! - `admit` finds the route, the identity, the body and the fingerprint.
-//! - `execute` executes a guarded request, at most once for its key.
+//! - `execute` executes a guarded request, at most once for its key. Its `progress` is an outcome or a `wait`.
 //! - `claim` takes the key, or finds the answer of its record by [`decide`](oncegate_domain::decision::decide).
-//! - `forward` and `enqueue` are the two ways to execute. `hand_on` streams a response, and `settle` stores the outcome of an attempt.
+//! - `forward` and `enqueue` are the two ways to execute. `hand_on` streams a response, and `settle` stores the outcome
+//!   of an attempt.
 //! - `outcome` is the result of a request, and `render` makes an HTTP response of it.
 //!
 //! Whether a response is stored is decided by
-//! [`ServiceDirectives::apply`](oncegate_http::protocol::directives::ServiceDirectives::apply) with the route's status table.
+//! [`ServiceDirectives::apply`](oncegate_http::protocol::directives::ServiceDirectives::apply) with the route's status
+//! table.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -25,8 +29,7 @@ use admit::observed::Observation;
 use observe::Observer;
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_http::body::Body;
-use oncegate_http::body::body_budget::BudgetShare;
-use oncegate_http::body::client_body::{ResponseWatch, UNWATCHED_MAX};
+use oncegate_http::body::client_body::ResponseWatch;
 use oncegate_http::body::request_body::RequestBody;
 use oncegate_http::downstream::client::{ClientConnection, RequestHandler};
 use oncegate_http::protocol::problem_pages;
@@ -38,7 +41,7 @@ use pass::PassThroughRequest;
 use response_context::ResponseContext;
 use rustls::ServerConfig;
 
-pub use worker::{Gate, LiveConfig};
+pub use state::{Gate, LiveConfig};
 
 pub mod admit;
 mod attempt_end;
@@ -48,29 +51,27 @@ mod claim;
 pub mod deliver;
 mod enqueue;
 mod execute;
-mod first_sent;
-pub mod forward;
+mod forward;
 mod forwarded_key;
 mod hand_on;
 mod incoming_response;
 pub mod message;
 mod new_key;
 mod newest_record;
-pub mod observe;
+mod observe;
 mod operations;
-pub mod outcome;
-pub mod pass;
+mod outcome;
+mod pass;
+mod progress;
 mod render;
-pub mod renewed_scope;
+mod renewed_scope;
 mod response_context;
-pub mod routing;
+mod routing;
 mod same_body;
 mod service_answer;
-pub mod settle;
-mod start;
+mod settle;
+mod state;
 mod wait;
-mod work;
-mod worker;
 
 impl RequestHandler for Gate {
     async fn handle(self: &Arc<Self>, mut request: Request<RequestBody>, client: &ClientConnection) -> Response<Body> {
@@ -86,7 +87,7 @@ impl RequestHandler for Gate {
                     Refusal::TokenInvalid(fault) => self.instance.observability.metrics.tokens_refused.count(fault),
                     _ => {}
                 }
-                render::refusal(refusal, &context, &live.config.problem_base)
+                Outcome::Refused(refusal).render(&context, &live.config.problem_base)
             }
         };
         context.with_trace(|trace| trace.note_response(response.status()));
@@ -94,11 +95,11 @@ impl RequestHandler for Gate {
     }
 
     fn refuse(&self, refusal: Refusal) -> Response<Body> {
-        render::refusal(refusal, &ResponseContext::default(), &self.live().config.problem_base)
+        Outcome::Refused(refusal).render(&ResponseContext::default(), &self.live().config.problem_base)
     }
 
     fn count_overload(&self, limit: ReachedLimit) {
-        Self::count_overload(self, limit);
+        self.instance.observability.metrics.overloaded.count(limit);
     }
 
     fn response_watch(&self) -> ResponseWatch {
@@ -136,17 +137,19 @@ impl Gate {
             Admission::Guarded(guarded) => {
                 let question = guarded.replay_question();
                 let outcome = self.execute(guarded, context, Some(&client.ties)).await;
-                // One check for replays from memory, from the store and after a wait, and for streams that the request has joined.
+                // One check for replays from memory, from the store and after a wait, and for streams that the request
+                // has joined.
                 if let (true, Some((authorizer, question))) = (outcome.is_of_earlier_request(), question)
-                    && let Err(denied) = Box::pin(authorizer.ask(question)).await
+                    && let Some(mut response) = Box::pin(authorizer.ask(question)).await?
                 {
-                    let mut response = denied.into_response()?;
                     context.add_fields(&mut response, OncegateStatus::Rejected);
                     context.add_cors_fields(response.headers_mut());
                     return Ok(response);
                 }
-                let share = self.hold_response(&outcome)?;
-                let outcome = match context.rpc_id() {
+                // That of an attempt counts since it came in.
+                let length = outcome.stored_body().map_or(0, Bytes::len);
+                let share = self.hold_response(length, !matches!(outcome, Outcome::Replayed(_)))?;
+                let outcome = match &context.rpc_id {
                     Some(id) => Box::pin(outcome.with_rpc_id(id.clone(), &self.fingerprinting)).await,
                     None => outcome,
                 };
@@ -158,16 +161,18 @@ impl Gate {
             }
             Admission::Observed(passing, observation) => self.pass_on(passing, observation, live, context).await,
             Admission::Unguarded(passing) => {
-                let method = MethodLabel::from_method(passing.request.method());
-                if method.changes_state() && !passing.only_reads {
-                    let key = match (live.key_field(passing.request.headers()), &passing.misspelled_key) {
-                        (Some(field), _) => Some(UnguardedKey::In(field)),
-                        (None, misspelled) => misspelled.as_ref().map(UnguardedKey::Misspelled),
-                    };
-                    self.instance.observability.count_unguarded(method, passing.request.uri().path(), key);
-                }
+                self.count_unguarded(&passing, live);
                 self.pass_on(passing, None, live, context).await
             }
+        }
+    }
+
+    fn count_unguarded(&self, passing: &PassThroughRequest, live: &LiveConfig) {
+        let method = MethodLabel::from_method(passing.request.method());
+        if method.changes_state() && !passing.only_reads {
+            let field = live.key_field(passing.request.headers()).map(UnguardedKey::In);
+            let key = field.or(passing.misspelled_key.as_ref().map(UnguardedKey::Misspelled));
+            self.instance.observability.count_unguarded(method, passing.request.uri().path(), key);
         }
     }
 
@@ -182,7 +187,7 @@ impl Gate {
         let mut observer = observation.map(|observation| Observer::begin(*observation, &mut passing.request));
         context.continue_trace(passing.request.headers_mut());
         let (uri, headers) = (passing.request.uri(), passing.request.headers());
-        let sent = live.router.renewable().and_then(|parts| parts.keep(uri, headers));
+        let sent = live.router.renewable.as_ref().and_then(|parts| parts.keep(uri, headers));
         let passed = {
             let passed = pass::pass(passing, |status, headers| {
                 if let Some(sent) = sent {
@@ -200,19 +205,5 @@ impl Gate {
         let mut response = passed?;
         context.mark_observed(response.headers_mut());
         Ok(response)
-    }
-
-    /// Counts the body of a response from the store, until its client has taken it; `None` for a short one, and for the response of
-    /// an attempt, which counts since it came in.
-    ///
-    /// # Errors
-    /// [`Refusal::Overloaded`] if responses that their clients have not taken fill their memory. The first answer to a request is never
-    /// refused.
-    fn hold_response(&self, outcome: &Outcome) -> Result<Option<BudgetShare>, Refusal> {
-        let length = outcome.stored_body().map_or(0, Bytes::len);
-        if matches!(outcome, Outcome::Replayed(_)) {
-            return self.hold_replay(length);
-        }
-        Ok((length > UNWATCHED_MAX).then(|| self.instance.response_bodies.share_of(length)))
     }
 }

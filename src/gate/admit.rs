@@ -1,48 +1,45 @@
-//! Admits a request: finds its route, its identity, its body and its fingerprint, which are all that the store needs for a reservation.
-//!
-//! Four steps over one `Incoming` value. Requests take them here, copies of observed requests in `observed`,
-//! messages in `message`, and `oncegate explain` in `explain`:
+//! Admits a request: finds its route, its identity, its body and its fingerprint, which are all that the store needs
+//! for a reservation.
 //!
 //! 1. `route_search` finds the route.
-//! 2. `identity` finds the key (`key_location`) and the caller (`scope`, `token`).
-//! 3. `read_body` reads the body.
-//! 4. `fingerprinting` computes the fingerprint, and `reservation` makes the reservation.
+//! 2. `arrival` reads the request on its route, and asks `identity` for the key (`key_location`) and the caller
+//!    (`scope`, `token`). `rules` has the rules that it must keep.
+//! 3. `guarded_request` makes the reservation, with the fingerprint (`fingerprinting`).
+//!
+//! Copies of observed requests (`observed`) and `oncegate explain` (`explain`) take the same steps with the same rules.
+//! Messages (`message`) have their key from their consumer, and keep the same rules.
 
 use std::sync::Arc;
 
 use http::{Request, request};
 
-use super::first_sent;
 use super::pass::PassThroughRequest;
 use super::response_context::ResponseContext;
 use super::routing::ActiveRoute;
-use super::worker::{Gate, LiveConfig};
-use crate::instance::metrics::MethodLabel;
-use oncegate_config::{BODY_BYTES_MAX, Route, RouteMode};
-use oncegate_domain::key::{Key, KeyLimits};
+use super::state::{Gate, LiveConfig};
+use oncegate_config::{Route, RouteMode};
+use oncegate_domain::key::Key;
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_http::body::Body;
 use oncegate_http::body::request_body::RequestBody;
 use oncegate_http::downstream::client::ClientConnection;
-use oncegate_http::protocol::fields;
+use oncegate_http::protocol::fields::RequestOrigin;
 use oncegate_http::protocol::refusal::Refusal;
-use oncegate_http::upstream::UpstreamClient;
 
-use body_operation::BodyOperation;
-use identity::{KeySearch, RequestIdentity};
-use incoming::{Incoming, Realm};
-use key_location::{NOMINATED_FIELD, check_nominated, check_without_key};
+use arrival::{Arrival, ArrivedRequest, BodySource};
+
+use incoming::{Incoming, Realm, request_origin};
 use observed::Observation;
-use origin::request_origin;
 use read_body::BodyReader;
 use route_search::{RouteSearch, find_route};
 
-pub use guarded_request::GuardedRequest;
+pub use guarded_request::fresh_token;
+pub(super) use guarded_request::{GuardedRequest, ReceivedRequest};
 pub(super) use message::AdmitError;
 pub use message::Message;
-pub use reservation::fresh_token;
 pub(super) use route_search::check_path;
 
+mod arrival;
 mod body_operation;
 pub mod explain;
 pub(super) mod fingerprinting;
@@ -51,19 +48,14 @@ mod identity;
 pub(super) mod incoming;
 mod key_location;
 mod message;
-mod method_override;
 pub(super) mod observed;
-pub(super) mod origin;
 pub(super) mod read_body;
-mod reservation;
 mod route_search;
+mod rules;
 mod scope;
-mod single_field;
-mod stored_key;
 pub mod token;
 
-/// An admitted request.
-pub enum Admission {
+pub(super) enum Admission {
     /// A route guards the request, and the request has a key. Boxed, because it is larger than the other variants.
     Guarded(Box<GuardedRequest>),
     /// A route observes the request: it streams through. `None` if its refusal is foretold already.
@@ -72,9 +64,30 @@ pub enum Admission {
     Unguarded(Box<PassThroughRequest>),
 }
 
+/// The head of a request, with its route if it has one.
+struct RoutedRequest<'a> {
+    head: request::Parts,
+    path: &'a RequestPath<'a>,
+    origin: RequestOrigin,
+    client: &'a ClientConnection,
+    live: &'a LiveConfig,
+    active: Option<&'a ActiveRoute>,
+}
+
+impl RoutedRequest<'_> {
+    /// The request with a body, as it streams to its service.
+    fn pass(self, body: Body) -> Box<PassThroughRequest> {
+        let Self { head, origin, client, live, active, .. } = self;
+        let upstream = active.map_or(&live.pass_through, |active| &active.upstream);
+        let route = active.map(|active| &active.route);
+        Box::new(PassThroughRequest::new((head, body), &origin, upstream, client, live, route))
+    }
+}
+
 impl Gate {
-    /// Reads as much of a request as its reservation needs. Nothing is reserved before the whole body is in: the fingerprint
-    /// needs it, and a client that goes away before that has requested nothing.
+    /// Finds the route of a request, and reads as much of the request as its reservation needs. Nothing is reserved
+    /// before the whole body is in: the fingerprint needs it, and a client that goes away before that has requested
+    /// nothing.
     pub(super) async fn admit(
         self: &Arc<Self>,
         request: Request<RequestBody>,
@@ -85,180 +98,75 @@ impl Gate {
     ) -> Result<Admission, Refusal> {
         let (head, body) = request.into_parts();
         let origin = request_origin(&head, client, &live.config);
-        let pass = |head, body, upstream: &UpstreamClient, route: Option<&Arc<Route>>| {
-            Box::new(PassThroughRequest::new((head, body), &origin, upstream, client, live, route))
-        };
+        let observability = &self.instance.observability;
         let RouteSearch { found, foretold } = find_route(&head, path, origin.host_name(), &live.router);
         let is_foretold = foretold.is_some();
         if let Some((observing, refusal)) = foretold {
-            context.observe(&self.instance.observability, &head, &observing.metrics);
+            context.observe(observability, &head, &observing.metrics);
             Observation::new(self, &head, &origin, observing, live).foretell(refusal);
         }
-        let active = match found {
-            Ok(Some(active)) => active,
-            Err((evaded, refusal)) => {
-                self.note_evaded_route(&head, evaded, context);
-                return Err(refusal);
+        let active = found.map_err(|(evaded, refusal)| {
+            // The refusal of a request that would go around a route's guard looks like the route's other refusals.
+            context.note_route(&evaded.route);
+            context.guard(observability, &head, &evaded.metrics);
+            echo_valid_key(&head, &evaded.route, context);
+            refusal
+        })?;
+        if let Some(active) = active {
+            context.note_route(&active.route);
+        }
+        let routed = RoutedRequest { head, path, origin, client, live, active };
+        match active.map(|active| (active, active.route.mode)) {
+            None | Some((_, RouteMode::Off)) => {
+                rules::check_unguarded(&routed.head, active.is_some(), &live.config)?;
+                Ok(Admission::Unguarded(routed.pass(Body::Streaming(body))))
             }
-            Ok(None) if fields::connection_lists_any(&head.headers, &[]) => return Err(NOMINATED_FIELD),
-            Ok(None) if live.config.refuses_unguarded() && MethodLabel::from_method(&head.method).changes_state() => {
-                return Err(Refusal::Unguarded);
-            }
-            Ok(None) => {
-                return Ok(Admission::Unguarded(pass(head, Body::Streaming(body), &live.pass_through, None)));
-            }
-        };
-        let route = &active.route;
-        context.note_route(route);
-        match route.mode {
-            // The service needs the fields that name the caller, as on a path without a route.
-            RouteMode::Off if fields::connection_lists_any(&head.headers, &[]) => return Err(NOMINATED_FIELD),
-            RouteMode::Off => {
-                return Ok(Admission::Unguarded(pass(head, Body::Streaming(body), &active.upstream, Some(route))));
-            }
-            RouteMode::Observe => {
-                context.observe(&self.instance.observability, &head, &active.metrics);
-                let observe = || Box::new(Observation::new(self, &head, &origin, active, live));
+            Some((active, RouteMode::Observe)) => {
+                context.observe(observability, &routed.head, &active.metrics);
+                let observe = || Box::new(Observation::new(self, &routed.head, &routed.origin, active, live));
                 let observation = (!is_foretold).then(observe);
-                let passing = pass(head, Body::Streaming(body), &active.upstream, Some(route));
-                return Ok(Admission::Observed(passing, observation));
+                Ok(Admission::Observed(routed.pass(Body::Streaming(body)), observation))
             }
-            RouteMode::Enforce => context.guard(&self.instance.observability, &head, &active.metrics),
-        }
-        let mut share = self.instance.bodies.share();
-        let mut reader = BodyReader::new(body, &head.headers);
-        // The body and the operation of a request whose key may be in both of its parts, or whose operation is a part of its space.
-        let (mut whole, mut operation) = (None, None);
-        if body_operation::is_needed(&head, route) {
-            match reader.read(route.max_request_body, &mut share).await? {
-                None if route.dialect.is_jsonrpc() => return Err(Refusal::RequestTooLarge(route.max_request_body)),
-                None => {}
-                Some(body) => match body_operation::read(&head, &body, route, &self.fingerprinting).await {
-                    BodyOperation::Passes { only_reads } => {
-                        check_nominated(&head.headers, route)?;
-                        context.unguard();
-                        let passing = pass(head, Body::whole(body).counted_in(share), &active.upstream, Some(route));
-                        return Ok(Admission::Unguarded(Box::new(PassThroughRequest { only_reads, ..*passing })));
-                    }
-                    BodyOperation::Refused(refusal) => return Err(refusal),
-                    BodyOperation::Call(call) => {
-                        context.note_rpc_id(call.id);
-                        operation = Some(call.operation);
-                        whole = Some(body.clone());
-                        reader.put_back(body);
-                    }
-                    BodyOperation::Unnamed => {
-                        whole = route.dialect.is_jsonrpc().then(|| body.clone());
-                        reader.put_back(body);
-                    }
-                },
+            Some((active, RouteMode::Enforce)) => {
+                context.guard(observability, &routed.head, &active.metrics);
+                self.admit_on_route(routed, active, body, context).await
             }
         }
-        let salt = self.instance.salt.current();
-        let realm = Realm { service: &self.instance.config.service, salt: salt.salt };
-        let incoming = Incoming {
-            verifier: active.token_verifier.as_deref(),
-            // A key that was stored under other limits is still found.
-            key_limits: KeyLimits::WIDEST,
-            operation: operation.as_ref(),
-            ..Incoming::new((&head, path), &origin, route, realm, &live.config.secrets)
-        };
-        let identified = match check_nominated(&head.headers, route) {
-            Ok(()) => incoming.identify(whole.as_deref()).await,
-            Err(refusal) => Err(refusal),
-        };
-        let mut search = identified.inspect_err(|_| echo_valid_key(&head, route, context))?;
-        if search != KeySearch::NoKey && self.draining.is_cancelled() {
-            return Err(Refusal::Draining);
-        }
-        // Checked before the body is read: a client that waits for `100 Continue` then sends no body in vain.
-        let mut broken_rule = self.check_head(&search, &incoming, salt.is_provisional, context).await?;
-        if search == KeySearch::NoKey {
-            // A body of GraphQL is read without a key only where one is required.
-            if route.key.required || whole.is_none() && reader.has_begun() {
-                return Err(key_location::missing(&route.key, &head.headers));
-            }
-            context.unguard();
-            let body = whole.map_or_else(|| Body::Streaming(reader.into_unread()), Body::whole).counted_in(share);
-            return Ok(Admission::Unguarded(pass(head, body, &active.upstream, Some(route))));
-        }
-        let data = match (reader.read(route.max_request_body, &mut share).await?, &search) {
-            (None, KeySearch::Found(identity)) => {
-                let refusal = Refusal::RequestTooLarge(route.max_request_body);
-                broken_rule = Some(self.check_stored(identity, refusal, route, salt.is_provisional).await?);
-                reader.read(BODY_BYTES_MAX, &mut share).await?
-            }
-            (data, _) => data,
-        };
-        // Without the whole body there is no key in it to look up.
-        let body = data.ok_or(Refusal::RequestTooLarge(route.max_request_body))?;
-        if search == KeySearch::InBody {
-            search = incoming.identify(Some(&body)).await?;
-            broken_rule = self.check_head(&search, &incoming, salt.is_provisional, context).await?;
-        }
-        let identity = match search {
-            // A drain may have begun while the body came in.
-            KeySearch::Found(_) if self.draining.is_cancelled() => return Err(Refusal::Draining),
-            KeySearch::Found(identity) => identity,
-            KeySearch::InBody | KeySearch::NoKey if route.key.required => {
-                return Err(key_location::missing(&route.key, &head.headers));
-            }
-            KeySearch::InBody | KeySearch::NoKey => {
-                context.unguard();
-                let body = Body::whole(body).counted_in(share);
-                return Ok(Admission::Unguarded(pass(head, body, &active.upstream, Some(route))));
-            }
-        };
-        let fingerprint = self.fingerprinting.route_fingerprint(&incoming, &body).await;
-        let reserve_request = self.instance.reserve_request(&head, route, identity, fingerprint);
-        if !salt.is_provisional {
-            context.with_trace(|trace| trace.note_record(reserve_request.id));
-        }
-        let is_provisional = salt.is_provisional;
-        let request = (head, body, share, origin);
-        let guarded = GuardedRequest::new(&self.instance, reserve_request, request, active, &live.config);
-        Ok(Admission::Guarded(Box::new(GuardedRequest { broken_rule, is_provisional, ..guarded })))
     }
 
-    /// Checks the head of a request by what is known of its key, and notes the key. Returns the refusal of a new request that breaks
-    /// a rule of the route: the key has a record all the same, which was made under an earlier rule.
-    ///
-    /// # Errors
-    /// The refusal of a request without such a record.
-    async fn check_head(
+    /// Reads a request on a route that guards it.
+    async fn admit_on_route(
         &self,
-        search: &KeySearch<RequestIdentity>,
-        incoming: &Incoming<'_>,
-        is_provisional: bool,
+        routed: RoutedRequest<'_>,
+        active: &ActiveRoute,
+        body: RequestBody,
         context: &mut ResponseContext,
-    ) -> Result<Option<Refusal>, Refusal> {
-        let Incoming { head, route, .. } = *incoming;
-        let identity = match search {
-            KeySearch::Found(identity) => identity,
-            KeySearch::InBody => return Ok(None),
-            KeySearch::NoKey => return check_without_key(&head.headers, route).map(|()| None),
-        };
-        context.with_trace(|trace| trace.note_key(&identity.key));
-        let now = || self.instance.store_clock.now();
-        let checked = route.key.limits.check(&identity.key).map_err(Refusal::from);
-        if checked.is_ok() {
-            echo_key(head, route, context);
+    ) -> Result<Admission, Refusal> {
+        let RoutedRequest { head, path, origin, live, .. } = &routed;
+        let (path, live, salt) = (*path, *live, self.instance.salt.current());
+        let realm = Realm { service: &self.instance.config.service, salt: salt.salt };
+        let incoming = Incoming { token: active.into(), ..Incoming::new((head, path), origin, &active.route, realm) };
+        let is_provisional = salt.is_provisional;
+        let body = BodySource::Client(BodyReader::new(body, &head.headers), self.instance.bodies.share());
+        let mut arrival = Arrival { gate: Some(self), context: Some(&mut *context), is_provisional, body };
+        let arrived = arrival.read(incoming).await;
+        let BodySource::Client(reader, share) = arrival.body else { unreachable!("it is the client's") };
+        match arrived.inspect_err(|_| echo_valid_key(head, &active.route, context))? {
+            ArrivedRequest::Unkeyed { body, only_reads } => {
+                context.unguard();
+                let body = body.map_or_else(|| Body::Streaming(reader.into_unread()), Body::whole).counted_in(share);
+                Ok(Admission::Unguarded(Box::new(PassThroughRequest { only_reads, ..*routed.pass(body) })))
+            }
+            ArrivedRequest::Keyed { identity, body, broken_rule } => {
+                echo_key(head, &active.route, context);
+                let received = ReceivedRequest { head: routed.head, body, share, origin: routed.origin };
+                let guarded = self.guard(identity, received, path, active, &live.config).await;
+                if !is_provisional {
+                    context.with_trace(|trace| trace.note_record(guarded.reserve_request.id));
+                }
+                Ok(Admission::Guarded(Box::new(GuardedRequest { broken_rule, is_provisional, ..guarded })))
+            }
         }
-        let Err(refusal) = checked.and_then(|()| first_sent::check(&head.headers, route, now)) else { return Ok(None) };
-        // A field that is missing or malformed broke the earlier rules too: no retry of a stored key is spelled like this.
-        if let Refusal::BadRequest(..) | Refusal::RequestFromFuture = refusal {
-            return Err(refusal);
-        }
-        let refusal = Box::pin(self.check_stored(identity, refusal, route, is_provisional)).await?;
-        echo_key(head, route, context);
-        Ok(Some(refusal))
-    }
-
-    /// Lets the refusal of a request that would go around a route's guard look like the route's other refusals.
-    fn note_evaded_route(&self, head: &request::Parts, evaded: &ActiveRoute, context: &mut ResponseContext) {
-        context.note_route(&evaded.route);
-        context.guard(&self.instance.observability, head, &evaded.metrics);
-        echo_valid_key(head, &evaded.route, context);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The ways in which an attempt can end: a function for each makes the settlement.
 //!
-//! An attempt of a delivery has a next one, so its settlement says when that is due. `settle` stores settlements, and `deliver` gives
-//! deliveries up.
+//! An attempt of a delivery has a next one, so its settlement says when that is due. `settle` stores settlements, and
+//! `deliver` gives deliveries up.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +20,9 @@ use oncegate_http::protocol::payment_challenge::is_payment_challenge;
 use oncegate_http::protocol::retry_after::requested_pause;
 use oncegate_machine::jitter::random_fraction;
 
-/// The pause before the next pick-up of a delivery that has no further attempt. The instance of the last attempt gives the delivery up
-/// within this time, with the attempt's result as the reason. If that instance dies first, the next pick-up gives the delivery up.
+/// The pause before the next pick-up of a delivery that has no further attempt. The instance of the last attempt gives
+/// the delivery up within this time, with the attempt's result as the reason. If that instance dies first, the next
+/// pick-up gives the delivery up.
 const GIVE_UP_WITHIN: Duration = Duration::from_secs(60);
 
 /// Completes the attempt with a response that is replayed for `ttl`.
@@ -48,15 +49,15 @@ pub(super) fn release(
     lease.release(ttl).with_retry_in(pause)
 }
 
-/// The time for which a key is remembered that a response with this status has released. A key whose first attempt the service
-/// has refused to the caller is forgotten at once: otherwise anybody without credentials could fill the store with keys. Earlier
-/// attempts are remembered: one of them may have executed.
+/// The time for which a key is remembered that a response with this status has released. A key whose first attempt the
+/// service has refused to the caller is forgotten at once: otherwise anybody without credentials could fill the store
+/// with keys. Earlier attempts are remembered: one of them may have executed.
 pub(super) fn released_ttl(status: ServiceStatus, ttl: Duration, lease: &AttemptLease) -> Duration {
     if status.refuses_caller() && lease.attempt == 1 { Duration::ZERO } else { ttl }
 }
 
-/// Releases an attempt of which nothing was sent. For a delivery it does not count as a try, and the delivery is due again
-/// after a pause, which grows with the attempts: other instances may be able to deliver it.
+/// Releases an attempt of which nothing was sent. For a delivery it does not count as a try, and the delivery is due
+/// again after a pause, which grows with the attempts: other instances may be able to deliver it.
 pub(super) fn not_sent(instance: &Instance, lease: AttemptLease, retry: &RetryPolicy, ttl: Duration) -> Settlement {
     let Some(delivery) = lease.delivery else { return lease.release(ttl) };
     instance.note_unsent_delivery(lease.reserve_request.id, lease.reserve_request.token);

@@ -1,21 +1,20 @@
 //! Asks a service whether a caller may still read a stored response, before each replay.
 //!
-//! A replay skips the service's own check of its caller. A route with `replay.authorize` has the check done by a service of the
-//! operator's, as the forward-auth services of other proxies do it: a GET with the caller's credentials and with the method, the host
-//! and the target of the request. The permission of one caller never counts for another.
+//! A replay skips the service's own check of its caller. A route with `replay.authorize` has the check done by a
+//! service of the operator's, as the forward-auth services of other proxies do it: a GET with the caller's credentials
+//! and with the method, the host and the target of the request. The permission of one caller never counts for another.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::{AUTHORIZATION, COOKIE, HOST, HeaderName, HeaderValue};
-use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, request, response};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, request};
 use http_body_util::{BodyExt, Limited};
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout_at};
 
 use crate::instance::replay_permissions::{QuestionDigest, ReplayPermissions};
-use oncegate_config::{AuthorizeConfig, Route, ScopeSource};
+use oncegate_config::{AuthorizeConfig, Route};
 use oncegate_http::body::Body;
 use oncegate_http::protocol::fields::{self, RequestOrigin};
 use oncegate_http::protocol::refusal::Refusal;
@@ -39,35 +38,19 @@ pub struct Authorizer {
     permissions: Arc<ReplayPermissions>,
 }
 
-/// The reason why a stored response is not replayed.
-pub(super) enum ReplayDenied {
-    /// The service's own answer, which is passed on.
-    Answered(Box<response::Parts>, Bytes),
-    /// Oncegate's refusal: the service gave no usable answer.
-    Refused(Refusal),
-}
-
 /// A question about one caller and one request.
 pub(super) struct ReplayQuestion {
     headers: HeaderMap,
-    /// SHA-256 of the route's name, the service that is asked, the certificate's name, the host and the fields, each length-prefixed.
+    /// SHA-256 of the route's name, the service that is asked, the certificate's name, the host and the fields, each
+    /// length-prefixed.
     digest: QuestionDigest,
 }
 
 impl ReplayQuestion {
-    /// The question about a request on a route.
     pub(super) fn new(head: &request::Parts, route: &Route, origin: &RequestOrigin) -> Self {
         let mut headers = HeaderMap::new();
-        let scope = route.scope.parts.iter().filter_map(|part| match &part.source {
-            ScopeSource::Header(name) => Some(name),
-            ScopeSource::Authorization
-            | ScopeSource::ClientCertificate
-            | ScopeSource::Cookie(_)
-            | ScopeSource::Jwt { .. }
-            | ScopeSource::Query(_) => None,
-        });
-        for name in [&AUTHORIZATION, &COOKIE].into_iter().chain(scope) {
-            // `authorization` may be a part of the scope too.
+        for name in [&AUTHORIZATION, &COOKIE].into_iter().chain(route.scope.header_names()) {
+            // The scope may read the same fields.
             if !headers.contains_key(name) {
                 headers.extend(head.headers.get_all(name).iter().map(|value| (name.clone(), value.clone())));
             }
@@ -80,7 +63,7 @@ impl ReplayQuestion {
         // A permission does not outlive a reload with another service, nor one with another time.
         let asked = route.replay.authorize.as_ref();
         let asked =
-            asked.map(|asked| format!("{} {} {:?}", asked.upstream, asked.target, asked.cache)).unwrap_or_default();
+            asked.map_or_else(String::new, |asked| format!("{} {} {:?}", asked.upstream, asked.target, asked.cache));
         let mut digest = Sha256::new();
         let fields = headers.iter().flat_map(|(name, value)| [name.as_str().as_bytes(), value.as_bytes()]);
         // The service does not see it. The permission of one caller must not count for another all the same.
@@ -101,7 +84,6 @@ impl ReplayQuestion {
 }
 
 impl Authorizer {
-    /// An authorizer without an open connection.
     pub(super) fn new(
         config: Arc<AuthorizeConfig>,
         client: UpstreamClient,
@@ -110,11 +92,14 @@ impl Authorizer {
         Arc::new(Self { config, client, permissions: Arc::clone(permissions) })
     }
 
-    /// Asks whether the caller may read the response.
-    pub(super) async fn ask(&self, question: ReplayQuestion) -> Result<(), ReplayDenied> {
+    /// Asks whether the caller may read the response. Returns the service's own answer where that denies it.
+    ///
+    /// # Errors
+    /// The service gave no usable answer.
+    pub(super) async fn ask(&self, question: ReplayQuestion) -> Result<Option<Response<Body>>, Refusal> {
         let ReplayQuestion { headers, digest } = question;
         if self.permissions.is_granted(&digest) {
-            return Ok(());
+            return Ok(None);
         }
         let asked_at = Instant::now();
         let mut request = Request::new(Body::empty());
@@ -126,7 +111,7 @@ impl Authorizer {
         fields::request_identity_encoding(request.headers_mut());
         let unavailable = |cause: &str| {
             tracing::warn!(service = %self.config.upstream, cause, "the authorizing service gave no usable answer; nothing is replayed");
-            ReplayDenied::Refused(Refusal::AuthorizeUnavailable)
+            Refusal::AuthorizeUnavailable
         };
         let deadline = asked_at + TIME_MAX;
         let response = match timeout_at(deadline, self.client.call(&mut request)).await {
@@ -141,7 +126,7 @@ impl Authorizer {
                 if !self.config.cache.is_zero() {
                     self.permissions.grant(digest, asked_at + self.config.cache);
                 }
-                Ok(())
+                Ok(None)
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND => {
                 self.permissions.withdraw(&digest);
@@ -149,22 +134,9 @@ impl Authorizer {
                 let body = timeout_at(deadline, Limited::new(body, DENIAL_BYTES_MAX).collect()).await;
                 let Ok(Ok(body)) = body else { return Err(unavailable("its answer broke off, or is too large")) };
                 fields::prepare_for_client(&mut head.headers);
-                Err(ReplayDenied::Answered(Box::new(head), body.to_bytes()))
+                Ok(Some(Response::from_parts(head, Body::whole(body.to_bytes()))))
             }
             status => Err(unavailable(status.as_str())),
-        }
-    }
-}
-
-impl ReplayDenied {
-    /// The response to the caller.
-    ///
-    /// # Errors
-    /// The refusal, where the service gave no usable answer.
-    pub(super) fn into_response(self) -> Result<Response<Body>, Refusal> {
-        match self {
-            Self::Answered(head, body) => Ok(Response::from_parts(*head, Body::whole(body))),
-            Self::Refused(refusal) => Err(refusal),
         }
     }
 }

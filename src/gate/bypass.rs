@@ -1,4 +1,5 @@
-//! Forwards a request although the store cannot reserve its key, where the route says so. Nothing guards such a request.
+//! Forwards a request although the store cannot reserve its key, where the route says so. Nothing guards such a
+//! request.
 //!
 //! `claim` finds out that the store is away, and `forward` sends the request.
 
@@ -6,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::admit::GuardedRequest;
-use super::claim::ClaimFailure;
+use super::claim::Unclaimed;
 use super::outcome::Outcome;
+use super::progress::RequestProgress;
 use super::response_context::ResponseContext;
-use super::work::WorkResult;
-use super::worker::Gate;
+use super::state::Gate;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
 use oncegate_domain::attempt::AttemptLease;
 use oncegate_domain::decision::{Decision, KeyAnswer, KeyRefusal};
@@ -21,9 +22,9 @@ use oncegate_http::protocol::refusal::Refusal;
 use oncegate_store::StoreError;
 use oncegate_telemetry::logs::error_causes;
 
-impl ClaimFailure {
-    /// The error of a store that is away. `None` if the store has answered, because then its answer counts. `None` too if the store has
-    /// failed for good, because then this process ends.
+impl Unclaimed {
+    /// The error of a store that is away. `None` if the store has answered, because then its answer counts. `None` too
+    /// if the store has failed for good, because then this process ends.
     // See docs/decisions/0006-bypass-as-an-attempt.md.
     fn outage(&self) -> Option<&StoreError> {
         match self {
@@ -31,13 +32,14 @@ impl ClaimFailure {
                 StoreError::Corrupt(_) | StoreError::Failed(_) | StoreError::Taken(_) => None,
                 StoreError::TimedOut | StoreError::Unavailable(_) => Some(error),
             },
-            Self::Refused(_) | Self::TakingOver(_) => None,
+            Self::Answered(_) | Self::Refused(_) | Self::TakingOver(_) => None,
         }
     }
 }
 
 impl Gate {
-    /// The answer of the record that this instance has last seen, if that forbids an attempt and no attempt of the key has run here since.
+    /// The answer of the record that this instance has last seen, if that forbids an attempt and no attempt of the key
+    /// has run here since.
     async fn answer_by_last_seen(&self, guarded: &GuardedRequest) -> Option<Result<KeyAnswer, Refusal>> {
         let id = &guarded.reserve_request.id;
         let mut record = self.instance.last_seen.find(id).filter(|_| self.instance.in_flight.find(id).is_none())?;
@@ -58,68 +60,76 @@ impl Gate {
     ///
     /// - This instance runs or has executed an attempt of the key.
     /// - This instance has last seen the key in a state that forbids an attempt.
-    /// - This process holds as many outcomes for the store as it may. It would have to forget one, and a retry would be executed again.
+    /// - This process holds as many outcomes for the store as it may. It would have to forget one, and a retry would be
+    ///   executed again.
     ///
-    /// The store may have committed a reservation although its call failed. Therefore the token stays registered: otherwise the pass
-    /// over orphans could release that reservation. The in-flight registry has the attempt's outcome, so this instance does not execute
-    /// a retry again. When the store is back, it takes the outcome under the token, unless another request has the key by then.
+    /// The store may have committed a reservation although its call failed. Therefore the token stays registered:
+    /// otherwise the pass over orphans could release that reservation. The in-flight registry has the attempt's
+    /// outcome, so this instance does not execute a retry again. When the store is back, it takes the outcome under the
+    /// token, unless another request has the key by then.
     pub(super) async fn without_reservation(
         &self,
         guarded: Box<GuardedRequest>,
-        failure: ClaimFailure,
+        unclaimed: Unclaimed,
         mut entry: InFlightEntry,
         context: &ResponseContext,
-    ) -> WorkResult {
+    ) -> RequestProgress {
         // A draining instance starts nothing. Another instance may have a store.
         let is_draining = self.instance.draining.is_cancelled();
-        let Some(outage) = failure.outage().filter(|_| guarded.may_bypass() && !is_draining) else {
-            return WorkResult::refused(failure.into_refusal());
+        let Some(outage) = unclaimed.outage().filter(|_| guarded.may_bypass() && !is_draining) else {
+            return RequestProgress::unclaimed(guarded, unclaimed, &self.instance);
         };
         if self.instance.in_flight.is_full_of_unstored_outcomes() {
             tracing::warn!(route = %guarded.route().name,
                 "as many outcomes wait for the store as this process may hold; the request is refused instead of bypassed");
-            return WorkResult::refused(Refusal::StoreUnavailable);
+            return RequestProgress::refused(Refusal::StoreUnavailable);
         }
         let reserve_request = Arc::new(guarded.reserve_request.clone());
         let lease =
             AttemptLease { reserve_request, attempt: 1, taken_from: None, recovery_point: None, delivery: None };
-        // Another instance may have purged the key, and this one not heard of it. Replaying a purged response is less bad
-        // than executing again.
-        let known = match self.instance.possibly_purged_record(&lease.reserve_request.id) {
-            None => Box::pin(self.instance.possibly_purged_shared_record(&lease.reserve_request.id)).await,
-            known => known,
-        };
-        let answered = match known {
-            Some(record) => Some(Ok(self.answer_by(&guarded, record).await)),
-            None => self.answer_by_last_seen(&guarded).await,
-        };
-        let answered = match answered {
-            Some(answered) => Some(answered),
-            None => match self.start_attempt(&guarded, &lease, &mut entry).await {
-                // Another attempt may have ended meanwhile: its record is in memory before it leaves the registry.
-                Ok(()) => match self.instance.possibly_purged_record(&lease.reserve_request.id) {
-                    Some(ended) => Some(Ok(self.answer_by(&guarded, ended).await)),
-                    None => None,
-                },
-                Err(answer) => Some(Ok(answer)),
-            },
-        };
-        match answered {
-            Some(Ok(answer)) => return self.answer(guarded, answer),
-            Some(Err(refusal)) => return WorkResult::refused(refusal),
+        match self.answer_without_store(&guarded, &lease, &mut entry).await {
+            Some(Ok(answer)) => return RequestProgress::answered(guarded, answer, &self.instance),
+            Some(Err(refusal)) => return RequestProgress::refused(refusal),
             None => {}
         }
         self.instance.bypassed.fetch_add(1, Ordering::Relaxed);
-        // One line for each request: after the outage an operator needs all of them, as a retry elsewhere executes again.
+        // One line for each request: after the outage an operator needs all of them, as a retry elsewhere executes
+        // again.
         let record = (!guarded.is_provisional).then(|| tracing::field::display(guarded.reserve_request.id));
         tracing::warn!(record, route = %guarded.route().name,
             key = %guarded.reserve_request.key.prefix(), cause = error_causes(outage),
             "the store cannot reserve; the request is forwarded unguarded");
         let status = if guarded.is_provisional { ReserveStatus::Unstorable } else { ReserveStatus::InDoubt };
         let entry = entry.with_reserve_status(status);
-        // Without a reservation there is nothing that could lapse.
-        let outcome = self.send(guarded, lease, entry, context, &|| true).await;
-        WorkResult::Ended(Outcome::Bypassed(Box::new(outcome)))
+        let outcome = self.forward(guarded, lease, entry, None, context).await;
+        RequestProgress::Ended(Outcome::Bypassed(Box::new(outcome)))
+    }
+
+    /// The answer that this process knows for the key; `None` if it knows none, and the attempt has started here.
+    async fn answer_without_store(
+        &self,
+        guarded: &GuardedRequest,
+        lease: &AttemptLease,
+        entry: &mut InFlightEntry,
+    ) -> Option<Result<KeyAnswer, Refusal>> {
+        let (instance, id) = (&self.instance, &lease.reserve_request.id);
+        // Another instance may have purged the key, and this one not heard of it. Replaying a purged response is less
+        // bad than executing again.
+        let known = match instance.possibly_purged_record(id) {
+            None => Box::pin(instance.possibly_purged_shared_record(id)).await,
+            known => known,
+        };
+        if let Some(record) = known {
+            return Some(Ok(self.answer_by(guarded, record).await));
+        }
+        if let Some(answered) = self.answer_by_last_seen(guarded).await {
+            return Some(answered);
+        }
+        match self.start_attempt(guarded, lease, entry).await {
+            // Another attempt may have ended meanwhile: its record is in memory before it leaves the registry.
+            Ok(()) => Some(Ok(self.answer_by(guarded, instance.possibly_purged_record(id)?).await)),
+            Err(answer) => Some(Ok(answer)),
+        }
     }
 
     /// The answer of a record that this process has. A record that allows the next attempt does not start one here.

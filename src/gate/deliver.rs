@@ -1,6 +1,8 @@
-//! Delivers an accepted request: one attempt, forwarded like any other, and the end of the delivery if no other attempt follows.
+//! Delivers an accepted request: one attempt, forwarded like any other, and the end of the delivery if no other attempt
+//! follows.
 //!
-//! The time of the next attempt is part of the settlement, which `attempt_end` makes. The task `deliverer` picks requests up.
+//! The time of the next attempt is part of the settlement, which `attempt_end` makes. The task `deliverer` picks
+//! requests up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,14 +10,15 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
-use super::admit::GuardedRequest;
+use super::admit::{GuardedRequest, ReceivedRequest};
 use super::attempt_end::{is_final, not_sent};
 use super::outcome::Outcome;
 use super::settle::persist;
-use super::worker::Gate;
+use super::state::Gate;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::in_flight::InFlightEntry;
 use oncegate_config::Route;
+use oncegate_domain::attempt::AttemptLease;
 use oncegate_domain::delivery::DeliveryJob;
 use oncegate_domain::ids::{RecordId, Token};
 use oncegate_domain::quantity::quantity;
@@ -62,24 +65,20 @@ impl Gate {
         let live = self.live();
         let Some((active, delivery)) = live.router.named(&lease.reserve_request.route).zip(lease.delivery) else {
             // A reload has removed the route. Another instance may have it, or this one after the next reload.
-            persist(&self.instance, not_sent(&self.instance, lease, &NO_ROUTE, Duration::ZERO), entry).await;
-            return DeliveryProgress::Open;
+            return self.postpone(lease, entry, &NO_ROUTE, Duration::ZERO).await;
         };
         let route = Arc::clone(&active.route);
-        let request = match sealed.open(&live.config.secrets, id.as_bytes()) {
-            Ok(encoded) => request_codec::decode(encoded).ok_or_else(|| "it is not an encoded request".to_owned()),
-            Err(UnsealError::SecretGone) => {
-                // While the secret is being rotated, another instance has it already, and this one will have it.
-                if may_log_missing_secret() {
-                    tracing::warn!(record = %id, route = %route.name,
-                        "a queued request was sealed under a secret that is not configured here; other instances may deliver it");
-                }
-                persist(&self.instance, not_sent(&self.instance, lease, &NO_SECRET, route.ttl), entry).await;
-                return DeliveryProgress::Open;
+        let opened = sealed.open(&live.config.secrets, id.as_bytes());
+        if let Err(UnsealError::SecretGone) = opened {
+            // While the secret is being rotated, another instance has it already, and this one will have it.
+            if may_log_missing_secret() {
+                tracing::warn!(record = %id, route = %route.name,
+                    "a queued request was sealed under a secret that is not configured here; other instances may deliver it");
             }
-            Err(UnsealError::Broken) => Err(UnsealError::Broken.to_string()),
-        };
-        let (head, body, origin) = match request {
+            return self.postpone(lease, entry, &NO_SECRET, route.ttl).await;
+        }
+        let decode = |encoded| request_codec::decode(encoded).ok_or_else(|| "it is not an encoded request".to_owned());
+        let (head, body, origin) = match opened.map_err(|error| error.to_string()).and_then(decode) {
             Ok(request) => request,
             Err(why) => {
                 tracing::error!(record = %id, route = %route.name, why, "a queued request cannot be opened; it is not sent");
@@ -88,23 +87,22 @@ impl Gate {
             }
         };
         // Accepted before, so it is not refused now.
-        let share = self.instance.bodies.share_of(body.len());
-        let (reserve_request, request) = ((*lease.reserve_request).clone(), (head, body, share, origin));
+        let received = ReceivedRequest { share: self.instance.bodies.share_of(body.len()), head, body, origin };
+        let reserve_request = (*lease.reserve_request).clone();
         let guarded = Box::new(GuardedRequest {
             client_address: None,
             can_wait_for_store: true,
-            ..GuardedRequest::new(&self.instance, reserve_request, request, active, &live.config)
+            ..GuardedRequest::new(&self.instance, reserve_request, received, active, &live.config)
         });
         if self.start_attempt(&guarded, &lease, &mut entry).await.is_err() {
             // An attempt of this key runs here, although the store says that it is over.
-            persist(&self.instance, not_sent(&self.instance, lease, &route.retry, route.ttl), entry).await;
-            return DeliveryProgress::Open;
+            return self.postpone(lease, entry, &route.retry, route.ttl).await;
         }
         if delivery.number > 1 {
             guarded.count_start(false, &self.instance);
         }
         let context = guarded.context_without_client(&self.instance.observability);
-        let outcome = self.forward(guarded, lease, entry, reserving_since, &context).await;
+        let outcome = self.forward(guarded, lease, entry, Some(reserving_since), &context).await;
         context.note_outcome(&outcome);
         match delivery_result(outcome, &route).await {
             None => {
@@ -118,7 +116,20 @@ impl Gate {
         }
     }
 
-    /// Gives the delivery up at once if no other attempt follows, with the reason. If that fails, the next pick-up does it.
+    /// Releases an attempt of which nothing was sent. The delivery is due again after a pause.
+    async fn postpone(
+        &self,
+        lease: AttemptLease,
+        entry: InFlightEntry,
+        retry: &RetryPolicy,
+        ttl: Duration,
+    ) -> DeliveryProgress {
+        let _ = persist(&self.instance, not_sent(&self.instance, lease, retry, ttl), entry).await;
+        DeliveryProgress::Open
+    }
+
+    /// Gives the delivery up at once if no other attempt follows, with the reason. If that fails, the next pick-up does
+    /// it.
     async fn follow_up(
         &self,
         id: RecordId,
@@ -162,28 +173,31 @@ impl Gate {
     }
 }
 
-/// Reads a large response to its end, as a client would: only then is its outcome stored. `None` if the response is stored.
+/// Reads a large response to its end, as a client would: only then is its outcome stored. `None` if the response is
+/// stored.
 async fn delivery_result(outcome: Outcome, route: &Route) -> Option<DeliveryResult> {
-    let answered = |status: ServiceStatus| format!("answered {status}");
-    let released = |status: ServiceStatus, headers: &HeaderMap| match is_final(route, status, headers) {
-        true => DeliveryResult::Final(answered(status)),
-        false => DeliveryResult::Retry(answered(status)),
+    let by_verdict = |verdict, status: ServiceStatus, headers: &HeaderMap| {
+        let answered = format!("answered {status}");
+        match verdict {
+            ResponseVerdict::Release if is_final(route, status, headers) => Some(DeliveryResult::Final(answered)),
+            ResponseVerdict::Release => Some(DeliveryResult::Retry(answered)),
+            ResponseVerdict::Store => None,
+            ResponseVerdict::Unknown => Some(DeliveryResult::Unknown(answered)),
+        }
     };
     match outcome {
-        Outcome::Executed { .. } => None,
         Outcome::ExecutedElsewhere(completed) | Outcome::Replayed(completed) => {
             completed.expires_at.is_none().then_some(DeliveryResult::Open)
         }
-        Outcome::Released(response) => Some(released(grpc::answered_status(&response), &response.headers)),
-        Outcome::Unknown(response) => Some(DeliveryResult::Unknown(answered(grpc::answered_status(&response)))),
-        Outcome::Unstored { .. } => Some(DeliveryResult::Open),
+        Outcome::Answered { is_stored: false, .. } => Some(DeliveryResult::Open),
+        Outcome::Answered { response, verdict, .. } => {
+            by_verdict(verdict, grpc::answered_status(&response), &response.headers)
+        }
         Outcome::Streamed(streamed) => {
             let (status, headers) = (streamed.status().into(), streamed.head.headers.clone());
             match streamed.drain().await {
                 None => Some(DeliveryResult::Unknown("its response broke off".to_owned())),
-                Some(ResponseVerdict::Release) => Some(released(status, &headers)),
-                Some(ResponseVerdict::Store) => None,
-                Some(ResponseVerdict::Unknown) => Some(DeliveryResult::Unknown(answered(status))),
+                Some(verdict) => by_verdict(verdict, status, &headers),
             }
         }
         // Without a lease or a connection the attempt was not sent.

@@ -1,4 +1,5 @@
-//! Accepts a request for asynchronous delivery. A client that gets 202 has its key and its request durable in the store.
+//! Accepts a request for asynchronous delivery. A client that gets 202 has its key and its request durable in the
+//! store.
 //!
 //! `claim` decides whether the key may be accepted, and `deliver` sends the request later.
 
@@ -6,11 +7,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::admit::GuardedRequest;
-use super::claim::{Claim, KeyTaker, TakeResult};
+use super::claim::KeyTaker;
 use super::new_key::NewKeyPermit;
+use super::progress::{AwaitedEnd, RequestProgress};
 use super::response_context::ResponseContext;
-use super::work::{AwaitedEnd, WorkResult};
-use super::worker::Gate;
+use super::state::Gate;
 use crate::instance::Instance;
 use oncegate_domain::delivery::{EnqueueRequest, EnqueueResult};
 use oncegate_domain::record::{ExpectedRecord, Record};
@@ -19,7 +20,7 @@ use oncegate_domain::state::KeyState;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::protocol::request_codec;
 use oncegate_machine::fill_random;
-use oncegate_store::{EnqueueParams, Store, StoreError};
+use oncegate_store::{EnqueueParams, StoreError};
 
 impl GuardedRequest {
     /// The record of the request once it is accepted.
@@ -52,80 +53,63 @@ impl GuardedRequest {
     }
 }
 
-/// Takes a key for the delivery of a request.
 struct DeliveryTaker<'a> {
     instance: &'a Instance,
     sealed: SealedBytes,
-    /// Notes nothing.
-    context: ResponseContext,
 }
 
-/// Whether the store may have another salt. Under another one, a retry elsewhere would not find the request, and accept it again.
+/// Whether the store may have another salt. Under another one, a retry elsewhere would not find the request, and accept
+/// it again.
 fn is_salt_in_doubt(instance: &Instance) -> bool {
     instance.salt_replaced.is_cancelled() || instance.is_salt_doubtful.load(Ordering::Acquire)
 }
 
-/// Whether an accepted key had no record before.
-struct IsNew(bool);
-
 impl KeyTaker for DeliveryTaker<'_> {
-    type Key = IsNew;
+    /// Whether the key had no record before.
+    type Key = bool;
 
     async fn take(
         &mut self,
-        store: &Store,
         guarded: &mut GuardedRequest,
         permit: &NewKeyPermit,
         from: Option<ExpectedRecord>,
-    ) -> Result<TakeResult<IsNew>, StoreError> {
+    ) -> Result<Result<bool, Record>, StoreError> {
         // Asked again: the limits of new keys may have taken as long as a call of the store.
         if is_salt_in_doubt(self.instance) {
             return Err(StoreError::Unavailable("the salt of the scopes is in doubt".into()));
         }
         let reserve_request = permit.mark(&guarded.reserve_request);
         let request = EnqueueRequest { reserve_request, sealed: self.sealed.clone() };
-        Ok(match store.enqueue(EnqueueParams { request, from }).await? {
-            EnqueueResult::Accepted => TakeResult::Mine(IsNew(from.is_none())),
-            EnqueueResult::Taken(record) => TakeResult::Taken(record),
+        Ok(match self.instance.store.enqueue(EnqueueParams { request, from }).await? {
+            EnqueueResult::Accepted => Ok(from.is_none()),
+            EnqueueResult::Taken(record) => Err(record),
         })
-    }
-
-    fn context(&self) -> &ResponseContext {
-        &self.context
     }
 }
 
 impl Gate {
-    /// Accepts a key without a record, or with one that the next request may take over. This starts no attempt, so it needs
-    /// no lease.
-    pub(super) async fn enqueue(&self, mut guarded: Box<GuardedRequest>) -> WorkResult {
+    /// Accepts a key without a record, or with one that the next request may take over. This starts no attempt, so it
+    /// needs no lease.
+    pub(super) async fn enqueue(&self, mut guarded: Box<GuardedRequest>) -> RequestProgress {
         if guarded.is_provisional {
-            return WorkResult::refused(Refusal::StoreUnavailable);
+            return RequestProgress::refused(Refusal::StoreUnavailable);
         }
-        let may_accept = match &guarded.broken_rule {
-            Some(refusal) => Err(refusal.clone()),
-            None if is_salt_in_doubt(&self.instance) => Err(Refusal::StoreUnavailable),
-            None => self.check_same_body(&guarded),
+        let instance = &*self.instance;
+        let may_accept = match is_salt_in_doubt(instance) {
+            true => guarded.check_rules().and(Err(Refusal::StoreUnavailable)),
+            false => guarded.check_rules(),
         };
-        let (instance, context) = (&*self.instance, ResponseContext::default());
-        let mut taker = DeliveryTaker { instance, sealed: guarded.seal(), context };
-        let claim = self.claim(&mut taker, &mut guarded, may_accept.clone().map(drop)).await;
-        match (&claim, may_accept) {
-            (Ok(Claim::Mine(_)), _) => self.note_same_body(&guarded),
-            (_, Ok(check)) => self.drop_same_body(&guarded, check),
-            (_, Err(_)) => {}
-        }
-        match claim {
-            Ok(Claim::Mine(IsNew(is_new))) => {
-                self.instance.last_seen.note(&guarded.queued_record());
-                guarded.count_start(is_new, &self.instance);
+        let mut taker = DeliveryTaker { instance, sealed: guarded.seal() };
+        match self.claim(&mut taker, &mut guarded, may_accept, &ResponseContext::default()).await {
+            Ok(is_new) => {
+                instance.last_seen.note(&guarded.queued_record());
+                guarded.count_start(is_new, instance);
                 // Saves this instance's deliverer the time until its next look.
-                self.instance.delivery_due.notify_one();
+                instance.delivery_due.notify_one();
                 let retry_after = guarded.rules().average_latency;
-                WorkResult::Waits(guarded, AwaitedEnd::OwnDelivery(retry_after))
+                RequestProgress::Waits(guarded, AwaitedEnd::OwnDelivery(retry_after))
             }
-            Ok(Claim::Answered(answer)) => self.answer(guarded, answer),
-            Err(failure) => WorkResult::refused(failure.into_refusal()),
+            Err(unclaimed) => RequestProgress::unclaimed(guarded, unclaimed, instance),
         }
     }
 }

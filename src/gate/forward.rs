@@ -1,7 +1,8 @@
-//! Sends a request to the service under a lease, and judges the response. The attempt continues if the client disconnects.
+//! Sends a request to the service under a lease, and judges the response. The attempt continues if the client
+//! disconnects.
 //!
-//! `attempt_end` makes the settlement of an attempt without a response, `service_answer` that of a whole response, and `hand_on` passes
-//! on a response that streams or is too large to store.
+//! `attempt_end` makes the settlement of an attempt without a response, `service_answer` that of a whole response, and
+//! `hand_on` passes on a response that streams or is too large to store.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,29 +15,27 @@ use http_body_util::BodyExt;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::admit::GuardedRequest;
-use super::hand_on::{AttemptTimes, BegunResponse, hand_on};
+use super::hand_on::{BegunResponse, hand_on};
 use super::incoming_response::IncomingBody;
 use super::outcome::Outcome;
 use super::response_context::ResponseContext;
-use super::routing::ActiveRoute;
-use super::service_answer::{ServiceAnswer, SettledAnswer};
-use super::settle::{RunningAttempt, SettleOutcome, persist};
-use super::worker::Gate;
+use super::service_answer::{ServiceAnswer, ServiceHead, SettledAnswer};
+use super::settle::{RunningAttempt, Unsettled, persist};
+use super::state::Gate;
 use super::{attempt_end, forwarded_key};
 use crate::instance::boot_time::BootInstant;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
 use crate::instance::request_trace::TraceStage;
 use oncegate_config::{Route, StreamMode};
-use oncegate_domain::attempt::{AttemptLease, ReserveRequest, Settlement};
+use oncegate_domain::attempt::{AttemptLease, ReserveRequest};
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::record::Record;
 use oncegate_domain::response::StoredResponse;
-use oncegate_domain::response_policy::ResponseVerdict;
 use oncegate_domain::service_report::ReservationHandle;
 use oncegate_domain::state::{CompletedResponse, KeyState};
 use oncegate_domain::unknown_cause::UnknownCause;
 use oncegate_http::body::Body;
-use oncegate_http::body::body_budget::{BodyBudget, BudgetShare};
+use oncegate_http::body::body_budget::BudgetShare;
 use oncegate_http::body::client_body::UNWATCHED_MAX;
 use oncegate_http::body::pooled::PooledBody;
 use oncegate_http::protocol::directives::ServiceDirectives;
@@ -45,6 +44,7 @@ use oncegate_http::protocol::grpc::CallProtocol;
 use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
 use oncegate_http::protocol::{event_stream, grpc};
 use oncegate_http::upstream::{CallError, SendCheck, UpstreamClient};
+use oncegate_store::SettleResult;
 use oncegate_telemetry::logs::error_causes;
 
 /// The result of a call to the service.
@@ -55,127 +55,79 @@ enum UpstreamOutcome {
     NeverSent(String),
     /// Bytes of the request may have left this process, and no whole response came back.
     NoResponse(Refusal, UnknownCause),
-    /// Not one byte of the request left this process: the lease or the time for the first byte was over, or all connections to the
-    /// upstream were in use.
+    /// Not one byte of the request left this process: the lease or the time for the first byte was over, or all
+    /// connections to the upstream were in use.
     NotSent(Refusal),
-    /// The client gets the response while it comes in.
     Begun(BegunResponse),
 }
 
 impl UpstreamOutcome {
-    /// The fields of the response, if there is one.
     fn response_fields(&self) -> Option<&HeaderMap> {
         match self {
             Self::Answered(answer, _) => Some(&answer.response.headers),
-            Self::Begun(begun) => Some(&begun.head.headers),
+            Self::Begun(begun) => Some(&begun.head.parts.headers),
             Self::NeverSent(_) | Self::NoResponse(..) | Self::NotSent(_) => None,
         }
     }
 }
 
 impl Gate {
-    /// Sends a reserved request, judges the response, stores the outcome, and only then returns it.
+    /// Sends a request under its lease, judges the response, stores the outcome, and only then returns it. The lease
+    /// was taken after `reserving_since`; `None` for a request without a reservation, of which nothing could lapse.
     pub(super) async fn forward(
         &self,
         guarded: Box<GuardedRequest>,
         lease: AttemptLease,
         entry: InFlightEntry,
-        reserving_since: BootInstant,
+        reserving_since: Option<BootInstant>,
         context: &ResponseContext,
     ) -> Outcome {
-        // The reservation or the connection may have taken long, and the machine may have slept. A valid lease is not enough:
-        // it may have lapsed and been renewed since the reservation, or the store may have lost the reservation in a
-        // failover, and the key may be another instance's by now.
-        let instance = Arc::clone(&self.instance);
+        let GuardedRequest { reserve_request, head, body, share: _share, origin, active, .. } = *guarded;
+        let (instance, record, number) = (&self.instance, reserve_request.id, lease.attempt);
+        let renewable = active.renewable.clone();
+        let sent = renewable.as_deref().and_then(|parts| parts.keep(&head.uri, &head.headers));
+        let reserved = (entry.reserve_status() == ReserveStatus::Reserved).then_some(&lease);
+        let protocol = CallProtocol::from_headers(&head.headers);
+        let mut request = upstream_request(head, body, &origin, reserved, &active.route);
+        if protocol != CallProtocol::Http {
+            grpc::request_identity_encoding(request.headers_mut());
+        }
+        forwarded_key::set_key_field(request.headers_mut(), &active.route, &reserve_request.key);
+        context.continue_trace(request.headers_mut());
+        context.with_trace(|trace| trace.note_attempt(number));
+        // The reservation or the connection may have taken long, and the machine may have slept. A valid lease is not
+        // enough: it may have lapsed and been renewed since the reservation, or the store may have lost the reservation
+        // in a failover, and the key may be another instance's by now.
         // See docs/decisions/0003-act-within-the-deadline.md.
-        let may_send = move || {
+        let is_held = |reserving_since: BootInstant| {
             // The heartbeat suspends the lease after a change of the primary; until then the store itself says so.
             instance.instance_lease.has_held_since(reserving_since)
                 && !instance.store.has_changed_primary()
                 && reserving_since.elapsed() <= instance.first_byte_within()
         };
-        self.send(guarded, lease, entry, context, &may_send).await
-    }
-
-    /// Does the same for a request with or without a reservation.
-    pub(super) async fn send(
-        &self,
-        guarded: Box<GuardedRequest>,
-        lease: AttemptLease,
-        entry: InFlightEntry,
-        context: &ResponseContext,
-        may_send: SendCheck<'_>,
-    ) -> Outcome {
-        let GuardedRequest { reserve_request, head, body, share: _share, origin, active, .. } = *guarded;
-        let ActiveRoute { route, upstream, latency, renewable, .. } = active;
-        let sent = renewable.as_deref().and_then(|parts| parts.keep(&head.uri, &head.headers));
-        let (record, number) = (reserve_request.id, lease.attempt);
-        let reserved = (entry.reserve_status() == ReserveStatus::Reserved).then_some(&lease);
-        let protocol = CallProtocol::from_headers(&head.headers);
-        let mut request = upstream_request(head, body, &origin, reserved, &route);
-        if protocol != CallProtocol::Http {
-            grpc::request_identity_encoding(request.headers_mut());
-        }
-        forwarded_key::set_key_field(request.headers_mut(), &route, &reserve_request.key);
-        context.continue_trace(request.headers_mut());
-        context.with_trace(|trace| trace.note_attempt(number));
-        let attempt = RunningAttempt::new(&self.instance, lease, entry);
-        let began = Instant::now();
-        // A reload since the reservation may have given the route more time than the store waits for the attempt.
-        let reserved_time = reserve_request.time_limit.saturating_sub(self.instance.first_byte_within());
-        let deadline = began + route.upstream_timeout.min(reserved_time);
-        let call =
-            Call { upstream: &upstream, protocol, deadline, route: &route, takes_streams: context.takes_streams };
-        let calling = call.send(&mut request, may_send, &self.instance.response_bodies);
-        let outcome = match self.unless_cancelled(calling, record, context).await {
+        let may_send = || reserving_since.is_none_or(is_held);
+        let upstream = active.upstream.clone();
+        let attempt = RunningAttempt::new(instance, active, lease, entry);
+        let call = Call { upstream: &upstream, protocol, attempt: &attempt, takes_streams: context.takes_streams };
+        let outcome = match self.unless_cancelled(call.send(&mut request, &may_send), record, context).await {
             Some(outcome) => outcome,
-            None => UpstreamOutcome::NoResponse(
-                // Its client has left.
-                Refusal::OutcomeUnknown(None),
-                UnknownCause::Cancelled,
-            ),
+            // Its client has left.
+            None => UpstreamOutcome::NoResponse(Refusal::OutcomeUnknown(None), UnknownCause::Cancelled),
         };
-        let took = began.elapsed();
+        let took = attempt.began.elapsed();
         if !matches!(outcome, UpstreamOutcome::Begun(_)) {
-            latency.record(took);
+            attempt.latency.record(took);
         }
-        self.instance.observability.metrics.upstream_duration.observe(took);
-        context.with_trace(|trace| trace.note_stage(TraceStage::Upstream, began, took));
+        instance.observability.metrics.upstream_duration.observe(took);
+        context.with_trace(|trace| trace.note_stage(TraceStage::Upstream, attempt.began, took));
         if let (Some(sent), Some(response)) = (sent, outcome.response_fields()) {
             sent.note_renewals(response);
         }
-        let (refusal, settlement, entry) = match outcome {
-            UpstreamOutcome::Answered(answer, share) => {
-                return self.settle_answer((answer, share), attempt, &route, &reserve_request, context).await;
-            }
-            UpstreamOutcome::Begun(begun) => {
-                let times = AttemptTimes { began, deadline };
-                let of = (&route, &reserve_request, latency);
-                return Outcome::Streamed(hand_on(&self.instance, begun, attempt, of, context, times));
-            }
-            UpstreamOutcome::NeverSent(reason) => {
-                let (lease, entry) = attempt.into_parts();
-                let settlement = attempt_end::release(lease, &route, route.ttl, None);
-                (Refusal::UpstreamUnreachable(reason.into()), settlement, entry)
-            }
-            UpstreamOutcome::NotSent(refusal) => {
-                if let Refusal::Overloaded(limit) = refusal {
-                    self.count_overload(limit);
-                }
-                let (lease, entry) = attempt.into_parts();
-                (refusal, attempt_end::not_sent(&self.instance, lease, &route.retry, route.ttl), entry)
-            }
-            UpstreamOutcome::NoResponse(refusal, cause) => {
-                context.with_trace(|trace| trace.note_unknown(cause));
-                tracing::warn!(%record, route = %route.name, attempt = number, %cause, "the outcome is unknown");
-                let (lease, entry) = attempt.into_parts();
-                (refusal, attempt_end::unknown(lease, &route, cause), entry)
-            }
-        };
-        self.settle_without_response(settlement, entry, &reserve_request, context, refusal).await
+        self.settle_outcome(outcome, attempt, context).await
     }
 
-    /// Awaits the call. `None` if the client leaves meanwhile, the route stops the service then, and nobody else waits for the key.
+    /// Awaits the call. `None` if the client leaves meanwhile, the route stops the service then, and nobody else waits
+    /// for the key.
     async fn unless_cancelled(
         &self,
         calling: impl Future<Output = UpstreamOutcome>,
@@ -194,55 +146,72 @@ impl Gate {
         }
     }
 
-    /// Judges a whole response, stores the outcome, and only then returns it.
-    async fn settle_answer(
+    /// Stores what became of a call. If the service itself has completed the key meanwhile, that response is the
+    /// outcome.
+    async fn settle_outcome(
         &self,
-        (answer, share): (ServiceAnswer, BudgetShare),
+        outcome: UpstreamOutcome,
         attempt: RunningAttempt,
-        route: &Arc<Route>,
-        reserve_request: &ReserveRequest,
         context: &ResponseContext,
     ) -> Outcome {
-        // The client's copy counts, and not the one that is stored and cached.
-        let count = |response: &mut StoredResponse| {
-            if let Some(body) = response.body.take_if(|body| body.len() > UNWATCHED_MAX) {
-                response.body = Some(share.attach_to(body));
+        let (instance, route, request) = (&self.instance, Arc::clone(&attempt.route), Arc::clone(attempt.request()));
+        let (refusal, settlement, entry) = match outcome {
+            UpstreamOutcome::Answered(answer, share) => return settle_answer(answer, share, attempt, context).await,
+            UpstreamOutcome::Begun(begun) => return Outcome::Streamed(hand_on(begun, attempt, context)),
+            UpstreamOutcome::NeverSent(reason) => {
+                let (lease, entry) = attempt.into_parts();
+                let settlement = attempt_end::release(lease, &route, route.ttl, None);
+                (Refusal::UpstreamUnreachable(reason.into()), settlement, entry)
+            }
+            UpstreamOutcome::NotSent(refusal) => {
+                if let Refusal::Overloaded(limit) = refusal {
+                    instance.observability.metrics.overloaded.count(limit);
+                }
+                let (lease, entry) = attempt.into_parts();
+                (refusal, attempt_end::not_sent(instance, lease, &route.retry, route.ttl), entry)
+            }
+            UpstreamOutcome::NoResponse(refusal, cause) => {
+                context.with_trace(|trace| trace.note_unknown(cause));
+                let (lease, entry) = attempt.into_parts();
+                tracing::warn!(record = %request.id, route = %route.name, attempt = lease.attempt, %cause, "the outcome is unknown");
+                (refusal, attempt_end::unknown(lease, &route, cause), entry)
             }
         };
-        let SettledAnswer { response, verdict, settled, .. } =
-            answer.settle(attempt, &self.instance, route, context, count).await;
-        let expires_at = match settled {
-            SettleOutcome::Done { expires_at } => expires_at,
-            SettleOutcome::Bypassed => None,
-            SettleOutcome::Fenced(record) => {
-                return stored_outcome(record, reserve_request).unwrap_or(Outcome::Unstored { response, verdict });
-            }
-            SettleOutcome::Unstored => return Outcome::Unstored { response, verdict },
-        };
-        match verdict {
-            ResponseVerdict::Release => Outcome::Released(response),
-            ResponseVerdict::Store => Outcome::Executed { response, expires_at },
-            ResponseVerdict::Unknown => Outcome::Unknown(response),
-        }
-    }
-
-    /// Settles an attempt that brought no response. If the service itself has completed the key meanwhile, that response is
-    /// the outcome, else the refusal.
-    async fn settle_without_response(
-        &self,
-        settlement: Settlement,
-        entry: InFlightEntry,
-        reserve_request: &ReserveRequest,
-        context: &ResponseContext,
-        refusal: Refusal,
-    ) -> Outcome {
-        let settled = context.timed(TraceStage::Settle, pin!(persist(&self.instance, settlement, entry))).await;
+        let settled = context.timed(TraceStage::Settle, pin!(persist(instance, settlement, entry))).await;
         let stored = match settled {
-            SettleOutcome::Fenced(record) => stored_outcome(record, reserve_request),
-            SettleOutcome::Bypassed | SettleOutcome::Done { .. } | SettleOutcome::Unstored => None,
+            Ok(SettleResult::Fenced(Some(record))) => stored_outcome(record, &request),
+            Ok(SettleResult::Done { .. } | SettleResult::Fenced(None)) | Err(_) => None,
         };
         stored.unwrap_or(Outcome::Refused(refusal))
     }
+}
+
+/// Judges a whole response, stores the outcome, and only then returns it.
+async fn settle_answer(
+    answer: ServiceAnswer,
+    share: BudgetShare,
+    attempt: RunningAttempt,
+    context: &ResponseContext,
+) -> Outcome {
+    // The client's copy counts, and not the one that is stored and cached.
+    let count = |response: &mut StoredResponse| {
+        if let Some(body) = response.body.take_if(|body| body.len() > UNWATCHED_MAX) {
+            response.body = Some(share.attach_to(body));
+        }
+    };
+    let request = Arc::clone(attempt.request());
+    let SettledAnswer { response, verdict, settled, .. } = answer.settle(attempt, context, count).await;
+    let (is_stored, expires_at) = match settled {
+        Ok(SettleResult::Done { expires_at }) => (true, expires_at),
+        // A bypassed request is promised no more than that it was forwarded.
+        Err(Unsettled::Bypassed) => (true, None),
+        Ok(SettleResult::Fenced(record)) => match record.and_then(|record| stored_outcome(record, &request)) {
+            Some(stored) => return stored,
+            None => (false, None),
+        },
+        Err(Unsettled::StoreFailed) => (false, None),
+    };
+    Outcome::Answered { response, verdict, is_stored, expires_at }
 }
 
 /// The request as the service gets it. Without a lease there is no reservation that the service could complete.
@@ -280,34 +249,26 @@ fn reservation_field(lease: &AttemptLease) -> HeaderValue {
 const BROKEN: UpstreamOutcome = UpstreamOutcome::NoResponse(Refusal::UpstreamBroken, UnknownCause::Broken);
 const TIMED_OUT: UpstreamOutcome = UpstreamOutcome::NoResponse(Refusal::UpstreamTimeout, UnknownCause::Timeout);
 
-/// The age of the first byte of a response without a length at which the response streams. A shorter response arrives whole, with its
-/// status in the head.
+/// The age of the first byte of a response without a length at which the response streams. A shorter response arrives
+/// whole, with its status in the head.
 const SLOW_RESPONSE: Duration = Duration::from_millis(200);
-/// The time from the head of a call's response to its end, up to which the response does not stream: most calls have one message, which
-/// comes with its status in one go.
+/// The time from the head of a call's response to its end, up to which the response does not stream: most calls have
+/// one message, which comes with its status in one go.
 const WHOLE_CALL: Duration = Duration::from_millis(3);
 
-/// A call to the service.
 struct Call<'a> {
     upstream: &'a UpstreamClient,
     protocol: CallProtocol,
-    /// The time by which the response must be there, or its beginning if it streams.
-    deadline: Instant,
-    route: &'a Route,
+    attempt: &'a RunningAttempt,
     takes_streams: bool,
 }
 
 impl Call<'_> {
-    async fn send(
-        &self,
-        request: &mut Request<Body>,
-        may_send: SendCheck<'_>,
-        budget: &Arc<BodyBudget>,
-    ) -> UpstreamOutcome {
-        let Self { upstream, protocol, deadline, route, .. } = *self;
+    async fn send(&self, request: &mut Request<Body>, may_send: SendCheck<'_>) -> UpstreamOutcome {
+        let Self { upstream, protocol, attempt: RunningAttempt { deadline, route, .. }, .. } = self;
         // HTTP/1.1 to a gRPC service brings an error that says nothing to somebody who does not know HTTP/2.
-        let needs_http2 = protocol == CallProtocol::Grpc && !upstream.shares_connections();
-        let response = match timeout_at(deadline, upstream.call_while(request, may_send)).await {
+        let needs_http2 = *protocol == CallProtocol::Grpc && !upstream.shares_connections();
+        let response = match timeout_at(*deadline, upstream.call_while(request, may_send)).await {
             Err(_) => return TIMED_OUT,
             Ok(Err(error)) => {
                 if needs_http2 {
@@ -328,41 +289,43 @@ impl Call<'_> {
             }
             Ok(Ok(response)) => response,
         };
-        self.receive(response, budget).await
+        self.receive(response).await
     }
 
     /// Receives the whole response, or its beginning if the client gets it from there on.
-    async fn receive(&self, response: Response<PooledBody>, budget: &Arc<BodyBudget>) -> UpstreamOutcome {
-        let Self { upstream, protocol, deadline, route, .. } = *self;
-        let (mut head, mut body) = response.into_parts();
-        let length = http_body::Body::size_hint(&body).exact();
-        let directives = ServiceDirectives::parse(&head.headers);
-        let announced_trailers = head.headers.get(TRAILER).cloned();
-        fields::prepare_for_client(&mut head.headers);
+    async fn receive(&self, response: Response<PooledBody>) -> UpstreamOutcome {
+        let Self { upstream, protocol, attempt: RunningAttempt { instance, deadline, route, .. }, .. } = self;
+        let (mut parts, mut rest) = response.into_parts();
+        let length = http_body::Body::size_hint(&rest).exact();
+        let directives = ServiceDirectives::parse(&parts.headers);
+        let announced_trailers = parts.headers.get(TRAILER).cloned();
+        fields::prepare_for_client(&mut parts.headers);
         let may_wait = !upstream.shares_connections();
-        let mut incoming = IncomingBody::new(budget, length, route.max_response_body, may_wait);
+        let mut incoming = IncomingBody::new(&instance.response_bodies, length, route.max_response_body, may_wait);
         let mut trailers = HeaderMap::new();
-        let start = self.stream_start(&head.headers, length);
+        let start = self.stream_start(&parts.headers, length);
+        let head = ServiceHead { parts, protocol: *protocol, directives };
         let mut streams_from = match start {
             StreamStart::WithHead(wait) => Some(Instant::now() + wait),
             StreamStart::AfterFirstByte(_) | StreamStart::Never => None,
         };
         let streams = loop {
-            incoming.make_room(deadline).await;
+            incoming.make_room(*deadline).await;
             let frame = tokio::select! {
                 biased;
-                frame = timeout_at(deadline, body.frame()) => match frame {
+                frame = timeout_at(*deadline, rest.frame()) => match frame {
                     Err(_) => return TIMED_OUT,
                     Ok(None) => {
                         let (body, share) = incoming.into_whole();
-                        let answer = ServiceAnswer::new(head, Some(body), trailers, protocol, directives);
-                        return UpstreamOutcome::Answered(answer, share);
+                        return UpstreamOutcome::Answered(ServiceAnswer::new(head, Some(body), trailers), share);
                     }
                     // A response that breaks off must never pass for a whole one.
                     Ok(Some(Err(_))) => return BROKEN,
                     Ok(Some(Ok(frame))) => frame,
                 },
-                () = sleep_until(streams_from.unwrap_or(deadline)), if streams_from.is_some() && trailers.is_empty() => break true,
+                () = sleep_until(streams_from.unwrap_or(*deadline)), if streams_from.is_some() && trailers.is_empty() => {
+                    break true;
+                }
             };
             match frame.into_data() {
                 Ok(data) => incoming.push(data),
@@ -376,26 +339,15 @@ impl Call<'_> {
             }
         };
         let (beginning, share) = incoming.into_whole();
-        let rest = body;
-        UpstreamOutcome::Begun(BegunResponse {
-            head,
-            protocol,
-            directives,
-            announced_trailers,
-            beginning,
-            share,
-            rest,
-            length,
-            streams,
-            may_wait,
-        })
+        let begun = BegunResponse { head, announced_trailers, beginning, share, rest, length, streams, may_wait };
+        UpstreamOutcome::Begun(begun)
     }
 
     fn stream_start(&self, headers: &HeaderMap, length: Option<u64>) -> StreamStart {
         if !self.takes_streams || length == Some(0) {
             return StreamStart::Never;
         }
-        match self.route.stream {
+        match self.attempt.route.stream {
             StreamMode::Always => StreamStart::WithHead(Duration::ZERO),
             StreamMode::Never => StreamStart::Never,
             StreamMode::Auto if length.is_some() => StreamStart::Never,
@@ -413,17 +365,15 @@ impl Call<'_> {
 /// The time at which a response begins to stream, unless it is whole by then.
 #[derive(Clone, Copy)]
 enum StreamStart {
-    /// So long after its first byte.
     AfterFirstByte(Duration),
     Never,
-    /// So long after its head.
     WithHead(Duration),
 }
 
 /// The outcome that the store has, if that is a response: every retry will get it, so this request gets it too.
-fn stored_outcome(record: Option<Box<Record>>, reserve_request: &ReserveRequest) -> Option<Outcome> {
-    let record = record?;
-    // An operator may have purged the key meanwhile, and another request have used it: that response is not for this client.
+fn stored_outcome(record: Record, reserve_request: &ReserveRequest) -> Option<Outcome> {
+    // An operator may have purged the key meanwhile, and another request have used it: that response is not for this
+    // client.
     if record.recipe != reserve_request.recipe || record.fingerprint != reserve_request.fingerprint {
         tracing::warn!(record = %record.id, "the key was used for another request meanwhile; this response is not stored");
         return None;
@@ -433,14 +383,10 @@ fn stored_outcome(record: Option<Box<Record>>, reserve_request: &ReserveRequest)
         KeyState::Completed(completed) if record.token == reserve_request.token => {
             Some(Outcome::ExecutedElsewhere(completed))
         }
-        // A failover has lost the takeover of the expired key. The earlier operation's response is back, and no retry gets it.
+        // A failover has lost the takeover of the expired key. The earlier operation's response is back, and no retry
+        // gets it.
         KeyState::Completed(_) if record.past_ttl => None,
         KeyState::Completed(completed) => Some(Outcome::Replayed(completed)),
-        KeyState::Dead
-        | KeyState::Expired
-        | KeyState::InFlight
-        | KeyState::Queued
-        | KeyState::Retryable
-        | KeyState::Unknown => None,
+        _ => None,
     }
 }

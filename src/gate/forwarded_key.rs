@@ -6,7 +6,6 @@ use http::header::{HeaderName, HeaderValue};
 use oncegate_config::{ForwardKey, KeyRule, Route};
 use oncegate_domain::key::{Key, KeySyntax};
 
-/// The field of a derived key if the client's key came in no field.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// Sets, removes or keeps the key's fields as the route says. A key in the query or in the body stays there.

@@ -1,8 +1,9 @@
 //! Hands a response on while it comes in: the first client, and duplicates that join it, read it before it is stored.
 //!
-//! A response that streams has a head which says `streaming`, and its end follows the settlement: all bytes may go before it, and only
-//! the end tells a client that the response is stored. A response that is too large to store has its status in the head. Its end follows
-//! the settlement too, and so do its last bytes where the client knows the length. `forward` decides which responses come here, and `service_answer` judges and settles them.
+//! A response that streams has a head which says `streaming`, and its end follows the settlement: all bytes may go
+//! before it, and only the end tells a client that the response is stored. A response that is too large to store has
+//! its status in the head. Its end follows the settlement too, and so do its last bytes where the client knows the
+//! length. `forward` decides which responses come here, and `service_answer` judges and settles them.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,30 +15,26 @@ use http_body_util::BodyExt;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::attempt_end;
-use super::outcome::{StreamStatus, StreamedResponse};
+use super::outcome::{StreamStatus, StreamedResponse, status_by_verdict};
 use super::response_context::ResponseContext;
-use super::service_answer::{ServiceAnswer, SettledAnswer};
-use super::settle::{RunningAttempt, SettleOutcome, persist};
+use super::service_answer::{ServiceAnswer, ServiceHead, SettledAnswer};
+use super::settle::{RunningAttempt, Unsettled, persist};
 use crate::instance::Instance;
-use crate::instance::latency::LatencyEwma;
 use crate::instance::running_stream::RunningStream;
-use oncegate_config::{OnClientGone, Route};
-use oncegate_domain::attempt::ReserveRequest;
+use oncegate_config::OnClientGone;
 use oncegate_domain::ids::{RecordId, Token};
 use oncegate_domain::response::StoredResponse;
-use oncegate_domain::response_policy::ResponseVerdict;
 use oncegate_domain::state::{CompletedResponse, KeyState};
 use oncegate_domain::unknown_cause::{BodyStop, UnknownCause};
 use oncegate_http::body::body_budget::{BudgetShare, SMALL_BODY};
 use oncegate_http::body::pooled::PooledBody;
 use oncegate_http::body::stream::StreamWriter;
-use oncegate_http::protocol::directives::ServiceDirectives;
 use oncegate_http::protocol::grpc::CallProtocol;
 use oncegate_http::protocol::judged_body::JudgedBody;
 use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_http::protocol::stored_response::http_date;
 use oncegate_http::protocol::{fields, grpc, stored_response};
-use oncegate_store::ExtendDeadlineParams;
+use oncegate_store::{ExtendDeadlineParams, SettleResult};
 use oncegate_telemetry::logs::error_causes;
 
 /// The time within which the slowest client must take some of a response that is not kept.
@@ -52,13 +49,8 @@ const MOVE_BY: Duration = Duration::from_secs(60);
 /// The pause after a failed try to move the stored deadline.
 const MOVE_PAUSE: Duration = Duration::from_secs(1);
 
-/// The beginning of a response that is handed on.
 pub(super) struct BegunResponse {
-    pub(super) head: response::Parts,
-    /// The protocol of its request: the status of a call comes at the end.
-    pub(super) protocol: CallProtocol,
-    pub(super) directives: ServiceDirectives,
-    /// The service's `Trailer` field.
+    pub(super) head: ServiceHead,
     pub(super) announced_trailers: Option<HeaderValue>,
     pub(super) beginning: Bytes,
     /// The part of the memory for responses that the beginning takes.
@@ -71,75 +63,50 @@ pub(super) struct BegunResponse {
     pub(super) may_wait: bool,
 }
 
-/// The times of the attempt whose response is handed on.
-#[derive(Clone, Copy)]
-pub(super) struct AttemptTimes {
-    pub(super) began: Instant,
-    /// A time that the attempt's stored deadline is not before.
-    pub(super) deadline: Instant,
-}
-
-/// The work of handing on.
 struct HandOn {
-    instance: Arc<Instance>,
-    route: Arc<Route>,
-    record: RecordId,
+    attempt: RunningAttempt,
     context: ResponseContext,
-    /// The recent latency of the route's attempts.
-    latency: Arc<LatencyEwma>,
     status: StreamStatus,
     writer: StreamWriter,
-    times: AttemptTimes,
     /// The length that the head names.
     length: Option<u64>,
     may_wait: bool,
 }
 
 /// Hands the response on in a task, which outlives its clients.
-pub(super) fn hand_on(
-    instance: &Arc<Instance>,
-    begun: BegunResponse,
-    attempt: RunningAttempt,
-    (route, request, latency): (&Arc<Route>, &ReserveRequest, Arc<LatencyEwma>),
-    context: &ResponseContext,
-    times: AttemptTimes,
-) -> StreamedResponse {
-    let BegunResponse { head, protocol, directives, announced_trailers, beginning, share, rest, length, .. } = begun;
+pub(super) fn hand_on(begun: BegunResponse, attempt: RunningAttempt, context: &ResponseContext) -> StreamedResponse {
+    let BegunResponse { head, announced_trailers, beginning, share, rest, length, .. } = begun;
+    let (route, parts, protocol) = (&attempt.route, &head.parts, head.protocol);
     let status = if begun.streams {
         StreamStatus::Open
     } else {
         let status = match protocol {
             // Its end is not read: it is somewhere within the last pieces of the body.
-            CallProtocol::GrpcWeb => grpc::service_status(protocol, &without_body(&head)),
-            CallProtocol::Grpc | CallProtocol::Http => grpc::status_in_head(protocol, head.status, &head.headers),
+            CallProtocol::GrpcWeb => grpc::service_status(protocol, &without_body(parts)),
+            CallProtocol::Grpc | CallProtocol::Http => grpc::status_in_head(protocol, parts.status, &parts.headers),
         };
-        StreamStatus::InHead(directives.apply(route, status, &head.headers, JudgedBody::TooLarge).verdict)
+        StreamStatus::InHead(head.directives.apply(route, status, &parts.headers, JudgedBody::TooLarge).verdict)
     };
     let writer = StreamWriter::new(share);
     let source = writer.source();
     let body = source.read_from(0, context.accepts_trailers).expect("a body that is kept has a beginning");
     if begun.streams {
         attempt.publish_stream(RunningStream {
-            recipe: request.recipe.clone(),
-            fingerprint: request.fingerprint,
-            status: head.status,
-            headers: stored_response::to_storable(&without_body(&head), route).headers,
+            recipe: attempt.request().recipe.clone(),
+            fingerprint: attempt.request().fingerprint,
+            status: parts.status,
+            headers: stored_response::to_storable(&without_body(parts), route).headers,
             announced_trailers: announced_trailers.clone(),
             body: source,
         });
     } else {
         writer.stop_keeping();
     }
-    let response = StreamedResponse { head: head.clone(), announced_trailers, length, status, body, tie: None };
-    let (instance, route, context) = (Arc::clone(instance), Arc::clone(route), context.clone());
-    let tracker = instance.tracker.clone();
+    let response = StreamedResponse { head: parts.clone(), announced_trailers, length, status, body, tie: None };
+    let (context, tracker) = (context.clone(), attempt.instance.tracker.clone());
     let length = length.filter(|_| !begun.streams);
-    let record = request.id;
-    let work =
-        HandOn { instance, route, record, context, latency, status, writer, times, length, may_wait: begun.may_wait };
-    tracker.spawn(async move {
-        work.run((head, protocol, directives), beginning, rest, attempt).await;
-    });
+    let work = HandOn { attempt, context, status, writer, length, may_wait: begun.may_wait };
+    tracker.spawn(work.run(head, beginning, rest));
     response
 }
 
@@ -148,36 +115,30 @@ fn without_body(head: &response::Parts) -> StoredResponse {
 }
 
 impl HandOn {
-    async fn run(
-        self,
-        (head, protocol, directives): (response::Parts, CallProtocol, ServiceDirectives),
-        beginning: Bytes,
-        rest: PooledBody,
-        attempt: RunningAttempt,
-    ) {
-        let mut pieces = Pieces::new(&self, beginning);
-        let read = self.read(&mut pieces, rest, &attempt).await;
-        self.latency.record(self.times.began.elapsed());
+    async fn run(self, head: ServiceHead, beginning: Bytes, rest: PooledBody) {
+        let mut pieces = BodyPieces::new(&self, beginning);
+        let read = self.read(&mut pieces, rest).await;
+        let (attempt, received, last) = (&self.attempt, pieces.received, pieces.last.take());
+        attempt.latency.record(attempt.began.elapsed());
         let trailers = match read {
             Ok(trailers) => trailers,
             Err(stop) => {
-                let cause = UnknownCause::Stopped(stop, pieces.received);
+                let cause = UnknownCause::Stopped(stop, received);
                 self.context.with_trace(|trace| trace.note_unknown(cause));
                 self.context.note_status(OncegateStatus::Unknown);
-                let (lease, entry) = attempt.into_parts();
-                tracing::warn!(record = %self.record, route = %self.route.name, attempt = lease.attempt, %cause,
+                let (instance, route) = (Arc::clone(&attempt.instance), Arc::clone(&attempt.route));
+                let (lease, entry) = self.attempt.into_parts();
+                tracing::warn!(record = %lease.reserve_request.id, route = %route.name, attempt = lease.attempt, %cause,
                     "a response stopped within its body; the outcome is unknown");
                 // The writer is dropped after that, and its clients are cut.
-                persist(&self.instance, attempt_end::unknown(lease, &self.route, cause), entry).await;
+                let _ = persist(&instance, attempt_end::unknown(lease, &route, cause), entry).await;
                 return;
             }
         };
-        let last = pieces.last.take();
-        let body = self.writer.whole();
-        let status_in_head = head.status;
-        let answer = ServiceAnswer::new(head, body, trailers, protocol, directives);
+        let (status_in_head, protocol) = (head.parts.status, head.protocol);
+        let answer = ServiceAnswer::new(head, self.writer.whole(), trailers);
         let fails_at_end = protocol == CallProtocol::Grpc && !answer.status.is_success();
-        let answer = answer.settle(attempt, &self.instance, &self.route, &self.context, |_| ()).await;
+        let answer = answer.settle(self.attempt, &self.context, |_| ()).await;
         let cut =
             |why: &str| tracing::warn!(record = %answer.own.id, status = %status_in_head, "a response is cut: {why}");
         let trailers = match self.status {
@@ -185,10 +146,10 @@ impl HandOn {
                 return cut("its end has another status than its head");
             }
             StreamStatus::InHead(_) => match &answer.settled {
-                SettleOutcome::Bypassed | SettleOutcome::Done { .. } => answer.response.trailers,
-                SettleOutcome::Fenced(Some(record)) if answer.own.is_outcome_of(record) => answer.response.trailers,
-                SettleOutcome::Fenced(_) => return cut("its key was settled otherwise before its end"),
-                SettleOutcome::Unstored => return cut("its outcome could not be stored before its end"),
+                Ok(SettleResult::Done { .. }) | Err(Unsettled::Bypassed) => answer.response.trailers,
+                Ok(SettleResult::Fenced(Some(record))) if answer.own.is_outcome_of(record) => answer.response.trailers,
+                Ok(SettleResult::Fenced(_)) => return cut("its key was settled otherwise before its end"),
+                Err(Unsettled::StoreFailed) => return cut("its outcome could not be stored before its end"),
             },
             StreamStatus::Attached | StreamStatus::Open => match trailers_of_stream(&answer) {
                 Some((status, trailers)) => {
@@ -210,17 +171,14 @@ impl HandOn {
     ///
     /// # Errors
     /// The reason why it stopped before.
-    async fn read(
-        &self,
-        pieces: &mut Pieces<'_>,
-        mut rest: PooledBody,
-        attempt: &RunningAttempt,
-    ) -> Result<HeaderMap, BodyStop> {
-        let reservation = attempt.reservation();
-        let end = self.times.began + self.route.stream_timeout;
+    async fn read(&self, pieces: &mut BodyPieces<'_>, mut rest: PooledBody) -> Result<HeaderMap, BodyStop> {
+        let RunningAttempt { instance, route, began, .. } = &self.attempt;
+        let reservation = self.attempt.reservation();
+        let end = *began + route.stream_timeout;
         // Without a row there is no stored deadline.
-        let mut deadline = if reservation.is_some() { self.times.deadline } else { end };
-        let mut moving = pin!(move_deadline(&self.instance, reservation, deadline));
+        let mut deadline = if reservation.is_some() { self.attempt.deadline } else { end };
+        let cancels = route.on_client_gone == OnClientGone::Cancel;
+        let mut moving = pin!(move_deadline(instance, reservation, deadline));
         let mut trailers = HeaderMap::new();
         loop {
             let mut next = pin!(self.next_frame(pieces.received, &mut rest));
@@ -231,10 +189,10 @@ impl HandOn {
                     () = sleep_until(deadline.min(end)) => return Err(BodyStop::Timeout),
                     moved = &mut moving => {
                         deadline = moved;
-                        moving.set(move_deadline(&self.instance, reservation, deadline));
+                        moving.set(move_deadline(instance, reservation, deadline));
                     }
                     frame = &mut next => break frame?,
-                    () = self.is_abandoned(), if self.cancels() => return Err(BodyStop::Cancelled),
+                    () = self.is_abandoned(), if cancels => return Err(BodyStop::Cancelled),
                 }
             };
             match frame.map(http_body::Frame::into_data) {
@@ -249,16 +207,12 @@ impl HandOn {
     async fn is_abandoned(&self) {
         loop {
             self.writer.is_abandoned().await;
-            self.instance.wait_groups.unawaited(self.record).await;
+            self.attempt.instance.wait_groups.unawaited(self.attempt.request().id).await;
             // A duplicate that waited may read by now.
             if !self.writer.has_readers() {
                 return;
             }
         }
-    }
-
-    fn cancels(&self) -> bool {
-        self.route.on_client_gone == OnClientGone::Cancel
     }
 
     /// The next frame, once there is room for it.
@@ -267,14 +221,15 @@ impl HandOn {
         received: u64,
         rest: &mut PooledBody,
     ) -> Result<Option<http_body::Frame<Bytes>>, BodyStop> {
-        let budget = &self.instance.response_bodies;
+        let RunningAttempt { instance, route, .. } = &self.attempt;
+        let budget = &instance.response_bodies;
         if self.may_wait && self.writer.held() as u64 >= SMALL_BODY && budget.is_pressed() {
             budget.share().reserve_in_turn(SMALL_BODY, PATIENCE).await;
         }
         if self.writer.make_room(STALL_MAX).await {
-            tracing::warn!(route = %self.route.name, received, "a client that does not read a large response is cut");
+            tracing::warn!(route = %route.name, received, "a client that does not read a large response is cut");
         }
-        match timeout(self.route.stream_idle_timeout, rest.frame()).await {
+        match timeout(route.stream_idle_timeout, rest.frame()).await {
             Ok(Some(Ok(frame))) => Ok(Some(frame)),
             Ok(None) => Ok(None),
             Ok(Some(Err(_))) => Err(BodyStop::Broken),
@@ -284,14 +239,14 @@ impl HandOn {
 }
 
 /// The pieces of the body on their way to the clients.
-struct Pieces<'a> {
+struct BodyPieces<'a> {
     work: &'a HandOn,
     received: u64,
     /// The piece that completes a body whose client knows its length. It waits for the settlement.
     last: Option<Bytes>,
 }
 
-impl<'a> Pieces<'a> {
+impl<'a> BodyPieces<'a> {
     fn new(work: &'a HandOn, beginning: Bytes) -> Self {
         let mut pieces = Self { work, received: 0, last: None };
         pieces.push(beginning);
@@ -300,13 +255,13 @@ impl<'a> Pieces<'a> {
 
     fn push(&mut self, piece: Bytes) {
         self.received += piece.len() as u64;
-        let HandOn { writer, route, length, .. } = self.work;
+        let HandOn { writer, attempt, length, .. } = self.work;
         if *length == Some(self.received) {
             self.last = Some(piece);
             return;
         }
         writer.push(piece);
-        if self.received > route.max_response_body as u64 && writer.is_kept() {
+        if self.received > attempt.route.max_response_body as u64 && writer.is_kept() {
             writer.stop_keeping();
         }
     }
@@ -314,23 +269,19 @@ impl<'a> Pieces<'a> {
 
 /// The status that the end of a stream has, and its trailers. `None` if retries get another response.
 fn trailers_of_stream(answer: &SettledAnswer) -> Option<(OncegateStatus, HeaderMap)> {
-    let by_verdict = match answer.verdict {
-        ResponseVerdict::Release => OncegateStatus::Released,
-        ResponseVerdict::Store => OncegateStatus::Executed,
-        ResponseVerdict::Unknown => OncegateStatus::Unknown,
-    };
+    let by_verdict = status_by_verdict(answer.verdict);
     let unstored = if by_verdict == OncegateStatus::Executed { OncegateStatus::Unstored } else { by_verdict };
     let (status, expires_at) = match &answer.settled {
-        SettleOutcome::Bypassed => (OncegateStatus::Bypassed, None),
-        SettleOutcome::Done { expires_at } => (by_verdict, *expires_at),
-        SettleOutcome::Fenced(Some(record)) => match &record.state {
+        Err(Unsettled::Bypassed) => (OncegateStatus::Bypassed, None),
+        Ok(SettleResult::Done { expires_at }) => (by_verdict, *expires_at),
+        Ok(SettleResult::Fenced(Some(record))) => match &record.state {
             KeyState::Completed(CompletedResponse { expires_at, .. }) if answer.own.is_outcome_of(record) => {
                 (by_verdict, *expires_at)
             }
             KeyState::Completed(completed) if completed.response.body.is_some() => return None,
             _ => (unstored, None),
         },
-        SettleOutcome::Fenced(None) | SettleOutcome::Unstored => (unstored, None),
+        Ok(SettleResult::Fenced(None)) | Err(Unsettled::StoreFailed) => (unstored, None),
     };
     let mut trailers = answer.response.trailers.clone();
     trailers.insert(fields::ONCEGATE_STATUS, status.value());

@@ -1,8 +1,8 @@
 //! The body of a service's response while it comes in.
 //!
-//! Many requests may run at once, and each response may be as large as its route stores. So a large one is not read on until the
-//! memory for responses has room for all of it. The service waits meanwhile, and an honest client's short response does not. Over HTTP/2
-//! responses share a connection's window, so none waits there.
+//! Many requests may run at once, and each response may be as large as its route stores. So a large one is not read on
+//! until the memory for responses has room for all of it. The service waits meanwhile, and an honest client's short
+//! response does not. Over HTTP/2 responses share a connection's window, so none waits there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,13 @@ use tokio::time::Instant;
 
 use oncegate_http::body::body_budget::{BodyBudget, BudgetShare, SMALL_BODY};
 
-/// The longest wait for room, unless half of the attempt's time is less. Clients that do not take the responses which fill the memory
-/// lose their connections within two or three seconds. After the wait the response is read without room: its request has been executed.
+/// The longest wait for room, unless half of the attempt's time is less. Clients that do not take the responses which
+/// fill the memory lose their connections within two or three seconds. After the wait the response is read without
+/// room: its request has been executed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A body that is put together from pieces, and its share of the memory for responses. A body in one piece, as most are, is never
-/// copied.
+/// A body that is put together from pieces, and its share of the memory for responses. A body in one piece, as most
+/// are, is never copied.
 pub(super) struct IncomingBody {
     first: Bytes,
     all: BytesMut,
@@ -30,8 +31,8 @@ pub(super) struct IncomingBody {
 }
 
 impl IncomingBody {
-    /// Nothing yet of a body of `length` bytes, of which up to `bytes_max` are held. One whose connection has other responses may not
-    /// wait: it would hold them up.
+    /// Nothing yet of a body of `length` bytes, of which up to `bytes_max` are held. One whose connection has other
+    /// responses may not wait: it would hold them up.
     pub(super) fn new(budget: &Arc<BodyBudget>, length: Option<u64>, bytes_max: usize, may_wait: bool) -> Self {
         Self { first: Bytes::new(), all: BytesMut::new(), share: budget.share(), length, bytes_max, may_wait }
     }
@@ -54,7 +55,6 @@ impl IncomingBody {
         }
     }
 
-    /// Adds the next piece.
     pub(super) fn push(&mut self, data: Bytes) {
         self.share.add(data.len());
         if self.len() == 0 {
@@ -69,7 +69,6 @@ impl IncomingBody {
         }
     }
 
-    /// Whether the body is longer than it may be.
     pub(super) fn is_too_long(&self) -> bool {
         self.len() > self.bytes_max
     }
@@ -78,7 +77,6 @@ impl IncomingBody {
         self.first.len().max(self.all.len())
     }
 
-    /// The whole body, and its share.
     pub(super) fn into_whole(mut self) -> (Bytes, BudgetShare) {
         self.share.end_promise();
         (if self.all.is_empty() { self.first } else { self.all.freeze() }, self.share)

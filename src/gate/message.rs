@@ -10,7 +10,7 @@ pub use super::admit::Message;
 
 use super::admit::AdmitError;
 use super::outcome::Outcome;
-use super::worker::Gate;
+use super::state::Gate;
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::response_policy::{ResponseVerdict, ServiceStatus};
 use oncegate_domain::state::KeyState;
@@ -52,8 +52,8 @@ impl OutcomeReason {
         Self { slug, detail: detail.into(), status: None, wait: None }
     }
 
-    fn answered(slug: &'static str, detail: &'static str, status: StatusCode) -> Self {
-        Self { status: Some(status), ..Self::new(slug, detail) }
+    fn answered(slug: &'static str, detail: &'static str, status: StatusCode, headers: &HeaderMap) -> Self {
+        Self { status: Some(status), wait: requested_pause(headers), ..Self::new(slug, detail) }
     }
 }
 
@@ -64,7 +64,8 @@ impl Gate {
     }
 
     /// Executes a message, or finds out what became of its key. With [`MessageOutcome::Done`] and
-    /// [`MessageOutcome::Refused`] nothing is left to be stored. The work runs to its end, even if its caller goes away.
+    /// [`MessageOutcome::Refused`] nothing is left to be stored. The work runs to its end, even if its caller goes
+    /// away.
     pub async fn execute_message(self: &Arc<Self>, message: Message) -> MessageOutcome {
         let live = self.live();
         let guarded = match self.admit_message(message, &live).await {
@@ -106,12 +107,13 @@ async fn message_outcome(outcome: Outcome) -> MessageOutcome {
     match outcome {
         // The request is in the store, so the message is not needed any more.
         Outcome::Accepted { .. } => MessageOutcome::Done,
-        Outcome::Executed { response, .. } => stored(grpc::answered_status(&response)),
+        Outcome::Answered { is_stored: false, response, .. } => unstored(response.status, &response.headers),
+        Outcome::Answered { verdict: ResponseVerdict::Store, response, .. } => stored(grpc::answered_status(&response)),
+        Outcome::Answered { verdict, response, .. } => answered(verdict, response.status, &response.headers),
         Outcome::InFlight(_) => {
             MessageOutcome::Again(OutcomeReason::new("in-flight", "The first attempt is still running."))
         }
         Outcome::Refused(refusal) => refusal.into(),
-        Outcome::Released(response) => released(response.status, &response.headers),
         Outcome::ExecutedElsewhere(completed) | Outcome::Replayed(completed) => match completed.expires_at {
             Some(_) => stored(grpc::answered_status(&completed.response)),
             None => unstored(completed.response.status, &completed.response.headers),
@@ -119,17 +121,13 @@ async fn message_outcome(outcome: Outcome) -> MessageOutcome {
         Outcome::Streamed(streamed) => {
             let (status, headers) = (streamed.status(), streamed.head.headers.clone());
             match streamed.drain().await {
+                Some(verdict) => answered(verdict, status, &headers),
                 None => MessageOutcome::Unknown(OutcomeReason::new(
                     "outcome-unknown",
                     "A large response broke off, or its outcome could not be stored.",
                 )),
-                Some(ResponseVerdict::Release) => released(status, &headers),
-                Some(ResponseVerdict::Store) => stored(status.into()),
-                Some(ResponseVerdict::Unknown) => unknown(status, &headers),
             }
         }
-        Outcome::Unknown(response) => unknown(response.status, &response.headers),
-        Outcome::Unstored { response, .. } => unstored(response.status, &response.headers),
         // Messages wait for the store and are never forwarded unguarded. If one were, its response would not be stored.
         Outcome::Bypassed(outcome) => unstored(outcome.http_status(), &HeaderMap::new()),
     }
@@ -141,32 +139,32 @@ fn stored(status: ServiceStatus) -> MessageOutcome {
     match status {
         status if status.is_success() => MessageOutcome::Done,
         ServiceStatus::Http(status) if status.is_redirection() => MessageOutcome::Done,
-        ServiceStatus::Http(status) => MessageOutcome::Refused(OutcomeReason::answered("status", REFUSED, status)),
+        ServiceStatus::Http(status) => {
+            MessageOutcome::Refused(OutcomeReason { status: Some(status), ..OutcomeReason::new("status", REFUSED) })
+        }
         ServiceStatus::Grpc(_) | ServiceStatus::GrpcUnclear => {
             MessageOutcome::Refused(OutcomeReason::new("status", format!("{REFUSED} It is {status}.")))
         }
     }
 }
 
-fn released(status: StatusCode, headers: &HeaderMap) -> MessageOutcome {
-    MessageOutcome::Again(OutcomeReason {
-        wait: requested_pause(headers),
-        ..OutcomeReason::answered("released", "The service did not execute the message.", status)
-    })
-}
-
-fn unknown(status: StatusCode, headers: &HeaderMap) -> MessageOutcome {
-    MessageOutcome::Unknown(OutcomeReason {
-        wait: requested_pause(headers),
-        ..OutcomeReason::answered("outcome-unknown", "The service's response leaves the outcome unknown.", status)
-    })
+/// A response whose meaning for the key is stored.
+fn answered(verdict: ResponseVerdict, status: StatusCode, headers: &HeaderMap) -> MessageOutcome {
+    let reason = |slug, detail| OutcomeReason::answered(slug, detail, status, headers);
+    match verdict {
+        ResponseVerdict::Release => {
+            MessageOutcome::Again(reason("released", "The service did not execute the message."))
+        }
+        ResponseVerdict::Store => stored(status.into()),
+        ResponseVerdict::Unknown => {
+            MessageOutcome::Unknown(reason("outcome-unknown", "The service's response leaves the outcome unknown."))
+        }
+    }
 }
 
 fn unstored(status: StatusCode, headers: &HeaderMap) -> MessageOutcome {
-    MessageOutcome::Again(OutcomeReason {
-        wait: requested_pause(headers),
-        ..OutcomeReason::answered("unstored", "The service responded, and its response is not stored yet.", status)
-    })
+    let detail = "The service responded, and its response is not stored yet.";
+    MessageOutcome::Again(OutcomeReason::answered("unstored", detail, status, headers))
 }
 
 impl From<Refusal> for MessageOutcome {
@@ -218,8 +216,12 @@ mod tests {
         CompletedResponse { response: response(status).into(), expires_at: is_stored.then(SystemTime::now) }
     }
 
+    fn answer(status: u16, verdict: ResponseVerdict, is_stored: bool) -> Outcome {
+        Outcome::Answered { response: response(status), verdict, is_stored, expires_at: None }
+    }
+
     fn executed(status: u16) -> Outcome {
-        Outcome::Executed { response: response(status), expires_at: None }
+        answer(status, ResponseVerdict::Store, true)
     }
 
     #[tokio::test]
@@ -233,11 +235,11 @@ mod tests {
             (Outcome::Replayed(completed(422, true)), "refused"),
             (Outcome::Replayed(completed(500, true)), "refused"),
             (Outcome::Replayed(completed(201, false)), "again"),
-            (Outcome::Unstored { response: response(201), verdict: ResponseVerdict::Store }, "again"),
+            (answer(201, ResponseVerdict::Store, false), "again"),
             (Outcome::Bypassed(Box::new(executed(201))), "again"),
-            (Outcome::Released(response(503)), "again"),
+            (answer(503, ResponseVerdict::Release, true), "again"),
             (Outcome::InFlight(RetryAfter::new(Duration::from_secs(1))), "again"),
-            (Outcome::Unknown(response(502)), "unknown"),
+            (answer(502, ResponseVerdict::Unknown, true), "unknown"),
         ] {
             let status = outcome.oncegate_status();
             assert_eq!(word(&message_outcome(outcome).await), expected, "{status:?}");
@@ -250,7 +252,7 @@ mod tests {
             let fields = [("content-type", "application/grpc"), ("grpc-status", code)];
             let headers = fields.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
             let response = StoredResponse { headers: headers.into_iter().collect(), ..response(200) };
-            Outcome::Executed { response, expires_at: None }
+            Outcome::Answered { response, verdict: ResponseVerdict::Store, is_stored: true, expires_at: None }
         };
         assert_eq!(word(&message_outcome(call("0")).await), "done");
         assert_eq!(word(&message_outcome(call("3")).await), "refused");
@@ -258,7 +260,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_released_message_waits_as_long_as_its_service_asks() {
-        let MessageOutcome::Again(reason) = message_outcome(Outcome::Released(response(429))).await else {
+        let MessageOutcome::Again(reason) = message_outcome(answer(429, ResponseVerdict::Release, true)).await else {
             panic!("a released message comes again")
         };
         assert_eq!((reason.wait, reason.status), (Some(Duration::from_secs(7)), Some(StatusCode::TOO_MANY_REQUESTS)));

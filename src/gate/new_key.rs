@@ -81,9 +81,9 @@ impl GuardedRequest {
     }
 }
 
-/// Notes that a service has answered a caller's attempt with a 2xx. Until now the caller's keys have counted for the address that
-/// they came from, and from now on they count for the caller, who would otherwise have room for as many again. `is_stored`: the
-/// store has the attempt's outcome.
+/// Notes that a service has answered a caller's attempt with a 2xx. Until now the caller's keys have counted for the
+/// address that they came from, and from now on they count for the caller, who would otherwise have room for as many
+/// again. `is_stored`: the store has the attempt's outcome.
 pub(super) async fn accept_caller(instance: &Instance, route: &Route, request: &ReserveRequest, is_stored: bool) {
     if route.limits.live_keys.is_some() && is_stored {
         let salt = instance.salt.current().salt;
@@ -103,8 +103,8 @@ pub(super) async fn accept_caller(instance: &Instance, route: &Route, request: &
     instance.key_limits.note_accepted(&request.scope);
 }
 
-/// Whether a service has accepted a caller: here, or on another instance or before a start. Only accepted callers have keys that
-/// count for themselves.
+/// Whether a service has accepted a caller: here, or on another instance or before a start. Only accepted callers have
+/// keys that count for themselves.
 async fn is_accepted(instance: &Instance, caller: KeyHolder, scope: &Scope) -> bool {
     if instance.key_limits.is_accepted(scope) {
         return true;

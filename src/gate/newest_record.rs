@@ -3,7 +3,7 @@
 //! What the record means for a request is decided in `domain/decision`.
 
 use super::admit::GuardedRequest;
-use super::worker::{Gate, log_and_refuse};
+use super::state::{Gate, log_and_refuse};
 use crate::instance::boot_time::BootInstant;
 use oncegate_domain::decision::{Decision, RequestComparison, decide};
 use oncegate_domain::record::Record;
@@ -32,16 +32,16 @@ impl Gate {
     /// Decides what a request does, given its key's record.
     pub(super) async fn decide(&self, guarded: &GuardedRequest, record: Record) -> Decision {
         let request = &guarded.reserve_request;
-        let comparison = self.fingerprinting.compare(guarded, &record).await;
+        let comparison = guarded.compare(&record, &self.fingerprinting).await;
         if comparison == RequestComparison::Impossible && !guarded.is_observed() {
             self.instance.observability.log_incomparable(&record.recipe);
         }
         decide(guarded.store_clock.certain(record, request.time_limit), comparison, &guarded.rules())
     }
 
-    /// Decides by a record that this instance has, or by the store's if another instance has made a later attempt. Only where that
-    /// may be so is the store asked. While it is away no response of the own attempt is given, unless the route prefers any answer
-    /// to none.
+    /// Decides by a record that this instance has, or by the store's if another instance has made a later attempt. Only
+    /// where that may be so is the store asked. While it is away no response of the own attempt is given, unless the
+    /// route prefers any answer to none.
     ///
     /// # Errors
     /// The refusal of a request whose newest attempt only the store knows, and the store has failed.
@@ -73,8 +73,8 @@ impl Gate {
         Ok(self.decide(guarded, newest).await)
     }
 
-    /// Whether another instance may have started a later attempt than the one that runs here or has its outcome still to store:
-    /// the lease has ended since, and the route repeats what is unknown.
+    /// Whether another instance may have started a later attempt than the one that runs here or has its outcome still
+    /// to store: the lease has ended since, and the route repeats what is unknown.
     fn may_be_superseded(&self, own: &Record, guarded: &GuardedRequest) -> bool {
         let is_settled = matches!(&own.state, KeyState::Completed(completed) if completed.expires_at.is_some());
         !is_settled

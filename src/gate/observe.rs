@@ -1,4 +1,5 @@
-//! Observes a request: neither refuses nor delays it because of its key, and counts what `mode = "enforce"` would have done.
+//! Observes a request: neither refuses nor delays it because of its key, and counts what `mode = "enforce"` would have
+//! done.
 //!
 //! `admit/observed` admits the copy of the request. The copy claims its key and is settled as any other request.
 
@@ -10,11 +11,10 @@ use tokio::sync::oneshot;
 
 use super::admit::GuardedRequest;
 use super::admit::observed::{ForetoldResult, Observation, RequestClues};
-use super::claim::{Claim, ClaimFailure};
+use super::claim::{AttemptTaker, Unclaimed};
 use super::new_key::accept_caller;
 use super::response_context::ResponseContext;
-use super::start::AttemptTaker;
-use super::worker::Gate;
+use super::state::Gate;
 use super::{attempt_end, settle};
 use oncegate_config::{InFlightPolicy, Route, StoreDownPolicy};
 use oncegate_domain::attempt::{AttemptLease, Settlement};
@@ -28,7 +28,7 @@ use oncegate_http::protocol::grpc::{self, CallProtocol};
 use oncegate_http::protocol::judged_body::JudgedBody;
 use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
 use oncegate_http::protocol::status::OncegateStatus;
-use oncegate_store::StoreError;
+use oncegate_store::{SettleResult, StoreError};
 
 /// The meaning of a response for its attempt: the verdict, the TTL and the status.
 type ObservedVerdict = (ResponseVerdict, Duration, ServiceStatus);
@@ -68,7 +68,6 @@ impl Observer {
         let _ = self.verdict.send((judgement.verdict, judgement.ttl, status));
     }
 
-    /// Notes the refusal of a request that got no response.
     pub(super) fn note_refusal(self, refusal: &Refusal) {
         if matches!(refusal, Refusal::Overloaded(_) | Refusal::UpstreamUnreachable(_)) {
             let _ = self.verdict.send((ResponseVerdict::Release, self.route.ttl, StatusCode::BAD_GATEWAY.into()));
@@ -90,17 +89,18 @@ impl Gate {
         let is_for_later = guarded.is_for_later();
         let context = ResponseContext::default();
         let mut taker = AttemptTaker::new(instance, guarded, &context);
-        let lease = match self.claim(&mut taker, guarded, Ok(())).await {
-            Ok(Claim::Mine(lease)) => lease,
-            Ok(Claim::Answered(answer)) => {
+        let may_take = guarded.check_rules();
+        let lease = match self.claim(&mut taker, guarded, may_take, &context).await {
+            Ok(lease) => lease,
+            Err(Unclaimed::Answered(answer)) => {
                 guarded.count((&answer).into(), instance);
                 return foretell(answer, guarded.route().in_flight, is_for_later);
             }
-            Err(ClaimFailure::Refused(refusal)) => return refusal.into(),
-            Err(ClaimFailure::Reserving(StoreError::Corrupt(_)) | ClaimFailure::TakingOver(StoreError::Corrupt(_))) => {
+            Err(Unclaimed::Refused(refusal)) => return refusal.into(),
+            Err(Unclaimed::Reserving(StoreError::Corrupt(_)) | Unclaimed::TakingOver(StoreError::Corrupt(_))) => {
                 return Refusal::ResponseCorrupt.into();
             }
-            Err(ClaimFailure::Reserving(error) | ClaimFailure::TakingOver(error)) => {
+            Err(Unclaimed::Reserving(error) | Unclaimed::TakingOver(error)) => {
                 let route = guarded.route();
                 tracing::debug!(route = %route.name, %error, "the key of an observed request could not be reserved");
                 return without_store(route);
@@ -113,7 +113,8 @@ impl Gate {
         let accepted = (route.limits_new_keys() && is_success).then(|| Arc::clone(&lease.reserve_request));
         let settled = settle::persist(instance, settlement(lease, verdict, route), taker.entry).await;
         if let Some(request) = accepted {
-            accept_caller(instance, route, &request, settled.is_stored()).await;
+            let is_stored = matches!(settled, Ok(SettleResult::Done { .. }));
+            accept_caller(instance, route, &request, is_stored).await;
         }
         ForetoldResult::Status(if is_for_later { OncegateStatus::Queued } else { OncegateStatus::Executed })
     }
@@ -127,8 +128,8 @@ fn without_store(route: &Route) -> ForetoldResult {
     }
 }
 
-/// The result that follows from the answer of a key's record. Enforcement would have accepted a request that is for later, and an
-/// accepted key answers 202 until it is completed.
+/// The result that follows from the answer of a key's record. Enforcement would have accepted a request that is for
+/// later, and an accepted key answers 202 until it is completed.
 fn foretell(answer: KeyAnswer, in_flight: InFlightPolicy, is_for_later: bool) -> ForetoldResult {
     match answer {
         KeyAnswer::Accepted(progress) => ForetoldResult::Status(progress.into()),

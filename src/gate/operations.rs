@@ -10,11 +10,10 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, request};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::admit::incoming::{Incoming, Realm};
-use super::admit::origin::request_origin;
+use super::admit::incoming::{Incoming, Realm, request_origin};
 use super::admit::token::{CallerToken, verify_token};
 use super::authorize::ReplayQuestion;
-use super::worker::{Gate, LiveConfig, log_and_refuse};
+use super::state::{Gate, LiveConfig, log_and_refuse};
 use oncegate_config::{DeliveryMode, Route};
 use oncegate_domain::decision::{DecisionRules, until_known};
 use oncegate_domain::normal_path::RequestPath;
@@ -27,6 +26,7 @@ use oncegate_domain::state::{CompletedResponse, KeyState};
 use oncegate_http::body::Body;
 use oncegate_http::body::request_body::RequestBody;
 use oncegate_http::downstream::client::ClientConnection;
+use oncegate_http::protocol::fields::RequestOrigin;
 use oncegate_http::protocol::refusal::{OPERATIONS, Refusal, RetryAfter};
 use oncegate_http::protocol::{cors, prefer};
 use oncegate_trust::jwt::TokenFault;
@@ -64,13 +64,14 @@ impl Gate {
             Some(verifier) => Box::pin(verify_token(verifier, &head.headers)).await,
             None => Ok(CallerToken::Absent),
         };
+        let origin = request_origin(&head, client, &live.config);
         let found = OperationId::parse(name).map(|id| {
             let token = token.as_ref().unwrap_or(&CallerToken::Unread);
-            (id, self.find_callers_routes(id, &head, client, live, token, salt))
+            (id, self.find_callers_routes(id, &head, &origin, live, token, salt))
         });
         let Some((id, routes)) = found.filter(|(_, routes)| !routes.is_empty()) else {
-            // A caller whose token has just expired must not take the operation for lost. A text that is no token at all may
-            // be the credentials of another route.
+            // A caller whose token has just expired must not take the operation for lost. A text that is no token at
+            // all may be the credentials of another route.
             if let Err(refusal) = token
                 && refusal != Refusal::TokenInvalid(TokenFault::Malformed)
             {
@@ -79,17 +80,25 @@ impl Gate {
             return Ok(problem(StatusCode::NOT_FOUND, "There is no such operation, or it belongs to another caller."));
         };
         // The operation's name does not say which of these routes accepted it, so all of their services have to agree.
-        let origin = request_origin(&head, client, &live.config);
         for route in &routes {
             let authorizer = live.router.named(&route.name).and_then(|active| active.authorizer.as_ref());
             if let Some(authorizer) = authorizer
-                && let Err(denied) = Box::pin(authorizer.ask(ReplayQuestion::new(&head, route, &origin))).await
+                && let Some(denied) = Box::pin(authorizer.ask(ReplayQuestion::new(&head, route, &origin))).await?
             {
-                return denied.into_response();
+                return Ok(denied);
             }
         }
         let wait = prefer::wait_preference(&head.headers).unwrap_or(Duration::ZERO).min(routes[0].wait_timeout);
-        // Waits until the key is settled or the time is up, and then shows the state of that time.
+        self.show_state(id, &routes, wait).await
+    }
+
+    /// Responds with the state in which the operation is settled, or has when the wait is over.
+    async fn show_state(
+        &self,
+        id: OperationId,
+        routes: &[&Arc<Route>],
+        wait: Duration,
+    ) -> Result<Response<Body>, Refusal> {
         tokio::select! {
             biased;
             _ = self.instance.wait_groups.wait(&self.instance, id.record, Instant::now() + wait) => {}
@@ -109,28 +118,27 @@ impl Gate {
         let until_known = until_known.min();
         let response = show_record(id, record, until_known);
         let length = http_body::Body::size_hint(response.body()).exact().unwrap_or(0);
-        Ok(match self.hold_replay(usize::try_from(length).unwrap_or(usize::MAX))? {
+        Ok(match self.hold_response(usize::try_from(length).unwrap_or(usize::MAX), false)? {
             Some(share) => response.map(|body| body.counted_in(share)),
             None => response,
         })
     }
 
-    /// The routes whose scope the operation's caller has; none if this request is another caller's. Tries the scope of every
-    /// route that may have accepted the operation, the asynchronous ones first.
+    /// The routes whose scope the operation's caller has; none if this request is another caller's. Tries the scope of
+    /// every route that may have accepted the operation, the asynchronous ones first.
     fn find_callers_routes<'a>(
         &self,
         id: OperationId,
         head: &request::Parts,
-        client: &ClientConnection,
+        origin: &RequestOrigin,
         live: &'a LiveConfig,
         token: &CallerToken,
         salt: &Salt,
     ) -> Vec<&'a Arc<Route>> {
-        let origin = request_origin(head, client, &live.config);
         let path = RequestPath::new(head.uri.path());
         let realm = Realm { service: &self.instance.config.service, salt };
         let is_callers = |route: &&Arc<Route>| {
-            let scope = Incoming::new((head, &path), &origin, route, realm, &live.config.secrets).compute_scope(token);
+            let scope = Incoming::new((head, &path), origin, route, realm).compute_scope(token);
             scope.is_ok_and(|scope| id.is_valid_for(&scope, salt))
         };
         // A route that is synchronous now may have been asynchronous.
@@ -141,7 +149,8 @@ impl Gate {
 }
 
 fn is_there(record: &Record) -> bool {
-    // Whether it is still accepted does not matter. A key that an operator has released waits for a retry, which may be executed at once.
+    // Whether it is still accepted does not matter. A key that an operator has released waits for a retry, which may be
+    // executed at once.
     !record.past_ttl && !record.late && !matches!(record.state, KeyState::Expired)
 }
 

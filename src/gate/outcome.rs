@@ -16,52 +16,37 @@ use oncegate_http::body::{ConnectionGuard, ConnectionGuards};
 use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
 use oncegate_http::protocol::status::OncegateStatus;
 
-/// The outcome of a guarded request. A response that came with this request's own attempt is as the service sent it; a
-/// replayed one is as the store keeps it.
+/// The outcome of a guarded request.
 pub enum Outcome {
     /// The request is stored for asynchronous delivery, or was before.
-    Accepted {
-        /// The operation that shows its state.
-        operation: OperationId,
-        /// How far its delivery is.
-        progress: AcceptedProgress,
-    },
-    /// The store could not reserve, so the request was forwarded unguarded. The inner outcome is the attempt's.
-    Bypassed(Box<Outcome>),
-    /// This request was executed, and something else has stored its response: its delivery, or its service while the attempt ran.
-    ExecutedElsewhere(CompletedResponse),
-    /// The attempt's response is stored.
-    Executed {
-        /// The response as the service sent it.
+    Accepted { operation: OperationId, progress: AcceptedProgress },
+    /// The whole response of the request's own attempt, as the service sent it.
+    Answered {
         response: StoredResponse,
+        /// The meaning of the response for the key.
+        verdict: ResponseVerdict,
+        /// Whether the store has the end of the attempt.
+        is_stored: bool,
         /// When the key expires; `None` if the store has not said so.
         expires_at: Option<SystemTime>,
     },
+    /// The store could not reserve, so the request was forwarded unguarded. The inner outcome is the attempt's.
+    Bypassed(Box<Outcome>),
+    /// This request was executed, and something else has stored its response: its delivery, or its service while the
+    /// attempt ran.
+    ExecutedElsewhere(CompletedResponse),
     /// Another attempt is running, and the route answers 202 rather than 409.
     InFlight(RetryAfter),
     /// Oncegate refuses in its own name.
     Refused(Refusal),
-    /// The attempt's response says that it was not executed. The next request becomes the next attempt.
-    Released(StoredResponse),
     /// The response of an earlier attempt.
     Replayed(CompletedResponse),
     /// The response of an attempt, this request's own or the one that it joined, whose body is still on its way.
     Streamed(StreamedResponse),
-    /// The attempt's response leaves open whether it was executed.
-    Unknown(StoredResponse),
-    /// The attempt's end could not be stored yet.
-    Unstored {
-        /// The response as the service sent it.
-        response: StoredResponse,
-        /// The meaning of the response for the key.
-        verdict: ResponseVerdict,
-    },
 }
 
-/// A response that is handed on while it comes in.
 pub struct StreamedResponse {
     pub(super) head: response::Parts,
-    /// The service's `Trailer` field.
     pub(super) announced_trailers: Option<HeaderValue>,
     /// The body's length, if the service gave one.
     pub(super) length: Option<u64>,
@@ -94,40 +79,31 @@ impl StreamedResponse {
         }
     }
 
-    /// The response's status.
     pub fn status(&self) -> StatusCode {
         self.head.status
     }
 }
 
 impl Outcome {
-    /// The value of `Oncegate-Status`.
     pub fn oncegate_status(&self) -> OncegateStatus {
         match self {
             Self::Accepted { progress, .. } => (*progress).into(),
+            // Only a response that is to be replayed can lack its storage.
+            Self::Answered { verdict: ResponseVerdict::Store, is_stored: false, .. } => OncegateStatus::Unstored,
+            Self::Answered { verdict, .. } => status_by_verdict(*verdict),
             Self::Bypassed(_) => OncegateStatus::Bypassed,
             // A response that is not stored yet is not durable: it is lost if this instance stops now.
             Self::ExecutedElsewhere(completed) | Self::Replayed(completed) if completed.expires_at.is_none() => {
                 OncegateStatus::Unstored
             }
-            Self::ExecutedElsewhere(_) | Self::Executed { .. } => OncegateStatus::Executed,
+            Self::ExecutedElsewhere(_) => OncegateStatus::Executed,
             Self::InFlight(_) => OncegateStatus::InFlight,
             Self::Refused(refusal) => refusal.oncegate_status(),
-            Self::Released(_) => OncegateStatus::Released,
             Self::Replayed(_) => OncegateStatus::Replayed,
             Self::Streamed(streamed) => match streamed.status {
                 StreamStatus::Attached => OncegateStatus::Attached,
-                StreamStatus::InHead(ResponseVerdict::Release) => OncegateStatus::Released,
-                StreamStatus::InHead(ResponseVerdict::Store) => OncegateStatus::Executed,
-                StreamStatus::InHead(ResponseVerdict::Unknown) => OncegateStatus::Unknown,
+                StreamStatus::InHead(verdict) => status_by_verdict(verdict),
                 StreamStatus::Open => OncegateStatus::Streaming,
-            },
-            Self::Unknown(_) => OncegateStatus::Unknown,
-            // Only a response that is to be replayed can lack its storage.
-            Self::Unstored { verdict, .. } => match verdict {
-                ResponseVerdict::Release => OncegateStatus::Released,
-                ResponseVerdict::Store => OncegateStatus::Unstored,
-                ResponseVerdict::Unknown => OncegateStatus::Unknown,
             },
         }
     }
@@ -155,23 +131,31 @@ impl Outcome {
         match self {
             Self::Bypassed(outcome) => outcome.stored_body(),
             Self::ExecutedElsewhere(completed) | Self::Replayed(completed) => completed.response.body.as_ref(),
-            Self::Accepted { .. } | Self::InFlight(_) | Self::Refused(_) | Self::Streamed(_) => None,
-            Self::Executed { .. } | Self::Released(_) | Self::Unknown(_) | Self::Unstored { .. } => None,
+            Self::Accepted { .. }
+            | Self::Answered { .. }
+            | Self::InFlight(_)
+            | Self::Refused(_)
+            | Self::Streamed(_) => None,
         }
     }
 
-    /// The status of the HTTP response.
     pub fn http_status(&self) -> StatusCode {
         match self {
             Self::Accepted { .. } | Self::InFlight(_) => StatusCode::ACCEPTED,
             Self::Bypassed(outcome) => outcome.http_status(),
             Self::ExecutedElsewhere(completed) | Self::Replayed(completed) => completed.response.status,
-            Self::Executed { response, .. }
-            | Self::Released(response)
-            | Self::Unknown(response)
-            | Self::Unstored { response, .. } => response.status,
+            Self::Answered { response, .. } => response.status,
             Self::Refused(refusal) => refusal.status(),
             Self::Streamed(streamed) => streamed.status(),
         }
+    }
+}
+
+/// The status of a response whose meaning for the key is stored.
+pub(super) fn status_by_verdict(verdict: ResponseVerdict) -> OncegateStatus {
+    match verdict {
+        ResponseVerdict::Release => OncegateStatus::Released,
+        ResponseVerdict::Store => OncegateStatus::Executed,
+        ResponseVerdict::Unknown => OncegateStatus::Unknown,
     }
 }

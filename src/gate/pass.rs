@@ -11,10 +11,10 @@ use http_body::Body as _;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use super::worker::LiveConfig;
+use super::state::LiveConfig;
 use oncegate_config::{Route, RouteMode};
 use oncegate_http::body::pooled::PooledBody;
-use oncegate_http::body::request_body::{RequestBody, RequestBodyError};
+use oncegate_http::body::request_body::RequestBodyError;
 use oncegate_http::body::{Body, ConnectionGuard};
 use oncegate_http::downstream::client::{ClientConnection, ServiceCloses};
 use oncegate_http::lingering_stream::LingeringStream;
@@ -24,23 +24,18 @@ use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
 use oncegate_http::upstream::{CallError, UpstreamClient, announced_length};
 use oncegate_telemetry::logs::error_causes;
 
-/// The refusal of a request whose body broke off.
 pub(super) const BODY_BROKE_OFF: Refusal =
     Refusal::BadRequest(StatusCode::BAD_REQUEST, "The request's body is not framed as it says, or broke off.");
 
 /// An unguarded or observed request, ready for the upstream.
 pub struct PassThroughRequest {
-    /// The request, with the fields for the upstream.
     pub request: Request<Body>,
-    /// Whether the client accepts trailers.
     pub trailers: bool,
-    /// Whether the client asks for an upgrade to WebSocket.
     pub upgrade: bool,
     /// Whether it changes nothing, whatever its method says.
     pub only_reads: bool,
     /// A field with a value that would be a field for keys if it had `-` for `_`, as the client sent it.
     pub misspelled_key: Option<HeaderName>,
-    /// The connections to the service.
     pub upstream: UpstreamClient,
     /// Ends the request when its client is gone: nobody else needs the response.
     pub tie: ConnectionGuard,
@@ -66,14 +61,22 @@ impl PassThroughRequest {
         let misspelled_key = live.misspelled_key_field(&head.headers).cloned();
         let trailers = fields::accepts_trailers(&head.headers);
         let upgrade = asks_for_websocket(&head.headers, head.version);
-        // HTTP/1.0 has no interim responses, and hyper sends none over HTTP/2. A client that asks for an upgrade waits for 101. A route
-        // that observes answers as one that enforces.
+        // HTTP/1.0 has no interim responses, and hyper sends none over HTTP/2. A client that asks for an upgrade waits
+        // for 101. A route that observes answers as one that enforces.
         let takes_hints = route.is_none_or(|route| route.mode != RouteMode::Observe)
             && head.version == Version::HTTP_11
             && !upgrade
             && !early_hints::is_taken_for_final(&head.headers);
         match &mut body {
-            Body::Streaming(stream) => prepare_streaming(&mut head.headers, stream, origin, route),
+            Body::Streaming(stream) => {
+                if fields::may_have_trailers(&head.headers, origin) {
+                    let route = route.cloned();
+                    stream.pass_trailers(move |trailers| {
+                        fields::prepare_trailers(trailers, |name| is_read(route.as_ref(), name));
+                    });
+                }
+                fields::prepare_streaming(&mut head.headers, origin, |name| is_read(route, name));
+            }
             _ => fields::prepare_for_service(&mut head.headers, origin, |name| is_read(route, name)),
         }
         head.version = Version::HTTP_11;
@@ -86,27 +89,13 @@ impl PassThroughRequest {
     }
 }
 
-/// Prepares the fields of a request whose body streams to the service, and lets the trailers of the body pass.
-fn prepare_streaming(
-    headers: &mut HeaderMap,
-    body: &mut RequestBody,
-    origin: &RequestOrigin,
-    route: Option<&Arc<Route>>,
-) {
-    if fields::may_have_trailers(headers, origin) {
-        let route = route.cloned();
-        body.pass_trailers(move |trailers| fields::prepare_trailers(trailers, |name| is_read(route.as_ref(), name)));
-    }
-    fields::prepare_streaming(headers, origin, |name| is_read(route, name));
-}
-
-/// Whether the route reads a request field of this name.
 fn is_read(route: Option<&Arc<Route>>, name: &str) -> bool {
     route.is_some_and(|route| route.reads_field(name))
 }
 
-/// Whether a request asks for an upgrade to WebSocket (RFC 6455 section 4.1), the only protocol that may pass. It must be the
-/// only one in the field: with `h2c` in a list, all that follows would go past every route. HTTP/2 has another way.
+/// Whether a request asks for an upgrade to WebSocket (RFC 6455 section 4.1), the only protocol that may pass. It must
+/// be the only one in the field: with `h2c` in a list, all that follows would go past every route. HTTP/2 has another
+/// way.
 fn asks_for_websocket(request: &HeaderMap, version: Version) -> bool {
     let wanted = fields::connection_options(request).any(|name| name.eq_ignore_ascii_case(b"upgrade"));
     wanted && version == Version::HTTP_11 && is_websocket(request)
@@ -125,8 +114,8 @@ fn closes_connection(response: &Response<PooledBody>) -> bool {
     lists(b"close") || (response.version() == Version::HTTP_10 && !lists(b"keep-alive"))
 }
 
-/// Streams a request to the service and the response back, and calls `inspect` with the status and all fields of the response. The
-/// work ends with its client: the connection drops this future when the client is gone.
+/// Streams a request to the service and the response back, and calls `inspect` with the status and all fields of the
+/// response. The work ends with its client: the connection drops this future when the client is gone.
 pub async fn pass(
     passing: Box<PassThroughRequest>,
     inspect: impl FnOnce(StatusCode, &HeaderMap),
@@ -179,8 +168,8 @@ fn request_body_refusal(error: &CallError) -> Option<Refusal> {
     Some(if stalled { Refusal::RequestTimeout } else { BODY_BROKE_OFF })
 }
 
-/// Leaves a `Content-Length` in place if every reader understands it alike. Else hyper computes it from the body; where no
-/// body follows (RFC 9110 section 8.6: after HEAD, and with 304) the first value stays. A 204 response has none.
+/// Leaves a `Content-Length` in place if every reader understands it alike. Else hyper computes it from the body; where
+/// no body follows (RFC 9110 section 8.6: after HEAD, and with 304) the first value stays. A 204 response has none.
 fn repair_content_length(response: &mut Response<PooledBody>) {
     let has_none = response.status() == StatusCode::NO_CONTENT;
     if !has_none && announced_length(response.headers()).is_some() {
@@ -195,8 +184,8 @@ fn repair_content_length(response: &mut Response<PooledBody>) {
     }
 }
 
-/// Copies bytes in both directions until both sides are done. Client and service have agreed on another protocol. What a side has
-/// sent before it reset its connection still goes to the other one.
+/// Copies bytes in both directions until both sides are done. Client and service have agreed on another protocol. What
+/// a side has sent before it reset its connection still goes to the other one.
 fn switch_protocol(client: OnUpgrade, mut response: Response<PooledBody>) -> Response<Body> {
     let service = hyper::upgrade::on(&mut response);
     tokio::spawn(async move {

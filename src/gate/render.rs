@@ -13,6 +13,7 @@ use oncegate_domain::decision::AcceptedProgress;
 use oncegate_domain::jsonrpc::RpcId;
 use oncegate_domain::operation::OperationId;
 use oncegate_domain::response::StoredResponse;
+use oncegate_domain::response_policy::ResponseVerdict;
 use oncegate_domain::state::CompletedResponse;
 use oncegate_http::body::Body;
 use oncegate_http::protocol::refusal::{OPERATIONS, Refusal, RetryAfter};
@@ -49,35 +50,31 @@ impl Outcome {
             // The store's, which another page may have got before.
             Self::ExecutedElsewhere(_) | Self::Replayed(_) => true,
             Self::Streamed(streamed) if streamed.status == StreamStatus::Attached => true,
-            Self::Bypassed(_) | Self::Executed { .. } | Self::Released(_) => false,
-            Self::Streamed(_) | Self::Unknown(_) | Self::Unstored { .. } => false,
+            Self::Answered { .. } | Self::Bypassed(_) | Self::Streamed(_) => false,
         };
         let mut response = match self {
             // Whatever the attempt came to: it was unguarded, and no more is promised than that it was forwarded.
             Self::Bypassed(outcome) => return outcome.render_as(status, context, problem_base),
             // A gRPC client has no other way to ask again than the same call, and one of JSON-RPC reads no 202.
-            Self::InFlight(retry_after) if context.is_call || context.rpc_id().is_some() => {
+            Self::InFlight(retry_after) if context.is_call || context.rpc_id.is_some() => {
                 refuse(&Refusal::InFlight(retry_after), context, problem_base)
             }
-            Self::Accepted { progress, .. } if context.is_call || context.rpc_id().is_some() => {
+            Self::Accepted { progress, .. } if context.is_call || context.rpc_id.is_some() => {
                 refuse(&accepted_refusal(progress), context, problem_base)
             }
             Self::Accepted { operation, progress } => {
                 accepted(operation, progress.retry_after().map(RetryAfter::new), context)
             }
             Self::ExecutedElsewhere(completed) => stored(completed, context),
-            Self::Executed { response, expires_at } => {
+            Self::Answered { response, verdict, expires_at, .. } => {
                 let mut response = live(response, context);
-                if let Some(expires_at) = expires_at {
+                if let Some(expires_at) = expires_at.filter(|_| verdict == ResponseVerdict::Store) {
                     response.headers_mut().insert(fields::KEY_EXPIRES, http_date(expires_at));
                 }
                 response
             }
             Self::InFlight(retry_after) => pending("{\"state\":\"in_flight\"}".to_owned(), Some(retry_after)),
             Self::Refused(refusal) => refuse(&refusal, context, problem_base),
-            Self::Released(response) | Self::Unknown(response) | Self::Unstored { response, .. } => {
-                live(response, context)
-            }
             Self::Replayed(completed) => {
                 let mut response = stored(completed, context);
                 response.headers_mut().insert(fields::IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
@@ -108,12 +105,7 @@ fn refuse(refusal: &Refusal, context: &ResponseContext, problem_base: &str) -> R
     if context.is_call {
         return grpc::refusal_response(refusal);
     }
-    context.answer_shape().render(refusal, problem_base, context.rpc_id())
-}
-
-/// Renders a refusal.
-pub(super) fn refusal(refusal: Refusal, context: &ResponseContext, problem_base: &str) -> Response<Body> {
-    Outcome::Refused(refusal).render(context, problem_base)
+    context.answer_shape.render(refusal, problem_base, context.rpc_id.as_ref())
 }
 
 /// The response to the request whose attempt brought it.

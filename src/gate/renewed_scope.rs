@@ -1,7 +1,8 @@
-//! Notices a service that renews a part of a route's scope: a cookie that each response signs anew, or a token in a field.
+//! Notices a service that renews a part of a route's scope: a cookie that each response signs anew, or a token in a
+//! field.
 //!
-//! A retry after such a response is another caller, and is executed again. The response may be that of any request, such as a
-//! page that polls; so all responses are looked at that could change a part which their own request had.
+//! A retry after such a response is another caller, and is executed again. The response may be that of any request,
+//! such as a page that polls; so all responses are looked at that could change a part which their own request had.
 
 use std::cell::LazyCell;
 use std::sync::Arc;
@@ -116,7 +117,6 @@ impl SentParts<'_> {
         self.fields.iter().filter(move |(field, _)| *field == name).map(|(_, value)| value.as_bytes())
     }
 
-    /// The first cookie of this name.
     fn sent_cookie(&self, name: &str) -> Option<&[u8]> {
         self.values(&COOKIE).flat_map(|line| line.split(|byte| *byte == b';')).find_map(|pair| {
             let (found, value) = split_pair(pair)?;
@@ -149,7 +149,6 @@ impl SentParts<'_> {
         covers_path && covers_host
     }
 
-    /// The host of the request, without a port.
     fn host(&self) -> Option<&str> {
         let named = self.uri.host().or_else(|| self.host.as_ref()?.to_str().ok())?;
         Some(named.rsplit_once(':').filter(|(_, port)| !port.contains(']')).map_or(named, |(host, _)| host))
@@ -194,7 +193,8 @@ mod tests {
     use super::*;
     use oncegate_config::{self as config, Overrides, ProcessEnvironment};
 
-    /// One route with these lines, and what a response to `/app/poll` with `Cookie: s=1; t=2`, and with credentials, counts for it.
+    /// One route with these lines, and what a response to `/app/poll` with `Cookie: s=1; t=2`, and with credentials,
+    /// counts for it.
     fn count(lines: &str, response: &[(&'static str, &'static str)]) -> u64 {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("oncegate.toml");

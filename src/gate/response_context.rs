@@ -28,7 +28,8 @@ pub struct ResponseContext {
     /// Whether the request is a gRPC call, to which Oncegate's own answers have a gRPC status.
     pub(super) is_call: bool,
     pub(super) accepts_trailers: bool,
-    /// Whether a client waits that can tell the end of a response from a cut: over HTTP/1.0 both are the end of the connection.
+    /// Whether a client waits that can tell the end of a response from a cut: over HTTP/1.0 both are the end of the
+    /// connection.
     pub(super) takes_streams: bool,
     /// The id of the last event that the client has received.
     pub(super) last_event_id: Option<HeaderValue>,
@@ -40,10 +41,9 @@ pub struct ResponseContext {
     /// The policy for pages of other origins; `None` where it allows none.
     cors: Option<Arc<CorsPolicy>>,
     key_field: Option<(HeaderName, HeaderValue)>,
-    /// The form of Oncegate's own answers.
-    shape: AnswerShape,
+    pub(super) answer_shape: AnswerShape,
     /// The id of a JSON-RPC call, which its answer has to have.
-    rpc_id: Option<RpcId>,
+    pub(super) rpc_id: Option<RpcId>,
     began: Option<Instant>,
     pub(super) trace: Option<Arc<RequestTrace>>,
 }
@@ -67,25 +67,9 @@ impl ResponseContext {
         }
     }
 
-    /// Notes the route that owns the answers to the request.
     pub(super) fn note_route(&mut self, route: &Route) {
         self.cors = unless_empty(&route.cors);
-        self.shape = route.dialect.into();
-    }
-
-    /// The form of Oncegate's own answers to the request.
-    pub(super) fn answer_shape(&self) -> AnswerShape {
-        self.shape
-    }
-
-    /// Notes the id of a JSON-RPC call.
-    pub(super) fn note_rpc_id(&mut self, id: RpcId) {
-        self.rpc_id = Some(id);
-    }
-
-    /// The id of the request, if it is a JSON-RPC call.
-    pub(super) fn rpc_id(&self) -> Option<&RpcId> {
-        self.rpc_id.as_ref()
+        self.answer_shape = route.dialect.into();
     }
 
     /// A body with its trailers, if the client understands them (RFC 9110 section 6.5.1). Announces them in `headers`,
@@ -100,7 +84,8 @@ impl ResponseContext {
         Body::with_trailers(data, trailers)
     }
 
-    /// The part of a stream of events that the client has not received; all of it if the last event that it names is not there.
+    /// The part of a stream of events that the client has not received; all of it if the last event that it names is
+    /// not there.
     pub(super) fn unread_events(&self, headers: &HeaderMap, body: &[u8]) -> usize {
         match &self.last_event_id {
             Some(id) if event_stream::is_event_stream(headers) => {
@@ -115,8 +100,8 @@ impl ResponseContext {
         self.key_field = Some((name.clone(), value.clone()));
     }
 
-    /// Adds `Oncegate-Status` and the fields of the dialect, if a route guards the request, and the echoed key. Notes the status
-    /// in the trace. The status of an observed request is that it is observed, whatever became of it.
+    /// Adds `Oncegate-Status` and the fields of the dialect, if a route guards the request, and the echoed key. Notes
+    /// the status in the trace. The status of an observed request is that it is observed, whatever became of it.
     pub fn add_fields(&self, response: &mut Response<Body>, status: OncegateStatus) {
         let code = response.status();
         let headers = response.headers_mut();
@@ -124,7 +109,7 @@ impl ResponseContext {
             Some(RouteMode::Enforce) => {
                 self.with_trace(|trace| trace.note_oncegate_status(status));
                 headers.insert(fields::ONCEGATE_STATUS, status.value());
-                self.shape.add_fields((code, headers), status);
+                self.answer_shape.add_fields((code, headers), status);
             }
             Some(RouteMode::Observe) => self.mark_observed(headers),
             Some(RouteMode::Off) | None => {}
@@ -134,7 +119,6 @@ impl ResponseContext {
         }
     }
 
-    /// Marks a response that a route only observes.
     pub(super) fn mark_observed(&self, headers: &mut HeaderMap) {
         if self.mode == Some(RouteMode::Observe) {
             headers.insert(fields::ONCEGATE_STATUS, OncegateStatus::Observed.value());
@@ -154,19 +138,18 @@ impl ResponseContext {
         }
     }
 
-    /// Notes the status of an outcome in the trace. A refusal is noted where it is rendered: a client that has left gets none.
+    /// Notes the status of an outcome in the trace. A refusal is noted where it is rendered: a client that has left
+    /// gets none.
     pub(super) fn note_outcome(&self, outcome: &Outcome) {
         if !matches!(outcome, Outcome::Refused(_)) {
             self.note_status(outcome.oncegate_status());
         }
     }
 
-    /// The time at which the request came in.
     pub(super) fn began(&self) -> Instant {
         self.began.unwrap_or_else(Instant::now)
     }
 
-    /// Notes that a route guards the request.
     pub(super) fn guard(
         &mut self,
         observability: &Arc<Observability>,
@@ -178,7 +161,6 @@ impl ResponseContext {
         self.trace.get_or_insert_with(|| RequestTrace::for_guarded(observability, head, began)).note_route(Some(route));
     }
 
-    /// Notes that a route observes the request.
     pub(super) fn observe(
         &mut self,
         observability: &Arc<Observability>,
@@ -203,8 +185,8 @@ impl ResponseContext {
         }
     }
 
-    /// Awaits the work and notes its duration in the trace. The caller pins the work: a future that is passed by value would
-    /// take its space twice in the request's future, which is copied as a whole when the request starts.
+    /// Awaits the work and notes its duration in the trace. The caller pins the work: a future that is passed by value
+    /// would take its space twice in the request's future, which is copied as a whole when the request starts.
     pub(super) async fn timed<T>(&self, stage: TraceStage, work: Pin<&mut impl Future<Output = T>>) -> T {
         let began = Instant::now();
         let done = work.await;

@@ -3,8 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use http::Method;
-
 use super::authorize::Authorizer;
 use super::renewed_scope::RenewableParts;
 use crate::instance::latency::{LatencyEwma, RouteLatencies};
@@ -12,25 +10,19 @@ use crate::instance::metrics::{Metrics, RouteMetrics};
 use crate::instance::replay_permissions::ReplayPermissions;
 use crate::instance::token_verifier::TokenVerifier;
 use oncegate_config::{Config, Route};
-use oncegate_domain::normal_path::RequestPath;
-use oncegate_domain::route_table::{RouteMatch, RouteTable};
+use oncegate_domain::route_table::RouteTable;
 use oncegate_http::upstream::UpstreamClient;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
 
 /// A route with the parts that one worker needs to serve it. Cheap to clone.
 #[derive(Clone)]
 pub struct ActiveRoute {
-    /// The route's policy.
     pub route: Arc<Route>,
-    /// The connections to the route's service.
     pub upstream: UpstreamClient,
     /// The service that is asked before each replay.
     pub authorizer: Option<Arc<Authorizer>>,
-    /// The verifier of callers' tokens, where the route's scope reads one.
     pub token_verifier: Option<Arc<TokenVerifier>>,
-    /// The recent latency of the route's attempts.
     pub latency: Arc<LatencyEwma>,
-    /// The route's metrics.
     pub metrics: Arc<RouteMetrics>,
     /// The parts of scopes that its service can renew; `None` where there are none.
     pub renewable: Option<Arc<RenewableParts>>,
@@ -38,11 +30,13 @@ pub struct ActiveRoute {
 
 /// The routes by method and path; the most specific path wins.
 pub struct Router {
-    table: RouteTable<ActiveRoute>,
-    /// The same if each observed route enforced.
-    foretold: RouteTable<ActiveRoute>,
+    pub(super) table: RouteTable<ActiveRoute>,
+    /// The routes that requests would have if each observed route enforced. Where that is no observed route, it is the
+    /// same.
+    pub(super) foretold: RouteTable<ActiveRoute>,
     names: HashMap<Arc<str>, ActiveRoute>,
-    renewable: Option<Arc<RenewableParts>>,
+    /// The parts of all routes' scopes that a service can renew.
+    pub(super) renewable: Option<Arc<RenewableParts>>,
 }
 
 impl Router {
@@ -86,27 +80,6 @@ impl Router {
             names.extend(route.names().map(|name| (Arc::clone(name), active.clone())));
         }
         Self { table, foretold, names, renewable }
-    }
-
-    /// The parts of all routes' scopes that a service can renew.
-    pub(super) fn renewable(&self) -> Option<&RenewableParts> {
-        self.renewable.as_deref()
-    }
-
-    /// The route of a request.
-    pub fn find(&self, method: &Method, host: &str, path: &RequestPath<'_>) -> RouteMatch<'_, ActiveRoute> {
-        self.table.find(method, host, path)
-    }
-
-    /// The route that the request would have if each observed route enforced. Where that is no observed route, it is the route that
-    /// [`find`](Self::find) gives.
-    pub fn foretell(&self, method: &Method, host: &str, path: &RequestPath<'_>) -> RouteMatch<'_, ActiveRoute> {
-        self.foretold.find(method, host, path)
-    }
-
-    /// Whether there is any route for a method.
-    pub fn has_routes_for(&self, method: &Method) -> bool {
-        self.table.has_routes_for(method)
     }
 
     /// The route whose keys are stored under that name.

@@ -1,75 +1,84 @@
 //! The route's `same_body`: an equal request of the same caller under another key.
 
 use super::admit::GuardedRequest;
-use super::worker::Gate;
-use crate::instance::same_bodies::{EarlierUse, SameBodyPair};
+use crate::instance::Instance;
+use crate::instance::same_bodies::{EarlierUse, SameBodies, SameBodyPair, SameRequest};
 use oncegate_config::SameBodyPolicy;
+use oncegate_domain::ids::RecordId;
 use oncegate_domain::operation::OperationId;
 use oncegate_http::protocol::fields;
 use oncegate_http::protocol::refusal::Refusal;
 
-/// A request that its route's `same_body` lets take a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SameBodyCheck {
-    /// Nothing was noted: the route does not refuse, or the client has confirmed the request.
-    Unnoted,
-    /// The request was noted as the first with its body. It is forgotten if it gets no new key.
-    Noted,
+/// The note of a request that is the first with its body. It is forgotten if the request gets no new key.
+pub(super) struct SameBodyNote<'a> {
+    same_bodies: &'a SameBodies,
+    /// `None` if nothing was noted: the route does not refuse, or the client has confirmed the request.
+    noted: Option<SameRequest>,
 }
 
-impl Gate {
-    /// Checks a request whose route refuses an equal one under another key. It is noted at once, so that of two that come together one is
-    /// refused.
+impl SameBodyNote<'_> {
+    /// Keeps the note: the request has got its key.
+    pub(super) fn keep(mut self) {
+        self.noted = None;
+    }
+}
+
+impl Drop for SameBodyNote<'_> {
+    fn drop(&mut self) {
+        if let Some(noted) = self.noted.take() {
+            self.same_bodies.forget(noted);
+        }
+    }
+}
+
+impl GuardedRequest {
+    /// Checks a request whose route refuses an equal one under another key. It is noted at once, so that of two that
+    /// come together one is refused.
     ///
     /// # Errors
     /// The refusal of a request that has no record of its own.
-    pub(super) fn check_same_body(&self, guarded: &GuardedRequest) -> Result<SameBodyCheck, Refusal> {
-        let (route, request) = (guarded.route(), &guarded.reserve_request);
+    pub(super) fn check_same_body<'a>(&self, instance: &'a Instance) -> Result<SameBodyNote<'a>, Refusal> {
+        let (route, request) = (self.route(), SameRequest::from(&self.reserve_request));
+        let same_bodies = &instance.observability.same_bodies;
+        let note = |noted| Ok(SameBodyNote { same_bodies, noted });
         if route.same_body != SameBodyPolicy::Refuse {
-            return Ok(SameBodyCheck::Unnoted);
+            return note(None);
         }
-        let same_bodies = &self.instance.observability.same_bodies;
         match same_bodies.find_or_note(request, route.same_body_window) {
-            EarlierUse::None => Ok(SameBodyCheck::Noted),
-            EarlierUse::Own => Ok(SameBodyCheck::Unnoted),
+            EarlierUse::None => note(Some(request)),
+            EarlierUse::Own => note(None),
             EarlierUse::Other(first) => {
-                let confirmed = guarded.head.headers.get(fields::CONFIRM).map(|value| value.as_bytes().trim_ascii());
+                let confirmed = self.head.headers.get(fields::CONFIRM).map(|value| value.as_bytes().trim_ascii());
                 if confirmed == Some(first.to_string().as_bytes()) {
-                    return Ok(SameBodyCheck::Unnoted);
+                    return note(None);
                 }
-                self.report_same_body(guarded, SameBodyPair { route: route.name.clone(), first, second: request.id });
-                let salt = self.instance.salt.current().salt;
-                let operation = OperationId::derive(first, &request.scope, salt);
+                self.report_same_body(instance, first);
+                let salt = instance.salt.current().salt;
+                let operation = OperationId::derive(first, &self.reserve_request.scope, salt);
                 Err(Refusal::DuplicateSuspected(Some(Box::new(operation))))
             }
         }
     }
 
     /// Notes a request that got a new key.
-    pub(super) fn note_same_body(&self, guarded: &GuardedRequest) {
-        let (route, request) = (guarded.route(), &guarded.reserve_request);
+    pub(super) fn note_same_body(&self, instance: &Instance) {
+        let (route, request) = (self.route(), SameRequest::from(&self.reserve_request));
         if route.same_body == SameBodyPolicy::Allow {
             return;
         }
-        let same_bodies = &self.instance.observability.same_bodies;
+        let same_bodies = &instance.observability.same_bodies;
         if let EarlierUse::Other(first) = same_bodies.find_or_note(request, route.same_body_window) {
             same_bodies.replace(request);
             // A client that has confirmed its request knows.
             if route.same_body == SameBodyPolicy::Warn {
-                self.report_same_body(guarded, SameBodyPair { route: route.name.clone(), first, second: request.id });
+                self.report_same_body(instance, first);
             }
         }
     }
 
-    /// Forgets a request that was noted and got no new key.
-    pub(super) fn drop_same_body(&self, guarded: &GuardedRequest, check: SameBodyCheck) {
-        if check == SameBodyCheck::Noted {
-            self.instance.observability.same_bodies.forget(&guarded.reserve_request);
-        }
-    }
-
-    fn report_same_body(&self, guarded: &GuardedRequest, pair: SameBodyPair) {
-        guarded.active.metrics.same_body.inc();
-        self.instance.observability.report_same_body(pair);
+    fn report_same_body(&self, instance: &Instance, first: RecordId) {
+        self.active.metrics.same_body.inc();
+        let pair = SameBodyPair { route: self.route().name.clone(), first, second: self.reserve_request.id };
+        instance.observability.report_same_body(pair);
     }
 }

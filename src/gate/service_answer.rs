@@ -1,6 +1,7 @@
 //! A service's response at its end: what it means for the key, and the settlement that follows.
 //!
-//! `forward` has it whole before the client gets any of it, and `hand_on` after the client has read it. `settle` stores settlements.
+//! `forward` has it whole before the client gets any of it, and `hand_on` after the client has read it. `settle` stores
+//! settlements.
 
 use std::panic;
 use std::pin::pin;
@@ -13,8 +14,7 @@ use tokio::task::spawn_blocking;
 use super::attempt_end;
 use super::new_key::accept_caller;
 use super::response_context::ResponseContext;
-use super::settle::{RunningAttempt, SettleOutcome, persist};
-use crate::instance::Instance;
+use super::settle::{RunningAttempt, Unsettled, persist};
 use crate::instance::request_trace::TraceStage;
 use oncegate_config::Route;
 use oncegate_domain::attempt::Settlement;
@@ -24,11 +24,19 @@ use oncegate_http::protocol::directives::{ResponseJudgement, ServiceDirectives};
 use oncegate_http::protocol::grpc::CallProtocol;
 use oncegate_http::protocol::judged_body::JudgedBody;
 use oncegate_http::protocol::{fields, grpc, grpc_web, stored_response};
+use oncegate_store::SettleResult;
 
 /// The size from which a body is parsed on another thread, as it is for a fingerprint.
 const LARGE_BODY: usize = 64 * 1024;
 
-/// A whole response of the service.
+/// The head of a service's response, with the fields that a client may have.
+pub(super) struct ServiceHead {
+    pub(super) parts: response::Parts,
+    /// The protocol of its request: the status of a call comes at the end.
+    pub(super) protocol: CallProtocol,
+    pub(super) directives: ServiceDirectives,
+}
+
 pub(super) struct ServiceAnswer {
     /// The response. It has no body if that is too large to keep.
     pub(super) response: StoredResponse,
@@ -38,23 +46,17 @@ pub(super) struct ServiceAnswer {
 
 /// What became of a response.
 pub(super) struct SettledAnswer {
-    /// The response, as the service sent it.
     pub(super) response: StoredResponse,
     pub(super) verdict: ResponseVerdict,
     /// The settlement that the store was asked for.
     pub(super) own: Settlement,
-    pub(super) settled: SettleOutcome,
+    pub(super) settled: Result<SettleResult, Unsettled>,
 }
 
 impl ServiceAnswer {
-    /// The response with this head, whose fields a client may have, this body, and trailers as they came.
-    pub(super) fn new(
-        head: response::Parts,
-        body: Option<Bytes>,
-        mut trailers: HeaderMap,
-        protocol: CallProtocol,
-        mut directives: ServiceDirectives,
-    ) -> Self {
+    /// The response with this head, this body, and trailers as they came.
+    pub(super) fn new(head: ServiceHead, body: Option<Bytes>, mut trailers: HeaderMap) -> Self {
+        let ServiceHead { parts: head, protocol, mut directives } = head;
         // The handler of a call often knows only at its end what it has done, and then it can set trailers alone.
         let at_end = match (protocol, &body) {
             (CallProtocol::Grpc, _) => Some(ServiceDirectives::parse(&trailers)),
@@ -72,15 +74,15 @@ impl ServiceAnswer {
         Self { response, status, directives }
     }
 
-    /// Judges the response and stores the outcome. `finish` changes the response for its client; the store gets it as it was.
+    /// Judges the response and stores the outcome. `finish` changes the response for its client; the store gets it as
+    /// it was.
     pub(super) async fn settle(
         self,
         attempt: RunningAttempt,
-        instance: &Arc<Instance>,
-        route: &Arc<Route>,
         context: &ResponseContext,
         finish: impl FnOnce(&mut StoredResponse),
     ) -> SettledAnswer {
+        let (instance, route) = (&Arc::clone(&attempt.instance), &Arc::clone(&attempt.route));
         let (Self { mut response, status, .. }, judgement) = self.judge(route).await;
         let ResponseJudgement { verdict, ttl, unknown_cause } = judgement;
         // Anything that may panic comes before the lease leaves the attempt's care.
@@ -92,17 +94,17 @@ impl ServiceAnswer {
             (ResponseVerdict::Store, Some(storable)) => attempt_end::complete(lease, route, ttl, storable),
             (ResponseVerdict::Release, _) => attempt_end::release(lease, route, ttl, Some((status, &response.headers))),
             (ResponseVerdict::Unknown | ResponseVerdict::Store, _) => {
-                let cause = unknown_cause;
-                context.with_trace(|trace| trace.note_unknown(cause));
-                tracing::warn!(record = %lease.reserve_request.id, route = %route.name, attempt = lease.attempt, %cause,
+                context.with_trace(|trace| trace.note_unknown(unknown_cause));
+                tracing::warn!(record = %lease.reserve_request.id, route = %route.name, attempt = lease.attempt, cause = %unknown_cause,
                     "the service's response leaves the outcome unknown");
-                attempt_end::unknown(lease, route, cause)
+                attempt_end::unknown(lease, route, unknown_cause)
             }
         };
         let own = settlement.clone();
         let settled = context.timed(TraceStage::Settle, pin!(persist(instance, settlement, entry))).await;
         if let Some(request) = accepted {
-            Box::pin(accept_caller(instance, route, &request, settled.is_stored())).await;
+            let is_stored = matches!(settled, Ok(SettleResult::Done { .. }));
+            Box::pin(accept_caller(instance, route, &request, is_stored)).await;
         }
         SettledAnswer { response, verdict, own, settled }
     }

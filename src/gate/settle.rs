@@ -5,11 +5,16 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tokio::time::Instant;
+
+use super::routing::ActiveRoute;
 use crate::instance::Instance;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
+use crate::instance::latency::LatencyEwma;
 use crate::instance::metrics::LateCompletion;
 use crate::instance::running_stream::RunningStream;
 use oncegate_cache::CacheEpoch;
+use oncegate_config::Route;
 use oncegate_domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
 use oncegate_domain::ids::{RecordId, Token};
 use oncegate_domain::record::Record;
@@ -18,26 +23,13 @@ use oncegate_domain::unknown_cause::UnknownCause;
 use oncegate_store::{SettleResult, StoreError, TakeOverParams};
 use oncegate_telemetry::logs::error_causes;
 
-/// The result of `persist`.
-pub enum SettleOutcome {
-    /// The attempt has no reservation, so nobody waits for its settlement. A task stores it when the store is back.
+/// The reason why an attempt's outcome is not stored yet. A task stores it when the store is back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsettled {
+    /// The attempt has no reservation, so nobody waits for its settlement.
     Bypassed,
-    /// The outcome is durable.
-    Done {
-        /// The time until which the key is kept; `None` if it has no TTL.
-        expires_at: Option<SystemTime>,
-    },
-    /// Something else has settled the key. The record as it is now; `None` if it is gone.
-    Fenced(Option<Box<Record>>),
-    /// The store failed. A task tries again in the background, and requests with the key are refused meanwhile.
-    Unstored,
-}
-
-impl SettleOutcome {
-    /// Whether the store has the attempt's outcome.
-    pub(super) fn is_stored(&self) -> bool {
-        matches!(self, Self::Done { .. })
-    }
+    /// The store failed. Requests with the key are refused meanwhile.
+    StoreFailed,
 }
 
 /// The pauses between two tries of a settlement. The first is short, for a hiccup; the longest is rare enough for an
@@ -50,12 +42,12 @@ pub(super) async fn persist(
     instance: &Arc<Instance>,
     settlement: Settlement,
     mut entry: InFlightEntry,
-) -> SettleOutcome {
+) -> Result<SettleResult, Unsettled> {
     count_unknown(instance, &settlement);
     forget_unexecuted(instance, &settlement);
     if matches!(entry.reserve_status(), ReserveStatus::InDoubt | ReserveStatus::Unstorable) {
         persist_in_background(instance, settlement, entry);
-        return SettleOutcome::Bypassed;
+        return Err(Unsettled::Bypassed);
     }
     entry.note_settlement(&settlement);
     let (id, epoch) = (settlement.id, instance.cache.current_epoch());
@@ -63,8 +55,8 @@ pub(super) async fn persist(
     if let (Ok(result), false) = (&result, instance.instance_lease.has_held_since(entry.registered_at())) {
         count_late(instance, &settlement, result);
     }
-    // The order matters: the completed record goes into the cache, then the attempt leaves the registry, then the wait group
-    // looks. A duplicate finds the record in one of the two at any time.
+    // The order matters: the completed record goes into the cache, then the attempt leaves the registry, then the wait
+    // group looks. A duplicate finds the record in one of the two at any time.
     match &result {
         Ok(SettleResult::Done { expires_at }) => {
             remember_outcome(instance, settlement.outcome.clone(), *expires_at, &entry, epoch)
@@ -79,22 +71,18 @@ pub(super) async fn persist(
         entry.withdraw();
         instance.wait_groups.wake(id);
     }
-    match result {
-        Ok(SettleResult::Done { expires_at }) => SettleOutcome::Done { expires_at },
-        Ok(SettleResult::Fenced(record)) => SettleOutcome::Fenced(record.map(Box::new)),
-        Err(error) => {
-            let cause = error_causes(&error);
-            tracing::warn!(record = %settlement.id, cause, "{error}; the attempt's outcome is stored as soon as the store takes it");
-            persist_in_background(instance, settlement, entry);
-            SettleOutcome::Unstored
-        }
-    }
+    result.map_err(|error| {
+        let cause = error_causes(&error);
+        tracing::warn!(record = %settlement.id, cause, "{error}; the attempt's outcome is stored as soon as the store takes it");
+        persist_in_background(instance, settlement, entry);
+        Unsettled::StoreFailed
+    })
 }
 
 /// Forgets a request that was not executed: an equal one under another key is no second execution.
 fn forget_unexecuted(instance: &Instance, settlement: &Settlement) {
     if let Some(request) = settlement.unexecuted_request() {
-        instance.observability.same_bodies.forget(request);
+        instance.observability.same_bodies.forget(request.into());
     }
 }
 
@@ -124,11 +112,12 @@ fn remember_outcome(
     instance.remember(&Record { state, running_for, deadline_in_ms, ..record.clone() }, epoch);
 }
 
-/// Stores an outcome in the background. The task tries until the store takes the settlement, or until the time of the drain is over. It
-/// has no other limit: an outage may last longer than the TTL, because the TTL begins when the outcome is stored.
+/// Stores an outcome in the background. The task tries until the store takes the settlement, or until the time of the
+/// drain is over. It has no other limit: an outage may last longer than the TTL, because the TTL begins when the
+/// outcome is stored.
 ///
-/// The task owns the entry of the attempt. The attempt stays registered until its outcome is durable, and the registry answers
-/// requests with the outcome meanwhile.
+/// The task owns the entry of the attempt. The attempt stays registered until its outcome is durable, and the registry
+/// answers requests with the outcome meanwhile.
 fn persist_in_background(instance: &Arc<Instance>, settlement: Settlement, mut entry: InFlightEntry) {
     entry.note_settlement(&settlement);
     entry.publish_outcome(&settlement.outcome);
@@ -158,7 +147,8 @@ fn persist_in_background(instance: &Arc<Instance>, settlement: Settlement, mut e
             }
             let epoch = instance.cache.current_epoch();
             match settle_or_take_over(&instance, &settlement, entry.reserve_status()).await {
-                // The reservation was never committed, so there is nothing to remember. If it commits later, it is an orphan.
+                // The reservation was never committed, so there is nothing to remember. If it commits later, it is an
+                // orphan.
                 Ok(SettleResult::Fenced(None)) if entry.reserve_status() == ReserveStatus::InDoubt => return,
                 Ok(result) => {
                     count_late(&instance, &settlement, &result);
@@ -224,8 +214,8 @@ fn log_late(settlement: &Settlement, result: &SettleResult) {
     }
 }
 
-/// Counts an outcome that comes when others may have given the attempt up: the lease ran out meanwhile, or the store was
-/// away.
+/// Counts an outcome that comes when others may have given the attempt up: the lease ran out meanwhile, or the store
+/// was away.
 fn count_late(instance: &Instance, settlement: &Settlement, result: &SettleResult) {
     let late = match result {
         SettleResult::Done { .. } => LateCompletion::Taken,
@@ -235,16 +225,37 @@ fn count_late(instance: &Instance, settlement: &Settlement, result: &SettleResul
     instance.observability.metrics.late_completions.count(late);
 }
 
-/// An attempt of which bytes may have left. If its task ends without a settlement (a panic), the drop settles it as unknown.
+/// An attempt of which bytes may have left. If its task ends without a settlement (a panic), the drop settles it as
+/// unknown.
 pub(super) struct RunningAttempt {
-    instance: Arc<Instance>,
+    pub(super) instance: Arc<Instance>,
+    pub(super) route: Arc<Route>,
+    pub(super) latency: Arc<LatencyEwma>,
+    pub(super) began: Instant,
+    /// The time by which the response must be there, or its beginning if it streams. The attempt's stored deadline is
+    /// not before.
+    pub(super) deadline: Instant,
     held: Option<(AttemptLease, InFlightEntry)>,
 }
 
 impl RunningAttempt {
-    /// Takes charge of the lease.
-    pub(super) fn new(instance: &Arc<Instance>, lease: AttemptLease, entry: InFlightEntry) -> Self {
-        Self { instance: Arc::clone(instance), held: Some((lease, entry)) }
+    pub(super) fn new(
+        instance: &Arc<Instance>,
+        active: ActiveRoute,
+        lease: AttemptLease,
+        entry: InFlightEntry,
+    ) -> Self {
+        let (instance, ActiveRoute { route, latency, .. }, began) = (Arc::clone(instance), active, Instant::now());
+        // A reload since the reservation may have given the route more time than the store waits for the attempt.
+        let reserved_time = lease.reserve_request.time_limit.saturating_sub(instance.first_byte_within());
+        let deadline = began + route.upstream_timeout.min(reserved_time);
+        Self { instance, route, latency, began, deadline, held: Some((lease, entry)) }
+    }
+
+    /// The reservation that the attempt runs under, or would have run under.
+    pub(super) fn request(&self) -> &Arc<ReserveRequest> {
+        let (lease, _) = self.held.as_ref().expect("only into_parts takes the lease");
+        &lease.reserve_request
     }
 
     /// The record and token of the attempt's reservation; `None` if the store may have none.

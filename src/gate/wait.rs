@@ -1,7 +1,7 @@
 //! The wait of a duplicate for the attempt that is running, and the duplicate's outcome if the wait is over first.
 //!
-//! A request's own work is a task that runs on when the client leaves; a wait is not. It ends with its client, and frees the
-//! client's connection and the request's share of the memory for bodies.
+//! A request's own work is a task that runs on when the client leaves; a wait is not. It ends with its client, and
+//! frees the client's connection and the request's share of the memory for bodies.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use super::admit::GuardedRequest;
 use super::outcome::{Outcome, StreamStatus, StreamedResponse};
+use super::progress::AwaitedEnd;
 use super::response_context::ResponseContext;
-use super::work::AwaitedEnd;
-use super::worker::Gate;
+use super::state::Gate;
 use oncegate_config::{InFlightPolicy, Route};
 use oncegate_domain::decision::{AcceptedProgress, Decision, KeyAnswer};
 use oncegate_domain::operation::OperationId;
@@ -20,33 +20,24 @@ use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
 use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_http::protocol::{event_stream, prefer};
 
-/// One duplicate's wait.
-pub struct WaitPolicy {
-    /// The end of the wait.
-    pub deadline: Instant,
-    answers_accepted: bool,
+/// The end of a duplicate's wait, by its route and its client: `Prefer: wait=N` (RFC 7240 section 4.3) counts in every
+/// `in_flight` mode, up to the route's `wait_timeout`. A request for a stream of events waits until there is one to
+/// join.
+fn wait_deadline(route: &Route, headers: &HeaderMap) -> Instant {
+    let default = match route.in_flight {
+        InFlightPolicy::Wait => route.wait_timeout,
+        InFlightPolicy::Accepted if event_stream::is_accepted(headers) => route.wait_timeout,
+        InFlightPolicy::Accepted | InFlightPolicy::Conflict => Duration::ZERO,
+    };
+    Instant::now() + prefer::wait_preference(headers).map_or(default, |wait| wait.min(route.wait_timeout))
 }
 
-impl WaitPolicy {
-    /// The policy of the route and of the client: `Prefer: wait=N` (RFC 7240 section 4.3) counts in every `in_flight` mode,
-    /// up to the route's `wait_timeout`. A request for a stream of events waits until there is one to join.
-    pub fn new(route: &Route, headers: &HeaderMap) -> Self {
-        let default = match route.in_flight {
-            InFlightPolicy::Wait => route.wait_timeout,
-            InFlightPolicy::Accepted if event_stream::is_accepted(headers) => route.wait_timeout,
-            InFlightPolicy::Accepted | InFlightPolicy::Conflict => Duration::ZERO,
-        };
-        let wait = prefer::wait_preference(headers).map_or(default, |wait| wait.min(route.wait_timeout));
-        Self { deadline: Instant::now() + wait, answers_accepted: route.in_flight == InFlightPolicy::Accepted }
-    }
-
-    /// The outcome while the attempt is still running: 202 where the route says so, else a refusal.
-    pub fn still_running(&self, retry_after: Duration) -> Outcome {
-        let retry_after = RetryAfter::new(retry_after);
-        match self.answers_accepted {
-            true => Outcome::InFlight(retry_after),
-            false => Outcome::Refused(Refusal::InFlight(retry_after)),
-        }
+/// The outcome while the attempt is still running: 202 where the route says so, else a refusal.
+fn still_running(route: &Route, retry_after: Duration) -> Outcome {
+    let retry_after = RetryAfter::new(retry_after);
+    match route.in_flight {
+        InFlightPolicy::Accepted => Outcome::InFlight(retry_after),
+        InFlightPolicy::Conflict | InFlightPolicy::Wait => Outcome::Refused(Refusal::InFlight(retry_after)),
     }
 }
 
@@ -74,33 +65,35 @@ impl Gate {
         }
     }
 
-    /// Joins the response of the attempt that is running if that streams, and waits for its end if not. A waiting request never becomes an attempt: if the first attempt is released,
-    /// or the wait is over, the client has to send the request again.
+    /// Joins the response of the attempt that is running if that streams, and waits for its end if not. A waiting
+    /// request never becomes an attempt: if the first attempt is released, or the wait is over, the client has to send
+    /// the request again.
     async fn join(&self, guarded: &GuardedRequest, retry_after: Duration, context: &ResponseContext) -> Outcome {
-        let policy = WaitPolicy::new(guarded.route(), &guarded.head.headers);
+        let deadline = wait_deadline(guarded.route(), &guarded.head.headers);
         let decided = tokio::select! {
             biased;
-            decided = self.decide_by_end(guarded, policy.deadline) => decided,
+            decided = self.decide_by_end(guarded, deadline) => decided,
             streamed = self.attach(guarded, context), if context.takes_streams => return Outcome::Streamed(streamed),
         };
         let decision = match decided {
             Ok(Some(decision)) => decision,
-            Ok(None) => return policy.still_running(retry_after),
+            Ok(None) => return still_running(guarded.route(), retry_after),
             Err(refusal) => return Outcome::Refused(refusal),
         };
         match decision.answer_without_take_over(&guarded.rules()) {
             KeyAnswer::Replay(completed) => Outcome::Replayed(completed),
             KeyAnswer::Refuse(refusal) => Outcome::Refused(refusal.into()),
             KeyAnswer::Accepted(progress) => self.accepted(guarded, progress).await,
-            KeyAnswer::Join(retry_after) => policy.still_running(retry_after),
+            KeyAnswer::Join(retry_after) => still_running(guarded.route(), retry_after),
         }
     }
 
-    /// Joins the response of the key's attempt on this instance, from its beginning or from the event that the client has not received.
-    /// Never ends if the response does not stream, is not kept, or answers another request. A response of JSON-RPC carries the `id` of
-    /// the first request: its duplicates wait for the replay, which has their own.
+    /// Joins the response of the key's attempt on this instance, from its beginning or from the event that the client
+    /// has not received. Never ends if the response does not stream, is not kept, or answers another request. A
+    /// response of JSON-RPC carries the `id` of the first request: its duplicates wait for the replay, which has their
+    /// own.
     async fn attach(&self, guarded: &GuardedRequest, context: &ResponseContext) -> StreamedResponse {
-        if context.rpc_id().is_some() {
+        if context.rpc_id.is_some() {
             return std::future::pending().await;
         }
         let stream = self.instance.wait_groups.stream(&self.instance, guarded.reserve_request.id).await;
@@ -138,8 +131,8 @@ impl Gate {
         }
     }
 
-    /// Waits until the key's attempt is settled, and decides by what became of it. `None` if it is still running at the deadline, if
-    /// a drain has begun, or if the record is gone.
+    /// Waits until the key's attempt is settled, and decides by what became of it. `None` if it is still running at the
+    /// deadline, if a drain has begun, or if the record is gone.
     ///
     /// # Errors
     /// As for [`Self::decide_by_newest`].

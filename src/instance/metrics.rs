@@ -234,7 +234,7 @@ label!(
         /// An attempt of the key is running.
         InFlight => "in_flight",
         /// The key belongs to another request.
-        KeyMisuse => "key_misuse",
+        KeyReused => "key_misuse",
         /// The response is stored.
         Replay => "replay",
         /// The outcome of the key's attempt is unknown.
@@ -252,9 +252,7 @@ impl From<&KeyAnswer> for ReservationResult {
             KeyAnswer::Refuse(refusal) => match refusal {
                 KeyRefusal::Expired => Self::Expired,
                 KeyRefusal::InFlight(_) => Self::InFlight,
-                KeyRefusal::OtherRequest | KeyRefusal::OtherRequestOrSpelling | KeyRefusal::WithoutBody => {
-                    Self::KeyMisuse
-                }
+                KeyRefusal::KeyReused(_) => Self::KeyReused,
                 KeyRefusal::OutcomeUnknown(_) => Self::Unknown,
                 KeyRefusal::ResponseNotKept => Self::Replay,
             },
@@ -388,6 +386,8 @@ impl Label for MethodLabel {
 
 #[cfg(test)]
 mod tests {
+    use oncegate_domain::decision::KeyReuse;
+
     use super::*;
 
     #[test]
@@ -411,11 +411,11 @@ mod tests {
             (KeyAnswer::Join(wait), ReservationResult::InFlight),
             (KeyAnswer::Refuse(KeyRefusal::Expired), ReservationResult::Expired),
             (KeyAnswer::Refuse(KeyRefusal::InFlight(wait)), ReservationResult::InFlight),
-            (KeyAnswer::Refuse(KeyRefusal::OtherRequest), ReservationResult::KeyMisuse),
-            (KeyAnswer::Refuse(KeyRefusal::OtherRequestOrSpelling), ReservationResult::KeyMisuse),
+            (KeyAnswer::Refuse(KeyRefusal::KeyReused(KeyReuse::Different)), ReservationResult::KeyReused),
+            (KeyAnswer::Refuse(KeyRefusal::KeyReused(KeyReuse::DifferentOrRespelled)), ReservationResult::KeyReused),
             (KeyAnswer::Refuse(KeyRefusal::OutcomeUnknown(Some(wait))), ReservationResult::Unknown),
             (KeyAnswer::Refuse(KeyRefusal::ResponseNotKept), ReservationResult::Replay),
-            (KeyAnswer::Refuse(KeyRefusal::WithoutBody), ReservationResult::KeyMisuse),
+            (KeyAnswer::Refuse(KeyRefusal::KeyReused(KeyReuse::WithoutBody)), ReservationResult::KeyReused),
         ] {
             assert_eq!(ReservationResult::from(&answer), counted, "{answer:?}");
         }

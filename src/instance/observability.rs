@@ -118,7 +118,7 @@ impl Observability {
         route.reservations.count(result);
         match result {
             ReservationResult::Created | ReservationResult::FailedRetry => {}
-            ReservationResult::KeyMisuse => self.callers.count(scope.as_bytes(), MISMATCHES),
+            ReservationResult::KeyReused => self.callers.count(scope.as_bytes(), MISMATCHES),
             ReservationResult::Expired
             | ReservationResult::InFlight
             | ReservationResult::Replay

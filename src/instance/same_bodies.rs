@@ -1,9 +1,10 @@
 //! Equal requests of one caller under different keys: a client that makes a new key for each retry has executed twice.
 //!
-//! An instance remembers the requests that it has started itself, in bounded memory. It sees nothing of other instances, and nothing from
-//! before its start.
+//! An instance remembers the requests that it has started itself, in bounded memory. It sees nothing of other
+//! instances, and nothing from before its start.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,6 +52,26 @@ struct RequestUse {
     at: BootInstant,
 }
 
+/// A request, as its equals under other keys are found by it.
+#[derive(Clone, Copy, Debug)]
+pub struct SameRequest {
+    /// The service, the caller and the request in one number. All are hashes; nobody can choose the caller's. Observed
+    /// requests are kept under a service of their own, so that none of them is an earlier one of a request that is
+    /// guarded.
+    subject: u128,
+    record: RecordId,
+}
+
+impl From<&ReserveRequest> for SameRequest {
+    fn from(request: &ReserveRequest) -> Self {
+        let half = |bytes: &[u8; 32]| bytes.first_chunk().map_or(0, |half| u128::from_le_bytes(*half));
+        let mut service = DefaultHasher::new();
+        request.service.hash(&mut service);
+        let (scope, fingerprint) = (half(request.scope.as_bytes()), half(request.fingerprint.as_bytes()));
+        Self { subject: scope ^ fingerprint.rotate_left(1) ^ u128::from(service.finish()), record: request.id }
+    }
+}
+
 /// The result of noting a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EarlierUse {
@@ -63,31 +84,32 @@ pub enum EarlierUse {
 }
 
 impl SameBodies {
-    /// Finds the record of another key that the caller has used for the same request within the window; else remembers this one.
-    pub fn find_or_note(&self, request: &ReserveRequest, window: Duration) -> EarlierUse {
-        let (subject, now) = (subject(request), BootInstant::now());
+    /// Finds the record of another key that the caller has used for the same request within the window; else remembers
+    /// this one.
+    pub fn find_or_note(&self, request: SameRequest, window: Duration) -> EarlierUse {
+        let now = BootInstant::now();
         let mut table = self.table.lock();
-        match table.records.get(&subject) {
-            Some(earlier) if earlier.record == request.id => EarlierUse::Own,
+        match table.records.get(&request.subject) {
+            Some(earlier) if earlier.record == request.record => EarlierUse::Own,
             Some(earlier) if now.since(earlier.at) <= window => EarlierUse::Other(earlier.record),
             Some(_) | None => {
-                table.insert(subject, RequestUse { record: request.id, at: now }, REQUESTS_MAX);
+                table.insert(request.subject, RequestUse { record: request.record, at: now }, REQUESTS_MAX);
                 EarlierUse::None
             }
         }
     }
 
     /// Remembers this request in place of the one of another key.
-    pub fn replace(&self, request: &ReserveRequest) {
-        let at = BootInstant::now();
-        self.table.lock().insert(subject(request), RequestUse { record: request.id, at }, REQUESTS_MAX);
+    pub fn replace(&self, request: SameRequest) {
+        let used = RequestUse { record: request.record, at: BootInstant::now() };
+        self.table.lock().insert(request.subject, used, REQUESTS_MAX);
     }
 
     /// Forgets a request: it was not executed.
-    pub fn forget(&self, request: &ReserveRequest) {
-        let (mut table, subject) = (self.table.lock(), subject(request));
-        if table.records.get(&subject).is_some_and(|known| known.record == request.id) {
-            table.records.remove(&subject);
+    pub fn forget(&self, request: SameRequest) {
+        let mut table = self.table.lock();
+        if table.records.get(&request.subject).is_some_and(|known| known.record == request.record) {
+            table.records.remove(&request.subject);
         }
     }
 
@@ -121,12 +143,6 @@ impl RequestTable {
     }
 }
 
-/// The caller and the request in one number. Both are hashes; nobody can choose the caller's.
-fn subject(request: &ReserveRequest) -> u128 {
-    let half = |bytes: &[u8; 32]| bytes.first_chunk().map_or(0, |half| u128::from_le_bytes(*half));
-    half(request.scope.as_bytes()) ^ half(request.fingerprint.as_bytes()).rotate_left(1)
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
@@ -158,7 +174,8 @@ mod tests {
         assert_eq!((kept, table.order.len()), (vec![1, 3, 4], 3));
     }
 
-    /// The time of a lookup in a full table, with a new request for each. `cargo test --release -- --ignored --nocapture` prints it.
+    /// The time of a lookup in a full table, with a new request for each. `cargo test --release -- --ignored
+    /// --nocapture` prints it.
     #[test]
     #[ignore = "a measurement: it prints its figure"]
     fn measure_the_cost_of_a_lookup() {

@@ -1,5 +1,6 @@
 //! The effect of every route setting.
 
+mod admission;
 mod authorize;
 mod challenges;
 mod changed_fingerprints;

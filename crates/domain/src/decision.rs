@@ -41,16 +41,22 @@ pub enum KeyRefusal {
     /// An attempt is running, and this request may not wait for it. It should end after this time.
     InFlight(Duration),
     /// The key was used for another request.
-    OtherRequest,
+    KeyReused(KeyReuse),
     /// An attempt may have executed, or nobody can tell whether this is the same request. Ask again after this time;
     /// `None` where only a report of the service or an operator changes that, whenever they do.
     OutcomeUnknown(Option<Duration>),
     /// The operation was executed, and its response was too large to store.
     ResponseNotKept,
-    /// The key was used for another request, or for this one with the key spelled otherwise, in a part that is
-    /// compared.
-    OtherRequestOrSpelling,
-    /// The key was used for another request, and this one without a body may be the beginning of a retry.
+}
+
+/// The kind of request that came with the key of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyReuse {
+    /// A request with a body, which is another operation.
+    Different,
+    /// A request with its key in a part that is compared, which may be a retry with the key spelled otherwise.
+    DifferentOrRespelled,
+    /// A request without a body, which may be the beginning of a retry.
     WithoutBody,
 }
 
@@ -130,8 +136,10 @@ pub fn decide(record: Record, comparison: RequestComparison, rules: &DecisionRul
     // This comes before the state: a reused key is a client's bug in every state.
     match comparison {
         RequestComparison::Same => {}
-        RequestComparison::Different => return refuse(KeyRefusal::OtherRequest),
-        RequestComparison::DifferentOrRespelled => return refuse(KeyRefusal::OtherRequestOrSpelling),
+        RequestComparison::Different => return refuse(KeyRefusal::KeyReused(KeyReuse::Different)),
+        RequestComparison::DifferentOrRespelled => {
+            return refuse(KeyRefusal::KeyReused(KeyReuse::DifferentOrRespelled));
+        }
         RequestComparison::DifferentWithoutBody => return refuse(refuse_without_body(&record, rules)),
         // No client may get a response that may belong to another request, and none may be told to take a new key for
         // what may be a retry. An operator has to put the secret back.
@@ -163,7 +171,9 @@ fn refuse_without_body(record: &Record, rules: &DecisionRules) -> KeyRefusal {
         KeyState::Queued => KeyRefusal::InFlight(rules.average_latency),
         KeyState::Dead => KeyRefusal::OutcomeUnknown(None),
         KeyState::Unknown => KeyRefusal::OutcomeUnknown(until_known(record, rules)),
-        KeyState::Completed(_) | KeyState::Expired | KeyState::Retryable => KeyRefusal::WithoutBody,
+        KeyState::Completed(_) | KeyState::Expired | KeyState::Retryable => {
+            KeyRefusal::KeyReused(KeyReuse::WithoutBody)
+        }
     }
 }
 
@@ -279,11 +289,11 @@ mod tests {
         match refusal {
             KeyRefusal::Expired => "expired",
             KeyRefusal::InFlight(_) => "in flight",
-            KeyRefusal::OtherRequest => "other request",
-            KeyRefusal::OtherRequestOrSpelling => "other request or spelling",
+            KeyRefusal::KeyReused(KeyReuse::Different) => "key reused",
+            KeyRefusal::KeyReused(KeyReuse::DifferentOrRespelled) => "key reused or respelled",
             KeyRefusal::OutcomeUnknown(_) => "outcome unknown",
             KeyRefusal::ResponseNotKept => "response not kept",
-            KeyRefusal::WithoutBody => "without body",
+            KeyRefusal::KeyReused(KeyReuse::WithoutBody) => "without body",
         }
     }
 
@@ -420,9 +430,9 @@ mod tests {
                 let accepted = Record { accepted_at: Some(SystemTime::UNIX_EPOCH), ..quiet.clone() };
                 for record in [quiet, accepted] {
                     let rules = DecisionRules { on_unknown, ..RULES };
-                    assert_eq!(word(record.clone(), Different, &rules), "other request");
+                    assert_eq!(word(record.clone(), Different, &rules), "key reused");
                     let respelled = word(record.clone(), DifferentOrRespelled, &rules);
-                    assert_eq!(respelled, "other request or spelling");
+                    assert_eq!(respelled, "key reused or respelled");
                     assert_eq!(word(record, Impossible, &rules), "outcome unknown");
                 }
             }

@@ -14,7 +14,8 @@ use oncegate_http::protocol::charset;
 use oncegate_http::protocol::graphql::GraphqlBodyForm;
 use oncegate_http::protocol::refusal::Refusal;
 
-/// The size from which a body is large: a document takes up to 0.1 µs for each byte, ten times as long as JSON for a fingerprint.
+/// The size from which a body is large: a document takes up to 0.1 µs for each byte, ten times as long as JSON for a
+/// fingerprint.
 const LARGE_BODY: usize = 8 * 1024;
 
 /// What a request's body says about its admission.
@@ -31,6 +32,16 @@ pub(super) enum BodyOperation {
     },
     /// The request cannot be guarded as a whole, and must not pass.
     Refused(Refusal),
+}
+
+impl BodyOperation {
+    /// The guarded operation, where it is a part of the key's space.
+    pub(super) fn call(&self) -> Option<&RpcOperation> {
+        match self {
+            Self::Call(call) => Some(&call.operation),
+            Self::Passes { .. } | Self::Refused(_) | Self::Unnamed => None,
+        }
+    }
 }
 
 const GUARDED_BATCH: Refusal = Refusal::BadRequest(
@@ -67,8 +78,8 @@ const NOT_UTF8: Refusal = Refusal::BadRequest(
     "The operation is in the body, and the Content-Type names another encoding than UTF-8. Send it in UTF-8.",
 );
 
-/// Whether the body has to be read to know if its route guards the request. Without a key, a request passes anyhow, unless its route
-/// requires one.
+/// Whether the body has to be read to know if its route guards the request. Without a key, a request passes anyhow,
+/// unless its route requires one.
 pub(super) fn is_needed(head: &request::Parts, route: &Route) -> bool {
     let may_have_key =
         || !matches!(key_location::in_head(head, &route.key), Ok(None)) || key_location::may_be_in_body(&route.key);
@@ -84,7 +95,7 @@ pub(super) async fn read(
     route: &Arc<Route>,
     fingerprinting: &Fingerprinting,
 ) -> BodyOperation {
-    if body.len() < LARGE_BODY || reader(head, route).is_none() {
+    if body.len() < LARGE_BODY {
         return read_at_once(head, body, route);
     }
     let (body, route) = (body.clone(), Arc::clone(route));
@@ -95,25 +106,12 @@ pub(super) async fn read(
 
 /// The same on this thread, whatever the size of the body.
 pub(super) fn read_at_once(head: &request::Parts, body: &[u8], route: &Route) -> BodyOperation {
-    match reader(head, route) {
-        None => BodyOperation::Unnamed,
-        Some(OperationReader::Graphql(form)) if form.only_reads(body) => BodyOperation::Passes { only_reads: true },
-        Some(OperationReader::Graphql(_)) => BodyOperation::Unnamed,
-        Some(OperationReader::Jsonrpc) => read_jsonrpc(head, body, route),
-    }
-}
-
-/// The way to read a body.
-enum OperationReader {
-    Graphql(GraphqlBodyForm),
-    Jsonrpc,
-}
-
-fn reader(head: &request::Parts, route: &Route) -> Option<OperationReader> {
     match route.dialect {
-        Dialect::Graphql => GraphqlBodyForm::find(head).map(OperationReader::Graphql),
-        dialect if dialect.is_jsonrpc() && head.method == Method::POST => Some(OperationReader::Jsonrpc),
-        _ => None,
+        Dialect::Graphql if GraphqlBodyForm::find(head).is_some_and(|form| form.only_reads(body)) => {
+            BodyOperation::Passes { only_reads: true }
+        }
+        dialect if dialect.is_jsonrpc() && head.method == Method::POST => read_jsonrpc(head, body, route),
+        _ => BodyOperation::Unnamed,
     }
 }
 

@@ -3,25 +3,24 @@
 use std::borrow::Cow;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::SystemTime;
 
+use bytes::Bytes;
 use data_encoding::HEXLOWER;
+use futures_util::FutureExt;
 use http::request;
 use sha2::{Digest, Sha256};
 
-use super::body_operation::{self, BodyOperation};
+use super::arrival::{Arrival, ArrivedRequest, BodySource};
+use super::body_operation;
 use super::fingerprinting::fingerprint_input;
-use super::identity::KeySearch;
-use super::incoming::{Incoming, Realm};
-use super::key_location::{self, check_nominated, check_without_key};
-use super::origin::request_origin;
+use super::incoming::{Incoming, Realm, request_origin};
 use super::route_search::{EvadedRoute, RouteSearch, check_path, find_route};
+use super::rules;
 use super::scope::ScopeParts;
-use super::token::CallerToken;
-use crate::gate::first_sent;
+use super::token::{CallerToken, TokenSource};
 use crate::gate::routing::Router;
 use crate::instance::latency::RouteLatencies;
-use crate::instance::metrics::{MethodLabel, Metrics};
+use crate::instance::metrics::Metrics;
 use oncegate_config::{LoadedConfig, Route, RouteMode};
 use oncegate_domain::fingerprint::{Fingerprint, IncludedBody};
 use oncegate_domain::key::Key;
@@ -114,9 +113,7 @@ pub fn explain(
         return Err(refused(foretold));
     }
     let Some(active) = found.map_err(refused)? else {
-        if config.refuses_unguarded() && MethodLabel::from_method(&head.method).changes_state() {
-            return Err(Refusal::Unguarded.into());
-        }
+        rules::check_unguarded(head, false, config)?;
         return Ok(Explained {
             route: None,
             mode: "off",
@@ -128,23 +125,30 @@ pub fn explain(
             fingerprint: None,
         });
     };
-    let route = &active.route;
+    explain_on_route(config, (head, &path), body, &origin, &active.route, &caller.token)
+        .map_err(|refusal| ExplainedRefusal::of_route(refusal, &active.route))
+}
+
+fn explain_on_route(
+    config: &LoadedConfig,
+    (head, path): (&request::Parts, &RequestPath<'_>),
+    body: &[u8],
+    origin: &RequestOrigin,
+    route: &Arc<Route>,
+    token: &Result<CallerToken, Refusal>,
+) -> Result<Explained, Refusal> {
+    let operation = body_operation::read_at_once(head, body, route);
     // The parts of the scope are shown, and not the scope that would come of the store's salt.
     let realm = Realm { service: &config.start.service, salt: &Salt::new([0; 32]) };
-    let body_operation = body_operation::read_at_once(head, body, route);
-    let operation = match &body_operation {
-        BodyOperation::Call(call) => Some(&call.operation),
-        BodyOperation::Passes { .. } | BodyOperation::Refused(_) | BodyOperation::Unnamed => None,
-    };
-    let incoming = Incoming { operation, ..Incoming::new((head, &path), &origin, route, realm, &config.secrets) };
-    let (key, scope) = match (route.mode, &body_operation) {
-        // Its requests stream through, with or without a key. So does an operation that the route does not guard.
-        (RouteMode::Off, _) | (_, BodyOperation::Passes { .. }) => (None, Vec::new()),
-        (_, BodyOperation::Refused(refusal)) => return Err(ExplainedRefusal::of_route(refusal.clone(), route)),
-        (RouteMode::Enforce | RouteMode::Observe, _) => caller_and_key(&incoming, body, caller.token)
-            .map_err(|refusal| ExplainedRefusal::of_route(refusal, route))?,
-    };
-    let input = fingerprint_input(head, &path, body);
+    // As in the proxy: only a scope that reads the token has it verified.
+    let token = if route.scope.reads_token() { TokenSource::Verified(token) } else { TokenSource::Unread };
+    let incoming = Incoming { token, operation: operation.call(), ..Incoming::new((head, path), origin, route, realm) };
+    let (key, scope) = match route.mode {
+        // Its requests stream through, with or without a key.
+        RouteMode::Off => rules::check_unguarded(head, true, config).map(|()| (None, Vec::new())),
+        RouteMode::Enforce | RouteMode::Observe => key_and_caller(incoming, body),
+    }?;
+    let input = fingerprint_input(head, path, body);
     let IncludedBody { form, is_decoded, bytes } = route.recipe.body(&input);
     Ok(Explained {
         route: Some(route.name.to_string()),
@@ -161,31 +165,20 @@ pub fn explain(
     })
 }
 
-/// Reads the key and the scope's parts, or returns the refusal.
-fn caller_and_key<'a>(
-    incoming: &Incoming<'a>,
-    body: &[u8],
-    token: Result<CallerToken, Refusal>,
-) -> Result<(Option<Key>, ScopeParts<'a>), Refusal> {
-    let Incoming { head, route, .. } = *incoming;
-    check_nominated(&head.headers, route)?;
-    let in_head = incoming.find_key(None)?;
-    let has_key = !matches!(incoming.find_key(Some(body))?, KeySearch::NoKey);
-    // As in the proxy: only a request with a key has its token verified.
-    let token = if has_key && route.scope.reads_token() { token? } else { CallerToken::Unread };
-    if !matches!(in_head, KeySearch::NoKey) && body.len() > route.max_request_body {
-        return Err(Refusal::RequestTooLarge(route.max_request_body));
-    }
-    let KeySearch::Found(identity) = incoming.identify_with(Some(body), &token)? else {
-        check_without_key(&head.headers, route)?;
-        return if route.key.required {
-            Err(key_location::missing(&route.key, &head.headers))
-        } else {
-            Ok((None, Vec::new()))
-        };
+/// The key and the scope's parts of a request on a route that guards or observes it.
+fn key_and_caller<'a>(incoming: Incoming<'a>, body: &[u8]) -> Result<(Option<Key>, ScopeParts<'a>), Refusal> {
+    let body = BodySource::Whole(Bytes::copy_from_slice(body));
+    let mut arrival = Arrival { gate: None, context: None, is_provisional: false, body };
+    let explained = async {
+        Ok(match arrival.read(incoming).await? {
+            ArrivedRequest::Unkeyed { .. } => (None, Vec::new()),
+            ArrivedRequest::Keyed { identity, .. } => {
+                let token = incoming.token.read(&incoming.head.headers).await?;
+                (Some(identity.key), incoming.identify_caller(&token)?)
+            }
+        })
     };
-    first_sent::check(&head.headers, route, SystemTime::now)?;
-    Ok((Some(identity.key), incoming.identify_caller(&token)?))
+    explained.now_or_never().expect("the whole request is there, and its token was verified")
 }
 
 fn hash_prefix(value: &[u8]) -> String {

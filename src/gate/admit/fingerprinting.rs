@@ -1,5 +1,5 @@
-//! Computes and compares the fingerprints of requests: that of a large body on another thread, so that no other request of the
-//! worker waits for it.
+//! Computes the fingerprints of requests: that of a large body on another thread, so that no other request
+//! of the worker waits for it.
 
 use std::panic;
 use std::sync::Arc;
@@ -9,17 +9,12 @@ use http::request;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-use super::guarded_request::GuardedRequest;
-use super::incoming::Incoming;
-use super::key_location;
-use super::origin::named_host;
-use oncegate_domain::decision::RequestComparison;
+use super::incoming::named_host;
 use oncegate_domain::fingerprint::{Fingerprint, FingerprintInput, Recipe, Secrets};
 use oncegate_domain::normal_path::RequestPath;
-use oncegate_domain::record::Record;
 
-/// The size from which a body is large, by what it may have decoded. At the 300 MB/s that BENCHMARKS.md aims at, 64 KiB of JSON
-/// take 0.22 ms.
+/// The size from which a body is large, by what it may have decoded. At the 300 MB/s that BENCHMARKS.md aims at, 64 KiB
+/// of JSON take 0.22 ms.
 // See docs/decisions/0026-keep-loads-apart.md.
 const LARGE_BODY: usize = 64 * 1024;
 
@@ -37,42 +32,8 @@ impl Default for Fingerprinting {
 }
 
 impl Fingerprinting {
-    /// Computes a request's fingerprint by its route's recipe.
-    pub(super) async fn route_fingerprint(&self, incoming: &Incoming<'_>, body: &Bytes) -> Fingerprint {
-        let Incoming { head, path, route, secrets, .. } = *incoming;
-        let fingerprint = self.fingerprint(&route.recipe, (head, path), body, secrets).await;
-        fingerprint.expect("a route's own recipe uses the current secret")
-    }
-
-    /// Compares a request with the one that a record was made for, by the record's own recipe.
-    pub(in crate::gate) async fn compare(&self, guarded: &GuardedRequest, record: &Record) -> RequestComparison {
-        let GuardedRequest { head, body, secrets, reserve_request, .. } = guarded;
-        let path = RequestPath::new(head.uri.path());
-        let fingerprint = if record.recipe == reserve_request.recipe {
-            Some(reserve_request.fingerprint)
-        } else {
-            // Only after a change of the configuration.
-            Box::pin(self.fingerprint(&record.recipe, (head, &path), body, secrets)).await
-        };
-        match fingerprint {
-            None => RequestComparison::Impossible,
-            Some(fingerprint) if fingerprint == record.fingerprint => RequestComparison::Same,
-            Some(_) if body.is_empty() => RequestComparison::DifferentWithoutBody,
-            Some(_) => {
-                let rule = guarded.active.route.key.clone();
-                let is_compared = move |recipe: &Recipe, request: &FingerprintInput<'_>| {
-                    key_location::is_compared(request, recipe, &rule)
-                };
-                match Box::pin(self.look_at(&record.recipe, (head, &path), body, is_compared)).await {
-                    true => RequestComparison::DifferentOrRespelled,
-                    false => RequestComparison::Different,
-                }
-            }
-        }
-    }
-
-    /// `None` if the recipe's secret is gone.
-    async fn fingerprint(
+    /// Computes a request's fingerprint by a recipe. `None` if the recipe's secret is gone.
+    pub(super) async fn fingerprint(
         &self,
         recipe: &Recipe,
         request: (&request::Parts, &RequestPath<'_>),
@@ -84,7 +45,7 @@ impl Fingerprinting {
     }
 
     /// Looks at the parts of a request that a recipe may include: at those of a large one on another thread.
-    async fn look_at<T: Send + 'static>(
+    pub(super) async fn look_at<T: Send + 'static>(
         &self,
         recipe: &Recipe,
         (head, path): (&request::Parts, &RequestPath<'_>),

@@ -1,27 +1,44 @@
 //! A request with its key, its body and its reservation: what the rest of the journey works with.
 
+use std::cell::RefCell;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::request;
 
-use super::origin::client_address;
+use super::fingerprinting::Fingerprinting;
+use super::identity::RequestIdentity;
+use super::incoming::client_address;
+use super::key_location;
 use crate::gate::authorize::{Authorizer, ReplayQuestion};
 use crate::gate::response_context::ResponseContext;
 use crate::gate::routing::ActiveRoute;
+use crate::gate::state::Gate;
 use crate::instance::Instance;
 use crate::instance::metrics::ReservationResult;
 use crate::instance::observability::Observability;
 use crate::instance::store_clock::StoreClock;
 use oncegate_config::{Config, DeliveryMode, Route, RouteMode, StoreDownPolicy};
 use oncegate_domain::attempt::ReserveRequest;
-use oncegate_domain::decision::DecisionRules;
-use oncegate_domain::fingerprint::Secrets;
+use oncegate_domain::decision::{DecisionRules, RequestComparison};
+use oncegate_domain::fingerprint::{FingerprintInput, Recipe, Secrets};
+use oncegate_domain::ids::Token;
+use oncegate_domain::kept_path;
+use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::record::Record;
 use oncegate_http::body::body_budget::BudgetShare;
 use oncegate_http::protocol::fields::RequestOrigin;
 use oncegate_http::protocol::prefer;
 use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
+use oncegate_machine::fill_random;
+
+pub(in crate::gate) struct ReceivedRequest {
+    pub(in crate::gate) head: request::Parts,
+    pub(in crate::gate) body: Bytes,
+    pub(in crate::gate) share: BudgetShare,
+    pub(in crate::gate) origin: RequestOrigin,
+}
 
 /// A guarded request with its whole body and its reservation.
 pub struct GuardedRequest {
@@ -39,8 +56,8 @@ pub struct GuardedRequest {
     pub(in crate::gate) secrets: Secrets,
     /// Whether the sender can wait until the store is back. Such a request is never forwarded unguarded.
     pub(in crate::gate) can_wait_for_store: bool,
-    /// The refusal that the request gets unless its key's record decides: it breaks a rule of its route, and the key may have been
-    /// made before the rule was. Such a request starts no attempt, and is never forwarded unguarded.
+    /// The refusal that the request gets unless its key's record decides: it breaks a rule of its route, and the key
+    /// may have been made before the rule was. Such a request starts no attempt, and is never forwarded unguarded.
     pub(in crate::gate) broken_rule: Option<Refusal>,
     /// Whether its record's id comes from a salt that is not the store's: it must not get into the store.
     pub(in crate::gate) is_provisional: bool,
@@ -48,12 +65,45 @@ pub struct GuardedRequest {
     pub(in crate::gate) store_clock: Arc<StoreClock>,
 }
 
+impl Gate {
+    /// The guarded request that reserves the key of this identity.
+    pub(super) async fn guard(
+        &self,
+        identity: RequestIdentity,
+        received: ReceivedRequest,
+        path: &RequestPath<'_>,
+        active: &ActiveRoute,
+        config: &Config,
+    ) -> GuardedRequest {
+        let (ReceivedRequest { head, body, .. }, route) = (&received, &active.route);
+        let fingerprinting = self.fingerprinting.fingerprint(&route.recipe, (head, path), body, &config.secrets);
+        let fingerprint = fingerprinting.await.expect("a route's own recipe uses the current secret");
+        let id = identity.record_id();
+        let RequestIdentity { service, scope, space, key } = identity;
+        let reserve_request = ReserveRequest {
+            id,
+            service,
+            scope,
+            space,
+            key,
+            path: kept_path(route, head),
+            route: Arc::clone(&route.name),
+            recipe: route.recipe.clone(),
+            fingerprint,
+            instance: self.instance.instance_lease.id(),
+            token: fresh_token(),
+            time_limit: self.instance.attempt_time_limit(route),
+            holder: None,
+        };
+        GuardedRequest::new(&self.instance, reserve_request, received, active, config)
+    }
+}
+
 impl GuardedRequest {
-    /// A client's request that breaks no rule of its route, with its body and the memory that it counts in.
     pub(in crate::gate) fn new(
         instance: &Instance,
         reserve_request: ReserveRequest,
-        (head, body, share, origin): (request::Parts, Bytes, BudgetShare, RequestOrigin),
+        ReceivedRequest { head, body, share, origin }: ReceivedRequest,
         active: &ActiveRoute,
         config: &Config,
     ) -> Self {
@@ -74,7 +124,6 @@ impl GuardedRequest {
         }
     }
 
-    /// The route's policy.
     pub fn route(&self) -> &Route {
         &self.active.route
     }
@@ -87,13 +136,44 @@ impl GuardedRequest {
         DecisionRules { on_unknown: route.on_unknown, quiet_after: route.quiet_after, average_latency, reconciles }
     }
 
-    /// Whether the request is delivered later.
     pub(in crate::gate) fn is_for_later(&self) -> bool {
         match self.route().delivery {
             DeliveryMode::Async => true,
             DeliveryMode::Prefer => prefer::prefers_async(&self.head.headers),
             DeliveryMode::Sync => false,
         }
+    }
+
+    /// Compares the request with the one that a record was made for, by the record's own recipe.
+    pub(in crate::gate) async fn compare(&self, record: &Record, fingerprinting: &Fingerprinting) -> RequestComparison {
+        let Self { head, body, secrets, reserve_request, .. } = self;
+        let path = RequestPath::new(head.uri.path());
+        let fingerprint = if record.recipe == reserve_request.recipe {
+            Some(reserve_request.fingerprint)
+        } else {
+            // Only after a change of the configuration.
+            Box::pin(fingerprinting.fingerprint(&record.recipe, (head, &path), body, secrets)).await
+        };
+        match fingerprint {
+            None => RequestComparison::Impossible,
+            Some(fingerprint) if fingerprint == record.fingerprint => RequestComparison::Same,
+            Some(_) if body.is_empty() => RequestComparison::DifferentWithoutBody,
+            Some(_) => {
+                let rule = self.route().key.clone();
+                let is_compared = move |recipe: &Recipe, request: &FingerprintInput<'_>| {
+                    key_location::is_compared(request, recipe, &rule)
+                };
+                match Box::pin(fingerprinting.look_at(&record.recipe, (head, &path), body, is_compared)).await {
+                    true => RequestComparison::DifferentOrRespelled,
+                    false => RequestComparison::Different,
+                }
+            }
+        }
+    }
+
+    /// Checks that the request breaks no rule of its route.
+    pub(in crate::gate) fn check_rules(&self) -> Result<(), Refusal> {
+        self.broken_rule.clone().map_or(Ok(()), Err)
     }
 
     /// Whether the request may be forwarded unguarded while the store is away.
@@ -141,3 +221,32 @@ impl GuardedRequest {
         context
     }
 }
+
+/// The part of the request's target that the record keeps: the path and query if `reconcile.url` uses them, else the
+/// path for people. Nobody looks at the keys of a route that observes.
+fn kept_path(route: &Route, head: &request::Parts) -> Option<Bytes> {
+    let url_uses_path = route.reconcile.as_ref().is_some_and(|reconcile| reconcile.lookup.names_path());
+    match (route.mode, head.uri.path_and_query()) {
+        (_, Some(target)) if url_uses_path => Some(kept_path::keep_target(target.as_str())),
+        (RouteMode::Enforce, _) => Some(kept_path::keep_path(head.uri.path())),
+        (RouteMode::Observe | RouteMode::Off, _) => None,
+    }
+}
+
+/// A token: 128 bits from the operating system's generator.
+pub fn fresh_token() -> Token {
+    thread_local! {
+        /// Tokens are drawn many at once: one system call for each token took a twentieth of a replay's time.
+        static DRAWN: RefCell<Vec<[u8; 16]>> = const { RefCell::new(Vec::new()) };
+    }
+    DRAWN.with_borrow_mut(|drawn| {
+        if drawn.is_empty() {
+            drawn.resize(TOKENS_AT_ONCE, [0; 16]);
+            fill_random(drawn.as_flattened_mut()).expect("the operating system has random numbers");
+        }
+        Token::from_random(drawn.pop().expect("some were just drawn"))
+    })
+}
+
+/// A kibibyte for each thread.
+const TOKENS_AT_ONCE: usize = 64;

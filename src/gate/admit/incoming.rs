@@ -1,16 +1,18 @@
 //! A request or message on its route, as it came: the value that each step of its admission reads.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::request;
+use http::header::HOST;
+use http::{HeaderValue, request};
 
-use crate::instance::token_verifier::TokenVerifier;
-use oncegate_config::{Route, ScopeRule};
-use oncegate_domain::fingerprint::Secrets;
+use super::token::TokenSource;
+use oncegate_config::{Config, Route, ScopeRule};
 use oncegate_domain::jsonrpc::RpcOperation;
-use oncegate_domain::key::KeyLimits;
 use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::peer_network::peer_network;
 use oncegate_domain::scope::Salt;
+use oncegate_http::downstream::client::ClientConnection;
 use oncegate_http::protocol::fields::RequestOrigin;
 
 /// A request or message on its route, with all that its identity depends on but its body.
@@ -19,19 +21,15 @@ pub(in crate::gate) struct Incoming<'a> {
     pub(in crate::gate) head: &'a request::Parts,
     pub(in crate::gate) path: &'a RequestPath<'a>,
     pub(in crate::gate) origin: &'a RequestOrigin,
-    pub(in crate::gate) route: &'a Route,
+    pub(in crate::gate) route: &'a Arc<Route>,
     /// The rule that identifies the caller: the route's, or that of the consumer which has the message.
     pub(in crate::gate) scope: &'a ScopeRule,
     /// The key of a message, which its consumer has found. The key of a request is looked for.
     pub(in crate::gate) given_key: Option<&'a [u8]>,
-    /// The lengths of keys: the route's own, or wider ones where a key outside of those may be stored.
-    pub(in crate::gate) key_limits: KeyLimits,
-    /// The verifier of the caller's token, where the route's scope reads it.
-    pub(in crate::gate) verifier: Option<&'a TokenVerifier>,
+    pub(in crate::gate) token: TokenSource<'a>,
     /// The operation that the body names, where it is a part of the key's space.
     pub(in crate::gate) operation: Option<&'a RpcOperation>,
     pub(in crate::gate) realm: Realm<'a>,
-    pub(in crate::gate) secrets: &'a Secrets,
 }
 
 /// The realm of a key: within it, the scope, the space and the key name one record.
@@ -46,12 +44,47 @@ impl<'a> Incoming<'a> {
     pub(in crate::gate) fn new(
         (head, path): (&'a request::Parts, &'a RequestPath<'a>),
         origin: &'a RequestOrigin,
-        route: &'a Route,
+        route: &'a Arc<Route>,
         realm: Realm<'a>,
-        secrets: &'a Secrets,
     ) -> Self {
-        let (scope, key_limits) = (&route.scope, route.key.limits);
-        let (given_key, verifier, operation) = (None, None, None);
-        Self { head, path, origin, route, scope, given_key, key_limits, verifier, operation, realm, secrets }
+        let (scope, given_key, token, operation) = (&route.scope, None, TokenSource::Unread, None);
+        Self { head, path, origin, route, scope, given_key, token, operation, realm }
     }
+}
+
+/// The request's origin, and whether its peer is trusted to name earlier hops.
+pub(in crate::gate) fn request_origin(
+    head: &request::Parts,
+    client: &ClientConnection,
+    config: &Config,
+) -> RequestOrigin {
+    let peer = client.peer.to_canonical();
+    RequestOrigin {
+        peer,
+        trusted: is_trusted(&peer, config),
+        host: named_host(head).and_then(|host| HeaderValue::from_bytes(host).ok()),
+        version: head.version,
+        secure: client.secure,
+        certificate: client.certificate.clone(),
+    }
+}
+
+fn is_trusted(address: &IpAddr, config: &Config) -> bool {
+    config.trusted_proxies.iter().any(|network| network.contains(address))
+}
+
+/// The address, or the IPv6 /64 network, that a request counts under in the limits for each address.
+pub(in crate::gate) fn client_address(head: &request::Parts, origin: &RequestOrigin, config: &Config) -> IpAddr {
+    peer_network(origin.client_address(&head.headers, |address| is_trusted(address, config)))
+}
+
+/// The host that the request is addressed to: the target's authority if it has one (RFC 9112 section 3.2.2), else
+/// `Host`. A user before the host is not part of it (RFC 9110 section 4.2.4), and would lead past the host's own
+/// routes.
+pub(super) fn named_host(head: &request::Parts) -> Option<&[u8]> {
+    let named = match head.uri.authority() {
+        Some(authority) => authority.as_str().as_bytes(),
+        None => head.headers.get(HOST)?.as_bytes(),
+    };
+    named.rsplit(|byte| *byte == b'@').next()
 }

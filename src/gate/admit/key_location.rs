@@ -3,12 +3,11 @@
 use std::cell::LazyCell;
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, request};
+use http::{HeaderMap, HeaderName, HeaderValue, request};
 
-use crate::gate::first_sent;
 use canonical_json::{CanonicalizeError, Pointer, ReferencedValue, value_at};
 use data_encoding::{BASE64, BASE64_NOPAD, BASE64URL, BASE64URL_NOPAD};
-use oncegate_config::{KeyRule, KeySource, Route};
+use oncegate_config::{KeyRule, KeySource};
 use oncegate_domain::fingerprint::{FingerprintInput, Recipe, form, is_form};
 use oncegate_domain::key::{Key, KeyError, KeyLimits};
 use oncegate_http::protocol::refusal::Refusal;
@@ -22,7 +21,7 @@ pub(super) fn in_head(head: &request::Parts, rule: &KeyRule) -> FoundKey {
     for source in &rule.sources {
         let found = match source {
             KeySource::Body(_) | KeySource::Form(_) => None,
-            KeySource::Header(name) => only(head.headers.get_all(name).iter().map(|value| value.as_bytes().to_vec()))?,
+            KeySource::Header(name) => in_field(&head.headers, name)?,
             KeySource::Payload(name, pointer) => in_payload(&head.headers, name, pointer)?,
             KeySource::Query(name) => only(named(head.uri.query().unwrap_or_default().as_bytes(), name))?,
         };
@@ -33,38 +32,33 @@ pub(super) fn in_head(head: &request::Parts, rule: &KeyRule) -> FoundKey {
     Ok(None)
 }
 
-/// Refuses a request in which another field for the key, or the body, has another key than `key`, which came in the first place
-/// that has one.
+/// Refuses a request in which another field for the key, or the body, has another key than `key`, which came in the
+/// first place that has one.
 pub(super) fn check_other_places(
     head: &request::Parts,
     body: Option<&[u8]>,
     rule: &KeyRule,
-    limits: KeyLimits,
     key: &Key,
 ) -> Result<(), Refusal> {
+    let check = |other: Option<Vec<u8>>, refusal| match other {
+        Some(other) if Key::parse(&other, rule.syntax, KeyLimits::WIDEST)? != *key => Err(refusal),
+        Some(_) | None => Ok(()),
+    };
+    let two_fields = Refusal::KeyInvalid("The request has different keys in two fields.");
     for name in rule.headers().skip(1) {
-        let other = only(head.headers.get_all(name).iter().map(|value| value.as_bytes().to_vec()))?;
-        if let Some(other) = other
-            && Key::parse(&other, rule.syntax, limits)? != *key
-        {
-            return Err(Refusal::KeyInvalid("The request has different keys in two fields."));
-        }
+        check(in_field(&head.headers, name)?, two_fields.clone())?;
     }
     for source in &rule.sources {
-        if let KeySource::Payload(name, pointer) = source
-            && let Some(other) = in_payload(&head.headers, name, pointer)?
-            && Key::parse(&other, rule.syntax, limits)? != *key
-        {
-            return Err(Refusal::KeyInvalid("The request has different keys in two fields."));
+        if let KeySource::Payload(name, pointer) = source {
+            check(in_payload(&head.headers, name, pointer)?, two_fields.clone())?;
         }
     }
     let in_body = body.map_or(Ok(None), |body| in_body(&head.headers, body, rule))?;
-    match in_body {
-        Some(other) if Key::parse(&other, rule.syntax, limits)? != *key => {
-            Err(Refusal::KeyInvalid("The request has different keys in a field and in its body."))
-        }
-        Some(_) | None => Ok(()),
-    }
+    check(in_body, Refusal::KeyInvalid("The request has different keys in a field and in its body."))
+}
+
+fn in_field(headers: &HeaderMap, name: &HeaderName) -> FoundKey {
+    only(headers.get_all(name).iter().map(|value| value.as_bytes().to_vec()))
 }
 
 /// Finds the key in the JSON document whose base64 is a field.
@@ -78,8 +72,8 @@ fn in_payload(headers: &HeaderMap, name: &HeaderName, pointer: &Pointer) -> Foun
     key_at(&document, pointer).map_err(|_| NO_PAYLOAD)?
 }
 
-/// The refusal of a request without a key, which says where its key would have to be, and which field looks like it and does not
-/// count.
+/// The refusal of a request without a key, which says where its key would have to be, and which field looks like it and
+/// does not count.
 pub(super) fn missing(rule: &KeyRule, headers: &HeaderMap) -> Refusal {
     let places: Vec<_> = rule
         .sources
@@ -107,30 +101,12 @@ pub(super) fn missing(rule: &KeyRule, headers: &HeaderMap) -> Refusal {
     )
 }
 
-/// Refuses a request whose `Connection` field names a field that the key or the scope is read from.
-pub(super) fn check_nominated(headers: &HeaderMap, route: &Route) -> Result<(), Refusal> {
-    let needed: Vec<_> =
-        route.key.headers().chain(route.key.payload_headers()).chain(route.scope.header_names()).collect();
-    if fields::connection_lists_any(headers, &needed) { Err(NOMINATED_FIELD) } else { Ok(()) }
-}
-
-pub(super) const NOMINATED_FIELD: Refusal = Refusal::BadRequest(
-    StatusCode::BAD_REQUEST,
-    "The Connection field names a field that must not disappear on the way.",
-);
-
-/// Refuses a request without a key that says when it was first sent, as only a request with a key does.
-pub(super) fn check_without_key(headers: &HeaderMap, route: &Route) -> Result<(), Refusal> {
-    if first_sent::lacks_key(headers, route) { Err(missing(&route.key, headers)) } else { Ok(()) }
-}
-
-/// Whether the body must be read to find the key.
 pub(super) fn may_be_in_body(rule: &KeyRule) -> bool {
     rule.sources.iter().any(is_in_body)
 }
 
-/// Finds the key in a JSON or form body, whichever the rule names first. The media type decides only where the key may be in
-/// both: services differ in what they take a mislabelled body for.
+/// Finds the key in a JSON or form body, whichever the rule names first. The media type decides only where the key may
+/// be in both: services differ in what they take a mislabelled body for.
 ///
 /// # Errors
 /// The refusal of a body that cannot be searched: it is never taken for one without a key.
@@ -170,8 +146,8 @@ pub(super) fn in_body(headers: &HeaderMap, body: &[u8], rule: &KeyRule) -> Found
     in_document(body, &documents).unwrap_or(Err(NOT_CANONICAL))
 }
 
-/// Whether the fingerprint of a request includes a place that has its key. Then another spelling of the same key alone makes another
-/// fingerprint.
+/// Whether the fingerprint of a request includes a place that has its key. Then another spelling of the same key alone
+/// makes another fingerprint.
 pub(super) fn is_compared(request: &FingerprintInput<'_>, recipe: &Recipe, rule: &KeyRule) -> bool {
     let has_field = |name: &HeaderName| recipe.reads_field(name.as_str()) && request.headers.contains_key(name);
     let compared = LazyCell::new(|| {

@@ -7,16 +7,14 @@ use bytes::Bytes;
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
-use super::body_operation::{self, BodyOperation};
-use super::guarded_request::GuardedRequest;
+use super::body_operation;
+use super::guarded_request::{GuardedRequest, ReceivedRequest};
 use super::identity::KeySearch;
 use super::incoming::{Incoming, Realm};
-use super::method_override::find_evaded_route;
-use super::route_search::{OVERRIDDEN_METHOD, check_path};
-use crate::gate::first_sent;
-use crate::gate::worker::{Gate, LiveConfig};
+use super::route_search::{OVERRIDDEN_METHOD, check_path, find_evaded_route};
+use super::rules;
+use crate::gate::state::{Gate, LiveConfig};
 use oncegate_config::{Consumer, Route, RouteMode};
-use oncegate_domain::key::KeyLimits;
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::route_table::RouteMatch;
 use oncegate_http::protocol::fields::RequestOrigin;
@@ -59,7 +57,8 @@ const PATH_NOT_GUARDED: Refusal = Refusal::BadRequest(
 );
 
 impl Gate {
-    /// The guarded request of a message. The key and the scope are the consumer's; the rest of the policy is the route's.
+    /// The guarded request of a message. The key and the scope are the consumer's; the rest of the policy is the
+    /// route's.
     pub(in crate::gate) async fn admit_message(
         &self,
         message: Message,
@@ -75,21 +74,13 @@ impl Gate {
         };
         let uri: Uri = path.parse().map_err(|_| PATH_NOT_GUARDED)?;
         check_path(uri.path())?;
-        let origin = RequestOrigin {
-            peer: broker,
-            // The broker names no earlier hops.
-            trusted: false,
-            host: Some(host(route)),
-            version: Version::HTTP_11,
-            secure: consumer.has_tls(),
-            certificate: None,
-        };
+        let origin = message_origin(&consumer, broker, route);
         let (mut head, ()) = Request::new(()).into_parts();
         (head.method, head.uri, head.headers) = (Method::POST, uri, headers);
         let target = head.uri.clone();
         let path = RequestPath::new(target.path());
         // The same table as for requests, so that no message reaches a path under another route's policy.
-        let active = match live.router.find(&head.method, origin.host_name(), &path) {
+        let active = match live.router.table.find(&head.method, origin.host_name(), &path) {
             RouteMatch::Route(active) if active.route.name == consumer.route => active,
             RouteMatch::Ambiguous(_) | RouteMatch::NoRoute | RouteMatch::Route(_) => {
                 return Err(PATH_NOT_GUARDED.into());
@@ -98,64 +89,66 @@ impl Gate {
         let route = &active.route;
         let salt = self.instance.salt.current();
         let realm = Realm { service: &self.instance.config.service, salt: salt.salt };
-        let body_operation = body_operation::read_at_once(&head, &body, route);
-        let operation = match &body_operation {
-            BodyOperation::Call(call) => Some(&call.operation),
-            BodyOperation::Passes { .. } | BodyOperation::Refused(_) | BodyOperation::Unnamed => None,
-        };
+        // Its consumer has it guarded whatever its body names.
+        let operation = body_operation::read_at_once(&head, &body, route);
         let incoming = Incoming {
-            operation,
+            operation: operation.call(),
             scope: &consumer.scope,
             given_key: Some(&key),
-            // A key that was stored under other limits is still found.
-            key_limits: KeyLimits::WIDEST,
-            ..Incoming::new((&head, &path), &origin, route, realm, &live.config.secrets)
+            ..Incoming::new((&head, &path), &origin, route, realm)
         };
-        let KeySearch::Found(identity) = incoming.identify(None).await? else {
-            unreachable!("a message's key is given");
-        };
-        let now = self.instance.store_clock.now();
-        let check_body = || match body.len() > route.max_request_body {
-            true => Err(Refusal::RequestTooLarge(route.max_request_body)),
-            false => Ok(()),
-        };
+        let search = incoming.identify(None).await?;
         let evaded = find_evaded_route(&head, &path, origin.host_name(), &live.router);
-        let check_method = || match evaded {
-            Some(evaded) if evaded.route.mode == RouteMode::Enforce => Err(OVERRIDDEN_METHOD),
-            Some(_) | None => Ok(()),
-        };
-        let check_age = || route.max_age.map_or(Ok(()), |limit| first_sent::check_age(&head.headers, limit, now));
-        let check_key = || route.key.limits.check(&identity.key).map_err(Refusal::from);
-        let broken_rule =
-            check_body().and_then(|()| check_method()).and_then(|()| check_key()).and_then(|()| check_age()).err();
-        // The consumer says which key counts. The service must not find another one in a field that it may prefer.
-        for name in route.key.headers() {
-            head.headers.remove(name);
-        }
-        if let Some(name) = route.key.headers().next() {
-            let value =
-                HeaderValue::from_bytes(&key).map_err(|_| Refusal::KeyInvalid("The key is no field's value."))?;
-            head.headers.insert(name, value);
-        }
-        // The upstream's host is no part of the message: it may be another one when the message comes again.
-        match &route.host {
-            Some(_) => drop(head.headers.insert(HOST, host(route))),
-            None => drop(head.headers.remove(HOST)),
-        }
-        let incoming = Incoming::new((&head, &path), &origin, route, realm, &live.config.secrets);
-        let fingerprint = self.fingerprinting.route_fingerprint(&incoming, &body).await;
-        let reserve_request = self.instance.reserve_request(&head, route, identity, fingerprint);
+        let is_overridden = evaded.is_some_and(|evaded| evaded.route.mode == RouteMode::Enforce);
+        let checked = if is_overridden { Err(OVERRIDDEN_METHOD) } else { Ok(()) };
+        // The key's record answers a message that breaks a rule, as for each guarded request.
+        let broken_rule = checked
+            .and_then(|()| rules::check_key(&incoming, &search, || self.instance.store_clock.now()))
+            .and_then(|()| rules::check_body(route, body.len()))
+            .err();
+        let KeySearch::Found(identity) = search else { unreachable!("a message's key is given") };
+        set_message_fields(&mut head.headers, &key, route)?;
         // The broker holds back more messages than `prefetch`, so that their bodies are bounded.
         let share = self.instance.bodies.share_of(body.len());
-        let request = (head, body, share, origin);
+        let received = ReceivedRequest { head, body, share, origin };
         Ok(Box::new(GuardedRequest {
             client_address: None,
             can_wait_for_store: true,
             broken_rule,
             is_provisional: salt.is_provisional,
-            ..GuardedRequest::new(&self.instance, reserve_request, request, active, &live.config)
+            ..self.guard(identity, received, &path, active, &live.config).await
         }))
     }
+}
+
+fn message_origin(consumer: &Consumer, broker: IpAddr, route: &Route) -> RequestOrigin {
+    RequestOrigin {
+        peer: broker,
+        // The broker names no earlier hops.
+        trusted: false,
+        host: Some(host(route)),
+        version: Version::HTTP_11,
+        secure: consumer.has_tls(),
+        certificate: None,
+    }
+}
+
+/// Sets the fields of a message for the service. The consumer says which key counts. The service must not find another
+/// one in a field that it may prefer.
+fn set_message_fields(headers: &mut HeaderMap, key: &[u8], route: &Route) -> Result<(), Refusal> {
+    for name in route.key.headers() {
+        headers.remove(name);
+    }
+    if let Some(name) = route.key.headers().next() {
+        let value = HeaderValue::from_bytes(key).map_err(|_| Refusal::KeyInvalid("The key is no field's value."))?;
+        headers.insert(name, value);
+    }
+    // The upstream's host is no part of the message: it may be another one when the message comes again.
+    match &route.host {
+        Some(_) => drop(headers.insert(HOST, host(route))),
+        None => drop(headers.remove(HOST)),
+    }
+    Ok(())
 }
 
 /// The host that a message is addressed to: the route's own host, else the upstream's.

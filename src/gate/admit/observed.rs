@@ -2,29 +2,24 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::header::CONTENT_LENGTH;
 use http::request;
 use tokio::sync::oneshot;
 
-use super::body_operation::{self, BodyOperation};
-use super::guarded_request::GuardedRequest;
+use super::arrival::{Arrival, ArrivedRequest, BodySource, CopiedBody};
+use super::guarded_request::{GuardedRequest, ReceivedRequest};
 use super::identity::{KeySearch, RequestIdentity};
-use super::incoming::{Incoming, Realm};
-use super::key_location::{self, check_nominated, check_without_key};
-use super::origin::client_address;
-use super::token::{CallerToken, verify_token};
-use crate::gate::first_sent;
+use super::incoming::{Incoming, Realm, client_address};
+use super::key_location;
+use super::token::CallerToken;
 use crate::gate::routing::ActiveRoute;
-use crate::gate::worker::{Gate, LiveConfig};
-use oncegate_config::{Config, Route};
+use crate::gate::state::{Gate, LiveConfig};
+use oncegate_config::Config;
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::key::Key;
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::scope::Scope;
-use oncegate_http::body::body_budget::BudgetShare;
-use oncegate_http::body::{CopyFailure, CopyResult};
+use oncegate_http::body::CopyResult;
 use oncegate_http::protocol::fields::RequestOrigin;
 use oncegate_http::protocol::grpc::CallProtocol;
 use oncegate_http::protocol::refusal::Refusal;
@@ -35,9 +30,7 @@ use oncegate_http::protocol::status::OncegateStatus;
 pub(in crate::gate) enum ForetoldResult {
     /// The request could not be compared, for this reason.
     NotCompared(&'static str),
-    /// This refusal.
     Refused(Refusal),
-    /// An answer with this `Oncegate-Status`.
     Status(OncegateStatus),
     /// It would pass: it has no key and its route requires none, or it is an operation that only reads.
     Unguarded,
@@ -54,7 +47,6 @@ impl From<Refusal> for ForetoldResult {
 pub(in crate::gate) struct RequestClues {
     pub(in crate::gate) key: Option<Key>,
     pub(in crate::gate) record: Option<RecordId>,
-    /// The caller, hashed.
     pub(in crate::gate) scope: Option<Scope>,
 }
 
@@ -71,8 +63,8 @@ pub struct Observation {
     head: request::Parts,
     origin: RequestOrigin,
     config: Arc<Config>,
-    /// The service under which its key is stored. Observed keys have records of their own: a route that is enforced later starts with
-    /// none.
+    /// The service under which its key is stored. Observed keys have records of their own: a route that is enforced
+    /// later starts with none.
     service: Arc<str>,
 }
 
@@ -89,7 +81,8 @@ impl Observation {
         Self { gate: Arc::clone(gate), active, head, origin, config: Arc::clone(&live.config), service }
     }
 
-    /// Logs the refusal of a request that would not come as far as its route, because of its path or the method that it names.
+    /// Logs the refusal of a request that would not come as far as its route, because of its path or the method that it
+    /// names.
     pub(super) fn foretell(self, refusal: Refusal) {
         // The token that names the caller may take time to verify.
         tokio::spawn(async move {
@@ -98,20 +91,17 @@ impl Observation {
         });
     }
 
-    /// The protocol of the request.
     pub(in crate::gate) fn protocol(&self) -> CallProtocol {
         CallProtocol::from_headers(&self.head.headers)
     }
 
     fn incoming<'a>(&'a self, path: &'a RequestPath<'a>) -> Incoming<'a> {
-        let Self { gate, active, head, origin, config, service } = self;
+        let Self { gate, active, head, origin, service, .. } = self;
         let realm = Realm { service, salt: gate.instance.salt.current().salt };
-        let verifier = active.token_verifier.as_deref();
-        Incoming { verifier, ..Incoming::new((head, path), origin, &active.route, realm, &config.secrets) }
+        Incoming { token: active.into(), ..Incoming::new((head, path), origin, &active.route, realm) }
     }
 
-    /// Admits the request, with the steps of [`Gate::admit`](crate::gate::Gate) in the same order, but for the checks of the
-    /// instance's own state. Waits for the copy of the body only where the head is good.
+    /// Admits the request as [`Gate::admit`] does, but for the checks of the instance's own state.
     ///
     /// # Errors
     /// The result of a request that would not come as far as its reservation.
@@ -120,66 +110,21 @@ impl Observation {
         copy: oneshot::Receiver<CopyResult>,
     ) -> Result<Box<GuardedRequest>, ForetoldResult> {
         let Self { gate, head, active, origin, config, .. } = self;
-        let route = &active.route;
         // Before the identity: what is found by a provisional salt must not be reserved.
         let is_provisional = gate.instance.salt.stored().is_none();
-        let path = RequestPath::new(self.head.uri.path());
-        check_nominated(&head.headers, route)?;
-        let mut operation = None;
-        let copy = match body_operation::is_needed(head, route) {
-            true => {
-                let (body, share) = copied_body(head, route, copy).await?;
-                match body_operation::read(head, &body, route, &gate.fingerprinting).await {
-                    BodyOperation::Passes { .. } => return Err(ForetoldResult::Unguarded),
-                    BodyOperation::Refused(refusal) => return Err(refusal.into()),
-                    BodyOperation::Call(call) => operation = Some(call.operation),
-                    BodyOperation::Unnamed => {}
-                }
-                Copied::Whole(body, share)
-            }
-            false => Copied::Arriving(copy),
-        };
-        let incoming = Incoming { operation: operation.as_ref(), ..self.incoming(&path) };
-        let whole = match &copy {
-            Copied::Whole(body, _) if route.dialect.is_jsonrpc() => Some(&**body),
-            Copied::Arriving(_) | Copied::Whole(..) => None,
-        };
-        let in_head = incoming.identify(whole).await?;
-        self.check(&in_head)?;
-        let (body, share) = match copy {
-            Copied::Whole(body, share) => (body, share),
-            Copied::Arriving(copy) => copied_body(head, route, copy).await?,
-        };
-        let found = match in_head {
-            KeySearch::InBody => incoming.identify(Some(&body)).await?,
-            found => found,
-        };
-        self.check(&found)?;
-        let KeySearch::Found(identity) = found else {
-            return Err(key_location::missing(&route.key, &head.headers).into());
-        };
-        let fingerprint = gate.fingerprinting.route_fingerprint(&incoming, &body).await;
-        let reserve_request = gate.instance.reserve_request(head, route, identity, fingerprint);
-        let request = (head.clone(), body, share, origin.clone());
-        let guarded = GuardedRequest::new(&gate.instance, reserve_request, request, active, config);
-        Ok(Box::new(GuardedRequest { is_provisional, ..guarded }))
-    }
-
-    /// Checks the request by what is known of its key.
-    fn check(&self, search: &KeySearch<RequestIdentity>) -> Result<(), ForetoldResult> {
-        let (headers, route) = (&self.head.headers, &self.active.route);
-        match search {
-            KeySearch::Found(_) => first_sent::check(headers, route, || self.gate.instance.store_clock.now())?,
-            KeySearch::InBody => {}
-            KeySearch::NoKey => {
-                check_without_key(headers, route)?;
-                return Err(match route.key.required {
-                    true => key_location::missing(&route.key, headers).into(),
-                    false => ForetoldResult::Unguarded,
-                });
+        let (path, share) = (RequestPath::new(head.uri.path()), gate.instance.bodies.share());
+        let body = BodySource::Copied(CopiedBody { copy: Some(copy), share, failure: None });
+        let mut arrival = Arrival { gate: Some(gate), context: None, is_provisional, body };
+        let arrived = arrival.read(self.incoming(&path)).await;
+        let BodySource::Copied(CopiedBody { share, failure, .. }) = arrival.body else { unreachable!("it is copied") };
+        match arrived.map_err(|refusal| failure.map_or(refusal.into(), ForetoldResult::NotCompared))? {
+            ArrivedRequest::Unkeyed { .. } => Err(ForetoldResult::Unguarded),
+            ArrivedRequest::Keyed { identity, body, broken_rule } => {
+                let received = ReceivedRequest { head: head.clone(), body, share, origin: origin.clone() };
+                let guarded = gate.guard(identity, received, &path, active, config).await;
+                Ok(Box::new(GuardedRequest { broken_rule, is_provisional, ..guarded }))
             }
         }
-        Ok(())
     }
 
     /// The parts of a request that would not come as far as its reservation.
@@ -191,10 +136,7 @@ impl Observation {
             let RequestIdentity { scope, key, .. } = identity;
             return RequestClues { key: Some(key), record, scope: Some(scope) };
         }
-        let token = match incoming.verifier {
-            Some(verifier) => Box::pin(verify_token(verifier, &self.head.headers)).await.unwrap_or(CallerToken::Unread),
-            None => CallerToken::Unread,
-        };
+        let token = incoming.token.read(&self.head.headers).await.unwrap_or(CallerToken::Unread);
         let rule = &self.active.route.key;
         let sent = key_location::in_head(&self.head, rule).ok().flatten();
         let key = sent.and_then(|key| Key::parse(&key, rule.syntax, rule.limits).ok());
@@ -222,31 +164,5 @@ impl Observation {
             client = client.map(display),
             "observed"
         );
-    }
-}
-
-/// The copy of a request's body.
-enum Copied {
-    /// Not waited for yet.
-    Arriving(oneshot::Receiver<CopyResult>),
-    /// All of it is here.
-    Whole(Bytes, BudgetShare),
-}
-
-/// Waits for the copy of a request's body.
-async fn copied_body(
-    head: &request::Parts,
-    route: &Route,
-    copy: oneshot::Receiver<CopyResult>,
-) -> Result<(Bytes, BudgetShare), ForetoldResult> {
-    let announced = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > route.max_request_body as u64) {
-        return Err(Refusal::RequestTooLarge(route.max_request_body).into());
-    }
-    match copy.await {
-        Ok(Ok(copied)) => Ok(copied),
-        Ok(Err(CopyFailure::TooLong)) => Err(Refusal::RequestTooLarge(route.max_request_body).into()),
-        Ok(Err(CopyFailure::NoRoom)) => Err(ForetoldResult::NotCompared("not compared: the memory for bodies is full")),
-        Err(_) => Err(ForetoldResult::NotCompared("not compared: the body did not pass whole")),
     }
 }

@@ -27,8 +27,8 @@ impl BodyReader {
         Self { body, announced, first: None, all: Vec::new(), next: None }
     }
 
-    /// Reads on. `None` if the body is over `bytes_max`: nothing that was read is lost. The body counts in `share`. Its trailers are
-    /// dropped, because nothing after the body may change its meaning.
+    /// Reads on. `None` if the body is over `bytes_max`: nothing that was read is lost. The body counts in `share`. Its
+    /// trailers are dropped, because nothing after the body may change its meaning.
     pub(super) async fn read(&mut self, bytes_max: usize, share: &mut BudgetShare) -> Result<Option<Bytes>, Refusal> {
         // Checked before the body is read: a client that waits for `100 Continue` then sends no body in vain.
         if self.announced.is_some_and(|length| length > bytes_max as u64) {
@@ -46,13 +46,7 @@ impl BodyReader {
         Ok(Some(self.first.take().unwrap_or_else(|| all.into())))
     }
 
-    /// Puts back the whole body, so that it is the result of the next read.
-    pub(super) fn put_back(&mut self, whole: Bytes) {
-        self.first = Some(whole);
-    }
-
-    /// Whether anything was read.
-    pub(super) fn has_begun(&self) -> bool {
+    fn has_begun(&self) -> bool {
         self.first.is_some() || self.next.is_some() || !self.all.is_empty()
     }
 

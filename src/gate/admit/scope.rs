@@ -6,8 +6,7 @@ use http::header::{AUTHORIZATION, COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 use super::incoming::Incoming;
-use super::single_field::{AMBIGUOUS, single};
-use super::token::CallerToken;
+use super::token::{CallerToken, only};
 use oncegate_config::{Route, ScopeRule, ScopeSource};
 use oncegate_domain::auth_scheme::{ChangingCredentials, find_changing, is_lone_scheme, is_payment};
 use oncegate_domain::fingerprint::form;
@@ -27,7 +26,8 @@ impl<'a> Incoming<'a> {
         Ok(Scope::from_parts(self.realm.salt, parts.iter().map(|(name, value)| (*name, value.as_deref()))))
     }
 
-    /// Identifies the caller of a keyed request. A message may lack all parts of its consumer's scope, if all are optional.
+    /// Identifies the caller of a keyed request. A message may lack all parts of its consumer's scope, if all are
+    /// optional.
     ///
     /// # Errors
     /// The refusal of a request whose caller cannot be identified.
@@ -61,14 +61,15 @@ impl<'a> Incoming<'a> {
         for part in &rule.parts {
             let value = match &part.source {
                 // A payment names nobody, so that the request is judged by what stands beside it.
-                ScopeSource::Authorization => match single(&head.headers, &AUTHORIZATION)? {
+                ScopeSource::Authorization => match only(head.headers.get_all(AUTHORIZATION).iter())? {
                     Some(value) if !is_payment(value.as_bytes()) => credentials(rule, value)?,
                     Some(_) | None => None,
                 },
                 ScopeSource::ClientCertificate => origin.certificate.as_deref().map(|name| name.as_bytes().to_vec()),
-                // HTTP/2 keeps blanks around a value, and the service gets it over HTTP/1.1, which does not (RFC 9112 section 5.1).
+                // HTTP/2 keeps blanks around a value, and the service gets it over HTTP/1.1, which does not (RFC 9112
+                // section 5.1).
                 ScopeSource::Header(name) => {
-                    let value = single(&head.headers, name)?.map(|value| value.as_bytes().trim_ascii());
+                    let value = only(head.headers.get_all(name).iter())?.map(|value| value.as_bytes().trim_ascii());
                     let value = value.filter(|value| !(carries_credentials(name) && is_payment(value)));
                     if let Some(value) = value
                         && carries_credentials(name)
@@ -93,7 +94,8 @@ impl<'a> Incoming<'a> {
         Ok(parts)
     }
 
-    /// The peer whose fields do not name callers. A queue that is configured here is trusted: its publishers set the scope's fields.
+    /// The peer whose fields do not name callers. A queue that is configured here is trusted: its publishers set the
+    /// scope's fields.
     fn untrusted_peer(&self) -> Option<IpAddr> {
         self.origin.untrusted_peer().filter(|_| self.given_key.is_none())
     }
@@ -122,8 +124,9 @@ const PAYMENT_NAMES_NOBODY: &str = " Credentials of the scheme `Payment` pay for
      `scope`: `header:NAME` from a gateway that has verified the caller, `client-cert`, or `none` where the key itself is a secret of \
      its caller.";
 
-/// Lets a refusal ask for credentials, where the request has none in `Authorization` and its route has a challenge. Oncegate asks
-/// itself and does not pass the request on for the service's own 401: a service that does not ask would execute it unguarded.
+/// Lets a refusal ask for credentials, where the request has none in `Authorization` and its route has a challenge.
+/// Oncegate asks itself and does not pass the request on for the service's own 401: a service that does not ask would
+/// execute it unguarded.
 pub(super) fn with_challenge(refusal: Refusal, route: &Route, headers: &HeaderMap) -> Refusal {
     let has_credentials = headers.get_all(AUTHORIZATION).iter().any(|value| {
         let value = value.as_bytes().trim_ascii();
@@ -138,8 +141,8 @@ pub(super) fn with_challenge(refusal: Refusal, route: &Route, headers: &HeaderMa
 }
 
 /// The credentials of an `Authorization` field in one spelling: the scheme in lower case, and one space behind it (RFC
-/// 9110, sections 11.1 and 11.4). A value without a space is a token that some services take without a scheme. The name of
-/// a scheme alone is none: all clients whose token is empty would be one caller.
+/// 9110, sections 11.1 and 11.4). A value without a space is a token that some services take without a scheme. The name
+/// of a scheme alone is none: all clients whose token is empty would be one caller.
 ///
 /// # Errors
 /// The refusal of credentials that differ with each try.
@@ -160,8 +163,8 @@ fn carries_credentials(name: &HeaderName) -> bool {
     name.as_str().ends_with("authorization")
 }
 
-/// Refuses credentials that differ with each try, also where another part of the scope has a value: that part alone may be
-/// many callers.
+/// Refuses credentials that differ with each try, also where another part of the scope has a value: that part alone may
+/// be many callers.
 fn refuse_changing(rule: &ScopeRule, value: &[u8]) -> Result<(), Refusal> {
     let Some(changing) = find_changing(value) else { return Ok(()) };
     let credentials = match changing {
@@ -189,21 +192,13 @@ fn places(rule: &ScopeRule) -> String {
 
 fn cookie(headers: &HeaderMap, name: &str) -> Result<Option<Vec<u8>>, Refusal> {
     let pairs = headers.get_all(COOKIE).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
-    let mut values = pairs.filter_map(|pair| {
+    only(pairs.filter_map(|pair| {
         let at = memchr::memchr(b'=', pair)?;
         (pair[..at].trim_ascii() == name.as_bytes()).then(|| pair[at + 1..].trim_ascii().to_vec())
-    });
-    match (values.next(), values.next()) {
-        (value, None) => Ok(value),
-        (_, Some(_)) => Err(AMBIGUOUS),
-    }
+    }))
 }
 
 fn query(uri: &Uri, name: &str) -> Result<Option<Vec<u8>>, Refusal> {
     let pairs = form::pairs(uri.query().unwrap_or_default().as_bytes());
-    let mut values = pairs.filter(|(key, _)| key == name.as_bytes()).map(|(_, value)| value);
-    match (values.next(), values.next()) {
-        (value, None) => Ok(value),
-        (_, Some(_)) => Err(AMBIGUOUS),
-    }
+    only(pairs.filter(|(key, _)| key == name.as_bytes()).map(|(_, value)| value))
 }

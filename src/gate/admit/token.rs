@@ -1,11 +1,12 @@
 //! The caller's token: the Bearer token of `Authorization`, verified where the route's scope reads it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 
-use super::single_field::single;
+use crate::gate::routing::ActiveRoute;
 use crate::instance::token_verifier::{TokenError, TokenVerifier};
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_trust::jwt::{ClaimReading, TokenFault, VerifiedToken};
@@ -22,8 +23,8 @@ pub enum CallerToken {
 }
 
 impl CallerToken {
-    /// The value of a claim as a part of a scope, with its issuer before it: the same name from another issuer is another
-    /// caller, also where two configurations share a store. `None` if the request lacks it.
+    /// The value of a claim as a part of a scope, with its issuer before it: the same name from another issuer is
+    /// another caller, also where two configurations share a store. `None` if the request lacks it.
     pub(super) fn identify(&self, issuer: &str, claim: &str) -> Result<Option<Vec<u8>>, Refusal> {
         match self {
             Self::Absent => Ok(None),
@@ -36,6 +37,32 @@ impl CallerToken {
                     Ok(Some([&length, issuer.as_bytes(), value].concat()))
                 }
             },
+        }
+    }
+}
+
+/// The way to the caller's token.
+#[derive(Clone, Copy)]
+pub(in crate::gate) enum TokenSource<'a> {
+    /// No scope reads it.
+    Unread,
+    /// It was verified before, or this is its refusal.
+    Verified(&'a Result<CallerToken, Refusal>),
+    Verifier(&'a TokenVerifier),
+}
+
+impl<'a> From<&'a ActiveRoute> for TokenSource<'a> {
+    fn from(active: &'a ActiveRoute) -> Self {
+        active.token_verifier.as_deref().map_or(Self::Unread, Self::Verifier)
+    }
+}
+
+impl TokenSource<'_> {
+    pub(super) async fn read(self, headers: &HeaderMap) -> Result<CallerToken, Refusal> {
+        match self {
+            Self::Unread => Ok(CallerToken::Unread),
+            Self::Verified(token) => token.clone(),
+            Self::Verifier(verifier) => Box::pin(verify_token(verifier, headers)).await,
         }
     }
 }
@@ -55,7 +82,7 @@ pub async fn verify_token(verifier: &TokenVerifier, headers: &HeaderMap) -> Resu
 
 /// The token behind the scheme `Bearer`, in any case (RFC 6750 section 2.1). Other schemes carry none.
 fn bearer_token(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
-    let Some(value) = single(headers, &AUTHORIZATION)? else { return Ok(None) };
+    let Some(value) = only(headers.get_all(AUTHORIZATION).iter())? else { return Ok(None) };
     let value = value.as_bytes().trim_ascii();
     let end = value.iter().position(|byte| matches!(byte, b' ' | b'\t')).unwrap_or(value.len());
     let (scheme, rest) = value.split_at(end);
@@ -64,6 +91,17 @@ fn bearer_token(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
         return Ok(None);
     }
     str::from_utf8(token).map(Some).map_err(|_| Refusal::TokenInvalid(TokenFault::Malformed))
+}
+
+/// The one value that names the caller. With two, nobody can tell which one the service would believe.
+pub(super) fn only<T>(mut values: impl Iterator<Item = T>) -> Result<Option<T>, Refusal> {
+    match (values.next(), values.next()) {
+        (value, None) => Ok(value),
+        (_, Some(_)) => Err(Refusal::ScopeMissing(
+            Cow::Borrowed("A field, cookie or parameter that identifies the caller was sent more than once."),
+            None,
+        )),
+    }
 }
 
 #[cfg(test)]

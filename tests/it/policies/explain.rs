@@ -20,7 +20,7 @@ fn explain(setup: &Setup, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn json(setup: &Setup, arguments: &[&str]) -> Value {
+pub fn json(setup: &Setup, arguments: &[&str]) -> Value {
     serde_json::from_str(&explain(setup, &[arguments, &["--json"]].concat())).unwrap()
 }
 

@@ -6,7 +6,7 @@ use crate::harness::{
 use crate::telemetry::Metrics;
 
 /// Sends a request, and returns its answer and its log line.
-async fn observed(world: &World, request: Request) -> (Response, String) {
+pub async fn observed(world: &World, request: Request) -> (Response, String) {
     let before = words(world).len();
     let response = request.send().await;
     let seen = eventually(TEST_TIMEOUT, async || words(world).get(before).cloned()).await;

@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use super::fields;
 use super::status::OncegateStatus;
 use oncegate_domain::decision::KeyRefusal;
+pub use oncegate_domain::decision::KeyReuse;
 use oncegate_domain::key::KeyError;
 use oncegate_domain::macros::named;
 use oncegate_domain::operation::OperationId;
@@ -79,17 +80,6 @@ pub enum Refusal {
     UpstreamUnreachable(Cow<'static, str>),
 }
 
-/// The kind of request that came with the key of another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyReuse {
-    /// A request with a body, which is another operation.
-    OtherRequest,
-    /// A request with its key in a part that is compared, which may be a retry with the key spelled otherwise.
-    OtherRequestOrSpelling,
-    /// A request without a body, which may be the beginning of a retry.
-    WithoutBody,
-}
-
 label!(
     /// A limit of an instance that was reached.
     ReachedLimit, "limit", {
@@ -121,11 +111,9 @@ impl From<KeyRefusal> for Refusal {
         match refusal {
             KeyRefusal::Expired => Self::KeyExpired,
             KeyRefusal::InFlight(wait) => Self::InFlight(RetryAfter::new(wait)),
-            KeyRefusal::OtherRequest => Self::KeyReused(KeyReuse::OtherRequest),
-            KeyRefusal::OtherRequestOrSpelling => Self::KeyReused(KeyReuse::OtherRequestOrSpelling),
+            KeyRefusal::KeyReused(reuse) => Self::KeyReused(reuse),
             KeyRefusal::OutcomeUnknown(wait) => Self::OutcomeUnknown(wait.map(RetryAfter::new)),
             KeyRefusal::ResponseNotKept => Self::ResponseNotKept,
-            KeyRefusal::WithoutBody => Self::KeyReused(KeyReuse::WithoutBody),
         }
     }
 }
@@ -155,7 +143,7 @@ impl Refusal {
         Self::KeyExpired,
         Self::KeyInvalid(""),
         Self::KeyMissing(Cow::Borrowed("")),
-        Self::KeyReused(KeyReuse::OtherRequest),
+        Self::KeyReused(KeyReuse::Different),
         Self::LoopDetected,
         Self::OutcomeUnknown(Some(RetryAfter(1))),
         Self::Overloaded(ReachedLimit::HeldBodies),
@@ -306,11 +294,11 @@ mod tests {
         for (refusal, slug, advice) in [
             (KeyRefusal::Expired, "key-expired", "new_key"),
             (KeyRefusal::InFlight(wait), "in-flight", "same_key"),
-            (KeyRefusal::OtherRequest, "key-reused", "new_key"),
-            (KeyRefusal::OtherRequestOrSpelling, "key-reused", "fix"),
+            (KeyRefusal::KeyReused(KeyReuse::Different), "key-reused", "new_key"),
+            (KeyRefusal::KeyReused(KeyReuse::DifferentOrRespelled), "key-reused", "fix"),
             (KeyRefusal::OutcomeUnknown(Some(wait)), "outcome-unknown", "reconcile"),
             (KeyRefusal::ResponseNotKept, "response-not-kept", "reconcile"),
-            (KeyRefusal::WithoutBody, "key-reused", "fix"),
+            (KeyRefusal::KeyReused(KeyReuse::WithoutBody), "key-reused", "fix"),
         ] {
             let refusal = Refusal::from(refusal);
             assert_eq!((refusal.slug(), refusal.client_action()), (slug, advice));

@@ -166,7 +166,7 @@ impl LinkServer {
         let wait = self.timing.retry_after;
         let refusal = match refusal {
             LinkRefusal::InFlight => Refusal::InFlight(wait),
-            LinkRefusal::Reused => Refusal::KeyReused(KeyReuse::OtherRequest),
+            LinkRefusal::Reused => Refusal::KeyReused(KeyReuse::Different),
             // As where nothing but a person settles the key.
             LinkRefusal::Unknown => Refusal::OutcomeUnknown(None),
         };

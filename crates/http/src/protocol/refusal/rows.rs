@@ -180,14 +180,14 @@ impl Refusal {
                        may be dropping it.",
         },
         Self::KeyReused(reuse) => RefusalRow {
-            action: if *reuse == KeyReuse::OtherRequest { NewKey } else { Fix },
+            action: if *reuse == KeyReuse::Different { NewKey } else { Fix },
             status: 422, slug: "key-reused", retry_after: None,
             grpc: GrpcStatus::FailedPrecondition, oncegate_status: OncegateStatus::KeyReused,
             title: "The key was used for another request",
             detail: match reuse {
-                KeyReuse::OtherRequest => "This key belongs to a request that differs from this one. A new operation \
+                KeyReuse::Different => "This key belongs to a request that differs from this one. A new operation \
                                          needs a new key; a retry must repeat the first request unchanged.".into(),
-                KeyReuse::OtherRequestOrSpelling => "This key belongs to a request that differs from this one. The key itself is in \
+                KeyReuse::DifferentOrRespelled => "This key belongs to a request that differs from this one. The key itself is in \
                                                    a part that is compared. Repeat the first request unchanged, with its key \
                                                    spelled as it was first. Only a new operation needs a new key.".into(),
                 KeyReuse::WithoutBody => "This request has no body, and the request that the key belongs to is another \

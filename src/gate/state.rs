@@ -11,7 +11,7 @@ use super::admit::fingerprinting::Fingerprinting;
 use super::routing::Router;
 use crate::instance::Instance;
 use crate::instance::token_verifier::TokenVerifier;
-use oncegate_config::{Config, KeySource};
+use oncegate_config::Config;
 use oncegate_http::body::body_budget::{BudgetExhausted, BudgetShare};
 use oncegate_http::body::client_body::UNWATCHED_MAX;
 use oncegate_http::protocol::fields;
@@ -73,14 +73,9 @@ impl LiveConfig {
 
 fn key_fields(config: &Config) -> Vec<HeaderName> {
     let mut names = vec![HeaderName::from_static("idempotency-key"), HeaderName::from_static("x-idempotency-key")];
-    for source in config.routes.iter().flat_map(|route| &route.key.sources) {
-        match source {
-            KeySource::Header(name) if !names.contains(name) => names.push(name.clone()),
-            KeySource::Body(_)
-            | KeySource::Form(_)
-            | KeySource::Header(_)
-            | KeySource::Payload(..)
-            | KeySource::Query(_) => {}
+    for name in config.routes.iter().flat_map(|route| route.key.headers()) {
+        if !names.contains(name) {
+            names.push(name.clone());
         }
     }
     names
@@ -109,19 +104,20 @@ impl Gate {
         Arc::clone(&self.live.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Counts a connection or request that was refused because a limit was reached.
-    pub(super) fn count_overload(&self, limit: ReachedLimit) {
-        self.instance.observability.metrics.overloaded.count(limit);
-    }
-
-    /// Counts the body of a stored response that goes to a client; `None` for a short one.
-    pub(super) fn hold_replay(&self, length: usize) -> Result<Option<BudgetShare>, Refusal> {
-        if length <= UNWATCHED_MAX {
-            return Ok(None);
-        }
-        match self.instance.response_bodies.try_share_of(length) {
-            Ok(share) => Ok(Some(share)),
-            Err(BudgetExhausted) => Err(Refusal::Overloaded(ReachedLimit::HeldBodies)),
+    /// Counts the body of a stored response until its client has taken it; `None` for a short one.
+    ///
+    /// # Errors
+    /// [`Refusal::Overloaded`] if responses that their clients have not taken fill their memory. The first answer to a
+    /// request is never refused.
+    pub(super) fn hold_response(&self, length: usize, is_first_answer: bool) -> Result<Option<BudgetShare>, Refusal> {
+        let budget = &self.instance.response_bodies;
+        match length {
+            ..=UNWATCHED_MAX => Ok(None),
+            _ if is_first_answer => Ok(Some(budget.share_of(length))),
+            _ => match budget.try_share_of(length) {
+                Ok(share) => Ok(Some(share)),
+                Err(BudgetExhausted) => Err(Refusal::Overloaded(ReachedLimit::HeldBodies)),
+            },
         }
     }
 }

@@ -1,0 +1,246 @@
+//! Takes a request on its route from its head to its key and its body.
+//!
+//! Requests come here while they come in, copies of observed requests beside them, and one that `oncegate explain`
+//! explains as a whole. The order of the steps and the rules are the same for all of them.
+
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http::header::CONTENT_LENGTH;
+use tokio::sync::oneshot;
+
+use super::body_operation::{self, BodyOperation};
+use super::identity::{KeySearch, RequestIdentity};
+use super::incoming::Incoming;
+use super::read_body::BodyReader;
+use super::rules;
+use crate::gate::pass::BODY_BROKE_OFF;
+use crate::gate::response_context::ResponseContext;
+use crate::gate::state::{Gate, log_and_refuse};
+use oncegate_config::BODY_BYTES_MAX;
+use oncegate_domain::execution_risk::{RecordSummary, RetryRule};
+use oncegate_http::body::body_budget::BudgetShare;
+use oncegate_http::body::{CopyFailure, CopyResult};
+use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
+use oncegate_store::StoreError;
+
+/// A request whose head is there, while the rest of it is read.
+pub(super) struct Arrival<'a> {
+    /// The gate that has the store and the clock; `None` where nothing is asked of a store.
+    pub(super) gate: Option<&'a Gate>,
+    /// The context of a client's own request.
+    pub(super) context: Option<&'a mut ResponseContext>,
+    pub(super) is_provisional: bool,
+    pub(super) body: BodySource,
+}
+
+/// The body of a request that arrives.
+pub(super) enum BodySource {
+    /// It comes in, and counts in this part of the memory for bodies.
+    Client(BodyReader, BudgetShare),
+    /// It passes to the service and is copied.
+    Copied(CopiedBody),
+    Whole(Bytes),
+}
+
+/// The copy of an observed request's body.
+pub(super) struct CopiedBody {
+    /// `None` once the copy was asked for.
+    pub(super) copy: Option<oneshot::Receiver<CopyResult>>,
+    /// The part of the memory for bodies that the copy takes.
+    pub(super) share: BudgetShare,
+    /// The reason why there is no copy, although a guarded request would have its body.
+    pub(super) failure: Option<&'static str>,
+}
+
+/// A request that is read as far as its route needs.
+pub(super) enum ArrivedRequest {
+    Keyed {
+        identity: RequestIdentity,
+        body: Bytes,
+        /// The refusal that the request gets unless its key's record answers it.
+        broken_rule: Option<Refusal>,
+    },
+    /// The request has no key and needs none, or its route does not guard the operation.
+    Unkeyed {
+        body: Option<Bytes>,
+        /// Whether the operation changes nothing, as far as its route says.
+        only_reads: bool,
+    },
+}
+
+impl Arrival<'_> {
+    /// Reads a request as far as its route needs. The body is read only where the head breaks no rule: a client that
+    /// waits for `100 Continue` then sends no body in vain.
+    ///
+    /// # Errors
+    /// The refusal of the request.
+    pub(super) async fn read(&mut self, incoming: Incoming<'_>) -> Result<ArrivedRequest, Refusal> {
+        let Incoming { head, route, .. } = incoming;
+        rules::check_head(&incoming)?;
+        // The body and the operation of a request whose key may be in both of its parts, or whose operation is a part
+        // of its space.
+        let (mut whole, mut operation) = (None, None);
+        if body_operation::is_needed(head, route) {
+            whole = self.read_body(&head.headers, route.max_request_body).await?;
+            match &whole {
+                None if route.dialect.is_jsonrpc() => return Err(rules::too_large(route)),
+                None => {}
+                Some(body) => match self.read_operation(&incoming, body).await {
+                    BodyOperation::Passes { only_reads } => {
+                        return Ok(ArrivedRequest::Unkeyed { body: whole, only_reads });
+                    }
+                    BodyOperation::Refused(refusal) => return Err(refusal),
+                    BodyOperation::Call(call) => {
+                        if let Some(context) = &mut self.context {
+                            context.rpc_id = Some(call.id);
+                        }
+                        operation = Some(call.operation);
+                    }
+                    BodyOperation::Unnamed => {}
+                },
+            }
+        }
+        let incoming = Incoming { operation: operation.as_ref(), ..incoming };
+        let (mut search, mut broken_rule) = self.find_key(&incoming, whole.as_deref()).await?;
+        if search == KeySearch::NoKey {
+            return Ok(ArrivedRequest::Unkeyed { body: whole, only_reads: false });
+        }
+        if whole.is_none() {
+            whole = self.read_body(&head.headers, route.max_request_body).await?;
+        }
+        if let (None, KeySearch::Found(identity)) = (&whole, &search) {
+            broken_rule = Some(self.check_stored(&incoming, identity, rules::too_large(route)).await?);
+            whole = self.read_body(&head.headers, BODY_BYTES_MAX).await?;
+        }
+        // Without the whole body there is no key in it to look up.
+        let body = whole.ok_or_else(|| rules::too_large(route))?;
+        if search == KeySearch::InBody {
+            (search, broken_rule) = self.find_key(&incoming, Some(&body)).await?;
+        }
+        match search {
+            KeySearch::Found(identity) => {
+                // A drain may have begun while the body came in.
+                self.may_guard()?;
+                Ok(ArrivedRequest::Keyed { identity, body, broken_rule })
+            }
+            KeySearch::InBody | KeySearch::NoKey => Ok(ArrivedRequest::Unkeyed { body: Some(body), only_reads: false }),
+        }
+    }
+
+    /// Finds the key in what was read, and the refusal of a new request that breaks a rule which may be newer than the
+    /// key.
+    async fn find_key(
+        &self,
+        incoming: &Incoming<'_>,
+        body: Option<&[u8]>,
+    ) -> Result<(KeySearch<RequestIdentity>, Option<Refusal>), Refusal> {
+        let search = incoming.identify(body).await?;
+        if search != KeySearch::NoKey {
+            self.may_guard()?;
+        }
+        if let (KeySearch::Found(identity), Some(context)) = (&search, &self.context) {
+            context.with_trace(|trace| trace.note_key(&identity.key));
+        }
+        let now = || self.gate.map_or_else(SystemTime::now, |gate| gate.instance.store_clock.now());
+        let broken_rule = match (rules::check_key(incoming, &search, now), &search) {
+            (Err(refusal), KeySearch::Found(identity)) if rules::may_be_newer_than_key(&refusal) => {
+                Some(Box::pin(self.check_stored(incoming, identity, refusal)).await?)
+            }
+            (checked, _) => {
+                checked?;
+                None
+            }
+        };
+        Ok((search, broken_rule))
+    }
+
+    fn may_guard(&self) -> Result<(), Refusal> {
+        let is_draining = self.context.is_some() && self.gate.is_some_and(|gate| gate.draining.is_cancelled());
+        if is_draining { Err(Refusal::Draining) } else { Ok(()) }
+    }
+
+    /// Reads the body whole. `None` if it is over `bytes_max`, or over the limit of its copy.
+    async fn read_body(&mut self, headers: &HeaderMap, bytes_max: usize) -> Result<Option<Bytes>, Refusal> {
+        match &mut self.body {
+            BodySource::Client(reader, share) => reader.read(bytes_max, share).await,
+            BodySource::Copied(copied) => copied.read(headers, bytes_max).await,
+            BodySource::Whole(body) => Ok((body.len() <= bytes_max).then(|| body.clone())),
+        }
+    }
+
+    async fn read_operation(&self, incoming: &Incoming<'_>, body: &Bytes) -> BodyOperation {
+        match self.gate {
+            Some(gate) => body_operation::read(incoming.head, body, incoming.route, &gate.fingerprinting).await,
+            None => body_operation::read_at_once(incoming.head, body, incoming.route),
+        }
+    }
+
+    /// Looks up the key of a request that breaks a rule of its route which a reload or a start may have made narrower.
+    /// A retry of a key that was made under the wider rule gets its answer. Returns the refusal that a new request
+    /// gets.
+    ///
+    /// The lookup reads, and reserves nothing: a request within the rules costs more, so that a caller gains nothing by
+    /// breaking them. A body over the limit is read for keys with such a record alone, and counts in
+    /// `limits.held_bodies` like any other.
+    ///
+    /// # Errors
+    /// The refusal, if the key has no record or one that the next attempt may take over. [`Refusal::StoreUnavailable`]
+    /// without the store: a client that took the refusal for the answer might send the operation with a new key.
+    async fn check_stored(
+        &self,
+        incoming: &Incoming<'_>,
+        identity: &RequestIdentity,
+        refusal: Refusal,
+    ) -> Result<Refusal, Refusal> {
+        let Some(gate) = self.gate else { return Err(refusal) };
+        let (instance, route, id) = (&gate.instance, incoming.route, identity.record_id());
+        let record = match instance.in_flight.find(&id) {
+            Some(record) => Some(record),
+            // The store has no record by this id, and may have one of the key.
+            None if self.is_provisional => return Err(Refusal::StoreUnavailable),
+            None => instance.find_record(id).await.map_err(|error| self.refuse(error))?,
+        };
+        let Some(record) = record else { return Err(refusal) };
+        let record = instance.store_clock.certain(record, instance.attempt_time_limit(route));
+        let rule = RetryRule { on_unknown: route.on_unknown, quiet_after: route.quiet_after };
+        let summary = RecordSummary::from(&record);
+        // The caller of an accepted request is answered while it waits for its delivery.
+        let is_answered = summary.is_accepted && !summary.past_ttl;
+        if is_answered || !summary.may_be_executed(&rule) { Ok(refusal) } else { Err(refusal) }
+    }
+
+    /// The refusal of a request for which the store has failed. Nothing is logged for a copy, which is not refused.
+    fn refuse(&self, error: StoreError) -> Refusal {
+        match error {
+            error if self.context.is_some() => log_and_refuse(error),
+            StoreError::Corrupt(_) => Refusal::ResponseCorrupt,
+            _ => Refusal::StoreUnavailable,
+        }
+    }
+}
+
+impl CopiedBody {
+    async fn read(&mut self, headers: &HeaderMap, bytes_max: usize) -> Result<Option<Bytes>, Refusal> {
+        let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+        let Some(copy) = self.copy.take_if(|_| announced.is_none_or(|length| length <= bytes_max as u64)) else {
+            return Ok(None);
+        };
+        match copy.await {
+            Ok(Ok((body, share))) => {
+                self.share = share;
+                Ok(Some(body))
+            }
+            Ok(Err(CopyFailure::TooLong)) => Ok(None),
+            Ok(Err(CopyFailure::NoRoom)) => {
+                self.failure = Some("not compared: the memory for bodies is full");
+                Err(Refusal::Overloaded(ReachedLimit::HeldBodies))
+            }
+            Err(_) => {
+                self.failure = Some("not compared: the body did not pass whole");
+                Err(BODY_BROKE_OFF)
+            }
+        }
+    }
+}
