@@ -1,8 +1,8 @@
-//! The question that the switches of the mutants and of the seeded bugs ask. Only the copies that `mutants/copy-sources` makes have
-//! this file.
+//! The question that the switches of the mutants and of the seeded bugs ask. Only the copies that
+//! `mutants/copy-sources` makes have this file.
 //!
-//! The variable is read once: a test program is started for each mutant. A test is in the name of its thread, so the file that
-//! `ONCEGATE_MUTANTS_REACHED` names tells which tests come to which mutants.
+//! The variable is read once: a test program is started for each mutant. A test is in the name of its thread, so the
+//! file that `ONCEGATE_MUTANTS_REACHED` names tells which tests come to which mutants.
 
 use std::{cell::RefCell, collections::HashSet, env, fs::File, io::Write, sync::LazyLock, thread};
 

@@ -1,4 +1,5 @@
-//! Gives the properties of `fuzz` the inputs of their corpora again: `make fuzz` finds inputs, every test run keeps them.
+//! Gives the properties of `fuzz` the inputs of their corpora again: `make fuzz` finds
+//! inputs, every test run keeps them.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 

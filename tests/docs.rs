@@ -1,5 +1,5 @@
-//! Checks the documents: their configurations are valid, their commands are accepted, their links have a target, and the tests
-//! that they name exist.
+//! Checks the documents: their configurations are valid, their commands are accepted, their links have a target, and
+//! the tests that they name exist.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
@@ -548,8 +548,8 @@ fn the_table_of_schemes_is_that_of_the_code() {
     }
 }
 
-/// The frame of all pages, those that say one thing in a sentence or two, those with a document of this folder, and the one that a
-/// browser leaves at once.
+/// The frame of all pages, those that say one thing in a sentence or two, those with a document of this folder, and the
+/// one that a browser leaves at once.
 const WITHOUT_PICTURE: [&str; 6] = ["base", "gone", "message", "problem", "runbook", "signed_in"];
 
 #[test]

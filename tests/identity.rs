@@ -1,8 +1,10 @@
-//! The values by which stored keys are found and compared, written out. **They never change after a release**: with another value,
-//! the retry of an earlier request would be executed again (record, scope, space) or refused as another request (fingerprint).
+//! The values by which stored keys are found and compared, written out. **They never change after a release**: with
+//! another value, the retry of an earlier request would be executed again (record, scope, space) or refused as another
+//! request (fingerprint).
 //!
-//! `tests/golden-files` names this file: lines may be added to it, and none may be changed or removed. Whole stores with their
-//! answers are in `tests/fixtures`; they also hold what is sealed under a secret, and the names of operations.
+//! `tests/golden-files` names this file: lines may be added to it, and none may be changed or removed. Whole stores
+//! with their answers are in `tests/fixtures`; they also hold what is sealed under a
+//! secret, and the names of operations.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 

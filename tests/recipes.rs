@@ -1,4 +1,5 @@
-//! Runs the recipes of docs/recipes.md, and the saga: their configurations are valid, and the real program does what their scripts expect.
+//! Runs the recipes of docs/recipes.md, and the saga: their configurations are valid, and the real program does what
+//! their scripts expect.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
@@ -46,7 +47,8 @@ fn every_recipe_does_what_its_script_expects() {
     let ended = command(&folder.join("run")).output().unwrap();
     let (out, said) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
     assert!(ended.status.success(), "{said}");
-    // The names of the skipped ones, with what they lack. Not by `eprint!`, whose text a test that passes does not show.
+    // The names of the skipped ones, with what they lack. Not by `eprint!`, whose text a
+    // test that passes does not show.
     let _ = std::io::stderr().write_all(&ended.stderr);
     for recipe in recipes() {
         let name = recipe.file_name().unwrap().to_str().unwrap();

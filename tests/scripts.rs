@@ -9,7 +9,8 @@ use std::process::{Command, Output, Stdio};
 
 use store_contract::programs::{find_program, skip};
 
-/// Runs a script without network, without the programs that `cargo install` has put anywhere, and without a place for new ones.
+/// Runs a script without network, without the programs that `cargo install` has put anywhere, and without a place for
+/// new ones.
 fn run_alone(script: &str, variables: &[(&str, &str)]) -> Output {
     let home = tempfile::tempdir().unwrap();
     let toolchain = Path::new(env!("CARGO")).parent().unwrap();
@@ -360,7 +361,8 @@ fn the_installer_takes_released_archives_alone() {
     assert!(refused.contains("is not the released one") && !is_installed(), "{refused}");
 }
 
-/// A server of HTTPS for `dist`, whose paths below `/https/` lead to it again, and those below `/http/` to a server without TLS.
+/// A server of HTTPS for `dist`, whose paths below `/https/` lead to it again, and those below `/http/` to a server
+/// without TLS.
 const REDIRECTS: &str = r#"
 import http.server, ssl, sys, threading
 class Files(http.server.SimpleHTTPRequestHandler):

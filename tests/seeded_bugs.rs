@@ -1,8 +1,9 @@
-//! Runs the table of seeded bugs in tests/long-runs/seeded-bugs.md. Each test that the table names passes without the bug, and fails with
-//! it within two minutes. `make seeded-bugs` runs this; it prints each bug with the failed test, the time and the message.
+//! Runs the table of seeded bugs in tests/long-runs/seeded-bugs.md. Each test that the table names passes without the
+//! bug, and fails with it within two minutes. `make seeded-bugs` runs this; it prints each bug with the failed test,
+//! the time and the message.
 //!
-//! `mutants/seeded_bugs.toml` has the bugs, as rewrites of the sources. All are written into one copy of these, each behind the switch
-//! of the mutants, so that one build serves for all of them.
+//! `mutants/seeded_bugs.toml` has the bugs, as rewrites of the sources. All are written into one copy of these, each
+//! behind the switch of the mutants, so that one build serves for all of them.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 

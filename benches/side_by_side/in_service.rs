@@ -1,16 +1,15 @@
-//! First attempts and replays beside the same thing written in the service on PostgreSQL: reservation and response in two commits,
-//! or all in one transaction. Oncegate stands in front of the same service without it.
+//! First attempts and replays beside the same thing written in the service on PostgreSQL: reservation and response in
+//! two commits, or all in one transaction. Oncegate stands in front of the same service without it.
 //!
-//! The service has a process for each core, as Oncegate has a worker for each, so that no row has more of the machine than another.
-
-use std::net::SocketAddr;
+//! The service has a process for each core, as Oncegate has a worker for each, so that no row has more of the machine
+//! than another.
 
 use store_contract::postgres::TestDatabase;
 
-use crate::process::Process;
+use crate::process::{Endpoint, Process};
 use crate::programs::{start_node, start_oncegate};
-use crate::report::{BenchmarkReport, Column, Target};
-use crate::request::{Load, SERVICE_PATH};
+use crate::report::{BenchmarkReport, Column};
+use crate::request::Load;
 use crate::testbed::{Testbed, create_database};
 use crate::{load, machine, peers};
 
@@ -38,9 +37,8 @@ struct Subject {
     rows: Rows,
     /// First attempts and replays.
     loads: [Load; 2],
-    address: SocketAddr,
-    /// The processes that do its work, without PostgreSQL's.
-    pids: Vec<u32>,
+    /// Without PostgreSQL's processes.
+    endpoint: Endpoint,
 }
 
 /// The running programs. They stop before their databases.
@@ -62,10 +60,10 @@ pub async fn run(testbed: &Testbed, report: &mut BenchmarkReport) -> Result<(), 
     };
     let subjects = programs.subjects();
     for subject in &subjects {
-        load::seed_known_keys(subject.address)?;
+        load::seed_known_keys(subject.endpoint.address)?;
     }
     for peer in [&programs.two_commits, &programs.one_transaction] {
-        peers::check_deduplication(peer.addresses[0], SERVICE_PATH)?;
+        peers::check_deduplication(peer.address)?;
     }
     // Not measured: Node.js compiles what runs often.
     measure_round(testbed, &mut BenchmarkReport::default(), &programs, &subjects)?;
@@ -83,8 +81,7 @@ fn measure_round(
     programs: &Programs,
     subjects: &[Subject],
 ) -> Result<(), String> {
-    let plain = &programs.plain;
-    testbed.run_load(&[plain.endpoint(0)], Load::PassThrough, REPLAY_CONNECTIONS, report, ALONE)?;
+    testbed.run_load(&programs.plain.endpoint(), Load::PassThrough, REPLAY_CONNECTIONS, report, ALONE)?;
     for connections in CONNECTIONS {
         for subject in subjects {
             subject.measure(testbed, report, subject.rows.first, subject.loads[0], connections)?;
@@ -106,32 +103,21 @@ impl Subject {
         load: Load,
         connections: usize,
     ) -> Result<(), String> {
-        let run = || load::run_closed(&[self.address], load, connections, testbed.options.length());
-        let measured = testbed.measure_server(|| machine::measure_processor_time(&self.pids, run))?;
-        report.add_costs(name, connections, measured);
+        let run = || testbed.run_load(&self.endpoint, load, connections, report, name);
+        let (round, server) = machine::measure_processor_time(&[testbed.server], run)?;
+        report.add(name, connections, &[(Column::Server, server / round.answers as f64)]);
         Ok(())
     }
 }
 
 fn compare(report: &mut BenchmarkReport) {
-    let others = [TWO_COMMITS, ONE_TRANSACTION];
-    for connections in CONNECTIONS {
-        let meaning = "First attempts a second, beside the same thing written in the service.";
-        for other in others {
-            report.compare((ONCEGATE.first, other.first), connections, Column::Rate, Target::None, meaning);
+    for other in [TWO_COMMITS, ONE_TRANSACTION] {
+        for connections in CONNECTIONS {
+            report.compare((ONCEGATE.first, other.first), connections, Column::Rate, None);
         }
-    }
-    let meaning = "Stored responses a second, beside the same thing written in the service.";
-    for other in others {
-        report.compare((ONCEGATE.replays, other.replays), REPLAY_CONNECTIONS, Column::Rate, Target::None, meaning);
-    }
-    let meaning = "The processor time of Oncegate and its service for a first attempt, in units of that of the service that does all.";
-    for other in others {
-        report.compare((ONCEGATE.first, other.first), 64, Column::Program, Target::None, meaning);
-    }
-    let meaning = "The processor time that a first attempt costs the database, in units of what the service's own statements cost it.";
-    for other in others {
-        report.compare((ONCEGATE.first, other.first), 64, Column::Server, Target::None, meaning);
+        report.compare((ONCEGATE.replays, other.replays), REPLAY_CONNECTIONS, Column::Rate, None);
+        report.compare((ONCEGATE.first, other.first), 64, Column::Program, None);
+        report.compare((ONCEGATE.first, other.first), 64, Column::Server, None);
     }
 }
 
@@ -143,7 +129,7 @@ impl Programs {
             [create_database(cluster).await, cluster.empty_database().await, cluster.empty_database().await];
         let plain = start_node(&script, &[])?;
         Ok(Self {
-            oncegate: start_oncegate(plain.addresses[0], |_| databases[0].url.clone()),
+            oncegate: start_oncegate(plain.address, &databases[0].url)?,
             plain,
             two_commits: start_node(&script, &["two-commits", &databases[1].url])?,
             one_transaction: start_node(&script, &["one-transaction", &databases[2].url])?,
@@ -157,8 +143,10 @@ impl Programs {
         let subject = |rows, loads, processes: &[&Process]| Subject {
             rows,
             loads,
-            address: processes[0].addresses[0],
-            pids: processes.iter().map(|process| process.pid).collect(),
+            endpoint: Endpoint {
+                pids: processes.iter().map(|process| process.pid).collect(),
+                address: processes[0].address,
+            },
         };
         [
             subject(ONCEGATE, ours, &[&self.oncegate, &self.plain]),

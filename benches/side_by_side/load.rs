@@ -1,7 +1,7 @@
-//! The load generator: a closed loop for throughput, a paced one for latency.
+//! The load generator: a closed loop.
 //!
-//! It shares the processor with the measured programs, so it does as little as possible: a request's bytes are built once,
-//! and of an answer only the status, the needed fields and the length are parsed.
+//! It shares the processor with the measured programs, so it does as little as possible: a request's bytes are built
+//! once, and of an answer only the status, the needed fields and the length are parsed.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -47,13 +47,6 @@ impl BenchmarkReport {
         let figures = [(Column::Rate, round.rate), (Column::P50, round.p50), (Column::P99, round.p99)];
         self.add(name, connections, &figures);
     }
-
-    /// Adds one round of a load, with the processor time of the programs and of PostgreSQL meanwhile.
-    pub fn add_costs(&mut self, name: &str, connections: usize, ((round, programs), server): ((Round, f64), f64)) {
-        self.add_round(name, connections, &round);
-        let answers = round.answers as f64;
-        self.add(name, connections, &[(Column::Program, programs / answers), (Column::Server, server / answers)]);
-    }
 }
 
 /// The measured time of a round, after its warm-up.
@@ -77,9 +70,8 @@ struct ConnectionResult {
     answers: u64,
 }
 
-/// Runs a closed loop: each connection sends its next request when it has the answer to the last. The connections are
-/// assigned to the targets in turn.
-pub fn run_closed(targets: &[SocketAddr], load: Load, connections: usize, length: Duration) -> Result<Round, String> {
+/// Runs a closed loop: each connection sends its next request when it has the answer to the last.
+pub fn run_closed(target: SocketAddr, load: Load, connections: usize, length: Duration) -> Result<Round, String> {
     let (round, span) = (next_round(), MeasuredTime::from_now(length));
     let share = |thread: usize| {
         let numbers: Vec<usize> = (thread..connections).step_by(THREADS).collect();
@@ -88,11 +80,7 @@ pub fn run_closed(targets: &[SocketAddr], load: Load, connections: usize, length
             let exchanges = async {
                 let mut exchanges = JoinSet::new();
                 for number in numbers {
-                    exchanges.spawn(drive_connection(
-                        target_of(number, targets),
-                        RequestSequence::new(load, number, round),
-                        span,
-                    ));
+                    exchanges.spawn(drive_connection(target, RequestSequence::new(load, number, round), span));
                 }
                 let mut all = Vec::new();
                 while let Some(result) = exchanges.join_next().await {
@@ -114,12 +102,6 @@ pub fn run_closed(targets: &[SocketAddr], load: Load, connections: usize, length
         (latencies, answers + result.answers)
     });
     Ok(Round::from_latencies(latencies, answers, length))
-}
-
-/// Assigns connections to targets in turn. Two neighbours send the same keys in a contended load; with two targets they are
-/// never at the same one.
-fn target_of(number: usize, targets: &[SocketAddr]) -> SocketAddr {
-    targets[number % targets.len()]
 }
 
 fn next_round() -> u64 {
@@ -154,81 +136,6 @@ async fn drive_connection(
         if (span.counts_from..span.end).contains(&now) {
             result.latencies.push((now - sent).as_secs_f64());
         }
-    }
-}
-
-/// Runs a paced load: requests are due at random times, `per_second` over all connections, whether earlier ones are answered
-/// or not. The latency of a request that finds its connection busy counts from its due time.
-///
-/// Each connection has a thread: a runtime's timers have a resolution of only 1 ms.
-pub fn run_paced(
-    target: SocketAddr,
-    load: Load,
-    connections: usize,
-    per_second: f64,
-    length: Duration,
-) -> Result<Round, String> {
-    let (round, span) = (next_round(), MeasuredTime::from_now(length));
-    let gap = connections as f64 / per_second;
-    let results = std::thread::scope(|scope| {
-        let start = |number| {
-            move || drive_paced_connection(target, RequestSequence::new(load, number, round), gap, span, number as u64)
-        };
-        let threads: Vec<_> = (0..connections).map(|number| scope.spawn(start(number))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Result<Vec<ConnectionResult>, String>>()
-    })?;
-    let answers = results.iter().map(|result| result.answers).sum();
-    Ok(Round::from_latencies(results.into_iter().flat_map(|result| result.latencies).collect(), answers, length))
-}
-
-fn drive_paced_connection(
-    target: SocketAddr,
-    mut requests: RequestSequence,
-    gap: f64,
-    span: MeasuredTime,
-    seed: u64,
-) -> Result<ConnectionResult, String> {
-    let mut stream = connect(target)?;
-    let mut gaps = Gaps { state: seed.wrapping_add(next_round() << 32), mean: gap };
-    let mut result = ConnectionResult::default();
-    let mut due = Instant::now() + gaps.next();
-    while due < span.end {
-        let mut started = Instant::now();
-        // A request that waited for its connection counts from its due time. A late timer is not the proxy's fault, so other
-        // requests count from when they are sent.
-        if started >= due {
-            started = due;
-        } else {
-            while started < due {
-                std::thread::park_timeout(due - started);
-                started = Instant::now();
-            }
-        }
-        exchange(&mut stream, &mut requests)?;
-        result.answers += 1;
-        let now = Instant::now();
-        if (span.counts_from..span.end).contains(&now) {
-            result.latencies.push((now - started).as_secs_f64());
-        }
-        due += gaps.next();
-    }
-    Ok(result)
-}
-
-/// Random gaps between independent arrivals: exponentially distributed, by SplitMix64.
-struct Gaps {
-    state: u64,
-    mean: f64,
-}
-
-impl Gaps {
-    fn next(&mut self) -> Duration {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.state;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let uniform = ((bits ^ (bits >> 31)) >> 11) as f64 / (1_u64 << 53) as f64;
-        Duration::from_secs_f64(-self.mean * (1.0 - uniform).ln())
     }
 }
 

@@ -1,22 +1,17 @@
-//! Reads `/proc`: a description of the machine, and the memory and processor time of processes.
+//! Reads `/proc`: a description of the machine, and the processor time of processes.
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
-
-use serde_json::{Value, json};
 
 /// Describes the machine of the measurement. Ratios may carry over to other machines; figures do not.
-pub fn describe(postgresql: &str, load_before: &str) -> Value {
-    json!({
-        "processor": line("/proc/cpuinfo", "model name"),
-        "cores": std::thread::available_parallelism().map_or(1, usize::from),
-        "memory": line("/proc/meminfo", "MemTotal"),
-        "kernel": read("/proc/sys/kernel/osrelease").trim(),
-        "postgresql": postgresql,
-        "load_before": load_before,
-        "build": if cfg!(debug_assertions) { "debug: its figures mean nothing" } else { "release" },
-    })
+pub fn describe(postgresql: &str, load_before: &str) -> String {
+    let processor = line("/proc/cpuinfo", "model name").unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let kernel = read("/proc/sys/kernel/osrelease");
+    let build = if cfg!(debug_assertions) { "debug: its figures mean nothing" } else { "release" };
+    format!(
+        "{processor}, {cores} cores, kernel {}, PostgreSQL {postgresql}, load before {load_before}, build {build}",
+        kernel.trim()
+    )
 }
 
 /// Returns the load averages over one, five and fifteen minutes.
@@ -30,31 +25,11 @@ pub fn memory_of_all() -> u64 {
     line.trim_end_matches(" kB").parse::<u64>().map_or(0, |kilobytes| kilobytes * 1024)
 }
 
-/// Returns the free bytes on the disk of a folder.
-pub fn free_space(folder: &Path) -> u64 {
-    let output = Command::new("df").args(["--output=avail", "--block-size=1"]).arg(folder).output().unwrap();
-    String::from_utf8_lossy(&output.stdout).lines().last().and_then(|line| line.trim().parse().ok()).unwrap_or(0)
-}
-
 /// Returns the value after a name and a colon.
 fn line(file: &str, name: &str) -> Option<String> {
     let text = read(file);
     let line = text.lines().find(|line| line.starts_with(name))?;
     line.split_once(':').map(|(_, value)| value.trim().to_owned())
-}
-
-/// Returns the memory of a process and its children in bytes, with shared pages divided among the processes that share them
-/// (PSS).
-pub fn memory(pid: u32) -> u64 {
-    let family = processes().into_iter().filter(|process| process.pid == pid || process.parent == pid);
-    family.map(|process| pss(process.pid)).sum()
-}
-
-fn pss(pid: u32) -> u64 {
-    let text = read(&format!("/proc/{pid}/smaps_rollup"));
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
-    let kilobytes: u64 = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0);
-    kilobytes * 1024
 }
 
 /// Returns the processor time of a process and its children so far in seconds, including children that have ended.

@@ -6,16 +6,13 @@ use clap::{Parser, ValueEnum};
 
 use crate::request::Load;
 
-/// Oncegate side by side with HAProxy, nginx, Caddy, pgbench, Restate, and guards in the service on this machine
+/// Oncegate side by side with proxies, with guards in the service, and with an earlier program on this machine
 #[derive(Parser)]
 #[command(name = "make bench BENCH=...")]
 pub struct Options {
-    /// Some three minutes: whether it runs, not what it says
-    #[arg(long, conflicts_with = "full")]
-    quick: bool,
-    /// Also the peers from npm, and ten million rows in the table: at most an hour, and 20 GB
+    /// Whether it runs, not what it says
     #[arg(long)]
-    full: bool,
+    quick: bool,
     /// The number of measurements of each row
     #[arg(long, env = "ONCEGATE_BENCH_ROUNDS")]
     rounds: Option<usize>,
@@ -33,36 +30,15 @@ pub struct Options {
     bench: bool,
 }
 
-/// The parts that can be measured separately, in the order in which they run: instances come after all parts that use
-/// PostgreSQL, because they count the deadlocks of all.
+/// The parts that can be measured separately, in the order in which they run.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Part {
     /// Requests that pass through, beside HAProxy, nginx and Caddy
     Proxies,
-    /// Requests per second, PostgreSQL's processor time, memory
-    Throughput,
-    /// One connection's first attempt against two commits, alone and at a quarter of the load
-    Latency,
-    /// A table of millions of rows against an empty one
-    Growth,
-    /// Requests that are accepted now and delivered later
-    Outbox,
     /// The same thing written in the service on PostgreSQL
     InService,
-    /// Processor time and memory at 1,000 requests a second
-    Steady,
-    /// Restate's invocations with an idempotency key, with --full or by its name
-    Restate,
-    /// Middleware in the service with Redis, with --full or by its name
-    Middleware,
     /// This program in turn with an earlier one, by its name: ONCEGATE_BENCH_EARLIER has the earlier one's path
     Earlier,
-    /// A thousand event streams of 30 s beside HAProxy and nginx, with --full or by its name
-    Streams,
-    /// Two instances on one PostgreSQL against one
-    Instances,
-    /// Canonical JSON and its hash
-    Canonical,
 }
 
 /// The loads that can be held for a profiler.
@@ -82,16 +58,9 @@ impl Options {
 
     /// Returns the parts to be measured, in their order.
     pub fn parts(&self) -> impl Iterator<Item = Part> {
-        Part::value_variants().iter().copied().filter(|part| self.includes(*part))
-    }
-
-    fn includes(&self, part: Part) -> bool {
-        match part {
-            _ if !self.only.is_empty() => self.only.contains(&part),
-            Part::Restate | Part::Middleware | Part::Streams => self.full,
-            Part::Earlier => false,
-            _ => true,
-        }
+        let is_included =
+            |part: &Part| if self.only.is_empty() { *part != Part::Earlier } else { self.only.contains(part) };
+        Part::value_variants().iter().copied().filter(is_included)
     }
 
     /// Returns the load to hold for a profiler, if there is one.
@@ -108,20 +77,8 @@ impl Options {
         self.rounds.unwrap_or(if self.quick { 1 } else { 5 }).max(1)
     }
 
-    /// Returns the length of a round. pgbench accepts only whole seconds.
+    /// Returns the length of a round.
     pub fn length(&self) -> Duration {
         Duration::from_secs(self.seconds.unwrap_or(if self.quick { 1 } else { 2 }).max(1))
-    }
-
-    /// Returns the numbers of rows of the larger tables, with their labels.
-    pub fn rows(&self) -> &'static [(i64, &'static str)] {
-        const SMALL: (i64, &str) = (10_000, "10 thousand rows");
-        const MILLION: (i64, &str) = (1_000_000, "1 million rows");
-        const MILLIONS: (i64, &str) = (10_000_000, "10 million rows");
-        match (self.quick, self.full) {
-            (true, _) => &[SMALL],
-            (false, false) => &[MILLION],
-            (false, true) => &[MILLION, MILLIONS],
-        }
     }
 }

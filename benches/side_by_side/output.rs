@@ -1,123 +1,96 @@
-//! The output of a run: its results as JSON, and from these a page with the tables in Markdown and pictures in SVG.
+//! The output of a run: a page with its tables in Markdown, and pictures in SVG.
 
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::charts;
-use crate::report::{RoundsSummary, Target, short};
-use crate::results::{BenchmarkResults, CheckResult, RowResult};
+use crate::report::{BenchmarkReport, Column, Ratio, RoundsSummary, Row, short};
+use crate::run_stamp::RunStamp;
 
-/// A column of the table of rows: the heading, the figure, and its decimal places.
-type RowColumn = (&'static str, fn(&RowResult) -> Option<f64>, usize);
-
-/// The columns after the rate.
-const ROW_COLUMNS: [RowColumn; 4] = [
-    ("p50, ms", |row| row.p50_ms, 2),
-    ("p99, ms", |row| row.p99_ms, 2),
-    ("program, µs", |row| row.program_us, 1),
-    ("PostgreSQL, µs", |row| row.postgresql_us, 0),
+/// The columns of the table of rows after the rate: the heading, the figure, its unit in
+/// seconds, and its decimal places.
+const ROW_COLUMNS: [(&str, Column, f64, usize); 4] = [
+    ("p50, ms", Column::P50, 1e-3, 2),
+    ("p99, ms", Column::P99, 1e-3, 2),
+    ("program, µs", Column::Program, 1e-6, 1),
+    ("PostgreSQL, µs", Column::Server, 1e-6, 0),
 ];
 
+/// The conditions of a run.
+pub struct RunConditions {
+    pub run: RunStamp,
+    pub machine: String,
+    pub rounds: usize,
+    /// The length of a round.
+    pub seconds: u64,
+}
+
 /// Formats the page: the run, the ratios, and the measured rows.
-pub fn page(name: &str, results: &BenchmarkResults) -> String {
-    let BenchmarkResults { run, note, machine, rounds, seconds, minutes, .. } = results;
-    let machine = machine.as_object().into_iter().flatten();
-    let machine = machine.filter(|(_, value)| !value.is_null()).map(|(name, value)| match value.as_str() {
-        Some(text) => format!("{name} {text}"),
-        None => format!("{name} {value}"),
-    });
-    let pictures =
-        charts::draw(results).into_iter().map(|(chart, _)| format!("![{}]({}.svg)\n\n", chart.title, chart.file));
-    let note = note.as_ref().map_or_else(String::new, |note| format!("{note}\n\n"));
+fn page(conditions: &RunConditions, report: &BenchmarkReport) -> String {
+    let RunConditions { run, machine, rounds, seconds } = conditions;
+    let left_out = report.missing.iter().map(|missing| format!("\n- Left out: {missing}.\n"));
     format!(
-        "# The run of {}\n\n`make bench` writes this page and its pictures from `{name}.json`. \
+        "# The run of {}\n\nCommit {}. Machine: {machine}. {rounds} rounds of {seconds} s each. \
          [method.md](method.md) explains the rows.\n\n\
-         Commit {}. Machine: {}. {rounds} rounds of {seconds} s each, {minutes} minutes in all.\n\n{note}\
-         {}## Ratios\n\nA ratio is the first row of its name divided by the second: the median of the rounds, with the least and the \
-         most.\nProcessor time is that of one request.\n\n{}\n\
-         ## Rows\n\n\"Program\" is the processor time of the row's program for a request: the proxy, cache, engine or \
-         service, or Oncegate\nand its service where the row names both. \"PostgreSQL\" is that of its server.\n\n{}{}",
+         ## Ratios\n\nThe first row of the name divided by the second: the median of the rounds, with the least and the \
+         most. The processor\ntime is that of a request.\n\n{}\n\
+         ## Rows\n\n\"Program\" is the processor time of the row's programs for a request: the proxy, the service, or \
+         Oncegate and its service.\n\n{}{}",
         run.date,
         run.commit,
-        machine.collect::<Vec<_>>().join(", "),
-        pictures.collect::<String>(),
-        check_table(results),
-        row_table(results),
-        notes(results),
+        ratio_table(report),
+        row_table(report),
+        left_out.collect::<String>(),
     )
 }
 
-fn check_table(results: &BenchmarkResults) -> String {
-    let mut text = "| row | aim | result | meaning |\n|---|---|---|---|\n".to_owned();
-    for check in &results.checks {
-        let CheckResult { name, target, meaning, .. } = check;
-        writeln!(text, "| {name} | {} | {} | {meaning} |", format_target(*target), format_result(check)).unwrap();
+fn ratio_table(report: &BenchmarkReport) -> String {
+    let mut text = "| ratio | aim | result |\n|---|---|---|\n".to_owned();
+    for ratio in &report.ratios {
+        let aim = ratio.aim.map_or_else(String::new, |aim| format!("at least {aim}"));
+        writeln!(text, "| {} | {aim} | {} |", ratio.name, format_result(ratio)).unwrap();
     }
     text
 }
 
-fn format_result(check: &CheckResult) -> String {
-    let Some(RoundsSummary { median, least, most }) = check.result else { return "not measured".to_owned() };
+fn format_result(ratio: &Ratio) -> String {
+    let Some(RoundsSummary { median, least, most }) = ratio.summary else { return "not measured".to_owned() };
     let range = if least < most { format!(" ({} - {})", short(least), short(most)) } else { String::new() };
-    let verdict = match check.target.is_reached(median) {
-        Some(true) => ", reached",
-        Some(false) => ", **not reached**",
+    let verdict = match ratio.aim {
+        Some(aim) if median >= aim => ", reached",
+        Some(_) => ", **not reached**",
         None => "",
     };
     format!("{}{range}{verdict}", short(median))
 }
 
-fn format_target(target: Target) -> String {
-    match target {
-        Target::AtLeast(least) => format!("at least {least}"),
-        Target::AtMost(most) => format!("at most {most}"),
-        Target::None => "none".to_owned(),
-    }
-}
-
-fn row_table(results: &BenchmarkResults) -> String {
+fn row_table(report: &BenchmarkReport) -> String {
     let headings = ROW_COLUMNS.map(|(heading, ..)| heading).join(" | ");
     let marks = "---|".repeat(ROW_COLUMNS.len() + 3);
     let mut text = format!("| row | connections | a second (range) | {headings} |\n|{marks}\n");
-    for row in &results.rows {
-        let rate = row.per_second.map_or_else(String::new, |RoundsSummary { median, least, most }| {
+    for row in &report.rows {
+        let rate = row.summary(Column::Rate).map_or_else(String::new, |RoundsSummary { median, least, most }| {
             format!("{median:.0} ({least:.0} - {most:.0})")
         });
-        let cell = |(_, figure, digits): RowColumn| {
-            figure(row).map_or_else(String::new, |figure| format!("{figure:.digits$}"))
+        let cell = |(_, column, unit, digits): (_, _, f64, usize)| {
+            let figure = row.summary(column);
+            figure.map_or_else(String::new, |RoundsSummary { median, .. }| format!("{:.digits$}", median / unit))
         };
-        let cells = ROW_COLUMNS.map(cell).join(" | ");
-        writeln!(text, "| {} | {} | {rate} | {cells} |", row.name, row.connections).unwrap();
+        let Row { name, connections, .. } = row;
+        writeln!(text, "| {name} | {connections} | {rate} | {} |", ROW_COLUMNS.map(cell).join(" | ")).unwrap();
     }
     text
 }
 
-/// Formats the memory of the programs and the rows that were left out.
-fn notes(results: &BenchmarkResults) -> String {
-    let memory = results.memory.iter().map(|memory| {
-        let [idle, after] = [memory.idle_mib, memory.after_load_mib].map(short);
-        format!("- Memory of {}: {idle} MiB idle, {after} MiB after load.\n", memory.name)
-    });
-    let left_out = results.left_out.iter().map(|missing| format!("- Left out: {missing}.\n"));
-    let notes: String = memory.chain(left_out).collect();
-    if notes.is_empty() { notes } else { format!("\n{notes}") }
-}
-
-/// Writes the results into a folder under a name, with their documents.
-pub fn save(folder: &Path, name: &str, results: &BenchmarkResults) {
-    let json = serde_json::to_string_pretty(results).unwrap() + "\n";
-    for (file, text) in [(format!("{name}.json"), json)].into_iter().chain(documents(name, results)) {
-        fs::write(folder.join(file), text).unwrap();
+/// Writes the page `side_by_side.md` and the pictures into a folder. Returns the page.
+pub fn save(folder: &Path, conditions: &RunConditions, report: &BenchmarkReport) -> String {
+    let page = page(conditions, report);
+    fs::write(folder.join("side_by_side.md"), &page).unwrap();
+    for (file, picture) in charts::draw(&conditions.run, report) {
+        fs::write(folder.join(file), picture).unwrap();
     }
-}
-
-/// Returns the page and the pictures of results, each with the name of its file.
-pub fn documents(name: &str, results: &BenchmarkResults) -> Vec<(String, String)> {
-    let mut documents = vec![(format!("{name}.md"), page(name, results))];
-    documents
-        .extend(charts::draw(results).into_iter().map(|(chart, picture)| (format!("{}.svg", chart.file), picture)));
-    documents
+    page
 }
 
 /// Creates and returns the benchmark's folder below the target folder.

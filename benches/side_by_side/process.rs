@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A shell script that starts the program, prints its process ID, and waits for the end of standard input, which comes with
-/// the end of the benchmark, even by an interrupt. Then it ends the process group by SIGTERM, after five seconds by SIGKILL,
-/// and deletes the program's folder.
+/// A shell script that starts the program, prints its process ID, and waits for the end of standard input, which comes
+/// with the end of the benchmark, even by an interrupt. Then it ends the process group by SIGTERM, after five seconds
+/// by SIGKILL, and deletes the program's folder.
 const GUARDIAN: &str = r#"
 home=$1; shift
 exec 3<&0 </dev/null
@@ -32,36 +32,28 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// A running program that accepts connections.
 pub struct Process {
     pub pid: u32,
-    /// The addresses on which it listens, in the order of the command.
-    pub addresses: Vec<SocketAddr>,
+    pub address: SocketAddr,
     guardian: Child,
 }
 
-/// An address at which a measured program accepts connections.
-#[derive(Clone, Copy)]
+/// The address of a load, and the processes that do its work.
 pub struct Endpoint {
-    pub pid: u32,
+    pub pids: Vec<u32>,
     pub address: SocketAddr,
 }
 
 impl Process {
-    /// Returns the endpoint at one of the program's addresses.
-    pub fn endpoint(&self, number: usize) -> Endpoint {
-        Endpoint { pid: self.pid, address: self.addresses[number] }
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint { pids: vec![self.pid], address: self.address }
     }
 
-    /// Starts a program in a folder of its own on this many free ports, and waits until it accepts connections on each.
-    /// `command` builds the command line from the folder and the addresses. It panics if the program does not start.
-    pub fn start(ports: usize, command: impl Fn(&Path, &[SocketAddr]) -> Vec<String>) -> Self {
-        Self::try_start(ports, command).unwrap_or_else(|failure| panic!("{failure}"))
-    }
-
-    /// Does the same, and returns an error if the program does not start.
-    pub fn try_start(ports: usize, command: impl Fn(&Path, &[SocketAddr]) -> Vec<String>) -> Result<Self, String> {
+    /// Starts a program in a folder of its own on a free port, and waits until it accepts connections. `command` builds
+    /// the command line from the folder and the address.
+    pub fn start(command: impl Fn(&Path, SocketAddr) -> Vec<String>) -> Result<Self, String> {
         let mut last_log = String::new();
         // Another process may take a port between finding and using it.
         for _ in 0..3 {
-            match Self::start_once(ports, &command) {
+            match Self::start_once(&command) {
                 Ok(process) => return Ok(process),
                 Err(log) => last_log = log,
             }
@@ -69,13 +61,11 @@ impl Process {
         Err(format!("a program does not start: {last_log}"))
     }
 
-    fn start_once(ports: usize, command: &impl Fn(&Path, &[SocketAddr]) -> Vec<String>) -> Result<Self, String> {
+    fn start_once(command: &impl Fn(&Path, SocketAddr) -> Vec<String>) -> Result<Self, String> {
         let home = tempfile::Builder::new().prefix("oncegate-bench-").tempdir().unwrap().keep();
-        let listeners: Vec<_> = (0..ports).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let addresses: Vec<_> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
-        drop(listeners);
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut guardian = Command::new("sh");
-        guardian.args(["-c", GUARDIAN, "guardian"]).arg(&home).args(command(&home, &addresses)).current_dir(&home);
+        guardian.args(["-c", GUARDIAN, "guardian"]).arg(&home).args(command(&home, address)).current_dir(&home);
         for name in ["ADMIN_LISTEN", "ADMIN_TOKEN", "CONFIG", "LISTEN", "LOG", "SECRET", "STORE_URL", "UPSTREAM"] {
             guardian.env_remove(format!("ONCEGATE_{name}"));
         }
@@ -83,19 +73,15 @@ impl Process {
         let mut guardian = guardian.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut pid = String::new();
         BufReader::new(guardian.stdout.take().unwrap()).read_line(&mut pid).unwrap();
-        let process = Self { pid: pid.trim().parse().unwrap(), addresses, guardian };
+        let process = Self { pid: pid.trim().parse().unwrap(), address, guardian };
         let deadline = Instant::now() + START_TIMEOUT;
-        while !process.accepts_connections() {
+        while TcpStream::connect(address).is_err() {
             if !process.is_running() || Instant::now() >= deadline {
                 return Err(fs::read_to_string(home.join("log")).unwrap_or_default());
             }
             std::thread::park_timeout(Duration::from_millis(10));
         }
         Ok(process)
-    }
-
-    fn accepts_connections(&self) -> bool {
-        self.addresses.iter().all(|address| TcpStream::connect(address).is_ok())
     }
 
     fn is_running(&self) -> bool {

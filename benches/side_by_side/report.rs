@@ -2,18 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
 /// A figure that is measured in each round of a row.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Column {
-    /// Requests or pairs per second.
+    /// Requests per second.
     Rate,
     /// The median latency in seconds.
     P50,
     /// The 99th percentile of the latency in seconds.
     P99,
-    /// The processor time of the row's own program for each request, in seconds.
+    /// The processor time of the row's own programs for each request, in seconds.
     Program,
     /// PostgreSQL's processor time for each request, in seconds.
     Server,
@@ -32,13 +30,10 @@ impl Column {
     }
 }
 
-/// All rows and all checks.
 #[derive(Default)]
 pub struct BenchmarkReport {
     pub rows: Vec<Row>,
-    pub checks: Vec<ReportCheck>,
-    /// The memory of each program in bytes: idle after its start, and after load.
-    pub memory: Vec<(&'static str, u64, u64)>,
+    pub ratios: Vec<Ratio>,
     /// The rows that were left out, each with the reason.
     pub missing: Vec<String>,
 }
@@ -51,38 +46,22 @@ pub struct Row {
 
 impl Row {
     /// Returns a figure's values in the rounds.
-    pub fn rounds(&self, column: Column) -> &[f64] {
+    fn rounds(&self, column: Column) -> &[f64] {
         self.rounds.get(&column).map_or(&[], Vec::as_slice)
     }
-}
 
-/// A ratio or figure with its aim, as measured in each round.
-pub struct ReportCheck {
-    pub name: String,
-    pub target: Target,
-    /// The meaning of the figure, in one sentence.
-    pub meaning: &'static str,
-    pub rounds: Vec<f64>,
-}
-
-/// The aim of a ratio or figure.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Target {
-    AtLeast(f64),
-    AtMost(f64),
-    /// Without an aim.
-    None,
-}
-
-impl Target {
-    pub fn is_reached(self, value: f64) -> Option<bool> {
-        match self {
-            Self::AtLeast(least) => Some(value >= least),
-            Self::AtMost(most) => Some(value <= most),
-            Self::None => None,
-        }
+    pub fn summary(&self, column: Column) -> Option<RoundsSummary> {
+        summarize(self.rounds(column))
     }
+}
+
+/// The ratio of two rows.
+pub struct Ratio {
+    pub name: String,
+    /// The least ratio that is aimed at.
+    pub aim: Option<f64>,
+    /// `None` if one of the rows was not measured.
+    pub summary: Option<RoundsSummary>,
 }
 
 impl BenchmarkReport {
@@ -98,52 +77,38 @@ impl BenchmarkReport {
         }
     }
 
-    /// Returns a figure's values in the rounds of a row; none if the row was left out.
-    pub fn rounds(&self, name: &str, connections: usize, column: Column) -> Vec<f64> {
-        let row = self.rows.iter().find(|row| row.name == name && row.connections == connections);
-        row.map_or(Vec::new(), |row| row.rounds(column).to_vec())
+    pub fn row(&self, name: &str, connections: usize) -> Option<&Row> {
+        self.rows.iter().find(|row| row.name == name && row.connections == connections)
     }
 
-    /// Adds the ratio of two rows, the first divided by the second, round by round: a machine that is busy for some seconds
-    /// disturbs both alike.
-    pub fn compare(
-        &mut self,
-        (above, below): (&str, &str),
-        connections: usize,
-        column: Column,
-        target: Target,
-        meaning: &'static str,
-    ) {
-        let [values, divisors] = [above, below].map(|name| self.rounds(name, connections, column));
-        let ratios = values.iter().zip(&divisors).map(|(value, divisor)| value / divisor).collect();
+    /// Adds the ratio of two rows, the first divided by the second, round by round: a machine that is busy for some
+    /// seconds disturbs both alike.
+    pub fn compare(&mut self, (above, below): (&str, &str), connections: usize, column: Column, aim: Option<f64>) {
+        let [values, divisors] =
+            [above, below].map(|name| self.row(name, connections).map_or(&[][..], |row| row.rounds(column)));
+        let ratios: Vec<_> = values.iter().zip(divisors).map(|(value, divisor)| value / divisor).collect();
         let plural = if connections == 1 { "" } else { "s" };
         let name = format!("{}{above} / {below}, {connections} connection{plural}", column.prefix());
-        self.add_check(name, ratios, target, meaning);
-    }
-
-    /// Adds a ratio, or a figure with an aim.
-    pub fn add_check(&mut self, name: String, rounds: Vec<f64>, target: Target, meaning: &'static str) {
-        self.checks.push(ReportCheck { name, target, meaning, rounds });
+        self.ratios.push(Ratio { name, aim, summary: summarize(&ratios) });
     }
 }
 
+/// The rounds of a figure in short.
+#[derive(Clone, Copy)]
+pub struct RoundsSummary {
+    pub median: f64,
+    pub least: f64,
+    pub most: f64,
+}
+
 /// Returns the median, the least and the most of a figure's rounds; `None` without a round.
-pub fn summarize(rounds: &[f64]) -> Option<RoundsSummary> {
+fn summarize(rounds: &[f64]) -> Option<RoundsSummary> {
     let mut sorted = rounds.to_vec();
     sorted.sort_by(f64::total_cmp);
     let (least, most) = (*sorted.first()?, *sorted.last()?);
     let middle = sorted.len() / 2;
     let median = if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 };
     Some(RoundsSummary { median, least, most })
-}
-
-/// The rounds of a figure in short.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RoundsSummary {
-    pub median: f64,
-    pub least: f64,
-    pub most: f64,
 }
 
 /// Formats a ratio or figure with three significant digits.

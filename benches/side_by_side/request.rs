@@ -10,9 +10,6 @@ pub const BODY: &str = r#"{"amount":1000,"currency":"EUR","customer":"cus_9s6XKz
 /// The path of a request to the service.
 pub const SERVICE_PATH: &str = "/v1/payments";
 
-/// The path of a request to Restate's ingress: its service and handler.
-pub const INVOCATION_PATH: &str = "/payments/create";
-
 /// The number of keys that are replayed: enough that not a single row or file is measured.
 pub const KNOWN_KEYS: u64 = 1000;
 
@@ -27,35 +24,21 @@ pub enum Load {
     Seed,
     /// With known keys, answered by Oncegate.
     Replay,
-    /// With known keys, answered from nginx's cache.
-    CacheHit,
-    /// Each with a key of its own, to be delivered later.
-    Accepted,
     /// From two connections that send the same keys at the same time.
     Contended,
-    /// Each with a key of its own, to a service with middleware.
+    /// Each with a key of its own, to a service that keeps the responses itself.
     PeerFirst,
     /// With known keys, to a service that keeps the responses itself.
     PeerReplay,
-    /// Each with a key of its own, to Restate's ingress.
-    Invocation,
 }
 
 impl Load {
     fn prefix(self) -> Option<&'static str> {
         match self {
             Self::PassThrough => None,
-            Self::First | Self::PeerFirst | Self::Invocation => Some("first"),
-            Self::Seed | Self::Replay | Self::CacheHit | Self::PeerReplay => Some("known"),
-            Self::Accepted => Some("later"),
+            Self::First | Self::PeerFirst => Some("first"),
+            Self::Seed | Self::Replay | Self::PeerReplay => Some("known"),
             Self::Contended => Some("twice"),
-        }
-    }
-
-    fn path(self) -> &'static str {
-        match self {
-            Self::Invocation => INVOCATION_PATH,
-            _ => SERVICE_PATH,
         }
     }
 
@@ -66,16 +49,12 @@ impl Load {
             Self::PassThrough | Self::Seed | Self::PeerFirst => status == 201,
             Self::First => status == 201 && has("\r\noncegate-status: executed\r\n"),
             Self::Replay => status == 201 && has("\r\noncegate-status: replayed\r\n"),
-            Self::CacheHit => status == 201 && has("\r\nX-Cache: HIT\r\n"),
             Self::PeerReplay => status == 201 && has("\r\nidempotent-replayed: true\r\n"),
-            Self::Accepted => status == 202 && has("\r\noncegate-status: queued\r\n"),
             Self::Contended => match status {
                 201 => has("\r\noncegate-status: executed\r\n") || has("\r\noncegate-status: replayed\r\n"),
                 409 => has("\r\noncegate-status: in-flight\r\n"),
                 _ => false,
             },
-            // Only a duplicate is told when the key expires.
-            Self::Invocation => status == 200 && has("\r\nx-restate-id: ") && !has("\r\nidempotency-expires: "),
         }
     }
 }
@@ -97,7 +76,7 @@ pub struct RequestSequence {
 
 impl RequestSequence {
     pub fn new(load: Load, number: usize, round: u64) -> Self {
-        let head = format!("POST {} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer bench\r\n", load.path());
+        let head = format!("POST {SERVICE_PATH} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer bench\r\n");
         let mut request = head.into_bytes();
         let digits = load.prefix().map(|prefix| {
             request.extend_from_slice(format!("Idempotency-Key: {prefix}-").as_bytes());
@@ -115,12 +94,10 @@ impl RequestSequence {
         static NEXT_KEY: AtomicU64 = AtomicU64::new(0);
         let key = match self.load {
             Load::PassThrough => 0,
-            Load::First | Load::Accepted | Load::PeerFirst | Load::Invocation => {
-                NEXT_KEY.fetch_add(1, Ordering::Relaxed)
-            }
+            Load::First | Load::PeerFirst => NEXT_KEY.fetch_add(1, Ordering::Relaxed),
             Load::Seed => self.sent,
             // Each connection begins at another key.
-            Load::Replay | Load::CacheHit | Load::PeerReplay => (self.number * 7919 + self.sent) % KNOWN_KEYS,
+            Load::Replay | Load::PeerReplay => (self.number * 7919 + self.sent) % KNOWN_KEYS,
             Load::Contended => self.round << 48 | (self.number / 2) << 32 | self.sent,
         };
         if let Some(at) = self.digits {
@@ -138,7 +115,8 @@ impl RequestSequence {
         &mut self.buffer[self.filled..]
     }
 
-    /// Adds this many received bytes. Returns whether the answer is complete, and an error if it is not the expected one.
+    /// Adds this many received bytes. Returns whether the answer is complete, and an error
+    /// if it is not the expected one.
     pub fn add_received(&mut self, bytes: usize) -> Result<bool, String> {
         if bytes == 0 {
             return Err(format!("{:?}: the connection was closed after {:?}", self.load, self.text()));

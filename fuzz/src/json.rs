@@ -57,7 +57,8 @@ fn compare_with_serde(text: &[u8], form: &[u8]) {
     }
 }
 
-/// Whether two values are the same, but for the last digits of doubles: `serde_json` rounds two spellings of a number in two ways.
+/// Whether two values are the same, but for the last digits of doubles: `serde_json` rounds two spellings of a number
+/// in two ways.
 fn is_near(one: &serde_json::Value, other: &serde_json::Value) -> bool {
     use serde_json::Value::{Array, Number, Object};
     match (one, other) {

@@ -1,9 +1,9 @@
 //! Properties of Oncegate's readers of foreign bytes, each for any bytes at all.
 //!
-//! Each module has one function `check`, which panics where its property does not hold. libFuzzer searches for such bytes
-//! (`make fuzz`, with the programs in `fuzz_targets`), and `tests/corpora.rs` gives each function the inputs in `corpus` again,
-//! on the stable compiler. The functions under test are Oncegate's own; the models that they are compared with share no code
-//! with them.
+//! Each module has one function `check`, which panics where its property does not hold. libFuzzer searches for such
+//! bytes (`make fuzz`, with the programs in `fuzz_targets`), and `tests/corpora.rs` gives each function the inputs in
+//! `corpus` again, on the stable compiler. The functions under test are Oncegate's own; the models that they are
+//! compared with share no code with them.
 
 pub mod bytes_reader;
 pub mod config;

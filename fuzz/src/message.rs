@@ -83,8 +83,8 @@ const NAMES: [&str; 16] = [
     "content-type",
 ];
 
-/// Checks a message whose properties are taken from the input: it is refused, or becomes a request whose path is one of its
-/// consumer's template and which has no header that only Oncegate may set.
+/// Checks a message whose properties are taken from the input: it is refused, or becomes a request whose path is one of
+/// its consumer's template and which has no header that only Oncegate may set.
 pub fn check(input: &[u8]) {
     let mut input = BytesReader::new(input);
     let consumer = &CONSUMERS[usize::from(input.byte()) % CONSUMERS.len()];

@@ -24,10 +24,11 @@ enum MultipartPart {
     Nested(Vec<u8>, Vec<u8>, Multipart),
 }
 
-/// Checks a body whose canonical form is that of its parts. The input's first line is the parameters of its `Content-Type`.
+/// Checks a body whose canonical form is that of its parts. The input's first line is the
+/// parameters of its `Content-Type`.
 ///
-/// - A strict reader finds the same parts in the body, and the boundary between them and nowhere else, so that two bodies with
-///   one canonical form are the same.
+/// - A strict reader finds the same parts in the body, and the boundary between them and nowhere else, so that two
+///   bodies with one canonical form are the same.
 /// - The same parts with other boundaries have the same canonical form.
 pub fn check(input: &[u8]) {
     let mut input = BytesReader::new(input);

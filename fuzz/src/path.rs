@@ -18,10 +18,11 @@ static ROUTES: LazyLock<RouteTable<&'static str>> = LazyLock::new(|| {
     table
 });
 
-/// Checks a path. The input's first line is the steps of a lenient server; it parses the path as a URL reference before, if the first
-/// is above 127.
+/// Checks a path. The input's first line is the steps of a lenient server; it parses the path as a URL reference
+/// before, if the first is above 127.
 ///
-/// - A normal form is its own normal form, and a lenient form its own lenient form, unless a `%` has no two digits behind it.
+/// - A normal form is its own normal form, and a lenient form its own lenient form, unless a `%` has no two digits
+///   behind it.
 /// - A path that no route guards is read as no guarded path by the server.
 /// - A path that the server reads as a guarded one, and that is not ambiguous, has its keys.
 pub fn check(input: &[u8]) {
@@ -58,8 +59,8 @@ fn is_well_escaped(path: &str) -> bool {
     path.split('%').skip(1).all(|after| after.len() >= 2 && after.bytes().take(2).all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// Whether a server that has read this path finds a guarded one. It tells no letters by their case, and no path by a `/` at its
-/// end.
+/// Whether a server that has read this path finds a guarded one. It tells no letters by their case, and no path by a
+/// `/` at its end.
 fn is_guarded(path: &str) -> bool {
     // A server that leaves one of these as it is looks for a path that has it.
     if path.contains(['%', ';', '\\']) || path.contains("//") || path.contains("/.") {

@@ -11,7 +11,8 @@ use super::bytes_reader::BytesReader;
 
 const STATES: [&str; 8] = ["completed", "dead", "expired", "in_flight", "queued", "retryable", "unknown", "?"];
 
-/// Checks a row whose columns are taken from the input: it decodes or is corrupt, and no response that it decodes to is split.
+/// Checks a row whose columns are taken from the input: it decodes or is corrupt, and no
+/// response that it decodes to is split.
 pub fn check(input: &[u8]) {
     let mut input = BytesReader::new(input);
     let present = input.byte();

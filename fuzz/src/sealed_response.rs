@@ -9,8 +9,8 @@ use oncegate_domain::sealed_response::{SEALED, open, seal};
 
 use super::bytes_reader::BytesReader;
 
-/// Checks that arbitrary bytes do not open, and that a sealed response opens as it was, but not with a flipped bit, not cut,
-/// and not under another key, attempt or secret.
+/// Checks that arbitrary bytes do not open, and that a sealed response opens as it was, but not with a flipped bit, not
+/// cut, and not under another key, attempt or secret.
 pub fn check(input: &[u8]) {
     let secret = Secret::new("the only secret of this target");
     let secrets = Secrets::new([secret.clone()]);

@@ -1,12 +1,13 @@
-//! Puts the mutants of `cargo mutants --list --json` into a copy of the sources, each behind a switch: the environment variable
-//! `ONCEGATE_MUTANT` activates the mutant with its number in the list. So one build serves for all of them.
+//! Puts the mutants of `cargo mutants --list --json` into a copy of the sources, each behind a switch: the environment
+//! variable `ONCEGATE_MUTANT` activates the mutant with its number in the list. So one build serves for all of them.
 //!
 //! ```text
 //! mutant-switches TREE LIST LEFT_OUT > regions.json
 //! ```
 //!
-//! `LEFT_OUT` is a JSON array of the numbers that do not compile. The output tells the place of each mutant in the new text of its file,
-//! by which `mutants/run` finds the mutant that causes a compiler's error, and the numbers of the mutants without a switch.
+//! `LEFT_OUT` is a JSON array of the numbers that do not compile. The output tells the place of each mutant in the new
+//! text of its file, by which `mutants/run` finds the mutant that causes a compiler's error, and the numbers of the
+//! mutants without a switch.
 
 mod place;
 mod rewrite;

@@ -12,8 +12,8 @@ use syn::{
 
 use crate::rewrite::{Edit, Piece};
 
-/// The places, by the range of what a mutant changes there. `None` where a switch cannot stand: in constants, in a function that
-/// returns `impl Trait`, around a condition with `let`.
+/// The places, by the range of what a mutant changes there. `None` where a switch cannot stand: in constants, in a
+/// function that returns `impl Trait`, around a condition with `let`.
 #[derive(Default)]
 pub struct Places {
     binaries: HashMap<Range<usize>, Option<Range<usize>>>,

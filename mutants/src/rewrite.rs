@@ -10,8 +10,8 @@ use serde::Serialize;
 pub enum Edit {
     /// Another expression in the place of a whole one.
     Choice { whole: Range<usize>, pieces: Vec<Piece> },
-    /// A match arm that does not match while the mutant is active: a condition is inserted. An arm with a condition of its own has
-    /// that up to `end`, and no `word` (` if`) is needed.
+    /// A match arm that does not match while the mutant is active: a condition is inserted. An arm with a condition of
+    /// its own has that up to `end`, and no `word` (` if`) is needed.
     Unless { at: usize, word: &'static str, end: Option<usize> },
     /// A function that returns a value at once.
     Return { at: usize, value: String },
@@ -86,7 +86,8 @@ impl<'a> Rewriter<'a> {
         (self.text, self.regions)
     }
 
-    /// Writes a part of the source with the switches in it, but not those of the expression `within`, which is being written.
+    /// Writes a part of the source with the switches in it, but not those of the expression
+    /// `within`, which is being written.
     fn write(&mut self, part: Range<usize>, within: Option<Place>) {
         let mut at = part.start;
         let mut next_insertion = at;

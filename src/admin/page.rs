@@ -423,7 +423,7 @@ mod tests {
         let ways = regex::Regex::new(ways).unwrap();
         let mut templates = 0;
         for file in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-            if file.extension().is_some_and(|outcome| outcome == "html") {
+            if file.extension().is_some_and(|extension| extension == "html") {
                 let text = std::fs::read_to_string(&file).unwrap();
                 assert_eq!(ways.find(&text).map(|found| found.as_str()), None, "{}", file.display());
                 templates += 1;

@@ -1,5 +1,5 @@
-//! A run: load, one failure, load again, the recovery of the cluster, a quiet time, every key sent once more, and the checker's
-//! result.
+//! A run: load, one failure, load again, the recovery of the cluster, a quiet time, every key sent once more, and the
+//! checker's result.
 
 use std::sync::{Arc, RwLock};
 use std::time::Duration;

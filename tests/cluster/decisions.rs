@@ -1,5 +1,5 @@
-//! Operators who decide keys with an unknown outcome during the load. Each decision changes the key on a worker and the audit log on
-//! the coordinator, so it is a two-phase commit.
+//! Operators who decide keys with an unknown outcome during the load. Each decision changes the key on a worker and the
+//! audit log on the coordinator, so it is a two-phase commit.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,8 +15,8 @@ use crate::harness::operator::{Operator, not_executed};
 use crate::harness::postgres::TestDatabase;
 use crate::harness::{Client, Proxy, Request, Response, Upstream};
 
-/// The route of the keys that operators decide one by one, and the route of those that one purge takes. Their service is a gateway that
-/// has lost the answer of each request.
+/// The route of the keys that operators decide one by one, and the route of those that one purge takes. Their service
+/// is a gateway that has lost the answer of each request.
 pub const ROUTES: [&str; 2] = [DECIDED, PURGED];
 const DECIDED: &str = "decided";
 const PURGED: &str = "purged";

@@ -1,10 +1,10 @@
 //! Oncegate on a Citus cluster: the contract of all stores, and nodes that are killed under load.
 //!
-//! The cluster is real: a coordinator and two workers, each a server of its own. Clients, service and checker are those of
-//! `tests/faults`. No rule may be broken: no key is executed twice, and no acknowledged response is lost.
+//! The cluster is real: a coordinator and two workers, each a server of its own. Clients, service and checker are those
+//! of `tests/faults`. No rule may be broken: no key is executed twice, and no acknowledged response is lost.
 //!
-//! It takes about eight minutes and needs the extension citus, so it is not part of `make test`: `make cluster` runs it and prints
-//! the table.
+//! It takes about eight minutes and needs the extension citus, so it is not part of `make test`: `make cluster` runs it
+//! and prints the table.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 

@@ -1,5 +1,5 @@
-//! Keys that come at a fixed rate, whatever became of those before: clients that retry would all wait for a killed node in the end, and
-//! show nothing of the others. Each key is sent once during the load, and once more at the end.
+//! Keys that come at a fixed rate, whatever became of those before: clients that retry would all wait for a killed node
+//! in the end, and show nothing of the others. Each key is sent once during the load, and once more at the end.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

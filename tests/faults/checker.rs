@@ -164,16 +164,16 @@ struct KeyHistory<'a> {
 }
 
 impl<'a> KeyHistory<'a> {
-    /// Whether an earlier attempt of the key may be registered at the proxy of `op`: it has ended as not executed, and the proxy misses
-    /// the store's reply to that, while another proxy has taken the key over.
+    /// Whether an earlier attempt of the key may be registered at the proxy of `op`: it has ended as not executed, and
+    /// the proxy misses the store's reply to that, while another proxy has taken the key over.
     fn has_earlier_attempt_at(&self, op: &Op, acknowledged: &Op) -> bool {
         let is_waiting = |other: &&&Op| other.kind().is_none() || other.returned >= op.invoked;
         let mut earlier = self.ops.iter().filter(|other| other.proxy == op.proxy && other.id != op.id);
         earlier.any(|other| other.invoked < acknowledged.returned && is_waiting(&other))
     }
 
-    /// The first request whose answer shows that the key is its own and stays so: it was executed, is accepted, or may have been
-    /// executed.
+    /// The first request whose answer shows that the key is its own and stays so: it was executed, is accepted, or may
+    /// have been executed.
     fn first_owner(&self) -> Option<&'a Op> {
         use AnswerKind::{Accepted, Broken, First, Replay, Unknown, Unstored};
         let owns = |kind| matches!(kind, First | Replay | Unstored | Accepted | Unknown | Broken);
@@ -276,8 +276,8 @@ impl HistoryIndex<'_> {
                     true
                 }
                 Some(AnswerKind::Accepted) => true,
-                // An attempt that lost the race gets the winner's answer, which is another request's. A delivery may end before
-                // the answer to the request that it delivers.
+                // An attempt that lost the race gets the winner's answer, which is another request's. A delivery may
+                // end before the answer to the request that it delivers.
                 Some(AnswerKind::Replay) => self.rules.policy != Policy::Hold || op.route.is_asynchronous(),
                 // The store may accept a request and be unable to say so.
                 Some(AnswerKind::Rejected) => op.route.is_asynchronous(),
@@ -389,7 +389,8 @@ impl HistoryIndex<'_> {
                 // A proxy that misses the reply to its own commit knows the answer, but not that others can read it
                 // already.
                 AnswerKind::Unstored => op.effect() == acknowledged.effect(),
-                // Until it no longer waits for that reply, or for the one to an earlier attempt, the attempt is in flight there.
+                // Until it no longer waits for that reply, or for the one to an earlier attempt, the attempt is in
+                // flight there.
                 AnswerKind::Accepted => op.invoked < acknowledged.returned + REPLY_TIMEOUT,
                 AnswerKind::InFlight => {
                     op.invoked < acknowledged.returned + REPLY_TIMEOUT

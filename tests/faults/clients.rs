@@ -21,7 +21,8 @@ use crate::seeded_random::SeededRandom;
 
 /// The number of recent keys that clients reuse.
 const RECENT: usize = 40;
-/// The number of consecutive tries of one operation, and of the request for each key at the end. The store may be slow then.
+/// The number of consecutive tries of one operation, and of the request for each key at the
+/// end. The store may be slow then.
 const TRIES: usize = 8;
 /// Longer than any answer takes unless a request is stuck.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(6);
@@ -31,8 +32,8 @@ const ACCOMPANIED_PER_MILLE: usize = 250;
 const GIVE_UP_PER_MILLE: usize = 750;
 /// Longer than the deliveries take that are waiting when the faults are over.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(15);
-/// The maximum number of keys of messages. Killed proxies leave up to one in five unknown, with two copies each on average, and the
-/// queue stands still once 1,000 messages are.
+/// The maximum number of keys of messages. Killed proxies leave up to one in five unknown, with two copies each on
+/// average, and the queue stands still once 1,000 messages are.
 const MESSAGES_MAX: usize = 1_500;
 /// The maximum number of copies of a message.
 const COPIES_MAX: usize = 3;

@@ -38,8 +38,8 @@ pub enum StoreKind {
     Postgres,
     /// A cluster of the run's own, with few connections available.
     OwnPostgres,
-    /// Three servers under Patroni with synchronous replication. The last proxy is behind HAProxy; the others have all hosts in
-    /// their URLs.
+    /// Three servers under Patroni with synchronous replication. The last proxy is behind HAProxy; the others have all
+    /// hosts in their URLs.
     Patroni,
     /// A coordinator and two workers, which share the keys.
     Citus,
@@ -230,7 +230,8 @@ impl ProxySlot {
 /// The secret that asynchronous routes need.
 const SECRET: &str = "secret = \"a secret of some length\"";
 
-/// The scope of messages, in the same words for the route and for its consumer: so requests find the outcomes of messages.
+/// The scope of messages, in the same words for the route and for its consumer: so requests
+/// find the outcomes of messages.
 const SCOPE_OF_MESSAGES: &str = "scope = [\"header:x-tenant\"]";
 
 /// A queue whose messages every proxy consumes.

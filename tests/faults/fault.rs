@@ -38,7 +38,8 @@ pub enum Fault {
     CutStore,
     /// That link carries nothing, and no side is notified. Bytes in transit arrive late or never.
     SilenceStore,
-    /// Each connection between a proxy and PostgreSQL is late by a time of its own, so that statements overtake each other.
+    /// Each connection between a proxy and PostgreSQL is late by a time of its own, so that
+    /// statements overtake each other.
     DelayStore,
     /// The network link between a proxy and the service is cut.
     CutService,

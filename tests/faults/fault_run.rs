@@ -34,10 +34,12 @@ const SLACK: Duration = Duration::from_millis(600);
 /// The time by which a run may be extended until each fault was injected.
 const OVERTIME: Duration = Duration::from_secs(60);
 
-/// The longest pause between two faults; twice that once all were injected, and twice the fault after one of a Patroni cluster.
+/// The longest pause between two faults; twice that once all were injected, and twice the fault
+/// after one of a Patroni cluster.
 const PAUSE_MAX: Duration = Duration::from_millis(1_500);
 
-/// Longer than the messages take that are left when the faults are over: one that is held is tried again after 30 seconds.
+/// Longer than the messages take that are left when the faults are over: one that is held
+/// is tried again after 30 seconds.
 const MESSAGES_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// From this length on, runs have messages. The broker takes seconds to start.
@@ -235,7 +237,8 @@ impl FaultPlan {
             let plan = Self { faults, ..self.clone() };
             let (deployment, schedule, random) = (Arc::clone(deployment), Arc::clone(&schedule), random.split());
             let handle = Handle::current();
-            // A thread of its own, because the compiler does not see that waits by asynchronous closures may change threads.
+            // A thread of its own, because the compiler does not see that waits by
+            // asynchronous closures may change threads.
             injectors.spawn_blocking(move || {
                 handle.block_on(plan.inject_repeatedly(&deployment, begun, &schedule, random));
             });
@@ -244,7 +247,8 @@ impl FaultPlan {
         std::mem::take(&mut schedule.lock().unwrap().ended)
     }
 
-    /// The faults of each injector. One of a Patroni cluster lasts for long, so that these have an injector of their own.
+    /// The faults of each injector. One of a Patroni cluster lasts for long, so that these
+    /// have an injector of their own.
     fn faults_of_injectors(&self) -> Vec<Vec<(Fault, Quota)>> {
         match self.on {
             StoreKind::Patroni => {
@@ -330,8 +334,8 @@ impl Schedule {
     }
 }
 
-/// Waits until each message is executed or its outcome is unknown. One for which that never comes is found lost by the request with
-/// its key.
+/// Waits until each message is executed or its outcome is unknown. One for which that never comes is found lost by the
+/// request with its key.
 async fn wait_for_messages(mut left: BTreeSet<ScopedKey>, service: &Service, deployment: &Deployment) {
     let begun = Instant::now();
     while !left.is_empty() && begun.elapsed() < MESSAGES_TIMEOUT {

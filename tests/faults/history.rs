@@ -105,7 +105,8 @@ pub struct History {
     pub service_calls: Vec<ServiceCall>,
     /// The attempts that a proxy logged as unknown.
     pub unknown: Vec<Attempt>,
-    /// Those of them that their own proxy logged so. Of others, that proxy may know more: that nothing was sent, for example.
+    /// Those of them that their own proxy logged so. Of others, that proxy may know more: that
+    /// nothing was sent, for example.
     pub unknown_to_their_proxy: Vec<Attempt>,
     /// The number of injections of each fault, and other counts that a run needs.
     pub faults: BTreeMap<String, usize>,

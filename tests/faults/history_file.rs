@@ -154,7 +154,8 @@ fn call_value(call: &ServiceCall) -> Value {
     })
 }
 
-/// Whether the request is confirmed (`ok`), was not executed by itself (`fail`), or is either (`info`), and the outcome's name.
+/// Whether the request is confirmed (`ok`), was not executed by itself (`fail`), or is either (`info`), and the
+/// outcome's name.
 fn certainty(kind: Option<AnswerKind>) -> (&'static str, &'static str) {
     match kind {
         None => ("info", "no-answer"),

@@ -17,8 +17,8 @@ use crate::service::Service;
 /// The default of `max_connections`.
 const CONNECTIONS_MAX: usize = 10;
 
-/// The connections of them that belong to workers. Only the next call of a request that is alone finds out that such a one is dead, so
-/// that each may be open here, and not at the server.
+/// The connections of them that belong to workers. Only the next call of a request that is alone finds out that such a
+/// one is dead, so that each may be open here, and not at the server.
 const WORKERS_OWN: usize = 2;
 
 /// The number of files and sessions that a proxy has open.

@@ -19,7 +19,8 @@ use crate::seeded_random::SeededRandom;
 /// Longer than any route's timeout here.
 const TOO_LONG: Duration = Duration::from_secs(4);
 
-/// One response in so many is large: more than the 64 KiB up to which a response waits for no room, with bytes that are no text.
+/// One response in so many is large: more than the 64 KiB up to which a response waits for no room, with bytes that are
+/// no text.
 const LARGE_EVERY: u64 = 64;
 const LARGE: usize = 100_000;
 

@@ -12,7 +12,8 @@ const BAR_HEIGHT: usize = 14;
 const LINE_HEIGHT: usize = 20;
 const GROUP_HEAD: usize = 34;
 
-/// Dark colours follow the reader's setting. The background is drawn, because the page around the picture may differ from it.
+/// Dark colours follow the reader's setting. The background is drawn, because the page around the picture may differ
+/// from it.
 const STYLE: &str = "\
 text { font: 13px system-ui, 'Segoe UI', 'Liberation Sans', sans-serif; fill: #0b0b0b; }
 .title { font-size: 17px; font-weight: 600; }

@@ -1,10 +1,11 @@
-//! The results that `make bench` and `make torture` write: their format, and the tables and pictures of the stored ones.
+//! The results that `make bench` and `make torture` write, and the figures that documents quote from the stored ones.
 //!
-//! `make docs-write` writes the tables and pictures of `benches/results` and `tests/long-runs` anew from the results there.
+//! `make docs-write` writes the tables and the picture of `tests/long-runs` anew from the results there.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 mod bar_chart;
+#[allow(dead_code, reason = "those that run need more of it")]
 mod run_stamp;
 mod torture_results;
 
@@ -16,18 +17,15 @@ mod output;
 #[path = "../../benches/side_by_side/report.rs"]
 #[allow(dead_code, reason = "the benchmark needs more of it")]
 mod report;
-#[path = "../../benches/side_by_side/results.rs"]
-mod results;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use regex::Regex;
-use serde_json::json;
 
-use report::{BenchmarkReport, Column, Target};
-use results::BenchmarkResults;
+use output::RunConditions;
+use report::{BenchmarkReport, Column};
 use run_stamp::RunStamp;
 use torture_results::{BrokenKeys, TortureResult};
 
@@ -47,30 +45,22 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn read_benchmark(folder: &Path, name: &str) -> BenchmarkResults {
-    serde_json::from_str(&read(&folder.join(format!("{name}.json")))).unwrap()
-}
-
-/// The stored runs of the benchmark with their names: `side_by_side` has all parts but those that ran again later.
-fn stored_benchmarks() -> BTreeMap<String, BenchmarkResults> {
-    let files = fs::read_dir(benchmark_folder()).unwrap().map(|entry| entry.unwrap().path());
-    let files = files.filter(|file| file.extension().is_some_and(|ending| ending == "json"));
-    let names = files.map(|file| file.file_stem().unwrap().to_string_lossy().into_owned());
-    names.map(|name| (name.clone(), read_benchmark(&benchmark_folder(), &name))).collect()
+/// The stored pages of the benchmark: the last run, and what was measured before.
+fn benchmark_pages() -> [String; 2] {
+    ["side_by_side.md", "former-parts.md"].map(|page| read(&benchmark_folder().join(page)))
 }
 
 /// Three rounds of two rows and their ratio.
 fn small_report() -> BenchmarkReport {
     let mut report = BenchmarkReport::default();
-    let (ours, theirs) = ("first attempts, PostgreSQL", "pgbench's pair");
+    let (ours, theirs) = ("pass-through", "pass-through, HAProxy");
     for (ours_rate, theirs_rate) in [(11_000.0, 4_800.0), (11_214.0, 4_900.0), (12_000.0, 4_700.0)] {
         report.add(ours, 64, &[(Column::Rate, ours_rate), (Column::P50, 0.00552), (Column::Program, 54.6e-6)]);
         report.add(theirs, 64, &[(Column::Rate, theirs_rate), (Column::Server, 322e-6)]);
     }
-    report.compare((ours, theirs), 64, Column::Rate, Target::AtLeast(2.0), "First attempts beside the same commits.");
-    report.add_check("deadlocks, in all parts".to_owned(), Vec::new(), Target::AtMost(0.0), "Deadlocks.");
-    report.memory.push(("Oncegate on SQLite", 9 << 20, 78 << 20));
-    report.missing.push("pass-through, HAProxy: it is not installed".to_owned());
+    report.compare((ours, theirs), 64, Column::Rate, Some(2.0));
+    report.compare((theirs, ours), 64, Column::Program, None);
+    report.missing.push("pass-through, nginx: it is not installed".to_owned());
     report
 }
 
@@ -95,30 +85,33 @@ fn torture_result(store: &str, kills: usize) -> TortureResult {
 #[test]
 fn a_small_benchmark_is_written_in_the_format_of_the_stored_one() {
     let folder = tempfile::tempdir().unwrap();
-    let results = BenchmarkResults::new(&small_report(), json!({ "cores": 2 }), 3, 2, 1);
-    output::save(folder.path(), "side_by_side", &results);
-    assert_eq!(read_benchmark(folder.path(), "side_by_side"), results);
-    let json: serde_json::Value = serde_json::from_str(&read(&folder.path().join("side_by_side.json"))).unwrap();
-    assert_eq!(json["checks"][0]["target"], json!({ "at_least": 2.0 }));
-    assert_eq!(json["checks"][1]["result"], json!(null));
-    let page = read(&folder.path().join("side_by_side.md"));
+    let run = RunStamp { date: "2026-11-25".to_owned(), commit: "e29675b".to_owned() };
+    let conditions = RunConditions { run, machine: "2 cores".to_owned(), rounds: 3, seconds: 2 };
+    let page = output::save(folder.path(), &conditions, &small_report());
+    assert_eq!(page, read(&folder.path().join("side_by_side.md")));
+    let stored = read(&benchmark_folder().join("side_by_side.md"));
     for line in [
-        "| first attempts, PostgreSQL / pgbench's pair, 64 connections | at least 2 | 2.29 (2.29 - 2.55), reached | First \
-         attempts beside the same commits. |",
-        "| deadlocks, in all parts | at most 0 | not measured | Deadlocks. |",
-        "| first attempts, PostgreSQL | 64 | 11214 (11000 - 12000) | 5.52 |  | 54.6 |  |",
-        "| pgbench's pair | 64 | 4800 (4700 - 4900) |  |  |  | 322 |",
-        "- Memory of Oncegate on SQLite: 9.00 MiB idle, 78.0 MiB after load.",
-        "- Left out: pass-through, HAProxy: it is not installed.",
+        "## Ratios",
+        "| ratio | aim | result |",
+        "## Rows",
+        "| row | connections | a second (range) | p50, ms | p99, ms | program, µs | PostgreSQL, µs |",
+    ] {
+        assert!([&page, &stored].iter().all(|page| page.lines().any(|written| written == line)), "{line}\n{page}");
+    }
+    for line in [
+        "| pass-through / pass-through, HAProxy, 64 connections | at least 2 | 2.29 (2.29 - 2.55), reached |",
+        "| processor time: pass-through, HAProxy / pass-through, 64 connections |  | not measured |",
+        "| pass-through | 64 | 11214 (11000 - 12000) | 5.52 |  | 54.6 |  |",
+        "| pass-through, HAProxy | 64 | 4800 (4700 - 4900) |  |  |  | 322 |",
+        "- Left out: pass-through, nginx: it is not installed.",
     ] {
         assert!(page.lines().any(|written| written == line), "{line}\n{page}");
     }
     // The group of two rows that were measured, and none of the others.
-    let picture = read(&folder.path().join("side_by_side.svg"));
+    let picture = read(&folder.path().join("proxies.svg"));
     assert_eq!((picture.matches("class=\"ours\"").count(), picture.matches("class=\"other\"").count()), (1, 1));
     assert!(picture.contains(">11,214</text>") && picture.contains("prefers-color-scheme: dark"), "{picture}");
-    assert!(page.contains("(side_by_side.svg)") && !page.contains("(proxies.svg)"), "{page}");
-    assert!(!folder.path().join("proxies.svg").exists(), "a picture without a bar");
+    assert!(!folder.path().join("in_service.svg").exists(), "a picture without a bar");
 }
 
 #[test]
@@ -144,38 +137,30 @@ fn a_run_with_faults_takes_the_place_of_the_earlier_one_on_its_store() {
 #[test]
 #[ignore = "writes files of the tree: make docs-write"]
 fn write_the_documents_of_the_stored_results() {
-    for (name, results) in stored_benchmarks() {
-        output::save(&benchmark_folder(), &name, &results);
-    }
     torture_results::write_documents(&long_runs_folder());
 }
 
 #[test]
 fn the_stored_tables_and_pictures_are_those_of_the_stored_results() {
     let torture = torture_results::read(&long_runs_folder()).unwrap();
-    let mut expected = vec![
-        (long_runs_folder().join("torture-table.md"), torture_results::page(&torture)),
-        (long_runs_folder().join("torture.svg"), torture_results::picture(&torture)),
-    ];
-    for (name, results) in stored_benchmarks() {
-        let documents = output::documents(&name, &results).into_iter();
-        expected.extend(documents.map(|(file, text)| (benchmark_folder().join(file), text)));
+    for (file, text) in
+        [("torture-table.md", torture_results::page(&torture)), ("torture.svg", torture_results::picture(&torture))]
+    {
+        assert!(read(&long_runs_folder().join(file)) == text, "{file} is not of its results: make docs-write");
     }
-    let mut bars = BTreeMap::new();
-    for (file, text) in expected {
-        assert!(read(&file) == text, "{} is not of its results: make docs-write", file.display());
-        let name = file.file_stem().unwrap().to_string_lossy().into_owned();
-        if file.extension().is_some_and(|ending| ending == "svg") && !name.starts_with("torture") {
-            assert_eq!(
-                bars.insert(name, text.matches("class=\"value\"").count()),
-                None,
-                "two runs have {}",
-                file.display()
-            );
-        }
+    let run = benchmark_run();
+    for (picture, bars) in [("proxies.svg", 8), ("in_service.svg", 15)] {
+        let text = read(&benchmark_folder().join(picture));
+        assert!(text.contains(&format!(">{}, commit {}, ", run.date, run.commit)), "{picture} is of another run");
+        assert_eq!(text.matches("class=\"value\"").count(), bars, "{picture}");
     }
-    let all = [("in_service", 15), ("proxies", 8), ("side_by_side", 13), ("steady", 11)];
-    assert_eq!(bars, all.map(|(name, count)| (name.to_owned(), count)).into(), "the stored runs have not all bars");
+}
+
+/// The run of the stored page of the benchmark.
+fn benchmark_run() -> RunStamp {
+    let [page, _] = benchmark_pages();
+    let run = Regex::new(r"^# The run of (\S+)\n\nCommit (\w+)\. ").unwrap().captures(&page).unwrap();
+    RunStamp { date: run[1].to_owned(), commit: run[2].to_owned() }
 }
 
 #[test]
@@ -185,10 +170,7 @@ fn the_stored_results_are_of_the_commits_that_are_listed() {
         let line = format!("{target} {date} {commit}");
         assert!(commits.lines().any(|listed| listed == line), "tests/long-runs/commits has not {line}");
     };
-    for (name, results) in stored_benchmarks() {
-        let target = if name == "side_by_side" { "bench".to_owned() } else { format!("bench-{name}") };
-        is_listed(&target, &results.run);
-    }
+    is_listed("bench", &benchmark_run());
     for result in torture_results::read(&long_runs_folder()).unwrap() {
         is_listed(&format!("torture-{}", result.store.to_lowercase().replace("postgresql", "postgres")), &result.run);
     }
@@ -213,8 +195,7 @@ fn table(document: &str, heading: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn every_figure_of_the_tables_of_figures_is_a_figure_of_a_stored_run() {
-    let pages = stored_benchmarks().into_keys().map(|name| read(&benchmark_folder().join(format!("{name}.md"))));
-    let measured: BTreeSet<_> = pages.flat_map(|page| numbers(&page)).collect();
+    let measured: BTreeSet<_> = benchmark_pages().iter().flat_map(|page| numbers(page)).collect();
     let tables = [
         ("BENCHMARKS.md", "| question | "),
         ("docs/comparison.md", "| connections | "),
@@ -232,10 +213,11 @@ fn every_figure_of_the_tables_of_figures_is_a_figure_of_a_stored_run() {
 
 #[test]
 fn every_figure_of_the_comparison_is_a_figure_of_the_stored_run() {
-    let checks: Vec<_> = stored_benchmarks().into_values().flat_map(|results| results.checks).collect();
+    let pages = benchmark_pages().concat();
     for row in table("docs/comparison.md", "| ratio | last run |") {
-        let check = checks.iter().find(|check| check.name == row[0]).unwrap_or_else(|| panic!("{row:?}"));
-        assert_eq!(row[1], report::short(check.result.unwrap().median), "{row:?}");
+        let measured = pages.lines().find(|line| line.starts_with(&format!("| {} |", row[0])));
+        let result = measured.and_then(|line| line.split(" | ").nth(2)).unwrap_or_else(|| panic!("{row:?}"));
+        assert_eq!(result.split([' ', ',']).next(), Some(&*row[1]), "{row:?}");
     }
 }
 

@@ -51,7 +51,8 @@ pub struct BrokenKeys {
     pub indefinite: usize,
 }
 
-/// Adds a result to those in the folder, in the place of an earlier one on the same store, and writes the table and the picture.
+/// Adds a result to those in the folder, in the place of an earlier one on the same store, and
+/// writes the table and the picture.
 pub fn record(folder: &Path, result: TortureResult) {
     let mut results = read(folder).unwrap_or_default();
     results.retain(|earlier| earlier.store != result.store);

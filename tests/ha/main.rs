@@ -1,8 +1,8 @@
 //! A PostgreSQL cluster under Patroni with two instances of Oncegate, and the events that end or replace its primary.
 //!
-//! The cluster is real: three servers with their agents, etcd, and HAProxy with Patroni's health checks. One instance has all
-//! hosts in its URL, the other one is behind HAProxy. Clients, service and checker are those of `tests/faults`. With
-//! synchronous replication no rule may be broken; with asynchronous replication the run counts what is lost.
+//! The cluster is real: three servers with their agents, etcd, and HAProxy with Patroni's health checks. One instance
+//! has all hosts in its URL, the other one is behind HAProxy. Clients, service and checker are those of `tests/faults`.
+//! With synchronous replication no rule may be broken; with asynchronous replication the run counts what is lost.
 //!
 //! It takes ten minutes, so it is not part of `make test`: `make ha` runs it and prints the table.
 

@@ -37,7 +37,8 @@ enum From {
     Request,
     /// While the service holds its answer: from here on, the first call belongs to the settlement.
     Answer,
-    /// Once the client has half of a response that streams: from here on come its other half, the settlement, and its end.
+    /// Once the client has half of a response that streams: from here on come its other
+    /// half, the settlement, and its end.
     Stream,
 }
 

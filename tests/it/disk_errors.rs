@@ -1,6 +1,6 @@
-//! The embedded store's disk fails a write or a sync, at each of them in turn: an I/O error ends the process, a full disk
-//! does not. No answer is taken back, nothing is sent before its reservation is on the disk, and nothing is executed twice
-//! after a restart.
+//! The embedded store's disk fails a write or a sync, at each of them in turn: an I/O error ends the process, a full
+//! disk does not. No answer is taken back, nothing is sent before its reservation is on the disk, and nothing is
+//! executed twice after a restart.
 
 use crate::harness::syscall_fault::{SyscallFault, Tracer};
 use crate::harness::{Answer, Hold, Proxy, Request, Response, Setup, Store, TEST_TIMEOUT, Upstream, World, eventually};

@@ -222,7 +222,8 @@ async fn check_request(world: &World, required: &str, raw: &str, exchange: &mut 
         "forward_opaque" => accepted && last.unwrap().field("x-a") == Some("a\u{ff}b"),
         "accept_drop_trailers" => {
             let call = last.ok_or("it was not forwarded")?;
-            // The vectors drop all trailers. The service of an unguarded request gets those that frame nothing, as trailers alone.
+            // The vectors drop all trailers. The service of an unguarded request gets those that frame nothing, as
+            // trailers alone.
             let names: Vec<_> = call.trailers.iter().map(|(name, _)| name.to_ascii_lowercase()).collect();
             accepted && is_body(b"hi") && names.iter().all(|name| name == "x-t") && call.field("x-t").is_none()
         }

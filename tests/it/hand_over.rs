@@ -1,4 +1,5 @@
-//! Restarts of a single instance under load that refuse and cut no connection: by a supervisor that holds the socket, and by a hand-over.
+//! Restarts of a single instance under load that refuse and cut no connection: by a supervisor that holds the socket,
+//! and by a hand-over.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -178,7 +179,8 @@ async fn a_hand_over_survives_the_requests_for_a_reload_or_another_one_that_come
         world.proxy.signal(Signal::USR2);
         world.proxy.wait_for_log("stopped").await;
         let hail = std::thread::spawn(move || {
-            // 10 s at most. Time and not an event: the moments without handlers say nothing. They take about a millisecond each.
+            // 10 s at most. Time and not an event: the moments without handlers say nothing. They take about a
+            // millisecond each.
             for _ in 0..100_000 {
                 let is_over = ended.recv_timeout(Duration::from_micros(100)) != Err(RecvTimeoutError::Timeout);
                 if is_over || kill_process(pid, signal).is_err() {

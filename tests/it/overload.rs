@@ -1,5 +1,5 @@
-//! Clients that hold what they can: bodies in memory, connections, the service's workers, file descriptors. Each limit refuses
-//! new work, nothing that runs, and lets other clients through.
+//! Clients that hold what they can: bodies in memory, connections, the service's workers, file descriptors. Each limit
+//! refuses new work, nothing that runs, and lets other clients through.
 
 use std::convert::Infallible;
 use std::pin::pin;

@@ -27,14 +27,14 @@ struct ReconcileWorld {
 
 impl ReconcileWorld {
     /// With one route, `POST /pay`.
-    async fn open(store: Store, terms: &str) -> Self {
-        Self::with(store, terms, "").await
+    async fn open(store: Store, options: &str) -> Self {
+        Self::with(store, options, "").await
     }
 
     /// With more lines about the route.
-    async fn with(store: Store, terms: &str, lines: &str) -> Self {
+    async fn with(store: Store, options: &str, lines: &str) -> Self {
         let lookup = Upstream::start().await;
-        let reconcile = reconcile(&lookup, terms);
+        let reconcile = reconcile(&lookup, options);
         let world =
             World::with(store, |setup| hasty(setup).route(&route("pay", &format!("{reconcile}\n{lines}")))).await;
         Self { world, lookup }
@@ -55,9 +55,9 @@ impl ReconcileWorld {
     }
 }
 
-fn reconcile(lookup: &Upstream, terms: &str) -> String {
+fn reconcile(lookup: &Upstream, options: &str) -> String {
     let url = format!("http://{}/{QUESTION}", lookup.address);
-    format!("reconcile = {{ url = \"{url}\", after = \"0s\", every = \"{EVERY}\", {terms} }}")
+    format!("reconcile = {{ url = \"{url}\", after = \"0s\", every = \"{EVERY}\", {options} }}")
 }
 
 /// Short timeouts, so that an attempt is soon quiet.

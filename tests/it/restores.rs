@@ -1,4 +1,5 @@
-//! A store that was restored from a backup, as docs/backup-and-failover.md describes: what it knows, and what it has forgotten.
+//! A store that was restored from a backup, as docs/backup-and-failover.md describes: what it
+//! knows, and what it has forgotten.
 
 use crate::crash::becomes_unknown;
 use crate::harness::{Answer, Store, World, on_both_stores};

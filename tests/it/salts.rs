@@ -1,5 +1,5 @@
-//! The salt of a service's scopes: with a secret, a reader of the database cannot try credentials, and every key keeps its
-//! scope through each rotation.
+//! The salt of a service's scopes: with a secret, a reader of the database cannot try credentials, and every key keeps
+//! its scope through each rotation.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;

@@ -62,8 +62,8 @@ async fn lost(world: &World, key: &str) -> String {
     reservation(world)
 }
 
-/// Has a service report a running attempt of a key of its own as not executed, and waits until the report is applied after the
-/// attempt's end. The same pass would have applied all earlier reports that it may apply.
+/// Has a service report a running attempt of a key of its own as not executed, and waits until the report is applied
+/// after the attempt's end. The same pass would have applied all earlier reports that it may apply.
 async fn a_later_report_is_applied(world: &World) {
     let hold = Hold::new();
     let count = world.upstream.executed().len();
@@ -314,8 +314,8 @@ async fn without_a_reservation_a_report_reveals_and_changes_nothing(store: Store
     assert_eq!(world.pay("secret-key").send().await.outcome(), (409, "outcome-unknown".to_owned()));
     // Reports do not need the admin token.
     assert_eq!(say(&world.proxy, &by, "complete", json!({ "status": 200, "body": "x".repeat(1_024) })).await.0, 200);
-    let output = format!("{:?}", world.proxy.logged());
-    assert!(!output.contains(own) && !output.contains("secret-key"), "a token or a key is logged");
+    let logged = format!("{:?}", world.proxy.logged());
+    assert!(!logged.contains(own) && !logged.contains("secret-key"), "a token or a key is logged");
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
-//! Several stores behind HAProxy, which chooses the store by a hash of the key: each key has one store, and is executed once.
+//! Several stores behind HAProxy, which chooses the store by a hash of the key: each key has
+//! one store, and is executed once.
 //!
-//! Each store has two proxies. Each proxy has a service of its own, so that an execution tells which proxy forwarded it.
+//! Each store has two proxies. Each proxy has a service of its own, so that an execution
+//! tells which proxy forwarded it.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! Sockets that a supervisor hands over: which listener takes which, and what fits none. One test has systemd's own program.
+//! Sockets that a supervisor hands over: which listener takes which, and what fits none. One
+//! test has systemd's own program.
 
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 

@@ -1,5 +1,5 @@
-//! A route with `store_down = "bypass"` makes an instance ready while PostgreSQL is away, and lets it start without it. It joins
-//! the store when that is there.
+//! A route with `store_down = "bypass"` makes an instance ready while PostgreSQL is away, and lets it start without it.
+//! It joins the store when that is there.
 
 use serde_json::json;
 
@@ -29,8 +29,8 @@ fn mixed(setup: Setup) -> Setup {
         .route(&route("later", later))
 }
 
-/// A world on a server of its own that is away by now, with a proxy that was started without it. The key `early` was completed
-/// before.
+/// A world on a server of its own that is away by now, with a proxy that was started without it. The key `early` was
+/// completed before.
 async fn started_without() -> (World, Cluster) {
     let (cluster, ()) = on_cluster(Cluster::start(""), |_| ()).await;
     let store = Store::Postgres(cluster.empty_database().await);

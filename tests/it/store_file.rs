@@ -1,5 +1,5 @@
-//! The embedded store's files are removed, replaced or truncated while a proxy serves: it acknowledges nothing that the next one
-//! cannot read, ends as after a failed disk, and leaves what can be saved.
+//! The embedded store's files are removed, replaced or truncated while a proxy serves: it acknowledges nothing that the
+//! next one cannot read, ends as after a failed disk, and leaves what can be saved.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -39,8 +39,8 @@ fn beside(folder: &Path) -> PathBuf {
 /// A change, by its name, and the next start.
 type NamedChange = (&'static str, fn(&Path), Next);
 
-/// Each way in which somebody may change the files, and the next start's view. The backup `oncegate.backup` is from before the
-/// process's start.
+/// Each way in which somebody may change the files, and the next start's view. The backup `oncegate.backup` is from
+/// before the process's start.
 const CHANGES: &[NamedChange] = &[
     ("rm of the database", |folder| fs::remove_file(database(folder)).unwrap(), Next::Refused),
     ("rm of the log", |folder| fs::remove_file(log(folder)).unwrap(), Next::Replayed),

@@ -23,11 +23,11 @@ async fn readyz(world: &World) -> (u16, Vec<String>) {
 
 /// Waits until a reason has this prefix.
 async fn is_not_ready_for(world: &World, what: &str) -> Vec<String> {
-    let reply = eventually(TEST_TIMEOUT, async || {
+    eventually(TEST_TIMEOUT, async || {
         let (_, reasons) = readyz(world).await;
         reasons.iter().any(|reason| reason.starts_with(what)).then_some(reasons)
-    });
-    reply.await
+    })
+    .await
 }
 
 async fn is_ready(world: &World) {

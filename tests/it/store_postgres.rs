@@ -40,8 +40,8 @@ async fn two_proxies_on_one_database_reserve_each_key_once() {
     let stores = [world.store(), &other];
     let reservations =
         reserve_requests.iter().enumerate().map(|(i, reserve_request)| stores[i % 2].reserve(reserve_request.clone()));
-    let unwrap_lease = join_all(reservations).await.iter().filter(|r| matches!(r, Ok(ReserveResult::Fresh(_)))).count();
-    assert_eq!(unwrap_lease, 100);
+    let fresh = join_all(reservations).await.iter().filter(|r| matches!(r, Ok(ReserveResult::Fresh(_)))).count();
+    assert_eq!(fresh, 100);
     assert_eq!(salt(world.store().as_ref()).await, salt(other.as_ref()).await);
 }
 
@@ -98,15 +98,15 @@ async fn row_contents_in_server_errors_are_not_passed_on() {
         .settle(settlement(&secret, AttemptOutcome::Completed { response, ttl: DAY, remember: None }))
         .await
         .unwrap_err();
-    let mut output = format!("{error:?} {error}");
+    let mut message = format!("{error:?} {error}");
     let mut source = std::error::Error::source(&error);
     while let Some(cause) = source {
-        output += &format!(" {cause:?} {cause}");
+        message += &format!(" {cause:?} {cause}");
         source = cause.source();
     }
-    assert!(output.contains("keys_are_possible"), "{output}");
+    assert!(message.contains("keys_are_possible"), "{message}");
     let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
-    assert!(!output.contains(&hex("secret")) && !output.contains("Failing row"), "{output}");
+    assert!(!message.contains(&hex("secret")) && !message.contains("Failing row"), "{message}");
 }
 
 #[tokio::test]
@@ -178,8 +178,8 @@ async fn two_reservations_with_one_token_are_one_attempt() {
     let world = StoreFixture::postgres().await;
     let reserve_request = new_reserve_request("k");
     let reservations = join_all((0..10).map(|_| world.store().reserve(reserve_request.clone()))).await;
-    let unwrap_lease = reservations.into_iter().filter(|r| matches!(r, Ok(ReserveResult::Fresh(_)))).count();
-    assert_eq!(unwrap_lease, 1);
+    let fresh = reservations.into_iter().filter(|r| matches!(r, Ok(ReserveResult::Fresh(_)))).count();
+    assert_eq!(fresh, 1);
     assert_eq!(
         unwrap_taken(world.store().reserve(reserve_request.clone()).await.unwrap()).token,
         reserve_request.token

@@ -215,7 +215,8 @@ async fn an_outage_that_lasts_longer_than_the_ttl_loses_no_outcome() {
     assert_eq!(world.upstream.calls(), 1);
 }
 
-/// A world in PostgreSQL that guards `/pay` with these lines, and its database's client. The database refuses these writes of keys.
+/// A world in PostgreSQL that guards `/pay` with these lines, and its database's client. The database refuses these
+/// writes of keys.
 async fn world_whose_store_refuses(writes: &str, lines: &str) -> (World, Client) {
     let store = Store::postgres().await;
     let Store::Postgres(database) = &store else { unreachable!("it is PostgreSQL") };
@@ -271,8 +272,8 @@ async fn a_released_response_is_called_released_although_its_release_cannot_be_s
 async fn after_a_long_outage_a_response_is_stored_within_one_lease() {
     let (world, wire) = remote(Setup::short_leases).await;
     assert_eq!(answered_without_store(&world, &wire, 201).await.oncegate_status(), Some("unstored"));
-    // The pauses between tries grow up to half a lease. Without that limit, the one after the seventh try would be 6.4 s long.
-    // Heartbeats measure it: they are as late as the tries on a busy machine.
+    // The pauses between tries grow up to half a lease. Without that limit, the one after the seventh try would be 6.4
+    // s long. Heartbeats measure it: they are as late as the tries on a busy machine.
     let heartbeats = async |tries: f64| {
         eventually(2 * TEST_TIMEOUT, async || {
             let metrics = Metrics::of(&world.proxy).await;

@@ -1,5 +1,5 @@
-//! The simulated clients: they use keys correctly, give up, come back, retry at another proxy, and sometimes send a different
-//! request under a used key.
+//! The simulated clients: they use keys correctly, give up, come back, retry at another proxy, and sometimes send a
+//! different request under a used key.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -261,8 +261,8 @@ impl Drop for OpenStream<'_> {
     }
 }
 
-/// Makes the head of a stream that which the response would have if it had come as a whole. One that was joined is a replay. A stream
-/// whose end does not tell its status keeps one that is no documented answer.
+/// Makes the head of a stream that which the response would have if it had come as a whole. One that was joined is a
+/// replay. A stream whose end does not tell its status keeps one that is no documented answer.
 fn complete_head(headers: &mut HeaderMap, trailers: HeaderMap, length: usize) {
     let has_joined = headers["oncegate-status"] == "attached";
     for name in ["trailer", "transfer-encoding"] {

@@ -1,5 +1,5 @@
-//! Whether the store was told of each jump of its clock that ends TTLs. One that nobody tells it cannot be told from a long stop of
-//! all processes.
+//! Whether the store was told of each jump of its clock that ends TTLs. One that nobody tells it cannot be told from a
+//! long stop of all processes.
 
 use std::sync::Mutex;
 use std::time::SystemTime;
@@ -24,8 +24,8 @@ impl ClockJumps {
         self.0.lock().unwrap().push(ClockJump { to, is_told: false, was_told: false });
     }
 
-    /// Notes that the store holds the ends of TTLs until then. A hold that lasts longer than the time of the last jump is its own:
-    /// those of earlier ones have ended before it.
+    /// Notes that the store holds the ends of TTLs until then. A hold that lasts longer than the time of the last jump
+    /// is its own: those of earlier ones have ended before it.
     pub fn tell(&self, held_until: SystemTime) {
         self.0
             .lock()

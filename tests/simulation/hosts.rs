@@ -1,5 +1,6 @@
-//! The hosts of a simulation. Each has a single-threaded runtime with paused time, and all of them run on the calling thread, one
-//! after the other: a host that is not run is a stopped process, and a host that is dropped is a killed one.
+//! The hosts of a simulation. Each has a single-threaded runtime with paused time, and all of them run on the calling
+//! thread, one after the other: a host that is not run is a stopped process, and a host
+//! that is dropped is a killed one.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;

@@ -1,29 +1,33 @@
-//! A deterministic simulation: the real gate, settlement, in-flight registry, wait groups, lease, cache, upstream pool and
-//! background tasks of two or three processes, under faults that follow from a seed. The same seed has the same trace.
+//! A deterministic simulation: the real gate, settlement, in-flight registry, wait groups, lease, cache, upstream pool
+//! and background tasks of two or three processes, under faults that follow from a seed.
+//! The same seed has the same trace.
 //!
-//! - Each process is a host with a single-threaded runtime and paused time of its own (`hosts`). All hosts run on one thread, one
-//!   after the other in an order of the seed, for some milliseconds each. A host that is not run is a stopped process; a
-//!   host that is dropped is a killed one, with its tasks wherever they wait. turmoil has neither stopped processes nor a boot
-//!   clock, and wants its own sockets; madsim replaces tokio by a fork.
+//! - Each process is a host with a single-threaded runtime and paused time of its own (`hosts`). All hosts run on one
+//!   thread, one after the other in an order of the seed, for some milliseconds each. A host that is not run is a
+//!   stopped process; a host that is dropped is a killed one, with its tasks wherever they wait. turmoil has neither
+//!   stopped processes nor a boot clock, and wants its own sockets; madsim replaces tokio by a fork.
 //! - `oncegate_machine` takes the boot clock and the random numbers from here, in builds with debug assertions only.
-//! - The store is Oncegate's SQL for SQLite on a database in memory (`store_link`). It passes the contract suite of all stores
-//!   (`crates/store-contract/tests/stores.rs`, module `inline`). Calls to it are delayed, lost, refused or executed long after their caller
-//!   has given up; its clock jumps; a failover loses the latest commits.
-//! - One response in three streams, and sometimes breaks off. Clients join the stream of another's request, and leave in the middle.
-//! - Clients and service speak HTTP/1.1 through hyper over connections in memory (`network`), which are slow, refuse, break after
-//!   any byte or fall silent.
+//! - The store is Oncegate's SQL for SQLite on a database in memory (`store_link`). It passes the contract suite of all
+//!   stores (`crates/store-contract/tests/stores.rs`, module `inline`). Calls to it are delayed, lost, refused or
+//!   executed long after their caller has given up; its clock jumps; a failover loses the latest commits.
+//! - One response in three streams, and sometimes breaks off. Clients join the stream of another's request, and leave
+//!   in the middle.
+//! - Clients and service speak HTTP/1.1 through hyper over connections in memory (`network`), which are slow, refuse,
+//!   break after any byte or fall silent.
 //!
-//! Each history is judged by the checker of `tests/faults`. In addition, no process sends a request after the end of its lease by
-//! the true time (`leases`), and at the end nothing is in flight, neither in the store nor in a process. The events of a key come in
-//! their order, and the last one tells its state. Keys whose records a failover has lost, or which a jump of the clock has ended that
-//! nobody lived to tell the store, are exempt from the rules that such a loss breaks (`run::check_history`).
+//! Each history is judged by the checker of `tests/faults`. In addition, no process sends a request after the end of
+//! its lease by the true time (`leases`), and at the end nothing is in flight, neither in the store nor in a process.
+//! The events of a key come in their order, and the last one tells its state. Keys whose records a failover has lost,
+//! or which a jump of the clock has ended that nobody lived to tell the store, are exempt from the rules that such a
+//! loss breaks (`run::check_history`).
 //!
-//! Not in the simulation: the listener and its framing guard (hyper serves the connections here), TLS, HTTP/2, RabbitMQ, the
-//! admin listener and operators, reports of services, the shared cache, accepted requests (the deliverer runs and finds none),
-//! observed and bypassed routes, reloads, drains, PostgreSQL's own locks and batches, and the writer thread of
-//! the embedded store. `tests/faults`, `tests/ha` and `tests/it` try these with real processes.
+//! Not in the simulation: the listener and its framing guard (hyper serves the connections here), TLS, HTTP/2,
+//! RabbitMQ, the admin listener and operators, reports of services, the shared cache, accepted requests (the deliverer
+//! runs and finds none), observed and bypassed routes, reloads, drains, PostgreSQL's own locks and batches, and the
+//! writer thread of the embedded store. `tests/faults`, `tests/ha` and `tests/it` try these with real processes.
 //!
-//! It finds bugs that are put into the code by hand. The lowest seed that found each, in the runs before responses streamed:
+//! It finds bugs that are put into the code by hand. The lowest seed that found each, in the
+//! runs before responses streamed:
 //!
 //! | broken rule | seed |
 //! |---|---|
@@ -36,13 +40,13 @@
 //! | a settlement looks neither at the token nor at a completed key | 145 |
 //! | a response that could not be stored is not marked | 232 |
 //!
-//! Not found by 700 to 2,000 seeds: a settlement that ignores the token alone (a late response must meet a running second attempt),
-//! an attempt that lost and answers with its own response (the failover must lose its takeover), orphans that are
-//! released after one pass (the store's clock must jump within the same milliseconds), and a 404 that counts before the attempt
-//! is quiet (the service here is never that late). `crates/model` finds all four.
+//! Not found by 700 to 2,000 seeds: a settlement that ignores the token alone (a late response must meet a running
+//! second attempt), an attempt that lost and answers with its own response (the failover must lose its takeover),
+//! orphans that are released after one pass (the store's clock must jump within the same milliseconds), and a 404 that
+//! counts before the attempt is quiet (the service here is never that late). `crates/model` finds all four.
 //!
-//! A failing test prints its seed. `ONCEGATE_SIMULATION_SEED=0x2a cargo test --test simulation -- --nocapture` prints the trace
-//! of that seed. `ONCEGATE_SIMULATION_SEEDS` sets the number of seeds; `make simulation` runs 100,000.
+//! A failing test prints its seed. `ONCEGATE_SIMULATION_SEED=0x2a cargo test --test simulation -- --nocapture` prints
+//! the trace of that seed. `ONCEGATE_SIMULATION_SEEDS` sets the number of seeds; `make simulation` runs 100,000.
 
 #![cfg(debug_assertions)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
@@ -121,8 +125,8 @@ impl Totals {
         }
     }
 
-    /// Checks that enough requests succeeded, that each fault struck and each end of a stream came in one run of twenty at least, and
-    /// that each kind of answer was given in one of a hundred.
+    /// Checks that enough requests succeeded, that each fault struck and each end of a stream came in one run of twenty
+    /// at least, and that each kind of answer was given in one of a hundred.
     fn check_coverage(&self, seeds: u64) {
         assert!(self.succeeded * 100 >= self.requests * checker::SUCCESS_MIN, "too few requests succeed: {self:?}");
         for fault in FAULTS {

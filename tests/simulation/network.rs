@@ -114,8 +114,8 @@ impl Network {
         self.0.silent_until.lock().unwrap().insert(place, until);
     }
 
-    /// Lets the connections of a process that is about to be killed notice its end in the order of their opening. A runtime drops
-    /// its tasks in an order that depends on all tasks of this test's process.
+    /// Lets the connections of a process that is about to be killed notice its end in the order of their opening. A
+    /// runtime drops its tasks in an order that depends on all tasks of this test's process.
     pub fn wake_connections(&self, process: usize, place: Place) {
         let mut open = self.0.woken.lock().unwrap();
         open.retain(|(.., woken)| woken.strong_count() > 0);

@@ -1,4 +1,5 @@
-//! One run: processes, clients and faults from a seed, a quiet time, every key sent once more, and the result of the checker.
+//! One run: processes, clients and faults from a seed, a quiet time, every key sent once more,
+//! and the result of the checker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,8 +26,8 @@ const LOAD: (u64, u64) = (900, 1_800);
 const BETWEEN_FAULTS: (u64, u64) = (60, 500);
 /// The longest step of a host: events on two hosts within one step happen in the order in which the hosts are run.
 const STEP: (u64, u64) = (1, 24);
-/// The steps while nothing is expected but timers. Within a step the store's time can be a step away from a process's, which must stay
-/// below half of what a process takes for a jump of the store's clock (a tenth of [`LEASE`]).
+/// The steps while nothing is expected but timers. Within a step the store's time can be a step away from a process's,
+/// which must stay below half of what a process takes for a jump of the store's clock (a tenth of [`LEASE`]).
 const QUIET_STEP: Millis = 28;
 /// A run that lasts longer hangs.
 const TIME_MAX: Millis = 120_000;
@@ -347,9 +348,9 @@ impl Simulation {
         }
     }
 
-    /// Returns where the last event of a key, published or waiting, tells another state than it has, and where the events of a key came
-    /// in another order than they happened. A failover takes events back as it takes records, and which routes have events: then the
-    /// keys that are settled before the next heartbeat tell nothing.
+    /// Returns where the last event of a key, published or waiting, tells another state than it has, and where the
+    /// events of a key came in another order than they happened. A failover takes events back as it takes records, and
+    /// which routes have events: then the keys that are settled before the next heartbeat tell nothing.
     fn check_events(&mut self) -> Vec<String> {
         let mut breaches = Vec::new();
         let mut received: BTreeMap<String, (i64, String)> = BTreeMap::new();
@@ -425,9 +426,9 @@ impl Simulation {
     }
 }
 
-/// Returns the breaches of the rules. A key whose record a failover has lost, or whose TTL was ended by a jump of the store's clock that
-/// the store was not told of, may be executed once more, but nobody gets a wrong answer. It may also be used for another request
-/// then, so that its own is refused at the end.
+/// Returns the breaches of the rules. A key whose record a failover has lost, or whose TTL was ended by a jump of the
+/// store's clock that the store was not told of, may be executed once more, but nobody gets a wrong answer. It may also
+/// be used for another request then, so that its own is refused at the end.
 fn check_history(history: &History, rules: &Rules, lost: &BTreeSet<String>) -> Vec<String> {
     let counts = |breach: &Breach| match breach.rule {
         // Those are judged over all runs.

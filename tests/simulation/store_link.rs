@@ -1,8 +1,8 @@
 //! The store that all processes share, and each process's way to it.
 //!
-//! The store is Oncegate's own SQL on a database in memory (`store::open_inline`), which passes the contract suite of all
-//! stores in `crates/store-contract`. As with PostgreSQL, several instances use it at once, a call that its caller has given
-//! up may still be executed, and a failover may lose the latest commits.
+//! The store is Oncegate's own SQL on a database in memory (`store::open_inline`), which passes the contract suite of
+//! all stores in `crates/store-contract`. As with PostgreSQL, several instances use it at once, a call that its caller
+//! has given up may still be executed, and a failover may lose the latest commits.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -208,7 +208,8 @@ impl StoreServer {
         self.0.told_states()
     }
 
-    /// The records that came to their states after a failover had taken back which routes have events, and before a heartbeat.
+    /// The records that came to their states after a failover had taken back which routes have
+    /// events, and before a heartbeat.
     pub fn untold(&self) -> BTreeSet<(String, String)> {
         self.0.untold.lock().unwrap().clone()
     }

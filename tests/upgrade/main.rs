@@ -1,7 +1,8 @@
 //! An upgrade from another revision and back, under load: its program and the current one serve one store.
 //!
-//! Clients, service and checker are those of `tests/faults`. The other program is a real build of its revision, so it is not part
-//! of `make test`: `make upgrade FROM=v0.1.0` builds it, runs this and prints what each step cost the clients.
+//! Clients, service and checker are those of `tests/faults`. The other program is a real build of its revision, so it
+//! is not part of `make test`: `make upgrade FROM=v0.1.0` builds it, runs this and prints
+//! what each step cost the clients.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 

@@ -153,8 +153,8 @@ impl Rollout {
         starts
     }
 
-    /// Applies the migration of a version after the new one, by hand: a column more, and a table less where it `contracts`. Such a step
-    /// names the program before it as the oldest, or itself.
+    /// Applies the migration of a version after the new one, by hand: a column more, and a table less where it
+    /// `contracts`. Such a step names the program before it as the oldest, or itself.
     pub async fn migrate_further(&self, contracts: bool) {
         let Store::Postgres(database) = &self.store else {
             unreachable!("an embedded store has one version at a time")

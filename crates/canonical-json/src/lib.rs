@@ -14,12 +14,12 @@ pub use select::{Pointer, PointerError, ReferencedValue, Selection};
 /// The greatest depth of nested arrays and objects: a text in which more are open at once is refused with
 /// [`CanonicalizeError::TooDeep`].
 ///
-/// It is enough for every payload seen in practice, and the limit of `serde_json` too. Recursion to this depth is safe on the
-/// stack of any thread.
+/// It is enough for every payload seen in practice, and the limit of `serde_json` too. Recursion to this depth is safe
+/// on the stack of any thread.
 pub const DEPTH_MAX: usize = 128;
 
-/// Returns the canonical form of a JSON text (RFC 8259) as in RFC 8785 section 3.2, except that a number keeps every digit of
-/// its decimal value. The result is UTF-8.
+/// Returns the canonical form of a JSON text (RFC 8259) as in RFC 8785 section 3.2, except that a number keeps every
+/// digit of its decimal value. The result is UTF-8.
 ///
 /// ```
 /// use canonical_json::{CanonicalizeError, canonicalize};
@@ -33,10 +33,10 @@ pub const DEPTH_MAX: usize = 128;
 /// become `1`, `-0` becomes `0`, `1e21` becomes `1e+21`. The digits are those of the literal, so the result is that of
 /// RFC 8785 exactly if the literal is the same decimal as the shortest form of its double.
 ///
-/// The result is borrowed if only white space around the value had to be removed. Otherwise it is less than six times as
-/// long as the text (`1e20` is the worst case), and scratch memory is less than seven times as long (many members of one
-/// letter). Time is linear in the length of the text, except for members out of order: these are sorted, and moved once for
-/// each such object around them.
+/// The result is borrowed if only white space around the value had to be removed. Otherwise it is less than six times
+/// as long as the text (`1e20` is the worst case), and scratch memory is less than seven times as long (many members of
+/// one letter). Time is linear in the length of the text, except for members out of order: these are sorted, and moved
+/// once for each such object around them.
 ///
 /// # Errors
 ///
@@ -63,16 +63,16 @@ pub fn canonicalize(text: &[u8]) -> Result<Cow<'_, [u8]>, CanonicalizeError> {
 
 /// Returns the canonical form of the part of a JSON text that `selection` keeps.
 ///
-/// `include` is applied first: if it has any pointer, only values at or below its pointers stay. Objects and arrays around
-/// such a value stay too. An array element that is not selected becomes `null` before a selected one, so that the selected
-/// one keeps its index; after the last selected one it is removed. Then `exclude` is applied: a member that it points at is
-/// removed, an array element becomes `null`.
+/// `include` is applied first: if it has any pointer, only values at or below its pointers stay. Objects and arrays
+/// around such a value stay too. An array element that is not selected becomes `null` before a selected one, so that
+/// the selected one keeps its index; after the last selected one it is removed. Then `exclude` is applied: a member
+/// that it points at is removed, an array element becomes `null`.
 ///
 /// The result is empty if nothing is left. No JSON value has an empty form, so the two cannot be confused. A pointer to
 /// a value that does not exist selects nothing.
 ///
-/// Beyond the time of [`canonicalize`], time is at most the length of the text times the number of pointers and the segments of
-/// the longest.
+/// Beyond the time of [`canonicalize`], time is at most the length of the text times the number of pointers and the
+/// segments of the longest.
 ///
 /// ```
 /// use canonical_json::{Selection, canonicalize_selected};
@@ -96,7 +96,8 @@ pub fn canonicalize_selected<'t>(text: &'t [u8], selection: &Selection) -> Resul
     Ok(select::apply(canonical, selection))
 }
 
-/// Finds the value that `pointer` references in a JSON text (RFC 6901 section 4), such as an id in the body of a request.
+/// Finds the value that `pointer` references in a JSON text (RFC 6901 section 4), such as
+/// an id in the body of a request.
 ///
 /// Returns `None` if there is no such value. A pointer with a `*` references no single value and finds none: see
 /// [`Pointer::is_pattern`].
@@ -112,8 +113,8 @@ pub fn canonicalize_selected<'t>(text: &'t [u8], selection: &Selection) -> Resul
 ///
 /// # Errors
 ///
-/// [`CanonicalizeError`] if the text has no canonical form. In particular, an object with a duplicate name is an error, not a
-/// guess.
+/// [`CanonicalizeError`] if the text has no canonical form. In particular, an object with a duplicate name is an error,
+/// not a guess.
 pub fn value_at(text: &[u8], pointer: &Pointer) -> Result<Option<ReferencedValue>, CanonicalizeError> {
     let canonical = canonicalize(text)?;
     select::find(&canonical, pointer).map(ReferencedValue::from_canonical).transpose()
@@ -123,8 +124,8 @@ pub fn value_at(text: &[u8], pointer: &Pointer) -> Result<Option<ReferencedValue
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CanonicalizeError {
-    /// An object has two members with the same name, compared with their escapes resolved. RFC 8259 section 4 leaves open
-    /// which one counts, so two programs might use different ones.
+    /// An object has two members with the same name, compared with their escapes resolved. RFC 8259 section 4 leaves
+    /// open which one counts, so two programs might use different ones.
     DuplicateName,
     /// The power of ten of a number's first digit is beyond ±(10^18 - 1): 18 digits.
     ExponentTooLarge,
@@ -156,8 +157,8 @@ impl Error for CanonicalizeError {}
 
 /// Reads a text and writes its canonical form in one pass.
 ///
-/// The output so far is `output` followed by `text[run..position]`: bytes that are canonical already are only passed over,
-/// and copied together when something different has to follow.
+/// The output so far is `output` followed by `text[run..position]`: bytes that are canonical already are only passed
+/// over, and copied together when something different has to follow.
 struct Canonicalizer<'t> {
     text: &'t [u8],
     position: usize,
@@ -277,8 +278,8 @@ impl<'t> Canonicalizer<'t> {
         }
     }
 
-    /// Sorts the object's members as in RFC 8785 section 3.2.3. Equal names that are not neighbours occur only in objects out
-    /// of order, so this also looks for them.
+    /// Sorts the object's members as in RFC 8785 section 3.2.3. Equal names that are not neighbours occur only in
+    /// objects out of order, so this also looks for them.
     fn sort_members(&mut self, first: usize) -> Result<(), CanonicalizeError> {
         self.flush();
         let Self { text, output, names, scratch, .. } = self;

@@ -1,11 +1,12 @@
 //! JSON numbers as exact decimals.
 //!
-//! A literal is reduced to its sign, significant digits and power of ten, and these are written in the layout of ECMA-262
-//! `Number::toString`. No double is ever made. Three properties follow:
+//! A literal is reduced to its sign, significant digits and power of ten, and these are written in the layout of
+//! ECMA-262 `Number::toString`. No double is ever made. Three properties follow:
 //!
-//! - If the digits are the shortest ones of the literal's double, the result is that of RFC 8785: the same layout of the same
-//!   digits. Otherwise all digits are kept.
-//! - Different decimals have different results: each result is a JSON number for exactly the decimal that it was made of.
+//! - If the digits are the shortest ones of the literal's double, the result is that of RFC 8785: the same layout of
+//!   the same digits. Otherwise all digits are kept.
+//! - Different decimals have different results: each result is a JSON number for exactly the decimal that it was made
+//!   of.
 //! - The canonical form of a result is itself, as it has the same sign, digits and power of ten.
 
 use std::io::Write as _;
@@ -15,8 +16,8 @@ use super::CanonicalizeError;
 /// The largest power of ten of a number's first digit, up or down.
 ///
 /// It is far beyond any practical number, and far enough from the limits of `i64` that adding a text's length cannot
-/// overflow. It bounds the value, not its spelling: `1e5` and `0.1e6` are both accepted or both refused, and the canonical
-/// form of an accepted number is accepted too.
+/// overflow. It bounds the value, not its spelling: `1e5` and `0.1e6` are both accepted or both refused, and the
+/// canonical form of an accepted number is accepted too.
 const EXPONENT_MAX: u64 = 999_999_999_999_999_999;
 
 /// Up to this many digits before the point, ECMA-262 writes no exponent.

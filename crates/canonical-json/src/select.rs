@@ -1,8 +1,8 @@
 //! Selecting parts of a canonical text by JSON Pointers.
 //!
-//! Everything here works on texts that [`super::canonicalize`] has returned. They have no white space, no duplicate names
-//! and one spelling for each name. So a walk splits them at commas, names are compared as bytes, and the result is canonical
-//! again.
+//! Everything here works on texts that [`super::canonicalize`] has returned. They have no white space, no duplicate
+//! names and one spelling for each name. So a walk splits them at commas, names are compared as bytes, and the result
+//! is canonical again.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -11,7 +11,8 @@ use std::str::FromStr;
 
 use super::{CanonicalizeError, string};
 
-/// A JSON Pointer (RFC 6901) in its string form: `""` references the whole text, `/a/0` the first element of member `a`.
+/// A JSON Pointer (RFC 6901) in its string form: `""` references the whole text, `/a/0`
+/// the first element of member `a`.
 ///
 /// One addition: a segment `*` stands for every member of an object and every element of an array. A member whose name
 /// is `*` can thus not be referenced alone.
@@ -49,7 +50,8 @@ impl Pointer {
         Ok(Self { text: text.to_owned(), segments })
     }
 
-    /// Whether the pointer has a `*`, so that it may point at several values. [`super::value_at`] finds nothing with it.
+    /// Whether the pointer has a `*`, so that it may point at several values.
+    /// [`super::value_at`] finds nothing with it.
     #[must_use]
     pub fn is_pattern(&self) -> bool {
         self.segments.contains(&PointerSegment::Any)
@@ -92,7 +94,8 @@ impl fmt::Display for PointerError {
 
 impl Error for PointerError {}
 
-/// The parts of a JSON text that [`canonicalize_selected`](super::canonicalize_selected) keeps. The default is the whole text.
+/// The parts of a JSON text that [`canonicalize_selected`](super::canonicalize_selected) keeps. The default is the
+/// whole text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Selection {
     /// The parts to keep; everything if this is empty. If it has pointers and none references a value, nothing is kept.
@@ -176,7 +179,8 @@ enum PointerSegment {
     Named {
         /// The name as in a canonical text, without quotes.
         name: Vec<u8>,
-        /// The name as an array index; `None` if it is none: a leading zero and `-` point at no element (RFC 6901 section 4).
+        /// The name as an array index; `None` if it is none: a leading zero and `-` point at no element (RFC 6901
+        /// section 4).
         index: Option<usize>,
     },
 }

@@ -30,8 +30,8 @@ fn special_bytes(chunk: u64) -> u64 {
     (quote | backslash | below(chunk, 0x20)) & (EACH << 7)
 }
 
-/// Reads the escape at the start of `text`, which begins with a backslash. Returns its character and its length; a surrogate
-/// pair is one escape (RFC 8259 section 7).
+/// Reads the escape at the start of `text`, which begins with a backslash. Returns its character and its length; a
+/// surrogate pair is one escape (RFC 8259 section 7).
 pub(super) fn read_escape(text: &[u8]) -> Result<(char, usize), CanonicalizeError> {
     let character = match text.get(1) {
         Some(b'"') => '"',
@@ -75,8 +75,8 @@ fn code_unit(escape: &[u8]) -> Result<u32, CanonicalizeError> {
     })
 }
 
-/// Returns a character as it is written in a canonical string (RFC 8785 section 3.2.2.2): as itself, except for the quote,
-/// the backslash and the control characters below U+0020.
+/// Returns a character as it is written in a canonical string (RFC 8785 section 3.2.2.2): as itself, except for the
+/// quote, the backslash and the control characters below U+0020.
 pub(super) fn canonical(character: char, buffer: &mut [u8; 6]) -> &[u8] {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let short = match character {
@@ -120,9 +120,9 @@ pub(super) fn escape(text: &str, output: &mut Vec<u8>) {
 /// Compares two texts in UTF-8 by their UTF-16 code units (RFC 8785 section 3.2.3).
 ///
 /// The order of the bytes is the order of the code points. That is the order of the code units with one exception:
-/// characters beyond U+FFFF are surrogates in UTF-16 (from 0xD800 on), so they sort before U+E000 to U+FFFF. In UTF-8 the
-/// latter begin with 0xEE or 0xEF and the former with 0xF0 or more. All these are lead bytes: if the first bytes that differ
-/// are continuation bytes, the characters have the same lead byte.
+/// characters beyond U+FFFF are surrogates in UTF-16 (from 0xD800 on), so they sort before U+E000 to U+FFFF. In UTF-8
+/// the latter begin with 0xEE or 0xEF and the former with 0xF0 or more. All these are lead bytes: if the first bytes
+/// that differ are continuation bytes, the characters have the same lead byte.
 pub(super) fn compare_as_utf16(a: &[u8], b: &[u8]) -> Ordering {
     match a.iter().zip(b).find(|(a, b)| a != b) {
         Some((a @ 0xEE.., b @ 0xEE..)) if (*a < 0xF0) != (*b < 0xF0) => b.cmp(a),

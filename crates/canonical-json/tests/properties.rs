@@ -1,7 +1,7 @@
 //! The promises of the canonical form, on values that proptest generates and on the published vectors.
 //!
-//! The models here share no code with the crate: a decimal is a row of digits on a fixed grid, a JSON value is a tree, and a
-//! text is one of the many spellings of a tree.
+//! The models here share no code with the crate: a decimal is a row of digits on a fixed grid, a JSON value is a tree,
+//! and a text is one of the many spellings of a tree.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,10 +17,10 @@ fn canonical(text: &str) -> Result<String, CanonicalizeError> {
 
 /// A JSON value. Member names are kept as code units, so that the map's order is that of RFC 8785.
 #[derive(Clone, Debug, PartialEq)]
-enum Value {
-    Array(Vec<Value>),
+enum JsonTree {
+    Array(Vec<JsonTree>),
     Number(Decimal),
-    Object(BTreeMap<Vec<u16>, Value>),
+    Object(BTreeMap<Vec<u16>, JsonTree>),
     String(String),
     Word(&'static str),
 }
@@ -45,7 +45,8 @@ impl Decimal {
         (self.negative && !is_zero, grid)
     }
 
-    /// Writes one of its literals: with or without trailing zeros, the point anywhere, and the exponent that balances both.
+    /// Writes one of its literals: with or without trailing zeros, the point anywhere, and
+    /// the exponent that balances both.
     fn spell(&self, choose: &mut Choices) -> String {
         let mut digits = self.digits.clone();
         let mut exponent = self.exponent;
@@ -95,14 +96,14 @@ impl Choices {
 }
 
 /// Writes `value` with spaces, member order, escapes and number literals as `choose` decides.
-fn spell(value: &Value, choose: &mut Choices) -> String {
+fn spell(value: &JsonTree, choose: &mut Choices) -> String {
     let spelt = match value {
-        Value::Array(elements) => {
+        JsonTree::Array(elements) => {
             let elements: Vec<_> = elements.iter().map(|element| spell(element, choose)).collect();
             format!("[{}{}]", space(choose), elements.join(","))
         }
-        Value::Number(decimal) => decimal.spell(choose),
-        Value::Object(members) => {
+        JsonTree::Number(decimal) => decimal.spell(choose),
+        JsonTree::Object(members) => {
             let mut spelt = Vec::new();
             for (name, value) in members {
                 let name = spell_string(&String::from_utf16(name).expect("names are characters"), choose);
@@ -111,8 +112,8 @@ fn spell(value: &Value, choose: &mut Choices) -> String {
             }
             format!("{{{}{}}}", space(choose), spelt.join(","))
         }
-        Value::String(text) => spell_string(text, choose),
-        Value::Word(word) => (*word).to_owned(),
+        JsonTree::String(text) => spell_string(text, choose),
+        JsonTree::Word(word) => (*word).to_owned(),
     };
     format!("{}{spelt}{}", space(choose), space(choose))
 }
@@ -163,17 +164,17 @@ fn name() -> impl Strategy<Value = String> {
     prop_oneof!["[ab]{0,2}", r#"["\\/\x00-\x1f#\[-^]{1,2}"#, "[\u{d7f0}-\u{e00f}\u{ffee}-\u{1000f}]{1,2}", ".{0,12}"]
 }
 
-fn value(number: impl Strategy<Value = Decimal> + 'static) -> impl Strategy<Value = Value> {
+fn value(number: impl Strategy<Value = Decimal> + 'static) -> impl Strategy<Value = JsonTree> {
     let leaf = prop_oneof![
-        prop_oneof![Just("null"), Just("true"), Just("false")].prop_map(Value::Word),
-        name().prop_map(Value::String),
-        number.prop_map(Value::Number),
+        prop_oneof![Just("null"), Just("true"), Just("false")].prop_map(JsonTree::Word),
+        name().prop_map(JsonTree::String),
+        number.prop_map(JsonTree::Number),
     ];
     leaf.prop_recursive(5, 40, 6, |inner| {
         let member = (name().prop_map(|name| name.encode_utf16().collect()), inner.clone());
         prop_oneof![
-            prop::collection::vec(inner, 0..6).prop_map(Value::Array),
-            prop::collection::vec(member, 0..6).prop_map(|members| Value::Object(members.into_iter().collect())),
+            prop::collection::vec(inner, 0..6).prop_map(JsonTree::Array),
+            prop::collection::vec(member, 0..6).prop_map(|members| JsonTree::Object(members.into_iter().collect())),
         ]
     })
 }
@@ -238,7 +239,8 @@ proptest! {
     fn a_double_has_the_form_of_rfc_8785(bits in any::<u64>(), seed in any::<u64>()) {
         let double = f64::from_bits(bits);
         prop_assume!(double.is_finite());
-        // Not from `{:e}`: of two shortest forms equally near to the double, Rust takes the upper, ECMA-262 the even one.
+        // Not from `{:e}`: of two shortest forms equally near to the double, Rust takes
+        // the upper, ECMA-262 the even one.
         let expected = serde_json_canonicalizer::to_string(&double).expect("the double is finite");
         prop_assert_eq!(canonical(&read_number(&expected).spell(&mut Choices(seed))), Ok(expected));
     }
@@ -295,8 +297,8 @@ proptest! {
     fn a_pointer_finds_the_value_at_its_place(
         around in value(decimal()), name in name(), text in ".{0,12}", seed in any::<u64>(),
     ) {
-        let held = Value::Array(vec![around, Value::String(text.clone())]);
-        let value = Value::Object(BTreeMap::from([(name.encode_utf16().collect(), held)]));
+        let held = JsonTree::Array(vec![around, JsonTree::String(text.clone())]);
+        let value = JsonTree::Object(BTreeMap::from([(name.encode_utf16().collect(), held)]));
         prop_assume!(name != "*");
         let pointer = format!("/{}/1", name.replace('~', "~0").replace('/', "~1"));
         let pointer = Pointer::parse(&pointer).expect("a pointer");
@@ -311,7 +313,7 @@ fn is_json(text: &str) -> bool {
 }
 
 /// Parses a text that is known to be canonical.
-fn read(rest: &mut &str) -> Value {
+fn read(rest: &mut &str) -> JsonTree {
     match rest.as_bytes()[0] {
         b'[' => {
             let mut elements = Vec::new();
@@ -321,19 +323,19 @@ fn read(rest: &mut &str) -> Value {
                 *rest = rest.strip_prefix(',').unwrap_or(rest);
             }
             *rest = &rest[1..];
-            Value::Array(elements)
+            JsonTree::Array(elements)
         }
         b'{' => {
             let mut members = BTreeMap::new();
             *rest = &rest[1..];
             while !rest.starts_with('}') {
-                let Value::String(name) = read(rest) else { panic!("a name is a string") };
+                let JsonTree::String(name) = read(rest) else { panic!("a name is a string") };
                 *rest = &rest[1..];
                 assert_eq!(members.insert(name.encode_utf16().collect(), read(rest)), None, "a name stands twice");
                 *rest = rest.strip_prefix(',').unwrap_or(rest);
             }
             *rest = &rest[1..];
-            Value::Object(members)
+            JsonTree::Object(members)
         }
         _ => {
             let mut values = serde_json::Deserializer::from_str(rest).into_iter::<IgnoredAny>();
@@ -341,11 +343,11 @@ fn read(rest: &mut &str) -> Value {
             let (raw, after) = rest.split_at(values.byte_offset());
             *rest = after;
             match raw.as_bytes()[0] {
-                b'"' => Value::String(serde_json::from_str(raw).expect("a string")),
-                b'n' => Value::Word("null"),
-                b't' => Value::Word("true"),
-                b'f' => Value::Word("false"),
-                _ => Value::Number(read_number(raw)),
+                b'"' => JsonTree::String(serde_json::from_str(raw).expect("a string")),
+                b'n' => JsonTree::Word("null"),
+                b't' => JsonTree::Word("true"),
+                b'f' => JsonTree::Word("false"),
+                _ => JsonTree::Number(read_number(raw)),
             }
         }
     }
@@ -371,49 +373,49 @@ fn into<'p>(paths: &[Vec<&'p str>], step: &str) -> Vec<Vec<&'p str>> {
 }
 
 /// Returns the part of `value` at `paths`, none of which ends at it.
-fn kept(value: &Value, paths: &[Vec<&str>]) -> Option<Value> {
-    let keep = |child: &Value, step: &str| match into(paths, step) {
+fn kept(value: &JsonTree, paths: &[Vec<&str>]) -> Option<JsonTree> {
+    let keep = |child: &JsonTree, step: &str| match into(paths, step) {
         inner if inner.iter().any(Vec::is_empty) => Some(child.clone()),
         inner => kept(child, &inner),
     };
     match value {
-        Value::Array(elements) => {
+        JsonTree::Array(elements) => {
             let elements: Vec<_> =
                 elements.iter().enumerate().map(|(at, element)| keep(element, &at.to_string())).collect();
             let last = elements.iter().rposition(Option::is_some)?;
             let elements = elements.into_iter().take(last + 1);
-            Some(Value::Array(elements.map(|element| element.unwrap_or(Value::Word("null"))).collect()))
+            Some(JsonTree::Array(elements.map(|element| element.unwrap_or(JsonTree::Word("null"))).collect()))
         }
-        Value::Object(members) => {
+        JsonTree::Object(members) => {
             let members: BTreeMap<_, _> = members
                 .iter()
                 .filter_map(|(name, value)| Some((name.clone(), keep(value, &String::from_utf16_lossy(name))?)))
                 .collect();
-            (!members.is_empty()).then_some(Value::Object(members))
+            (!members.is_empty()).then_some(JsonTree::Object(members))
         }
         _ => None,
     }
 }
 
 /// Returns `value` without its parts at `paths`, none of which ends at it.
-fn removed(value: Value, paths: &[Vec<&str>]) -> Value {
-    let remove = |child: Value, step: &str| match into(paths, step) {
+fn removed(value: JsonTree, paths: &[Vec<&str>]) -> JsonTree {
+    let remove = |child: JsonTree, step: &str| match into(paths, step) {
         inner if inner.iter().any(Vec::is_empty) => None,
         inner => Some(removed(child, &inner)),
     };
     match value {
-        Value::Array(elements) => {
+        JsonTree::Array(elements) => {
             let elements = elements.into_iter().enumerate();
             let elements = elements.map(|(at, element)| remove(element, &at.to_string()));
-            Value::Array(elements.map(|element| element.unwrap_or(Value::Word("null"))).collect())
+            JsonTree::Array(elements.map(|element| element.unwrap_or(JsonTree::Word("null"))).collect())
         }
-        Value::Object(members) => {
+        JsonTree::Object(members) => {
             let members = members.into_iter();
             let members = members.filter_map(|(name, value)| {
                 let value = remove(value, &String::from_utf16_lossy(&name))?;
                 Some((name, value))
             });
-            Value::Object(members.collect())
+            JsonTree::Object(members.collect())
         }
         other => other,
     }
@@ -466,8 +468,8 @@ fn the_published_vectors_of_rfc_8785_are_met() {
 fn the_fingerprint_vectors_are_met() {
     let Some(path) = vectors("oncegate/fingerprint-json.json") else { return };
     let vectors: serde_json::Value = serde_json::from_str(&text_of(&path)).expect("the vectors are JSON");
-    // A text without a canonical form is compared by its raw bytes. Raw bytes cannot equal a canonical form: that is its own
-    // canonical form.
+    // A text without a canonical form is compared by its raw bytes. Raw bytes cannot equal a canonical form: that is
+    // its own canonical form.
     let form = |text: &str| canonical(text).map_err(|_| text.to_owned());
     for case in vectors["cases"].as_array().expect("cases are listed") {
         let name = &case["name"];

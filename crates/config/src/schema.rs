@@ -136,7 +136,7 @@ mod tests {
         let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("config");
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            if path.extension().is_some_and(|outcome| outcome == "toml") {
+            if path.extension().is_some_and(|extension| extension == "toml") {
                 assert_eq!(violations_of_file(&std::fs::read_to_string(&path).unwrap()), [""; 0], "{}", path.display());
             }
         }

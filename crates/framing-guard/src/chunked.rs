@@ -1,15 +1,15 @@
 //! Follows a body in chunked coding (RFC 9112 section 7.1) byte by byte to find its end. It decodes nothing.
 //!
-//! hyper decodes the body afterwards. This parser is the stricter of the two, so a body that passes it ends for hyper at
-//! the same byte.
+//! hyper decodes the body afterwards. This parser is the stricter of the two, so a body that passes it ends for hyper
+//! at the same byte.
 
 use super::text::is_tchar;
 
 /// The hexadecimal digits of a chunk's size: 15 are 60 bits, so that every size fits a `u64` without a check. No client
 /// sends a chunk of an exbibyte.
 const SIZE_DIGITS_MAX: u8 = 15;
-/// The bytes of chunk extensions, in one line and in a whole body. They mean nothing to us and are dropped; the limits bound
-/// what reading them costs (CVE-2023-39326 and its like).
+/// The bytes of chunk extensions, in one line and in a whole body. They mean nothing to us and are dropped; the limits
+/// bound what reading them costs (CVE-2023-39326 and its like).
 const LINE_EXTENSION_BYTES_MAX: u16 = 256;
 const EXTENSION_BYTES_MAX: u16 = 4 * 1024;
 /// The bytes and lines of the trailers. hyper holds them in memory; these are half of its own limits.

@@ -11,8 +11,8 @@ const FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 /// A deadline that is set with every request and hardly ever passes.
 ///
-/// Setting and clearing it only changes a field. The timer itself stays where it is in the runtime's timer wheel; when it
-/// fires too early, it is moved to the current deadline: one timer operation per `after`, not one per request.
+/// Setting and clearing it only changes a field. The timer itself stays where it is in the runtime's timer wheel; when
+/// it fires too early, it is moved to the current deadline: one timer operation per `after`, not one per request.
 #[derive(Debug, Default)]
 pub(super) struct Deadline {
     due: Option<(WaitPurpose, Instant)>,

@@ -1,8 +1,8 @@
 //! Parses the head of one HTTP/1.x request line by line as its bytes arrive.
 //!
 //! It is stricter than RFC 9112 requires of a server, on purpose: wherever two parsers are known to read the same bytes
-//! differently, the head is refused instead of repaired. hyper and `http` accept every head that is accepted here, so that
-//! every refusal has our words and not theirs (a test holds that).
+//! differently, the head is refused instead of repaired. hyper and `http` accept every head that is accepted here, so
+//! that every refusal has our words and not theirs (a test holds that).
 
 use std::net::Ipv6Addr;
 
@@ -20,8 +20,8 @@ pub(super) const TARGET_BYTES_MAX: usize = 8 * 1024;
 /// The bytes of a method. The longest registered one, `UPDATEREDIRECTREF`, has 17.
 const METHOD_BYTES_MAX: usize = 32;
 const REQUEST_LINE_BYTES_MAX: usize = METHOD_BYTES_MAX + " ".len() + TARGET_BYTES_MAX + " HTTP/1.1\r".len();
-/// The empty lines that are ignored before a request line. RFC 9112 section 2.2 asks for at least one: old clients send one
-/// too many after a body.
+/// The empty lines that are ignored before a request line. RFC 9112 section 2.2 asks for at least one: old clients send
+/// one too many after a body.
 const BLANK_LINES_MAX: u8 = 2;
 /// The first bytes of a client that speaks HTTP/2 with prior knowledge (RFC 9113 section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -285,8 +285,8 @@ fn parse_request_line(line: &[u8]) -> Result<HttpVersion, FramingError> {
 
 /// Whether a method is a token of at most 32 bytes without lower-case letters, and not `CONNECT`.
 ///
-/// `post` is not `POST` (RFC 9110 section 9.1), but many services treat it as that: it would pass every route that guards
-/// `POST`, and be executed. `CONNECT` is for forward proxies.
+/// `post` is not `POST` (RFC 9110 section 9.1), but many services treat it as that: it would pass every route that
+/// guards `POST`, and be executed. `CONNECT` is for forward proxies.
 pub(super) fn is_method(method: &[u8]) -> bool {
     method.len() <= METHOD_BYTES_MAX
         && is_token(method)
@@ -294,7 +294,8 @@ pub(super) fn is_method(method: &[u8]) -> bool {
         && method != b"CONNECT"
 }
 
-/// Whether a target is in origin-form, in absolute-form of `http` or `https`, or `*` for `OPTIONS` (RFC 9112 section 3.2).
+/// Whether a target is in origin-form, in absolute-form of `http` or `https`, or `*` for
+/// `OPTIONS` (RFC 9112 section 3.2).
 fn is_target(method: &[u8], target: &[u8]) -> bool {
     if !is_target_text(target) {
         return false;
@@ -316,18 +317,18 @@ fn after_scheme(target: &[u8]) -> Option<&[u8]> {
     })
 }
 
-/// Whether a target is visible ASCII without the characters that no URI may hold and `http` refuses (`" < > `` ` ``), and
-/// without `#`, which hyper would cut off together with all that follows. Without an early exit, so that the compiler
-/// vectorizes it.
+/// Whether a target is visible ASCII without the characters that no URI may hold and `http` refuses (`" < > `` ` ``),
+/// and without `#`, which hyper would cut off together with all that follows. Without an early exit, so that the
+/// compiler vectorizes it.
 pub(super) fn is_target_text(target: &[u8]) -> bool {
     !target
         .iter()
         .fold(false, |bad, &byte| bad | !matches!(byte, 0x21..=0x7E) | matches!(byte, b'"' | b'#' | b'<' | b'>' | b'`'))
 }
 
-/// Whether a value is `uri-host [":" port]` with a name, an IPv4 or a bracketed IPv6 address (RFC 3986 section 3.2.2). It
-/// must not be empty: every `http` URI has a host (RFC 9110 section 4.2.1). A user, a percent sign (`http` refuses it) and a
-/// comma are refused.
+/// Whether a value is `uri-host [":" port]` with a name, an IPv4 or a bracketed IPv6 address (RFC 3986 section 3.2.2).
+/// It must not be empty: every `http` URI has a host (RFC 9110 section 4.2.1). A user, a percent sign (`http` refuses
+/// it) and a comma are refused.
 pub(super) fn is_authority(value: &[u8]) -> bool {
     let host_end = match value.first() {
         Some(b'[') => match memchr(b']', value) {
@@ -357,8 +358,8 @@ fn is_name_byte(byte: u8) -> bool {
 
 /// Whether a name consists of `start`, any one byte and `end`.
 ///
-/// `Content_Length` is an unknown field to us, but `Content-Length` to a CGI-like service, which would then read another
-/// body length. The caller refuses every joining byte but the hyphen.
+/// `Content_Length` is an unknown field to us, but `Content-Length` to a CGI-like service, which would then read
+/// another body length. The caller refuses every joining byte but the hyphen.
 pub(super) fn is_or_resembles(name: &[u8], start: &[u8], end: &[u8]) -> bool {
     name[..start.len()].eq_ignore_ascii_case(start) && name[start.len() + 1..].eq_ignore_ascii_case(end)
 }

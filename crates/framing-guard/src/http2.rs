@@ -1,14 +1,14 @@
 //! The rules of HTTP/1.x for the heads of HTTP/2 requests.
 //!
-//! HTTP/2 frames its messages without ambiguity, and h2 refuses requests that RFC 9113 section 8 calls malformed. But a proxy
-//! routes an HTTP/2 request by the same rules, and mostly sends it on to a service that speaks HTTP/1.1. So its method,
-//! target, `Host` and number of fields have the same limits, and names that resemble `content-length` or `transfer-encoding`
-//! are refused.
+//! HTTP/2 frames its messages without ambiguity, and h2 refuses requests that RFC 9113 section 8 calls malformed. But a
+//! proxy routes an HTTP/2 request by the same rules, and mostly sends it on to a service that speaks HTTP/1.1. So its
+//! method, target, `Host` and number of fields have the same limits, and names that resemble `content-length` or
+//! `transfer-encoding` are refused.
 //!
 //! The guard does not apply these rules itself, as it reads nothing of HTTP/2: the service calls [`check_request`].
 //!
-//! A fragment in `:path` cannot be refused here: `http` cuts it off before the request is complete. Routes and services see
-//! the same path without it.
+//! A fragment in `:path` cannot be refused here: `http` cuts it off before the request is complete. Routes and services
+//! see the same path without it.
 
 use http::header::{COOKIE, HOST};
 use http::{HeaderMap, HeaderValue, Method, Request, Uri};
@@ -17,9 +17,9 @@ use super::head::{FIELDS_MAX, TARGET_BYTES_MAX};
 use super::head::{is_authority, is_method, is_or_resembles, is_target_text};
 use super::verdict::FramingError;
 
-/// Joins several `cookie` fields into one, as a recipient must before it passes them on to anything but HTTP/2 (RFC 9113
-/// section 8.2.3). Compression makes clients split them, into any number of fields. Without several such fields, nothing
-/// changes.
+/// Joins several `cookie` fields into one, as a recipient must before it passes them on to anything but HTTP/2 (RFC
+/// 9113 section 8.2.3). Compression makes clients split them, into any number of fields. Without several such fields,
+/// nothing changes.
 ///
 /// Call this before [`check_request`], so that split cookies do not count as many fields.
 pub fn join_cookies(headers: &mut HeaderMap) {
@@ -32,8 +32,8 @@ pub fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Checks the head of a request that came over HTTP/2, before the service looks at it. A request needs a host in its URI or a
-/// `Host` field.
+/// Checks the head of a request that came over HTTP/2, before the service looks at it. A request needs a host in its
+/// URI or a `Host` field.
 ///
 /// # Errors
 /// The first rule that the request breaks: [`FramingError::BadHeader`], [`BadHost`](FramingError::BadHost),

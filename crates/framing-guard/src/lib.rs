@@ -24,14 +24,14 @@ mod verdict;
 /// The request that hyper gets in place of a refused one: it makes hyper call the service, and close the connection
 /// afterwards.
 const STAND_IN: &[u8] = b"GET / HTTP/1.1\r\nhost: refused\r\nconnection: close\r\n\r\n";
-/// The bytes of one read. Also the least room in hyper's buffer for reading a head directly into it: hyper offers as much,
-/// except for the 24 bytes in which it first looks for HTTP/2.
+/// The bytes of one read. Also the least room in hyper's buffer for reading a head directly into it: hyper offers as
+/// much, except for the 24 bytes in which it first looks for HTTP/2.
 const READ_BYTES: usize = 8 * 1024;
 /// The time for which bytes are discarded after a close. A client that is still sending when we close gets a TCP reset,
 /// which may destroy our answer before the client has read it (RFC 9112 section 9.6).
 const LINGER: Duration = Duration::from_secs(1);
-/// The bytes that are discarded after a close: more than any head, and than most bodies that are sent without waiting for an
-/// answer.
+/// The bytes that are discarded after a close: more than any head, and than most bodies that are sent without waiting
+/// for an answer.
 const LINGER_BYTES_MAX: usize = 256 * 1024;
 
 /// The time limits of the guard's waits for a client. A limit of zero has passed at once; `Duration::MAX` is no limit.
@@ -57,22 +57,24 @@ pub struct FramingTimeouts {
     pub idle: Duration,
 }
 
-/// The client's stream as hyper sees it: only valid requests. The crate's page has the rules and the requirements on the
-/// server.
+/// The client's stream as hyper sees it: only valid requests. The crate's page has the rules and the requirements on
+/// the server.
 ///
-/// Bodies are read directly into hyper's buffer, and so is a head that arrives in one piece. Written bytes pass unchanged.
-/// Shutting the stream down over HTTP/1.x first shuts down the direction to the client, and then discards the bytes that the
-/// client still sends, for up to 1 s and 256 KiB.
+/// Bodies are read directly into hyper's buffer, and so is a head that arrives in one piece. Written bytes pass
+/// unchanged. Shutting the stream down over HTTP/1.x first shuts down the direction to the client, and then discards
+/// the bytes that the client still sends, for up to 1 s and 256 KiB.
 ///
 /// # Errors
 ///
-/// Reading fails with the errors of the client's stream. It also fails with an [`io::Error`] that holds a [`FramingError`] if
-/// the framing of a body is wrong, or its next bytes do not arrive in time; [`FramingError::found_in`] finds it. Such errors
-/// have the kind `InvalidData` or `TimedOut`. Each further read fails likewise.
+/// Reading fails with the errors of the client's stream. It also fails with an [`io::Error`] that holds a
+/// [`FramingError`] if the framing of a body is wrong, or its next bytes do not arrive in time;
+/// [`FramingError::found_in`] finds it. Such errors have the kind `InvalidData` or `TimedOut`.
+/// Each further read fails likewise.
 ///
 /// # Panics
 ///
-/// Reading and shutting down panic outside of a tokio runtime whose time is enabled. No bytes of a client make them panic.
+/// Reading and shutting down panic outside of a tokio runtime whose time is enabled. No
+/// bytes of a client make them panic.
 #[derive(Debug)]
 // See docs/decisions/0021-find-where-messages-end.md.
 pub struct GuardedStream<S> {
@@ -122,7 +124,8 @@ impl Default for FramingTimeouts {
     fn default() -> Self {
         Self {
             head: Duration::from_secs(30),
-            // A streamed body is produced while it is sent, and may pause; a server that buffers bodies should wait less.
+            // A streamed body is produced while it is sent, and may pause; a server that
+            // buffers bodies should wait less.
             body: Duration::from_secs(60),
             idle: Duration::from_secs(75),
         }
@@ -130,8 +133,8 @@ impl Default for FramingTimeouts {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> GuardedStream<S> {
-    /// Guards a connection from its first byte on: nothing may have been read from `stream` before. The stream goes to hyper,
-    /// the verdicts to the connection's service.
+    /// Guards a connection from its first byte on: nothing may have been read from `stream` before. The stream goes to
+    /// hyper, the verdicts to the connection's service.
     #[must_use]
     pub fn new(stream: S, timeouts: FramingTimeouts) -> (Self, Verdicts) {
         let verdicts = Verdicts::new();
@@ -368,8 +371,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for GuardedStream<S> {
                     this.verdicts.set_body_error(this.heads, error);
                     return Poll::Ready(Err(error.into()));
                 }
-                // Not an end of stream: hyper might conclude that the client has left, and drop the answer. hyper does not
-                // need the end either, as the stand-in says `close`.
+                // Not an end of stream: hyper might conclude that the client has left, and drop the answer. hyper does
+                // not need the end either, as the stand-in says `close`.
                 FramingState::Refused => return Poll::Pending,
                 FramingState::Chunked(_) | FramingState::Head(_) | FramingState::Opaque | FramingState::Sized(_) => {}
             }

@@ -8,8 +8,8 @@ pub(super) fn split_field(line: &[u8]) -> Option<(&[u8], &[u8])> {
     (colon > 0 && line[colon] == b':' && is_field_value(value)).then_some((name, value))
 }
 
-/// Whether a field value has no control characters but HTAB (RFC 9110 section 5.5). Bytes of obs-text (0x80 and above) are
-/// allowed and pass unchanged. Without an early exit, so that the compiler vectorizes it.
+/// Whether a field value has no control characters but HTAB (RFC 9110 section 5.5). Bytes of obs-text (0x80 and above)
+/// are allowed and pass unchanged. Without an early exit, so that the compiler vectorizes it.
 fn is_field_value(value: &[u8]) -> bool {
     !value.iter().fold(false, |bad, &byte| bad | ((byte < b' ') & (byte != b'\t')) | (byte == 0x7F))
 }

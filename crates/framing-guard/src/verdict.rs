@@ -10,9 +10,9 @@ use http::StatusCode;
 
 /// The verdicts on the requests of one connection, shared by its guard and its service.
 ///
-/// The guard adds one verdict for each request head that it gives to hyper, in order. hyper calls the service of an HTTP/1.x
-/// connection once for each head, one after the other. So the n-th call of the service belongs to the n-th verdict. On
-/// HTTP/2 there are no verdicts, and [`Verdicts::next`] always returns `Ok`.
+/// The guard adds one verdict for each request head that it gives to hyper, in order. hyper calls the service of an
+/// HTTP/1.x connection once for each head, one after the other. So the n-th call of the service belongs to the n-th
+/// verdict. On HTTP/2 there are no verdicts, and [`Verdicts::next`] always returns `Ok`.
 ///
 /// [`GuardedStream::new`](crate::GuardedStream::new) makes them. A clone is another handle to the same verdicts.
 #[derive(Clone, Debug)]
@@ -34,25 +34,27 @@ struct VerdictQueue {
 
 /// The reason why a request is refused.
 ///
-/// It comes from [`Verdicts::next`] and from [`http2::check_request`](crate::http2::check_request). It is also inside the I/O
-/// error with which a body ends when its framing turns out wrong after its head was passed on; [`FramingError::found_in`]
-/// finds it there.
+/// It comes from [`Verdicts::next`] and from [`http2::check_request`](crate::http2::check_request). It is also inside
+/// the I/O error with which a body ends when its framing turns out wrong after its head was passed on;
+/// [`FramingError::found_in`] finds it there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FramingError {
     /// A chunk's size, extension or end, or a trailer, breaks RFC 9112 section 7.1 or a limit of the guard.
     BadChunk,
-    /// A field line is not a token, a colon and a value without control characters (RFC 9112 section 5), or its name resembles
-    /// `Content-Length` or `Transfer-Encoding`, such as `Content_Length`.
+    /// A field line is not a token, a colon and a value without control characters (RFC 9112 section 5), or its name
+    /// resembles `Content-Length` or `Transfer-Encoding`, such as `Content_Length`.
     BadHeader,
     /// `Host`, or over HTTP/2 `:authority`, is not `host [":" port]` (RFC 9112 section 3.2).
     BadHost,
     /// `Content-Length` is not a decimal number up to 2^63 - 1, or is present twice (RFC 9110 section 8.6).
     BadLength,
-    /// The request line is not `METHOD SP target SP version` with a target for an origin server (RFC 9112 section 3). Also for
-    /// `CONNECT`, a method with a lower-case letter or of more than 32 bytes, and a third empty line before the request.
+    /// The request line is not `METHOD SP target SP version` with a target for an origin server (RFC 9112 section 3).
+    /// Also for `CONNECT`, a method with a lower-case letter or of more than 32 bytes, and a third empty line before
+    /// the request.
     BadRequestLine,
-    /// `Transfer-Encoding` is not well-formed, names `identity`, or has a coding after `chunked` (RFC 9112 section 6.3).
+    /// `Transfer-Encoding` is not well-formed, names `identity`, or has a coding after
+    /// `chunked` (RFC 9112 section 6.3).
     BadTransferEncoding,
     /// A line ends in LF without CR. RFC 9112 section 2.2 lets a recipient accept it; many do not.
     BareLineFeed,
@@ -82,8 +84,8 @@ pub enum FramingError {
     TransferCoding,
     /// An HTTP/1.0 request has `Transfer-Encoding` (RFC 9112 section 6.1).
     TransferEncodingInHttp10,
-    /// hyper read a request where the guard read none, or the service asked for a verdict without a request. The former has
-    /// never been observed; it is refused because it is what request smuggling is.
+    /// hyper read a request where the guard read none, or the service asked for a verdict without a request. The former
+    /// has never been observed; it is refused because it is what request smuggling is.
     Unjudged,
     /// The version is neither HTTP/1.0 nor HTTP/1.1 (RFC 9110 section 15.6.6).
     Version,
@@ -94,8 +96,8 @@ impl Verdicts {
         Self(Arc::default())
     }
 
-    /// Takes the verdict on the request that the service was just called with. The service must call this exactly once for
-    /// each request, before it looks at the request.
+    /// Takes the verdict on the request that the service was just called with. The service must call this exactly once
+    /// for each request, before it looks at the request.
     ///
     /// # Errors
     /// The reason why the client's request is refused. The request that the service sees is then not the client's but a
@@ -113,15 +115,15 @@ impl Verdicts {
     /// Records that the service answers the current request with 101, so that the bytes after the request are not HTTP
     /// (RFC 9110 section 7.8).
     ///
-    /// The service must call this before it returns that response to hyper. Otherwise the guard goes on to read the bytes as
-    /// HTTP, and refuses them. It does nothing if the request had no `Upgrade`.
+    /// The service must call this before it returns that response to hyper. Otherwise the guard goes on to read the
+    /// bytes as HTTP, and refuses them. It does nothing if the request had no `Upgrade`.
     pub fn mark_upgraded(&self) {
         let mut shared = self.lock();
         shared.upgraded = Some(shared.taken);
     }
 
-    /// Whether the client opened the connection with the preface of HTTP/2 (RFC 9113 section 3.4). It is known before the
-    /// service is called for the first time.
+    /// Whether the client opened the connection with the preface of HTTP/2 (RFC 9113 section 3.4). It is known before
+    /// the service is called for the first time.
     #[must_use]
     pub fn is_http2(&self) -> bool {
         self.lock().is_http2
@@ -129,18 +131,18 @@ impl Verdicts {
 
     /// Returns the error with which the guard has ended the body of the current request, or `None` if it has not.
     ///
-    /// It is for a service that does not read the body itself but forwards it as a stream: the error which it gets there
-    /// may be another one. The guard sets it before hyper sees the error, and so before hyper polls the service the next
-    /// time. The current request is that of the newest call of [`Verdicts::next`].
+    /// It is for a service that does not read the body itself but forwards it as a stream: the error which it gets
+    /// there may be another one. The guard sets it before hyper sees the error, and so before hyper polls the service
+    /// the next time. The current request is that of the newest call of [`Verdicts::next`].
     #[must_use]
     pub fn body_error(&self) -> Option<FramingError> {
         let shared = self.lock();
         shared.body_error.filter(|(request, _)| *request == shared.taken).map(|(_, error)| error)
     }
 
-    /// Whether the newest request of an HTTP/1.x connection has arrived completely, with its body. The newest request is the
-    /// one whose head hyper got last; with pipelining the service may not have been called for it yet. False before the
-    /// first request, after a refusal, and on HTTP/2.
+    /// Whether the newest request of an HTTP/1.x connection has arrived completely, with its body. The newest request
+    /// is the one whose head hyper got last; with pipelining the service may not have been called for it yet. False
+    /// before the first request, after a refusal, and on HTTP/2.
     #[must_use]
     pub fn is_request_complete(&self) -> bool {
         self.lock().is_complete
@@ -182,7 +184,8 @@ impl Verdicts {
 }
 
 impl FramingError {
-    /// Returns the status code for the answer (RFC 9110 section 15, RFC 6585 section 5): 400, 408, 414, 431, 501 or 505.
+    /// Returns the status code for the answer (RFC 9110 section 15, RFC 6585 section 5):
+    /// 400, 408, 414, 431, 501 or 505.
     #[must_use]
     pub fn status(self) -> StatusCode {
         match self {
@@ -195,8 +198,8 @@ impl FramingError {
         }
     }
 
-    /// Returns a sentence in English for the client's developers, which is also what `Display` writes. It contains no data
-    /// of the request, so that it may be sent and logged.
+    /// Returns a sentence in English for the client's developers, which is also what `Display` writes. It contains no
+    /// data of the request, so that it may be sent and logged.
     #[must_use]
     pub fn detail(self) -> &'static str {
         match self {
@@ -238,8 +241,8 @@ impl FramingError {
     }
 }
 
-/// Returns the next error of a chain of sources. `source` of an `io::Error` is the source of its content, and would skip the
-/// content itself.
+/// Returns the next error of a chain of sources. `source` of an `io::Error` is the source of its content, and would
+/// skip the content itself.
 fn cause<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'static)> {
     match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         Some(content) => Some(content),
@@ -255,8 +258,8 @@ impl fmt::Display for FramingError {
 
 impl Error for FramingError {}
 
-/// Wraps the error, as [`FramingError::found_in`] unwraps it: of kind `TimedOut` if a time limit has passed, `InvalidData`
-/// otherwise.
+/// Wraps the error, as [`FramingError::found_in`] unwraps it: of kind `TimedOut` if a time limit has passed,
+/// `InvalidData` otherwise.
 impl From<FramingError> for io::Error {
     fn from(error: FramingError) -> Self {
         let kind = match error {

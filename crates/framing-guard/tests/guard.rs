@@ -1,5 +1,5 @@
-//! The framing guard in front of a real hyper server: the requests that pass, those that are refused, and the promise that
-//! guard and hyper see the same requests.
+//! The framing guard in front of a real hyper server: the requests that pass, those that are refused, and the promise
+//! that guard and hyper see the same requests.
 
 use std::convert::Infallible;
 use std::io;
@@ -623,7 +623,7 @@ impl Exchange {
 
 /// Sends `pieces` to a guarded server, each in a read of its own, then the end of the stream.
 async fn exchange(pieces: Vec<Vec<u8>>) -> Exchange {
-    let (stream, received) = Pieces::new(pieces);
+    let (stream, received) = PiecewiseStream::new(pieces);
     let (guarded, verdicts) = GuardedStream::new(stream, FramingTimeouts::default());
     let served = Arc::default();
     serve(guarded, Some(verdicts.clone()), Arc::clone(&served)).await;
@@ -632,7 +632,7 @@ async fn exchange(pieces: Vec<Vec<u8>>) -> Exchange {
 }
 
 async fn exchange_unguarded(pieces: Vec<Vec<u8>>) -> Exchange {
-    let (stream, received) = Pieces::new(pieces);
+    let (stream, received) = PiecewiseStream::new(pieces);
     let served = Arc::default();
     serve(stream, None, Arc::clone(&served)).await;
     let answers = answers(&received.lock().expect("no panic"));
@@ -640,14 +640,14 @@ async fn exchange_unguarded(pieces: Vec<Vec<u8>>) -> Exchange {
 }
 
 /// A stream of which every read returns one piece, with a pause before it.
-struct Pieces {
+struct PiecewiseStream {
     left: std::vec::IntoIter<Vec<u8>>,
     current: Vec<u8>,
     paused: bool,
     received: Arc<Mutex<Vec<u8>>>,
 }
 
-impl Pieces {
+impl PiecewiseStream {
     fn new(pieces: Vec<Vec<u8>>) -> (Self, Arc<Mutex<Vec<u8>>>) {
         let received = Arc::default();
         (
@@ -657,7 +657,7 @@ impl Pieces {
     }
 }
 
-impl AsyncRead for Pieces {
+impl AsyncRead for PiecewiseStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -678,7 +678,7 @@ impl AsyncRead for Pieces {
     }
 }
 
-impl AsyncWrite for Pieces {
+impl AsyncWrite for PiecewiseStream {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.received.lock().expect("no panic").extend_from_slice(bytes);
         Poll::Ready(Ok(bytes.len()))

@@ -1,5 +1,5 @@
-//! The protocol of events about one key, explored whole: publishers claim, send and delete; each may die at any moment, and any
-//! claim may end while its try runs.
+//! The protocol of events about one key, explored whole: publishers claim, send and delete; each may die at any moment,
+//! and any claim may end while its try runs.
 //!
 //! Every event gets to its receiver, and its first copy comes after the first copies of the events before it.
 

@@ -94,7 +94,8 @@ impl TestDatabase {
         let dumped = dump.args(["--inserts", "--no-owner", &self.url]).output().unwrap();
         assert!(dumped.status.success(), "{}", String::from_utf8_lossy(&dumped.stderr));
         let text = String::from_utf8(dumped.stdout).unwrap();
-        // Lines for psql begin with a backslash, others name the programs of this machine, and servers before 17 lack a setting.
+        // Lines for psql begin with a backslash, others name the programs of this machine, and
+        // servers before 17 lack a setting.
         let left_out = ["\\", "-- Dumped ", "SET transaction_timeout "];
         let is_sql = |line: &&str| !left_out.iter().any(|beginning| line.starts_with(beginning));
         text.lines().filter(is_sql).map(|line| line.to_owned() + "\n").collect()
@@ -249,7 +250,8 @@ impl Cluster {
         kill_process(self.postmaster(), Signal::KILL).unwrap();
     }
 
-    /// Starts it again after [`Self::kill9`]. Returns whether it runs: it is refused for as long as a process of the killed one lives.
+    /// Starts it again after [`Self::kill9`]. Returns whether it runs: it is refused for as long as a process of the
+    /// killed one lives.
     pub fn try_restart(&self) -> bool {
         self.try_control(&self.start_arguments())
     }
@@ -394,8 +396,9 @@ pub fn binaries() -> PathBuf {
         .expect("PostgreSQL's server is here, or $PG_BIN says where: apt-get install postgresql")
 }
 
-/// A port of 127.0.0.1 for a server that is stopped and started again. It is below the ports that the kernel gives to outgoing
-/// connections and to listeners on port 0 (Linux: from 32768 on), so that none of them takes it in the meantime.
+/// A port of 127.0.0.1 for a server that is stopped and started again. It is below the ports that the kernel gives to
+/// outgoing connections and to listeners on port 0 (Linux: from 32768 on), so that none of
+/// them takes it in the meantime.
 pub fn restartable_port() -> u16 {
     static TRIED: AtomicU32 = AtomicU32::new(0);
     // Processes that run at the same time begin at different places.

@@ -13,8 +13,8 @@ pub fn find_program(names: &[&str]) -> Option<PathBuf> {
     programs.into_iter().find(|program| program.is_file())
 }
 
-/// Prints why a test is skipped, each reason once. Panics where `ONCEGATE_NO_SKIPS` is set: in the check of a release, what is not
-/// installed fails. Test vectors that are no part of the repository may be absent there too.
+/// Prints why a test is skipped, each reason once. Panics where `ONCEGATE_NO_SKIPS` is set: in the check of a release,
+/// what is not installed fails. Test vectors that are no part of the repository may be absent there too.
 pub fn skip(reason: impl std::fmt::Display) {
     assert!(std::env::var_os("ONCEGATE_NO_SKIPS").is_none(), "this test must not be skipped: {reason}");
     static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());

@@ -89,8 +89,8 @@ impl StoreFixture {
         Some(Self { settings, store, home: Home::Postgres(database) })
     }
 
-    /// In the database of `ONCEGATE_TEST_STORE_URL`, where that is set. **Drops its schema `oncegate`.** The tests have it one after
-    /// the other. On a Citus cluster the keys are distributed.
+    /// In the database of `ONCEGATE_TEST_STORE_URL`, where that is set. **Drops its schema `oncegate`.** The tests have
+    /// it one after the other. On a Citus cluster the keys are distributed.
     pub async fn given() -> Option<Self> {
         static DATABASE: std::sync::LazyLock<Arc<tokio::sync::Mutex<()>>> = std::sync::LazyLock::new(Arc::default);
         let url = std::env::var("ONCEGATE_TEST_STORE_URL").ok().filter(|url| !url.is_empty())?;
@@ -105,8 +105,8 @@ impl StoreFixture {
         Some(Self { settings, store, home: Home::Given(database, turn) })
     }
 
-    /// In the [trapped database](traps::database), behind PgBouncer, whose sessions have the database's own search path. The tests have
-    /// it one after the other.
+    /// In the [trapped database](traps::database), behind PgBouncer, whose sessions have the database's own search
+    /// path. The tests have it one after the other.
     pub async fn trapped() -> Option<Self> {
         static TURN: std::sync::LazyLock<Arc<tokio::sync::Mutex<()>>> = std::sync::LazyLock::new(Arc::default);
         let turn = Arc::clone(&TURN).lock_owned().await;
@@ -210,8 +210,9 @@ impl StoreFixture {
         }
     }
 
-    /// Lets each commit of a key wait for a standby that does not exist; with `false` for none again. Returns whether it did: not in
-    /// SQLite, where nothing is visible before it is on the disk, and not on a server that other tests use.
+    /// Lets each commit of a key wait for a standby that does not exist; with `false` for none again. Returns whether
+    /// it did: not in SQLite, where nothing is visible before it is on the disk, and not on
+    /// a server that other tests use.
     pub async fn commits_wait_for_a_standby(&self, wait: bool) -> bool {
         let Home::Given(database, _) = &self.home else { return false };
         let client = database.client().await;

@@ -1,4 +1,5 @@
-//! A database in which every operator, function and cast that somebody else could offer to a statement is a trap, see `traps.sql`.
+//! A database in which every operator, function and cast that somebody else could offer to a
+//! statement is a trap, see `traps.sql`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

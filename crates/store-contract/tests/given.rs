@@ -1,5 +1,5 @@
-//! The contract of all stores on the database of `ONCEGATE_TEST_STORE_URL`. **It drops the schema `oncegate` there.** Without that
-//! variable nothing runs.
+//! The contract of all stores on the database of `ONCEGATE_TEST_STORE_URL`. **It drops the schema `oncegate` there.**
+//! Without that variable nothing runs.
 
 use store_contract::contract;
 use store_contract::store_fixture::StoreFixture;

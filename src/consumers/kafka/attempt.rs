@@ -105,8 +105,8 @@ impl RecordContext {
             let is_passed = settled_up_to.load(Ordering::Relaxed) > record.offset;
             let again = if is_passed { Overdue::DeadLetter } else { Overdue::Hold };
             let policy = HoldPolicy { limit: self.source.give_up_after, unknown: Overdue::DeadLetter, again };
-            let step = // The records behind it wait as long as it does, so the time counts from when each was read.
-            match decide(outcome, tries, read_at.elapsed(), policy) {
+            // The records behind it wait as long as it does, so the time counts from when each was read.
+            let step = match decide(outcome, tries, read_at.elapsed(), policy) {
                 Disposition::DeadLetter(reason) => match self.dead_letter(record, &reason, tries).await {
                     true => return RecordReport::Settled,
                     false => Disposition::Hold(DEAD_LETTER_PAUSE, reason),

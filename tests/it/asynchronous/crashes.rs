@@ -64,7 +64,8 @@ async fn a_draining_instance_finishes_its_deliveries_and_starts_none(store: Stor
     operation_when(&world.proxy, &waits, "queued").await;
     world.proxy.signal(rustix::process::Signal::TERM);
     world.proxy.wait_for_log("draining").await;
-    // The lease is renewed during the drain, and so many times in more than the interval between two looks into the queue.
+    // The lease is renewed during the drain, and so many times in more than the interval
+    // between two looks into the queue.
     more_store_calls(&world.proxy, "renew", 7).await;
     assert_eq!(world.upstream.calls(), 2, "what was due is not begun");
     hold.release();
@@ -99,7 +100,7 @@ async fn two_instances_share_deliveries_and_never_deliver_the_same_one() {
         assert!(seen.insert(attempt.clone()), "{attempt:?} was made twice");
     }
     for proxy in [&world.proxy, &beside] {
-        let takes_part = |line: &Value| line["message"].as_str().is_some_and(|output| output.contains("delivered"));
+        let takes_part = |line: &Value| line["message"].as_str().is_some_and(|message| message.contains("delivered"));
         assert!(proxy.logged().iter().any(takes_part), "both have tried");
     }
 }

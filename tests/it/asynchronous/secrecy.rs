@@ -186,8 +186,8 @@ async fn a_previous_secret_opens_its_requests_and_an_unknown_one_leaves_them_to_
         key["attempts"].as_u64().filter(|attempt| *attempt >= (tried + 2) as u64)
     };
     eventually(2 * TEST_TIMEOUT, passed_on).await;
-    let reply = world.proxy.logged().iter().filter(|line| line["message"].as_str().is_some_and(left_to_others)).count();
-    assert_eq!((world.upstream.calls(), reply), (calls, 1), "it is not sent, and logged once");
+    let left = world.proxy.logged().iter().filter(|line| line["message"].as_str().is_some_and(left_to_others)).count();
+    assert_eq!((world.upstream.calls(), left), (calls, 1), "it is not sent, and logged once");
     assert!(operator.audit().await.is_empty(), "nor given up");
     assert_eq!(world.proxy.stop().await, Some(0));
     world.setup = setup;
@@ -197,6 +197,6 @@ async fn a_previous_secret_opens_its_requests_and_an_unknown_one_leaves_them_to_
     assert_eq!(world.upstream.calls(), calls + 1);
 }
 
-fn left_to_others(output: &str) -> bool {
-    output.contains("other instances may deliver it")
+fn left_to_others(message: &str) -> bool {
+    message.contains("other instances may deliver it")
 }

@@ -1,4 +1,5 @@
-//! Records of Kafka while brokers fail: a broker that is killed, a batch that cannot be decoded, a topic that refuses dead letters.
+//! Records of Kafka while brokers fail: a broker that is killed, a batch that cannot be decoded, a topic that refuses
+//! dead letters.
 
 use std::time::Duration;
 

@@ -11,8 +11,8 @@ use super::route;
 use crate::harness::kafka::{KafkaBroker, consumer, group};
 use crate::harness::{Answer, Hold, Proxy, Store, Upstream, World};
 
-/// The default numbers of rebalances, of kills and of records; `ONCEGATE_KAFKA_REBALANCES=20`, `ONCEGATE_KAFKA_KILLS=10` and
-/// `ONCEGATE_KAFKA_RECORDS=3000` are for a long run.
+/// The default numbers of rebalances, of kills and of records; `ONCEGATE_KAFKA_REBALANCES=20`,
+/// `ONCEGATE_KAFKA_KILLS=10` and `ONCEGATE_KAFKA_RECORDS=3000` are for a long run.
 const REBALANCES: usize = 3;
 const KILLS: usize = 2;
 const RECORDS: usize = 400;

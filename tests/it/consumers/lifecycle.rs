@@ -72,7 +72,7 @@ async fn a_missing_queue_is_logged_and_waited_for() {
     queue.publish([message("k-1")]).await;
     acknowledged(&world.proxy, 1).await;
 
-    let lost = |line: &Value| line["message"].as_str().is_some_and(|output| output.contains("not consumed"));
+    let lost = |line: &Value| line["message"].as_str().is_some_and(|message| message.contains("not consumed"));
     let before = world.proxy.logged().iter().filter(|line| lost(line)).count();
     queue.delete().await;
     world.proxy.wait_for_logs("not consumed at the moment", before + 1).await;

@@ -19,8 +19,8 @@ const MESSAGES: usize = 600;
 /// The number of messages whose outcome one kill may make unknown at once.
 const PREFETCH: usize = 16;
 
-/// After so many kills the proxies live on: unknown keys are asked about after a lease, and a proxy that is killed each second
-/// never comes to that.
+/// After so many kills the proxies live on: unknown keys are asked about after a lease, and a proxy that is killed each
+/// second never comes to that.
 const KILLS_MAX: usize = 60;
 
 /// The interval between two kills, and the one of a long run.

@@ -13,13 +13,13 @@ use tokio_postgres::NoTls;
 use super::eventually;
 use super::postgres::{Cluster, TestDatabase, binaries};
 
-/// By default, the recovery comes once in a minute, and a table has 32 shards, which take long to create. Without TLS between the nodes,
-/// a server needs no home for its certificates.
+/// By default, the recovery comes once in a minute, and a table has 32 shards, which take long to create. Without TLS
+/// between the nodes, a server needs no home for its certificates.
 const OPTIONS: &str = "-c shared_preload_libraries=citus -c citus.recover_2pc_interval=3s -c citus.node_conninfo=sslmode=disable \
      -c citus.shard_count=8";
 
-/// A prepared transaction that is there for longer was left behind: its two-phase commit has ended otherwise, and the recovery of the
-/// cluster has to end it.
+/// A prepared transaction that is there for longer was left behind: its two-phase commit has ended otherwise, and the
+/// recovery of the cluster has to end it.
 const PREPARED_MAX: Duration = Duration::from_secs(1);
 
 /// Longer than the processes of a killed server live, and its successor needs to start.

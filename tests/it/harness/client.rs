@@ -77,7 +77,8 @@ impl Request {
         self
     }
 
-    /// The default caller of a request to a service that names none itself. Other reads, as of the admin listener, have none.
+    /// The default caller of a request to a service that names none itself. Other reads, as of
+    /// the admin listener, have none.
     fn caller(&self) -> Option<(&str, &str)> {
         let names_caller = self.anonymous || self.fields.iter().any(|(name, _)| name.eq_ignore_ascii_case(CALLER.0));
         let is_read = matches!(&*self.method, "GET" | "HEAD") && !self.target.starts_with("/.oncegate/operations/");
@@ -338,8 +339,8 @@ impl Response {
         replay.comparable()
     }
 
-    /// A response that streamed, with the fields that it would have if it had come as a whole: its end tells what its head could not.
-    /// One that was joined is a replay. Any other response is as it came.
+    /// A response that streamed, with the fields that it would have if it had come as a whole: its end tells what its
+    /// head could not. One that was joined is a replay. Any other response is as it came.
     pub fn seen_as_whole(mut self) -> Self {
         let has_joined = self.oncegate_status() == Some("attached");
         if !has_joined && self.oncegate_status() != Some("streaming") {

@@ -1,4 +1,5 @@
-//! A network link between the store and its server that can lose or stall replies and delay connections at the worst moment.
+//! A network link between the store and its server that can lose or stall replies and delay
+//! connections at the worst moment.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -83,7 +84,8 @@ impl DatabaseLink {
         self.open.send_replace(true);
     }
 
-    /// From now on, statements with these words in their text wait, each with its connection. Those that wait already are sent.
+    /// From now on, statements with these words in their text wait, each with its connection. Those that wait already
+    /// are sent.
     pub fn hold_statements(&self, words: &'static str) {
         self.statements.words.send_modify(|(number, held)| (*number, *held) = (*number + 1, Some(words)));
     }
@@ -153,14 +155,14 @@ async fn forward(
 ) {
     let (mut near_in, mut near_out) = near.into_split();
     let (mut far_in, mut far_out) = far.into_split();
-    let reply = Arc::new(AtomicUsize::new(0));
+    let reply_bytes = Arc::new(AtomicUsize::new(0));
     let asking = tokio::spawn({
-        let reply = reply.clone();
+        let reply_bytes = reply_bytes.clone();
         async move {
             let mut request = vec![0; 1 << 16];
             while let Ok(length @ 1..) = near_in.read(&mut request).await {
                 statements.pass(&request[..length]).await;
-                reply.store(0, Ordering::SeqCst);
+                reply_bytes.store(0, Ordering::SeqCst);
                 if far_out.write_all(&request[..length]).await.is_err() {
                     break;
                 }
@@ -175,7 +177,7 @@ async fn forward(
             let _ = near_out.write_all(&message).await;
             break;
         }
-        let size = reply.fetch_add(length, Ordering::SeqCst) + length;
+        let size = reply_bytes.fetch_add(length, Ordering::SeqCst) + length;
         replies.largest.fetch_max(size, Ordering::SeqCst);
         let mut stall_from = replies.stall_from.subscribe();
         if size >= *stall_from.borrow() {

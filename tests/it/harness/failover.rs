@@ -29,8 +29,8 @@ pub enum FailoverEvent {
     CutNode,
     /// `kill -9` of the primary's agent. The server goes on, also when its successor is promoted.
     KilledAgent,
-    /// The primary's log reaches no standby for some seconds, while each commit's wait for one is cancelled. Then agent and server are
-    /// killed.
+    /// The primary's log reaches no standby for some seconds, while each commit's wait for one is cancelled. Then agent
+    /// and server are killed.
     CancelledWaits,
 }
 
@@ -55,8 +55,8 @@ impl FailoverEvent {
         }
     }
 
-    /// Lets it happen, and returns once a primary works and the cause is gone. The killed agent stays dead. Returns the time
-    /// after which a server took writes again, or another one did.
+    /// Lets it happen, and returns once a primary works and the cause is gone. The killed agent stays dead. Returns the
+    /// time after which a server took writes again, or another one did.
     pub async fn strike(self, cluster: &PatroniCluster) -> Duration {
         let former = eventually("there is a primary", async || cluster.primary(None).await).await;
         let node = &cluster.nodes[former];

@@ -1,5 +1,5 @@
-//! A wall clock that a test sets, for one process and its children: libfaketime, preloaded. Their monotonic clock and boot time
-//! stay the machine's, and so does everybody else's time.
+//! A wall clock that a test sets, for one process and its children: libfaketime, preloaded. Their monotonic clock and
+//! boot time stay the machine's, and so does everybody else's time.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -20,8 +20,8 @@ pub struct FakeClock {
 }
 
 impl FakeClock {
-    /// A clock with the right time. `None` where libfaketime is not installed: then this prints a message, and the test is
-    /// skipped.
+    /// A clock with the right time. `None` where libfaketime is not installed: then this prints a message, and the test
+    /// is skipped.
     pub fn new() -> Option<Self> {
         let Some(library) = library() else {
             super::skip("no process can have a clock of its own here: libfaketime is not installed");

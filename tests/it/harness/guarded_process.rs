@@ -11,9 +11,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::postgres::{as_owner, owner};
 
-/// Starts the program, prints its process id, and waits for the end of its standard input. Then it kills the program, cleans up
-/// and deletes the folder. Until then the dead program's id is not given to another process. It ignores interrupts, which the
-/// terminal sends to the whole process group.
+/// Starts the program, prints its process id, and waits for the end of its standard input. Then it kills the program,
+/// cleans up and deletes the folder. Until then the dead program's id is not given to another process. It ignores
+/// interrupts, which the terminal sends to the whole process group.
 const GUARDIAN: &str = r#"
 trap '' INT HUP TERM
 at_end=$1

@@ -34,9 +34,11 @@ impl ShardingHaproxy {
         Some(haproxy)
     }
 
-    /// Whether a request has moved to another server since the start, because the connection to the first one was refused.
+    /// Whether a request has moved to another server since the start, because the
+    /// connection to the first one was refused.
     pub fn has_redispatched(&self) -> bool {
-        // Of the five numbers of connections, the last one counts the retries; a plus says that the server was another one.
+        // Of the five numbers of connections, the last one counts the retries; a plus says
+        // that the server was another one.
         let log = fs::read_to_string(self.home.join("log")).unwrap();
         log.lines().any(|line| line.split(' ').any(|word| word.split('/').count() == 5 && word.contains("/+")))
     }

@@ -1,5 +1,5 @@
-//! Kafka brokers for the tests, as processes of their own: Tansu, and the mock cluster of librdkafka. `tests/kafka/broker.py` starts
-//! them, and is a second client beside the one under test.
+//! Kafka brokers for the tests, as processes of their own: Tansu, and the mock cluster of librdkafka.
+//! `tests/kafka/broker.py` starts them, and is a second client beside the one under test.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -85,7 +85,8 @@ impl KafkaBroker {
         Self::launch(&["sasl"]).await
     }
 
-    /// The mock cluster of librdkafka, with three brokers. It has no ids of topics, and creates a topic with four partitions.
+    /// The mock cluster of librdkafka, with three brokers. It has no ids of topics, and
+    /// creates a topic with four partitions.
     pub async fn mock() -> Option<Self> {
         Self::launch(&["mock"]).await
     }

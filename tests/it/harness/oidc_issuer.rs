@@ -1,5 +1,5 @@
-//! An OpenID Connect issuer: a real HTTP server that signs people in at once, keeps its codes, and checks what it is asked for a
-//! token with. A test makes it break one rule.
+//! An OpenID Connect issuer: a real HTTP server that signs people in at once, keeps its codes, and checks what it is
+//! asked for a token with. A test makes it break one rule.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

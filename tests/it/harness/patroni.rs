@@ -13,8 +13,8 @@ use super::guarded_process::{GuardedProcess, new_home};
 use super::postgres::{binaries, postmaster, restartable_port};
 use super::relay::Relay;
 
-/// Patroni's times in seconds, as the table in docs/backup-and-failover.md names them. `ttl` must be at least `loop_wait` and
-/// twice `retry_timeout`.
+/// Patroni's times in seconds, as the table in docs/backup-and-failover.md names them. `ttl` must be at least
+/// `loop_wait` and twice `retry_timeout`.
 const TTL: u32 = 20;
 const LOOP_WAIT: u32 = 5;
 const RETRY_TIMEOUT: u32 = 5;
@@ -143,9 +143,9 @@ impl PatroniNode {
             "scope": "ha",
             "name": name,
             "restapi": { "listen": format!("127.0.0.1:{api}"), "connect_address": to_agent.address.to_string() },
-            // By the v2 API, because Debian 12 has Patroni 3.0.2: by the v3 API, an agent that was held up overwrites the key of
-            // its elected successor (fixed in 3.0.3). Without `use_proxies` it asks etcd for its addresses, and goes past
-            // the link.
+            // By the v2 API, because Debian 12 has Patroni 3.0.2: by the v3 API, an agent that was held up overwrites
+            // the key of its elected successor (fixed in 3.0.3). Without `use_proxies` it asks etcd for its addresses,
+            // and goes past the link.
             "etcd": { "hosts": [to_etcd.address.to_string()], "use_proxies": true },
             "bootstrap": {
                 "dcs": {

@@ -26,8 +26,8 @@ pub struct Broker {
     guardian: Child,
 }
 
-/// Starts the port mapper and the broker, each in its own process group; kills the broker for each line `kill`, shuts it
-/// down for each line `stop`, starts it for each line `start`, and cleans up at the end of the input.
+/// Starts the port mapper and the broker, each in its own process group; kills the broker for each line `kill`, shuts
+/// it down for each line `stop`, starts it for each line `start`, and cleans up at the end of the input.
 const GUARDIAN: &str = r#"
 trap '' INT HUP TERM
 server=$1 home=$2
@@ -108,7 +108,8 @@ impl Broker {
         self.is_down().await;
     }
 
-    /// Shuts it down, so that durable queues and persistent messages are on the disk, and waits until it refuses clients.
+    /// Shuts it down, so that durable queues and persistent messages are on the disk, and
+    /// waits until it refuses clients.
     pub async fn stop(&mut self) {
         self.tell("stop");
         self.is_down().await;

@@ -18,8 +18,8 @@ pub struct RedisFixture {
     guardian: Child,
 }
 
-/// Starts the server; kills it for each line `kill`, freezes it for each line `freeze`, lets it go on for each line `thaw`,
-/// starts it for each line `start`, and cleans up at the end of the input.
+/// Starts the server; kills it for each line `kill`, freezes it for each line `freeze`, lets it go on for each line
+/// `thaw`, starts it for each line `start`, and cleans up at the end of the input.
 const GUARDIAN: &str = r#"
 trap '' INT HUP TERM
 server=$1 port=$2 password=$3 home=$4

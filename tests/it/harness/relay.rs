@@ -87,8 +87,8 @@ impl Relay {
         self.state.send_replace(State::Whole);
     }
 
-    /// The number of connections that a cut ended, or that were open while the link was silent or uneven: each counts once
-    /// from one [`Self::restore`] to the next. Connections that a cut link refuses do not count.
+    /// The number of connections that a cut ended, or that were open while the link was silent or uneven: each counts
+    /// once from one [`Self::restore`] to the next. Connections that a cut link refuses do not count.
     #[allow(dead_code, reason = "tests/faults needs it")]
     pub fn connections_struck(&self) -> usize {
         self.struck.load(Ordering::Relaxed)

@@ -47,7 +47,8 @@ impl Store {
         }
     }
 
-    /// Rows of three columns: bytes as hex digits, a number and a text. No process may have the embedded store open at that moment.
+    /// Rows of three columns: bytes as hex digits, a number and a text. No process may have the embedded store open at
+    /// that moment.
     #[allow(dead_code, reason = "tests/faults needs it")]
     pub async fn hex_rows(&self, columns: &str, from: &str) -> Vec<(String, i64, String)> {
         let (id, others) = columns.split_once(", ").unwrap();
@@ -151,7 +152,8 @@ impl Store {
         .await;
     }
 
-    /// A store made of a backup of this one: a dump, or copies of the embedded store's files. No process may have these open.
+    /// A store made of a backup of this one: a dump, or copies of the embedded store's files.
+    /// No process may have these open.
     pub async fn restored_backup(&self) -> Self {
         let Self::Postgres(database) = self else { return self.copied() };
         let restored = postgres::empty_database().await;

@@ -1,4 +1,5 @@
-//! A stream in a page of a real browser: the page reads each event as it comes, and after an aborted fetch a retry reads them all.
+//! A stream in a page of a real browser: the page reads each event as it comes, and after an aborted fetch a retry
+//! reads them all.
 
 use serde_json::json;
 

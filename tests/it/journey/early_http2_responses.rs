@@ -1,4 +1,5 @@
-//! Responses over HTTP/2 that are ready before their request's body has been read: the reset of the stream does not come with them.
+//! Responses over HTTP/2 that are ready before their request's body has been read: the reset of the stream does not
+//! come with them.
 
 use std::net::Ipv4Addr;
 

@@ -1,5 +1,5 @@
-//! Responses that are ready before their request's body has been read: the connection stays, or the response says that it
-//! closes.
+//! Responses that are ready before their request's body has been read: the connection stays, or the response says that
+//! it closes.
 
 use std::net::Ipv4Addr;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Services that answer and reset the connection before they have read the request: a write fails, and the answer is there.
+//! Services that answer and reset the connection before they have read the request: a write
+//! fails, and the answer is there.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, Shutdown};
@@ -216,8 +217,8 @@ async fn serve(mut stream: TcpStream, transport: Transport, answer: Answer, end:
     end.apply(stream).await;
 }
 
-/// The words that start a proxy each of whose writes to a socket takes a moment. So a connection on which it has written the
-/// beginning of a request is reset before it writes the rest, and before it reads again.
+/// The words that start a proxy each of whose writes to a socket takes a moment. So a connection on which it has
+/// written the beginning of a request is reset before it writes the rest, and before it reads again.
 fn slow_writer(folder: &TempDir) -> Vec<OsString> {
     let trace = folder.path().join("trace").into_os_string();
     let calls = "sendto,sendmsg,writev";
@@ -306,7 +307,8 @@ async fn an_answer_that_ends_with_its_connection_is_whole_if_the_service_closed_
     }
 }
 
-/// A service at a Unix socket that takes no more bytes after the head of a request, and then answers once it is told to.
+/// A service at a Unix socket that takes no more bytes after the head of a request, and
+/// then answers once it is told to.
 async fn half_closed_service(listener: UnixListener, answers: Arc<tokio::sync::Semaphore>) {
     while let Ok((mut stream, _)) = listener.accept().await {
         let answers = Arc::clone(&answers);

@@ -188,8 +188,8 @@ async fn a_body_that_differs_from_its_content_length_resets_its_stream() {
     assert_eq!(oncegate_status(&response), "executed", "the key is still free");
     let executed = world.upstream.executed();
     assert_eq!(executed.iter().filter(|call| call.field("idempotency-key").is_some()).count(), 1);
-    // Of a longer body that streams, the service has got as much as was announced before the rest comes. Of a shorter one it
-    // never gets the end.
+    // Of a longer body that streams, the service has got as much as was announced before the rest comes. Of a shorter
+    // one it never gets the end.
     let streamed = executed.iter().filter(|call| call.field("idempotency-key").is_none());
     assert!(streamed.map(|call| call.body.len()).all(|length| length < 30_000));
 }

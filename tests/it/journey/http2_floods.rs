@@ -45,7 +45,8 @@ fn stream(number: u32) -> u32 {
     2 * number + 1
 }
 
-/// Reads frames until the connection ends. Returns the reason that the server has given, if any: a reset may overtake it.
+/// Reads frames until the connection ends. Returns the reason that the server has given,
+/// if any: a reset may overtake it.
 async fn read_replies(mut reader: impl AsyncReadExt + Unpin) -> Option<u32> {
     let mut reason = None;
     let mut head = [0; 9];

@@ -388,12 +388,12 @@ async fn one_of_two_simultaneous_operators_decides_and_the_other_is_refused(stor
     for round in 0..5 {
         let key = format!("k-{round}");
         let id = unknown(&world, &key).await;
-        let reply: [(u16, Value); 2] =
+        let replies: [(u16, Value); 2] =
             tokio::join!(operator.resolve(&id, completed(200, "by hand")), operator.resolve(&id, not_executed(true)),)
                 .into();
-        let done: Vec<_> = reply.iter().filter(|(status, _)| *status == 200).collect();
-        assert_eq!(done.len(), 1, "{reply:?}");
-        let (_, lost) = reply.iter().find(|(status, _)| *status == 409).unwrap();
+        let done: Vec<_> = replies.iter().filter(|(status, _)| *status == 200).collect();
+        assert_eq!(done.len(), 1, "{replies:?}");
+        let (_, lost) = replies.iter().find(|(status, _)| *status == 409).unwrap();
         assert!(["key-changed", "wrong-state", "key-held"].contains(&lost["code"].as_str().unwrap()), "{lost}");
         let shown = operator.get(&format!("/api/v1/keys/{id}")).await.1;
         assert_eq!(shown["state"], done[0].1["after"]);

@@ -210,22 +210,22 @@ async fn no_response_and_no_log_line_has_a_body_a_credential_or_a_token(store: S
     assert_eq!(pay("k-2").send().await.status, 502);
     let operator = Operator::of(&world.proxy);
     let (done, unknown) = (operator.id("k-1").await, operator.id("k-2").await);
-    let mut output = Vec::new();
+    let mut texts = Vec::new();
     for path in ["/api/v1/keys", "/api/v1/stats", &format!("/api/v1/keys/{done}"), &format!("/api/v1/keys/{unknown}")] {
-        output.push(operator.get(path).await.1);
+        texts.push(operator.get(path).await.1);
     }
-    output.push(operator.resolve(&unknown, completed(200, CANARY)).await.1);
-    output.push(operator.resolve(&unknown, completed(200, CANARY)).await.1);
-    output.push(operator.get(&format!("/api/v1/keys/{unknown}")).await.1);
-    output.push(operator.get("/api/v1/audit").await.1);
-    output.push(operator.post(&format!("/api/v1/keys/{done}/release"), json!({ "outcome": CANARY })).await.1);
-    output.push(operator.post(&format!("/api/v1/keys/{done}/release"), json!({})).await.1);
-    output.push(operator.delete(&format!("/api/v1/keys/{done}?accept_risk=true")).await.1);
-    output.extend(world.proxy.logged());
+    texts.push(operator.resolve(&unknown, completed(200, CANARY)).await.1);
+    texts.push(operator.resolve(&unknown, completed(200, CANARY)).await.1);
+    texts.push(operator.get(&format!("/api/v1/keys/{unknown}")).await.1);
+    texts.push(operator.get("/api/v1/audit").await.1);
+    texts.push(operator.post(&format!("/api/v1/keys/{done}/release"), json!({ "outcome": CANARY })).await.1);
+    texts.push(operator.post(&format!("/api/v1/keys/{done}/release"), json!({})).await.1);
+    texts.push(operator.delete(&format!("/api/v1/keys/{done}?accept_risk=true")).await.1);
+    texts.extend(world.proxy.logged());
     // The id is the first half of the reservation, and no secret; the token is the second half.
     let secret = &token[token.len() - 32..];
-    for output in output {
-        let output = output.to_string();
-        assert!(!output.contains(CANARY) && !output.contains(secret), "{output}");
+    for text in texts {
+        let text = text.to_string();
+        assert!(!text.contains(CANARY) && !text.contains(secret), "{text}");
     }
 }

@@ -269,8 +269,8 @@ async fn not_executed_is_not_believed_without_the_routes_configuration(store: St
     };
     let refused = eventually(TEST_TIMEOUT, answered).await;
     assert_eq!(refused.code, 1, "{refused:?}");
-    for reply in ["route `pay`", "-c", "--admin", "--accept-risk"] {
-        assert!(refused.err.contains(reply), "{reply}: {refused:?}");
+    for part in ["route `pay`", "-c", "--admin", "--accept-risk"] {
+        assert!(refused.err.contains(part), "{part}: {refused:?}");
     }
     let many = keys(&elsewhere, &["resolve", "--not-executed", "--state", "unknown", "--yes", "--json"]).await;
     let reply: Value = serde_json::from_str(&many.out).unwrap();

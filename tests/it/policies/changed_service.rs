@@ -1,5 +1,5 @@
-//! A reload with another `service`: it takes effect with a restart, and until then this process reads and writes nothing of the
-//! service that the file names by now.
+//! A reload with another `service`: it takes effect with a restart, and until then this process reads and writes
+//! nothing of the service that the file names by now.
 
 use crate::harness::operator::Operator;
 use crate::harness::{Answer, Client, Hold, Proxy, Setup, Store, TEST_TIMEOUT, Upstream, World, eventually, route};

@@ -1,5 +1,5 @@
-//! gRPC calls: replays with trailers, the meaning of a call's status, streams of messages, and refusals that a client's retry policy
-//! reads.
+//! gRPC calls: replays with trailers, the meaning of a call's status, streams of messages, and refusals that a client's
+//! retry policy reads.
 
 use http::HeaderMap;
 use http_body_util::BodyExt;
@@ -11,8 +11,8 @@ use crate::harness::grpc::{CallAnswer, CallService, Caller, message};
 use crate::harness::operator::Operator;
 use crate::harness::{Answer, Hold, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route};
 
-/// A world whose route `/pay` leads to the service, with these lines. On a busy machine the end of a unary call may come so long after
-/// its head that its response streams.
+/// A world whose route `/pay` leads to the service, with these lines. On a busy machine the end of a unary call may
+/// come so long after its head that its response streams.
 async fn world(store: Store, service: &CallService, lines: &str) -> World {
     let lines = format!("{}stream = \"never\"\n{lines}", service.line());
     World::with(store, |setup| setup.route(&route("pay", &lines))).await

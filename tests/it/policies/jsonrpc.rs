@@ -1,4 +1,5 @@
-//! The dialects of JSON-RPC, MCP and A2A: the operation in the body, the id of a replay, and errors in the protocol's form.
+//! The dialects of JSON-RPC, MCP and A2A: the operation in the body, the id of a replay, and
+//! errors in the protocol's form.
 
 use serde_json::{Value, json};
 

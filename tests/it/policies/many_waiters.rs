@@ -21,7 +21,8 @@ fn waiters() -> usize {
     std::env::var("ONCEGATE_WAITERS").map_or(500, |count| count.parse().unwrap())
 }
 
-/// The duplicates that come at once: the memory of their looks at the store, which ends before they wait, is not that of waiting.
+/// The duplicates that come at once: the memory of their looks at the store, which ends before they wait, is not that
+/// of waiting.
 const ARRIVING: usize = 25;
 
 /// Waits long enough for any number of duplicates on any machine.
@@ -182,7 +183,8 @@ async fn wait_on_two_instances(protocol: Protocol) {
     assert!(began.elapsed() < TEST_TIMEOUT);
     let grown = [peak_memory(&world.proxy) - memory[0], peak_memory(&other) - memory[1]];
     eprintln!("they took {} and {} KiB", grown[0] / 1024, grown[1] / 1024);
-    // A connection over HTTP/1.1 has two buffers of 8 KiB. Some memory does not depend on the number of waiters, and hosts differ.
+    // A connection over HTTP/1.1 has two buffers of 8 KiB. Some memory does not depend on the number of waiters, and
+    // hosts differ.
     let most = match protocol {
         Protocol::Http1 => (12 << 20) + waiters() as u64 * (28 << 10),
         Protocol::Http2 => (waiters() as u64 * (64 << 20) / 5000).max(16 << 20),

@@ -1,4 +1,5 @@
-//! A rule of admission that a reload or a restart has made narrower: stored keys are answered first, and new ones obey it.
+//! A rule of admission that a reload or a restart has made narrower: stored keys are
+//! answered first, and new ones obey it.
 
 use std::time::{Duration, SystemTime};
 

@@ -353,8 +353,8 @@ const SEQUENCES: &[Sequence] = &[
     }),
 ];
 
-/// The result of an enforced request in the words of the log: the problem's slug, or the status. A first attempt is `executed`
-/// whatever its service has answered.
+/// The result of an enforced request in the words of the log: the problem's slug, or the status. A first attempt is
+/// `executed` whatever its service has answered.
 fn enforced_result(response: &Response) -> String {
     let (_, slug) = response.outcome();
     match (&*slug, response.oncegate_status()) {

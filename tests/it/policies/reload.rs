@@ -104,14 +104,17 @@ async fn a_broken_file_is_logged_and_the_running_configuration_stays() {
         reload(&world, broken, "the running one stays", times + 1).await;
         settles(async || requires_a_key(&world).await).await;
     }
-    let output: Vec<_> =
+    let problems: Vec<_> =
         world.proxy.logged().into_iter().filter_map(|line| Some(line["problem"].as_str()?.to_owned())).collect();
     let file = world.proxy.file().display().to_string();
     let text = with(&world, "", "key = { required = false }\nttl = \"soon\"").text();
     let line = 1 + text.lines().position(|line| line.starts_with("ttl")).unwrap();
-    assert!(output[0].starts_with(&format!("{file}:{line}:")) && output[0].contains("routes[0].ttl"), "{output:?}");
-    assert!(output[1].starts_with(&format!("{file}:{line}:")) && output[1].contains("ttl"), "{output:?}");
-    assert!(output[2].starts_with(&format!("{file}:1:")), "{output:?}");
+    assert!(
+        problems[0].starts_with(&format!("{file}:{line}:")) && problems[0].contains("routes[0].ttl"),
+        "{problems:?}"
+    );
+    assert!(problems[1].starts_with(&format!("{file}:{line}:")) && problems[1].contains("ttl"), "{problems:?}");
+    assert!(problems[2].starts_with(&format!("{file}:1:")), "{problems:?}");
     assert_eq!(world.proxy.readyz().await.0, 200);
     reload(&world, &with(&world, "", "key = { required = false }").text(), RELOADED, 1).await;
     settles(async || !requires_a_key(&world).await).await;

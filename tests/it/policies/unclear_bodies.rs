@@ -1,4 +1,5 @@
-//! Bodies that the gate and the service may read in different ways: none of them goes around the guard of its route, or hides its key.
+//! Bodies that the gate and the service may read in different ways: none of them goes around the guard of its route, or
+//! hides its key.
 
 use crate::harness::{Answer, Request, Response, Store, World};
 

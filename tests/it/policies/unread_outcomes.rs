@@ -1,5 +1,5 @@
-//! Responses that rules about bodies cannot read, or only a tolerant reader can: none lets a request be executed again, and none is
-//! replayed as a result.
+//! Responses that rules about bodies cannot read, or only a tolerant reader can: none lets a request be executed again,
+//! and none is replayed as a result.
 
 use serde_json::json;
 

@@ -47,8 +47,8 @@ async fn service(listener: TcpListener) -> (Head, Vec<u8>) {
     wire.write(&[answer.into_bytes(), frame(b"welcome", None)].concat()).await.unwrap();
     let mut stream = wire.stream;
     for _ in 0..3 {
-        let output = read_frame(&mut stream).await;
-        stream.write_all(&frame(&[b"you said ", &output[..]].concat(), None)).await.unwrap();
+        let payload = read_frame(&mut stream).await;
+        stream.write_all(&frame(&[b"you said ", &payload[..]].concat(), None)).await.unwrap();
     }
     // From here on, bytes in no parsable protocol.
     let mut raw = vec![0; 70_000];

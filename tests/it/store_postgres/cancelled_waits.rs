@@ -184,7 +184,8 @@ async fn what_a_lost_primary_alone_had_was_answered_to_nobody() {
     nothing_is_answered_before_it_is_durable(Next::PrimaryIsLost).await;
 }
 
-/// One instance writes while replication stands still and each wait is cancelled, and dies. The other is asked for the same.
+/// One instance writes while replication stands still and each wait is cancelled, and dies.
+/// The other is asked for the same.
 async fn nothing_is_answered_before_it_is_durable(next: Next) {
     let pair = Pair::synchronous().await;
     let client = pair.primary.same(&pair.database).client().await;

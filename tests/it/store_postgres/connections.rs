@@ -21,7 +21,8 @@ use crate::harness::{Answer, Client as HttpClient, Hold, Store, TEST_TIMEOUT, Wo
 use crate::store_postgres::faults::{KILL, waiting};
 use crate::store_postgres::number;
 
-/// Far longer than a statement takes that waits for nothing, and far shorter than the store's time limit in these tests.
+/// Far longer than a statement takes that waits for nothing, and far shorter than the
+/// store's time limit in these tests.
 const SOON: Duration = Duration::from_secs(2);
 
 /// Inserts so many keys in this state, in flight under an instance that has no lease.
@@ -88,7 +89,8 @@ async fn a_slow_page_delays_no_sweep_heartbeat_settlement_or_report() {
 async fn a_request_that_is_alone_is_reserved_and_settled_on_its_workers_own_connection() {
     for (max_connections, has_own) in [(8, false), (10, true)] {
         let (world, client) = world_with_connections(max_connections).await;
-        // Whether the newest payment was reserved and settled on one connection: its newest statement is the settlement.
+        // Whether the newest payment was reserved and settled on one connection: its
+        // newest statement is the settlement.
         let mut paid = 0;
         let mut pay_on_one = async || {
             let now = "select extract(epoch from clock_timestamp())::float8";

@@ -47,9 +47,9 @@ impl Pair {
     }
 
     /// Waits until the standby has this many keys that meet the condition.
-    pub async fn standby_has(&self, rows: i64, looking: &str) {
+    pub async fn standby_has(&self, rows: i64, condition: &str) {
         let client = self.standby.same(&self.database).client().await;
-        let sql = format!("select count(*) from oncegate.keys where {looking}");
+        let sql = format!("select count(*) from oncegate.keys where {condition}");
         // The standby may not even have the table yet.
         let has = async || client.query_one(&sql, &[]).await.ok().filter(|row| row.get::<_, i64>(0) == rows);
         eventually(TEST_TIMEOUT, has).await;
@@ -85,7 +85,8 @@ fn impatient(setup: Setup) -> Setup {
     setup.store("timeout = \"1s\"\nsweep_every = \"200ms\"")
 }
 
-/// A stopped process of a primary. It goes on when this is dropped: a primary waits for it when it is stopped, as by a test that fails.
+/// A stopped process of a primary. It goes on when this is dropped: a primary waits for it when it is stopped, as by a
+/// test that fails.
 pub(super) struct StoppedSender(pub Pid);
 
 impl Drop for StoppedSender {

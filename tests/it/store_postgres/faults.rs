@@ -48,8 +48,9 @@ async fn killed_connections_lose_no_answer() {
     let killer = async {
         let client = world.database().client().await;
         let mut settled = settled.subscribe();
-        // By progress and not by time, and only connections that have been used: a call gives up, as it should, if three of them in
-        // a row are lost while they are made, which on a busy machine takes longer than any pause between two kills.
+        // By progress and not by time, and only connections that have been used: a call gives up, as it should, if
+        // three of them in a row are lost while they are made, which on a busy machine takes longer than any pause
+        // between two kills.
         let used = format!("{KILL} and query <> ''");
         let mut killed_at = 0;
         while killed_at + SETTLED < ATTEMPTS {

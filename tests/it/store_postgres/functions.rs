@@ -174,11 +174,11 @@ async fn a_superseded_attempts_transaction_rolls_back() {
 
     for say in ["complete", "recovery_point"] {
         app.sql("begin; insert into public.orders values (1)").await;
-        let output = match say {
+        let result = match say {
             "complete" => app.complete(&first, 201, JSON, b"stale").await,
             _ => app.reached(&first, "charged").await,
         };
-        assert_eq!(output, fails("OG001"));
+        assert_eq!(result, fails("OG001"));
         // COMMIT of a failed transaction rolls it back.
         app.sql("commit").await;
         assert_eq!(orders(&world).await, 0);
@@ -260,9 +260,9 @@ async fn an_invalid_response_is_refused_and_not_quoted() {
         let sql = "select oncegate.complete($1, $2, $3::text::jsonb, $4)";
         let error = app.0.execute(sql, &[&of, &status, &Some(headers), &Some(body)]).await.unwrap_err();
         let error = error.as_db_error().unwrap();
-        let reply = format!("{:?} {:?} {:?}", error.message(), error.detail(), error.hint());
-        assert_eq!(error.code().code(), "22023", "{headers:.60}: {reply}");
-        assert!(!reply.contains("secret"), "{reply}");
+        let message = format!("{:?} {:?} {:?}", error.message(), error.detail(), error.hint());
+        assert_eq!(error.code().code(), "22023", "{headers:.60}: {message}");
+        assert!(!message.contains("secret"), "{message}");
     }
     for name in ["", "a b", "a\nb", "ä", &"x".repeat(129)] {
         assert_eq!(app.reached(&reserve_request, name).await, fails("22023"), "{name:?}");

@@ -1,4 +1,5 @@
-//! Several servers of the URL that take writes at the same time: a standby was promoted, and its former primary lives on.
+//! Several servers of the URL that take writes at the same time: a standby was promoted,
+//! and its former primary lives on.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -86,7 +87,8 @@ async fn nothing_is_reserved_at_a_former_primary_once_a_heartbeat_has_seen_both(
         let known = newest.query("select state from oncegate.keys where key = $1", &[&key.as_bytes()]).await.unwrap();
         let states: Vec<&str> = known.iter().map(|row| row.get(0)).collect();
         let executed = world.upstream.executed_for(&key);
-        // A reservation that was repeated at the newest one may have been released there: its lease was suspended meanwhile.
+        // A reservation that was repeated at the newest one may have been released there: its
+        // lease was suspended meanwhile.
         let is_released = executed == 0 && states == ["retryable"];
         assert!(is_released || executed == known.len(), "{key}: {executed} executions, at the newest {states:?}");
     }
@@ -127,8 +129,8 @@ async fn an_attempt_reserved_at_a_former_primary_and_not_sent_yet_is_not_sent() 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_settlement_that_waits_at_a_former_primary_is_stored_at_the_newest() {
     let pair = Pair::asynchronous().await;
-    let lease = "timeout = \"60s\"";
-    let world = World::with(Store::Postgres(pair.database.clone()), |setup| setup.short_leases().store(lease)).await;
+    let timeout = "timeout = \"60s\"";
+    let world = World::with(Store::Postgres(pair.database.clone()), |setup| setup.short_leases().store(timeout)).await;
     let hold = Hold::new();
     world.upstream.then(Answer::status(201).hold(&hold));
     let first = world.pay("k-1").spawn();
@@ -292,7 +294,8 @@ async fn a_server_that_does_not_say_which_one_it_is_serves_uncompared() {
     unwrap_lease(store.reserve(new_reserve_request("k-1")).await.unwrap());
 }
 
-/// The causes for which the store reserves nothing. On a slow machine a call's time may be over before a server has said why.
+/// The causes for which the store reserves nothing. On a slow machine a call's time may be over before a server has
+/// said why.
 async fn refusal(store: &store::Store) -> String {
     let refused = async || match store.reserve(new_reserve_request("k-2")).await {
         Err(StoreError::TimedOut) => None,

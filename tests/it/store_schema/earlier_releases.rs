@@ -1,5 +1,5 @@
-//! Stores of earlier releases, as `scripts/release-fixture` has made them with the release itself: this version migrates each, and
-//! answers every stored key as that release did.
+//! Stores of earlier releases, as `scripts/release-fixture` has made them with the release itself: this version
+//! migrates each, and answers every stored key as that release did.
 //!
 //! A folder of `tests/fixtures` is a release. It has a folder for each service with its configuration, its store as SQL
 //! (`postgres.sql`, `sqlite.sql`) and that release's own answers from this store (`postgres.json`, `sqlite.json`).

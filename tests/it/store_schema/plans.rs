@@ -50,7 +50,8 @@ async fn explain(client: &Client, explain: &str) -> String {
     explained.iter().filter_map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// A parameter's value in SQL, by its name: about a key of [`fill`], and a caller's estimate of the time that is in 2100.
+/// A parameter's value in SQL, by its name: about a key of [`fill`], and a caller's
+/// estimate of the time that is in 2100.
 fn value(name: &str, key: usize) -> String {
     let (id, token) = (format!("sha256('{key}')"), format!("substr(sha256('{key}'), 1, 16)"));
     match name {
@@ -168,8 +169,8 @@ async fn no_select_scans_the_whole_table() {
     }
 }
 
-/// Inserts 40,000 unknown keys, whose attempts ended two seconds ago. Half of them were accepted for delivery: of those, 15 are due and quiet, and 5,000 are due and
-/// not quiet.
+/// Inserts 40,000 unknown keys, whose attempts ended two seconds ago. Half of them were accepted for delivery: of
+/// those, 15 are due and quiet, and 5,000 are due and not quiet.
 async fn fill_with_unknown(database: &TestDatabase) {
     let rows = "
       insert into oncegate.keys (id, service, scope, space, key, route, recipe, fingerprint, token, instance, attempt,

@@ -99,7 +99,8 @@ fn sqlite_searches_unknown_deliveries_by_their_own_index() {
     }
 }
 
-/// A statement may read the whole index of the keys in flight, which are few, or a table in the order of an index up to a limit.
+/// A statement may read the whole index of the keys in flight, which are few, or a table in the order of an index up to
+/// a limit.
 #[test]
 fn no_sqlite_statement_reads_all_keys() {
     const TABLES: [&str; 4] = ["audit", "events", "keys", "outbox"];

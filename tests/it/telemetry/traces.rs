@@ -221,8 +221,8 @@ async fn a_trace_starts_at_the_proxy_without_a_parent_and_an_unsampled_one_is_no
     };
     assert_eq!((&*server.name, server.parent_span_id.len()), ("GET", 0), "what passes is traced, too");
     assert_ne!(hex(&server.trace_id), TRACE);
-    let record = format!("00-{}-{}-01", hex(&server.trace_id), hex(&onward.span_id));
-    assert_eq!(world.upstream.last().field("traceparent"), Some(&*record));
+    let onward_context = format!("00-{}-{}-01", hex(&server.trace_id), hex(&onward.span_id));
+    assert_eq!(world.upstream.last().field("traceparent"), Some(&*onward_context));
     world.upstream.then(Answer::close());
     world.pay("k-2").send().await;
     let spans = collector.spans(6).await;

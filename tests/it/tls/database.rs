@@ -75,9 +75,9 @@ async fn opened(url: &str) -> Result<bool, String> {
 }
 
 fn full_message(error: &(dyn Error + 'static)) -> String {
-    let output = format!("{error}: {}", error_causes(error).unwrap_or_default());
-    assert!(!output.contains("hunter2"), "{output}");
-    output
+    let message = format!("{error}: {}", error_causes(error).unwrap_or_default());
+    assert!(!message.contains("hunter2"), "{message}");
+    message
 }
 
 /// Whether the server reports TLS for the store's connections.
@@ -153,13 +153,13 @@ async fn a_server_without_tls_is_refused_where_tls_is_required() {
         assert_eq!(opened(&url(mode)).await, Ok(false), "{mode}");
     }
     for mode in ["require", "verify-ca", "verify-full"] {
-        let output = opened(&url(&format!("sslmode={mode}&sslrootcert={}", root.file().display()))).await.unwrap_err();
-        assert!(output.contains("server does not support TLS"), "{mode}: {output}");
+        let error = opened(&url(&format!("sslmode={mode}&sslrootcert={}", root.file().display()))).await.unwrap_err();
+        assert!(error.contains("server does not support TLS"), "{mode}: {error}");
     }
     // A name not known as this machine's, although it resolves to it.
     let elsewhere = database.url.replace("127.0.0.1", "127.1");
-    let output = opened(&format!("{elsewhere}?sslrootcert={}", root.file().display())).await.unwrap_err();
-    assert!(output.contains("write `sslmode=disable` into store.url"), "{output}");
+    let error = opened(&format!("{elsewhere}?sslrootcert={}", root.file().display())).await.unwrap_err();
+    assert!(error.contains("write `sslmode=disable` into store.url"), "{error}");
     assert_eq!(opened(&format!("{elsewhere}?sslmode=disable")).await, Ok(false));
 }
 
@@ -179,10 +179,10 @@ async fn client_certificates_and_channel_binding_passwords_authenticate() {
     };
     let url = |parameters: &str| secure.url("with_certificate", "localhost", parameters);
     assert_eq!(opened(&url(&show(secure.callers.issue_to_client("with_certificate")))).await, Ok(true));
-    let output = opened(&url(&show(secure.callers.issue_to_client("somebody")))).await.unwrap_err();
-    assert!(output.contains("certificate authentication failed"), "{output}");
-    let output = opened(&url(&format!("sslmode=verify-full&{}", secure.root()))).await.unwrap_err();
-    assert!(output.contains("certificate"), "{output}");
+    let error = opened(&url(&show(secure.callers.issue_to_client("somebody")))).await.unwrap_err();
+    assert!(error.contains("certificate authentication failed"), "{error}");
+    let error = opened(&url(&format!("sslmode=verify-full&{}", secure.root()))).await.unwrap_err();
+    assert!(error.contains("certificate"), "{error}");
     let bound = format!("sslmode=verify-full&{}&channel_binding=require", secure.root());
     assert_eq!(opened(&secure.url("with_password:hunter2", "localhost", &bound)).await, Ok(true));
     let direct_in_vain = secure.url("with_password:hunter2", "localhost", "sslmode=disable&channel_binding=require");
@@ -196,8 +196,8 @@ async fn each_host_of_a_list_is_verified_by_its_own_name() {
     let url = |hosts: &str| format!("postgres://postgres@{hosts}/postgres?sslmode=verify-full&{}", secure.root());
     assert_eq!(opened(&url(&format!("localhost:{port},127.0.0.1:{port}"))).await, Ok(true));
     assert_eq!(opened(&url(&format!("127.0.0.1:{port},localhost:{port}"))).await, Ok(true));
-    let output = opened(&url(&format!("127.0.0.1:{port},127.0.0.1:{port}"))).await.unwrap_err();
-    assert!(output.contains("not valid for name \"127.0.0.1\""), "{output}");
+    let error = opened(&url(&format!("127.0.0.1:{port},127.0.0.1:{port}"))).await.unwrap_err();
+    assert!(error.contains("not valid for name \"127.0.0.1\""), "{error}");
 }
 
 #[tokio::test]

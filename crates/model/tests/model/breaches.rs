@@ -138,7 +138,8 @@ pub enum Weakness {
     LostSettlementIsOrphan,
     /// The store's clock is believed whatever it does.
     JumpsIgnored,
-    /// A jump of the store's clock is found by heartbeats alone: until the next one, records are judged by the new time.
+    /// A jump of the store's clock is found by heartbeats alone: until the next one,
+    /// records are judged by the new time.
     JumpsSeenByHeartbeatsAlone,
     /// An instance believes the store's clock from its start.
     StartTrustsClock,

@@ -11,8 +11,8 @@
 //! The model does not count time: a lease may lapse at any moment, a commit may come late, bytes may be sent after a
 //! pause. It assumes one thing about time: once an attempt's deadline, a lease and `reconcile.after` have passed, no
 //! pause before the first byte that began in time still lasts, and the upstream starts no work on that attempt any
-//! more. And the store executes a statement within a TTL, or never. A proxy that can renew its lease notices a jump of the
-//! store's clock before another one has watched the clock for that long.
+//! more. And the store executes a statement within a TTL, or never. A proxy that can renew its lease notices a jump of
+//! the store's clock before another one has watched the clock for that long.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -191,7 +191,8 @@ fn after_a_lost_settlement_no_attempt_that_may_have_executed_is_retried() {
     assert_found(Weakness::LostSettlementIsOrphan, Breach::SecondEffect, hold(2, 2, LOST_END));
 }
 
-/// A jump backward ends everything later, which a clock of the model cannot show; a jump forward ends everything at once.
+/// A jump backward ends everything later, which a clock of the model cannot show; a jump
+/// forward ends everything at once.
 #[test]
 fn a_jump_of_the_stores_clock_executes_nothing_twice() {
     assert_holds(service_reports(hold(2, 2, Bounds { crashes: 1, doubts: 1, ttls: 1, ..JUMP })));

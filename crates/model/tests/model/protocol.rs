@@ -368,8 +368,8 @@ impl Oncegate {
         }
     }
 
-    /// Whether a proxy in doubt may have watched the clock for as long as an attempt may take: then the attempt from before
-    /// the jump is over, and each proxy that can reach the store has noticed the jump.
+    /// Whether a proxy in doubt may have watched the clock for as long as an attempt may take: then the attempt from
+    /// before the jump is over, and each proxy that can reach the store has noticed the jump.
     fn has_watched_long_enough(&self, world: &World) -> bool {
         let is_over = |record: &Record| record.quiet || !matches!(record.state, State::InFlight | State::Unknown);
         let over = world.record.as_ref().is_none_or(is_over) || self.is(Weakness::WatchTooShort);

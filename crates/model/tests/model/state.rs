@@ -39,7 +39,8 @@ pub struct Record {
     pub past_ttl: bool,
     /// Whether the attempt's deadline, a lease and the quiet time have passed.
     pub quiet: bool,
-    /// Whether the store's clock was set forward since it wrote the record's times: by that clock all of them have passed.
+    /// Whether the store's clock was set forward since it wrote the record's times: by that
+    /// clock all of them have passed.
     pub overtaken: bool,
     /// The attempt and state before the newest takeover, where a failover may bring them back.
     pub replaced: Option<(Token, State)>,
@@ -285,8 +286,8 @@ impl World {
         self.proxies.get(usize::from(record.instance)).is_none_or(|proxy| !proxy.lease)
     }
 
-    /// Whether the record is the one that this attempt's takeover replaced: a failover has lost the takeover, and no other
-    /// attempt has begun since.
+    /// Whether the record is the one that this attempt's takeover replaced: a failover has lost the takeover, and no
+    /// other attempt has begun since.
     pub fn lost_take_over_of(&self, token: Token) -> bool {
         let taken_from = self.requests[usize::from(token)].taken_from;
         let back = |record: &Record| {

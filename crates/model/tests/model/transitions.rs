@@ -221,8 +221,8 @@ impl Oncegate {
         }
     }
 
-    /// `domain::decision::decide`. A duplicate that waits is modeled as one that comes later; one that waits in vain gets 409 like
-    /// the rest.
+    /// `domain::decision::decide`. A duplicate that waits is modeled as one that comes later; one that waits in vain
+    /// gets 409 like the rest.
     fn decide(&self, world: &mut World, token: Token, record: &Record) {
         let lapsed = world.has_lapsed(record);
         let at = request(world, token).at;
@@ -355,8 +355,8 @@ impl Oncegate {
         };
     }
 
-    /// Everything that ran there is gone, and so is the instance: its successor is another one, which has not watched the store's
-    /// clock.
+    /// Everything that ran there is gone, and so is the instance: its successor is another one, which has not watched
+    /// the store's clock.
     fn crash(&self, world: &mut World, proxy: u8) {
         world.left.crashes -= 1;
         for request in world.requests.iter_mut().filter(|request| request.at == proxy) {

@@ -45,9 +45,9 @@ pub async fn many_keys_reserved_twice_at_once_have_one_attempt_each(world: Store
         (0..400).map(|i| new_reserve_request(&format!("k-{}", i % 200))).collect();
     let reservations =
         join_all(reserve_requests.iter().map(|reserve_request| world.store().reserve(reserve_request.clone()))).await;
-    let unwrap_lease = reservations.iter().filter(|r| matches!(r, Ok(ReserveResult::Fresh(_)))).count();
+    let fresh = reservations.iter().filter(|r| matches!(r, Ok(ReserveResult::Fresh(_)))).count();
     let taken = reservations.iter().filter(|r| matches!(r, Ok(ReserveResult::Taken(_)))).count();
-    assert_eq!((unwrap_lease, taken), (200, 200));
+    assert_eq!((fresh, taken), (200, 200));
 }
 
 pub async fn a_second_reservation_finds_the_first_record(world: StoreFixture) {

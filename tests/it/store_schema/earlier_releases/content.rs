@@ -10,7 +10,8 @@ use crate::harness::Store;
 /// The content of a store as SQL, after a first line with the time at which it was read.
 pub struct StoreContent(pub String);
 
-/// Tables whose times stay as they are: entries of the audit log cannot be changed, and the times of migrations mean nothing.
+/// Tables whose times stay as they are: entries of the audit log cannot be changed, and the
+/// times of migrations mean nothing.
 const UNMOVED: [&str; 2] = ["audit", "migrations"];
 
 /// Whether a column of this name has a time: in PostgreSQL a type says so, in SQLite only the name.

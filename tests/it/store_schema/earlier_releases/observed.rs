@@ -87,7 +87,8 @@ fn lasting(value: Value) -> Value {
     }
 }
 
-/// The places at which a recorded value is not found again. New members are no difference: a later version may say more.
+/// The places at which a recorded value is not found again. New members are no
+/// difference: a later version may say more.
 pub fn differences(recorded: &Value, observed: &Value) -> Vec<String> {
     match (recorded, observed) {
         (Value::Object(recorded), Value::Object(observed)) => recorded

@@ -315,7 +315,8 @@ async fn decide(proxy: &Proxy, upstream: &Upstream, scenario: &mut Scenario) {
     scenario.ask("purged anew", purged);
 }
 
-/// Attempts that run when the proxy is killed: one is lost, and the service has said of the other that it was not executed.
+/// Attempts that run when the proxy is killed: one is lost, and the service has said of the
+/// other that it was not executed.
 async fn leave_in_flight(proxy: &Proxy, upstream: &Upstream, scenario: &mut Scenario) {
     for (key, settled) in [("cut-off", "unknown"), ("cut-off-and-not-executed", "retryable")] {
         let question = Question::order(key);
