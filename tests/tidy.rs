@@ -197,7 +197,10 @@ fn each_part_stays_within_its_budget() {
         groups.iter().flat_map(|group| figures(group).map(|(part, figure)| ((*group, part), figure))).collect();
     let gone = budgets.keys().filter(|part| !parts.contains_key(part)).map(|part| format!("{part:?} is gone"));
     let larger = parts.iter().filter(|(part, figure)| budgets.get(part).is_none_or(|most| *figure > most));
-    let larger = larger.map(|(part, figure)| format!("{part:?} has {figure}, its budget is {:?}", budgets.get(part)));
+    let larger = larger.map(|(part, figure)| match budgets.get(part) {
+        Some(most) => format!("{part:?} has {figure}, its budget is {most}"),
+        None => format!("{part:?} has {figure} and no budget"),
+    });
     let wrong: Vec<_> = gone.chain(larger).collect();
     assert!(
         wrong.is_empty(),

@@ -25,7 +25,8 @@ const AIM: f64 = 0.97;
 struct Server {
     /// The words after the names of its rows.
     suffix: &'static str,
-    earlier: Process,
+    /// Two instances of each program, so that both have the same company on their databases.
+    earlier: [Process; 2],
     now: [Process; 2],
     /// After the programs, because fields are dropped in order.
     _standby: Option<Cluster>,
@@ -41,11 +42,13 @@ impl Server {
         }
         let databases = [primary.empty_database().await, primary.empty_database().await];
         oncegate_store::migrate(&settings(&databases[1].url)).await.map_err(|error| error.to_string())?;
-        let start = |program: &str, url: &str| start_uncached_oncegate(program, testbed.upstream, url);
+        let start = |program: &str, url: &str| {
+            let start = || start_uncached_oncegate(program, testbed.upstream, url);
+            Ok::<_, String>([start()?, start()?])
+        };
         let earlier = start(earlier, &databases[0].url)?;
-        let this = || start(&this_program(), &databases[1].url);
-        let now = [this()?, this()?];
-        for process in [&earlier, &now[0]] {
+        let now = start(&this_program(), &databases[1].url)?;
+        for process in [&earlier[0], &now[0]] {
             load::seed_known_keys(process.address)?;
         }
         let suffix = if has_standby { ", synchronous standby" } else { "" };
@@ -61,7 +64,7 @@ impl Server {
     fn measure(&self, testbed: &Testbed, report: &mut BenchmarkReport, round: usize) -> Result<(), String> {
         for (load, connections) in LOADS {
             for is_earlier in [round.is_multiple_of(2), !round.is_multiple_of(2)] {
-                let process = if is_earlier { &self.earlier } else { &self.now[0] };
+                let process = if is_earlier { &self.earlier[0] } else { &self.now[0] };
                 testbed.run_load(&process.endpoint(), load, connections, report, &self.name(load, is_earlier))?;
             }
         }

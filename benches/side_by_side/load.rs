@@ -33,11 +33,14 @@ pub struct Round {
 }
 
 impl Round {
-    fn from_latencies(mut latencies: Vec<f64>, answers: u64, length: Duration) -> Self {
-        assert!(!latencies.is_empty(), "no answer came in {length:?}");
+    fn from_latencies(mut latencies: Vec<f64>, answers: u64, length: Duration) -> Result<Self, String> {
+        if latencies.is_empty() {
+            return Err(format!("no answer came in {length:?}"));
+        }
         latencies.sort_by(f64::total_cmp);
         let quantile = |q: f64| latencies[((latencies.len() - 1) as f64 * q) as usize];
-        Self { rate: latencies.len() as f64 / length.as_secs_f64(), p50: quantile(0.5), p99: quantile(0.99), answers }
+        let rate = latencies.len() as f64 / length.as_secs_f64();
+        Ok(Self { rate, p50: quantile(0.5), p99: quantile(0.99), answers })
     }
 }
 
@@ -101,7 +104,7 @@ pub fn run_closed(target: SocketAddr, load: Load, connections: usize, length: Du
         latencies.extend(result.latencies);
         (latencies, answers + result.answers)
     });
-    Ok(Round::from_latencies(latencies, answers, length))
+    Round::from_latencies(latencies, answers, length)
 }
 
 fn next_round() -> u64 {
@@ -159,7 +162,7 @@ pub fn run_young_replays(one: SocketAddr, other: SocketAddr, length: Duration) -
         latencies.push(asked.elapsed().as_secs_f64());
     }
     let answers = 2 * latencies.len() as u64;
-    Ok(Round::from_latencies(latencies, answers, length))
+    Round::from_latencies(latencies, answers, length)
 }
 
 fn connect(target: SocketAddr) -> Result<std::net::TcpStream, String> {
