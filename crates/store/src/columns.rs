@@ -80,7 +80,9 @@ pub(super) use columns;
 /// Defines a list of columns, with their types in PostgreSQL, and the function that returns their values. The columns
 /// are also the parameters of the functions that write them, so PostgreSQL refuses a call where a type differs.
 macro_rules! column_list {
-    ($(#[$about:meta])* $list:ident, $values:ident($($of:ident: $type:ty),+) { $($name:ident $kind:ident: $value:expr,)+ }) => {
+    ($(#[$about:meta])* $list:ident, $values:ident($($of:ident: $type:ty),+) {
+        $($name:ident $kind:ident: $value:expr,)+
+    }) => {
         $(#[$about])*
         pub(super) const $list: &[(&str, &str)] = &[$((stringify!($name), stringify!($kind))),+];
 

@@ -92,7 +92,12 @@ impl PgTry<'_> {
     }
 
     pub async fn discard_events(self, params: Arc<DiscardEventsParams>) -> PgResult<u64> {
-        let columns = columns! { types: types_of_outcomes(), service: &*params.service, sink: &*params.sink, actor: &*params.actor };
+        let columns = columns! {
+            service: &*params.service,
+            sink: &*params.sink,
+            actor: &*params.actor,
+            types: types_of_outcomes(),
+        };
         Ok(self.write(&DISCARD_EVENTS, columns).await?.len() as u64)
     }
 

@@ -53,7 +53,12 @@ impl SqliteTransaction<'_> {
 
     pub fn settle(&self, settlement: Settlement) -> SqliteResult<SettleResult> {
         let due_ms = settlement.retry_in.map(millis);
-        let columns = columns! { id: &settlement.id, token: &settlement.token, due_ms: due_ms, ..columns::outcome(&settlement.outcome) };
+        let columns = columns! {
+            id: &settlement.id,
+            token: &settlement.token,
+            due_ms: due_ms,
+            ..columns::outcome(&settlement.outcome),
+        };
         if settlement.outcome.forgets_key() && self.execute(sql!("forget"), &columns)? == 1 {
             return Ok(SettleResult::Done { expires_at: None });
         }

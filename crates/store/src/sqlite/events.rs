@@ -69,7 +69,12 @@ impl SqliteTransaction<'_> {
     }
 
     pub fn discard_events(&self, params: DiscardEventsParams) -> SqliteResult<u64> {
-        let columns = columns! { types: types_of_outcomes(), service: &*params.service, sink: &*params.sink, actor: &*params.actor };
+        let columns = columns! {
+            service: &*params.service,
+            sink: &*params.sink,
+            actor: &*params.actor,
+            types: types_of_outcomes(),
+        };
         self.in_savepoint(|| {
             self.execute(sql!("audit_discarded_events"), &columns)?;
             Ok(self.execute(sql!("discard_events"), &columns)? as u64)
