@@ -27,7 +27,6 @@ use oncegate_http::protocol::fields::RequestOrigin;
 use oncegate_http::protocol::refusal::Refusal;
 
 use arrival::{Arrival, ArrivedRequest, BodySource};
-
 use incoming::{Incoming, Realm, request_origin};
 use observed::Observation;
 use read_body::BodyReader;

@@ -33,9 +33,9 @@ const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 
 /// One worker's connections to a route's authorizing service.
 pub struct Authorizer {
-    config: Arc<AuthorizeConfig>,
-    client: UpstreamClient,
-    permissions: Arc<ReplayPermissions>,
+    pub(super) config: Arc<AuthorizeConfig>,
+    pub(super) client: UpstreamClient,
+    pub(super) permissions: Arc<ReplayPermissions>,
 }
 
 /// A question about one caller and one request.
@@ -84,14 +84,6 @@ impl ReplayQuestion {
 }
 
 impl Authorizer {
-    pub(super) fn new(
-        config: Arc<AuthorizeConfig>,
-        client: UpstreamClient,
-        permissions: &Arc<ReplayPermissions>,
-    ) -> Arc<Self> {
-        Arc::new(Self { config, client, permissions: Arc::clone(permissions) })
-    }
-
     /// Asks whether the caller may read the response. Returns the service's own answer where that denies it.
     ///
     /// # Errors

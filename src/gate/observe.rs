@@ -43,7 +43,8 @@ pub(super) struct Observer {
 impl Observer {
     /// Begins to compare a copy of a request that passes to the service.
     pub(super) fn begin(observation: Observation, request: &mut Request<Body>) -> Self {
-        let (route, protocol) = (Arc::clone(&observation.active.route), observation.protocol());
+        let route = Arc::clone(&observation.active.route);
+        let protocol = CallProtocol::from_headers(&observation.head.headers);
         let share = observation.gate.instance.bodies.share();
         let copy = request.body_mut().tee(route.max_request_body, share);
         let (verdict, receiver) = oneshot::channel();

@@ -24,13 +24,10 @@ pub struct RenewableParts {
 struct RenewablePart {
     route: Arc<Route>,
     name: Box<str>,
-    place: RenewablePlace,
+    field: HeaderName,
+    /// The name of the cookie, if the part is one.
+    cookie: Option<Box<str>>,
     renewals: Counter,
-}
-
-enum RenewablePlace {
-    Cookie(Box<str>),
-    Field(HeaderName),
 }
 
 /// The parts that one request has.
@@ -48,18 +45,18 @@ impl RenewableParts {
         let mut fields = Vec::new();
         for route in config.routes.iter().filter(|route| route.mode != RouteMode::Off) {
             for part in &route.scope.parts {
-                let (place, field) = match &part.source {
-                    ScopeSource::Authorization => (RenewablePlace::Field(AUTHORIZATION), AUTHORIZATION),
-                    ScopeSource::Header(name) => (RenewablePlace::Field(name.clone()), name.clone()),
-                    ScopeSource::Cookie(name) => (RenewablePlace::Cookie(name.clone()), COOKIE),
+                let (field, cookie) = match &part.source {
+                    ScopeSource::Authorization => (AUTHORIZATION, None),
+                    ScopeSource::Header(name) => (name.clone(), None),
+                    ScopeSource::Cookie(name) => (COOKIE, Some(name.clone())),
                     // A new token of the same caller has the same claim. A response has no query.
                     ScopeSource::ClientCertificate | ScopeSource::Jwt { .. } | ScopeSource::Query(_) => continue,
                 };
                 if !fields.contains(&field) {
-                    fields.push(field);
+                    fields.push(field.clone());
                 }
                 let (name, renewals) = (part.name.clone(), renewals.of(&route.name, &part.name));
-                parts.push(RenewablePart { route: Arc::clone(route), name, place, renewals });
+                parts.push(RenewablePart { route: Arc::clone(route), name, field, cookie, renewals });
             }
         }
         (!parts.is_empty()).then(|| Arc::new(Self { parts, fields }))
@@ -91,26 +88,22 @@ impl SentParts<'_> {
     }
 
     fn is_renewed(&self, part: &RenewablePart, response: &HeaderMap) -> bool {
-        match &part.place {
-            RenewablePlace::Field(name) => {
-                let is_other = |new: &HeaderValue| {
-                    let mut sent = self.values(name).peekable();
-                    let new = new.as_bytes().trim_ascii();
-                    !new.is_empty() && sent.peek().is_some() && sent.all(|value| value.trim_ascii() != new)
-                };
-                response.get(name).is_some_and(is_other)
-            }
-            RenewablePlace::Cookie(name) => {
-                let lines = response.get_all(SET_COOKIE).iter();
-                // Looked for once, and only for a response that sets it.
-                let sent = LazyCell::new(|| self.sent_cookie(name));
-                lines.filter_map(|line| SetCookie::parse(line.as_bytes())).any(|cookie| {
-                    cookie.name == name.as_bytes()
-                        && sent.is_some_and(|sent| sent != cookie.value)
-                        && self.reaches(&cookie, &part.route)
-                })
-            }
-        }
+        let Some(name) = &part.cookie else {
+            let is_other = |new: &HeaderValue| {
+                let mut sent = self.values(&part.field).peekable();
+                let new = new.as_bytes().trim_ascii();
+                !new.is_empty() && sent.peek().is_some() && sent.all(|value| value.trim_ascii() != new)
+            };
+            return response.get(&part.field).is_some_and(is_other);
+        };
+        let lines = response.get_all(SET_COOKIE).iter();
+        // Looked for once, and only for a response that sets it.
+        let sent = LazyCell::new(|| self.sent_cookie(name));
+        lines.filter_map(|line| SetCookie::parse(line.as_bytes())).any(|cookie| {
+            cookie.name == name.as_bytes()
+                && sent.is_some_and(|sent| sent != cookie.value)
+                && self.reaches(&cookie, &part.route)
+        })
     }
 
     fn values<'a>(&'a self, name: &'a HeaderName) -> impl Iterator<Item = &'a [u8]> {

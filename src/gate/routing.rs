@@ -63,7 +63,7 @@ impl Router {
             let authorizer = route.replay.authorize.as_ref().map(|authorize| {
                 let tls = route.tls_towards(&authorize.upstream);
                 let client = UpstreamClient::new(&authorize.upstream, connect, idle, &tls, slots);
-                Authorizer::new(Arc::clone(authorize), client, permissions)
+                Arc::new(Authorizer { config: Arc::clone(authorize), client, permissions: Arc::clone(permissions) })
             });
             let active = ActiveRoute {
                 route: Arc::clone(route),

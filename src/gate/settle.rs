@@ -44,7 +44,10 @@ pub(super) async fn persist(
     mut entry: InFlightEntry,
 ) -> Result<SettleResult, Unsettled> {
     count_unknown(instance, &settlement);
-    forget_unexecuted(instance, &settlement);
+    if let Some(request) = settlement.unexecuted_request() {
+        // An equal one under another key is no second execution.
+        instance.observability.same_bodies.forget(request.into());
+    }
     if matches!(entry.reserve_status(), ReserveStatus::InDoubt | ReserveStatus::Unstorable) {
         persist_in_background(instance, settlement, entry);
         return Err(Unsettled::Bypassed);
@@ -77,13 +80,6 @@ pub(super) async fn persist(
         persist_in_background(instance, settlement, entry);
         Unsettled::StoreFailed
     })
-}
-
-/// Forgets a request that was not executed: an equal one under another key is no second execution.
-fn forget_unexecuted(instance: &Instance, settlement: &Settlement) {
-    if let Some(request) = settlement.unexecuted_request() {
-        instance.observability.same_bodies.forget(request.into());
-    }
 }
 
 /// Counts an outcome that is unknown, once for each attempt.

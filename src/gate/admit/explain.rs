@@ -69,12 +69,6 @@ impl From<Refusal> for ExplainedRefusal {
     }
 }
 
-impl ExplainedRefusal {
-    fn of_route(refusal: Refusal, route: &Route) -> Self {
-        Self { refusal, answer_shape: route.dialect.into() }
-    }
-}
-
 /// The proofs of the caller's identity, which the command line gives.
 pub struct ExplainedCaller {
     /// The request's token, verified, or the refusal of a request whose scope reads it.
@@ -106,7 +100,8 @@ pub fn explain(
     let origin = RequestOrigin { trusted: true, certificate, ..request_origin(head, &client, config) };
     let path = RequestPath::new(head.uri.path());
     check_path(path.sent())?;
-    let refused = |(evaded, refusal): EvadedRoute<'_>| ExplainedRefusal::of_route(refusal, &evaded.route);
+    let refused =
+        |(active, refusal): EvadedRoute<'_>| ExplainedRefusal { refusal, answer_shape: active.route.dialect.into() };
     let RouteSearch { found, foretold } = find_route(head, &path, origin.host_name(), &router);
     // Explained as if an observed route enforced.
     if let Some(foretold) = foretold {
@@ -126,7 +121,7 @@ pub fn explain(
         });
     };
     explain_on_route(config, (head, &path), body, &origin, &active.route, &caller.token)
-        .map_err(|refusal| ExplainedRefusal::of_route(refusal, &active.route))
+        .map_err(|refusal| refused((active, refusal)))
 }
 
 fn explain_on_route(

@@ -21,7 +21,6 @@ use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::scope::Scope;
 use oncegate_http::body::CopyResult;
 use oncegate_http::protocol::fields::RequestOrigin;
-use oncegate_http::protocol::grpc::CallProtocol;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::protocol::status::OncegateStatus;
 
@@ -60,7 +59,7 @@ impl From<&ReserveRequest> for RequestClues {
 pub struct Observation {
     pub(in crate::gate) gate: Arc<Gate>,
     pub(in crate::gate) active: ActiveRoute,
-    head: request::Parts,
+    pub(in crate::gate) head: request::Parts,
     origin: RequestOrigin,
     config: Arc<Config>,
     /// The service under which its key is stored. Observed keys have records of their own: a route that is enforced
@@ -89,10 +88,6 @@ impl Observation {
             let clues = self.find_clues().await;
             self.log(&refusal.into(), &clues);
         });
-    }
-
-    pub(in crate::gate) fn protocol(&self) -> CallProtocol {
-        CallProtocol::from_headers(&self.head.headers)
     }
 
     fn incoming<'a>(&'a self, path: &'a RequestPath<'a>) -> Incoming<'a> {
