@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use super::{CommandError, ConfigFile, block_on, failed, load_without_service, print, require_file};
 use crate::tasks::reconciler::{ReconciledRoute, reconciled_routes};
 use oncegate_config::{self as config, Config, LoadedConfig, Route};
+use oncegate_domain::inquiry::{InquiryAnswer, SettledKey};
 use oncegate_domain::key::shorten_middle;
-use oncegate_domain::probe::{ProbeAnswer, SettledKey};
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::state::StateKind;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
-use oncegate_http::upstream::probe::ProbeReply;
+use oncegate_http::upstream::inquiry::InquiryReply;
 use oncegate_store::{self as store, ListSettledKeysParams, OpenError, Store, StoreError, StoreSettings};
 use oncegate_telemetry::terminal::escape_invisible;
 
@@ -123,7 +123,7 @@ async fn compare_key(
     store: &Store,
     route: &ReconciledRoute,
     key: SettledKey,
-) -> Result<(Comparison, SettledKey, ProbeReply), StoreError> {
+) -> Result<(Comparison, SettledKey, InquiryReply), StoreError> {
     let reply = route.ask(&key.subject).await;
     let mut comparison = compare_states(&key, &reply.answer);
     if comparison == Comparison::Disagree {
@@ -135,20 +135,20 @@ async fn compare_key(
     Ok((comparison, key, reply))
 }
 
-fn compare_states(key: &SettledKey, answer: &ProbeAnswer) -> Comparison {
+fn compare_states(key: &SettledKey, answer: &InquiryAnswer) -> Comparison {
     match (key.state, answer) {
-        (_, ProbeAnswer::Nothing) => Comparison::Unanswered,
-        (StateKind::Completed, ProbeAnswer::Executed(response)) if key.status == Some(response.status.as_u16()) => {
+        (_, InquiryAnswer::Nothing) => Comparison::Unanswered,
+        (StateKind::Completed, InquiryAnswer::Executed(response)) if key.status == Some(response.status.as_u16()) => {
             Comparison::Agree
         }
         // A refused request has left nothing that the service could know of.
-        (StateKind::Completed, ProbeAnswer::Absent)
+        (StateKind::Completed, InquiryAnswer::Absent)
             if key.status.is_some_and(|status| (400..500).contains(&status)) =>
         {
             Comparison::Agree
         }
-        (StateKind::Retryable, ProbeAnswer::Absent) => Comparison::Agree,
-        (_, ProbeAnswer::Absent | ProbeAnswer::Executed(_)) => Comparison::Disagree,
+        (StateKind::Retryable, InquiryAnswer::Absent) => Comparison::Agree,
+        (_, InquiryAnswer::Absent | InquiryAnswer::Executed(_)) => Comparison::Disagree,
     }
 }
 
@@ -157,8 +157,8 @@ fn compare_states(key: &SettledKey, answer: &ProbeAnswer) -> Comparison {
 struct ComparisonReport {
     agree: usize,
     changed: usize,
-    disagree: Vec<(SettledKey, ProbeReply)>,
-    unanswered: Vec<(SettledKey, ProbeReply)>,
+    disagree: Vec<(SettledKey, InquiryReply)>,
+    unanswered: Vec<(SettledKey, InquiryReply)>,
 }
 
 impl ComparisonReport {
@@ -204,7 +204,7 @@ impl ComparisonReport {
     }
 
     fn to_json(&self) -> String {
-        let list = |keys: &[(SettledKey, ProbeReply)]| {
+        let list = |keys: &[(SettledKey, InquiryReply)]| {
             keys.iter().map(|(key, reply)| render_key(key, reply)).collect::<Vec<_>>()
         };
         let document = json!({
@@ -217,7 +217,7 @@ impl ComparisonReport {
     }
 }
 
-fn render_key(key: &SettledKey, reply: &ProbeReply) -> Value {
+fn render_key(key: &SettledKey, reply: &InquiryReply) -> Value {
     let SettledKey { subject, state, status } = key;
     json!({
         "id": subject.id.to_string(),
@@ -238,11 +238,11 @@ fn describe_state(key: &SettledKey) -> String {
     }
 }
 
-fn describe_reply(reply: &ProbeReply) -> String {
+fn describe_reply(reply: &InquiryReply) -> String {
     match reply.answer {
-        ProbeAnswer::Absent => "404 (not executed)".into(),
-        ProbeAnswer::Executed(_) => format!("{} (executed)", reply.summary),
-        ProbeAnswer::Nothing => reply.summary.clone(),
+        InquiryAnswer::Absent => "404 (not executed)".into(),
+        InquiryAnswer::Executed(_) => format!("{} (executed)", reply.summary),
+        InquiryAnswer::Nothing => reply.summary.clone(),
     }
 }
 
@@ -253,14 +253,14 @@ mod tests {
 
     use super::*;
     use oncegate_domain::ids::{RecordId, Token};
-    use oncegate_domain::probe::ProbeSubject;
+    use oncegate_domain::inquiry::InquirySubject;
     use oncegate_domain::response::StoredResponse;
     use oncegate_domain::scope::Scope;
 
     #[test]
     fn the_same_outcome_agrees_and_no_answer_does_not() {
         let key = |state, status| SettledKey {
-            subject: ProbeSubject {
+            subject: InquirySubject {
                 id: RecordId::from_stored(&[1; 32]).unwrap(),
                 token: Token::from_random([2; 16]),
                 scope: Scope::from_stored(&[3; 32]).unwrap(),
@@ -273,7 +273,7 @@ mod tests {
         };
         let executed = |status: u16| {
             let status = StatusCode::from_u16(status).unwrap();
-            ProbeAnswer::Executed(StoredResponse {
+            InquiryAnswer::Executed(StoredResponse {
                 status,
                 headers: HeaderMap::new(),
                 body: None,
@@ -283,17 +283,17 @@ mod tests {
         for (state, status, answer, comparison) in [
             (StateKind::Completed, Some(201), executed(201), Comparison::Agree),
             (StateKind::Completed, Some(201), executed(200), Comparison::Disagree),
-            (StateKind::Completed, Some(201), ProbeAnswer::Absent, Comparison::Disagree),
-            (StateKind::Completed, Some(303), ProbeAnswer::Absent, Comparison::Disagree),
-            (StateKind::Completed, Some(422), ProbeAnswer::Absent, Comparison::Agree),
+            (StateKind::Completed, Some(201), InquiryAnswer::Absent, Comparison::Disagree),
+            (StateKind::Completed, Some(303), InquiryAnswer::Absent, Comparison::Disagree),
+            (StateKind::Completed, Some(422), InquiryAnswer::Absent, Comparison::Agree),
             (StateKind::Completed, Some(422), executed(201), Comparison::Disagree),
-            (StateKind::Retryable, None, ProbeAnswer::Absent, Comparison::Agree),
+            (StateKind::Retryable, None, InquiryAnswer::Absent, Comparison::Agree),
             (StateKind::Retryable, None, executed(201), Comparison::Disagree),
-            (StateKind::Unknown, None, ProbeAnswer::Absent, Comparison::Disagree),
+            (StateKind::Unknown, None, InquiryAnswer::Absent, Comparison::Disagree),
             (StateKind::Unknown, None, executed(201), Comparison::Disagree),
             (StateKind::Dead, None, executed(201), Comparison::Disagree),
-            (StateKind::Completed, Some(201), ProbeAnswer::Nothing, Comparison::Unanswered),
-            (StateKind::Unknown, None, ProbeAnswer::Nothing, Comparison::Unanswered),
+            (StateKind::Completed, Some(201), InquiryAnswer::Nothing, Comparison::Unanswered),
+            (StateKind::Unknown, None, InquiryAnswer::Nothing, Comparison::Unanswered),
         ] {
             assert_eq!(compare_states(&key(state, status), &answer), comparison, "{state} {status:?} {answer:?}");
         }

@@ -11,14 +11,14 @@ use super::{PassResult, Task};
 use crate::instance::Instance;
 use crate::instance::metrics::ReconcileResult;
 use oncegate_config::{Config, ReconcileConfig, Route};
-use oncegate_domain::decision::PROBE_PERIOD_MAX;
-use oncegate_domain::probe::{
-    Probe, ProbeAnswer, ProbeFinding, ProbeSchedule, ProbeSubject, ProbeVerdict, ReconcilePolicy,
+use oncegate_domain::decision::INQUIRY_PERIOD_MAX;
+use oncegate_domain::inquiry::{
+    Inquiry, InquiryAnswer, InquiryFinding, InquirySchedule, InquirySubject, InquiryVerdict, ReconcilePolicy,
 };
 use oncegate_domain::quantity::quantity;
 use oncegate_http::upstream::UpstreamClient;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
-use oncegate_http::upstream::probe::{self, ProbePools, ProbeReply};
+use oncegate_http::upstream::inquiry::{self, InquiryPools, InquiryReply};
 use oncegate_store::{ClaimProbesParams, StoreError};
 use oncegate_telemetry::logs::error_causes;
 
@@ -48,14 +48,14 @@ pub struct ReconciledRoute {
 
 impl ReconciledRoute {
     /// Asks the service about one attempt.
-    pub async fn ask(&self, subject: &ProbeSubject) -> ProbeReply {
-        probe::send_probe(&self.upstream, &self.route, &self.reconcile, subject).await
+    pub async fn ask(&self, subject: &InquirySubject) -> InquiryReply {
+        inquiry::send_inquiry(&self.upstream, &self.route, &self.reconcile, subject).await
     }
 }
 
 /// Those of the routes that have a `reconcile` table, by each name that their keys are stored under.
 pub fn reconciled_routes(routes: &[Arc<Route>], slots: &UpstreamSlots) -> HashMap<Arc<str>, Arc<ReconciledRoute>> {
-    let mut pools = ProbePools::default();
+    let mut pools = InquiryPools::default();
     let mut by_name = HashMap::new();
     for (route, reconcile) in routes.iter().filter_map(|route| Some((route, route.reconcile.clone()?))) {
         let upstream = pools.client_for(route, &reconcile.lookup, slots);
@@ -75,7 +75,7 @@ impl Reconciler {
     pub fn period(&self) -> Duration {
         let config = self.live.borrow();
         let every = config.routes.iter().filter_map(|route| route.reconcile.as_ref()).map(|reconcile| reconcile.every);
-        every.min().unwrap_or(PROBE_PERIOD_MAX).min(PROBE_PERIOD_MAX)
+        every.min().unwrap_or(INQUIRY_PERIOD_MAX).min(INQUIRY_PERIOD_MAX)
     }
 }
 
@@ -114,9 +114,9 @@ impl Task for Reconciler {
     }
 }
 
-fn schedule(name: &Arc<str>, reconciled: &ReconciledRoute) -> ProbeSchedule {
+fn schedule(name: &Arc<str>, reconciled: &ReconciledRoute) -> InquirySchedule {
     let every = reconciled.reconcile.every;
-    ProbeSchedule {
+    InquirySchedule {
         route: Arc::clone(name),
         quiet_after: reconciled.route.quiet_after,
         pause_first: every,
@@ -124,23 +124,25 @@ fn schedule(name: &Arc<str>, reconciled: &ReconciledRoute) -> ProbeSchedule {
     }
 }
 
-async fn reconcile_key(instance: Arc<Instance>, reconciled: Arc<ReconciledRoute>, probe: Probe) {
+async fn reconcile_key(instance: Arc<Instance>, reconciled: Arc<ReconciledRoute>, probe: Inquiry) {
     let ReconciledRoute { route, reconcile, .. } = &*reconciled;
     let ReconcileConfig { confirmations, max_attempts, .. } = *reconcile;
     let policy = ReconcilePolicy { confirmations, max_attempts, ttl: route.ttl, remember: route.remember };
     let reply = match probe.is_past_last(&policy) {
-        true => ProbeReply { answer: ProbeAnswer::Nothing, status: None, summary: "the last question was lost".into() },
+        true => {
+            InquiryReply { answer: InquiryAnswer::Nothing, status: None, summary: "the last question was lost".into() }
+        }
         false => reconciled.ask(&probe.subject).await,
     };
-    let ProbeReply { answer, summary, .. } = reply;
+    let InquiryReply { answer, summary, .. } = reply;
     let results = &instance.observability.metrics.reconcile;
     results.count(ReconcileResult::Scheduled);
-    if matches!(answer, ProbeAnswer::Nothing) {
+    if matches!(answer, InquiryAnswer::Nothing) {
         results.count(ReconcileResult::Failed);
     }
     let verdict = probe.verdict_on(answer, &policy);
     let note = audit_note(&verdict, &summary, &probe, &policy);
-    let finding = ProbeFinding {
+    let finding = InquiryFinding {
         id: probe.subject.id,
         token: probe.subject.token,
         probe: probe.number,
@@ -150,7 +152,7 @@ async fn reconcile_key(instance: Arc<Instance>, reconciled: Arc<ReconciledRoute>
     let (record, route) = (finding.id, &route.name);
     match instance.store.apply_probe_finding(finding).await {
         Ok(true) => {
-            if matches!(verdict, ProbeVerdict::Completed { .. } | ProbeVerdict::Retryable { .. }) {
+            if matches!(verdict, InquiryVerdict::Completed { .. } | InquiryVerdict::Retryable { .. }) {
                 results.count(ReconcileResult::Resolved);
             }
             instance.wait_groups.wake(record);
@@ -167,31 +169,31 @@ async fn reconcile_key(instance: Arc<Instance>, reconciled: Arc<ReconciledRoute>
 }
 
 /// Returns the evidence for the audit log.
-fn audit_note(verdict: &ProbeVerdict, summary: &str, probe: &Probe, policy: &ReconcilePolicy) -> String {
+fn audit_note(verdict: &InquiryVerdict, summary: &str, probe: &Inquiry, policy: &ReconcilePolicy) -> String {
     match verdict {
-        ProbeVerdict::Completed { .. } | ProbeVerdict::Open { .. } => summary.to_owned(),
-        ProbeVerdict::Retryable { .. } => format!("404 x {}", probe.absences + 1),
-        ProbeVerdict::Dead => {
+        InquiryVerdict::Completed { .. } | InquiryVerdict::Open { .. } => summary.to_owned(),
+        InquiryVerdict::Retryable { .. } => format!("404 x {}", probe.absences + 1),
+        InquiryVerdict::Dead => {
             let asked = quantity(probe.number.min(policy.max_attempts).into(), "time", "times");
             format!("asked {asked}, at last: {summary}")
         }
     }
 }
 
-fn log_verdict(verdict: &ProbeVerdict, probe: &Probe, route: &str, note: &str) {
+fn log_verdict(verdict: &InquiryVerdict, probe: &Inquiry, route: &str, note: &str) {
     let (record, asked) = (probe.subject.id, probe.number);
     match verdict {
-        ProbeVerdict::Completed { .. } => {
+        InquiryVerdict::Completed { .. } => {
             tracing::info!(%record, route, asked, result = note, "the service says that it was executed: completed");
         }
-        ProbeVerdict::Retryable { .. } => {
+        InquiryVerdict::Retryable { .. } => {
             tracing::info!(%record, route, asked, result = note, "the service does not know the operation: the next request is the next attempt");
         }
-        ProbeVerdict::Dead => {
+        InquiryVerdict::Dead => {
             tracing::warn!(%record, route, asked, result = note,
                 "the service reported no outcome; the reconciliation was given up, and the key is dead until an operator decides");
         }
-        ProbeVerdict::Open { .. } => {
+        InquiryVerdict::Open { .. } => {
             tracing::info!(%record, route, asked, result = note, "the service reported no outcome yet: still unknown");
         }
     }

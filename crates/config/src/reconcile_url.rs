@@ -9,10 +9,10 @@ use super::problem::ParseResult;
 use super::service_url::{parse_service, split};
 use super::upstream::UpstreamTarget;
 use super::words::{Word, words};
+use oncegate_domain::inquiry::InquirySubject;
 use oncegate_domain::macros::debug_as_display;
 use oncegate_domain::percent::encode_value;
 use oncegate_domain::placeholders::{TemplatePiece, split_placeholders};
-use oncegate_domain::probe::ProbeSubject;
 
 /// A URL with parameters: the host is fixed, and the path and the query have placeholders for an attempt's properties.
 #[derive(Clone, PartialEq, Eq)]
@@ -91,7 +91,7 @@ impl ReconcileUrl {
 
     /// The path and query to ask for; `None` where the service cannot be asked about this attempt: its path was not
     /// kept, or a value would lead out of its segment.
-    pub fn target_for(&self, subject: &ProbeSubject) -> Option<PathAndQuery> {
+    pub fn target_for(&self, subject: &InquirySubject) -> Option<PathAndQuery> {
         let value = |parameter| match parameter {
             UrlParameter::Id => Some(subject.id.to_string()),
             UrlParameter::Key => Some(encode_value(&subject.key).to_string()),
@@ -197,8 +197,8 @@ mod tests {
     use oncegate_domain::ids::{RecordId, Token};
     use oncegate_domain::scope::Scope;
 
-    fn subject(key: &[u8], path: Option<&'static [u8]>) -> ProbeSubject {
-        ProbeSubject {
+    fn subject(key: &[u8], path: Option<&'static [u8]>) -> InquirySubject {
+        InquirySubject {
             id: RecordId::from_stored(&[1; 32]).unwrap(),
             token: Token::from_random([2; 16]),
             scope: Scope::from_stored(&[0xab; 32]).unwrap(),

@@ -116,7 +116,7 @@ pub const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// The longest pause between two passes of the reconciler. Finding due keys is one look into a small index; 5 s add
 /// little to the routes' own times.
-pub const PROBE_PERIOD_MAX: Duration = Duration::from_secs(5);
+pub const INQUIRY_PERIOD_MAX: Duration = Duration::from_secs(5);
 
 /// Decides about a request, which was compared with the record's.
 pub fn decide(record: Record, comparison: RequestComparison, rules: &DecisionRules) -> Decision {
@@ -220,7 +220,7 @@ pub fn until_known(record: &Record, rules: &DecisionRules) -> Option<Duration> {
     };
     let until_asked = rules.reconciles.then(|| {
         let next = record.reading.and_then(|reading| reading.probe_at?.duration_since(reading.at).ok());
-        until_quiet.max(next.unwrap_or_default()).max(PROBE_PERIOD_MAX)
+        until_quiet.max(next.unwrap_or_default()).max(INQUIRY_PERIOD_MAX)
     });
     // Only where its instance lost sight of it, or the store its outcome: after any other end, nobody listens for an
     // answer.

@@ -24,10 +24,10 @@ pub mod connection_slots;
 mod connector;
 mod held_end;
 mod http2;
+pub mod inquiry;
 pub mod issuer;
 mod open_streams;
 mod pool;
-pub mod probe;
 
 /// The reason of most requests that the service did not get.
 const NOTHING_SENT: &str = "Nothing of the request was sent.";

@@ -33,7 +33,7 @@ use super::{Store, StoreFuture};
 use oncegate_domain::attempt::{ReserveRequest, ReserveResult, Settlement};
 use oncegate_domain::delivery::{EnqueueResult, PickUpRequest, PickUpResult};
 use oncegate_domain::ids::{InstanceId, RecordId};
-use oncegate_domain::probe::{Probe, ProbeFinding, SettledKeyPage};
+use oncegate_domain::inquiry::{Inquiry, InquiryFinding, SettledKeyPage};
 use oncegate_domain::record::Record;
 use oncegate_domain::service_report::{ReportResult, ReservedKey, ServiceReport};
 
@@ -197,7 +197,7 @@ impl Store {
 
     /// Claims unknown keys of this service that are quiet and due for a probe: counts the probe, sets the time of the
     /// next one, and returns the keys. Several callers get different keys; a caller that dies costs one probe.
-    pub fn claim_probes(&self, params: ClaimProbesParams) -> StoreFuture<'_, Vec<Probe>> {
+    pub fn claim_probes(&self, params: ClaimProbesParams) -> StoreFuture<'_, Vec<Inquiry>> {
         // A probe counted twice would be a probe that nobody sends.
         let spec = CallSpec::new(Always(Op::ClaimProbes), Upkeep, Never, Ordinary, Full, NO_BODY);
         self.call(spec, params, |pg, p| pg.claim_probes(p), |db, p| db.claim_probes(p))
@@ -206,7 +206,7 @@ impl Store {
     /// Applies the verdict of a probe, and returns whether it was applied: not if the key is no longer unknown, has a
     /// newer attempt or, except for a response, a newer probe. A change of state is written together with its audit
     /// entry.
-    pub fn apply_probe_finding(&self, mut finding: ProbeFinding) -> StoreFuture<'_, bool> {
+    pub fn apply_probe_finding(&self, mut finding: InquiryFinding) -> StoreFuture<'_, bool> {
         let bytes = verdict_bytes(&finding.verdict);
         let spec = CallSpec::new(Always(Op::ApplyProbeFinding), Upkeep, InDoubt, Ordinary, Full, bytes);
         self.encryption().seal_finding(&mut finding);

@@ -15,9 +15,9 @@ use crate::{ApplyOperatorDecisionParams, ListKeysParams};
 use oncegate_domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, Settlement};
 use oncegate_domain::fingerprint::Fingerprint;
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
+use oncegate_domain::inquiry::{InquiryFinding, InquiryVerdict};
 use oncegate_domain::key::Key;
 use oncegate_domain::key_holder::KeyHolder;
-use oncegate_domain::probe::{ProbeFinding, ProbeVerdict};
 use oncegate_domain::response::StoredResponse;
 use oncegate_domain::scope::Scope;
 use oncegate_domain::space::SpaceHash;
@@ -174,19 +174,19 @@ pub fn restored<'a>(lost: &'a AttemptLease, settlement: &'a Settlement) -> Colum
     }
 }
 
-fn action(verdict: &ProbeVerdict) -> &'static str {
+fn action(verdict: &InquiryVerdict) -> &'static str {
     match verdict {
-        ProbeVerdict::Dead => "give_up",
-        ProbeVerdict::Completed { .. } | ProbeVerdict::Open { .. } | ProbeVerdict::Retryable { .. } => "resolve",
+        InquiryVerdict::Dead => "give_up",
+        InquiryVerdict::Completed { .. } | InquiryVerdict::Open { .. } | InquiryVerdict::Retryable { .. } => "resolve",
     }
 }
 
-pub fn finding(finding: &ProbeFinding) -> Columns<'_> {
+pub fn finding(finding: &InquiryFinding) -> Columns<'_> {
     let (absences, ttl, remember, response) = match &finding.verdict {
-        ProbeVerdict::Completed { response, ttl, remember } => (None, Some(*ttl), *remember, Some(&**response)),
-        ProbeVerdict::Dead => (None, None, None, None),
-        ProbeVerdict::Open { absences } => (Some(absences.cast_signed()), None, None, None),
-        ProbeVerdict::Retryable { ttl } => (None, Some(*ttl), None, None),
+        InquiryVerdict::Completed { response, ttl, remember } => (None, Some(*ttl), *remember, Some(&**response)),
+        InquiryVerdict::Dead => (None, None, None, None),
+        InquiryVerdict::Open { absences } => (Some(absences.cast_signed()), None, None, None),
+        InquiryVerdict::Retryable { ttl } => (None, Some(*ttl), None, None),
     };
     columns! {
         id: &finding.id,

@@ -8,7 +8,7 @@ use oncegate_config as config;
 use oncegate_domain::attempt::{AttemptOutcome, Settlement};
 use oncegate_domain::fingerprint::Secrets;
 use oncegate_domain::ids::{RecordId, Token};
-use oncegate_domain::probe::{ProbeFinding, ProbeVerdict};
+use oncegate_domain::inquiry::{InquiryFinding, InquiryVerdict};
 use oncegate_domain::record::Record;
 use oncegate_domain::response::{CorruptRow, StoredResponse};
 use oncegate_domain::sealed_response;
@@ -35,8 +35,8 @@ impl Encryption {
         }
     }
 
-    pub(super) fn seal_finding(&self, finding: &mut ProbeFinding) {
-        if let ProbeVerdict::Completed { response, .. } = &mut finding.verdict {
+    pub(super) fn seal_finding(&self, finding: &mut InquiryFinding) {
+        if let InquiryVerdict::Completed { response, .. } = &mut finding.verdict {
             *response = self.seal(&finding.id, &finding.token, response);
         }
     }

@@ -8,8 +8,8 @@ use super::events::{EventHandle, EventRoute, PostponedEvent};
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::delivery::EnqueueRequest;
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
+use oncegate_domain::inquiry::InquirySchedule;
 use oncegate_domain::key_holder::KeyHolder;
-use oncegate_domain::probe::ProbeSchedule;
 use oncegate_domain::record::ExpectedRecord;
 use oncegate_domain::scope::Scope;
 use oncegate_domain::service_report::{ReservationHandle, RouteRetention};
@@ -87,7 +87,7 @@ params! {
     ClaimProbesParams for claim_probes {
         service: Arc<str>,
         /// The schedules of the routes that are probed.
-        schedules: Vec<ProbeSchedule>,
+        schedules: Vec<InquirySchedule>,
         limit: u32,
         /// The store's time by the caller's own clock, as in [`SweepParams`].
         as_of: SystemTime,

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use oncegate_domain::attempt::{AttemptLease, ReserveRequest, ReserveResult};
 use oncegate_domain::fingerprint::{Fingerprint, Recipe};
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
+use oncegate_domain::inquiry::{Inquiry, InquirySubject, InquiryVerdict, SettledKey, SettledKeyPage};
 use oncegate_domain::kept_path;
 use oncegate_domain::key::Key;
-use oncegate_domain::probe::{Probe, ProbeSubject, ProbeVerdict, SettledKey, SettledKeyPage};
 use oncegate_domain::record::{Record, RecordReading};
 use oncegate_domain::recovery::RecoveryPoint;
 use oncegate_domain::response::{CorruptRow, StoredResponse};
@@ -196,9 +196,9 @@ pub fn fresh(
 }
 
 /// Reads the subject of a probe.
-pub fn probe_subject(row: &impl RowReader) -> Result<ProbeSubject, CorruptRow> {
+pub fn probe_subject(row: &impl RowReader) -> Result<InquirySubject, CorruptRow> {
     let path: Option<Bytes> = row.read("path")?;
-    Ok(ProbeSubject {
+    Ok(InquirySubject {
         id: row.read("id")?,
         token: row.read("token")?,
         scope: row.read("scope")?,
@@ -209,8 +209,8 @@ pub fn probe_subject(row: &impl RowReader) -> Result<ProbeSubject, CorruptRow> {
 }
 
 /// Reads a probe that was claimed.
-pub fn probe(row: &impl RowReader) -> Result<Probe, CorruptRow> {
-    Ok(Probe { subject: probe_subject(row)?, number: row.read("probes")?, absences: row.read("absences")? })
+pub fn probe(row: &impl RowReader) -> Result<Inquiry, CorruptRow> {
+    Ok(Inquiry { subject: probe_subject(row)?, number: row.read("probes")?, absences: row.read("absences")? })
 }
 
 /// Adds a row to the page, if the key fits and is of one of the routes. `read` is the number of rows so far, with it.
@@ -279,10 +279,10 @@ pub fn millis(duration: Duration) -> i64 {
 }
 
 /// The size of a reconciler's verdict: its response's body.
-pub fn verdict_bytes(verdict: &ProbeVerdict) -> usize {
+pub fn verdict_bytes(verdict: &InquiryVerdict) -> usize {
     match verdict {
-        ProbeVerdict::Completed { response, .. } => response.body.as_ref().map_or(0, Bytes::len),
-        ProbeVerdict::Dead | ProbeVerdict::Open { .. } | ProbeVerdict::Retryable { .. } => 0,
+        InquiryVerdict::Completed { response, .. } => response.body.as_ref().map_or(0, Bytes::len),
+        InquiryVerdict::Dead | InquiryVerdict::Open { .. } | InquiryVerdict::Retryable { .. } => 0,
     }
 }
 
@@ -380,8 +380,8 @@ pub(super) mod tests {
         let body = Some(Bytes::from_static(b"abc"));
         let response = Arc::new(StoredResponse { status: http::StatusCode::OK, headers, body, trailers });
         let ttl = Duration::ZERO;
-        let of_verdict = ProbeVerdict::Completed { response, ttl, remember: None };
+        let of_verdict = InquiryVerdict::Completed { response, ttl, remember: None };
         assert_eq!(verdict_bytes(&of_verdict), 3);
-        assert_eq!(verdict_bytes(&ProbeVerdict::Dead), 0);
+        assert_eq!(verdict_bytes(&InquiryVerdict::Dead), 0);
     }
 }

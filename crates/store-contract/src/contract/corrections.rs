@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest, Settlement};
-use oncegate_domain::probe::ProbeVerdict;
+use oncegate_domain::inquiry::InquiryVerdict;
 use oncegate_domain::state::{KeyState, StateKind};
 use oncegate_store::admin::{AuditEntry, DecisionResult, OperatorAction, Target};
 
@@ -33,7 +33,7 @@ async fn complete(world: &StoreFixture, how: &str) -> ReserveRequest {
         }
         "found" => {
             let probe = world.probe().await;
-            let verdict = ProbeVerdict::Completed { response: response(b"paid"), ttl: DAY, remember: None };
+            let verdict = InquiryVerdict::Completed { response: response(b"paid"), ttl: DAY, remember: None };
             assert!(world.resolve(&probe, verdict).await);
         }
         _ => assert_eq!(verdict(world, &by_hand, key.id).await, DecisionResult::Done),

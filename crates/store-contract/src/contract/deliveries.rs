@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest, Settlement};
 use oncegate_domain::delivery::{DeliveryJob, DeliveryPolicy, EnqueueResult, PickUpRequest, PickUpResult};
 use oncegate_domain::ids::{InstanceId, RecordId};
-use oncegate_domain::probe::{ProbeFinding, ProbeSchedule, ProbeVerdict};
+use oncegate_domain::inquiry::{InquiryFinding, InquirySchedule, InquiryVerdict};
 use oncegate_domain::record::Record;
 use oncegate_domain::recovery::RecoveryPoint;
 use oncegate_domain::response_policy::OnUnknown;
@@ -290,13 +290,13 @@ pub async fn a_probe_deletes_a_stored_request_where_it_completes_the_key_and_now
     let reserve_request = new_reserve_request("k");
     world.accept(&reserve_request).await;
     let over = DeliveryPolicy { time_limit: Duration::ZERO, ..terms() };
-    let completed = || ProbeVerdict::Completed { response: response(b"paid"), ttl: DAY, remember: None };
+    let completed = || InquiryVerdict::Completed { response: response(b"paid"), ttl: DAY, remember: None };
     for (verdict, state, requests) in
-        [(ProbeVerdict::Retryable { ttl: DAY }, "queued", 1), (completed(), "completed", 0)]
+        [(InquiryVerdict::Retryable { ttl: DAY }, "queued", 1), (completed(), "completed", 0)]
     {
         let job = world.pick_one(over.clone()).await;
         world.settle(settlement_of(&job, UNKNOWN, None)).await;
-        let schedule = ProbeSchedule {
+        let schedule = InquirySchedule {
             route: "pay".into(),
             quiet_after: Duration::ZERO,
             pause_first: Duration::ZERO,
@@ -313,7 +313,7 @@ pub async fn a_probe_deletes_a_stored_request_where_it_completes_the_key_and_now
             .await
             .unwrap()
             .remove(0);
-        let finding = ProbeFinding {
+        let finding = InquiryFinding {
             id: reserve_request.id,
             token: job.lease.reserve_request.token,
             probe: probe.number,
@@ -321,7 +321,7 @@ pub async fn a_probe_deletes_a_stored_request_where_it_completes_the_key_and_now
             note: "because".into(),
         };
         // What is found about another attempt changes nothing.
-        let other = ProbeFinding { token: token(), verdict: completed(), ..finding.clone() };
+        let other = InquiryFinding { token: token(), verdict: completed(), ..finding.clone() };
         assert!(!world.store().apply_probe_finding(other).await.unwrap());
         assert_eq!(world.rows_of("outbox").await, 1);
         assert!(world.store().apply_probe_finding(finding).await.unwrap());

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
 use oncegate_domain::ids::RecordId;
+use oncegate_domain::inquiry::{Inquiry, InquiryFinding, InquirySchedule, InquiryVerdict, SettledKey};
 use oncegate_domain::kept_path::keep_path;
-use oncegate_domain::probe::{Probe, ProbeFinding, ProbeSchedule, ProbeVerdict, SettledKey};
 use oncegate_domain::state::{KeyState, StateKind};
 use oncegate_store::{ClaimProbesParams, ExpectedRecord, ListSettledKeysParams};
 
@@ -21,8 +21,8 @@ use crate::store_fixture::{
 const ZERO: Duration = Duration::ZERO;
 
 /// A schedule for the route of all these requests: quiet at once, and always due.
-fn at_once() -> ProbeSchedule {
-    ProbeSchedule { route: "pay".into(), quiet_after: ZERO, pause_first: ZERO, pause_cap: ZERO }
+fn at_once() -> InquirySchedule {
+    InquirySchedule { route: "pay".into(), quiet_after: ZERO, pause_first: ZERO, pause_cap: ZERO }
 }
 
 /// An attempt whose time limit has ended.
@@ -36,7 +36,7 @@ impl StoreFixture {
         self.settle(settlement(reserve_request, UNKNOWN)).await;
     }
 
-    async fn claim_probes(&self, schedule: ProbeSchedule, limit: u32) -> Vec<Probe> {
+    async fn claim_probes(&self, schedule: InquirySchedule, limit: u32) -> Vec<Inquiry> {
         self.store()
             .claim_probes(ClaimProbesParams {
                 service: "shop".into(),
@@ -49,15 +49,15 @@ impl StoreFixture {
     }
 
     /// Claims the only unknown key.
-    pub(super) async fn probe(&self) -> Probe {
+    pub(super) async fn probe(&self) -> Inquiry {
         let mut probes = self.claim_probes(at_once(), 10).await;
         assert_eq!(probes.len(), 1);
         probes.remove(0)
     }
 
-    pub(super) async fn resolve(&self, probe: &Probe, verdict: ProbeVerdict) -> bool {
+    pub(super) async fn resolve(&self, probe: &Inquiry, verdict: InquiryVerdict) -> bool {
         let (id, token) = (probe.subject.id, probe.subject.token);
-        let finding = ProbeFinding { id, token, probe: probe.number, verdict, note: "because".into() };
+        let finding = InquiryFinding { id, token, probe: probe.number, verdict, note: "because".into() };
         self.store().apply_probe_finding(finding).await.unwrap()
     }
 
@@ -90,11 +90,11 @@ impl StoreFixture {
     }
 }
 
-fn completed(body: &[u8]) -> ProbeVerdict {
-    ProbeVerdict::Completed { response: response(body), ttl: DAY, remember: None }
+fn completed(body: &[u8]) -> InquiryVerdict {
+    InquiryVerdict::Completed { response: response(body), ttl: DAY, remember: None }
 }
 
-fn ids(probes: &[Probe]) -> Vec<RecordId> {
+fn ids(probes: &[Inquiry]) -> Vec<RecordId> {
     probes.iter().map(|probe| probe.subject.id).collect()
 }
 
@@ -117,7 +117,7 @@ pub async fn only_unknown_quiet_and_due_keys_are_claimed(world: StoreFixture) {
         world.settle(settlement(&reserve_request, outcome)).await;
     }
     assert_eq!(
-        world.claim_probes(ProbeSchedule { quiet_after: DAY, ..at_once() }, 10).await,
+        world.claim_probes(InquirySchedule { quiet_after: DAY, ..at_once() }, 10).await,
         [],
         "it may still be running"
     );
@@ -140,7 +140,7 @@ pub async fn a_clock_ahead_of_the_caller_makes_no_key_quiet(world: StoreFixture)
 pub async fn a_probe_is_counted_when_claimed_and_the_intervals_grow(world: StoreFixture) {
     world.unknown(&over("k")).await;
     let [first, cap] = [200, 350].map(Duration::from_millis);
-    let schedule = ProbeSchedule { pause_first: first, pause_cap: cap, ..at_once() };
+    let schedule = InquirySchedule { pause_first: first, pause_cap: cap, ..at_once() };
     let mut at = Vec::new();
     for number in 1..=4 {
         let (asked_at, probe) = loop {
@@ -165,7 +165,7 @@ pub async fn concurrent_claims_get_disjoint_keys(world: StoreFixture) {
         (0..40).map(|i| over(&format!("k-{i}"))).map(async |reserve_request| world.unknown(&reserve_request).await),
     )
     .await;
-    let later = ProbeSchedule { pause_first: DAY, pause_cap: DAY, ..at_once() };
+    let later = InquirySchedule { pause_first: DAY, pause_cap: DAY, ..at_once() };
     let claims = join_all((0..10).map(|_| world.claim_probes(later.clone(), 3))).await;
     let mut claimed: Vec<_> = claims.iter().flat_map(|claim| ids(claim)).collect();
     loop {
@@ -186,13 +186,13 @@ pub async fn a_claim_takes_at_most_its_limit_oldest_first(world: StoreFixture) {
         // The store's clock has milliseconds, and the order must be unambiguous.
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    let later = ProbeSchedule { pause_first: DAY, pause_cap: DAY, ..at_once() };
+    let later = InquirySchedule { pause_first: DAY, pause_cap: DAY, ..at_once() };
     let mut claimed = ids(&world.claim_probes(later.clone(), 2).await);
     claimed.sort();
     let mut oldest = [reserve_requests[0].id, reserve_requests[1].id];
     oldest.sort();
     assert_eq!(claimed, oldest);
-    let none = ProbeSchedule { route: "none".into(), ..later.clone() };
+    let none = InquirySchedule { route: "none".into(), ..later.clone() };
     let rest = world
         .store()
         .claim_probes(ClaimProbesParams {
@@ -210,7 +210,7 @@ pub async fn a_claim_takes_at_most_its_limit_of_several_routes(world: StoreFixtu
     for (route, key) in [("one", "k-1"), ("one", "k-2"), ("other", "k-3"), ("other", "k-4")] {
         world.unknown(&ReserveRequest { route: route.into(), ..over(key) }).await;
     }
-    let schedules = ["one", "other"].map(|route| ProbeSchedule { route: route.into(), ..at_once() });
+    let schedules = ["one", "other"].map(|route| InquirySchedule { route: route.into(), ..at_once() });
     let claimed = world
         .store()
         .claim_probes(ClaimProbesParams {
@@ -251,7 +251,7 @@ pub async fn a_probes_response_completes_an_unknown_key(world: StoreFixture) {
     world.unknown(&reserve_request).await;
     let [old, _new] = [world.probe().await, world.probe().await];
     let remember = Some(DAY);
-    let verdict = ProbeVerdict::Completed { response: response(b"\0\xff"), ttl: ZERO, remember };
+    let verdict = InquiryVerdict::Completed { response: response(b"\0\xff"), ttl: ZERO, remember };
     assert!(world.resolve(&old, verdict).await, "proof is proof, whenever it comes");
     let record = world.find(&reserve_request).await;
     let KeyState::Completed(completed) = record.state else { panic!("{:?}", record.state) };
@@ -262,10 +262,10 @@ pub async fn a_key_found_not_executed_is_taken_over_as_any_released_one(world: S
     let reserve_request = over("k");
     world.unknown(&reserve_request).await;
     let probe = world.probe().await;
-    assert!(world.resolve(&probe, ProbeVerdict::Open { absences: 1 }).await);
+    assert!(world.resolve(&probe, InquiryVerdict::Open { absences: 1 }).await);
     let probe = world.probe().await;
     assert_eq!((probe.number, probe.absences), (2, 1));
-    assert!(world.resolve(&probe, ProbeVerdict::Retryable { ttl: DAY }).await);
+    assert!(world.resolve(&probe, InquiryVerdict::Retryable { ttl: DAY }).await);
     assert_eq!(world.state(&reserve_request).await, "retryable");
     let seen = ExpectedRecord::from(&world.find(&reserve_request).await);
     assert_eq!(unwrap_lease(world.take_over(next_attempt_request(&reserve_request), seen).await).attempt, 2);
@@ -275,7 +275,7 @@ pub async fn a_key_given_up_cannot_be_taken_over_and_accepts_its_late_completion
     let reserve_request = over("k");
     world.unknown(&reserve_request).await;
     let probe = world.probe().await;
-    assert!(world.resolve(&probe, ProbeVerdict::Dead).await);
+    assert!(world.resolve(&probe, InquiryVerdict::Dead).await);
     assert_eq!(world.state(&reserve_request).await, "dead");
     assert_eq!(world.claim_probes(at_once(), 10).await, []);
     assert_eq!(world.reap(10).await.deleted, 0, "it is kept until somebody decides");
@@ -289,11 +289,12 @@ pub async fn a_not_executed_reply_counts_only_for_the_last_probe(world: StoreFix
     let reserve_request = over("k");
     world.unknown(&reserve_request).await;
     let [old, new] = [world.probe().await, world.probe().await];
-    for verdict in [ProbeVerdict::Open { absences: 1 }, ProbeVerdict::Dead, ProbeVerdict::Retryable { ttl: DAY }] {
+    for verdict in [InquiryVerdict::Open { absences: 1 }, InquiryVerdict::Dead, InquiryVerdict::Retryable { ttl: DAY }]
+    {
         assert!(!world.resolve(&old, verdict).await);
     }
     assert_eq!(world.state(&reserve_request).await, "unknown");
-    assert!(world.resolve(&new, ProbeVerdict::Retryable { ttl: DAY }).await);
+    assert!(world.resolve(&new, InquiryVerdict::Retryable { ttl: DAY }).await);
     assert_eq!(world.state(&reserve_request).await, "retryable");
 }
 
@@ -310,9 +311,9 @@ pub async fn a_probes_result_overwrites_no_decision(world: StoreFixture) {
         let before = world.state(&reserve_request).await;
         for verdict in [
             completed(b"ours"),
-            ProbeVerdict::Dead,
-            ProbeVerdict::Open { absences: 1 },
-            ProbeVerdict::Retryable { ttl: ZERO },
+            InquiryVerdict::Dead,
+            InquiryVerdict::Open { absences: 1 },
+            InquiryVerdict::Retryable { ttl: ZERO },
         ] {
             assert!(!world.resolve(&probe, verdict).await);
         }
@@ -333,7 +334,7 @@ pub async fn a_probes_result_applies_only_to_its_attempt(world: StoreFixture) {
     unwrap_lease(world.take_over(second.clone(), seen).await);
     world.settle(settlement(&second, UNKNOWN)).await;
     assert_eq!(world.probe().await.number, probe.number, "the numbers are the same, the attempts are not");
-    for verdict in [completed(b"first"), ProbeVerdict::Dead, ProbeVerdict::Retryable { ttl: DAY }] {
+    for verdict in [completed(b"first"), InquiryVerdict::Dead, InquiryVerdict::Retryable { ttl: DAY }] {
         assert!(!world.resolve(&probe, verdict).await);
     }
     assert_eq!(world.state(&second).await, "unknown");
@@ -342,9 +343,9 @@ pub async fn a_probes_result_applies_only_to_its_attempt(world: StoreFixture) {
 pub async fn each_probe_decision_is_audited_with_its_reason(mut world: StoreFixture) {
     for (key, verdict) in [
         ("a", completed(b"")),
-        ("b", ProbeVerdict::Dead),
-        ("c", ProbeVerdict::Retryable { ttl: DAY }),
-        ("d", ProbeVerdict::Open { absences: 0 }),
+        ("b", InquiryVerdict::Dead),
+        ("c", InquiryVerdict::Retryable { ttl: DAY }),
+        ("d", InquiryVerdict::Open { absences: 0 }),
     ] {
         world.unknown(&over(key)).await;
         let probe = world.probe().await;
@@ -366,9 +367,9 @@ pub async fn each_probe_decision_is_audited_with_its_reason(mut world: StoreFixt
 pub async fn the_next_attempts_probes_start_at_zero(world: StoreFixture) {
     let first = over("k");
     world.unknown(&first).await;
-    let later = ProbeSchedule { pause_first: DAY, pause_cap: DAY, ..at_once() };
+    let later = InquirySchedule { pause_first: DAY, pause_cap: DAY, ..at_once() };
     let probe = world.claim_probes(later, 1).await.remove(0);
-    assert!(world.resolve(&probe, ProbeVerdict::Open { absences: 1 }).await);
+    assert!(world.resolve(&probe, InquiryVerdict::Open { absences: 1 }).await);
     let second = next_attempt_request(&first);
     let seen = ExpectedRecord::from(&world.find(&first).await);
     unwrap_lease(world.take_over(second.clone(), seen).await);

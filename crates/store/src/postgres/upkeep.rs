@@ -21,7 +21,7 @@ use crate::{
     RememberRouteIdentitiesParams, RenewResult, ReplaceSaltParams, ReservedAttempt, SweepParams, SweptKey,
 };
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
-use oncegate_domain::probe::{Probe, ProbeFinding, SettledKeyPage};
+use oncegate_domain::inquiry::{Inquiry, InquiryFinding, SettledKeyPage};
 use oncegate_domain::response::CorruptRow;
 
 statements! { "sql/":
@@ -139,7 +139,7 @@ impl PgTry<'_> {
         Ok(rows.first().map(|row| row.read("generation")).transpose()?)
     }
 
-    pub async fn claim_probes(self, params: Arc<ClaimProbesParams>) -> PgResult<Vec<Probe>> {
+    pub async fn claim_probes(self, params: Arc<ClaimProbesParams>) -> PgResult<Vec<Inquiry>> {
         let mut due = Vec::new();
         for schedule in &params.schedules {
             let columns = columns! {
@@ -167,7 +167,7 @@ impl PgTry<'_> {
         claimed.await?.iter().map(|(_, row)| Ok(probe(row)?)).collect()
     }
 
-    pub async fn apply_probe_finding(self, finding: Arc<ProbeFinding>) -> PgResult<bool> {
+    pub async fn apply_probe_finding(self, finding: Arc<InquiryFinding>) -> PgResult<bool> {
         Ok(self.call(&functions::APPLY_PROBE_FINDING, columns::finding(&finding)).await?.is_some())
     }
 

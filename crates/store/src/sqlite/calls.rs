@@ -16,7 +16,7 @@ use crate::{
 };
 use oncegate_domain::attempt::{ReserveRequest, ReserveResult, Settlement};
 use oncegate_domain::ids::{InstanceId, RecordId};
-use oncegate_domain::probe::{Probe, ProbeFinding, SettledKeyPage};
+use oncegate_domain::inquiry::{Inquiry, InquiryFinding, SettledKeyPage};
 use oncegate_domain::record::Record;
 use oncegate_domain::response::CorruptRow;
 use oncegate_domain::state::StateKind;
@@ -153,7 +153,7 @@ impl SqliteTransaction<'_> {
     }
 
     /// Route by route, until there are as many as wanted.
-    pub fn claim_probes(&self, params: ClaimProbesParams) -> SqliteResult<Vec<Probe>> {
+    pub fn claim_probes(&self, params: ClaimProbesParams) -> SqliteResult<Vec<Inquiry>> {
         let mut probes = Vec::new();
         for schedule in &params.schedules {
             let columns = columns! {
@@ -171,7 +171,7 @@ impl SqliteTransaction<'_> {
         Ok(probes)
     }
 
-    pub fn apply_probe_finding(&self, finding: ProbeFinding) -> SqliteResult<bool> {
+    pub fn apply_probe_finding(&self, finding: InquiryFinding) -> SqliteResult<bool> {
         self.in_savepoint(|| {
             let mut columns = columns::finding(&finding);
             let read = |row: &Row<'_>| Ok((row.read::<String>("service")?, row.read::<StateKind>("state")?));

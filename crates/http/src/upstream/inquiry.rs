@@ -17,7 +17,7 @@ use crate::body::pooled::PooledBody;
 use crate::protocol::fields;
 use crate::protocol::stored_response;
 use oncegate_config::{self as config, ReconcileConfig, ReconcileUrl, Route};
-use oncegate_domain::probe::{ProbeAnswer, ProbeSubject};
+use oncegate_domain::inquiry::{InquiryAnswer, InquirySubject};
 use oncegate_domain::response::StoredResponse;
 use oncegate_telemetry::logs::error_causes;
 
@@ -27,29 +27,29 @@ const TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A service's reply to a probe.
 #[derive(Debug)]
-pub struct ProbeReply {
+pub struct InquiryReply {
     /// The meaning of the reply.
-    pub answer: ProbeAnswer,
+    pub answer: InquiryAnswer,
     /// The response's status; `None` without a response.
     pub status: Option<StatusCode>,
     /// A short description, for logs and the audit: the status, or why there is none.
     pub summary: String,
 }
 
-impl ProbeReply {
+impl InquiryReply {
     fn no_answer(summary: impl Into<String>) -> Self {
-        Self { answer: ProbeAnswer::Nothing, status: None, summary: summary.into() }
+        Self { answer: InquiryAnswer::Nothing, status: None, summary: summary.into() }
     }
 }
 
 /// The values by which connections for probes differ: target, TLS and the time limit for connecting.
-type ProbePoolKey = (Arc<config::UpstreamTarget>, ([u8; 32], Option<ServerName<'static>>), Duration);
+type InquiryPoolKey = (Arc<config::UpstreamTarget>, ([u8; 32], Option<ServerName<'static>>), Duration);
 
 /// The connections for probes, by target. Only hosts that the configuration names are among them.
 #[derive(Default)]
-pub struct ProbePools(HashMap<ProbePoolKey, UpstreamClient>);
+pub struct InquiryPools(HashMap<InquiryPoolKey, UpstreamClient>);
 
-impl ProbePools {
+impl InquiryPools {
     /// Returns the connections for a route's probes.
     pub fn client_for(&mut self, route: &Route, lookup: &ReconcileUrl, slots: &UpstreamSlots) -> UpstreamClient {
         let (target, connect) = (&lookup.upstream, route.connect_timeout);
@@ -61,15 +61,15 @@ impl ProbePools {
 
 /// Sends one probe and waits for the whole response. Redirections are not followed: they may lead to a host that the
 /// configuration does not name.
-pub async fn send_probe(
+pub async fn send_inquiry(
     upstream: &UpstreamClient,
     route: &Route,
     reconcile: &ReconcileConfig,
-    subject: &ProbeSubject,
-) -> ProbeReply {
+    subject: &InquirySubject,
+) -> InquiryReply {
     let lookup = &reconcile.lookup;
     let Some(target) = lookup.target_for(subject) else {
-        return ProbeReply::no_answer("cannot be asked about: its path was not kept, or would lead elsewhere");
+        return InquiryReply::no_answer("cannot be asked about: its path was not kept, or would lead elsewhere");
     };
     let mut request = Request::new(Body::empty());
     *request.uri_mut() = target.into();
@@ -82,7 +82,7 @@ pub async fn send_probe(
     // A probe ends before the next one is due, so that there is one probe of a key at a time.
     let deadline = Instant::now() + route.upstream_timeout.min(reconcile.every).min(TIME_MAX);
     let reply = timeout_at(deadline, receive_reply(upstream, request, route)).await;
-    reply.unwrap_or_else(|_| ProbeReply::no_answer("no answer in time"))
+    reply.unwrap_or_else(|_| InquiryReply::no_answer("no answer in time"))
 }
 
 fn host(lookup: &ReconcileUrl) -> Option<HeaderValue> {
@@ -94,13 +94,13 @@ fn host(lookup: &ReconcileUrl) -> Option<HeaderValue> {
     }
 }
 
-async fn receive_reply(upstream: &UpstreamClient, mut request: Request<Body>, route: &Route) -> ProbeReply {
+async fn receive_reply(upstream: &UpstreamClient, mut request: Request<Body>, route: &Route) -> InquiryReply {
     let response = match upstream.call(&mut request).await {
         Ok(response) => response,
         Err(error) => {
             let cause = error_causes(&error);
             tracing::debug!(route = %route.name, cause, "a probe for an attempt's outcome failed: {error}");
-            return ProbeReply::no_answer(match error {
+            return InquiryReply::no_answer(match error {
                 CallError::NeverSent(_) | CallError::Overloaded | CallError::TooLate => "no connection",
                 CallError::Unprocessed(_) => "refused",
                 CallError::Broken(_) | CallError::Garbage(_) => "no usable answer",
@@ -109,19 +109,19 @@ async fn receive_reply(upstream: &UpstreamClient, mut request: Request<Body>, ro
     };
     let status = response.status();
     let answer = match status {
-        StatusCode::NOT_FOUND => ProbeAnswer::Absent,
+        StatusCode::NOT_FOUND => InquiryAnswer::Absent,
         status if status.is_success() => match read_response(response, route).await {
-            Some(response) => ProbeAnswer::Executed(response),
+            Some(response) => InquiryAnswer::Executed(response),
             None => {
-                return ProbeReply {
+                return InquiryReply {
                     status: Some(status),
-                    ..ProbeReply::no_answer(format!("{}, broken off", status.as_u16()))
+                    ..InquiryReply::no_answer(format!("{}, broken off", status.as_u16()))
                 };
             }
         },
-        _ => ProbeAnswer::Nothing,
+        _ => InquiryAnswer::Nothing,
     };
-    ProbeReply { answer, status: Some(status), summary: status.as_str().to_owned() }
+    InquiryReply { answer, status: Some(status), summary: status.as_str().to_owned() }
 }
 
 /// Reads the response as an attempt's would be stored: without its body if that is too large. `None` if it breaks off.

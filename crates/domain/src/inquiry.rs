@@ -12,7 +12,7 @@ use super::state::StateKind;
 
 /// The attempt that the service is asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProbeSubject {
+pub struct InquirySubject {
     pub id: RecordId,
     /// The attempt's token. The answer counts for this attempt and no other.
     pub token: Token,
@@ -26,7 +26,7 @@ pub struct ProbeSubject {
 
 /// When a route's unknown keys are to be asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProbeSchedule {
+pub struct InquirySchedule {
     pub route: Arc<str>,
     /// The time past its deadline after which an attempt cannot be running any more: before that, the service is not
     /// asked.
@@ -38,8 +38,8 @@ pub struct ProbeSchedule {
 
 /// A question that has been counted and may now be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Probe {
-    pub subject: ProbeSubject,
+pub struct Inquiry {
+    pub subject: InquirySubject,
     /// The question's number for this attempt: 1 for the first.
     pub number: u32,
     /// The number of 404 responses in a row up to now.
@@ -48,7 +48,7 @@ pub struct Probe {
 
 /// The service's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ProbeAnswer {
+pub enum InquiryAnswer {
     /// The operation is not known to the service (404).
     Absent,
     /// The operation was executed, and this is its response (2xx).
@@ -71,7 +71,7 @@ pub struct ReconcilePolicy {
 
 /// The key's state by the service's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ProbeVerdict {
+pub enum InquiryVerdict {
     Completed {
         response: Arc<StoredResponse>,
         /// The time for which the response is replayed.
@@ -95,12 +95,12 @@ pub enum ProbeVerdict {
 
 /// A verdict to be written to the store: taken only while the key is unknown and the attempt is its newest.
 #[derive(Clone, Debug)]
-pub struct ProbeFinding {
+pub struct InquiryFinding {
     pub id: RecordId,
     pub token: Token,
     /// The question's number. A verdict of "not executed" counts for the last question only.
     pub probe: u32,
-    pub verdict: ProbeVerdict,
+    pub verdict: InquiryVerdict,
     /// The evidence, for people.
     pub note: String,
 }
@@ -108,7 +108,7 @@ pub struct ProbeFinding {
 /// A settled key, to be compared with the service's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettledKey {
-    pub subject: ProbeSubject,
+    pub subject: InquirySubject,
     pub state: StateKind,
     pub status: Option<u16>,
 }
@@ -122,26 +122,26 @@ pub struct SettledKeyPage {
     pub next: Option<RecordId>,
 }
 
-impl Probe {
+impl Inquiry {
     // See docs/decisions/0005-believe-not-executed-late.md.
-    pub fn verdict_on(&self, answer: ProbeAnswer, policy: &ReconcilePolicy) -> ProbeVerdict {
+    pub fn verdict_on(&self, answer: InquiryAnswer, policy: &ReconcilePolicy) -> InquiryVerdict {
         let absences = match answer {
-            ProbeAnswer::Executed(response) => {
-                return ProbeVerdict::Completed {
+            InquiryAnswer::Executed(response) => {
+                return InquiryVerdict::Completed {
                     response: response.into(),
                     ttl: policy.ttl,
                     remember: policy.remember,
                 };
             }
-            ProbeAnswer::Absent => self.absences.saturating_add(1),
-            ProbeAnswer::Nothing => 0,
+            InquiryAnswer::Absent => self.absences.saturating_add(1),
+            InquiryAnswer::Nothing => 0,
         };
         if absences >= policy.confirmations {
-            ProbeVerdict::Retryable { ttl: policy.ttl }
+            InquiryVerdict::Retryable { ttl: policy.ttl }
         } else if self.number >= policy.max_attempts {
-            ProbeVerdict::Dead
+            InquiryVerdict::Dead
         } else {
-            ProbeVerdict::Open { absences }
+            InquiryVerdict::Open { absences }
         }
     }
 
@@ -151,7 +151,7 @@ impl Probe {
     }
 }
 
-impl ProbeVerdict {
+impl InquiryVerdict {
     pub fn state(&self) -> StateKind {
         match self {
             Self::Completed { .. } => StateKind::Completed,
@@ -171,8 +171,8 @@ mod tests {
     const TTL: Duration = Duration::from_secs(60);
     const POLICY: ReconcilePolicy = ReconcilePolicy { confirmations: 2, max_attempts: 4, ttl: TTL, remember: None };
 
-    fn probe(number: u32, absences: u32) -> Probe {
-        let subject = ProbeSubject {
+    fn probe(number: u32, absences: u32) -> Inquiry {
+        let subject = InquirySubject {
             id: RecordId::from_stored(&[1; 32]).unwrap(),
             token: Token::from_random([2; 16]),
             scope: Scope::from_stored(&[3; 32]).unwrap(),
@@ -180,28 +180,28 @@ mod tests {
             route: "pay".into(),
             path: None,
         };
-        Probe { subject, number, absences }
+        Inquiry { subject, number, absences }
     }
 
     #[test]
     fn a_404_is_believed_after_enough_in_a_row_and_the_key_is_dead_after_the_last_question() {
         for (number, absences, answer, verdict) in [
-            (1, 0, ProbeAnswer::Absent, ProbeVerdict::Open { absences: 1 }),
-            (2, 1, ProbeAnswer::Absent, ProbeVerdict::Retryable { ttl: TTL }),
-            (2, 1, ProbeAnswer::Nothing, ProbeVerdict::Open { absences: 0 }),
-            (3, 0, ProbeAnswer::Absent, ProbeVerdict::Open { absences: 1 }),
+            (1, 0, InquiryAnswer::Absent, InquiryVerdict::Open { absences: 1 }),
+            (2, 1, InquiryAnswer::Absent, InquiryVerdict::Retryable { ttl: TTL }),
+            (2, 1, InquiryAnswer::Nothing, InquiryVerdict::Open { absences: 0 }),
+            (3, 0, InquiryAnswer::Absent, InquiryVerdict::Open { absences: 1 }),
             // The last question.
-            (4, 1, ProbeAnswer::Absent, ProbeVerdict::Retryable { ttl: TTL }),
-            (4, 0, ProbeAnswer::Absent, ProbeVerdict::Dead),
-            (4, 1, ProbeAnswer::Nothing, ProbeVerdict::Dead),
+            (4, 1, InquiryAnswer::Absent, InquiryVerdict::Retryable { ttl: TTL }),
+            (4, 0, InquiryAnswer::Absent, InquiryVerdict::Dead),
+            (4, 1, InquiryAnswer::Nothing, InquiryVerdict::Dead),
             // One more, because the instance that asked the last one died.
-            (5, 0, ProbeAnswer::Nothing, ProbeVerdict::Dead),
+            (5, 0, InquiryAnswer::Nothing, InquiryVerdict::Dead),
         ] {
             assert_eq!(probe(number, absences).verdict_on(answer, &POLICY), verdict, "{number} {absences}");
         }
         assert!(probe(5, 1).is_past_last(&POLICY) && !probe(4, 1).is_past_last(&POLICY));
         let once = ReconcilePolicy { confirmations: 1, max_attempts: 1, ..POLICY };
-        assert_eq!(probe(1, 0).verdict_on(ProbeAnswer::Absent, &once), ProbeVerdict::Retryable { ttl: TTL });
+        assert_eq!(probe(1, 0).verdict_on(InquiryAnswer::Absent, &once), InquiryVerdict::Retryable { ttl: TTL });
     }
 
     #[test]
@@ -213,10 +213,10 @@ mod tests {
             trailers: HeaderMap::new(),
         };
         for (number, absences) in [(1, 0), (4, 1), (9, 0)] {
-            let verdict = probe(number, absences).verdict_on(ProbeAnswer::Executed(response.clone()), &POLICY);
+            let verdict = probe(number, absences).verdict_on(InquiryAnswer::Executed(response.clone()), &POLICY);
             assert_eq!(
                 verdict,
-                ProbeVerdict::Completed { response: response.clone().into(), ttl: TTL, remember: None }
+                InquiryVerdict::Completed { response: response.clone().into(), ttl: TTL, remember: None }
             );
         }
     }
