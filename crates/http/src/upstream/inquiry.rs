@@ -1,4 +1,4 @@
-//! Probes a service: asks it for the outcome of an attempt.
+//! Inquiries: ask a service for the outcome of an attempt.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use oncegate_domain::inquiry::{InquiryAnswer, InquirySubject};
 use oncegate_domain::response::StoredResponse;
 use oncegate_telemetry::logs::error_causes;
 
-/// The time limit of one probe where the route's own times are longer. A probe reads one record; a service that needs
-/// more than 10 s for it is not healthy. It is asked again, and other keys are waiting for their turn.
+/// The time limit of one inquiry where the route's own times are longer. An inquiry reads one record; a service that
+/// needs more than 10 s for it is not healthy. It is asked again, and other keys are waiting for their turn.
 const TIME_MAX: Duration = Duration::from_secs(10);
 
-/// A service's reply to a probe.
+/// A service's reply to an inquiry.
 #[derive(Debug)]
 pub struct InquiryReply {
     /// The meaning of the reply.
@@ -42,15 +42,15 @@ impl InquiryReply {
     }
 }
 
-/// The values by which connections for probes differ: target, TLS and the time limit for connecting.
+/// The values by which connections for inquiries differ: target, TLS and the time limit for connecting.
 type InquiryPoolKey = (Arc<config::UpstreamTarget>, ([u8; 32], Option<ServerName<'static>>), Duration);
 
-/// The connections for probes, by target. Only hosts that the configuration names are among them.
+/// The connections for inquiries, by target. Only hosts that the configuration names are among them.
 #[derive(Default)]
 pub struct InquiryPools(HashMap<InquiryPoolKey, UpstreamClient>);
 
 impl InquiryPools {
-    /// Returns the connections for a route's probes.
+    /// Returns the connections for a route's inquiries.
     pub fn client_for(&mut self, route: &Route, lookup: &ReconcileUrl, slots: &UpstreamSlots) -> UpstreamClient {
         let (target, connect) = (&lookup.upstream, route.connect_timeout);
         let tls = route.tls_towards(target);
@@ -59,7 +59,7 @@ impl InquiryPools {
     }
 }
 
-/// Sends one probe and waits for the whole response. Redirections are not followed: they may lead to a host that the
+/// Sends one inquiry and waits for the whole response. Redirections are not followed: they may lead to a host that the
 /// configuration does not name.
 pub async fn send_inquiry(
     upstream: &UpstreamClient,
@@ -79,7 +79,7 @@ pub async fn send_inquiry(
     }
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(USER_AGENT, HeaderValue::from_static(concat!("oncegate/", env!("CARGO_PKG_VERSION"))));
-    // A probe ends before the next one is due, so that there is one probe of a key at a time.
+    // An inquiry ends before the next one is due, so that there is one inquiry of a key at a time.
     let deadline = Instant::now() + route.upstream_timeout.min(reconcile.every).min(TIME_MAX);
     let reply = timeout_at(deadline, receive_reply(upstream, request, route)).await;
     reply.unwrap_or_else(|_| InquiryReply::no_answer("no answer in time"))
