@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::tokens::{AdminTokens, TokenFileError};
 use crate::admin::{self, AdminListener};
-use crate::consumers;
+use crate::brokers::consumers;
 use crate::gate::Gate;
 use crate::instance::Instance;
 use crate::tasks::issuer_keys::IssuerKeysReader;

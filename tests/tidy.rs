@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// The program's modules: each may use the modules of later layers; modules of one layer do not use each other. Below them are the
 /// crates, whose manifests say what they use.
-const LAYERS: [&[&str]; 7] =
-    [&["main"], &["cli"], &["app"], &["events"], &["admin", "consumers", "tasks"], &["gate"], &["instance", "kafka"]];
+const LAYERS: [&[&str]; 6] =
+    [&["main"], &["cli"], &["app"], &["admin", "brokers", "tasks"], &["gate"], &["instance"]];
 
 /// The maximum number of lines of a file, without its own tests: a longer file does two things, or has its reason in
 /// [`LARGE`].

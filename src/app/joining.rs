@@ -9,7 +9,7 @@ use tokio_util::task::TaskTracker;
 
 use super::route_identities::ComparedRoutes;
 use super::{ShutdownSignals, StartError, assembly, retention, route_identities};
-use crate::events;
+use crate::brokers::events;
 use crate::instance::Instance;
 use oncegate_config::Config;
 use oncegate_store::{RouteIdentities, StorePreparation};

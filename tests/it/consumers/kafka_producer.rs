@@ -1,7 +1,7 @@
 //! The producer of dead letters, without a consumer.
 
 use bytes::Bytes;
-use oncegate::kafka::{KafkaError, KafkaProducer, NewRecord};
+use oncegate::brokers::kafka::{KafkaError, KafkaProducer, NewRecord};
 use oncegate_config::KafkaCluster;
 use serde_json::json;
 

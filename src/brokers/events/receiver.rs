@@ -16,8 +16,8 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::message::{EventMessage, MEDIA_TYPE};
-use crate::consumers::publish::{AmqpPublisher, PublishError};
-use crate::kafka::{KafkaError, KafkaProducer, NewRecord};
+use crate::brokers::amqp::{AmqpPublisher, PublishError};
+use crate::brokers::kafka::{KafkaError, KafkaProducer, NewRecord};
 use oncegate_config::{Broker, EventTarget, KafkaCluster, UpstreamTlsConfig, WebhookSecret};
 use oncegate_http::body::Body;
 use oncegate_http::upstream::UpstreamClient;

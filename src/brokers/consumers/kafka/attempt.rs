@@ -10,8 +10,8 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::assignment::{RecordPlace, StartedRecord};
 use super::client::{KafkaClient, KafkaRecord};
-use crate::consumers::decode::decode_message;
-use crate::consumers::disposition::{Disposition, HoldPolicy, Overdue, decide, doubled_pause};
+use crate::brokers::consumers::decode::decode_message;
+use crate::brokers::consumers::disposition::{Disposition, HoldPolicy, Overdue, decide, doubled_pause};
 use crate::gate::Gate;
 use crate::gate::message::{MessageOutcome, OutcomeReason};
 use crate::instance::consumer_states::ConsumerState;
@@ -165,7 +165,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::consumers::kafka::assignment::started_record;
+    use crate::brokers::consumers::kafka::assignment::started_record;
 
     #[tokio::test(start_paused = true)]
     async fn a_record_whose_task_panics_is_tried_again_until_its_partition_leaves() {

@@ -3,7 +3,7 @@
 use lapin::ErrorKind;
 
 /// Returns the broker's own message, without what the library puts around it, and without the user of the URL.
-pub(super) fn broker_message(error: &lapin::Error) -> String {
+pub fn broker_message(error: &lapin::Error) -> String {
     without_user(match error.kind() {
         ErrorKind::ProtocolError(error) => error.get_message().to_string(),
         ErrorKind::IOError(error) => error.to_string(),

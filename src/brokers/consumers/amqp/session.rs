@@ -14,12 +14,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::acknowledge::{self, SessionContext};
-use super::broker_error::broker_message;
-use super::connector::connect;
+use crate::brokers::amqp::broker_message;
+use crate::brokers::amqp::connect;
 use super::dead_letter::DeadLetterExchange;
 use super::places::MessagePlaces;
-use super::publish::open_confirming_channel;
-use crate::consumers::session_error::SessionError;
+use crate::brokers::amqp::open_confirming_channel;
+use crate::brokers::consumers::session_error::SessionError;
 use crate::gate::Gate;
 use crate::instance::consumer_states::ConsumerState;
 use oncegate_config::{AmqpSource, Consumer};
@@ -31,7 +31,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs one session: from opening its connection to losing it, or to the end of the drain.
-pub(in crate::consumers) async fn run_session(
+pub(in crate::brokers::consumers) async fn run_session(
     consumer: &Arc<Consumer>,
     source: &AmqpSource,
     gate: &Arc<Gate>,

@@ -16,7 +16,7 @@ use oncegate_trust::tls::Trust;
 /// The time limit for the broker's confirmation. A healthy broker writes a message to its disks in milliseconds.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 /// The delivery mode with which a message survives a restart of the broker (AMQP 0-9-1, basic's `delivery-mode`).
-pub(super) const PERSISTENT: u8 = 2;
+pub const PERSISTENT: u8 = 2;
 
 /// The reason why a message was not published.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl AmqpPublisher {
 }
 
 /// Publishes a message, and waits for the broker's confirmation.
-pub(super) async fn publish(
+pub async fn publish(
     channel: &Channel,
     exchange: ShortString,
     routing_key: ShortString,
@@ -93,7 +93,7 @@ pub(super) async fn publish(
 }
 
 /// Opens a channel with publisher confirms, after checking that the exchange exists.
-pub(super) async fn open_confirming_channel(connection: &Connection, exchange: &str) -> Result<Channel, lapin::Error> {
+pub async fn open_confirming_channel(connection: &Connection, exchange: &str) -> Result<Channel, lapin::Error> {
     let channel = connection.create_channel().await?;
     // The default exchange is always there, and nobody may declare it.
     if !exchange.is_empty() {

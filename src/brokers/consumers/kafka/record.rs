@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::client::{KafkaRecord, PartitionId};
-use crate::consumers::decode::SentMessage;
+use crate::brokers::consumers::decode::SentMessage;
 use crate::gate::message::OutcomeReason;
-use crate::kafka::NewRecord;
+use crate::brokers::kafka::NewRecord;
 use oncegate_config::{Consumer, KafkaSource};
 
 /// The header that has the record's key, for keys and paths that are made of it.

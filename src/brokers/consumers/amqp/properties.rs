@@ -3,7 +3,7 @@
 use lapin::BasicProperties;
 use lapin::types::AMQPValue;
 
-use crate::consumers::decode::SentMessage;
+use crate::brokers::consumers::decode::SentMessage;
 
 impl From<&BasicProperties> for SentMessage {
     fn from(properties: &BasicProperties) -> Self {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-use crate::consumers::disposition::{SET_ASIDE_BYTES_MAX, SET_ASIDE_MAX, doubled_pause};
+use crate::brokers::consumers::disposition::{SET_ASIDE_BYTES_MAX, SET_ASIDE_MAX, doubled_pause};
 use crate::gate::message::MessageOutcome;
 use crate::instance::consumer_states::MessageCounts;
 

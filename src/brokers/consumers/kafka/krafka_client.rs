@@ -19,8 +19,8 @@ use tokio::sync::{Mutex, Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use super::client::{ClientEvent, ClientFuture, KafkaClient, KafkaRecord, PartitionId, PartitionOffsets};
-use crate::kafka::connection::{connect, describe};
-use crate::kafka::{KafkaError, KafkaProducer, NewRecord};
+use crate::brokers::kafka::connection::{connect, describe};
+use crate::brokers::kafka::{KafkaError, KafkaProducer, NewRecord};
 use oncegate_config::{FirstOffset, KafkaSource};
 
 /// The wait of one poll. It is so short that a partition that was paused is soon read again.

@@ -23,8 +23,6 @@ mod kafka;
 mod reconnect;
 mod session_error;
 
-pub use amqp::publish;
-
 /// A running consumer, and the token that stops it.
 struct RunningConsumer {
     consumer: Arc<Consumer>,

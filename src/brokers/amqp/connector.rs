@@ -101,7 +101,7 @@ impl fmt::Debug for AmqpConnector {
 }
 
 /// Connects to the first of the name's addresses that answers. Returns that address with the connection.
-pub(super) async fn connect(
+pub async fn connect(
     broker: &Broker,
     trust: &Trust,
     cut: &CancellationToken,

@@ -10,12 +10,12 @@ use lapin::options::{BasicAckOptions, BasicNackOptions};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::broker_error::broker_message;
+use crate::brokers::amqp::broker_message;
 use super::dead_letter::{self, DeadLetterExchange};
 use super::places::{MessagePlace, MessagePlaces};
-use super::publish::PublishError;
-use crate::consumers::decode;
-use crate::consumers::disposition::{Disposition, HoldPolicy, Overdue, decide};
+use crate::brokers::amqp::PublishError;
+use crate::brokers::consumers::decode;
+use crate::brokers::consumers::disposition::{Disposition, HoldPolicy, Overdue, decide};
 use crate::gate::Gate;
 use crate::gate::message::{MessageOutcome, OutcomeReason};
 use crate::instance::consumer_states::ConsumerState;

@@ -5,7 +5,7 @@ use lapin::options::BasicRejectOptions;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel};
 
-use super::publish::{PERSISTENT, PublishError, publish};
+use crate::brokers::amqp::{PERSISTENT, PublishError, publish};
 use crate::gate::message::OutcomeReason;
 
 /// The exchange for dead letters, and the channel to it.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::client::{KafkaRecord, PartitionId};
-use crate::consumers::disposition::{SET_ASIDE_BYTES_MAX, SET_ASIDE_MAX};
+use crate::brokers::consumers::disposition::{SET_ASIDE_BYTES_MAX, SET_ASIDE_MAX};
 use crate::instance::consumer_states::RecordCounts;
 use oncegate_config::RecordOrder;
 
@@ -396,7 +396,7 @@ mod tests {
     }
 
     /// A record that has started.
-    pub(in crate::consumers::kafka) fn started_record() -> StartedRecord {
+    pub(in crate::brokers::consumers::kafka) fn started_record() -> StartedRecord {
         assignment(RecordOrder::Key, 1, &[(0, 0, "a")]).start_next().unwrap()
     }
 

@@ -1,0 +1,6 @@
+//! Message brokers: the connections to RabbitMQ and to Kafka, the consumers of their messages, and the publishers of events.
+
+mod amqp;
+pub mod consumers;
+pub mod events;
+pub mod kafka;
