@@ -6,4 +6,4 @@ mod publish;
 
 pub(super) use broker_error::broker_message;
 pub(super) use connector::connect;
-pub(super) use publish::{AmqpPublisher, PERSISTENT, PublishError, open_confirming_channel, publish};
+pub(super) use publish::{AmqpPublisher, PERSISTENT, open_confirming_channel, publish};

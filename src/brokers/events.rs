@@ -1,20 +1,20 @@
 //! Events: tells other programs how keys were settled.
 //!
-//! The store writes an event in the settlement's own commit. A publisher takes it from there and publishes it at least once: it
-//! deletes an event only after the receiver has taken it. Of each key, an event is published after those before it; one that is
-//! dead holds nothing back.
+//! The store writes an event in the settlement's own commit. A publisher takes it from there and publishes it at least
+//! once: it deletes an event only after the receiver has taken it. Of each key, an event is published after those
+//! before it; one that is dead holds nothing back.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
+use super::publish_error::PublishError;
+use super::retry::{again_after_panics, doubled};
+use super::supervisor::supervise;
 use crate::instance::Instance;
 use crate::instance::event_states::EventSinkState;
 use message::EventMessage;
@@ -24,7 +24,7 @@ use oncegate_store::{ClaimEventsParams, EndEventsParams, EventSinkParams, KeyEve
 use oncegate_telemetry::log_limiter::LogLimiter;
 use oncegate_telemetry::logs::error_causes;
 use oncegate_trust::tls::Trust;
-use receiver::{EventReceiver, PublishFailure};
+use receiver::EventReceiver;
 
 mod message;
 mod receiver;
@@ -35,7 +35,8 @@ const BATCH: u32 = 64;
 /// The same where they have bodies, which are in memory meanwhile.
 const BATCH_WITH_BODIES: u32 = 16;
 
-/// The time for which a claim lasts longer than the longest try. Events that a dead publisher has claimed wait until then.
+/// The time for which a claim lasts longer than the longest try. Events that a dead publisher has claimed wait until
+/// then.
 const LEASE_MARGIN: Duration = Duration::from_secs(5);
 
 /// The pause between two looks into the store while there is nothing to publish.
@@ -58,60 +59,19 @@ const REFUSED_PAUSE_CAP: Duration = Duration::from_secs(300);
 const REFUSALS_LOGGED: usize = 4;
 const REFUSALS_PERIOD: Duration = Duration::from_secs(60);
 
-/// A running publisher, and the token that stops it.
-struct RunningPublisher {
-    sink: Arc<EventSink>,
-    trust: Trust,
-    stop: CancellationToken,
-}
-
 /// Runs a publisher for each configured sink until `stop`. A reload stops those of sinks that were removed or changed.
-pub async fn serve(instance: Arc<Instance>, mut live: watch::Receiver<Arc<Config>>, stop: CancellationToken) {
-    let publishers = TaskTracker::new();
-    let mut running: Vec<RunningPublisher> = Vec::new();
-    loop {
-        let config = Arc::clone(&live.borrow_and_update());
-        running.retain(|started| {
-            let is_current = config.events.contains(&started.sink) && config.trust == started.trust;
-            if !is_current {
-                started.stop.cancel();
-            }
-            is_current
-        });
-        for sink in &config.events {
-            if running.iter().all(|started| started.sink != *sink) {
-                let (stop, trust) = (stop.child_token(), config.trust.clone());
-                publishers.spawn(run_publisher(Arc::clone(&instance), Arc::clone(sink), trust.clone(), stop.clone()));
-                running.push(RunningPublisher { sink: Arc::clone(sink), trust, stop });
-            }
-        }
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => break,
-            changed = live.changed() => if changed.is_err() { break },
-        }
-    }
-    stop.cancelled().await;
-    publishers.close();
-    publishers.wait().await;
+pub async fn serve(instance: Arc<Instance>, live: watch::Receiver<Arc<Config>>, stop: CancellationToken) {
+    let run = |sink, trust, stop| run_publisher(Arc::clone(&instance), sink, trust, stop);
+    supervise(live, stop, |config| config.events.clone(), |_| true, run).await;
 }
 
 async fn run_publisher(instance: Arc<Instance>, sink: Arc<EventSink>, trust: Trust, stop: CancellationToken) {
     let run = || async { Publisher::new(Arc::clone(&instance), Arc::clone(&sink), &trust).run(stop.clone()).await };
-    run_again_after_panics(&sink.name, &stop, run).await;
-}
-
-/// Runs what `start` starts until that ends without a panic. A panic is a bug, and the events that were claimed come again once
-/// their claim ends: no other one waits for a reload.
-async fn run_again_after_panics<F: Future<Output = ()>>(sink: &str, stop: &CancellationToken, start: impl Fn() -> F) {
-    let mut panics = 0;
-    while AssertUnwindSafe(start()).catch_unwind().await.is_err() {
-        panics += 1;
-        tracing::error!(sink, panics, "the publisher of events panicked; another one takes its place");
-        if stop.run_until_cancelled(sleep(jittered(doubled(panics, PAUSE_CAP)))).await.is_none() {
-            return;
-        }
-    }
+    // The events that were claimed come again once their claim ends: no other one waits for a reload.
+    let log = |panics| {
+        tracing::error!(sink = %sink.name, panics, "the publisher of events panicked; another one takes its place");
+    };
+    again_after_panics(&stop, |panics| doubled(PAUSE_FIRST, panics, PAUSE_CAP), log, run).await;
 }
 
 /// The publisher of one sink. Those of other instances share its events.
@@ -124,7 +84,6 @@ struct Publisher {
     failures: u32,
     /// Whether the last failure was that of a connection: then the next one that opens ends it, also without an event.
     is_disconnected: bool,
-    /// The time of the last count.
     counted: Option<Instant>,
     refusals: LogLimiter,
 }
@@ -180,21 +139,21 @@ impl Publisher {
         }
         let published = join_all(events.iter().map(|event| self.publish(event))).await;
         // A receiver that answers one event in any way is there: what fails is then the event's own trouble.
-        let is_away = published.iter().all(|published| matches!(published, Err(PublishFailure::Away(_))));
+        let is_away = published.iter().all(|published| matches!(published, Err(PublishError::Away(_))));
         let cause = published.iter().find_map(|published| match published {
-            Err(PublishFailure::Away(cause)) => Some(cause.clone()),
-            Ok(()) | Err(PublishFailure::Refused(_)) => None,
+            Err(PublishError::Away(cause)) => Some(cause.clone()),
+            Ok(()) | Err(PublishError::Refused(_)) => None,
         });
         let pause = self.note_failure(cause.filter(|_| is_away));
         let mut ended = EndEventsParams { published: Vec::new(), postponed: Vec::new() };
         for (event, published) in events.iter().zip(published) {
             match published {
                 Ok(()) => ended.published.push(event.handle()),
-                Err(PublishFailure::Away(note)) if is_away => {
+                Err(PublishError::Away(note)) if is_away => {
                     let retry_in = pause.or(Some(PAUSE_FIRST));
                     ended.postponed.push(PostponedEvent { event: event.handle(), tries: event.tries, retry_in, note });
                 }
-                Err(PublishFailure::Away(note) | PublishFailure::Refused(note)) => {
+                Err(PublishError::Away(note) | PublishError::Refused(note)) => {
                     ended.postponed.push(self.postpone(event, note));
                 }
             }
@@ -205,9 +164,9 @@ impl Publisher {
         Ok(pause.or(is_all_refused.then_some(PAUSE_FIRST)))
     }
 
-    async fn publish(&self, event: &KeyEvent) -> Result<(), PublishFailure> {
+    async fn publish(&self, event: &KeyEvent) -> Result<(), PublishError> {
         let message = EventMessage::new(&self.instance.config.service, &self.sink, event);
-        self.receiver.publish(&message.map_err(|corrupt| PublishFailure::Refused(corrupt.to_string()))?).await
+        self.receiver.publish(&message.map_err(|corrupt| PublishError::Refused(corrupt.to_string()))?).await
     }
 
     /// Logs that the sink is away, or is back. Returns the pause while it is away.
@@ -227,7 +186,7 @@ impl Publisher {
             tracing::warn!(%sink, %target, cause, "events cannot be published at the moment; they wait in the store");
         }
         self.state.set_failure(Some(cause));
-        Some(doubled(self.failures, PAUSE_CAP))
+        Some(doubled(PAUSE_FIRST, self.failures, PAUSE_CAP))
     }
 
     /// Postpones an event that was not published while others could be, or makes it dead.
@@ -242,7 +201,7 @@ impl Publisher {
             tracing::warn!(sink = %self.sink.name, target = %self.sink.target, record = %event.id, cause = note, refusals,
                 "events were not taken, and others may be; each is tried again until give_up_after");
         }
-        let retry_in = (!is_dead).then(|| doubled(event.tries, REFUSED_PAUSE_CAP));
+        let retry_in = (!is_dead).then(|| doubled(PAUSE_FIRST, event.tries, REFUSED_PAUSE_CAP));
         PostponedEvent { event: event.handle(), tries: event.tries, retry_in, note }
     }
 
@@ -253,31 +212,5 @@ impl Publisher {
             Ok(counts) => self.state.set_counts(counts),
             Err(error) => tracing::debug!(sink = %self.sink.name, %error, "the waiting events could not be counted"),
         }
-    }
-}
-
-fn doubled(tries: u32, cap: Duration) -> Duration {
-    PAUSE_FIRST.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(cap)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_publisher_that_panics_is_started_again_until_it_is_stopped() {
-        let starts = AtomicU32::new(0);
-        let start = |panics: u32| {
-            let number = starts.fetch_add(1, Ordering::Relaxed);
-            async move { assert!(number >= panics, "a bug in the publisher") }
-        };
-        let stop = CancellationToken::new();
-        run_again_after_panics("bus", &stop, || start(2)).await;
-        assert_eq!(starts.swap(0, Ordering::Relaxed), 3, "two have panicked, and the third one has ended");
-        stop.cancel();
-        run_again_after_panics("bus", &stop, || start(u32::MAX)).await;
-        assert_eq!(starts.load(Ordering::Relaxed), 1, "none is started after the stop");
     }
 }

@@ -3,7 +3,7 @@
 use lapin::ErrorKind;
 
 /// Returns the broker's own message, without what the library puts around it, and without the user of the URL.
-pub fn broker_message(error: &lapin::Error) -> String {
+pub fn broker_message(error: lapin::Error) -> String {
     without_user(match error.kind() {
         ErrorKind::ProtocolError(error) => error.get_message().to_string(),
         ErrorKind::IOError(error) => error.to_string(),
@@ -11,7 +11,8 @@ pub fn broker_message(error: &lapin::Error) -> String {
     })
 }
 
-/// Leaves out the name in RabbitMQ's `refused for user 'name'`: a URL's credentials are never logged, and its user is one.
+/// Leaves out the name in RabbitMQ's `refused for user 'name'`: a URL's credentials are never logged, and its user is
+/// one.
 fn without_user(message: String) -> String {
     let Some((before, rest)) = message.split_once("user '") else { return message };
     let after = rest.rsplit_once('\'').map_or("", |(_, after)| after);

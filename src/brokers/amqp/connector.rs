@@ -34,7 +34,6 @@ const HEARTBEAT_SECONDS: u16 = 15;
 /// The runtime for lapin: tokio's, with connections opened here.
 type Runtime = async_rs::Runtime<RuntimeParts<Tokio, AmqpConnector>>;
 
-/// Opens connections to one broker.
 #[derive(Clone)]
 struct AmqpConnector {
     tokio: Tokio,
@@ -43,8 +42,9 @@ struct AmqpConnector {
     cut: CancellationToken,
 }
 
-/// Returns a runtime for lapin on the current tokio runtime. With `tls`, the broker must show a certificate for this name.
-/// Once `cut` is cancelled, the connection is shut down: lapin keeps a thread for each connection that it believes is intact.
+/// Returns a runtime for lapin on the current tokio runtime. With `tls`, the broker must show a certificate for this
+/// name. Once `cut` is cancelled, the connection is shut down: lapin keeps a thread for each connection that it
+/// believes is intact.
 fn create_runtime(tls: Option<(TlsConnector, ServerName<'static>)>, cut: CancellationToken) -> Runtime {
     let (tokio, handle) = (Tokio::current(), Handle::current());
     Runtime::new(RuntimeParts::new(tokio.clone(), AmqpConnector { tokio, handle, tls, cut }))
@@ -101,11 +101,7 @@ impl fmt::Debug for AmqpConnector {
 }
 
 /// Connects to the first of the name's addresses that answers. Returns that address with the connection.
-pub async fn connect(
-    broker: &Broker,
-    trust: &Trust,
-    cut: &CancellationToken,
-) -> Result<(Connection, IpAddr), String> {
+pub async fn connect(broker: &Broker, trust: &Trust, cut: &CancellationToken) -> Result<(Connection, IpAddr), String> {
     let addresses = lookup_host((&*broker.host, broker.port)).await;
     let addresses: Vec<_> = addresses.map_err(|error| format!("its host name cannot be looked up: {error}"))?.collect();
     let mut last = "its host name has no address".to_owned();
@@ -144,7 +140,7 @@ async fn connect_to(
     };
     let properties = ConnectionProperties::default().with_connection_name("oncegate".into());
     let connect = async move |_, runtime: Runtime| Ok(AsyncTcpStream::connect(&runtime, address).await?);
-    Connection::connector(uri, runtime, connect, properties).await.map_err(|error| broker_message(&error))
+    Connection::connector(uri, runtime, connect, properties).await.map_err(broker_message)
 }
 
 /// Returns the TLS configuration without ALPN: AMQP has no protocol name there.

@@ -10,6 +10,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::broker_error::broker_message;
 use super::connector::connect;
+use crate::brokers::publish_error::PublishError;
 use oncegate_config::Broker;
 use oncegate_trust::tls::Trust;
 
@@ -17,15 +18,6 @@ use oncegate_trust::tls::Trust;
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 /// The delivery mode with which a message survives a restart of the broker (AMQP 0-9-1, basic's `delivery-mode`).
 pub const PERSISTENT: u8 = 2;
-
-/// The reason why a message was not published.
-#[derive(Debug)]
-pub enum PublishError {
-    /// The broker refused the message: no queue is bound for it, or it could not be kept.
-    Refused(String),
-    /// The channel is unusable.
-    Broken(String),
-}
 
 /// A connection to a broker for publishing. It is closed when this is dropped.
 pub struct AmqpPublisher {
@@ -37,21 +29,15 @@ pub struct AmqpPublisher {
 
 impl AmqpPublisher {
     /// Connects, and checks that the exchange is there.
-    ///
-    /// # Errors
-    /// The reason.
     pub async fn connect(broker: &Broker, exchange: &str, trust: &Trust) -> Result<Self, String> {
         let cut = CancellationToken::new();
         let guard = cut.clone().drop_guard();
         let (connection, _) = connect(broker, trust, &cut).await?;
-        let channel = open_confirming_channel(&connection, exchange).await.map_err(|error| broker_message(&error))?;
+        let channel = open_confirming_channel(&connection, exchange).await?;
         Ok(Self { exchange: exchange.into(), channel, _connection: connection, _cut: guard })
     }
 
     /// Publishes a message that survives a restart of the broker, and waits for its confirmation.
-    ///
-    /// # Errors
-    /// [`PublishError`]
     pub async fn publish(
         &self,
         routing_key: &str,
@@ -69,7 +55,7 @@ impl AmqpPublisher {
     }
 }
 
-/// Publishes a message, and waits for the broker's confirmation.
+/// Publishes a message, and waits for the broker's confirmation. [`PublishError::Away`]: the channel is unusable.
 pub async fn publish(
     channel: &Channel,
     exchange: ShortString,
@@ -86,20 +72,23 @@ pub async fn publish(
             Err(PublishError::Refused("no queue is bound to the exchange for this message".into()))
         }
         Ok(Ok(Confirmation::Nack(_))) => Err(PublishError::Refused("the broker could not keep the message".into())),
-        Ok(Ok(Confirmation::NotRequested)) => Err(PublishError::Broken("the channel does not confirm messages".into())),
-        Ok(Err(error)) => Err(PublishError::Broken(broker_message(&error))),
-        Err(_) => Err(PublishError::Broken(format!("no confirmation in {} s", CONFIRM_TIMEOUT.as_secs()))),
+        Ok(Ok(Confirmation::NotRequested)) => Err(PublishError::Away("the channel does not confirm messages".into())),
+        Ok(Err(error)) => Err(PublishError::Away(broker_message(error))),
+        Err(_) => Err(PublishError::Away(format!("no confirmation in {} s", CONFIRM_TIMEOUT.as_secs()))),
     }
 }
 
 /// Opens a channel with publisher confirms, after checking that the exchange exists.
-pub async fn open_confirming_channel(connection: &Connection, exchange: &str) -> Result<Channel, lapin::Error> {
-    let channel = connection.create_channel().await?;
-    // The default exchange is always there, and nobody may declare it.
-    if !exchange.is_empty() {
-        let options = ExchangeDeclareOptions { passive: true, ..Default::default() };
-        channel.exchange_declare(exchange.into(), ExchangeKind::Direct, options, FieldTable::default()).await?;
-    }
-    channel.confirm_select(ConfirmSelectOptions::default()).await?;
-    Ok(channel)
+pub async fn open_confirming_channel(connection: &Connection, exchange: &str) -> Result<Channel, String> {
+    let open = async {
+        let channel = connection.create_channel().await?;
+        // The default exchange is always there, and nobody may declare it.
+        if !exchange.is_empty() {
+            let options = ExchangeDeclareOptions { passive: true, ..Default::default() };
+            channel.exchange_declare(exchange.into(), ExchangeKind::Direct, options, FieldTable::default()).await?;
+        }
+        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        Ok(channel)
+    };
+    open.await.map_err(broker_message)
 }

@@ -17,8 +17,8 @@ use oncegate_domain::response::FIELDS_MAX;
 use oncegate_http::protocol::fields::is_misspelled;
 use oncegate_http::protocol::refusal::Refusal;
 
-/// Headers that are not passed to the service: hop-by-hop ones, those about a request's origin, Oncegate's own, and those
-/// of the broker that change with each delivery and so are no part of the request.
+/// Headers that are not passed to the service: hop-by-hop ones, those about a request's origin, Oncegate's own, and
+/// those of the broker that change with each delivery and so are no part of the request.
 const DROPPED_HEADERS: [&str; 19] = [
     "connection",
     "content-length",
@@ -155,8 +155,9 @@ impl SentMessage {
         }
     }
 
-    /// Returns the header fields that the service sees. Tables, lists and other values without a text form are left out.
-    /// Nor is one that is spelled like a field that Oncegate sets or reads. `None` if there are more than [`FIELDS_MAX`].
+    /// Returns the header fields that the service sees. Tables, lists and other values without a text form are left
+    /// out. Nor is one that is spelled like a field that Oncegate sets or reads. `None` if there are more than
+    /// [`FIELDS_MAX`].
     fn to_fields(&self, is_read: impl Fn(&str) -> bool) -> Option<HeaderMap> {
         let mut fields = HeaderMap::new();
         for (name, value) in &self.headers {

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::brokers::retry::doubled;
 use crate::gate::message::{MessageOutcome, OutcomeReason};
 
 /// The first pause; it doubles with each try. An attempt that runs elsewhere has mostly ended by then.
@@ -12,8 +13,8 @@ const PAUSE_CAP: Duration = Duration::from_secs(30);
 /// The longest pause that a service's `Retry-After` can ask for.
 const RETRY_AFTER_CAP: Duration = Duration::from_secs(5 * 60);
 
-/// The messages that one session sets aside: as many as people can decide about in a day. A broken service turns no more
-/// messages unknown than these and one prefetch.
+/// The messages that one session sets aside: as many as people can decide about in a day. A broken service turns no
+/// more messages unknown than these and one prefetch.
 // See docs/decisions/0028-hold-messages.md.
 pub(super) const SET_ASIDE_MAX: usize = 1000;
 /// The bytes of their bodies, which stay in memory.
@@ -22,18 +23,19 @@ pub(super) const SET_ASIDE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// How long a message is held, and what becomes of it then.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HoldPolicy {
-    /// The longest time.
     pub(super) limit: Duration,
     /// The end of a message of unknown outcome.
     pub(super) unknown: Overdue,
     /// The end of one that was not executed, or is not stored yet.
     pub(super) again: Overdue,
+    /// The pause before a dead letter that could not be written is written again. Without it, the message is held like
+    /// one that was not executed.
+    pub(super) unwritten_pause: Option<Duration>,
 }
 
 /// What becomes of a message that was held for as long as its broker allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Overdue {
-    /// It becomes a dead letter.
     DeadLetter,
     /// It is held further: nothing else waits for it.
     Hold,
@@ -41,10 +43,8 @@ pub(super) enum Overdue {
     Requeue,
 }
 
-/// The next step for a delivery.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Disposition {
-    /// Acknowledge it.
     Acknowledge,
     /// Publish it as a dead letter, for people to look at.
     DeadLetter(OutcomeReason),
@@ -66,8 +66,8 @@ pub(super) fn decide(outcome: MessageOutcome, tries: u32, held: Duration, policy
         MessageOutcome::Again(reason) => (policy.again, reason, false),
     };
     match overdue {
-        // The person who resolves the key finds the message among the dead letters. Requests with the key are refused meanwhile, so the
-        // message may be sent again at any time.
+        // The person who resolves the key finds the message among the dead letters. Requests with the key are refused
+        // meanwhile, so the message may be sent again at any time.
         Overdue::DeadLetter if held >= policy.limit => Disposition::DeadLetter(reason),
         Overdue::Requeue if held >= policy.limit => Disposition::Requeue(reason),
         _ if is_unknown => Disposition::SetAside(pause(&reason), reason),
@@ -75,9 +75,17 @@ pub(super) fn decide(outcome: MessageOutcome, tries: u32, held: Duration, policy
     }
 }
 
+/// Decides about a message whose dead letter could not be written.
+pub(super) fn decide_unwritten(reason: OutcomeReason, tries: u32, held: Duration, policy: HoldPolicy) -> Disposition {
+    match policy.unwritten_pause {
+        Some(pause) => Disposition::Hold(pause, reason),
+        None => decide(MessageOutcome::Again(reason), tries, held, policy),
+    }
+}
+
 /// Returns the pause before the next try, after this one: short at first, and up to 30 s where the cause lasts.
 pub(super) fn doubled_pause(tries: u32) -> Duration {
-    PAUSE_FIRST.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(PAUSE_CAP)
+    doubled(PAUSE_FIRST, tries, PAUSE_CAP)
 }
 
 #[cfg(test)]
@@ -106,7 +114,7 @@ mod tests {
             (MessageOutcome::Unknown(reason()), LONG, false, Disposition::Requeue(reason())),
         ] {
             let unknown = if has_exchange { Overdue::DeadLetter } else { Overdue::Requeue };
-            let policy = HoldPolicy { limit: LONG, unknown, again: Overdue::Requeue };
+            let policy = HoldPolicy { limit: LONG, unknown, again: Overdue::Requeue, unwritten_pause: None };
             assert_eq!(decide(outcome.clone(), 1, held, policy), expected, "{outcome:?} {held:?} {has_exchange}");
         }
     }
@@ -115,7 +123,8 @@ mod tests {
     fn pauses_grow_up_to_a_cap_and_respect_retry_after() {
         let pause = |tries, wait: Option<u64>| {
             let reason = OutcomeReason { wait: wait.map(Duration::from_secs), ..reason() };
-            let policy = HoldPolicy { limit: SHORT, unknown: Overdue::Hold, again: Overdue::Hold };
+            let (unknown, again) = (Overdue::Hold, Overdue::Hold);
+            let policy = HoldPolicy { limit: SHORT, unknown, again, unwritten_pause: None };
             match decide(MessageOutcome::Again(reason), tries, SHORT, policy) {
                 Disposition::Hold(pause, _) => pause.as_millis(),
                 other => panic!("{other:?}"),

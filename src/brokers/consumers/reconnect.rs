@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
+use super::amqp;
 use super::disposition::doubled_pause;
-use super::session_error::SessionError;
-use super::{amqp, kafka};
+#[cfg(feature = "kafka")]
+use super::kafka;
+use super::session_start::SessionError;
 use crate::gate::Gate;
 use oncegate_config::{Consumer, MessageSource};
 use oncegate_machine::jitter::jittered;
@@ -21,7 +23,10 @@ pub(super) async fn run(consumer: Arc<Consumer>, gate: Arc<Gate>, trust: Trust, 
             MessageSource::Amqp(source) => {
                 amqp::session::run_session(&consumer, source, &gate, &trust, &state, &stop).await
             }
-            MessageSource::Kafka(source) => kafka::run_session(&consumer, source, &gate, &state, &stop).await,
+            #[cfg(feature = "kafka")]
+            MessageSource::Kafka(source) => kafka::session::run_session(&consumer, source, &gate, &state, &stop).await,
+            #[cfg(not(feature = "kafka"))]
+            MessageSource::Kafka(_) => unreachable!("such a configuration is refused"),
         };
         let Err(SessionError { cause, was_consuming }) = ended else { return };
         failures = if was_consuming { 1 } else { failures.saturating_add(1) };

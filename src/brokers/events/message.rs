@@ -21,7 +21,6 @@ use oncegate_store::KeyEvent;
 /// The media type of an event in JSON.
 pub(super) const MEDIA_TYPE: &str = "application/cloudevents+json";
 
-/// An event, ready to be sent.
 pub(super) struct EventMessage {
     /// The same for each time that this event is published.
     pub id: String,
@@ -120,7 +119,8 @@ impl EventMessage {
     }
 }
 
-/// The response's body: JSON as it is, text as a string, and anything else in base64. Null where it was too large to store.
+/// The response's body: JSON as it is, text as a string, and anything else in base64. Null where it was too large to
+/// store.
 fn body(response: &StoredResponse) -> EventBody {
     let Some(body) = &response.body else { return EventBody::Json(None) };
     let kind = response.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();

@@ -16,8 +16,9 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::message::{EventMessage, MEDIA_TYPE};
-use crate::brokers::amqp::{AmqpPublisher, PublishError};
-use crate::brokers::kafka::{KafkaError, KafkaProducer, NewRecord};
+use crate::brokers::amqp::AmqpPublisher;
+use crate::brokers::kafka::{KafkaProducer, NewRecord};
+use crate::brokers::publish_error::PublishError;
 use oncegate_config::{Broker, EventTarget, KafkaCluster, UpstreamTlsConfig, WebhookSecret};
 use oncegate_http::body::Body;
 use oncegate_http::upstream::UpstreamClient;
@@ -41,16 +42,6 @@ const IDLE: Duration = Duration::from_secs(4);
 /// The most of an answer's body that is read, so that its connection can be used again.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// Why an event was not published.
-#[derive(Clone, Debug)]
-pub(super) enum PublishFailure {
-    /// The place cannot be reached, or takes nothing at the moment.
-    Away(String),
-    /// The place refuses this event.
-    Refused(String),
-}
-
-/// A place, with its connections.
 pub(super) enum EventReceiver {
     Http {
         client: UpstreamClient,
@@ -100,19 +91,14 @@ impl EventReceiver {
     }
 
     /// Opens the connection to a broker, unless it is open.
-    ///
-    /// # Errors
-    /// The reason.
     pub async fn connect(&self) -> Result<(), String> {
         let connecting = async {
             match self {
                 Self::Http { .. } => Ok(()),
                 Self::Amqp { broker, exchange, trust, publisher, .. } => {
-                    connected(publisher, AmqpPublisher::connect(broker, exchange, trust)).await.map(drop)
+                    connected(publisher, AmqpPublisher::connect(broker, exchange, trust)).await
                 }
-                Self::Kafka { cluster, producer, .. } => {
-                    connected(producer, KafkaProducer::connect(cluster)).await.map(drop)
-                }
+                Self::Kafka { cluster, producer, .. } => connected(producer, KafkaProducer::connect(cluster)).await,
             }
         };
         let late = |_| format!("no connection in {} s", TRY_TIMEOUT.as_secs());
@@ -129,13 +115,13 @@ impl EventReceiver {
     }
 
     /// Publishes an event. Once this returns, the receiver has it, or the try counts as failed.
-    pub async fn publish(&self, message: &EventMessage) -> Result<(), PublishFailure> {
+    pub async fn publish(&self, message: &EventMessage) -> Result<(), PublishError> {
         let limit = self.longest_try();
-        let late = |_| PublishFailure::Away(format!("no answer in {} s", limit.as_secs()));
+        let late = |_| PublishError::Away(format!("no answer in {} s", limit.as_secs()));
         timeout(limit, self.try_to_publish(message)).await.map_err(late)?
     }
 
-    async fn try_to_publish(&self, message: &EventMessage) -> Result<(), PublishFailure> {
+    async fn try_to_publish(&self, message: &EventMessage) -> Result<(), PublishError> {
         match self {
             Self::Http { client, host, target, secret } => {
                 post(client, webhook(host, target, secret.as_ref(), message, SystemTime::now())).await
@@ -143,18 +129,16 @@ impl EventReceiver {
             Self::Amqp { routing_key, publisher, .. } => {
                 let open = open(publisher).await?;
                 let key = routing_key.as_deref().unwrap_or(&message.kind);
-                match open.publish(key, &message.id, &message.kind, MEDIA_TYPE, &message.json).await {
-                    Ok(()) => Ok(()),
-                    Err(PublishError::Refused(cause)) => Err(PublishFailure::Refused(cause)),
-                    Err(PublishError::Broken(cause)) => {
-                        disconnect(publisher, &open).await;
-                        Err(PublishFailure::Away(cause))
-                    }
+                let published = open.publish(key, &message.id, &message.kind, MEDIA_TYPE, &message.json).await;
+                if let Err(PublishError::Away(_)) = published {
+                    disconnect(publisher, &open).await;
                 }
+                published
             }
             Self::Kafka { topic, producer, .. } => {
                 let open = open(producer).await?;
-                // The content type makes it an event in structured mode (CloudEvents, Kafka protocol binding, section 3.3).
+                // The content type makes it an event in structured mode (CloudEvents, Kafka protocol binding, section
+                // 3.3).
                 let content_type = ("content-type".to_owned(), Some(Bytes::from_static(MEDIA_TYPE.as_bytes())));
                 let record = NewRecord {
                     topic: Arc::clone(topic),
@@ -162,10 +146,7 @@ impl EventReceiver {
                     value: message.json.clone(),
                     headers: vec![content_type],
                 };
-                open.produce(record).await.map_err(|error| match error {
-                    KafkaError::Refused(cause) => PublishFailure::Refused(cause),
-                    KafkaError::Unacknowledged(cause) => PublishFailure::Away(cause),
-                })
+                open.produce(record).await
             }
         }
     }
@@ -184,8 +165,8 @@ async fn connected<P>(
 }
 
 /// The open connection. It is none after another try has found it broken.
-async fn open<P>(place: &Mutex<Option<Arc<P>>>) -> Result<Arc<P>, PublishFailure> {
-    place.lock().await.clone().ok_or_else(|| PublishFailure::Away("the connection was lost".into()))
+async fn open<P>(place: &Mutex<Option<Arc<P>>>) -> Result<Arc<P>, PublishError> {
+    place.lock().await.clone().ok_or_else(|| PublishError::Away("the connection was lost".into()))
 }
 
 /// Forgets a connection that has failed, unless another one is open by now.
@@ -226,20 +207,20 @@ fn webhook(
     request
 }
 
-async fn post(client: &UpstreamClient, mut request: Request<Body>) -> Result<(), PublishFailure> {
+async fn post(client: &UpstreamClient, mut request: Request<Body>) -> Result<(), PublishError> {
     let answer = client.call(&mut request).await;
-    let answer = answer
-        .map_err(|error| PublishFailure::Away(format!("{error}: {}", error_causes(&error).unwrap_or_default())))?;
+    let answer =
+        answer.map_err(|error| PublishError::Away(format!("{error}: {}", error_causes(&error).unwrap_or_default())))?;
     let status = answer.status();
     // Read to its end, so that the connection is free for the next event. The status alone says whether it was taken.
     drop(timeout(DRAIN_TIMEOUT, Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect()).await);
     let message = format!("the answer has status {}", status.as_u16());
     match status {
         status if status.is_success() => Ok(()),
-        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Err(PublishFailure::Away(message)),
-        status if status.is_server_error() => Err(PublishFailure::Away(message)),
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Err(PublishError::Away(message)),
+        status if status.is_server_error() => Err(PublishError::Away(message)),
         // Redirections are not followed: they may lead to a host that the configuration does not name.
-        _ => Err(PublishFailure::Refused(message)),
+        _ => Err(PublishError::Refused(message)),
     }
 }
 

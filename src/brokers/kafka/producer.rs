@@ -8,8 +8,9 @@ use krafka::producer::{Acks, Producer};
 use krafka::{CloseOptions, Kafka, KrafkaError, Record};
 use tokio::sync::Mutex;
 
+use super::NewRecord;
 use super::connection::{self, REQUEST_TIMEOUT, describe};
-use super::{KafkaError, NewRecord};
+use crate::brokers::publish_error::PublishError;
 use oncegate_config::KafkaCluster;
 
 /// The time limit of a record that is written: three tries.
@@ -18,14 +19,14 @@ const DELIVERY_TIMEOUT: Duration = Duration::from_secs(30);
 const CLOSE_TIMEOUT: Duration = REQUEST_TIMEOUT;
 
 /// An idempotent producer.
-pub struct KrafkaProducer {
+pub struct KafkaProducer {
     kafka: Kafka,
-    /// The client; `None` after an error with which it can write nothing more. Its lock is taken in turn, so records are queued in the
-    /// order of the calls.
+    /// The client; `None` after an error with which it can write nothing more. Its lock is taken in turn, so records
+    /// are queued in the order of the calls.
     client: Mutex<Option<Arc<Producer>>>,
 }
 
-impl KrafkaProducer {
+impl KafkaProducer {
     /// Connects to a cluster, and gets a producer's id.
     ///
     /// # Errors
@@ -35,24 +36,22 @@ impl KrafkaProducer {
     }
 
     /// The same over a connection that is there.
-    ///
-    /// # Errors
-    /// As above.
     pub async fn on(kafka: Kafka) -> Result<Self, String> {
         let client = open(&kafka).await.map_err(describe)?;
         Ok(Self { kafka, client: Mutex::new(Some(client)) })
     }
 
-    /// Writes a record, and returns once all in-sync replicas have it. Any number may be in flight. Records of one key keep the order
-    /// of the calls, unless one fails: what was behind it may be written then. A call that is dropped may have written its record.
+    /// Writes a record, and returns once all in-sync replicas have it. Any number may be in flight. Records of one key
+    /// keep the order of the calls, unless one fails: what was behind it may be written then. A call that is dropped
+    /// may have written its record.
     ///
     /// # Errors
     /// The record is not known to be written, after half a minute at the latest.
-    pub async fn produce(&self, record: NewRecord) -> Result<(), KafkaError> {
+    pub async fn produce(&self, record: NewRecord) -> Result<(), PublishError> {
         let mut new = Record::new(&*record.topic, record.value);
         new.key = record.key;
         new.headers = record.headers;
-        new.validate().map_err(|error| KafkaError::Refused(describe(error)))?;
+        new.validate().map_err(|error| PublishError::Refused(describe(error)))?;
         let mut client = self.client.lock().await;
         let current = match &*client {
             Some(current) => Arc::clone(current),
@@ -106,8 +105,9 @@ async fn close(client: &Producer) {
     }
 }
 
-/// Tells whether another try may help.
-fn sort(error: KrafkaError) -> KafkaError {
+/// Tells whether another try may help. The brokers refuse a record that is larger than they allow, or not what its
+/// topic is for.
+fn sort(error: KrafkaError) -> PublishError {
     let is_refused = match &error {
         KrafkaError::Broker { code, .. } => matches!(
             code,
@@ -121,5 +121,5 @@ fn sort(error: KrafkaError) -> KafkaError {
         _ => false,
     };
     let cause = describe(error);
-    if is_refused { KafkaError::Refused(cause) } else { KafkaError::Unacknowledged(cause) }
+    if is_refused { PublishError::Refused(cause) } else { PublishError::Away(cause) }
 }

@@ -1,11 +1,11 @@
 //! Dead letters: a message that can never succeed is published to the dead-letter exchange, and acknowledged only then.
 
 use lapin::message::Delivery;
-use lapin::options::BasicRejectOptions;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel};
 
-use crate::brokers::amqp::{PERSISTENT, PublishError, publish};
+use crate::brokers::amqp::{PERSISTENT, publish};
+use crate::brokers::publish_error::PublishError;
 use crate::gate::message::OutcomeReason;
 
 /// The exchange for dead letters, and the channel to it.
@@ -15,7 +15,8 @@ pub(super) struct DeadLetterExchange {
 }
 
 impl DeadLetterExchange {
-    /// Publishes the message with its origin (the queue and the route) and its reason, and waits for the broker's confirmation.
+    /// Publishes the message with its origin (the queue and the route) and its reason, and waits for the broker's
+    /// confirmation.
     pub(super) async fn publish(
         &self,
         origin: (&str, &str),
@@ -28,14 +29,8 @@ impl DeadLetterExchange {
     }
 }
 
-/// Rejects a message where no exchange is configured: the queue's own dead-letter exchange takes it if the broker has one,
-/// otherwise the message is lost.
-pub(super) async fn reject(delivery: &Delivery) -> Result<bool, lapin::Error> {
-    delivery.acker.reject(BasicRejectOptions { requeue: false }).await
-}
-
-/// Returns the message's properties with the reason added. Left out are those that would keep us from publishing it (the
-/// user ID, which the broker compares) or let it expire (its time to live).
+/// Returns the message's properties with the reason added. Left out are those that would keep us from publishing it
+/// (the user ID, which the broker compares) or let it expire (its time to live).
 fn properties((queue, route): (&str, &str), delivery: &Delivery, reason: &OutcomeReason) -> BasicProperties {
     let sent = &delivery.properties;
     let mut headers = sent.headers().clone().unwrap_or_default();

@@ -1,16 +1,16 @@
 //! Counts the unacknowledged messages of a session, and sets those of unknown outcome aside.
 //!
-//! RabbitMQ gives a consumer messages until its prefetch count is reached, and a message counts until it is settled. A message
-//! whose outcome is unknown waits for a late response, a reconciliation or a person. A prefetch of such messages would stop
-//! the queue. They cannot go back to it: the broker would put them at its head and give them out again at once. So they stay
-//! unacknowledged, and the session registers a new consumer with a prefetch count of its own, called a window here. The
-//! messages of the earlier window remain with the channel.
+//! RabbitMQ gives a consumer messages until its prefetch count is reached, and a message counts until it is settled. A
+//! message whose outcome is unknown waits for a late response, a reconciliation or a person. A prefetch of such
+//! messages would stop the queue. They cannot go back to it: the broker would put them at its head and give them out
+//! again at once. So they stay unacknowledged, and the session registers a new consumer with a prefetch count of its
+//! own, called a window here. The messages of the earlier window remain with the channel.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::sync::{Notify, Semaphore};
 
 use crate::brokers::consumers::disposition::{SET_ASIDE_BYTES_MAX, SET_ASIDE_MAX, doubled_pause};
 use crate::gate::message::MessageOutcome;
@@ -21,15 +21,13 @@ pub(super) struct MessagePlaces {
     prefetch: u16,
     counts: Mutex<PlaceCounts>,
     changed: Notify,
-    /// Limits the messages that are tried at once. Without it, all that are set aside could be executed at once when a person
-    /// has resolved them.
-    tries: Semaphore,
+    /// Limits the messages that are tried at once.
+    pub(super) turns: Semaphore,
 }
 
 /// The counts, all of unacknowledged messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct PlaceCounts {
-    /// The number of the current window.
     window: u32,
     /// The prefetch count of the current window.
     size: usize,
@@ -53,7 +51,6 @@ impl PlaceCounts {
         self.others + self.size.saturating_sub(self.taken)
     }
 
-    /// Whether no more messages may be set aside.
     fn is_full(&self) -> bool {
         self.set_aside >= SET_ASIDE_MAX || self.set_aside_bytes >= SET_ASIDE_BYTES_MAX
     }
@@ -68,8 +65,8 @@ impl PlaceCounts {
         if self.only_unknown { doubled_pause(self.failures + 1) } else { Duration::ZERO }
     }
 
-    /// Begins a window, and returns its prefetch count: with the messages of earlier ones that are not set aside, never more
-    /// than the configured one.
+    /// Begins a window, and returns its prefetch count: with the messages of earlier ones that are not set aside, never
+    /// more than the configured one.
     fn begin_window(&mut self, prefetch: u16) -> u16 {
         let size = prefetch.saturating_sub(u16::try_from(self.others).unwrap_or(u16::MAX)).max(1);
         self.window += 1;
@@ -94,11 +91,10 @@ impl MessagePlaces {
     /// The places of a new session; its first window has the configured prefetch count.
     pub(super) fn new(prefetch: u16) -> Self {
         let counts = PlaceCounts { size: usize::from(prefetch), ..PlaceCounts::default() };
-        let tries = Semaphore::new(usize::from(prefetch));
-        Self { prefetch, counts: Mutex::new(counts), changed: Notify::new(), tries }
+        let turns = Semaphore::new(usize::from(prefetch));
+        Self { prefetch, counts: Mutex::new(counts), changed: Notify::new(), turns }
     }
 
-    /// The unacknowledged messages, for operators.
     pub(super) fn message_counts(&self) -> MessageCounts {
         let counts = self.counts.lock();
         MessageCounts { in_flight: counts.others, set_aside: counts.set_aside }
@@ -110,11 +106,6 @@ impl MessagePlaces {
         counts.taken += 1;
         counts.others += 1;
         MessagePlace { places: Arc::clone(self), window: counts.window, bytes, is_set_aside: false }
-    }
-
-    /// Waits until another message may be tried.
-    pub(super) async fn turn(&self) -> SemaphorePermit<'_> {
-        self.tries.acquire().await.expect("the semaphore is never closed")
     }
 
     /// Waits until set-aside messages leave too few places for others and a new window is due.
@@ -158,7 +149,8 @@ pub(super) struct MessagePlace {
 }
 
 impl MessagePlace {
-    /// Sets the message aside, until it is settled. Returns whether it exhausts the limit, once until half of it is free again.
+    /// Sets the message aside, until it is settled. Returns whether it exhausts the limit, once until half of it is
+    /// free again.
     pub(super) fn set_aside(&mut self) -> bool {
         if self.is_set_aside {
             return false;

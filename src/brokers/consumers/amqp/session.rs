@@ -14,19 +14,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::acknowledge::{self, SessionContext};
-use crate::brokers::amqp::broker_message;
-use crate::brokers::amqp::connect;
 use super::dead_letter::DeadLetterExchange;
 use super::places::MessagePlaces;
-use crate::brokers::amqp::open_confirming_channel;
-use crate::brokers::consumers::session_error::SessionError;
+use crate::brokers::amqp::{broker_message, connect, open_confirming_channel};
+use crate::brokers::consumers::session_start::{SessionError, in_time, open_session};
 use crate::gate::Gate;
 use crate::instance::consumer_states::ConsumerState;
 use oncegate_config::{AmqpSource, Consumer};
 use oncegate_trust::tls::Trust;
 
-/// The time from the DNS lookup to a channel that delivers. A broker that is starting needs about as long.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 /// The time limit for cancelling and closing, which the broker need not receive.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -39,18 +35,11 @@ pub(in crate::brokers::consumers) async fn run_session(
     state: &Arc<ConsumerState>,
     stop: &CancellationToken,
 ) -> Result<(), SessionError> {
-    let not_started = |cause: String| SessionError { cause, was_consuming: false };
     // However the session ends, its connection is closed.
     let cut = CancellationToken::new();
     let _cut_at_end = cut.clone().drop_guard();
-    let ready = tokio::select! {
-        () = stop.cancelled() => return Ok(()),
-        ready = timeout(CONNECT_TIMEOUT, OpenConsumer::open(source, consumer.prefetch, trust, &cut)) => ready,
-    };
-    let OpenConsumer { connection, channel, mut deliveries, exchange, broker } = match ready {
-        Err(_) => return Err(not_started(format!("no answer in {} s", CONNECT_TIMEOUT.as_secs()))),
-        Ok(ready) => ready.map_err(not_started)?,
-    };
+    let opened = open_session(stop, OpenConsumer::open(source, consumer.prefetch, trust, &cut)).await.transpose()?;
+    let Some(OpenConsumer { connection, channel, mut deliveries, exchange, broker }) = opened else { return Ok(()) };
     tracing::info!(broker = %source.broker, queue = %source.queue, route = %consumer.route,
         prefetch = consumer.prefetch, "messages are consumed");
     state.set_connected();
@@ -63,38 +52,14 @@ pub(in crate::brokers::consumers) async fn run_session(
         state: Arc::clone(state),
         broker,
         stop: stop.clone(),
-        lost: CancellationToken::new(),
+        leaving: stop.child_token(),
     });
     let places = Arc::downgrade(&session.places);
     state.count_messages_by(move || Some(places.upgrade()?.message_counts()));
     let work = TaskTracker::new();
-    // The broker's prefetch count, and the limits of what is set aside, bound the number of these tasks.
-    let start = |delivery: Delivery| {
-        let place = session.places.take(delivery.data.len());
-        drop(work.spawn(acknowledge::handle(Arc::clone(&session), delivery, place)));
-    };
-    let mut crowded = Box::pin(session.places.crowded());
-    let ended = loop {
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => break Ok(()),
-            () = session.lost.cancelled() => break Err("the channel for dead letters failed".to_owned()),
-            () = &mut crowded => {
-                match timeout(CONNECT_TIMEOUT, begin_window(&session, &channel, &mut deliveries, start)).await {
-                    Err(_) => break Err(format!("no answer in {} s", CONNECT_TIMEOUT.as_secs())),
-                    Ok(Err(error)) => break Err(broker_message(&error)),
-                    Ok(Ok(())) => crowded.set(session.places.crowded()),
-                }
-            }
-            next = deliveries.next() => match next {
-                Some(Ok(delivery)) => start(delivery),
-                Some(Err(error)) => break Err(broker_message(&error)),
-                None => break Err("the broker has cancelled the consumer: is the queue gone?".to_owned()),
-            }
-        }
-    };
+    let ended = receive(&session, &channel, &mut deliveries, &work).await;
     work.close();
-    if ended.is_ok() {
+    let Err(cause) = ended else {
         let cancelled = channel.basic_cancel(deliveries.tag(), BasicCancelOptions::default());
         let _ = timeout(CLOSE_TIMEOUT, cancelled).await;
         // Messages that arrived before the broker cancelled the consumer, and that no task has taken yet.
@@ -106,14 +71,46 @@ pub(in crate::brokers::consumers) async fn run_session(
         let _ = timeout(CLOSE_TIMEOUT, connection.close(200, "draining".into())).await;
         tracing::info!(broker = %source.broker, queue = %source.queue, "messages are no longer consumed");
         return Ok(());
-    }
-    // The broker requeues held messages. Running ones run to their end, and their next delivery finds the stored outcome.
-    session.lost.cancel();
+    };
+    // The broker requeues held messages. Running ones run to their end, and their next delivery finds the stored
+    // outcome.
+    session.leaving.cancel();
     let _ = timeout(CLOSE_TIMEOUT, connection.close(200, "reconnecting".into())).await;
     if stop.is_cancelled() {
         work.wait().await;
     }
-    ended.map_err(|cause| SessionError { cause, was_consuming: true })
+    Err(SessionError { cause, was_consuming: true })
+}
+
+/// Starts a task for each delivery, until the drain or the loss of the session.
+async fn receive(
+    session: &Arc<SessionContext>,
+    channel: &Channel,
+    deliveries: &mut lapin::Consumer,
+    work: &TaskTracker,
+) -> Result<(), String> {
+    // The broker's prefetch count, and the limits of what is set aside, bound the number of these tasks.
+    let start = |delivery: Delivery| {
+        let place = session.places.take(delivery.data.len());
+        drop(work.spawn(acknowledge::handle(Arc::clone(session), delivery, place)));
+    };
+    let mut crowded = Box::pin(session.places.crowded());
+    loop {
+        tokio::select! {
+            biased;
+            () = session.stop.cancelled() => return Ok(()),
+            () = session.leaving.cancelled() => return Err("the channel for dead letters failed".to_owned()),
+            () = &mut crowded => {
+                in_time(begin_window(session, channel, deliveries, start)).await?;
+                crowded.set(session.places.crowded());
+            }
+            next = deliveries.next() => match next {
+                Some(Ok(delivery)) => start(delivery),
+                Some(Err(error)) => return Err(broker_message(error)),
+                None => return Err("the broker has cancelled the consumer: is the queue gone?".to_owned()),
+            }
+        }
+    }
 }
 
 /// An open connection on which a consumer is registered.
@@ -132,36 +129,36 @@ impl OpenConsumer {
             None => None,
             Some(name) => {
                 let channel = open_confirming_channel(&connection, name).await;
-                let channel =
-                    channel.map_err(|error| format!("dead_letter_exchange `{name}`: {}", broker_message(&error)))?;
+                let channel = channel.map_err(|cause| format!("dead_letter_exchange `{name}`: {cause}"))?;
                 Some(DeadLetterExchange { channel, name: (&**name).into() })
             }
         };
-        let channel = connection.create_channel().await.map_err(|error| broker_message(&error))?;
-        let consumed = consume(&channel, &source.queue, prefetch).await;
-        let deliveries = consumed.map_err(|error| broker_message(&error))?;
+        let channel = connection.create_channel().await.map_err(broker_message)?;
+        let deliveries = consume(&channel, &source.queue, prefetch).await?;
         Ok(Self { connection, channel, deliveries, exchange, broker })
     }
 }
 
 /// Registers a consumer that gets at most so many messages at once.
-async fn consume(channel: &Channel, queue: &str, prefetch: u16) -> Result<lapin::Consumer, lapin::Error> {
+async fn consume(channel: &Channel, queue: &str, prefetch: u16) -> Result<lapin::Consumer, String> {
     // For each consumer that is registered from now on.
-    channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
+    channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(broker_message)?;
     let options = BasicConsumeOptions::default();
     // An empty tag: the broker chooses it.
-    channel.basic_consume(queue.into(), "".into(), options, FieldTable::default()).await
+    let consumer = channel.basic_consume(queue.into(), "".into(), options, FieldTable::default()).await;
+    consumer.map_err(broker_message)
 }
 
-/// Replaces the consumer by one whose window has room. Messages that the broker had sent before are started; all that are
-/// not settled remain with the channel.
+/// Replaces the consumer by one whose window has room. Messages that the broker had sent before are started; all that
+/// are not settled remain with the channel.
 async fn begin_window(
     session: &SessionContext,
     channel: &Channel,
     deliveries: &mut lapin::Consumer,
     start: impl Fn(Delivery),
-) -> Result<(), lapin::Error> {
-    channel.basic_cancel(deliveries.tag(), BasicCancelOptions::default()).await?;
+) -> Result<(), String> {
+    let cancelled = channel.basic_cancel(deliveries.tag(), BasicCancelOptions::default()).await;
+    cancelled.map_err(broker_message)?;
     while let Ok(Some(Ok(delivery))) = timeout(Duration::ZERO, deliveries.next()).await {
         start(delivery);
     }

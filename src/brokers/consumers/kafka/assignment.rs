@@ -1,22 +1,18 @@
-//! The records of the assigned partitions that are not settled: which may start, and which offset may be committed. Pure: the time is
-//! a parameter.
+//! The records of the assigned partitions that are not settled, and which of them may start. Pure: the time is a
+//! parameter.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::AtomicI64;
 
-use bytes::Bytes;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::client::{KafkaRecord, PartitionId};
+use super::committable_offset::{PartitionProgress, UnsettledRecord};
+use super::record::{KafkaRecord, LaneId, PartitionId};
 use crate::brokers::consumers::disposition::{SET_ASIDE_BYTES_MAX, SET_ASIDE_MAX};
 use crate::instance::consumer_states::RecordCounts;
 use oncegate_config::RecordOrder;
-
-/// The records between the first one that is not settled and the last one that is read, of one partition. After a crash, those are read
-/// again: a hundred thousand replays take seconds.
-const WINDOW_MAX: i64 = 100_000;
 
 /// The records of all assigned partitions.
 pub(super) struct Assignment {
@@ -27,75 +23,50 @@ pub(super) struct Assignment {
     /// The partition whose record was started last: the next one comes from another.
     last_started: Option<PartitionId>,
     epochs: u64,
-    active: RecordTotals,
-    parked: RecordTotals,
-    running: usize,
-    /// Those of them that are parked, and take no place.
-    running_parked: usize,
 }
 
-/// A number of records, and the bytes that they take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct RecordTotals {
-    records: usize,
-    bytes: usize,
-}
-
-/// The records of one partition.
+#[derive(Default)]
 struct PartitionRecords {
     /// The number of this assignment: a partition that was taken and given back has another one.
     epoch: u64,
-    /// The offset behind the last record that was read.
-    next: Option<i64>,
-    committed: Option<i64>,
-    /// The records that are not settled, with the time at which they were read.
-    unsettled: BTreeMap<i64, UnsettledRecord>,
+    progress: PartitionProgress,
     lanes: HashMap<LaneId, Lane>,
     /// The lanes whose first record may start.
     ready: VecDeque<LaneId>,
-    /// The greatest offset that is settled.
-    settled_up_to: Arc<AtomicI64>,
     /// Cancelled when the partition is taken.
     leaving: CancellationToken,
     running: usize,
+    /// Those of them that are parked, and take no place.
     running_parked: usize,
     /// The records that run or wait, without those that are parked.
-    active: usize,
-    /// The next batch cannot be decoded.
+    active: RecordTotals,
+    parked: RecordTotals,
     is_stuck: bool,
 }
 
-struct UnsettledRecord {
-    read_at: Instant,
-    lane: LaneId,
-    bytes: usize,
-}
-
 /// The records that wait for each other.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum LaneId {
-    Key(Bytes),
-    Partition,
-    Alone(i64),
-}
-
 #[derive(Default)]
 struct Lane {
     waiting: VecDeque<KafkaRecord>,
     is_parked: bool,
 }
 
+/// A number of records, and the bytes that they take.
+#[derive(Default)]
+struct RecordTotals {
+    records: usize,
+    bytes: usize,
+}
+
 /// A record that starts, and what its task needs of its partition.
 pub(super) struct StartedRecord {
     pub(super) record: KafkaRecord,
-    /// The time at which it was read.
     pub(super) read_at: Instant,
     pub(super) id: RecordPlace,
     pub(super) leaving: CancellationToken,
     pub(super) settled_up_to: Arc<AtomicI64>,
 }
 
-/// The place of a record in an assignment.
 #[derive(Clone, Debug)]
 pub(super) struct RecordPlace {
     pub(super) partition: PartitionId,
@@ -114,79 +85,56 @@ impl RecordTotals {
 }
 
 impl PartitionRecords {
-    /// The offset up to which everything is settled; `None` before the first record.
-    fn settled_before(&self) -> Option<i64> {
-        self.unsettled.keys().next().copied().or(self.next)
+    /// Starts nothing any more. What runs is awaited; what is held ends.
+    fn leave(&mut self) {
+        self.leaving.cancel();
+        self.ready.clear();
     }
 
-    fn is_window_full(&self) -> bool {
-        self.next.zip(self.settled_before()).is_some_and(|(next, first)| next - first >= WINDOW_MAX)
+    /// Parks a running record with all that wait behind it, or ends that.
+    fn set_parked(&mut self, offset: i64, is_parked: bool) {
+        let Some(lane) = self.progress.unsettled.get(&offset).map(|record| record.lane.clone()) else { return };
+        let entry = self.lanes.entry(lane.clone()).or_default();
+        if std::mem::replace(&mut entry.is_parked, is_parked) == is_parked {
+            return;
+        }
+        let Self { active, parked, running_parked, .. } = self;
+        let (from, to) = if is_parked { (active, parked) } else { (parked, active) };
+        for record in self.progress.unsettled.values().filter(|record| record.lane == lane) {
+            from.remove(record.bytes);
+            to.add(record.bytes);
+        }
+        *running_parked = if is_parked { *running_parked + 1 } else { *running_parked - 1 };
     }
 }
 
 impl Assignment {
     pub(super) fn new(order: RecordOrder, at_once: u16) -> Self {
-        let (active, parked) = (RecordTotals::default(), RecordTotals::default());
-        let (partitions, last_started) = (BTreeMap::new(), None);
-        Self {
-            order,
-            at_once: at_once.into(),
-            partitions,
-            last_started,
-            epochs: 0,
-            active,
-            parked,
-            running: 0,
-            running_parked: 0,
-        }
+        Self { order, at_once: at_once.into(), partitions: BTreeMap::new(), last_started: None, epochs: 0 }
     }
 
-    /// Adds partitions that the group gives.
     pub(super) fn add(&mut self, partitions: impl IntoIterator<Item = PartitionId>) {
         for partition in partitions {
             self.remove(&partition);
             self.epochs += 1;
-            let records = PartitionRecords {
-                epoch: self.epochs,
-                next: None,
-                committed: None,
-                unsettled: BTreeMap::new(),
-                lanes: HashMap::new(),
-                ready: VecDeque::new(),
-                settled_up_to: Arc::new(AtomicI64::new(-1)),
-                leaving: CancellationToken::new(),
-                running: 0,
-                running_parked: 0,
-                active: 0,
-                is_stuck: false,
-            };
-            self.partitions.insert(partition, records);
+            self.partitions.insert(partition, PartitionRecords { epoch: self.epochs, ..PartitionRecords::default() });
         }
     }
 
-    /// Starts nothing of a partition any more. What runs is awaited; what is held ends.
+    /// Starts nothing of a partition any more.
     pub(super) fn leave(&mut self, partition: &PartitionId) {
         if let Some(records) = self.partitions.get_mut(partition) {
-            records.leaving.cancel();
-            records.ready.clear();
+            records.leave();
         }
     }
 
-    /// Starts nothing of any partition any more.
     pub(super) fn leave_all(&mut self) {
-        let all: Vec<_> = self.partitions.keys().cloned().collect();
-        all.iter().for_each(|partition| self.leave(partition));
+        self.partitions.values_mut().for_each(PartitionRecords::leave);
     }
 
-    /// Forgets a partition with its records.
     pub(super) fn remove(&mut self, partition: &PartitionId) {
-        let Some(records) = self.partitions.remove(partition) else { return };
-        records.leaving.cancel();
-        self.running -= records.running;
-        self.running_parked -= records.running_parked;
-        for record in records.unsettled.values() {
-            let is_parked = records.lanes.get(&record.lane).is_some_and(|lane| lane.is_parked);
-            if is_parked { &mut self.parked } else { &mut self.active }.remove(record.bytes);
+        if let Some(records) = self.partitions.remove(partition) {
+            records.leaving.cancel();
         }
     }
 
@@ -195,31 +143,26 @@ impl Assignment {
         partitions.iter().filter_map(|partition| self.partitions.get(partition)).map(|records| records.running).sum()
     }
 
-    /// The records that run.
     pub(super) fn all_running(&self) -> usize {
-        self.running
+        self.sum(|records| records.running)
     }
 
-    /// Adds a record that was read.
+    fn sum(&self, count: impl Fn(&PartitionRecords) -> usize) -> usize {
+        self.partitions.values().map(count).sum()
+    }
+
     pub(super) fn push(&mut self, record: KafkaRecord, now: Instant) {
         let Some(records) = self.partitions.get_mut(&record.partition) else { return };
         // A record that is not taken must not move the offset that is committed.
-        if records.leaving.is_cancelled() || records.unsettled.contains_key(&record.offset) {
+        if records.leaving.is_cancelled() || records.progress.unsettled.contains_key(&record.offset) {
             return;
         }
-        records.next = Some(record.offset + 1);
         records.is_stuck = false;
-        let lane = match (self.order, &record.key) {
-            (RecordOrder::Key, Some(key)) => LaneId::Key(key.clone()),
-            (RecordOrder::Partition, _) => LaneId::Partition,
-            (RecordOrder::Key, None) | (RecordOrder::None, _) => LaneId::Alone(record.offset),
-        };
-        let bytes = record.bytes();
-        records.unsettled.insert(record.offset, UnsettledRecord { read_at: now, lane: lane.clone(), bytes });
+        let (lane, bytes) = (record.lane(self.order), record.bytes());
+        records.progress.add(record.offset, UnsettledRecord { read_at: now, lane: lane.clone(), bytes });
         let is_new = !records.lanes.contains_key(&lane);
         let entry = records.lanes.entry(lane.clone()).or_default();
-        if entry.is_parked { &mut self.parked } else { &mut self.active }.add(bytes);
-        records.active += usize::from(!entry.is_parked);
+        if entry.is_parked { &mut records.parked } else { &mut records.active }.add(bytes);
         entry.waiting.push_back(record);
         if is_new {
             records.ready.push_back(lane);
@@ -228,7 +171,7 @@ impl Assignment {
 
     /// Takes a record that may start, of each partition in turn.
     pub(super) fn start_next(&mut self) -> Option<StartedRecord> {
-        if self.running - self.running_parked >= self.at_once {
+        if self.sum(|records| records.running - records.running_parked) >= self.at_once {
             return None;
         }
         let is_ready = |(_, records): &(&PartitionId, &PartitionRecords)| !records.ready.is_empty();
@@ -239,14 +182,14 @@ impl Assignment {
         let lane = records.ready.pop_front()?;
         let record = records.lanes.get_mut(&lane)?.waiting.pop_front()?;
         records.running += 1;
-        self.running += 1;
         self.last_started = Some(partition.clone());
+        let unsettled = records.progress.unsettled.get(&record.offset);
         Some(StartedRecord {
-            read_at: records.unsettled.get(&record.offset).map_or_else(Instant::now, |unsettled| unsettled.read_at),
+            read_at: unsettled.map_or_else(Instant::now, |unsettled| unsettled.read_at),
             id: RecordPlace { partition, offset: record.offset, epoch: records.epoch },
             record,
             leaving: records.leaving.clone(),
-            settled_up_to: Arc::clone(&records.settled_up_to),
+            settled_up_to: Arc::clone(&records.progress.settled_up_to),
         })
     }
 
@@ -257,65 +200,43 @@ impl Assignment {
 
     /// Parks a running record of unknown outcome, and all that wait behind it: they leave their places to others.
     pub(super) fn park(&mut self, place: &RecordPlace) {
-        self.set_parked(place, true);
-    }
-
-    fn set_parked(&mut self, place: &RecordPlace, is_parked: bool) {
-        let Some(records) = self.records_of(place) else { return };
-        let Some(lane) = records.unsettled.get(&place.offset).map(|record| record.lane.clone()) else { return };
-        let entry = records.lanes.entry(lane.clone()).or_default();
-        if std::mem::replace(&mut entry.is_parked, is_parked) == is_parked {
-            return;
+        if let Some(records) = self.records_of(place) {
+            records.set_parked(place.offset, true);
         }
-        let change = |count: usize| if is_parked { count + 1 } else { count - 1 };
-        records.running_parked = change(records.running_parked);
-        let moved: Vec<_> = records.unsettled.values().filter(|one| one.lane == lane).map(|one| one.bytes).collect();
-        records.active = match is_parked {
-            true => records.active - moved.len(),
-            false => records.active + moved.len(),
-        };
-        for bytes in moved {
-            let (from, to) =
-                if is_parked { (&mut self.active, &mut self.parked) } else { (&mut self.parked, &mut self.active) };
-            from.remove(bytes);
-            to.add(bytes);
-        }
-        self.running_parked = change(self.running_parked);
     }
 
     /// Notes that a running record is settled: its offset counts, and the next one of its lane may start.
     pub(super) fn settle(&mut self, place: &RecordPlace) {
-        self.set_parked(place, false);
         let Some(records) = self.records_of(place) else { return };
-        let Some(record) = records.unsettled.remove(&place.offset) else { return };
-        records.settled_up_to.fetch_max(place.offset, Ordering::Relaxed);
+        records.set_parked(place.offset, false);
+        let Some(record) = records.progress.settle(place.offset) else { return };
         records.running -= 1;
-        records.active -= 1;
+        records.active.remove(record.bytes);
         match records.lanes.get(&record.lane).is_some_and(|lane| !lane.waiting.is_empty()) {
             true if !records.leaving.is_cancelled() => records.ready.push_back(record.lane),
             true => {}
             false => drop(records.lanes.remove(&record.lane)),
         }
-        self.running -= 1;
-        self.active.remove(record.bytes);
     }
 
     /// Notes that a running record was given back: it stays unsettled, and its partition is leaving.
     pub(super) fn give_back(&mut self, place: &RecordPlace) {
-        self.set_parked(place, false);
         if let Some(records) = self.records_of(place) {
+            records.set_parked(place.offset, false);
             records.running -= 1;
-            self.running -= 1;
         }
     }
 
     /// The partitions of which nothing more should be read.
     pub(super) fn paused(&self) -> BTreeSet<PartitionId> {
-        let is_full =
-            self.parked.records >= SET_ASIDE_MAX || self.active.bytes + self.parked.bytes >= SET_ASIDE_BYTES_MAX;
+        let is_full = self.sum(|records| records.parked.records) >= SET_ASIDE_MAX
+            || self.sum(|records| records.active.bytes + records.parked.bytes) >= SET_ASIDE_BYTES_MAX;
         // Each partition has as many as may run at once: one whose records wait for each other stops no other one.
         let is_paused = |records: &PartitionRecords| {
-            is_full || records.active >= self.at_once || records.is_window_full() || records.leaving.is_cancelled()
+            is_full
+                || records.active.records >= self.at_once
+                || records.progress.is_window_full()
+                || records.leaving.is_cancelled()
         };
         let paused = self.partitions.iter().filter(|(_, records)| is_paused(records));
         paused.map(|(partition, _)| partition.clone()).collect()
@@ -328,54 +249,51 @@ impl Assignment {
         }
     }
 
-    /// Whether no more records may be parked.
     pub(super) fn is_full_of_parked(&self) -> bool {
-        self.parked.records >= SET_ASIDE_MAX || self.parked.bytes >= SET_ASIDE_BYTES_MAX
+        self.sum(|records| records.parked.records) >= SET_ASIDE_MAX
+            || self.sum(|records| records.parked.bytes) >= SET_ASIDE_BYTES_MAX
     }
 
-    /// The offsets that may be committed and are not: up to the first record that is not settled. The first record that is read is
-    /// committed as the place to begin at, before it is settled: a group without a committed offset may begin at the end of the topic.
+    /// The offsets that may be committed and are not.
     pub(super) fn committable(&self) -> Vec<(PartitionId, i64)> {
-        let offsets = self.partitions.iter().filter_map(|(partition, records)| {
-            let offset = records.settled_before()?;
-            (records.committed != Some(offset)).then(|| (partition.clone(), offset))
-        });
-        offsets.collect()
+        let committable = |(partition, records): (&PartitionId, &PartitionRecords)| {
+            Some((partition.clone(), records.progress.committable()?))
+        };
+        self.partitions.iter().filter_map(committable).collect()
     }
 
-    /// Notes what was committed.
     pub(super) fn note_committed(&mut self, offsets: &[(PartitionId, i64)]) {
         for (partition, offset) in offsets {
             if let Some(records) = self.partitions.get_mut(partition) {
-                records.committed = Some(*offset);
+                records.progress.committed = Some(*offset);
             }
         }
     }
 
     /// The first offset of a partition that is not settled; `None` before its first record.
     pub(super) fn settled_before(&self, partition: &PartitionId) -> Option<i64> {
-        self.partitions.get(partition)?.settled_before()
+        self.partitions.get(partition)?.progress.settled_before()
     }
 
-    /// The counts of the records at this time.
     pub(super) fn counts(&self, now: Instant) -> RecordCounts {
-        let read_at = |records: &'_ PartitionRecords| records.unsettled.values().map(|record| record.read_at).min();
+        let read_at =
+            |records: &'_ PartitionRecords| records.progress.unsettled.values().map(|record| record.read_at).min();
         let oldest = self.partitions.values().filter_map(read_at).min();
         RecordCounts {
             partitions: self.partitions.len(),
             stuck_partitions: self.partitions.values().filter(|records| records.is_stuck).count(),
             oldest_seconds: oldest.map_or(0, |oldest| (now - oldest).as_secs()),
-            parked: self.parked.records,
+            parked: self.sum(|records| records.parked.records),
             ..RecordCounts::default()
         }
     }
 }
 
 #[cfg(test)]
-pub(super) use tests::started_record;
-
-#[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
+    use super::super::committable_offset::WINDOW_MAX;
     use super::*;
 
     fn partition(number: i32) -> PartitionId {
@@ -393,11 +311,6 @@ mod tests {
             headers: Vec::new(),
             is_unread: false,
         }
-    }
-
-    /// A record that has started.
-    pub(in crate::brokers::consumers::kafka) fn started_record() -> StartedRecord {
-        assignment(RecordOrder::Key, 1, &[(0, 0, "a")]).start_next().unwrap()
     }
 
     fn assignment(order: RecordOrder, at_once: u16, records: &[(i32, i64, &'static str)]) -> Assignment {
@@ -493,7 +406,7 @@ mod tests {
         assignment.settle(&started[1]);
         assignment.give_back(&started[1]);
         assert_eq!((assignment.all_running(), assignment.committable()), (0, vec![]));
-        assert_eq!((assignment.active, assignment.parked), Default::default());
+        assert_eq!(assignment.sum(|records| records.active.records + records.parked.records), 0);
     }
 
     #[test]

@@ -1,14 +1,44 @@
-//! A record as any broker's message, and as a dead letter.
+//! A record of Kafka, also as any broker's message and as a dead letter.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::client::{KafkaRecord, PartitionId};
 use crate::brokers::consumers::decode::SentMessage;
-use crate::gate::message::OutcomeReason;
 use crate::brokers::kafka::NewRecord;
-use oncegate_config::{Consumer, KafkaSource};
+use crate::gate::message::OutcomeReason;
+use oncegate_config::{Consumer, KafkaSource, RecordOrder};
+
+#[derive(Clone, Debug, derive_more::Display, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[display("{topic}/{number}")]
+pub(super) struct PartitionId {
+    pub(super) topic: Arc<str>,
+    pub(super) number: i32,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct KafkaRecord {
+    pub(super) partition: PartitionId,
+    /// The topic's own id; empty where the brokers know none. A topic that is created anew has another id, and offsets
+    /// that begin again.
+    pub(super) topic_id: Arc<str>,
+    pub(super) offset: i64,
+    /// Milliseconds of Unix time.
+    pub(super) timestamp: i64,
+    pub(super) key: Option<Bytes>,
+    pub(super) value: Bytes,
+    pub(super) headers: Vec<(String, Option<Bytes>)>,
+    /// Whether it or its batch is too large to be held, so that it has nothing but its place.
+    pub(super) is_unread: bool,
+}
+
+/// The records of a partition that wait for each other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum LaneId {
+    Key(Bytes),
+    Partition,
+    Alone(i64),
+}
 
 /// The header that has the record's key, for keys and paths that are made of it.
 const KEY_HEADER: &str = "kafka-key";
@@ -37,7 +67,15 @@ impl KafkaRecord {
         Self { partition, topic_id, offset, timestamp: -1, key, value, headers, is_unread: true }
     }
 
-    /// The bytes that it takes in memory.
+    /// Returns the records that it waits for.
+    pub(super) fn lane(&self, order: RecordOrder) -> LaneId {
+        match (order, &self.key) {
+            (RecordOrder::Key, Some(key)) => LaneId::Key(key.clone()),
+            (RecordOrder::Partition, _) => LaneId::Partition,
+            (RecordOrder::Key, None) | (RecordOrder::None, _) => LaneId::Alone(self.offset),
+        }
+    }
+
     pub(super) fn bytes(&self) -> usize {
         let length = |value: &Option<Bytes>| value.as_ref().map_or(0, Bytes::len);
         let headers: usize = self.headers.iter().map(|(name, value)| name.len() + length(value)).sum();

@@ -10,21 +10,21 @@ use tokio_util::sync::CancellationToken;
 
 use super::assignment::{Assignment, RecordPlace};
 use super::attempt::{RecordContext, RecordReport};
-use super::client::{ClientEvent, KafkaClient, PartitionId};
+use super::group_member::GroupMember;
+use super::member_event::MemberEvent;
+use super::record::PartitionId;
 use crate::brokers::consumers::disposition::doubled_pause;
-use crate::brokers::consumers::session_error::SessionError;
+use crate::brokers::consumers::session_start::{SessionError, open_session};
 use crate::gate::Gate;
 use crate::instance::consumer_states::{ConsumerState, RecordCounts};
 use oncegate_config::{Consumer, KafkaSource};
 
-/// The time from the DNS lookup to a member of the group. A broker that is starting needs about as long.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 /// The time between two commits. What is read again after a crash is that much longer; each of it is a replay.
 const COMMIT_INTERVAL: Duration = Duration::from_millis(500);
 /// The time limit of the last commit of a partition, and of leaving the group.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The unknown outcomes in a row, beside others that were settled meanwhile, after which nothing new starts for a while. A broken service
-/// turns few records unknown.
+/// The unknown outcomes in a row, beside others that were settled meanwhile, after which nothing new starts for a
+/// while. A broken service turns few records unknown.
 const UNKNOWN_IN_A_ROW: u32 = 16;
 
 /// The time after which a member without partitions is worth a log line. A group usually takes seconds.
@@ -32,42 +32,36 @@ const JOIN_MAX: Duration = Duration::from_secs(60);
 /// The time between two log lines about a trouble that lasts.
 const TROUBLE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Joins with this client, and consumes until `stop` or until the client fails.
-pub(super) async fn run(
+/// Runs one session: from joining the group to losing the brokers, or to the end of the drain.
+pub(in crate::brokers::consumers) async fn run_session(
     consumer: &Arc<Consumer>,
     source: &KafkaSource,
     gate: &Arc<Gate>,
     state: &Arc<ConsumerState>,
     stop: &CancellationToken,
-    client: impl Future<Output = Result<Arc<dyn KafkaClient>, String>>,
-    drain: Duration,
 ) -> Result<(), SessionError> {
-    let not_started = |cause: String| SessionError { cause, was_consuming: false };
-    let ready = tokio::select! {
-        () = stop.cancelled() => return Ok(()),
-        ready = timeout(CONNECT_TIMEOUT, client) => ready,
+    let drain = gate.instance().config.drain_timeout;
+    let join = async {
+        let body_bytes_max = gate.max_request_body(&consumer.route).ok_or("its route is gone")?;
+        GroupMember::open(source, consumer.prefetch, body_bytes_max, drain).await
     };
-    let client = match ready {
-        Err(_) => return Err(not_started(format!("no answer in {} s", CONNECT_TIMEOUT.as_secs()))),
-        Ok(ready) => ready.map_err(not_started)?,
-    };
+    let Some(member) = open_session(stop, join).await.transpose()? else { return Ok(()) };
     let (topics, brokers, group, route) =
         (consumer.source.to_string(), consumer.source.broker(), &source.group, &consumer.route);
     tracing::info!(topics, brokers, %group, %route, "records are consumed");
     state.set_connected();
     let (reports, reported) = mpsc::unbounded_channel();
-    let context = RecordContext {
+    let context = Arc::new(RecordContext {
         consumer: Arc::clone(consumer),
         state: Arc::clone(state),
         source: source.clone(),
         gate: Arc::clone(gate),
-        client: Arc::clone(&client),
+        member,
         turns: Semaphore::new(consumer.prefetch.into()),
         reports,
-    };
+    });
     let session = GroupSession {
-        context: Arc::new(context),
-        state: Arc::clone(state),
+        context: Arc::clone(&context),
         assignment: Assignment::new(source.order, consumer.prefetch),
         reported,
         releasing: None,
@@ -80,7 +74,7 @@ pub(super) async fn run(
         drain,
     };
     let ended = session.run(stop).await;
-    if timeout(CLOSE_TIMEOUT, client.close()).await.is_err() {
+    if timeout(CLOSE_TIMEOUT, context.member.close()).await.is_err() {
         tracing::debug!(topics, "the brokers were not told that this member leaves; its session runs out");
     }
     match ended {
@@ -90,7 +84,8 @@ pub(super) async fn run(
     ended.map_err(|cause| SessionError { cause, was_consuming: true })
 }
 
-/// Partitions that the group takes: what runs is awaited, and its offsets are committed, before another member gets them.
+/// Partitions that the group takes: what runs is awaited, and its offsets are committed, before another member gets
+/// them.
 struct PartitionRelease {
     partitions: Vec<PartitionId>,
     deadline: Instant,
@@ -101,7 +96,6 @@ type CommitResult = (Vec<(PartitionId, i64)>, Result<(), String>);
 
 struct GroupSession {
     context: Arc<RecordContext>,
-    state: Arc<ConsumerState>,
     assignment: Assignment,
     reported: mpsc::UnboundedReceiver<(RecordPlace, RecordReport)>,
     releasing: Option<PartitionRelease>,
@@ -119,13 +113,13 @@ struct GroupSession {
 
 impl GroupSession {
     async fn run(mut self, stop: &CancellationToken) -> Result<(), String> {
-        let client = Arc::clone(&self.context.client);
+        let context = Arc::clone(&self.context);
         let mut commits = interval(COMMIT_INTERVAL);
         commits.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut is_draining = false;
         loop {
             self.start_records();
-            client.pause(self.assignment.paused());
+            context.member.pause(self.assignment.paused());
             if let Some(release) = self.releasing.take_if(|release| self.assignment.running(&release.partitions) == 0) {
                 self.release(release).await;
             }
@@ -141,7 +135,9 @@ impl GroupSession {
                     self.assignment.leave_all();
                 }
                 Some((place, report)) = self.reported.recv() => self.take(&place, report),
-                committed = async { self.committing.as_mut().expect("there is a commit").await }, if self.committing.is_some() => {
+                committed = async { self.committing.as_mut().expect("there is a commit").await },
+                    if self.committing.is_some() =>
+                {
                     self.committing = None;
                     self.note_commit(committed.ok());
                 }
@@ -162,9 +158,9 @@ impl GroupSession {
                             "the group has given this member no partitions: the topics have too few, or the brokers do not let it join");
                     }
                 }
-                event = client.next() => match event {
+                event = context.member.next() => match event {
                     None => return Err("the client was closed".to_owned()),
-                    Some(ClientEvent::Failed(cause)) => {
+                    Some(MemberEvent::Failed(cause)) => {
                         self.assignment.leave_all();
                         return Err(cause);
                     }
@@ -174,7 +170,6 @@ impl GroupSession {
         }
     }
 
-    /// Starts the records that may start.
     fn start_records(&mut self) {
         if self.starts_at > Instant::now() {
             return;
@@ -184,55 +179,55 @@ impl GroupSession {
         }
     }
 
-    fn handle(&mut self, event: ClientEvent, is_draining: bool) {
+    fn handle(&mut self, event: MemberEvent, is_draining: bool) {
         let topics = &self.context.consumer.source;
         match event {
-            ClientEvent::Records(records) => {
+            MemberEvent::Records(records) => {
                 let now = Instant::now();
                 records.into_iter().for_each(|record| self.assignment.push(record, now));
             }
-            ClientEvent::Assigned(partitions) => {
+            MemberEvent::Assigned(partitions) => {
                 tracing::info!(%topics, partitions = list(&partitions), "partitions are assigned");
-                self.state.count_rebalance();
+                self.context.state.count_rebalance();
                 self.silent_until = None;
                 self.assignment.add(partitions);
                 if is_draining {
                     self.assignment.leave_all();
                 }
             }
-            ClientEvent::Revoked { partitions, released } => {
+            MemberEvent::Revoked { partitions, released } => {
                 tracing::info!(%topics, partitions = list(&partitions), "partitions are taken by the group");
                 if !partitions.is_empty() {
-                    self.state.count_rebalance();
+                    self.context.state.count_rebalance();
                 }
                 partitions.iter().for_each(|partition| self.assignment.leave(partition));
                 self.releasing = Some(PartitionRelease { partitions, deadline: Instant::now() + self.drain, released });
             }
-            ClientEvent::Lost(partitions) => {
+            MemberEvent::Lost(partitions) => {
                 tracing::warn!(%topics, partitions = list(&partitions),
                     "partitions are lost: the group has heard nothing of this member for too long");
-                self.state.count_rebalance();
+                self.context.state.count_rebalance();
                 partitions.iter().for_each(|partition| self.assignment.remove(partition));
             }
-            ClientEvent::Stuck { partition, cause } => {
+            MemberEvent::Stuck { partition, cause } => {
                 self.assignment.note_stuck(&partition);
                 tracing::error!(%topics, %partition, cause,
                     "a partition stands still: its next batch cannot be decoded. It is not skipped, and is read again every 10 s");
             }
-            ClientEvent::Trouble(cause) => {
+            MemberEvent::Trouble(cause) => {
                 let is_new =
                     self.trouble.as_ref().is_none_or(|(known, at)| *known != cause || at.elapsed() > TROUBLE_INTERVAL);
                 if is_new {
                     tracing::warn!(%topics, cause, "records cannot be read at the moment");
-                    self.state.set_disconnected(cause.clone());
+                    self.context.state.set_disconnected(cause.clone());
                     self.trouble = Some((cause, Instant::now()));
                 }
             }
-            ClientEvent::Recovered => {
+            MemberEvent::Recovered => {
                 self.trouble = None;
-                self.state.set_connected();
+                self.context.state.set_connected();
             }
-            ClientEvent::Failed(_) => unreachable!("it ends the session"),
+            MemberEvent::Failed(_) => unreachable!("it ends the session"),
         }
     }
 
@@ -266,9 +261,9 @@ impl GroupSession {
         if offsets.is_empty() || self.committing.is_some() {
             return;
         }
-        let client = Arc::clone(&self.context.client);
+        let context = Arc::clone(&self.context);
         self.committing = Some(tokio::spawn(async move {
-            let result = client.commit(offsets.clone()).await;
+            let result = context.member.commit(&offsets).await;
             (offsets, result)
         }));
     }
@@ -293,7 +288,7 @@ impl GroupSession {
             }
             let offsets = self.assignment.committable();
             if !offsets.is_empty() {
-                let result = self.context.client.commit(offsets.clone()).await;
+                let result = self.context.member.commit(&offsets).await;
                 self.note_commit(Some((offsets, result)));
             }
         };
@@ -313,16 +308,15 @@ impl GroupSession {
     /// Tells operators what the records do.
     async fn note_counts(&self) {
         let counts = self.assignment.counts(Instant::now());
-        let offsets = self.context.client.offsets().await;
+        let offsets = self.context.member.offsets().await;
         let lag = offsets.into_iter().filter_map(|offsets| {
             let first = self.assignment.settled_before(&offsets.partition).or(offsets.position)?;
             u64::try_from(offsets.end? - first).ok()
         });
-        self.state.set_records(RecordCounts { lag: lag.sum(), ..counts });
+        self.context.state.set_records(RecordCounts { lag: lag.sum(), ..counts });
     }
 }
 
-/// Partitions for the log.
 fn list(partitions: &[PartitionId]) -> String {
     partitions.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
