@@ -44,9 +44,6 @@ impl Joining {
     }
 
     /// Joins the store, unless it is away, likewise.
-    ///
-    /// # Errors
-    /// As of [`Self::compare_or_bypass`].
     pub async fn join_or_bypass(&self, compared: Option<ComparedRoutes>) -> Result<Option<Joined>, StartError> {
         match compared {
             Some(compared) => self.or_bypass(self.join(compared).await),

@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http::{Request, request};
 
-use super::super::keyed_route::{from_stored, keyed_routes, to_stored};
+use super::super::super::keyed_route::{from_stored, keyed_routes, to_stored};
 use super::*;
 use crate::gate::admit::explain::{ExplainedCaller, explain};
 use crate::gate::admit::token::CallerToken;
@@ -152,8 +152,8 @@ fn each_change_of_an_identity_or_of_what_is_guarded_is_found_in_each_dialect() {
     assert!(counts.len() == 4 && counts.values().all(|count| *count > 100), "{counts:?}");
 }
 
-/// Checks that each request whose key the gate finds elsewhere, or that passes it now, is among the changes. Counts what
-/// it has seen.
+/// Checks that each request whose key the gate finds elsewhere, or that passes it now, is among the changes. Counts
+/// what it has seen.
 fn check(
     before: &[Result<Option<FoundIdentity>, ()>],
     now: &[Result<Option<FoundIdentity>, ()>],
