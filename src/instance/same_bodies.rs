@@ -1,7 +1,7 @@
 //! Equal requests of one caller under different keys: a client that makes a new key for each retry has executed twice.
 //!
-//! An instance remembers the requests that it has started itself, in bounded memory. It sees nothing of other instances, and nothing from
-//! before its start.
+//! An instance remembers the requests that it has started itself, in bounded memory. It sees nothing of other
+//! instances, and nothing from before its start.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -63,7 +63,8 @@ pub enum EarlierUse {
 }
 
 impl SameBodies {
-    /// Finds the record of another key that the caller has used for the same request within the window; else remembers this one.
+    /// Finds the record of another key that the caller has used for the same request within the window; else remembers
+    /// this one.
     pub fn find_or_note(&self, request: &ReserveRequest, window: Duration) -> EarlierUse {
         let (subject, now) = (subject(request), BootInstant::now());
         let mut table = self.table.lock();
@@ -158,7 +159,8 @@ mod tests {
         assert_eq!((kept, table.order.len()), (vec![1, 3, 4], 3));
     }
 
-    /// The time of a lookup in a full table, with a new request for each. `cargo test --release -- --ignored --nocapture` prints it.
+    /// The time of a lookup in a full table, with a new request for each. `cargo test --release -- --ignored
+    /// --nocapture` prints it.
     #[test]
     #[ignore = "a measurement: it prints its figure"]
     fn measure_the_cost_of_a_lookup() {

@@ -1,10 +1,10 @@
-//! The store's clock, as this instance can judge it: compared with boot time at each heartbeat, and believed only after it was
-//! watched.
+//! The store's clock, as this instance can judge it: compared with boot time at each heartbeat, and believed only after
+//! it was watched.
 //!
-//! The store's clock decides when leases, quiet times and TTLs end. A failover to a server with another time, a restored
-//! machine or a correction by NTP makes it jump; a jump forward ends all of them at once. So an instance believes that a time
-//! has passed in two cases: the time began while the instance was watching the clock, or the instance has watched the clock
-//! without a jump for as long as an attempt may take.
+//! The store's clock decides when leases, quiet times and TTLs end. A failover to a server with another time, a
+//! restored machine or a correction by NTP makes it jump; a jump forward ends all of them at once. So an instance
+//! believes that a time has passed in two cases: the time began while the instance was watching the clock, or the
+//! instance has watched the clock without a jump for as long as an attempt may take.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -18,8 +18,8 @@ use oncegate_domain::record::Record;
 use oncegate_domain::state::StateKind;
 use oncegate_store::ReapScope;
 
-/// Two clocks differ by one millisecond more in each of these milliseconds: ntpd corrects a clock by at most 500 ppm, and the
-/// two may be corrected in opposite directions.
+/// Two clocks differ by one millisecond more in each of these milliseconds: ntpd corrects a clock by at most 500 ppm,
+/// and the two may be corrected in opposite directions.
 const DRIFT_PERIOD_MS: i64 = 1_000;
 
 /// The times that the instance's judgement depends on.
@@ -64,7 +64,8 @@ impl ClockJump {
     }
 }
 
-/// The judgement on the store's clock at one moment: a jump that is noticed later changes neither the time nor the watch.
+/// The judgement on the store's clock at one moment: a jump that is noticed later changes neither the time nor the
+/// watch.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockView {
     /// The store's time, extrapolated from the last reading: not before the true one.
@@ -109,8 +110,8 @@ impl ClockWatch {
     }
 }
 
-/// The milliseconds by which the store's time is ahead of boot time: a range, because a reading happens at some moment between
-/// the start and the end of its call.
+/// The milliseconds by which the store's time is ahead of boot time: a range, because a reading happens at some moment
+/// between the start and the end of its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct OffsetRange {
     low: i64,
@@ -230,21 +231,21 @@ impl StoreClock {
 }
 
 impl ClockView {
-    /// Whether the clock was watched for long enough to believe that an attempt is quiet which it says is: `quiet_time` is the
-    /// time from a reservation of its route until then.
+    /// Whether the clock was watched for long enough to believe that an attempt is quiet which it says is: `quiet_time`
+    /// is the time from a reservation of its route until then.
     pub fn is_watched_for(&self, quiet_time: Duration) -> bool {
         self.watched_for >= quiet_time
     }
 
-    /// The time until it is believed that an attempt is quiet which was reserved `running_for` before `read_at`, by the store's
-    /// clock; `None` if it is.
+    /// The time until it is believed that an attempt is quiet which was reserved `running_for` before `read_at`, by the
+    /// store's clock; `None` if it is.
     pub fn unwatched_for(&self, read_at: SystemTime, running_for: Duration, quiet_time: Duration) -> Option<Duration> {
         let watched_for = self.watched_until(read_at);
         (watched_for < running_for.min(quiet_time)).then(|| quiet_time - watched_for)
     }
 
-    /// Whether a jump may have ended leases and deadlines early: it was seen a short time ago, and attempts from before it may
-    /// be running. The start of the instance is no jump.
+    /// Whether a jump may have ended leases and deadlines early: it was seen a short time ago, and attempts from before
+    /// it may be running. The start of the instance is no jump.
     pub fn has_jumped_lately(&self) -> bool {
         self.watch.last_jump.is_some() && self.watched_for < self.watch.limits.longest_quiet_time
     }
@@ -263,8 +264,8 @@ impl ClockView {
         ReapScope { as_of: self.as_of, settled_since }
     }
 
-    /// The record without the passed times that are not certain: its TTL has not ended, and its attempt counts as reserved when
-    /// the watch began. `time_limit` is the attempt's.
+    /// The record without the passed times that are not certain: its TTL has not ended, and its attempt counts as
+    /// reserved when the watch began. `time_limit` is the attempt's.
     pub fn certain(&self, record: RecordSummary, time_limit: Duration) -> RecordSummary {
         let Some(reading) = record.reading else { return record };
         let watched_for = self.watched_until(reading.at);
@@ -292,8 +293,8 @@ impl ClockView {
         self.watch.last_jump
     }
 
-    /// The time for which the clock was watched until a reading. A reading from the future shows that the clock has jumped since
-    /// the last heartbeat.
+    /// The time for which the clock was watched until a reading. A reading from the future shows that the clock has
+    /// jumped since the last heartbeat.
     fn watched_until(&self, read_at: SystemTime) -> Duration {
         let is_ahead = read_at > self.as_of + self.watch.limits.tolerance;
         if is_ahead { Duration::ZERO } else { self.watched_for }
