@@ -31,6 +31,7 @@ pub mod issuer;
 pub mod kafka;
 pub mod metrics;
 pub mod oidc_issuer;
+pub mod operations;
 pub mod operator;
 #[allow(dead_code, reason = "tests/ha and tests/faults need it")]
 pub mod patroni;
