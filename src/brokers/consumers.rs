@@ -16,7 +16,9 @@ use oncegate_config::{Config, Consumer};
 
 mod amqp;
 pub mod decode;
+#[cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "records of Kafka need the rest"))]
 mod disposition;
+#[cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "records of Kafka need the rest"))]
 mod hold;
 #[cfg(feature = "kafka")]
 mod kafka;
