@@ -48,12 +48,8 @@ validate:
 sbom: ## The CycloneDX SBOM of the program, in target/dist; TARGET for another platform; installs cargo-cyclonedx
 	scripts/sbom
 
-quick: ## The loop while you work, without a server: format, lints, unit tests, the contract on SQLite, a hundred seeds, documents
-	cargo fmt --all --check
-	cargo clippy --locked --workspace --lib --bins -- -D warnings
-	cargo test --locked --quiet --workspace --lib
-	cargo test --locked --quiet --package store-contract --test stores -- sqlite:: inline::
-	ONCEGATE_SIMULATION_SEEDS=100 cargo test --locked --quiet --test identity --test simulation --test docs --test tidy
+quick: ## The loop while you work, without a server: format, structure, lints, and the tests that the changed files reach; SINCE=REVISION, or all
+	scripts/quick $(SINCE)
 
 test: ## All tests, on real services that they start themselves; installs what is missing
 	scripts/need postgresql

@@ -1,6 +1,5 @@
 //! Builds every part, starts it, and stops it in reverse.
 
-use std::fmt;
 use std::future::pending;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -18,7 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::tokens::{AdminTokens, TokenFileError};
 use crate::admin::{self, AdminListener};
-use crate::consumers;
+use crate::brokers::consumers;
 use crate::gate::Gate;
 use crate::instance::Instance;
 use crate::tasks::issuer_keys::IssuerKeysReader;
@@ -53,60 +52,45 @@ mod route_guard;
 pub mod route_identities;
 
 /// Why the program could not start, or had to stop.
-#[derive(Debug)]
+#[derive(Debug, derive_more::Display)]
 pub enum StartError {
     /// The process cannot listen on the address of this key of the configuration.
+    #[display("cannot listen on {_0}, the address of {_1}")]
     Listen(SocketAddr, ListenKey, std::io::Error),
     /// A socket that was handed over cannot be used.
     HandedSocket(HandedSocketError),
-    /// The operating system refuses a thread, a timer or a signal handler.
+    /// The operating system refuses what its text says.
+    #[display("the operating system refuses a thread, a timer or a signal handler")]
     Machine(std::io::Error),
     /// The store is missing or unusable.
+    #[display("{_0}: {_1}")]
     Store(StoreLocation, OpenError),
     /// The admin listener has no token.
     AdminToken(TokenFileError),
-    /// The store has not taken which routes have events.
+    /// The settlements of this process would have no events.
+    #[display("the store has not taken which routes have events")]
     Events(store::StoreError),
-    /// The store gave no lease.
+    /// This process may start no attempt.
+    #[display("the store gave no lease")]
     Lease(store::StoreError),
-    /// The store has not said how the routes found keys at the last start.
+    /// Whether the routes would find stored keys is not known.
+    #[display("the store has not said how the routes found keys at the last start")]
     RouteIdentities(store::StoreError),
     /// The routes would not find stored keys any more. The change with this digest was not accepted.
+    #[display(
+        "the routes would not find their earlier keys any more, and retries would be executed again. If no instance with the \
+         earlier routes runs, and this is meant, start with --accept-route-changes {_0}, or write \
+         accept_route_changes = \"{_0}\" into [store]"
+    )]
     RouteChanges(String),
     /// The salt of the service's scopes cannot be used.
     Salt(OpenSaltError),
-    /// The successor of a hand-over could not be started.
+    /// The sockets of a hand-over have no successor.
+    #[display("the successor cannot be started")]
     HandOver(std::io::Error),
-    /// The store's file failed while the process ran. Only a new process can open it again.
+    /// Only a new process can open the store's file again.
+    #[display("the store's file failed, as the log says; the attempts that ran are unknown at the next start with it")]
     StoreFailed,
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Listen(address, key, _) => write!(f, "cannot listen on {address}, the address of {key}"),
-            Self::HandedSocket(error) => error.fmt(f),
-            Self::Machine(_) => f.write_str("the operating system refuses a thread, a timer or a signal handler"),
-            Self::Store(location, error) => write!(f, "{location}: {error}"),
-            Self::AdminToken(error) => error.fmt(f),
-            Self::Events(_) => f.write_str("the store has not taken which routes have events"),
-            Self::Lease(_) => f.write_str("the store gave no lease"),
-            Self::RouteIdentities(_) => {
-                f.write_str("the store has not said how the routes found keys at the last start")
-            }
-            Self::RouteChanges(digest) => write!(
-                f,
-                "the routes would not find their earlier keys any more, and retries would be executed again. If no instance with the \
-                 earlier routes runs, and this is meant, start with --accept-route-changes {digest}, or write \
-                 accept_route_changes = \"{digest}\" into [store]"
-            ),
-            Self::Salt(error) => error.fmt(f),
-            Self::HandOver(_) => f.write_str("the successor cannot be started"),
-            Self::StoreFailed => f.write_str(
-                "the store's file failed, as the log says; the attempts that ran are unknown at the next start with it",
-            ),
-        }
-    }
 }
 
 impl std::error::Error for StartError {
@@ -134,14 +118,7 @@ impl StartError {
             | Self::Salt(OpenSaltError::Store(error)) => {
                 matches!(error, store::StoreError::TimedOut | store::StoreError::Unavailable(_))
             }
-            Self::Listen(..)
-            | Self::HandedSocket(_)
-            | Self::Machine(_)
-            | Self::AdminToken(_)
-            | Self::RouteChanges(_)
-            | Self::Salt(_)
-            | Self::HandOver(_)
-            | Self::StoreFailed => false,
+            _ => false,
         }
     }
 }
@@ -157,7 +134,8 @@ struct ShutdownSignals {
     last: CancellationToken,
 }
 
-/// Runs the proxy until a signal or the admin listener stops it, and drains. Returns its sockets where a successor is to have them.
+/// Runs the proxy until a signal or the admin listener stops it, and drains. Returns its sockets where a successor is
+/// to have them.
 ///
 /// # Errors
 /// [`StartError`], before the first request is accepted, or when the store has failed for good.
@@ -166,14 +144,7 @@ pub async fn run(
     source: ConfigSource,
     handed: HandedSockets,
 ) -> Result<Option<ListeningSockets>, StartError> {
-    for warning in &config.warnings {
-        tracing::warn!("{warning}");
-    }
-    match config::start_exposure(&config) {
-        Some(StartExposure { is_warning: true, text }) => tracing::warn!("{text}"),
-        Some(StartExposure { is_warning: false, text }) => tracing::info!("{text}"),
-        None => {}
-    }
+    log_warnings(&config);
     // Before all that takes time, so that a signal during the start is not lost.
     let mut signals = TerminationSignals::new().map_err(StartError::Machine)?;
     let mut hand_overs = HandOverRequests::new(source.loader()).map_err(StartError::Machine)?;
@@ -275,8 +246,8 @@ pub async fn run(
     }
     tracing::info!(by, "draining");
     let mut drain = pin!(drain(&instance, &stops, workers, has_kept_sockets || successors.is_some()));
-    // A supervisor sends its first signal after a hook that has begun the drain, or during a hand-over: that one must not cut short the
-    // running attempts.
+    // A supervisor sends its first signal after a hook that has begun the drain, or during a hand-over: that one must
+    // not cut short the running attempts.
     let mut is_last_signal = is_by_signal;
     loop {
         tokio::select! {
@@ -295,16 +266,7 @@ pub async fn run(
         }
     }
     stops.last.cancel();
-    traces.close();
-    background.close();
-    let _ = tokio::time::timeout(start.store.timeout, background.wait()).await;
-    if instance.joined.is_cancelled()
-        && let Err(error) = instance.store.release_lease(instance.instance_lease.id()).await
-    {
-        tracing::warn!(%error, "the lease could not be released; it expires by itself");
-    }
-    // The exporter has a time limit of its own.
-    traces.wait().await;
+    end_tasks(&instance, &background, &traces).await;
     if stopped.is_cancelled() || signals.has_come() {
         successors = None;
     }
@@ -316,8 +278,34 @@ pub async fn run(
     }
 }
 
-/// Starts one thread for each core, so that a request stays on one core. All accept from one socket, and share the accepted
-/// connections evenly.
+/// Logs the warnings of the configuration, and who can reach this process.
+fn log_warnings(config: &LoadedConfig) {
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    match config::start_exposure(config) {
+        Some(StartExposure { is_warning: true, text }) => tracing::warn!("{text}"),
+        Some(StartExposure { is_warning: false, text }) => tracing::info!("{text}"),
+        None => {}
+    }
+}
+
+/// Waits for the tasks, gives the lease back, and waits for the last spans.
+async fn end_tasks(instance: &Instance, background: &TaskTracker, traces: &TaskTracker) {
+    traces.close();
+    background.close();
+    let _ = tokio::time::timeout(instance.config.store.timeout, background.wait()).await;
+    if instance.joined.is_cancelled()
+        && let Err(error) = instance.store.release_lease(instance.instance_lease.id()).await
+    {
+        tracing::warn!(%error, "the lease could not be released; it expires by itself");
+    }
+    // The exporter has a time limit of its own.
+    traces.wait().await;
+}
+
+/// Starts one thread for each core, so that a request stays on one core. All accept from one socket, and share the
+/// accepted connections evenly.
 fn start_workers(
     listener: std::net::TcpListener,
     instance: &Arc<Instance>,
@@ -363,8 +351,8 @@ fn start_consumers(
     })
 }
 
-/// Starts a thread with a runtime of its own, and there a gate and upstream connections of its own. It ends when its work and
-/// all attempts have ended, or the drain's time is up.
+/// Starts a thread with a runtime of its own, and there a gate and upstream connections of its own. It ends when its
+/// work and all attempts have ended, or the drain's time is up.
 fn start_worker(
     name: String,
     instance: &Arc<Instance>,
@@ -393,8 +381,9 @@ async fn reload_encryption(mut live: watch::Receiver<Arc<Config>>, instance: Arc
     }
 }
 
-/// Drains: clients are asked to reconnect. Waits for load balancers to notice, closes the listener, and waits for the running attempts.
-/// Where the sockets stay open, no request is refused: there is time for one on each connection that was accepted.
+/// Drains: clients are asked to reconnect. Waits for load balancers to notice, closes the listener, and waits for the
+/// running attempts. Where the sockets stay open, no request is refused: there is time for one on each connection that
+/// was accepted.
 async fn drain(
     instance: &Arc<Instance>,
     stops: &ShutdownSignals,

@@ -75,7 +75,8 @@ pub struct Instance {
     pub joined: CancellationToken,
     /// Cancelled when the store has another salt: this process may start nothing any more, and ends.
     pub salt_replaced: CancellationToken,
-    /// Whether the store had lost the salt and has one now that this process cannot read: nothing may start until it can.
+    /// Whether the store had lost the salt and has one now that this process cannot read: nothing may start until it
+    /// can.
     pub is_salt_doubtful: AtomicBool,
     /// This instance's right to start attempts.
     pub instance_lease: InstanceLease,
@@ -98,8 +99,8 @@ pub struct Instance {
     pub shared_cache: OnceLock<Arc<SharedCache>>,
     /// The bytes of requests' bodies in memory, and of the responses to them until they are stored.
     pub bodies: Arc<BodyBudget>,
-    /// The bytes of responses that clients have not taken yet. They have a budget of their own: clients that do not read must not keep
-    /// others from getting their replays, for which a request's body is needed.
+    /// The bytes of responses that clients have not taken yet. They have a budget of their own: clients that do not
+    /// read must not keep others from getting their replays, for which a request's body is needed.
     pub response_bodies: Arc<BodyBudget>,
     /// The new keys of callers and addresses, for routes that limit them.
     pub key_limits: NewKeyLimits,
@@ -130,8 +131,8 @@ impl Instance {
         self.cached_record(id).or_else(|| self.in_flight.find(id))
     }
 
-    /// The key's record from the cache, if it is completed. `None` while the lease is not current, because another instance
-    /// may have purged the key meanwhile.
+    /// The key's record from the cache, if it is completed. `None` while the lease is not current, because another
+    /// instance may have purged the key meanwhile.
     pub fn cached_record(&self, id: &RecordId) -> Option<Record> {
         self.instance_lease.is_current().then(|| self.possibly_purged_record(id)).flatten()
     }
@@ -157,9 +158,9 @@ impl Instance {
         found.inspect(|_| self.observability.metrics.cache_hits.count(CacheTier::Shared))
     }
 
-    /// Remembers a record that the store has at this moment. A completed one is cached in memory and, where there is one, in the
-    /// shared cache; any other, and one that finds no room, is kept for the time without a store. `epoch` is the cache's epoch when
-    /// the read of the store began that the record comes from.
+    /// Remembers a record that the store has at this moment. A completed one is cached in memory and, where there is
+    /// one, in the shared cache; any other, and one that finds no room, is kept for the time without a store. `epoch`
+    /// is the cache's epoch when the read of the store began that the record comes from.
     pub fn remember(&self, record: &Record, epoch: CacheEpoch) {
         self.cache.insert_if_current(record, epoch);
         match self.cache.contains(&record.id) {
@@ -182,13 +183,14 @@ impl Instance {
         Ok(found)
     }
 
-    /// The time from the start of a reservation within which its attempt may send the first byte: the store's timeout, and
-    /// one second for a busy machine. After that, quiescence could be over before the attempt is.
+    /// The time from the start of a reservation within which its attempt may send the first byte: the store's timeout,
+    /// and one second for a busy machine. After that, quiescence could be over before the attempt is.
     pub fn first_byte_within(&self) -> Duration {
         first_byte_within(&self.config.store)
     }
 
-    /// The time limit of an attempt from its reservation: the wait for its first byte, and then the route's own timeout.
+    /// The time limit of an attempt from its reservation: the wait for its first byte, and then the route's own
+    /// timeout.
     pub fn attempt_time_limit(&self, route: &Route) -> Duration {
         attempt_time_limit(&self.config.store, route)
     }
@@ -212,7 +214,8 @@ fn attempt_time_limit(store: &StoreConfig, route: &Route) -> Duration {
     first_byte_within(store) + route.upstream_timeout
 }
 
-/// The time from a reservation of the route until its attempt is quiet: its time limit, and what no attempt outlasts it by.
+/// The time from a reservation of the route until its attempt is quiet: its time limit, and what no attempt outlasts it
+/// by.
 pub fn quiet_time(store: &StoreConfig, route: &Route) -> Duration {
     attempt_time_limit(store, route) + route.quiet_after
 }

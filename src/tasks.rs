@@ -1,7 +1,7 @@
 //! The background tasks: one loop for all of them, one pass at a time.
 //!
-//! A task takes its work from the store and has no other input, so that a timer and a restart are one code path. It does
-//! not retry: the next pass does. Any number of instances may run the same task at once.
+//! A task takes its work from the store and has no other input, so that a timer and a restart are one code path. It
+//! does not retry: the next pass does. Any number of instances may run the same task at once.
 
 use std::time::Duration;
 
@@ -42,8 +42,8 @@ pub enum PassResult {
     IdleFor(Duration),
 }
 
-/// Runs a task every `period` until `stop`. The first pass comes after a random part of the period, so that instances that
-/// were started together do not hit the store together.
+/// Runs a task every `period` until `stop`. The first pass comes after a random part of the period, so that instances
+/// that were started together do not hit the store together.
 pub async fn run(mut task: impl Task, period: Duration, stop: CancellationToken) {
     let mut wait = period.mul_f64(random_fraction());
     loop {

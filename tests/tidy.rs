@@ -10,10 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-/// The program's modules: each may use the modules of later layers; modules of one layer do not use each other. Below
-/// them are the crates, whose manifests say what they use.
-const LAYERS: [&[&str]; 7] =
-    [&["main"], &["cli"], &["app"], &["events"], &["admin", "consumers", "tasks"], &["gate"], &["instance", "kafka"]];
+/// The modules of source folders: each may use the modules of later layers; modules of one layer do not use each other. Below them
+/// are the crates, whose manifests say what they use.
+const LAYERS: [(&str, &[&[&str]]); 1] =
+    [("src", &[&["main"], &["cli"], &["app"], &["admin", "brokers", "tasks"], &["gate"], &["instance"]])];
+
+/// The source folder that has the gate.
+const GATE: &str = "src";
 
 /// The most lines of each part, and the most words of the documents of each folder, as `scripts/house` counts them.
 const BUDGETS: &[(&str, &str, usize)] = &[
@@ -118,14 +121,9 @@ fn figures(group: &str) -> impl Iterator<Item = (&'static str, usize)> {
 }
 
 /// The top module of a source file.
-fn module(file: &Path) -> String {
-    let first = file.strip_prefix(root().join("src")).unwrap().components().next().unwrap();
+fn module(folder: &Path, file: &Path) -> String {
+    let first = file.strip_prefix(folder).unwrap().components().next().unwrap();
     first.as_os_str().to_str().unwrap().trim_end_matches(".rs").to_owned()
-}
-
-fn layer(module: &str) -> usize {
-    let found = LAYERS.iter().position(|layer| layer.contains(&module));
-    found.unwrap_or_else(|| panic!("the module {module} is in no layer of tests/tidy.rs"))
 }
 
 /// The modules after a `crate::`, either one or a group in braces.
@@ -142,16 +140,23 @@ fn modules(path: &str) -> Vec<String> {
 #[test]
 fn modules_use_only_lower_layers() {
     let mut wrong = Vec::new();
-    for file in files(&root().join("src"), "rs") {
-        let from = module(&file);
-        if from == "lib" {
-            continue;
-        }
-        for (number, line) in fs::read_to_string(&file).unwrap().lines().enumerate() {
-            let code = line.split("//").next().unwrap();
-            for to in code.split("crate::").skip(1).flat_map(modules) {
-                if to != from && layer(&to) <= layer(&from) {
-                    wrong.push(format!("{}:{}: {from} uses {to}", file.display(), number + 1));
+    for (folder, layers) in LAYERS {
+        let folder = root().join(folder);
+        let layer = |module: &str| {
+            let found = layers.iter().position(|layer| layer.contains(&module));
+            found.unwrap_or_else(|| panic!("the module {module} is in no layer of tests/tidy.rs"))
+        };
+        for file in files(&folder, "rs") {
+            let from = module(&folder, &file);
+            if from == "lib" {
+                continue;
+            }
+            for (number, line) in fs::read_to_string(&file).unwrap().lines().enumerate() {
+                let code = line.split("//").next().unwrap();
+                for to in code.split("crate::").skip(1).flat_map(modules) {
+                    if to != from && layer(&to) <= layer(&from) {
+                        wrong.push(format!("{}:{}: {from} uses {to}", file.display(), number + 1));
+                    }
                 }
             }
         }
@@ -391,7 +396,7 @@ fn files_use_each_other_in_one_direction() {
 #[test]
 fn files_of_the_gate_call_methods_in_one_direction() {
     const OWN: [&str; 4] = ["self", "gate", "guarded", "observation"];
-    let folder = root().join("src");
+    let folder = root().join(GATE);
     let mut modules = Modules::read(&folder);
     let gate: Vec<_> = modules
         .used

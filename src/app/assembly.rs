@@ -52,9 +52,6 @@ pub struct Assembly {
 }
 
 /// Assembles an instance on a store that it has not [joined](join) yet: it has a provisional salt and no lease.
-///
-/// # Errors
-/// [`StartError::Machine`].
 pub fn assemble(
     config: &Arc<StartConfig>,
     live: &Config,
@@ -108,9 +105,9 @@ pub fn assemble(
     Ok(Assembly { instance, spans })
 }
 
-/// Joins an instance to its store: finds the salt, takes the lease, and reads the store's clock. Returns the task of the shared
-/// cache, if there is one, and what `last` returns, which is called once nothing else can fail any more. Can be called again after an
-/// error. `live` is the configuration as of the last reload.
+/// Joins an instance to its store: finds the salt, takes the lease, and reads the store's clock. Returns the task of
+/// the shared cache, if there is one, and what `last` returns, which is called once nothing else can fail any more. Can
+/// be called again after an error. `live` is the configuration as of the last reload.
 ///
 /// # Errors
 /// [`StartError::Salt`], [`StartError::Events`], [`StartError::Lease`], and those of `last`.
@@ -139,14 +136,16 @@ pub async fn join<T>(
         instance.shared_cache.get_or_init(|| cache);
         task
     });
-    // The lease first: a request with the store's salt is guarded at once. One with the provisional salt never uses the lease.
+    // The lease first: a request with the store's salt is guarded at once. One with the provisional salt never uses the
+    // lease.
     instance_lease.record_renewal(begun);
     instance.salt.set_stored(salt);
     instance.joined.cancel();
     Ok((shared_cache_task, last))
 }
 
-/// Starts the background tasks of an instance that has joined its store. `stop` ends them, but for the heartbeat, which runs until `stop_last`.
+/// Starts the background tasks of an instance that has joined its store. `stop` ends them, but for the heartbeat, which
+/// runs until `stop_last`.
 pub fn start_tasks(
     instance: &Arc<Instance>,
     live: &watch::Receiver<Arc<Config>>,

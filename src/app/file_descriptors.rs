@@ -1,14 +1,14 @@
 //! The division of the process's file descriptors.
 //!
-//! A client that opens connections must not take the descriptors that the store, the upstreams and the admin listener need: an
-//! admitted payment would fail, and probes would have the process restarted.
+//! A client that opens connections must not take the descriptors that the store, the upstreams and the admin listener
+//! need: an admitted payment would fail, and probes would have the process restarted.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use oncegate_config::LimitsConfig;
 
-/// The descriptors for everything but clients, upstreams and PostgreSQL: listeners, logs, timers, the configuration and the
-/// SQLite file (about 30), and some 30 connections to the admin listener.
+/// The descriptors for everything but clients, upstreams and PostgreSQL: listeners, logs, timers, the configuration and
+/// the SQLite file (about 30), and some 30 connections to the admin listener.
 const OWN: usize = 64;
 
 /// The connections that the descriptors allow.

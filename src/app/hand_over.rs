@@ -1,9 +1,11 @@
-//! The hand-over: asked by SIGUSR2, this process drains and then becomes its successor, by `exec`. The successor gets the listening
-//! sockets, whose queues keep the connections of the time between. The process id stays, so that no supervisor notices anything.
+//! The hand-over: asked by SIGUSR2, this process drains and then becomes its successor, by `exec`. The successor gets
+//! the listening sockets, whose queues keep the connections of the time between. The process id stays, so that no
+//! supervisor notices anything.
 //!
-//! Not SO_REUSEPORT, with both processes at once. There each socket has a queue of its own, and closing the old one resets the
-//! connections in its queue, unless the machine's administrator has set net.ipv4.tcp_migrate_req. An embedded store is open in one
-//! process alone. And the process id would change, which ends a container and confuses supervisors.
+//! Not SO_REUSEPORT, with both processes at once. There each socket has a queue of its own, and closing the old one
+//! resets the connections in its queue, unless the machine's administrator has set net.ipv4.tcp_migrate_req. An
+//! embedded store is open in one process alone. And the process id would change, which ends a container and confuses
+//! supervisors.
 
 use std::ffi::{CString, OsString};
 use std::future::pending;
@@ -30,11 +32,12 @@ use crate::instance::Instance;
 use oncegate_config::StoreLocation;
 use oncegate_store::{self as store, StoreSettings};
 
-/// The shortest delay of a drain whose sockets stay open: meanwhile the next answer on each kept connection closes it. A connection on
-/// which no request comes for that long is closed when the delay ends, and its client may just be sending the next one.
+/// The shortest delay of a drain whose sockets stay open: meanwhile the next answer on each kept connection closes it.
+/// A connection on which no request comes for that long is closed when the delay ends, and its client may just be
+/// sending the next one.
 pub(super) const CLOSE_KEPT_WITHIN: Duration = Duration::from_secs(1);
-/// The time for the first request on the connections that were accepted last, before connections without a request are closed. A
-/// request follows its connection after one round trip, and after three with TLS.
+/// The time for the first request on the connections that were accepted last, before connections without a request are
+/// closed. A request follows its connection after one round trip, and after three with TLS.
 pub(super) const FIRST_REQUEST_WITHIN: Duration = Duration::from_millis(500);
 /// The time for `oncegate check` to judge the successor's configuration. It reads files and asks nobody.
 const CHECK_MAX: Duration = Duration::from_secs(10);
@@ -47,9 +50,6 @@ fn reload_and_hand_over() -> SigSet {
 }
 
 /// Has SIGHUP and SIGUSR2 wait, on this thread and those that it starts. A program keeps that over its `exec`.
-///
-/// # Errors
-/// The operating system's.
 pub fn hold_signals() -> io::Result<()> {
     Ok(reload_and_hand_over().thread_block()?)
 }
@@ -141,8 +141,8 @@ fn command_line() -> (OsString, Vec<OsString>) {
     (arguments.next().unwrap_or_else(|| "oncegate".into()), arguments.collect())
 }
 
-/// Executes the same command line with these variables. The standard library's `exec` would let the signals come that are held, and
-/// they would end the successor before it has handlers.
+/// Executes the same command line with these variables. The standard library's `exec` would let the signals come that
+/// are held, and they would end the successor before it has handlers.
 fn become_successor(own: &[(&str, String)]) -> io::Result<io::Error> {
     let text = |text: OsString| CString::new(text.into_vec()).map_err(io::Error::other);
     let (program, arguments) = command_line();

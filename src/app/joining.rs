@@ -9,7 +9,7 @@ use tokio_util::task::TaskTracker;
 
 use super::route_identities::ComparedRoutes;
 use super::{ShutdownSignals, StartError, assembly, retention, route_identities};
-use crate::events;
+use crate::brokers::events;
 use crate::instance::Instance;
 use oncegate_config::Config;
 use oncegate_store::{RouteIdentities, StorePreparation};
@@ -44,9 +44,6 @@ impl Joining {
     }
 
     /// Joins the store, unless it is away, likewise.
-    ///
-    /// # Errors
-    /// As of [`Self::compare_or_bypass`].
     pub async fn join_or_bypass(&self, compared: Option<ComparedRoutes>) -> Result<Option<Joined>, StartError> {
         match compared {
             Some(compared) => self.or_bypass(self.join(compared).await),

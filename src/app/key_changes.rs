@@ -72,8 +72,8 @@ impl fmt::Display for UnguardedRequests {
 ///
 /// Routes are compared by the requests that they match, not by name: a new route may take a path over, and another name
 /// may be the same route. One path stands for all that no pattern of either configuration tells apart
-/// ([`sample_paths`]), and one host that no route names for all such hosts. Looking each of them up in both tables finds
-/// exactly the requests whose route has changed, whatever the order and the overlaps of the patterns.
+/// ([`sample_paths`]), and one host that no route names for all such hosts. Looking each of them up in both tables
+/// finds exactly the requests whose route has changed, whatever the order and the overlaps of the patterns.
 // See docs/decisions/0019-compare-by-requests.md.
 pub(super) fn compare_routes(before: &[KeyedRoute<'_>], now: &[KeyedRoute<'_>]) -> KeyChanges {
     let mut changes = KeyChanges::default();
@@ -144,12 +144,11 @@ fn show_requests(method: &Method, host: &str, path: &PathPattern) -> String {
 }
 
 #[cfg(test)]
-mod identities;
-
-#[cfg(test)]
 mod tests {
     use super::super::keyed_route::tests::keyed_route;
     use super::*;
+
+    mod identities;
 
     /// The routes of lines such as `pay POST api.example/v1/pay path`, each with its name, methods, host with path, and
     /// space; `off` after it for a route that does not guard.

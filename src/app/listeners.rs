@@ -1,6 +1,6 @@
-//! The sockets on which clients and operators connect: those that a supervisor has handed over, and new ones for the rest.
+//! The sockets on which clients and operators connect: those that a supervisor has handed over, and new ones for the
+//! rest.
 
-use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::process;
@@ -10,8 +10,10 @@ use rustix::net::sockopt;
 
 use super::StartError;
 
-/// The key, the flag and the variable that name an address to listen on, and the name of a socket for it that is handed over.
-#[derive(Clone, Copy, Debug)]
+/// The key, the flag and the variable that name an address to listen on, and the name of a socket for it that is handed
+/// over.
+#[derive(Clone, Copy, Debug, derive_more::Display)]
+#[display("`{key}` ({flag}, {variable})")]
 pub struct ListenKey {
     pub(super) key: &'static str,
     flag: &'static str,
@@ -27,12 +29,6 @@ pub(super) const OPERATORS: ListenKey =
 /// An address of the configuration to listen on, with its key.
 pub(super) type WantedListener = (SocketAddr, ListenKey);
 
-impl fmt::Display for ListenKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` ({}, {})", self.key, self.flag, self.variable)
-    }
-}
-
 /// The most sockets that are looked at. Two can be used; the others are named in the error.
 const SOCKETS_MAX: usize = 16;
 
@@ -40,7 +36,8 @@ const SOCKETS_MAX: usize = 16;
 #[derive(Debug, Default)]
 pub struct HandedSockets(Vec<HandedSocket>);
 
-#[derive(Debug)]
+#[derive(Debug, derive_more::Display)]
+#[display("{address} named {name:?}")]
 struct HandedSocket {
     name: String,
     address: SocketAddr,
@@ -69,8 +66,8 @@ pub enum HandedSocketError {
 }
 
 impl HandedSockets {
-    /// Takes the sockets. Call it before anything opens a file, so that no number of a missing socket is in use, and while there is one
-    /// thread: it removes the variables.
+    /// Takes the sockets. Call it before anything opens a file, so that no number of a missing socket is in use, and
+    /// while there is one thread: it removes the variables.
     ///
     /// # Errors
     /// [`HandedSocketError`]: more sockets than can be looked at, or something else than a socket.
@@ -118,19 +115,14 @@ impl HandedSockets {
             if key.socket == OPERATORS.socket && is_open {
                 return Err(HandedSocketError::Exposed(socket.to_string(), *address));
             }
-            tracing::info!(address = %socket.address, configured = %address, name = socket.name, "`{}` uses a socket that was handed over", key.key);
+            tracing::info!(address = %socket.address, configured = %address, name = socket.name,
+                "`{}` uses a socket that was handed over", key.key);
         }
         Ok(found.map(|socket| socket.map(|socket| socket.listener)))
     }
 
     fn remove(&mut self, fits: impl Fn(&HandedSocket) -> bool) -> Option<HandedSocket> {
         self.0.iter().position(fits).map(|index| self.0.remove(index))
-    }
-}
-
-impl fmt::Display for HandedSocket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} named {:?}", self.address, self.name)
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::signal::unix::Signal;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::key_changes::{KeyChanges, compare_routes};
+use super::key_changes::{KeyChanges, LookupChange, compare_routes};
 use super::keyed_route::{KeyedRoute, keyed_routes};
 use super::route_identities;
 use crate::instance::Instance;
@@ -109,7 +109,8 @@ fn note_success(metrics: &Metrics) {
     metrics.reload_successful.set(1);
 }
 
-/// Reads the configuration's file and those that it names, on a thread that may block: a file may be on another machine.
+/// Reads the configuration's file and those that it names, on a thread that may block: a file may be on another
+/// machine.
 async fn read_files(file: Option<PathBuf>, files: SourceFiles) -> (Option<Vec<u8>>, Option<SourceFiles>) {
     let read = tokio::task::spawn_blocking(move || (read_file(file.as_ref()), files.read_again()));
     read.await.unwrap_or_default()
@@ -133,51 +134,8 @@ async fn apply_reload(
     let restart_changes = instance.config.list_restart_changes(&loaded.start);
     let (running, new) = (Arc::clone(&sender.borrow()), loaded.into_reload(&instance.config));
     let KeyChanges { lookups, unguarded } = compare_routes(&keyed_routes(&running), &keyed_routes(&new));
-    for change in &lookups {
-        tracing::error!(
-            requests = change.requests,
-            route = %change.before,
-            new_route = %change.now,
-            changed = change.changed,
-            "these requests would not find their earlier keys any more, and their retries would be executed again; the \
-             running configuration stays. A restart needs store.accept_route_changes; a renamed route needs its earlier name in `was`"
-        );
-    }
-    if !lookups.is_empty() {
-        return Err(lookups.iter().map(ToString::to_string).collect());
-    }
-    if let Some((queue, what)) = find_consumer_change(&running, &new) {
-        tracing::error!(
-            %queue,
-            "{what} has changed, which would make the keys of this queue's messages unfindable; the running \
-             configuration stays. Restart to change it"
-        );
-        let problem = format!(
-            "queue `{queue}`: {what} has changed, and its messages would not find their earlier keys; restart to change it"
-        );
-        return Err(vec![problem]);
-    }
-    if new.secrets.names() != running.secrets.names()
-        && let Err(error) = reseal_salt(instance, &new.secrets).await
-    {
-        tracing::error!(
-            error = %error,
-            "`secret` or `previous_secrets` has changed, and a start with them would fail; the running configuration stays"
-        );
-        let problem = format!("`secret` or `previous_secrets` has changed, and a start with them would fail: {error}");
-        return Err(vec![problem]);
-    }
-    relocate_store(&running, &new, instance).await?;
-    // Before a request meets the new routes: its settlement must have its events. The running ones go on until then.
-    if instance.joined.is_cancelled()
-        && (!running.events.is_empty() || !new.events.is_empty())
-        && let Err(error) =
-            event_routes::store_routes(&instance.store, &instance.config.service, &[&running, &new]).await
-    {
-        let problem = format!("the store has not taken which routes have events: {error}");
-        tracing::error!(%error, "the store has not taken which routes have events; the running configuration stays");
-        return Err(vec![problem]);
-    }
+    refuse_lost_keys(&lookups, &running, &new)?;
+    store_changes(&running, &new, instance).await?;
     for lost in &unguarded {
         tracing::warn!(
             requests = lost.requests,
@@ -202,11 +160,59 @@ async fn apply_reload(
     Ok(())
 }
 
+/// Refuses a configuration under which requests or messages would not find their earlier keys.
+fn refuse_lost_keys(lookups: &[LookupChange], running: &Config, new: &Config) -> Result<(), Vec<String>> {
+    for change in lookups {
+        tracing::error!(
+            requests = change.requests,
+            route = %change.before,
+            new_route = %change.now,
+            changed = change.changed,
+            "these requests would not find their earlier keys any more, and their retries would be executed again; the \
+             running configuration stays. A restart needs store.accept_route_changes; a renamed route needs its earlier name in `was`"
+        );
+    }
+    if !lookups.is_empty() {
+        return Err(lookups.iter().map(ToString::to_string).collect());
+    }
+    let Some((queue, what)) = find_consumer_change(running, new) else { return Ok(()) };
+    tracing::error!(
+        %queue,
+        "{what} has changed, which would make the keys of this queue's messages unfindable; the running \
+         configuration stays. Restart to change it"
+    );
+    Err(vec![format!(
+        "queue `{queue}`: {what} has changed, and its messages would not find their earlier keys; restart to change it"
+    )])
+}
+
+/// Has the store take what of the new configuration it must know, or refuses that configuration.
+async fn store_changes(running: &Config, new: &Config, instance: &Instance) -> Result<(), Vec<String>> {
+    if new.secrets.names() != running.secrets.names()
+        && let Err(error) = reseal_salt(instance, &new.secrets).await
+    {
+        let problem = "`secret` or `previous_secrets` has changed, and a start with them would fail";
+        tracing::error!(error = %error, "{problem}; the running configuration stays");
+        return Err(vec![format!("{problem}: {error}")]);
+    }
+    relocate_store(running, new, instance).await?;
+    // Before a request meets the new routes: its settlement must have its events. The running ones go on until then.
+    if instance.joined.is_cancelled()
+        && (!running.events.is_empty() || !new.events.is_empty())
+        && let Err(error) = event_routes::store_routes(&instance.store, &instance.config.service, &[running, new]).await
+    {
+        let problem = "the store has not taken which routes have events";
+        tracing::error!(%error, "{problem}; the running configuration stays");
+        return Err(vec![format!("{problem}: {error}")]);
+    }
+    Ok(())
+}
+
 /// Lets the store use the new `store.url`, where it can. The last check of a reload, because it changes something.
 ///
 /// # Errors
-/// The new URL leads to another store, or cannot be used. Where only a file that it names has changed, that is logged alone: the
-/// database may get the new password later than the file, and each new connection reads the file again.
+/// The new URL leads to another store, or cannot be used. Where only a file that it names has changed, that is logged
+/// alone: the database may get the new password later than the file, and each new connection reads the file again.
 async fn relocate_store(running: &Config, new: &Config, instance: &Instance) -> Result<(), Vec<String>> {
     let (before, location) = (&running.store_url, &new.store_url);
     let (StoreLocation::Postgres(before), StoreLocation::Postgres(url)) = (before, location) else { return Ok(()) };

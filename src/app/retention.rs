@@ -1,5 +1,5 @@
-//! Writes the routes' retention to the store, for services that complete their keys there themselves, and after a reload
-//! also how the routes find their keys, and which have events.
+//! Writes the routes' retention to the store, for services that complete their keys there themselves, and after a
+//! reload also how the routes find their keys, and which have events.
 //!
 //! A function in the database cannot read the proxy's configuration file, and a column in each row would cost every
 //! reservation something that hardly any row needs.
@@ -21,9 +21,6 @@ use oncegate_store::{RouteIdentities, Store, StoreError, StoreRouteRetentionPara
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Writes the retention of the routes that guard.
-///
-/// # Errors
-/// The store's.
 pub(super) async fn publish(store: &Store, start: &StartConfig, config: &Config) -> Result<(), StoreError> {
     let guarding = config.routes.iter().filter(|route| route.mode == RouteMode::Enforce);
     let by_name = guarding.flat_map(|route| route.names().map(move |name| (name, route)));
@@ -39,8 +36,8 @@ pub(super) async fn publish(store: &Store, start: &StartConfig, config: &Config)
     store.store_route_retention(StoreRouteRetentionParams { service, retention }).await
 }
 
-/// Writes the retention and the routes of each new configuration, until `stop`, and before those of the start, if that could not.
-/// `own` is how the routes found keys when this instance has stored that last.
+/// Writes the retention and the routes of each new configuration, until `stop`, and before those of the start, if that
+/// could not. `own` is how the routes found keys when this instance has stored that last.
 pub(super) async fn publish_changes(
     instance: Arc<Instance>,
     mut live: watch::Receiver<Arc<Config>>,

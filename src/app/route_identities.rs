@@ -106,9 +106,6 @@ pub(super) fn check_changes(
 }
 
 /// Compares the routes of a start with those that the store remembers.
-///
-/// # Errors
-/// Those of [`check_changes`], and [`StartError::RouteIdentities`].
 pub(super) async fn compare(
     store: &Store,
     start: &StartConfig,
@@ -121,9 +118,6 @@ pub(super) async fn compare(
 }
 
 /// Stores the routes of a start. Where another instance has stored others since the comparison, this compares again.
-///
-/// # Errors
-/// Those of [`compare`].
 pub(super) async fn remember_at_start(
     store: &Store,
     start: &StartConfig,
@@ -141,11 +135,9 @@ pub(super) async fn remember_at_start(
     Err(StartError::RouteIdentities(StoreError::Unavailable(cause.into())))
 }
 
-/// Stores the routes of a reload, where they are others than this instance's `own`, which it has stored last. The routes that another
-/// instance has stored since stay: with the earlier ones, the next start would not be compared with it.
-///
-/// # Errors
-/// The store's.
+/// Stores the routes of a reload, where they are others than this instance's `own`, which it has stored last. The
+/// routes that another instance has stored since stay: with the earlier ones, the next start would not be compared with
+/// it.
 pub(super) async fn remember_reloaded(
     store: &Store,
     service: &Arc<str>,

@@ -6,19 +6,14 @@ use std::sync::Arc;
 use oncegate_config::{Config, Word};
 use oncegate_store::{EventRoute, Store, StoreError, StoreEventRoutesParams};
 
-/// Tells the store which routes of a service have events: those of all these configurations, of which the last one counts. From
-/// then on each settlement of their keys writes them.
-///
-/// # Errors
-/// The store's.
+/// Tells the store which routes of a service have events: those of all these configurations, of which the last one
+/// counts. From then on each settlement of their keys writes them.
 pub async fn store_routes(store: &Store, service: &Arc<str>, configs: &[&Config]) -> Result<(), StoreError> {
     store.store_event_routes(params(service, configs, false)).await
 }
 
-/// Tells the store again which routes have events. What it has stays: another instance may have stored a newer configuration.
-///
-/// # Errors
-/// The store's.
+/// Tells the store again which routes have events. What it has stays: another instance may have stored a newer
+/// configuration.
 pub async fn restore_routes(store: &Store, service: &Arc<str>, config: &Config) -> Result<(), StoreError> {
     store.store_event_routes(params(service, &[config], true)).await
 }

@@ -1,8 +1,8 @@
 //! The attempts of this process: reserved, running, or ended and not stored yet.
 //!
-//! One lock guards three tables, because an attempt moves between them: the tokens that this process still has to settle, the
-//! newest attempt of each key (a duplicate joins it), and the tokens of attempts that may have executed lately. It also guards
-//! the number of outcomes that are not stored yet.
+//! One lock guards three tables, because an attempt moves between them: the tokens that this process still has to
+//! settle, the newest attempt of each key (a duplicate joins it), and the tokens of attempts that may have executed
+//! lately. It also guards the number of outcomes that are not stored yet.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -57,8 +57,8 @@ impl InFlightTables {
 }
 
 impl InFlightRegistry {
-    /// Registers an attempt that is about to be reserved. Call it before the reservation is sent: otherwise the pass over
-    /// orphans could take the row of a living request for an orphan.
+    /// Registers an attempt that is about to be reserved. Call it before the reservation is sent: otherwise the pass
+    /// over orphans could take the row of a living request for an orphan.
     pub fn register(self: &Arc<Self>, token: Token) -> InFlightEntry {
         self.0.lock().registered.insert(token);
         InFlightEntry {
@@ -98,9 +98,9 @@ impl InFlightRegistry {
         self.0.lock().executed.forget(time, age);
     }
 
-    /// The key's record, if its newest attempt of this process is running, or has ended and its outcome is not stored yet.
-    /// The store may not know of either, and the key must not be executed again meanwhile. Where the route allows it,
-    /// another instance may have started a later attempt; this is still the attempt of this process.
+    /// The key's record, if its newest attempt of this process is running, or has ended and its outcome is not stored
+    /// yet. The store may not know of either, and the key must not be executed again meanwhile. Where the route allows
+    /// it, another instance may have started a later attempt; this is still the attempt of this process.
     pub fn find(&self, id: &RecordId) -> Option<Record> {
         let StartedAttempt { record, started_at, .. } = self.0.lock().newest.get(id)?.clone();
         let running_for = started_at.elapsed();
@@ -128,7 +128,8 @@ impl InFlightRegistry {
     }
 }
 
-/// One attempt's entry in the registry. Drop it when the attempt's outcome is durable, or when the attempt never started.
+/// One attempt's entry in the registry. Drop it when the attempt's outcome is durable, or when the attempt never
+/// started.
 #[derive(Debug)]
 pub struct InFlightEntry {
     registry: Arc<InFlightRegistry>,
@@ -211,8 +212,8 @@ impl InFlightEntry {
         self.record.as_deref()
     }
 
-    /// Notes the settlement that is about to be stored. If it says that the attempt may have executed, the registry keeps
-    /// the token after this entry is gone, in case the store loses the settlement.
+    /// Notes the settlement that is about to be stored. If it says that the attempt may have executed, the registry
+    /// keeps the token after this entry is gone, in case the store loses the settlement.
     pub fn note_settlement(&mut self, settlement: &Settlement) {
         self.may_have_executed = settlement.lease_to_restore().is_some();
     }
@@ -225,7 +226,8 @@ impl InFlightEntry {
         }
     }
 
-    /// Publishes the outcome of an attempt that has ended and is not stored yet: [`InFlightRegistry::find`] answers with it.
+    /// Publishes the outcome of an attempt that has ended and is not stored yet: [`InFlightRegistry::find`] answers
+    /// with it.
     pub fn publish_outcome(&mut self, outcome: &AttemptOutcome) {
         let Some(record) = &self.record else { return };
         let state = match outcome {
@@ -262,8 +264,8 @@ impl InFlightEntry {
         }
     }
 
-    /// Keeps the token registered for as long as this process lives: its outcome could not be stored, and nobody tries any
-    /// more. Without this the pass over orphans would release the key. The sweeper makes it unknown.
+    /// Keeps the token registered for as long as this process lives: its outcome could not be stored, and nobody tries
+    /// any more. Without this the pass over orphans would release the key. The sweeper makes it unknown.
     pub fn keep_registered(mut self) {
         self.withdraw();
         std::mem::forget(self);

@@ -1,5 +1,6 @@
-//! The salt of the scopes in this process. A process that has started without its store draws one of its own until it knows the
-//! store's: its requests can be told apart in memory, and nothing that was found by it may get into the store.
+//! The salt of the scopes in this process. A process that has started without its store draws one of its own until it
+//! knows the store's: its requests can be told apart in memory, and nothing that was found by it may get into the
+//! store.
 
 use std::sync::OnceLock;
 
@@ -21,7 +22,8 @@ pub struct CurrentSalt<'a> {
 }
 
 impl InstanceSalt {
-    /// The salt of a process that does not know the store's yet. `random` is 32 bytes from the operating system's generator.
+    /// The salt of a process that does not know the store's yet. `random` is 32 bytes from the operating system's
+    /// generator.
     pub fn provisional(random: [u8; 32]) -> Self {
         Self { provisional: Salt::new(random), stored: OnceLock::new() }
     }

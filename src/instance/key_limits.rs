@@ -1,8 +1,8 @@
 //! The rate at which callers may use new keys.
 //!
-//! Each new key is a row in the store for the route's `ttl`. A caller has a limit of its own. A caller whom the service has not
-//! accepted yet may be anybody with invented credentials, so the address that it comes from has the same limit, and a new key
-//! counts for both.
+//! Each new key is a row in the store for the route's `ttl`. A caller has a limit of its own. A caller whom the service
+//! has not accepted yet may be anybody with invented credentials, so the address that it comes from has the same limit,
+//! and a new key counts for both.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -16,8 +16,8 @@ use super::boot_time::BootInstant;
 use oncegate_domain::key_rate::KeyRate;
 use oncegate_domain::scope::Scope;
 
-/// The callers and addresses that are remembered, about 100 bytes each. One that is forgotten has its whole burst again: to be
-/// forgotten, it takes as many others.
+/// The callers and addresses that are remembered, about 100 bytes each. One that is forgotten has its whole burst
+/// again: to be forgotten, it takes as many others.
 const PARTIES_MAX: usize = 65_536;
 
 /// The use of new keys by callers and addresses.
@@ -34,8 +34,8 @@ enum LimitedParty {
     Address(Arc<str>, IpAddr),
 }
 
-/// The time at which all new keys so far would have been used at the even rate, in microseconds of boot time (the generic cell
-/// rate algorithm: a token bucket in one number).
+/// The time at which all new keys so far would have been used at the even rate, in microseconds of boot time (the
+/// generic cell rate algorithm: a token bucket in one number).
 #[derive(Debug, Default)]
 struct TokenBucket(AtomicU64);
 

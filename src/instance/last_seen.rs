@@ -1,7 +1,8 @@
-//! The records of keys without a cached response, as this instance has last seen them: during an outage of the store, a bypass must
-//! not execute what they forbid.
+//! The records of keys without a cached response, as this instance has last seen them: during an outage of the store, a
+//! bypass must not execute what they forbid.
 //!
-//! They are answers for the time without a store alone. With a store they decide nothing, so that an old one does no harm.
+//! They are answers for the time without a store alone. With a store they decide nothing, so that an old one does no
+//! harm.
 
 use std::sync::Arc;
 
@@ -14,8 +15,8 @@ use oncegate_domain::record::{Record, RecordReading};
 use oncegate_domain::response::StoredResponse;
 use oncegate_domain::state::{CompletedResponse, KeyState};
 
-/// The number of records that are kept, the most used and the latest ones: 12 to 20 MiB. Unknown, dead and expired keys are rare. Keys
-/// in flight, queued or reused come with the traffic of duplicates.
+/// The number of records that are kept, the most used and the latest ones: 12 to 20 MiB. Unknown, dead and expired keys
+/// are rare. Keys in flight, queued or reused come with the traffic of duplicates.
 const RECORDS_MAX: usize = 32 * 1024;
 
 /// The records, by key.
@@ -35,8 +36,8 @@ impl Default for LastSeenRecords {
 }
 
 impl LastSeenRecords {
-    /// Notes a record that the store has at this moment. A retryable one forbids nothing, and is forgotten. Of a completed one the
-    /// response is left out.
+    /// Notes a record that the store has at this moment. A retryable one forbids nothing, and is forgotten. Of a
+    /// completed one the response is left out.
     pub fn note(&self, record: &Record) {
         let state = match &record.state {
             KeyState::Retryable => return self.forget(&record.id),

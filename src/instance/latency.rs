@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use oncegate_telemetry::metrics::PerRoute;
 
-/// An exponentially weighted moving average (EWMA). Each new attempt counts one eighth, so some ten attempts after a change
-/// of latency the old value is gone.
+/// An exponentially weighted moving average (EWMA). Each new attempt counts one eighth, so some ten attempts after a
+/// change of latency the old value is gone.
 #[derive(Debug, Default)]
 pub struct LatencyEwma(AtomicU64);
 

@@ -51,12 +51,13 @@ impl InstanceLease {
     pub fn record_renewal(&self, started_at: BootInstant) {
         self.missed.store(false, Ordering::Release);
         let until = started_at.millis() + millis(self.expiry) - self.margin();
-        // Now, and not when it was started: the store may have been slow, and the lease have ended there before it was renewed.
+        // Now, and not when it was started: the store may have been slow, and the lease have ended there before it was
+        // renewed.
         let now = BootInstant::now().millis();
         let is_after_gap = |valid_until: u64| now > valid_until;
         let note_gap = || self.unbroken_since.store(now, Ordering::Release);
-        // The gap first: nobody may see the lease valid again without the gap before it. And once more, because it may have been
-        // suspended between the two.
+        // The gap first: nobody may see the lease valid again without the gap before it. And once more, because it may
+        // have been suspended between the two.
         if is_after_gap(self.valid_until.load(Ordering::Acquire)) {
             note_gap();
         }
@@ -65,7 +66,8 @@ impl InstanceLease {
         }
     }
 
-    /// Allows nothing before the next renewal, and counts the time until then as a gap: the store may have lost the lease.
+    /// Allows nothing before the next renewal, and counts the time until then as a gap: the store may have lost the
+    /// lease.
     pub fn suspend(&self) {
         self.valid_until.store(0, Ordering::Release);
     }
@@ -89,8 +91,8 @@ impl InstanceLease {
         BootInstant::now().millis() < self.valid_until.load(Ordering::Acquire)
     }
 
-    /// Whether this instance may sweep the keys of lapsed leases. After a time in which it could not renew, other instances
-    /// could not either: they get one `expiry` to renew.
+    /// Whether this instance may sweep the keys of lapsed leases. After a time in which it could not renew, other
+    /// instances could not either: they get one `expiry` to renew.
     pub fn may_sweep(&self) -> bool {
         self.may_start()
             && BootInstant::now().millis() >= self.unbroken_since.load(Ordering::Acquire) + millis(self.expiry)
@@ -101,15 +103,15 @@ impl InstanceLease {
         self.may_start() && self.unbroken_since.load(Ordering::Acquire) <= time.millis()
     }
 
-    /// A tenth of the lease in milliseconds. It covers the time between a look at the clock and the write to a socket, and
-    /// the drift of two clocks in one lease.
+    /// A tenth of the lease in milliseconds. It covers the time between a look at the clock and the write to a socket,
+    /// and the drift of two clocks in one lease.
     fn margin(&self) -> u64 {
         millis(margin(self.expiry))
     }
 }
 
-/// The part of a lease that its instance does not use: a tenth. A store's clock that jumps by no more than this ends no lease
-/// before the instance does.
+/// The part of a lease that its instance does not use: a tenth. A store's clock that jumps by no more than this ends no
+/// lease before the instance does.
 pub fn margin(expiry: Duration) -> Duration {
     expiry / 10
 }

@@ -1,7 +1,8 @@
 //! The number of live keys that a caller or an address may hold on a route.
 //!
-//! The store counts them, by an index. Each instance remembers the last count of each holder, with the keys that it has allowed
-//! since, and asks the store again when these have taken a part of the room that was left, or after some seconds.
+//! The store counts them, by an index. Each instance remembers the last count of each holder, with the keys that it has
+//! allowed since, and asks the store again when these have taken a part of the room that was left, or after some
+//! seconds.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,8 +23,8 @@ const COUNT_MAX_AGE: Duration = Duration::from_secs(5);
 /// The time for which a full holder is refused without a look. Its next key is allowed within a second of its room.
 const FULL_MAX_AGE: Duration = Duration::from_secs(1);
 
-/// The part of the room that an instance takes before it asks again. While it does, other instances may take the whole room: each
-/// further instance may exceed the limit by so much, and by the keys that are being reserved at that moment.
+/// The part of the room that an instance takes before it asks again. While it does, other instances may take the whole
+/// room: each further instance may exceed the limit by so much, and by the keys that are being reserved at that moment.
 // See docs/decisions/0020-limit-new-keys.md.
 const ROOM_SHARE: u32 = 8;
 
@@ -106,7 +107,8 @@ impl HeldKeys {
         self.allowed - u64::from(self.pending)
     }
 
-    /// Notes keys that have come from another holder. The last count has missed them, and a count that has begun may miss them.
+    /// Notes keys that have come from another holder. The last count has missed them, and a count that has begun may
+    /// miss them.
     fn note_moved(&mut self, keys: u32) {
         self.allowed += u64::from(keys);
         if let Some((counted, _)) = &mut self.counted {
@@ -114,7 +116,8 @@ impl HeldKeys {
         }
     }
 
-    /// Notes a count. Keys that were allowed and not stored when it began, and those that were allowed since, may be missing.
+    /// Notes a count. Keys that were allowed and not stored when it began, and those that were allowed since, may be
+    /// missing.
     fn note_count(&mut self, begun: CountStart, counted: u32, now: u64) {
         let missed = u32::try_from(self.allowed - begun).unwrap_or(u32::MAX);
         self.counted = Some((counted.saturating_add(missed), now));

@@ -145,8 +145,8 @@ pub struct RouteMetrics {
 }
 
 impl Metrics {
-    /// All metrics at zero. The store and the shared cache have counters of their own. Each series names the service: instances of
-    /// many services may be targets of one job, and a rule needs no join to say whose it is.
+    /// All metrics at zero. The store and the shared cache have counters of their own. Each series names the service:
+    /// instances of many services may be targets of one job, and a rule needs no join to say whose it is.
     pub fn new(store: &StoreMetrics, service: &str) -> Self {
         let labels = std::iter::once((Cow::Borrowed("service"), Cow::Owned(service.to_owned())));
         let mut metrics = Self { registry: Registry::with_labels(labels), ..Self::default() };
@@ -360,8 +360,9 @@ impl MethodLabel {
     }
 }
 
-/// The safe methods of IANA's registry (<https://www.iana.org/assignments/http-methods>) besides those of RFC 9110: QUERY
-/// (RFC 10008), and those of WebDAV (RFC 4918, RFC 3253, RFC 5323). PRI, which is safe too, is the method of no request.
+/// The safe methods of IANA's registry (<https://www.iana.org/assignments/http-methods>) besides those of RFC 9110:
+/// QUERY (RFC 10008), and those of WebDAV (RFC 4918, RFC 3253, RFC 5323). PRI, which is safe too, is the method of no
+/// request.
 const OTHER_SAFE: [&str; 4] = ["PROPFIND", "QUERY", "REPORT", "SEARCH"];
 
 /// The state-changing methods. Safe methods are never counted by method.

@@ -31,7 +31,8 @@ const LINE_EVERY: Duration = Duration::from_secs(60);
 const LOST_SECRETS_MAX: usize = 16;
 const LOST_SECRET_LINE_EVERY: Duration = Duration::from_secs(60 * 60);
 
-/// The longest path in segments, and the longest segment in characters, that is kept. Templates of real APIs are shorter.
+/// The longest path in segments, and the longest segment in characters, that is kept. Templates of real APIs are
+/// shorter.
 const SEGMENTS_MAX: usize = 8;
 const SEGMENT_MAX: usize = 40;
 
@@ -126,8 +127,8 @@ impl Observability {
         }
     }
 
-    /// Counts a state-changing request that nothing guards, and logs that it carried a key in this field: its client counts
-    /// on a guard, and gets a second execution instead.
+    /// Counts a state-changing request that nothing guards, and logs that it carried a key in this field: its client
+    /// counts on a guard, and gets a second execution instead.
     pub fn count_unguarded(&self, method: MethodLabel, path: &str, unguarded_key: Option<UnguardedKey<'_>>) {
         thread_local! {
             static KEY: RefCell<String> = const { RefCell::new(String::new()) };
@@ -195,8 +196,8 @@ impl Observability {
     }
 }
 
-/// Appends the path with `{id}` in place of each segment that is not a word. A number, a UUID, a name with digits, an address
-/// or a token identifies something: it is not part of a template, and must not be shown.
+/// Appends the path with `{id}` in place of each segment that is not a word. A number, a UUID, a name with digits, an
+/// address or a token identifies something: it is not part of a template, and must not be shown.
 fn push_template(template: &mut String, path: &str) {
     for (number, segment) in path.split('/').skip(1).enumerate() {
         template.push('/');
@@ -208,8 +209,8 @@ fn push_template(template: &mut String, path: &str) {
     }
 }
 
-/// Whether a segment consists of letters, `-`, `_`, `.` and `:`, as in `bulk-delete` or `orders:cancel`, or is a version such as
-/// `v1`.
+/// Whether a segment consists of letters, `-`, `_`, `.` and `:`, as in `bulk-delete` or `orders:cancel`, or is a
+/// version such as `v1`.
 fn is_word(segment: &str) -> bool {
     let is_version = segment
         .strip_prefix('v')

@@ -14,9 +14,11 @@ const STATUSES: usize = OncegateStatus::ALL.len();
 /// The bits of a bucket that hold its count; those above hold its minute.
 const COUNT_BITS: u32 = 32;
 
-/// The outcomes of one route: a ring of one-minute buckets for each `Oncegate-Status`, 5 KiB. Requests count without a lock.
+/// The outcomes of one route: a ring of one-minute buckets for each `Oncegate-Status`, 5 KiB. Requests count without a
+/// lock.
 ///
-/// A bucket holds its minute beside its count in one number, so that a count of an hour ago is never taken for one of now.
+/// A bucket holds its minute beside its count in one number, so that a count of an hour ago is never taken for one of
+/// now.
 #[derive(Debug)]
 pub struct RecentOutcomes([[AtomicU64; STATUSES]; MINUTES]);
 
@@ -41,7 +43,8 @@ impl RecentOutcomes {
         let _ = bucket.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted);
     }
 
-    /// The counts of each minute of the hour before `at`, the earliest first; the last one is the minute that has begun.
+    /// The counts of each minute of the hour before `at`, the earliest first; the last one is the minute that has
+    /// begun.
     pub fn counts(&self, at: BootInstant) -> [MinuteCounts; MINUTES] {
         let now = minute_of(at);
         std::array::from_fn(|index| {

@@ -1,7 +1,7 @@
 //! The trace of a request: its metrics, its log line and its spans.
 //!
-//! The trace goes with the request, and with its work if that outlives the client. The drop of its last reference reports:
-//! each request is reported once, whatever became of it and of its client.
+//! The trace goes with the request, and with its work if that outlives the client. The drop of its last reference
+//! reports: each request is reported once, whatever became of it and of its client.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -25,13 +25,15 @@ pub struct RunningStream {
 }
 
 impl RunningStream {
-    /// The body's progress, and the number of its events where it is a stream of events that is kept. Reads through the body.
+    /// The body's progress, and the number of its events where it is a stream of events that is kept. Reads through the
+    /// body.
     pub fn progress(&self) -> (BodyProgress, Option<usize>) {
         let body = event_stream::is_event_stream(&self.headers).then(|| self.body.kept()).flatten();
         (self.body.progress(), body.map(|body| event_stream::count_events(&body)))
     }
 
-    /// Whether it answers this request. The key may have been purged and used for another request since the record was compared.
+    /// Whether it answers this request. The key may have been purged and used for another request since the record was
+    /// compared.
     pub fn answers(&self, request: &ReserveRequest) -> bool {
         self.recipe == request.recipe && self.fingerprint == request.fingerprint
     }

@@ -15,7 +15,8 @@ use oncegate_trust::jwt::{self, KeySet, TokenFault, VerifiedToken};
 /// The verified tokens that are remembered, so that a retry costs no second verification.
 const TOKENS_MAX: usize = 4_096;
 
-/// The longest token that is remembered: together they have 32 MiB of claims at most, and mostly some hundred kilobytes.
+/// The longest token that is remembered: together they have 32 MiB of claims at most, and mostly some hundred
+/// kilobytes.
 const TOKEN_BYTES_MAX: usize = 8 * 1024;
 
 /// The pause between two reads of the keys that tokens with an unknown `kid` cause. Anybody can make such a token.
@@ -112,8 +113,8 @@ impl TokenVerifier {
         &self.config
     }
 
-    /// Verifies a token. If it names a key that is not known, the keys are read again first; all such requests wait for the
-    /// same read.
+    /// Verifies a token. If it names a key that is not known, the keys are read again first; all such requests wait for
+    /// the same read.
     ///
     /// # Errors
     /// The token is refused, or cannot be verified yet.
@@ -127,7 +128,8 @@ impl TokenVerifier {
         if self.request_read() {
             let _ = timeout(READ_WAIT_MAX, reads.changed()).await;
         }
-        // Whatever came of the read, the newest keys decide. And if none is requested now, one may have ended since the look above.
+        // Whatever came of the read, the newest keys decide. And if none is requested now, one may have ended since the
+        // look above.
         Ok(self.keys()?.verify(token, &self.config)?)
     }
 
@@ -135,7 +137,8 @@ impl TokenVerifier {
         self.keys.read().clone().ok_or(TokenError::NoKeys)
     }
 
-    /// Requests a read of the keys, unless one was requested lately. Returns whether a requested read is to be waited for.
+    /// Requests a read of the keys, unless one was requested lately. Returns whether a requested read is to be waited
+    /// for.
     fn request_read(&self) -> bool {
         let mut last = self.last_request.lock();
         let reads = *self.reads.borrow();
@@ -160,8 +163,8 @@ impl TokenVerifier {
         self.keys().is_ok()
     }
 
-    /// Notes the end of a read. Keys that are new replace the earlier ones, and the tokens that these had verified; a text
-    /// without usable keys replaces nothing.
+    /// Notes the end of a read. Keys that are new replace the earlier ones, and the tokens that these had verified; a
+    /// text without usable keys replaces nothing.
     ///
     /// # Errors
     /// The problem of the read, or of its text.

@@ -14,13 +14,13 @@ use oncegate_domain::ids::RecordId;
 use oncegate_domain::record::Record;
 use oncegate_domain::state::KeyState;
 
-/// The pauses between two looks at a key that another instance executes: short at first, because most attempts end soon,
-/// and then no shorter than a client would wait.
+/// The pauses between two looks at a key that another instance executes: short at first, because most attempts end
+/// soon, and then no shorter than a client would wait.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// The wait groups by key. One task looks at the store for all duplicates of a key, and it looks at once when the attempt
-/// ends on this instance. A lost wake-up costs one second, never an answer.
+/// The wait groups by key. One task looks at the store for all duplicates of a key, and it looks at once when the
+/// attempt ends on this instance. A lost wake-up costs one second, never an answer.
 pub struct WaitGroups {
     groups: Mutex<HashMap<RecordId, Weak<WaitGroup>>>,
     began: Instant,
@@ -93,7 +93,8 @@ impl WaitGroups {
         }
     }
 
-    /// The end of a pause that begins now. All groups look at the same moments, so that the store reads many keys at once.
+    /// The end of a pause that begins now. All groups look at the same moments, so that the store reads many keys at
+    /// once.
     fn next_look(&self, pause: Duration) -> Instant {
         let elapsed = self.began.elapsed().as_millis();
         let pauses = elapsed / pause.as_millis() + 1;

@@ -64,7 +64,8 @@ impl Deliverer {
         Self { instance, gate, live, slots: Arc::default(), running: TaskTracker::new(), delivered: Arc::default() }
     }
 
-    /// Runs until `stop`, and then until the running deliveries have ended. The caller must track it: a drain waits for it.
+    /// Runs until `stop`, and then until the running deliveries have ended. The caller must track it: a drain waits for
+    /// it.
     pub async fn run(self, stop: CancellationToken) {
         let mut synchronous_routes_at = Instant::now();
         while !stop.is_cancelled() {
@@ -174,9 +175,9 @@ impl Deliverer {
         Ok(found)
     }
 
-    /// Reports the attempts that were not sent to the store, in a statement of its own: the next one decides by it what is
-    /// due. Reports each at most once: a second report of one that the store has taken would leave a real try uncounted. If the
-    /// answer is lost, the attempt may count although it was not sent.
+    /// Reports the attempts that were not sent to the store, in a statement of its own: the next one decides by it what
+    /// is due. Reports each at most once: a second report of one that the store has taken would leave a real try
+    /// uncounted. If the answer is lost, the attempt may count although it was not sent.
     async fn report_unsent(&self) -> Result<(), StoreError> {
         let uncounted = std::mem::take(&mut *self.instance.unsent_deliveries.lock());
         if uncounted.is_empty() {
@@ -200,8 +201,8 @@ impl Deliverer {
         })
     }
 
-    /// Returns the policies of these routes, by each of their names, in another order each time, so that no route always comes
-    /// after one that fills every batch.
+    /// Returns the policies of these routes, by each of their names, in another order each time, so that no route
+    /// always comes after one that fills every batch.
     fn policies(&self, routes: PassRoutes, clock: &ClockView) -> Vec<DeliveryPolicy> {
         let config = self.live.borrow();
         if config.secrets.current().is_none() {

@@ -8,13 +8,13 @@ use parking_lot::Mutex;
 use crate::instance::Instance;
 use oncegate_domain::delivery::DeliveryPolicy;
 
-/// The deliveries that one instance runs at once. A queue protects a service from bursts: with 64, ten thousand accepted
-/// requests reach it over as many connections as the clients of a busy hour hold, and 64 bodies of the usual largest size
-/// are 64 MiB.
+/// The deliveries that one instance runs at once. A queue protects a service from bursts: with 64, ten thousand
+/// accepted requests reach it over as many connections as the clients of a busy hour hold, and 64 bodies of the usual
+/// largest size are 64 MiB.
 ///
-/// Half of the slots are divided among the routes: a route can always run its share, at least one delivery, whatever the
-/// others do. The other half is for those that come first. Routes that take the last common slots in the same pass, and
-/// routes with a share of one, may exceed the maximum by the shares of others.
+/// Half of the slots are divided among the routes: a route can always run its share, at least one delivery, whatever
+/// the others do. The other half is for those that come first. Routes that take the last common slots in the same pass,
+/// and routes with a share of one, may exceed the maximum by the shares of others.
 const DELIVERIES_MAX: usize = 64;
 
 /// The running deliveries of an instance.

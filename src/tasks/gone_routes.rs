@@ -29,9 +29,6 @@ impl GoneRoutes {
     }
 
     /// Logs the keys that wait for something, for each route that is not configured.
-    ///
-    /// # Errors
-    /// The store's.
     pub async fn warn(&self) -> Result<(), StoreError> {
         for KeysWithoutRoute { route, keys } in self.count().await? {
             let count = |state| keys.get(&state).copied().unwrap_or_default();

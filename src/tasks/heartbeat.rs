@@ -1,5 +1,5 @@
-//! Renews this instance's lease, and compares the store's clock with boot time and its salt with the one in use. Stores again
-//! which routes have events, where a failover may have taken it back.
+//! Renews this instance's lease, and compares the store's clock with boot time and its salt with the one in use. Stores
+//! again which routes have events, where a failover may have taken it back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,8 +16,8 @@ use oncegate_domain::stored_salt::SaltError;
 use oncegate_store::salts::{self, SaltCheck};
 use oncegate_store::{LeaseRenewal, StoreError};
 
-/// For this long after a configuration was stored, each heartbeat restores what an unnoticed failover may have taken back. A standby
-/// that takes over usually lacks less.
+/// For this long after a configuration was stored, each heartbeat restores what an unnoticed failover may have taken
+/// back. A standby that takes over usually lacks less.
 const RESTORE_FOR: Duration = Duration::from_secs(60);
 
 /// Renews the lease. All attempts of this instance depend on its one row: the cost does not grow with their number.
@@ -39,8 +39,9 @@ impl Heartbeat {
         Self { instance, live, seen: None, is_salt_unreadable: false, was_salt_lost: false }
     }
 
-    /// Whether a failover may have taken back which routes have events: while the lease is suspended, as by a known failover, and for
-    /// some time after they were stored, as one may go unnoticed. Not for ever: another instance's newer configuration may have less.
+    /// Whether a failover may have taken back which routes have events: while the lease is suspended, as by a known
+    /// failover, and for some time after they were stored, as one may go unnoticed. Not for ever: another instance's
+    /// newer configuration may have less.
     fn may_lack_routes(&mut self, live: &Arc<Config>, now: BootInstant) -> bool {
         let is_same = |seen: &&(Arc<Config>, BootInstant)| Arc::ptr_eq(&seen.0, live);
         let since = self.seen.as_ref().filter(is_same).map_or(now, |(_, since)| *since);
@@ -48,8 +49,8 @@ impl Heartbeat {
         now.since(since) < RESTORE_FOR || !self.instance.instance_lease.may_start()
     }
 
-    /// Whether this process may start anything more, after a look at the salt in the store. Under two salts a key has two records,
-    /// and would be executed twice.
+    /// Whether this process may start anything more, after a look at the salt in the store. Under two salts a key has
+    /// two records, and would be executed twice.
     fn may_go_on(&mut self, salt: &SaltCheck) -> bool {
         let Instance { instance_lease, salt_replaced, is_salt_doubtful, .. } = &*self.instance;
         match salt {
@@ -85,7 +86,7 @@ impl Task for Heartbeat {
 
     async fn run_once(&mut self) -> Result<PassResult, StoreError> {
         let instance = Arc::clone(&self.instance);
-        let Instance { store, instance_lease, store_clock, cache, config, observability, salt, .. } = &*instance;
+        let Instance { store, instance_lease, store_clock, cache, config, salt, .. } = &*instance;
         // The tasks start when the process has joined its store.
         let Some(salt) = salt.stored() else { return Ok(PassResult::Idle) };
         let started = BootInstant::now();
@@ -99,8 +100,8 @@ impl Task for Heartbeat {
         let check = async {
             let has_changed = store.check_primaries().await.has_changed;
             if has_changed {
-                // At once, and not after the renewal. The new primary may have neither this lease nor what was reserved under
-                // it, and the renewal may have gone to the former one.
+                // At once, and not after the renewal. The new primary may have neither this lease nor what was reserved
+                // under it, and the renewal may have gone to the former one.
                 instance_lease.suspend();
             }
             has_changed
@@ -131,26 +132,31 @@ impl Task for Heartbeat {
         }
         store_clock.set_limits(clock_limits(&config.store, &live.routes));
         // Before the lease lets attempts start: what the jump seems to have ended must not be believed.
-        let reading = ClockReading { started, ended, store_time: renewed.now };
-        let jump = store_clock.observe(&reading);
-        if let Some(jump) = jump {
-            observability.metrics.clock_jumps.count(jump.direction);
-            tracing::warn!(
-                direction = jump.direction.name(),
-                by_ms = jump.signed_millis(),
-                "the store's clock has jumped: leases, quiet times and TTLs that it has ended are not believed for a while"
-            );
-        }
+        let has_jumped = observe_clock(&instance, &ClockReading { started, ended, store_time: renewed.now });
         store_clock.note_stored_hold(renewed.ttls_held_until);
-        // The cache drops purged records before the next heartbeat reports the purge as seen, and before the lease lets the
-        // cache answer again: a lease that comes back would otherwise let it replay records that were purged meanwhile.
+        // The cache drops purged records before the next heartbeat reports the purge as seen, and before the lease lets
+        // the cache answer again: a lease that comes back would otherwise let it replay records that were purged
+        // meanwhile.
         let has_new_purge = cache.observe_purge_count(renewed.purges);
         instance_lease.record_renewal(started);
         // A lease that holds is renewed first: another salt could have been stored unnoticed until here as well.
         if salt_found == SaltCheck::Lost && !self.may_go_on(&restore_salt().await?) {
             return Ok(PassResult::Idle);
         }
-        // At once: a purge waits until all instances have reported it, and an instance that starts must know of the jump.
-        Ok(if has_new_purge || jump.is_some() { PassResult::Full } else { PassResult::Idle })
+        // At once: a purge waits until all instances have reported it, and an instance that starts must know of the
+        // jump.
+        Ok(if has_new_purge || has_jumped { PassResult::Full } else { PassResult::Idle })
     }
+}
+
+/// Compares the store's clock with boot time. Returns whether it has jumped.
+fn observe_clock(instance: &Instance, reading: &ClockReading) -> bool {
+    let Some(jump) = instance.store_clock.observe(reading) else { return false };
+    instance.observability.metrics.clock_jumps.count(jump.direction);
+    tracing::warn!(
+        direction = jump.direction.name(),
+        by_ms = jump.signed_millis(),
+        "the store's clock has jumped: leases, quiet times and TTLs that it has ended are not believed for a while"
+    );
+    true
 }

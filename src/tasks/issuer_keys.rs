@@ -25,7 +25,8 @@ use oncegate_trust::tls::Trust;
 /// The time between two reads. Issuers publish a key hours before they sign with it.
 const READ_EVERY: Duration = Duration::from_secs(300);
 
-/// The pauses between two tries while there are no keys at all: doubled each time, so that an issuer that starts is not kept busy.
+/// The pauses between two tries while there are no keys at all: doubled each time, so that an issuer that starts is not
+/// kept busy.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_CAP: Duration = Duration::from_secs(30);
 
@@ -95,9 +96,6 @@ impl IssuerKeysReader {
 }
 
 /// Reads the text of a key set.
-///
-/// # Errors
-/// The problem.
 pub async fn read_keys(keys: &IssuerKeys, trust: &Trust, slots: &UpstreamSlots) -> Result<Bytes, String> {
     match keys {
         IssuerKeys::File { path, .. } => read_key_file(path),

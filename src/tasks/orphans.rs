@@ -19,8 +19,8 @@ use oncegate_store::{ListInFlightParams, ReservedAttempt, SettleResult, StoreErr
 /// - A reservation can commit after its request has given up waiting for it. Nothing of such a request was sent: the
 ///   in-flight registry removes a token only after its outcome is stored, or if its attempt never started. The key is
 ///   released.
-/// - A failover can lose the outcome of an attempt and keep its reservation. The registry remembers the attempts that may
-///   have executed. Their keys become unknown.
+/// - A failover can lose the outcome of an attempt and keep its reservation. The registry remembers the attempts that
+///   may have executed. Their keys become unknown.
 pub struct OrphanedAttempts {
     instance: Arc<Instance>,
     /// The reservations that the last pass found.
@@ -62,8 +62,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The settlements that run at once, a full batch of the store. A pass with so many failures ends.
 const BATCH: usize = 256;
 
-/// The replication lag, beyond a lease, that the memory of executed attempts covers. A standby that lags by more is hardly
-/// ever promoted, and each minute costs memory.
+/// The replication lag, beyond a lease, that the memory of executed attempts covers. A standby that lags by more is
+/// hardly ever promoted, and each minute costs memory.
 const LAG_MAX: Duration = Duration::from_secs(5 * 60);
 
 impl Task for OrphanedAttempts {
@@ -72,15 +72,15 @@ impl Task for OrphanedAttempts {
     async fn run_once(&mut self) -> Result<PassResult, StoreError> {
         let Instance { store, instance_lease, in_flight, config, .. } = &*self.instance;
         let started = BootInstant::now();
-        // First the registry, then the store. An attempt that ends between the two is still in the first list, and one that
-        // had ended before is no longer in flight in the store. In the other order, an attempt that has just become unknown
-        // would be taken for one that was never sent.
+        // First the registry, then the store. An attempt that ends between the two is still in the first list, and one
+        // that had ended before is no longer in flight in the store. In the other order, an attempt that has just
+        // become unknown would be taken for one that was never sent.
         // See docs/decisions/0002-repair-lost-rows.md.
         let running = in_flight.registered_tokens();
         let params = ListInFlightParams { instance: instance_lease.id(), older_than: config.store.timeout };
         let reserved = store.list_in_flight(params).await?;
-        // Release only reservations that two passes in a row found. Such a reservation is older than this pass's look at the
-        // registry, so if it is not registered, its attempt never started.
+        // Release only reservations that two passes in a row found. Such a reservation is older than this pass's look
+        // at the registry, so if it is not registered, its attempt never started.
         let found_before =
             std::mem::replace(&mut self.found_before, reserved.iter().map(|attempt| attempt.token).collect());
         let orphans: Vec<_> = reserved.into_iter().filter(|attempt| !running.contains(&attempt.token)).collect();
@@ -92,8 +92,8 @@ impl Task for OrphanedAttempts {
             }
             found_before.contains(&token).then(|| self.settle(Settlement::for_orphan(id, token, TTL), route))
         });
-        // The store commits together what is settled at the same time. A row that another transaction has locked fails alone,
-        // after the store's timeout; the others do not wait for it.
+        // The store commits together what is settled at the same time. A row that another transaction has locked fails
+        // alone, after the store's timeout; the others do not wait for it.
         let mut settled = stream::iter(settlements).buffer_unordered(BATCH);
         let mut failures = Vec::new();
         while let Some(result) = settled.next().await {

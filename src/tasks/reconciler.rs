@@ -22,17 +22,17 @@ use oncegate_http::upstream::inquiry::{self, InquiryPools, InquiryReply};
 use oncegate_store::{ClaimProbesParams, StoreError};
 use oncegate_telemetry::logs::error_causes;
 
-/// The probes that one instance sends at once: no load for a service, and a slow one delays few others. A pass claims no
-/// more than it sends, so that a crash loses no more probes than these.
+/// The probes that one instance sends at once: no load for a service, and a slow one delays few others. A pass claims
+/// no more than it sends, so that a crash loses no more probes than these.
 const PROBES_MAX: u32 = 8;
 
-/// The longest pause between two probes of a key. After a night's outage all keys are reconciled within the hour, and one
-/// probe an hour is no load.
+/// The longest pause between two probes of a key. After a night's outage all keys are reconciled within the hour, and
+/// one probe an hour is no load.
 const PAUSE_CAP: Duration = Duration::from_secs(60 * 60);
 
 /// The task that reconciles: a pass probes the keys that are quiet and due, on all routes with a `reconcile` table, and
-/// stores the results. A probe is counted before it is sent: any number of instances may do this at once, and the probe of
-/// one that crashes counts as sent.
+/// stores the results. A probe is counted before it is sent: any number of instances may do this at once, and the probe
+/// of one that crashes counts as sent.
 pub struct Reconciler {
     instance: Arc<Instance>,
     /// The configuration as of the last reload.

@@ -7,8 +7,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 
 use crate::harness::client::Client;
+use crate::harness::metrics::Metrics;
 use crate::harness::{Proxy, Response, Store, Upstream, World};
-use crate::telemetry::Metrics;
 
 const TOKEN: &str = "c29tZXRoaW5nIHNlY3JldA==";
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::client::Request;
+use crate::harness::operations::{operation, operation_of, operation_path, operation_when};
 use crate::harness::proxy::Setup;
 use crate::harness::{Answer, Proxy, Response, Store, TEST_TIMEOUT, World, eventually, route};
 
@@ -39,45 +39,6 @@ async fn hasty(store: Store, lines: &str) -> World {
 
 fn in_haste(setup: Setup) -> Setup {
     setup.short_leases().store("timeout = \"1s\"").defaults("upstream_timeout = \"1s\"")
-}
-
-/// The path of an accepted request's operation.
-fn operation_path(accepted: &Response) -> String {
-    operation_of(accepted, "queued")
-}
-
-/// The path of the operation that a 202 with this `Oncegate-Status` names.
-fn operation_of(accepted: &Response, status: &str) -> String {
-    assert_eq!((accepted.status, accepted.oncegate_status()), (202, Some(status)), "{}", accepted.text());
-    accepted.field("location").expect("it says where to ask").to_owned()
-}
-
-/// Reads an operation's state.
-async fn operation(proxy: &Proxy, operation_path: &str) -> Value {
-    let response = proxy.client().get(operation_path).send().await;
-    assert_eq!(response.status, 200, "{}", response.text());
-    serde_json::from_slice(&response.body).unwrap()
-}
-
-/// Waits until the operation is in that state, and returns it.
-async fn operation_when(proxy: &Proxy, operation_path: &str, state: &str) -> Value {
-    let found = async || Some(operation(proxy, operation_path).await).filter(|operation| operation["state"] == state);
-    eventually(TEST_TIMEOUT, found).await
-}
-
-impl World {
-    /// Sends a request that must be accepted, and returns its operation's path.
-    async fn accepts(&self, key: &str) -> String {
-        operation_path(&self.pay(key).send().await)
-    }
-
-    async fn operation_when(&self, operation_path: &str, state: &str) -> Value {
-        operation_when(&self.proxy, operation_path, state).await
-    }
-
-    fn as_caller(&self, request: Request, who: &str) -> Request {
-        request.field("Authorization", &format!("Bearer {who}"))
-    }
 }
 
 /// The answer of a failing service.

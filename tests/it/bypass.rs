@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::harness::metrics::Metrics;
 use crate::harness::relay::{Relay, remote};
 use crate::harness::{Answer, Hold, Proxy, Response, Setup, Store, TEST_TIMEOUT, World, eventually, route};
 use crate::store_trouble::is_unavailable;
-use crate::telemetry::Metrics;
 
 async fn away(more: impl FnOnce(Setup) -> Setup) -> (World, Relay) {
     let bypass = route("pay", "store_down = \"bypass\"");

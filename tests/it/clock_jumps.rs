@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::harness::fake_clock::{ClockedStore, ClockedWorld, on_both_clocks};
+use crate::harness::metrics::Metrics;
 use crate::harness::operator::Operator;
 use crate::harness::proxy::Setup;
 use crate::harness::{Answer, Hold, Proxy, Request, TEST_TIMEOUT, Upstream, eventually, route};
-use crate::telemetry::Metrics;
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 

@@ -1,7 +1,6 @@
 //! Messages: each is executed once despite duplicates and crashes, and none is lost.
 
-use crate::harness::rabbitmq::{self, Broker, Queue};
-use crate::harness::{Proxy, Setup, Store, World};
+use crate::harness::consumer_world::{acknowledged, consumer, consumer_world, consumer_world_with, route};
 
 mod connections;
 mod dead_letters;
@@ -15,51 +14,3 @@ mod lifecycle;
 mod messages;
 mod soak;
 mod unknown;
-
-/// A queue, a service, and a proxy that consumes the queue and calls the service.
-pub struct ConsumerWorld {
-    pub broker: &'static Broker,
-    pub queue: Queue,
-    pub world: World,
-}
-
-/// The default route of these tests, plus these lines.
-pub fn route(lines: &str) -> String {
-    format!("name = \"pay\"\npath = \"/pay\"\nmethods = [\"POST\"]\n{lines}")
-}
-
-/// A consumer of this queue for that route, plus these lines.
-pub fn consumer(url: &str, queue: &Queue, lines: &str) -> String {
-    format!("amqp = {url:?}\nqueue = {:?}\nroute = \"pay\"\n{lines}", queue.name)
-}
-
-/// Returns `None` where RabbitMQ is not installed.
-pub async fn consumer_world(store: Store, about_route: &str, about_consumer: &str) -> Option<ConsumerWorld> {
-    consumer_world_with(store, about_route, about_consumer, |setup| setup).await
-}
-
-pub async fn consumer_world_with(
-    store: Store,
-    about_route: &str,
-    about_consumer: &str,
-    more: impl FnOnce(Setup) -> Setup,
-) -> Option<ConsumerWorld> {
-    let broker = rabbitmq::shared().await?;
-    let queue = broker.queue().await;
-    let consumer = consumer(&broker.url(), &queue, about_consumer);
-    let world = World::with(store, |setup| more(setup.route(&route(about_route)).consumer(&consumer))).await;
-    Some(ConsumerWorld { broker, queue, world })
-}
-
-impl ConsumerWorld {
-    /// Drains the proxy, and returns the number of messages left in the queue: the unacknowledged ones.
-    pub async fn left_after_drain(&self) -> u32 {
-        assert_eq!(self.world.proxy.stop().await, Some(0));
-        self.queue.waiting().await
-    }
-}
-
-/// Waits until a proxy has acknowledged this many messages.
-pub async fn acknowledged(proxy: &Proxy, count: usize) {
-    proxy.wait_for_logs("a message is acknowledged", count).await;
-}

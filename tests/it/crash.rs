@@ -8,9 +8,9 @@ use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
 
 use crate::harness::full_listener::FullListener;
+use crate::harness::metrics::more_store_calls;
 use crate::harness::relay::Relay;
 use crate::harness::{Answer, Hold, Proxy, Request, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores};
-use crate::telemetry::more_store_calls;
 
 /// Waits until the lease has expired and the key is unknown.
 pub async fn becomes_unknown(request: &Request) {

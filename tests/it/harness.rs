@@ -14,7 +14,9 @@ pub mod browser;
 #[allow(dead_code, reason = "tests/cluster needs it")]
 pub mod citus;
 pub mod client;
+pub mod consumer_world;
 pub mod database_link;
+pub mod dump;
 #[allow(dead_code, reason = "tests/ha and tests/faults need it")]
 pub mod failover;
 pub mod fake_clock;
@@ -27,7 +29,9 @@ pub mod haproxy;
 pub mod in_process;
 pub mod issuer;
 pub mod kafka;
+pub mod metrics;
 pub mod oidc_issuer;
+pub mod operations;
 pub mod operator;
 #[allow(dead_code, reason = "tests/ha and tests/faults need it")]
 pub mod patroni;
@@ -35,7 +39,9 @@ pub mod proxy;
 pub mod rabbitmq;
 pub mod redis;
 pub mod relay;
+pub mod reload;
 pub mod store;
+pub mod streams;
 pub mod syscall_fault;
 pub mod tls;
 pub mod upstream;

@@ -18,10 +18,10 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::harness::metrics::Metrics;
 use crate::harness::{
     Answer, Client, Exchange, Hold, Request, Response, Store, TEST_TIMEOUT, World, eventually, h2, route,
 };
-use crate::telemetry::Metrics;
 
 fn admin(world: &World) -> Client {
     Client { address: world.proxy.admin }

@@ -3,13 +3,13 @@
 
 use std::net::SocketAddr;
 
+use crate::harness::metrics::Metrics;
 use crate::harness::operator::{Operator, keys};
 use crate::harness::proxy::Setup;
 use crate::harness::redis::RedisFixture;
 use crate::harness::relay::Relay;
 use crate::harness::tls::{Authority, FrontMode, TlsFront};
 use crate::harness::{Answer, Proxy, Request, Response, Store, TEST_TIMEOUT, World, eventually};
-use crate::telemetry::Metrics;
 
 const CANARY: &str = "canary-4111111111111111";
 const SECRET: &str = "secret = \"the only secret of ours\"";

@@ -5,13 +5,13 @@ use std::time::Duration;
 use futures_util::future::join;
 use tokio_postgres::Client;
 
+use crate::harness::metrics::Metrics;
 use crate::harness::postgres::Cluster;
 use crate::harness::proxy::fails;
 use crate::harness::relay::{Relay, remote};
 use crate::harness::{
     Answer, Hold, Proxy, Response, Setup, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores,
 };
-use crate::telemetry::Metrics;
 
 pub fn is_unavailable(refusal: &Response) {
     assert_eq!(refusal.outcome(), (503, "store-unavailable".to_owned()));

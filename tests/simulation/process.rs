@@ -9,7 +9,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use oncegate::app::assembly::{assemble, join, start_tasks};
-use oncegate::events;
+use oncegate::brokers::events;
 use oncegate::gate::Gate;
 use oncegate::instance::Instance;
 use oncegate_config::{self as config, Environment, LoadedConfig, Overrides};

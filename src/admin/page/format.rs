@@ -141,8 +141,12 @@ impl TimelineAttempt {
     }
 }
 
-impl RepeatingCaller {
-    pub(super) fn counts(&self) -> String {
+pub(super) trait CallerTexts {
+    fn counts(&self) -> String;
+}
+
+impl CallerTexts for RepeatingCaller {
+    fn counts(&self) -> String {
         let duplicates = quantity(self.duplicates, "duplicate", "duplicates");
         format!("{duplicates}, {}", quantity(self.mismatches, "mismatch", "mismatches"))
     }

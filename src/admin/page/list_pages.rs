@@ -6,8 +6,7 @@ use askama::Template;
 use http::{Response, StatusCode};
 use tokio::time::Instant;
 
-use super::format::{KeyTexts, StateTotals};
-use super::format::{Shown, ShownTime};
+use super::format::{CallerTexts, KeyTexts, Shown, ShownTime, StateTotals};
 use super::text::explain_state;
 use super::text::{ActionTexts, CauseText};
 use super::{FormParams, Frame, Visit, redirect_to, render_page};

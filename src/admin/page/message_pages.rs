@@ -23,8 +23,12 @@ struct MessagesPage {
     sinks: Vec<EventSinkView>,
 }
 
-impl ConsumerView {
+trait ConsumerLinks {
     /// The list of the keys whose outcome is unknown.
+    fn unknown_keys(&self) -> String;
+}
+
+impl ConsumerLinks for ConsumerView {
     fn unknown_keys(&self) -> String {
         format!("/keys?state=unknown&route={}", escape(self.route.as_bytes()))
     }

@@ -8,8 +8,8 @@ pub struct WaitingOutcomes {
     bytes: usize,
 }
 
-/// With its task, record and fields an outcome takes about 4 KiB: 64 MiB of them, and as much of responses, leave room for
-/// the rest in 384 MiB. At 50 bypassed requests a second the number lasts for five minutes.
+/// With its task, record and fields an outcome takes about 4 KiB: 64 MiB of them, and as much of responses, leave room
+/// for the rest in 384 MiB. At 50 bypassed requests a second the number lasts for five minutes.
 // See docs/decisions/0006-bypass-as-an-attempt.md.
 const OUTCOMES_MAX: usize = 16 * 1024;
 const BYTES_MAX: usize = 64 * 1024 * 1024;

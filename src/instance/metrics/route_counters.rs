@@ -18,12 +18,12 @@ pub struct RouteCountersBy<L>(Arc<RwLock<CountersByPair<L>>>);
 
 type CountersByPair<L> = BTreeMap<(Arc<str>, L), Counter>;
 
-/// The number of keys that became unknown, by route and cause without a number of bytes. A cause may have the service's status; there
-/// are as many series as statuses that services have sent.
+/// The number of keys that became unknown, by route and cause without a number of bytes. A cause may have the service's
+/// status; there are as many series as statuses that services have sent.
 pub type UnknownKeys = RouteCountersBy<UnknownCause>;
 
-/// Responses with another value of a part of a route's scope than their request had, by route and part. Both are names of the
-/// configuration.
+/// Responses with another value of a part of a route's scope than their request had, by route and part. Both are names
+/// of the configuration.
 pub type ScopeRenewals = RouteCountersBy<Box<str>>;
 
 /// A label of [`RouteCountersBy`].

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::harness::database_link::DatabaseLink;
+use crate::harness::metrics::more_store_calls;
+use crate::harness::reload::{RELOADED, reload};
 use crate::harness::{Hold, on_both_stores};
-use crate::policies::reload::{RELOADED, reload};
-use crate::telemetry::more_store_calls;
 
 on_both_stores!(a_dead_instances_queued_requests_are_delivered_and_its_sent_ones_held);
 async fn a_dead_instances_queued_requests_are_delivered_and_its_sent_ones_held(store: Store) {

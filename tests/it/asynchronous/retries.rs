@@ -5,9 +5,9 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::*;
+use crate::harness::metrics::{Metrics, more_store_calls};
 use crate::harness::operator::Operator;
 use crate::harness::{Hold, on_both_stores};
-use crate::telemetry::{Metrics, more_store_calls};
 
 on_both_stores!(a_delivery_is_retried_until_a_failing_service_accepts_it);
 async fn a_delivery_is_retried_until_a_failing_service_accepts_it(store: Store) {

@@ -2,9 +2,9 @@
 
 use super::{acknowledged, consumer, route};
 use crate::harness::rabbitmq::{self, Queue, message};
+use crate::harness::reload::{RELOADED, reload};
 use crate::harness::tls::{Authority, CertifiedKeyFiles, FrontMode, TlsFront};
 use crate::harness::{Store, TEST_TIMEOUT, World, eventually};
-use crate::policies::reload::{RELOADED, reload};
 
 /// A proxy whose consumer refuses this broker's certificate: it trusts the other authority.
 async fn distrusting(front: &TlsFront, authority: &Authority, queue: &Queue) -> World {

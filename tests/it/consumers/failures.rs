@@ -3,11 +3,11 @@
 use serde_json::json;
 
 use super::{acknowledged, consumer, consumer_world, consumer_world_with, route};
+use crate::harness::metrics::Metrics;
 use crate::harness::operator::{Operator, completed};
 use crate::harness::rabbitmq::{self, message};
 use crate::harness::relay::{Relay, remote};
 use crate::harness::{Answer, Hold, Proxy, Store, TEST_TIMEOUT, Upstream, eventually, on_both_stores};
-use crate::telemetry::Metrics;
 
 on_both_stores!(a_message_is_retried_until_the_service_accepts_it);
 async fn a_message_is_retried_until_the_service_accepts_it(store: Store) {

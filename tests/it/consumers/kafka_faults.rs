@@ -7,9 +7,9 @@ use serde_json::json;
 
 use super::kafka::{borrowed, executed_in_order, kafka_world, records};
 use crate::harness::kafka::{KafkaBroker, ReadRecord, WrittenRecord};
+use crate::harness::metrics::Metrics;
+use crate::harness::metrics::peak_memory;
 use crate::harness::{Answer, Hold, Store, TEST_TIMEOUT, eventually, on_both_stores};
-use crate::policies::many_waiters::peak_memory;
-use crate::telemetry::Metrics;
 
 /// The number of the request that commits offsets.
 const COMMIT: i16 = 8;

@@ -1,7 +1,8 @@
 //! The producer of dead letters, without a consumer.
 
 use bytes::Bytes;
-use oncegate::kafka::{KafkaError, KafkaProducer, NewRecord};
+use oncegate::brokers::kafka::{KafkaProducer, NewRecord};
+use oncegate::brokers::publish_error::PublishError;
 use oncegate_config::KafkaCluster;
 use serde_json::json;
 
@@ -28,7 +29,7 @@ async fn records_in_flight_at_once_keep_the_order_of_their_key_and_one_too_large
         let too_large = producer.produce(record(&topic, "k-0", vec![0; 40 * 1024 * 1024]));
         let (written, too_large) = tokio::join!(futures_util::future::join_all(written), too_large);
         assert!(written.iter().all(Result::is_ok), "{written:?}");
-        assert!(matches!(too_large, Err(KafkaError::Refused(_))), "{too_large:?}");
+        assert!(matches!(too_large, Err(PublishError::Refused(_))), "{too_large:?}");
         let read = broker.read(&topic, records.len()).await;
         for key in 0..7 {
             let key = format!("k-{key}");
@@ -63,5 +64,5 @@ async fn a_record_is_written_once_although_its_broker_is_killed_meanwhile() {
     assert_eq!(broker.ask(json!(["count", topic])).await, 50);
     broker.ask(json!(["kill"])).await;
     let lost = producer.produce(record(&topic, "k", "lost")).await;
-    assert!(matches!(lost, Err(KafkaError::Unacknowledged(_))), "{lost:?}");
+    assert!(matches!(lost, Err(PublishError::Away(_))), "{lost:?}");
 }

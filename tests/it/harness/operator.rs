@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use super::client::{Client, Request};
-use super::{Proxy, TEST_TIMEOUT, eventually};
+use super::{Answer, Proxy, Store, TEST_TIMEOUT, World, eventually};
 
 /// An operator of one instance.
 #[derive(Clone, Copy)]
@@ -110,4 +110,25 @@ pub async fn oncegate(command: &str, file: &Path, arguments: &[&str]) -> Command
         out: String::from_utf8(output.stdout).unwrap(),
         err: String::from_utf8(output.stderr).unwrap(),
     }
+}
+
+/// Makes a key unknown: the service closes the connection of its attempt.
+pub async fn unknown(world: &World, key: &str) -> String {
+    world.upstream.then(Answer::close());
+    assert_eq!(world.pay(key).send().await.outcome(), (502, "upstream-broken".to_owned()));
+    Operator::of(&world.proxy).id_when(key, "unknown").await
+}
+
+/// Makes a key dead by an SQL statement.
+pub async fn dead(world: &mut World, key: &str) -> String {
+    let id = unknown(world, key).await;
+    assert_eq!(world.proxy.stop().await, Some(0));
+    let bytes = key.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let spelt = match &world.store {
+        Store::Postgres(_) => format!("'\\x{bytes}'"),
+        Store::Sqlite(_) => format!("x'{bytes}'"),
+    };
+    world.store.tamper(&format!("update keys set state = 'dead' where key = {spelt}")).await;
+    world.proxy = world.setup.start().await;
+    id
 }

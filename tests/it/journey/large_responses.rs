@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use crate::harness::metrics::more_store_calls;
 use crate::harness::{Answer, Client, Exchange, Hold, Store, TEST_TIMEOUT, World, eventually, on_both_stores, route};
-use crate::telemetry::more_store_calls;
 
 const LIMIT: &str = "max_response_body = \"64KiB\"";
 

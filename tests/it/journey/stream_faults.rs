@@ -3,17 +3,18 @@
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::streams::{EVENTS, cause_of, feed, open, pay, status, trailer};
+use super::streams::{cause_of, status, trailer};
+use crate::harness::metrics::Metrics;
 use crate::harness::operator::Operator;
 use crate::harness::redis::RedisFixture;
 use crate::harness::relay::remote;
+use crate::harness::reload::{RELOADED, reload, requires_a_key, settles, with};
+use crate::harness::streams::{EVENTS, feed, open, pay};
 use crate::harness::wire::Head;
 use crate::harness::{
     Exchange, Feed, Response, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route,
 };
-use crate::policies::reload::{RELOADED, reload, requires_a_key, settles, with};
 use crate::shared_cache;
-use crate::telemetry::Metrics;
 use seeded_random::SeededRandom;
 
 #[allow(dead_code, reason = "tests/faults needs more of it")]

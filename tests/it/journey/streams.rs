@@ -4,32 +4,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::harness::metrics::Metrics;
 use crate::harness::operator::Operator;
+use crate::harness::streams::{EVENTS, feed, open, pay};
 use crate::harness::wire::Head;
-use crate::harness::{Answer, Client, Exchange, Feed, Request, Response, Store, TEST_TIMEOUT, World};
+use crate::harness::{Answer, Client, Exchange, Feed, Response, Store, TEST_TIMEOUT, World};
 use crate::harness::{eventually, on_both_stores};
-use crate::telemetry::Metrics;
-
-pub const EVENTS: &str = "text/event-stream";
-
-/// A request whose client reads trailers.
-pub fn pay(world: &World, key: &str) -> Request {
-    world.pay(key).field("TE", "trailers")
-}
-
-/// Lets the next answer of the service be fed by the test.
-pub fn feed(world: &World, media_type: &str) -> Feed {
-    let feed = Feed::new();
-    world.upstream.then(Answer::fed(200, media_type, &feed));
-    feed
-}
-
-/// Sends the request and reads the head.
-pub async fn open(request: Request) -> (Exchange, Head) {
-    let mut exchange = request.open().await.unwrap();
-    let head = exchange.any_head().await.unwrap();
-    (exchange, head)
-}
 
 pub fn status(head: &Head) -> Option<&str> {
     head.all("oncegate-status").next()

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
+use crate::harness::metrics::Metrics;
 use crate::harness::operator::{Operator, keys, not_executed};
 use crate::harness::{Answer, Hold, Store, TEST_TIMEOUT, World, eventually, on_both_stores, route};
-use crate::telemetry::Metrics;
 
 /// Waits for the log line of the request with this key.
 async fn request_line(world: &World, key: &str) -> Value {

@@ -1,9 +1,9 @@
 //! Access to the page and its forms.
 
 use super::{Html, Visitor};
+use crate::harness::operator::unknown;
 use crate::harness::operator::{Operator, completed};
 use crate::harness::{Proxy, Store, World};
-use crate::operators::unknown;
 
 const TOKEN: &str = "c29tZXRoaW5nIHNlY3JldA==";
 

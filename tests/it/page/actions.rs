@@ -2,8 +2,8 @@
 
 use super::{Html, Visitor};
 use crate::harness::operator::{Operator, completed};
+use crate::harness::operator::{dead, unknown};
 use crate::harness::{Answer, Hold, Store, World, on_both_stores};
-use crate::operators::{dead, unknown};
 
 const RESPONSE: [(&str, &str); 5] = [
     ("name", "alice"),

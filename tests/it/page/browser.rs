@@ -4,15 +4,15 @@ use std::path::Path;
 
 use super::Visitor;
 use super::messages::impatient_sink;
-use crate::consumers;
 use crate::harness::browser::{Browser, ENTER, SPACE, Screen, Scripts};
+use crate::harness::consumer_world;
 use crate::harness::operator::{Operator, not_executed};
+use crate::harness::operator::{dead, unknown};
 use crate::harness::rabbitmq::{self, message};
+use crate::harness::reload::reload;
+use crate::harness::streams::{EVENTS, feed, open, pay};
 use crate::harness::upstream::Upstream;
 use crate::harness::{Answer, Store, TEST_TIMEOUT, World, eventually};
-use crate::journey::streams::{EVENTS, feed, open, pay};
-use crate::operators::{dead, unknown};
-use crate::policies::reload::reload;
 
 const TOKEN: &str = "c29tZXRoaW5nIHNlY3JldA==";
 
@@ -150,8 +150,8 @@ async fn write_the_pictures_of_the_documents() {
         let token = format!("token = \"{TOKEN}\"");
         setup
             .admin(&token)
-            .route(&consumers::route(""))
-            .consumer(&consumers::consumer(&broker.url(), &queue, ""))
+            .route(&consumer_world::route(""))
+            .consumer(&consumer_world::consumer(&broker.url(), &queue, ""))
             .events(&sink)
     };
     let world = World::with(Store::sqlite(), setup).await;

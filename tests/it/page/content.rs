@@ -6,11 +6,11 @@ use oncegate_domain::space::SpaceHash;
 use serde_json::json;
 
 use super::{Html, Visitor};
+use crate::harness::dump::dump;
 use crate::harness::operator::{Operator, keys, not_executed};
+use crate::harness::operator::{dead, unknown};
 use crate::harness::relay::remote;
 use crate::harness::{Answer, Store, TEST_TIMEOUT, World, eventually, on_both_stores};
-use crate::operators::{dead, unknown};
-use crate::salts::dump;
 
 on_both_stores!(keys_that_need_a_decision_are_shown_first_with_their_age_and_route);
 async fn keys_that_need_a_decision_are_shown_first_with_their_age_and_route(store: Store) {

@@ -7,8 +7,8 @@ use super::oidc::{TOKEN, sign_in, usual_lines, world_with};
 use super::{Html, Visitor, hidden};
 use crate::harness::oidc_issuer::OidcIssuer;
 use crate::harness::operator::Operator;
+use crate::harness::reload::{RELOADED, reload};
 use crate::harness::{Answer, Store, TEST_TIMEOUT, World, eventually, on_both_stores};
-use crate::policies::reload::{RELOADED, reload};
 
 async fn person(world: &World, issuer: &OidcIssuer, name: &str, subject: &str) -> Visitor {
     sign_in(world, issuer, json!({ "sub": subject, "preferred_username": name, "groups": ["payments-ops"] })).await

@@ -3,14 +3,14 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{Html, Visitor};
-use crate::consumers::{consumer, route};
 use crate::harness::browser::{Browser, Screen, Scripts};
+use crate::harness::consumer_world::{consumer, route};
+use crate::harness::operator::unknown;
 use crate::harness::operator::{Operator, completed};
 use crate::harness::rabbitmq::{self, message};
+use crate::harness::streams::{EVENTS, feed, open, pay};
 use crate::harness::upstream::Upstream;
 use crate::harness::{Answer, Store, TEST_TIMEOUT, World, eventually};
-use crate::journey::streams::{EVENTS, feed, open, pay};
-use crate::operators::unknown;
 
 /// Waits until the page has all these words.
 async fn page_with(visitor: &Visitor, path: &str, words: &[&str]) -> String {

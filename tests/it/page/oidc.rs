@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use super::{Html, Visitor, escaped};
 use crate::harness::client::Client;
+use crate::harness::metrics::Metrics;
 use crate::harness::oidc_issuer::{Breach, CLIENT, OidcIssuer, SECRET};
 use crate::harness::operator::Operator;
 use crate::harness::{Answer, Hold, Response, Store, TEST_TIMEOUT, Upstream, World, eventually};
-use crate::telemetry::Metrics;
 
 pub(super) const TOKEN: &str = "c29tZXRoaW5nIHNlY3JldA==";
 

@@ -3,8 +3,8 @@
 use rustix::process::Signal;
 
 use super::Visitor;
+use crate::harness::reload::{REFUSED, RELOADED, reload, with};
 use crate::harness::{Store, TEST_TIMEOUT, World, eventually, on_both_stores};
-use crate::policies::reload::{REFUSED, RELOADED, reload, with};
 
 /// Waits until a page has these words: a reload is logged just before it is noted.
 async fn wait_for(visitor: &Visitor, words: &str) -> String {

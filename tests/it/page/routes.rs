@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::Visitor;
+use crate::harness::reload::{RELOADED, reload};
 use crate::harness::{Answer, Hold, Proxy, Store, TEST_TIMEOUT, World, eventually, on_both_stores, route};
-use crate::policies::reload::{RELOADED, reload};
 
 /// The text between the first `before` after `start` and the next `after`.
 fn between<'a>(page: &'a str, start: &str, before: &str, after: &str) -> &'a str {

@@ -1,8 +1,8 @@
 //! `replay.authorize`: a stored response is replayed only to a caller whom the authorizing service lets through.
 
+use crate::harness::metrics::Metrics;
+use crate::harness::reload::{RELOADED, reload, settles};
 use crate::harness::{Answer, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route};
-use crate::policies::reload::{RELOADED, reload, settles};
-use crate::telemetry::Metrics;
 
 async fn world_with(store: Store, cache: &str) -> (World, Upstream) {
     let authority = Upstream::start().await;

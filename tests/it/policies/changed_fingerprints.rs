@@ -1,7 +1,7 @@
 //! Changes of the configuration by which a request would have another fingerprint, and the retries of keys made before.
 
-use super::reload::{RELOADED, reload, settles};
 use crate::harness::proxy::Setup;
+use crate::harness::reload::{RELOADED, reload, settles};
 use crate::harness::{Answer, Proxy, Request, Store, World, on_both_stores};
 
 /// Routes before and after a change, and the path that a client sends each time.

@@ -1,8 +1,8 @@
 //! Routes that a reload or a restart changes, and the keys that were made before.
 
-use super::reload::{REFUSED, RELOADED, reload, settles, with};
 use crate::harness::operator::oncegate;
 use crate::harness::proxy::Setup;
+use crate::harness::reload::{REFUSED, RELOADED, reload, settles, with};
 use crate::harness::{Client, Proxy, Store, World, accept_route_changes, on_both_stores, route};
 
 const ACCEPTED: &str = "as store.accept_route_changes accepts";

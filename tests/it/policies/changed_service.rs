@@ -2,8 +2,8 @@
 //! nothing of the service that the file names by now.
 
 use crate::harness::operator::Operator;
+use crate::harness::reload::{RELOADED, reload};
 use crate::harness::{Answer, Client, Hold, Proxy, Setup, Store, TEST_TIMEOUT, Upstream, World, eventually, route};
-use crate::policies::reload::{RELOADED, reload};
 
 /// A setup for this service, whose events go to the receiver through a sink of that name. Each route has its lines.
 fn service(setup: Setup, name: &str, sink: &str, receiver: &Upstream, routes: &[(&str, &str)]) -> Setup {

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use super::reload::{REFUSED, RELOADED, reload, settles, with};
+use crate::harness::reload::{REFUSED, RELOADED, reload, settles, with};
 use crate::harness::{Answer, Hold, Request, Response, Store, Upstream, World, on_both_stores};
 
 const ID: &str = "8e03978e-40d5-43e8-bc93-6894a57f9324";

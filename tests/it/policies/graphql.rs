@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::harness::metrics::Metrics;
 use crate::harness::operator::Operator;
 use crate::harness::{Answer, Request, Response, Store, World, on_both_stores, route};
-use crate::telemetry::Metrics;
 
 const MUTATION: &str = "mutation Pay { pay { id } }";
 

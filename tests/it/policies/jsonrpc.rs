@@ -3,9 +3,9 @@
 
 use serde_json::{Value, json};
 
+use crate::harness::metrics::Metrics;
 use crate::harness::operator::Operator;
 use crate::harness::{Answer, Hold, Request, Response, Store, World, on_both_stores, route};
-use crate::telemetry::Metrics;
 
 const SHORT: &str = "upstream_timeout = \"300ms\"\nconnect_timeout = \"100ms\"";
 

@@ -1,7 +1,7 @@
 //! `limits`: the new keys of each caller, and of each address while its callers are unknown to the service.
 
+use crate::harness::metrics::Metrics;
 use crate::harness::{Answer, Response, Store, World, on_both_stores, route};
-use crate::telemetry::Metrics;
 
 /// One new key in ten seconds would be too slow for a test; one a second is slow enough for a busy machine.
 const SLOW: &str = "limits = { new_keys_per_second = 1, burst = 3 }";

@@ -1,6 +1,6 @@
 //! Requests that come back to the instance that has forwarded them.
 
-use super::reload::{RELOADED, reload};
+use crate::harness::reload::{RELOADED, reload};
 use crate::harness::{Proxy, Store, World};
 
 const DETECTED: (u16, &str) = (508, "loop-detected");

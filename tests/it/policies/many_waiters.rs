@@ -1,6 +1,5 @@
 //! Hundreds of duplicates that wait at once. `ONCEGATE_WAITERS` sets their number, for measurements.
 
-use std::fs;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -8,8 +7,8 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::SendRequest;
 use tokio::task::JoinSet;
 
+use crate::harness::metrics::{Metrics, peak_memory};
 use crate::harness::{Answer, Client, Exchange, Hold, Proxy, Store, TEST_TIMEOUT, World, eventually, h2, route};
-use crate::telemetry::Metrics;
 
 /// The body of all requests.
 const BODY: &str = r#"{"amount":10,"currency":"EUR"}"#;
@@ -117,13 +116,6 @@ async fn in_flight(proxy: &Proxy) -> f64 {
 /// The proxy's looks at keys in the store.
 async fn looks(proxy: &Proxy) -> f64 {
     Metrics::of(proxy).await.get("oncegate_store_duration_seconds_count{op=\"find\"}")
-}
-
-/// The greatest memory of a proxy so far, in bytes.
-pub fn peak_memory(proxy: &Proxy) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", proxy.pid().as_raw_nonzero())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
 /// The protocol of the waiting duplicates.

@@ -3,10 +3,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::reload::{RELOADED, reload, settles};
 use crate::harness::client::Request;
 use crate::harness::operator::Operator;
 use crate::harness::proxy::Setup;
+use crate::harness::reload::{RELOADED, reload, settles};
 use crate::harness::{Answer, Proxy, Response, Store, World, on_both_stores, route};
 
 /// A rule, the refusal of a request that breaks it, and what makes a request break it.

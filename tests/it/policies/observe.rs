@@ -1,9 +1,9 @@
 //! Routes in observe mode: they refuse, delay and alter nothing, and log the decision that enforcement would make.
 
+use crate::harness::metrics::Metrics;
 use crate::harness::{
     Answer, Hold, Request, Response, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route,
 };
-use crate::telemetry::Metrics;
 
 /// Sends a request, and returns its answer and its log line.
 pub async fn observed(world: &World, request: Request) -> (Response, String) {

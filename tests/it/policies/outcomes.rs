@@ -102,7 +102,7 @@ async fn a_delivery_is_tried_again_or_held_by_its_responses_body(store: Store) {
 
 #[tokio::test]
 async fn a_message_comes_again_or_is_held_by_its_responses_body() {
-    use crate::consumers::{acknowledged, consumer_world};
+    use crate::harness::consumer_world::{acknowledged, consumer_world};
     use crate::harness::rabbitmq::message;
     let Some(world) = consumer_world(Store::sqlite(), RULES, "").await else { return };
     let (queue, world) = (&world.queue, &world.world);

@@ -1,8 +1,8 @@
 //! Scopes whose parts the service renews: they are counted, logged once and shown.
 
+use crate::harness::metrics::Metrics;
 use crate::harness::operator::Operator;
 use crate::harness::{Answer, Store, World, route};
-use crate::telemetry::Metrics;
 
 async fn renewals(world: &World, route: &str, part: &str) -> Option<u64> {
     let name = format!("oncegate_scope_renewals_total{{route=\"{route}\",part=\"{part}\"}}");

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use crate::harness::metrics::Metrics;
 use crate::harness::operator::Operator;
 use crate::harness::{Answer, Hold, Request, Response, Store, World, on_both_stores, route};
-use crate::telemetry::Metrics;
 
 fn record(refusal: &Response) -> String {
     assert_eq!(refusal.outcome(), (409, "duplicate-suspected".to_owned()), "{refusal:?}");

@@ -6,14 +6,14 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode, get_current_timestamp
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::reload::{REFUSED, RELOADED, reload, settles};
 use crate::harness::issuer::{AUDIENCE, ISSUER, KeyServer, SigningKey, claims, jwt, key_set};
+use crate::harness::metrics::Metrics;
 use crate::harness::operator::{Operator, oncegate};
 use crate::harness::proxy::{self, Setup};
+use crate::harness::reload::{REFUSED, RELOADED, reload, settles};
 use crate::harness::{
     Answer, Client, Proxy, Request, Response, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route,
 };
-use crate::telemetry::Metrics;
 
 const BY_SUBJECT: &str = "scope = [\"jwt:sub\"]";
 

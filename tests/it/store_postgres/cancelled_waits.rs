@@ -9,19 +9,19 @@ use rustix::process::{Signal, kill_process};
 use tokio::task::{JoinHandle, block_in_place};
 use tokio_postgres::Client;
 
-use crate::consumers::{acknowledged, consumer};
 use crate::harness::client::Request;
+use crate::harness::consumer_world::{acknowledged, consumer};
+use crate::harness::metrics::Metrics;
+use crate::harness::operator;
 use crate::harness::operator::{Operator, completed};
 use crate::harness::pgbouncer::Bouncer;
 use crate::harness::postgres::{self, Cluster, TestDatabase};
 use crate::harness::rabbitmq::{self, message};
 use crate::harness::store_fixture::{completion, new_reserve_request, unwrap_lease};
 use crate::harness::{Answer, Hold, Proxy, Store, TEST_TIMEOUT, World, eventually, route};
-use crate::operators;
 use crate::store_postgres::failover::Pair;
 use crate::store_postgres::faults::{COMMITTING, commits_wait_for};
 use crate::store_postgres::number;
-use crate::telemetry::Metrics;
 
 /// A server whose commits can be made to wait for a standby that does not exist.
 struct Primary {
@@ -205,7 +205,7 @@ async fn nothing_is_answered_before_it_is_durable(next: Next) {
     .await;
 
     // Before, and durable: an unknown key, a retryable one, and two attempts that run.
-    let unknown = operators::unknown(&world, "resolved").await;
+    let unknown = operator::unknown(&world, "resolved").await;
     world.upstream.then(Answer::status(503));
     assert_eq!(world.pay("taken-over").send().await.status, 503);
     let hold = Hold::new();

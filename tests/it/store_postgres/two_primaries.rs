@@ -13,11 +13,11 @@ use tokio_postgres::Client;
 use super::failover::Pair;
 use crate::harness::database_link::DatabaseLink;
 use crate::harness::full_listener::FullListener;
+use crate::harness::metrics::Metrics;
 use crate::harness::postgres::{self, Cluster, TestDatabase};
 use crate::harness::store_fixture::{new_reserve_request, own_instance, unwrap_lease};
 use crate::harness::{Answer, Hold, Proxy, Setup, Store, TEST_TIMEOUT, World, eventually};
 use crate::store_postgres::{CONNECTIONS, number};
-use crate::telemetry::Metrics;
 
 const CLIENTS: usize = 4;
 
