@@ -1,9 +1,9 @@
 //! Access to the endpoints of the operators' listener.
 //!
-//! Every web page in a browser on the same machine reaches a listener on a loopback address. A page can send requests there
-//! (CSRF, recognised by the `Origin`), and, with a domain of its own that resolves to this address, read the responses too
-//! (DNS rebinding, recognised by the `Host`). Neither knows a token, nor passes the checks here. The checks apply to
-//! requests with a token as well, as a browser may know it.
+//! Every web page in a browser on the same machine reaches a listener on a loopback address. A page can send requests
+//! there (CSRF, recognised by the `Origin`), and, with a domain of its own that resolves to this address, read the
+//! responses too (DNS rebinding, recognised by the `Host`). Neither knows a token, nor passes the checks here. The
+//! checks apply to requests with a token as well, as a browser may know it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -40,9 +40,7 @@ pub enum Access {
 /// The rights of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Looks and changes.
     Operator,
-    /// Looks only.
     Reader,
 }
 
@@ -55,7 +53,6 @@ impl Role {
     }
 }
 
-/// The reason why a request is denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessDenied {
     #[error("{}", NEEDS_TOKEN)]
@@ -82,9 +79,6 @@ const NEEDS_TOKEN: &str = "this needs the listener's token, and the request does
 
 impl Access {
     /// Whether a request to the listener at this address may go on. It is made by `peer`.
-    ///
-    /// # Errors
-    /// [`AccessDenied`] has the reason.
     pub fn check<B>(
         self,
         request: &Request<B>,
@@ -108,10 +102,6 @@ impl Access {
     }
 }
 
-/// The role of a request by its token.
-///
-/// # Errors
-/// [`AccessDenied::NoToken`], or those of [`check_token`].
 pub fn find_role(
     headers: &HeaderMap,
     peer: IpAddr,
@@ -125,10 +115,8 @@ pub fn find_role(
     }
 }
 
-/// The role that a token has. A wrong token is counted; after too many from one address, none from there is looked at for a while.
-///
-/// # Errors
-/// [`AccessDenied::WrongToken`] or [`AccessDenied::Slowed`].
+/// The role that a token has. A wrong token is counted; after too many from one address, none from there is looked at
+/// for a while.
 pub fn check_token(
     shown: Option<&[u8]>,
     peer: IpAddr,
@@ -148,9 +136,6 @@ pub fn check_token(
 }
 
 /// Checks that a request names the listener by one of its own names, and is not sent by another site's page.
-///
-/// # Errors
-/// [`AccessDenied::Host`] or [`AccessDenied::Origin`].
 // See docs/decisions/0029-guard-the-admin-listener.md.
 pub fn check_origin<B>(request: &Request<B>, own: &OwnNames) -> Result<(), AccessDenied> {
     let target = request.uri().authority();
@@ -213,8 +198,8 @@ fn is_of_url(authority: &Authority, url: &PageUrl) -> bool {
     host.eq_ignore_ascii_case(url.authority.as_str())
 }
 
-/// Whether a host and port are the listener's by themselves. Only addresses and `localhost` are: nobody can make them resolve to
-/// another address.
+/// Whether a host and port are the listener's by themselves. Only addresses and `localhost` are: nobody can make them
+/// resolve to another address.
 fn is_name_of(authority: &Authority, listener: SocketAddr) -> bool {
     let host = authority.host();
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host).parse::<IpAddr>();

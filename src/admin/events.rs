@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::AdminListener;
 use super::key_admin::problem::{ApiProblem, ProblemCode};
+use super::{AdminListener, ApiAnswer};
 use oncegate_config::Word;
 use oncegate_domain::rfc3339;
 use oncegate_store::{DiscardEventsParams, EventCounts, EventSinkParams};
@@ -23,12 +23,7 @@ pub(super) enum EventMethod {
 }
 
 impl AdminListener {
-    pub(super) async fn answer_about_events(
-        &self,
-        method: EventMethod,
-        sink: &str,
-        actor: String,
-    ) -> Result<(StatusCode, Value), ApiProblem> {
+    pub(super) async fn answer_about_events(&self, method: EventMethod, sink: &str, actor: String) -> ApiAnswer {
         let store = &self.instance.store;
         let service = || Arc::clone(&self.instance.config.service);
         let answer = match method {

@@ -49,13 +49,14 @@ impl StoreCheck {
 }
 
 impl AdminListener {
-    /// Returns whether new requests should be sent here, and if not, why. Takes less than a second, whatever the store does.
+    /// Returns whether new requests should be sent here, and if not, why. Takes less than a second, whatever the store
+    /// does.
     pub(super) async fn readiness(&self) -> Readiness {
         let store = self.check_store().await;
         let mut reasons = self.find_obstacles(&store);
-        // One route that bypasses makes the instance ready: its requests would be refused otherwise, and those of the other
-        // routes get the same 503 here as from a load balancer without instances. The same holds for one that reads no
-        // token.
+        // One route that bypasses makes the instance ready: its requests would be refused otherwise, and those of the
+        // other routes get the same 503 here as from a load balancer without instances. The same holds for one that
+        // reads no token.
         let live = Arc::clone(&self.config.borrow());
         let guarding = live.routes.iter().filter(|route| route.mode == RouteMode::Enforce);
         let lacks_keys = live.jwt.as_ref().is_some_and(|jwt| !self.instance.token_verifiers.for_config(jwt).has_keys());

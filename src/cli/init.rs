@@ -1,7 +1,7 @@
 //! `oncegate init`: writes a first configuration from what its user knows about the service.
 //!
-//! Each use of a service is one row of `Use::route`. What the command line does not say is asked, if a person sits at the terminal. The
-//! configuration's own reader checks the file.
+//! Each use of a service is one row of `Use::route`. What the command line does not say is asked, if a person sits at
+//! the terminal. The configuration's own reader checks the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -259,7 +259,6 @@ impl InitArguments {
         Ok(is_postgres.then_some(file))
     }
 
-    /// The text of the file.
     fn compose(&self, secret: Option<&Path>) -> Result<String, CommandError> {
         // A string of JSON is one of TOML.
         let quoted = |text: &Option<String>| serde_json::Value::from(text.as_deref().unwrap_or_default()).to_string();
@@ -318,7 +317,6 @@ impl InitArguments {
         Ok(text)
     }
 
-    /// The uses with their paths and methods.
     fn routes(&self) -> Result<Vec<(Use, String, Vec<String>)>, CommandError> {
         let Some(spec) = &self.openapi else {
             let named = self.uses.iter().map(|(kind, path)| {
@@ -385,7 +383,8 @@ fn unused_name(names: &mut BTreeSet<String>, path: &str, kind: Use) -> String {
     name
 }
 
-/// Writes the file, and the secret's where there is none yet. Removes what it has written if the configuration's reader finds a problem.
+/// Writes the file, and the secret's where there is none yet. Removes what it has written if the configuration's reader
+/// finds a problem.
 fn write_checked(file: &Path, text: &str, secret: Option<&Path>) -> Result<(), CommandError> {
     let mut written = Vec::new();
     let write = |written: &mut Vec<PathBuf>| {

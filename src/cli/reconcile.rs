@@ -1,6 +1,5 @@
 //! `oncegate reconcile`
 
-use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -108,7 +107,6 @@ async fn compare(
     }
 }
 
-/// The result for one key.
 #[derive(Debug, PartialEq, Eq)]
 enum Comparison {
     Agree,
@@ -152,7 +150,6 @@ fn compare_states(key: &SettledKey, answer: &ProbeAnswer) -> Comparison {
     }
 }
 
-/// The results for all keys.
 #[derive(Default)]
 struct ComparisonReport {
     agree: usize,
@@ -184,15 +181,9 @@ impl ComparisonReport {
             for (key, reply) in keys {
                 let SettledKey { subject, .. } = key;
                 let name = shorten_middle(&escape_invisible(&String::from_utf8_lossy(&subject.key)), KEY_CHARS_MAX);
-                writeln!(
-                    text,
-                    "{verdict:<11} {}  {}  {name}  store: {}; service: {}",
-                    subject.id,
-                    subject.route,
-                    describe_state(key),
-                    describe_reply(reply)
-                )
-                .expect("writing to a String does not fail");
+                let (id, route, store, service) =
+                    (&subject.id, &subject.route, describe_state(key), describe_reply(reply));
+                text.push_str(&format!("{verdict:<11} {id}  {route}  {name}  store: {store}; service: {service}\n"));
             }
         }
         let (disagree, unanswered) = (self.disagree.len(), self.unanswered.len());

@@ -1,18 +1,20 @@
 //! Changes for which two persons are needed (`admin.four_eyes`): one proposes, and another one confirms within a day.
 //!
-//! A proposal is the newest entry of the audit log about its key, and names the attempt and the state that its proposer saw. So
-//! anything that happens to the key ends it: a new attempt, another state, a decision, or another proposal. A confirmation is the
-//! change itself, which takes effect only for that attempt in that state; its entry names the proposer, in the same commit.
+//! A proposal is the newest entry of the audit log about its key, and names the attempt and the state that its proposer
+//! saw. So anything that happens to the key ends it: a new attempt, another state, a decision, or another proposal. A
+//! confirmation is the change itself, which takes effect only for that attempt in that state; its entry names the
+//! proposer, in the same commit.
 //!
-//! Persons are told apart by the issuer's own names of them. Another issuer names the same person differently, so only persons of
-//! the configured one count.
+//! Persons are told apart by the issuer's own names of them. Another issuer names the same person differently, so only
+//! persons of the configured one count.
 
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
+use super::KeyAdmin;
+use super::actors::{issuer_digest, person_of};
 use super::problem::{ApiProblem, ProblemCode};
-use super::{KeyAdmin, issuer_digest, person_of};
 use oncegate_domain::execution_risk::FourEyesAction;
 use oncegate_domain::ids::Token;
 use oncegate_domain::rfc3339;
@@ -48,8 +50,8 @@ struct ProposalTarget<'a> {
 }
 
 impl KeyProposal {
-    /// Reads the newest entry about a key; `None` if it is no proposal, or is one of another attempt or another state, by a person of
-    /// another issuer, or too old.
+    /// Reads the newest entry about a key; `None` if it is no proposal, or is one of another attempt or another state,
+    /// by a person of another issuer, or too old.
     fn of_entry(newest: &AuditEntry, key: ProposalTarget<'_>, issuer: &str) -> Option<Self> {
         let action = FourEyesAction::ALL.into_iter().find(|action| action.proposal() == newest.action)?;
         let is_of_attempt = newest.note.as_deref().is_some_and(|note| names_attempt(note, key.token));
@@ -80,11 +82,9 @@ impl KeyAdmin<'_> {
         Ok(self.read_proposal(self.store.list_audit_entries(params).await?.first(), entry))
     }
 
-    /// The decision that an operator's wish becomes: a proposal, or the change that another person has proposed. A change that one
-    /// person decides stays as it is. `seen` is the number of the proposal of this change that the operator saw.
-    ///
-    /// # Errors
-    /// Nobody has signed in as a person, the operator saw another proposal or none, or the same person has proposed it.
+    /// The decision that an operator's wish becomes: a proposal, or the change that another person has proposed. A
+    /// change that one person decides stays as it is. `seen` is the number of the proposal of this change that the
+    /// operator saw.
     pub(super) async fn under_four_eyes(
         &self,
         entry: &KeyEntry,

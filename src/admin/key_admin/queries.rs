@@ -110,8 +110,8 @@ impl KeyAdmin<'_> {
         Ok(self.store.list_instances(params).await?)
     }
 
-    /// Lists entries of the audit log, the latest first: about the key with this whole id, or about all keys where it is empty;
-    /// from the place that an earlier log has named, or from the latest where `cursor` is empty.
+    /// Lists entries of the audit log, the latest first: about the key with this whole id, or about all keys where it
+    /// is empty; from the place that an earlier log has named, or from the latest where `cursor` is empty.
     pub async fn list_audit(&self, id: &str, cursor: &str, limit: u32) -> Result<AuditLog, ApiProblem> {
         let id = (!id.is_empty()).then(|| params::parse_id(id)).transpose()?;
         let before = (!cursor.is_empty()).then(|| cursor.parse()).transpose();

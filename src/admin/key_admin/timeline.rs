@@ -48,10 +48,11 @@ impl TimelineEvent {
     }
 }
 
-/// The history of a key, the oldest event first. The store keeps the last 20 attempts before the newest; `audit` has the newest
-/// entries about the key, in any order.
+/// The history of a key, the oldest event first. The store keeps the last 20 attempts before the newest; `audit` has
+/// the newest entries about the key, in any order.
 pub fn timeline(entry: &KeyEntry, audit: &[AuditEntry]) -> Vec<TimelineEvent> {
-    // The store notes the last change of a key. It is the end of an attempt unless somebody decided after the attempt began.
+    // The store notes the last change of a key. It is the end of an attempt unless somebody decided after the attempt
+    // began.
     let attempt = |number, instance, began_at, changed_at: Option<SystemTime>, state, cause| {
         // A proposal changes nothing, and neither does a discarded event.
         let is_proposal = |entry: &AuditEntry| FourEyesAction::ALL.iter().any(|of| of.proposal() == entry.action);

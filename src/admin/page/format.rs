@@ -1,7 +1,7 @@
 //! Values as the templates show them: of a key its first characters, times by their age and in UTC.
 //!
-//! Templates get the results of `key_admin` as they are, and call these methods. A text that anybody may have written is shown
-//! `visible`. No template shows a key's token.
+//! Templates get the results of `key_admin` as they are, and call these methods. A text that anybody may have written
+//! is shown `visible`. No template shows a key's token.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -10,10 +10,9 @@ use std::time::{Duration, SystemTime};
 use super::text;
 use crate::admin::key_admin;
 use crate::admin::key_admin::timeline::TimelineAttempt;
-use crate::instance::observability::RepeatingCaller;
 use oncegate_domain::execution_risk::ActionKind;
+use oncegate_domain::fingerprint::form::escape;
 use oncegate_domain::key::shorten_middle;
-use oncegate_domain::quantity::quantity;
 use oncegate_domain::rfc3339;
 use oncegate_domain::state::StateKind;
 use oncegate_domain::unknown_cause::UnknownCause;
@@ -22,7 +21,6 @@ use oncegate_store::admin::{KeyCount, KeyCounts, KeyEntry};
 /// The number of characters of a key that a list shows.
 const KEY_CHARS_MAX: usize = 25;
 
-/// A time as it is shown.
 pub trait ShownTime: Copy + Into<SystemTime> {
     /// RFC 3339, for programs.
     fn iso(self) -> String {
@@ -67,6 +65,11 @@ pub trait Shown: Display {
         format!("{:.12}…", self.to_string())
     }
 
+    /// The value of a parameter in an address.
+    fn in_query(&self) -> String {
+        escape(self.to_string().as_bytes())
+    }
+
     fn short_key(&self) -> String {
         shorten_middle(&self.visible(), KEY_CHARS_MAX)
     }
@@ -90,9 +93,7 @@ pub fn format_duration(took: Duration) -> String {
     if took < Duration::from_secs(10) { format!("{} ms", took.as_millis()) } else { format_span(took) }
 }
 
-/// The texts of a key.
 pub(super) trait KeyTexts {
-    /// The key as text.
     fn name(&self) -> String;
     /// The cause for which the outcome is unknown; `None` for keys in other states.
     fn undecided_cause(&self) -> Option<UnknownCause>;
@@ -141,13 +142,6 @@ impl TimelineAttempt {
     }
 }
 
-impl RepeatingCaller {
-    pub(super) fn counts(&self) -> String {
-        let duplicates = quantity(self.duplicates, "duplicate", "duplicates");
-        format!("{duplicates}, {}", quantity(self.mismatches, "mismatch", "mismatches"))
-    }
-}
-
 #[derive(Debug)]
 pub struct StateTotal {
     pub keys: u64,
@@ -156,7 +150,6 @@ pub struct StateTotal {
     pub by_route: Vec<(String, u64)>,
 }
 
-/// The numbers of keys by state.
 pub(super) trait StateTotals {
     /// The totals of the states that keys are in, those that need an operator first.
     fn totals(&self) -> Vec<(StateKind, StateTotal)>;

@@ -46,7 +46,6 @@ impl FilterForm {
         Self { conditions: conditions.into_iter().filter(|(_, text)| !text.is_empty()).collect() }
     }
 
-    /// Returns the text of a condition; the empty text where it has none.
     pub fn get(&self, name: &str) -> &str {
         self.conditions.iter().find(|(known, _)| *known == name).map_or("", |(_, text)| text)
     }
@@ -59,7 +58,6 @@ impl FilterForm {
         Ok(filter)
     }
 
-    /// Returns the query string of an address with this filter.
     pub fn query(&self) -> String {
         let pairs = self.conditions.iter().map(|(name, text)| format!("{name}={}", escape(text.as_bytes())));
         pairs.collect::<Vec<_>>().join("&")
@@ -121,7 +119,6 @@ struct KeyPageView<'a> {
     details: &'a KeyDetails,
 }
 
-/// The progress of a response that streams.
 struct StreamView {
     bytes: u64,
     /// `None` where it is no stream of events, or too long to be kept.

@@ -8,11 +8,10 @@ use http::{Response, StatusCode};
 use super::format::{Shown, ShownTime};
 use super::{FormParams, Frame, Visit, redirect_to, render_page};
 use crate::admin::events::EventMethod;
+use crate::admin::key_admin::actors::remote_actor;
 use crate::admin::key_admin::problem::ApiProblem;
-use crate::admin::key_admin::remote_actor;
 use crate::instance::consumer_states::ConsumerView;
 use crate::instance::event_states::EventSinkView;
-use oncegate_domain::fingerprint::form::escape;
 use oncegate_http::body::Body;
 
 #[derive(Template)]
@@ -21,13 +20,6 @@ struct MessagesPage {
     frame: Frame,
     consumers: Vec<ConsumerView>,
     sinks: Vec<EventSinkView>,
-}
-
-impl ConsumerView {
-    /// The list of the keys whose outcome is unknown.
-    fn unknown_keys(&self) -> String {
-        format!("/keys?state=unknown&route={}", escape(self.route.as_bytes()))
-    }
 }
 
 impl Visit<'_> {

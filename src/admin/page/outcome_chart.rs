@@ -10,8 +10,8 @@ pub const BAR_WIDTH: usize = 8;
 pub const HEIGHT: usize = 100;
 pub const WIDTH: usize = MINUTES * MINUTE_WIDTH;
 
-/// Outcomes that mean the same to an operator, drawn in one colour, from the bottom of a bar to its top: the class of the colour
-/// in `page.css`, the label, and the statuses.
+/// Outcomes that mean the same to an operator, drawn in one colour, from the bottom of a bar to its top: the class of
+/// the colour in `page.css`, the label, and the statuses.
 const GROUPS: [(&str, &str, &[OncegateStatus]); 6] = [
     ("executed", "executed", &[OncegateStatus::Executed, OncegateStatus::Streaming]),
     ("replayed", "replayed", &[OncegateStatus::Attached, OncegateStatus::Replayed]),

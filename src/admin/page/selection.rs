@@ -1,4 +1,5 @@
-//! The keys that a change of several is about, as addresses and forms name them, and the page with what happened to each.
+//! The keys that a change of several is about, as addresses and forms name them, and the page with what happened to
+//! each.
 
 use askama::Template;
 use http::{Response, StatusCode};
@@ -81,7 +82,6 @@ pub fn read_results(query: &FormParams) -> impl Iterator<Item = (&str, Option<Pr
     query.all("key").take(2 * LISTED_MAX).map(result)
 }
 
-/// The result for one key.
 struct KeyResult {
     /// The first digits of its id.
     id: String,

@@ -29,7 +29,6 @@ pub struct ActionText {
     pub done: &'static str,
 }
 
-/// The texts of a decision.
 pub(super) trait ActionTexts: Sized {
     fn text(self) -> &'static ActionText;
     /// Whether the operator writes a response.
@@ -114,36 +113,29 @@ impl ActionTexts for ActionKind {
     }
 }
 
-/// The text of a risk.
-pub(super) trait RiskText {
-    /// The statement by which the operator accepts the risk.
-    fn acceptance(self) -> &'static str;
-}
-
-impl RiskText for ActionRisk {
-    fn acceptance(self) -> &'static str {
-        match self {
-            Self::AttemptRunning => {
-                "I do not wait. Its last attempt may still be running, or may still arrive: it may be executed, and the next retry too."
-            }
-            Self::DeliveryLost => {
-                "I accept that it is never delivered, although its caller was told that it was accepted."
-            }
-            Self::LateRetries => {
-                "I accept that it is executed twice: it was executed, and a late retry, which would be refused, is executed too."
-            }
-            Self::OutcomeUnknown => {
-                "I accept that it may be executed twice: nobody knows whether its last attempt was executed, and the next request with this key will be."
-            }
-            Self::ResponseWithdrawn => {
-                "I accept that it is executed twice: it was executed, and the next retry, which would get its response, is executed too."
-            }
-            Self::TtlInDoubt => {
-                "I accept that it is executed twice: it was executed, and its TTL has ended by the store's clock alone, which has jumped or was not watched for long enough."
-            }
-            Self::UnknownRetried => {
-                "I accept that it may be executed twice: nobody knows whether its last attempt was executed, and this route executes retries of unknown keys."
-            }
+/// Returns the statement by which the operator accepts a risk.
+pub fn risk_acceptance(risk: ActionRisk) -> &'static str {
+    match risk {
+        ActionRisk::AttemptRunning => {
+            "I do not wait. Its last attempt may still be running, or may still arrive: it may be executed, and the next retry too."
+        }
+        ActionRisk::DeliveryLost => {
+            "I accept that it is never delivered, although its caller was told that it was accepted."
+        }
+        ActionRisk::LateRetries => {
+            "I accept that it is executed twice: it was executed, and a late retry, which would be refused, is executed too."
+        }
+        ActionRisk::OutcomeUnknown => {
+            "I accept that it may be executed twice: nobody knows whether its last attempt was executed, and the next request with this key will be."
+        }
+        ActionRisk::ResponseWithdrawn => {
+            "I accept that it is executed twice: it was executed, and the next retry, which would get its response, is executed too."
+        }
+        ActionRisk::TtlInDoubt => {
+            "I accept that it is executed twice: it was executed, and its TTL has ended by the store's clock alone, which has jumped or was not watched for long enough."
+        }
+        ActionRisk::UnknownRetried => {
+            "I accept that it may be executed twice: nobody knows whether its last attempt was executed, and this route executes retries of unknown keys."
         }
     }
 }
@@ -171,7 +163,6 @@ pub fn explain_state(state: StateKind, accepted: bool) -> &'static str {
     }
 }
 
-/// The text of a cause.
 pub(super) trait CauseText {
     fn explanation(self) -> String;
 }

@@ -55,7 +55,6 @@ pub(super) fn render_list(keys: &[Value], has_colours: bool) -> String {
     rows.iter().map(line).collect()
 }
 
-/// Renders all about one key.
 pub(super) fn render_key(key: &Value, has_colours: bool) -> String {
     let mut rendered = String::new();
     let mut line = |name: &str, value: String| rendered.push_str(&format!("{name:<14}  {value}\n"));
@@ -97,7 +96,6 @@ pub(super) fn render_key(key: &Value, has_colours: bool) -> String {
     rendered
 }
 
-/// Renders an event in a key's history.
 fn render_event(event: &Value) -> String {
     if event["event"] == "decision" {
         let note = event["note"].as_str().map(|note| format!(" ({})", escape_invisible(note))).unwrap_or_default();
@@ -110,7 +108,6 @@ fn render_event(event: &Value) -> String {
     format!("attempt {} by instance {}{end}{took}{cause}", event["attempt"], text(event, "instance"))
 }
 
-/// Renders a change.
 pub(super) fn render_change(change: &Value) -> String {
     if change["id"].is_string() {
         return format!("{}  {} -> {}\n", text(change, "id"), text(change, "before"), text(change, "after"));

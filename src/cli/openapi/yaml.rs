@@ -1,7 +1,7 @@
 //! YAML, as far as an OpenAPI document needs it.
 //!
-//! Plain null is null. All other scalars stay text as written: `1` is not a number, `on` and `no` are not booleans. Anchors
-//! and merge keys are followed, within limits.
+//! Plain null is null. All other scalars stay text as written: `1` is not a number, `on` and `no` are not booleans.
+//! Anchors and merge keys are followed, within limits.
 
 use std::collections::HashMap;
 

@@ -23,7 +23,6 @@ enum HeaderFields {
     Pairs(Vec<(String, String)>),
 }
 
-/// The fields of a JSON object.
 pub struct JsonFields(Map<String, Value>);
 
 impl JsonFields {
@@ -48,7 +47,6 @@ impl JsonFields {
         serde_json::from_value(value).map_err(|_| ApiProblem::bad(name, why))
     }
 
-    /// Takes a text; `None` where it is missing or null.
     pub fn take_text(&mut self, name: &str) -> Result<Option<String>, ApiProblem> {
         self.take(name, "is not text")
     }
