@@ -31,7 +31,7 @@ use oncegate_domain::fingerprint::{form, is_form};
 use oncegate_http::body::Body;
 use oncegate_http::body::request_body::RequestBody;
 use sessions::Visitor;
-use text::ActionTexts;
+use text::parse_action;
 
 pub use pending_sign_ins::PendingSignIns;
 pub use sessions::Sessions;
@@ -105,7 +105,7 @@ impl<'a> PagePath<'a> {
             ["keys", "find"] => Self::Find,
             ["keys", "several"] => Self::BulkChange,
             ["keys", id] => Self::Key(id),
-            ["keys", id, action] => Self::Change(id, ActionKind::parse(action)?),
+            ["keys", id, action] => Self::Change(id, parse_action(action)?),
             ["messages"] => Self::Messages,
             ["messages", "requeue"] => Self::RequeueEvents,
             ["page.css"] => Self::Style,
@@ -166,6 +166,8 @@ struct MessagePage<'a> {
     title: &'a str,
     detail: &'a str,
 }
+
+type PageAnswer = Result<Response<Body>, ApiProblem>;
 
 /// A request for a page, whose form was read.
 struct PageRequest<'a> {
@@ -298,7 +300,7 @@ impl AdminListener {
 }
 
 impl Visit<'_> {
-    async fn answer(&self, path: PagePath<'_>, form: Option<&FormParams>) -> Result<Response<Body>, ApiProblem> {
+    async fn answer(&self, path: PagePath<'_>, form: Option<&FormParams>) -> PageAnswer {
         match (path, form) {
             (PagePath::Audit, _) => self.show_audit().await,
             (PagePath::BulkChange, Some(form)) => self.change_keys(form).await,

@@ -8,8 +8,8 @@ use super::format::KeyTexts;
 use super::format::{Shown, ShownTime};
 use super::selection::{SelectionForm, result_address};
 use super::text::{ActionTexts, CauseText, DOUBTFUL_RESPONSE_RISK, SHARED_RESPONSE_RISK};
-use super::text::{explain_refusals, risk_acceptance};
-use super::{FormParams, Frame, Visit, redirect_to, render_page};
+use super::text::{explain_refusals, parse_action, risk_acceptance};
+use super::{FormParams, Frame, PageAnswer, Visit, redirect_to, render_page};
 use crate::admin::key_admin::BODY_BYTES_MAX;
 use crate::admin::key_admin::actors::remote_actor;
 use crate::admin::key_admin::dto::{BulkChange, KeyDetails};
@@ -108,18 +108,13 @@ struct BulkChangePage<'a> {
 }
 
 impl Visit<'_> {
-    pub(super) async fn show_change(&self, id: &str, action: ActionKind) -> Result<Response<Body>, ApiProblem> {
+    pub(super) async fn show_change(&self, id: &str, action: ActionKind) -> PageAnswer {
         let details = self.admin.key_admin().show_key(id).await?;
         Ok(self.render_change(StatusCode::OK, action, &details, None, None).await)
     }
 
     /// Carries a decision about one key out, if the key is still as the form was about.
-    pub(super) async fn change_key(
-        &self,
-        id: &str,
-        action: ActionKind,
-        form: &FormParams,
-    ) -> Result<Response<Body>, ApiProblem> {
+    pub(super) async fn change_key(&self, id: &str, action: ActionKind, form: &FormParams) -> PageAnswer {
         let details = self.admin.key_admin().show_key(id).await?;
         let key = &details.entry;
         if form.get("seen") != key.version() {
@@ -195,14 +190,14 @@ impl Visit<'_> {
         })
     }
 
-    pub(super) async fn show_bulk_change(&self) -> Result<Response<Body>, ApiProblem> {
+    pub(super) async fn show_bulk_change(&self) -> PageAnswer {
         let (action, selection) = read_bulk_change(&self.query)?;
         self.render_bulk_change(StatusCode::OK, action, selection, &self.new_draft(None), None).await
     }
 
     /// Carries a decision about several keys out, if they are no more than were counted. A chosen key that is not as
     /// the operator saw it is left alone.
-    pub(super) async fn change_keys(&self, form: &FormParams) -> Result<Response<Body>, ApiProblem> {
+    pub(super) async fn change_keys(&self, form: &FormParams) -> PageAnswer {
         let (action, selection) = read_bulk_change(form)?;
         let expect = form.get("expect").parse::<u64>().map_err(|_| ApiProblem::bad("expect", "is not a count"))?;
         let changed = match self.actor(form).and_then(|actor| read_decision(form, action, actor)) {
@@ -225,7 +220,7 @@ impl Visit<'_> {
         selection: SelectionForm,
         draft: &FormParams,
         trouble: Option<String>,
-    ) -> Result<Response<Body>, ApiProblem> {
+    ) -> PageAnswer {
         // The count does not depend on the response that is typed in, which may still be wrong.
         let is_completion = action.has_response();
         let accept_risk = is_completion || draft.get("accept_risk") == "true";
@@ -281,7 +276,7 @@ impl Visit<'_> {
 }
 
 fn read_bulk_change(params: &FormParams) -> Result<(ActionKind, SelectionForm), ApiProblem> {
-    let action = ActionKind::parse(params.get("step"));
+    let action = parse_action(params.get("step"));
     let action = action.ok_or_else(|| ApiProblem::bad("step", "is not a decision"))?;
     Ok((action, SelectionForm::from_params(params)))
 }

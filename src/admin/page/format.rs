@@ -94,40 +94,39 @@ pub fn format_duration(took: Duration) -> String {
 }
 
 pub(super) trait KeyTexts {
-    fn name(&self) -> String;
-    /// The cause for which the outcome is unknown; `None` for keys in other states.
-    fn undecided_cause(&self) -> Option<UnknownCause>;
-    /// The time at which its state began; a key in flight has not been settled.
-    fn since(&self) -> SystemTime;
-    fn explanation(&self) -> &'static str;
-    fn actions(&self) -> Vec<ActionKind>;
-    /// See [`key_admin::version`].
-    fn version(&self) -> String;
-}
+    fn entry(&self) -> &KeyEntry;
 
-impl KeyTexts for KeyEntry {
     fn name(&self) -> String {
-        String::from_utf8_lossy(&self.key).into_owned()
+        String::from_utf8_lossy(&self.entry().key).into_owned()
     }
 
+    /// The cause for which the outcome is unknown; `None` for keys in other states.
     fn undecided_cause(&self) -> Option<UnknownCause> {
-        self.cause.filter(|_| matches!(self.state, StateKind::Dead | StateKind::Unknown))
+        let key = self.entry();
+        key.cause.filter(|_| matches!(key.state, StateKind::Dead | StateKind::Unknown))
     }
 
+    /// The time at which its state began; a key in flight has not been settled.
     fn since(&self) -> SystemTime {
-        self.settled_at.unwrap_or(self.reserved_at)
+        self.entry().settled_at.unwrap_or(self.entry().reserved_at)
     }
 
     fn explanation(&self) -> &'static str {
-        text::explain_state(self.state, self.accepted_at.is_some())
+        text::explain_state(self.entry().state, self.entry().accepted_at.is_some())
     }
 
     fn actions(&self) -> Vec<ActionKind> {
-        ActionKind::ALL.into_iter().filter(|action| self.permits(*action)).collect()
+        ActionKind::ALL.into_iter().filter(|action| self.entry().permits(*action)).collect()
     }
 
     fn version(&self) -> String {
-        key_admin::version(self)
+        key_admin::version(self.entry())
+    }
+}
+
+impl KeyTexts for KeyEntry {
+    fn entry(&self) -> &KeyEntry {
+        self
     }
 }
 

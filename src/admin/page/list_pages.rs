@@ -6,11 +6,9 @@ use askama::Template;
 use http::{Response, StatusCode};
 use tokio::time::Instant;
 
-use super::format::{KeyTexts, StateTotals};
-use super::format::{Shown, ShownTime};
-use super::text::explain_state;
-use super::text::{ActionTexts, CauseText};
-use super::{FormParams, Frame, Visit, redirect_to, render_page};
+use super::format::{KeyTexts, Shown, ShownTime, StateTotals};
+use super::text::{ActionTexts, CauseText, actions_on_many, explain_state};
+use super::{FormParams, Frame, PageAnswer, Visit, redirect_to, render_page};
 use crate::admin::key_admin::dto::{AuditLog, InstanceStats, KeyDetails, KeyList, KeyStats, ResponseSummary};
 use crate::admin::key_admin::params::add_condition;
 use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
@@ -64,7 +62,7 @@ impl FilterForm {
     }
 
     pub fn actions(&self) -> Vec<ActionKind> {
-        ActionKind::for_state(StateKind::parse(self.get("state")))
+        actions_on_many(StateKind::parse(self.get("state")))
     }
 }
 
@@ -105,7 +103,7 @@ impl KeyListPage {
     /// The decisions that are possible for one of the listed keys.
     fn actions(&self) -> Vec<ActionKind> {
         let is_for = |action: &ActionKind| self.list.keys.iter().any(|key| action.is_for(key.state));
-        ActionKind::for_state(None).into_iter().filter(is_for).collect()
+        actions_on_many(None).into_iter().filter(is_for).collect()
     }
 }
 
@@ -192,7 +190,7 @@ impl Visit<'_> {
     }
 
     /// Shows the keys that fit a filter, or leads to the one with an id.
-    pub(super) async fn show_keys(&self) -> Result<Response<Body>, ApiProblem> {
+    pub(super) async fn show_keys(&self) -> PageAnswer {
         let id = self.query.text("id");
         if !id.is_empty() {
             let id: String = id.chars().filter(char::is_ascii_alphanumeric).collect();
@@ -205,7 +203,7 @@ impl Visit<'_> {
 
     /// Finds the keys with exactly this name. A form sends it: an address stays in histories, and a key belongs to its
     /// caller.
-    pub(super) async fn find_keys(&self, form: &FormParams) -> Result<Response<Body>, ApiProblem> {
+    pub(super) async fn find_keys(&self, form: &FormParams) -> PageAnswer {
         let key = form.text("key");
         if key.is_empty() {
             return Err(ApiProblem::bad("key", "is empty: write the whole key, as the client sent it"));
@@ -233,7 +231,7 @@ impl Visit<'_> {
     }
 
     /// Shows all about one key; where it is gone, its entries of the audit log.
-    pub(super) async fn show_key(&self, id: &str) -> Result<Response<Body>, ApiProblem> {
+    pub(super) async fn show_key(&self, id: &str) -> PageAnswer {
         match self.admin.key_admin().show_key(id).await {
             Ok(details) => {
                 let (frame, key) = (self.build_frame().await, &details.entry);
@@ -252,7 +250,7 @@ impl Visit<'_> {
         }
     }
 
-    pub(super) async fn show_audit(&self) -> Result<Response<Body>, ApiProblem> {
+    pub(super) async fn show_audit(&self) -> PageAnswer {
         let log = self.admin.key_admin().list_audit("", self.query.get("cursor"), PAGE).await?;
         Ok(render_page(StatusCode::OK, &AuditPage { frame: self.build_frame().await, log }))
     }

@@ -6,7 +6,7 @@ use askama::Template;
 use http::{Response, StatusCode};
 
 use super::format::{Shown, ShownTime};
-use super::{FormParams, Frame, Visit, redirect_to, render_page};
+use super::{FormParams, Frame, PageAnswer, Visit, redirect_to, render_page};
 use crate::admin::events::EventMethod;
 use crate::admin::key_admin::actors::remote_actor;
 use crate::admin::key_admin::problem::ApiProblem;
@@ -30,7 +30,7 @@ impl Visit<'_> {
     }
 
     /// Has the dead events of a sink published again, as `oncegate events requeue` does.
-    pub(super) async fn requeue_events(&self, form: &FormParams) -> Result<Response<Body>, ApiProblem> {
+    pub(super) async fn requeue_events(&self, form: &FormParams) -> PageAnswer {
         let sink = form.get("sink");
         if sink.is_empty() {
             return Err(ApiProblem::bad("sink", "is empty: name a sink of events"));

@@ -2,18 +2,17 @@
 //! each.
 
 use askama::Template;
-use http::{Response, StatusCode};
+use http::StatusCode;
 
 use super::format::{KeyTexts, Shown, ShownTime};
 use super::list_pages::FilterForm;
 use super::text::{ActionTexts, explain_refusal};
-use super::{FormParams, Frame, Visit, render_page};
+use super::{FormParams, Frame, PageAnswer, Visit, render_page};
 use crate::admin::key_admin::changes::LISTED_MAX;
 use crate::admin::key_admin::dto::BulkChange;
 use crate::admin::key_admin::params::{ChosenKey, KeySelection};
 use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
 use oncegate_domain::execution_risk::ActionKind;
-use oncegate_http::body::Body;
 use oncegate_store::admin::{KeyEntry, KeyFilter};
 
 /// The parameter of a checked box: `ID.VERSION` of a key.
@@ -101,7 +100,7 @@ struct BulkResultPage {
 
 impl Visit<'_> {
     /// Shows what a change has done to each key, and the state that the key is in now.
-    pub(super) async fn show_bulk_result(&self) -> Result<Response<Body>, ApiProblem> {
+    pub(super) async fn show_bulk_result(&self) -> PageAnswer {
         let mut results = Vec::new();
         for (id, refusal) in read_results(&self.query) {
             let now = match self.admin.key_admin().find_entry(id).await {
