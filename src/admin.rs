@@ -58,7 +58,6 @@ const DENIALS_LOGGED: usize = 100;
 const DENIALS_PERIOD: Duration = Duration::from_secs(60);
 /// The time for a request's head. A probe's head comes in one packet.
 const HEAD_MAX: Duration = Duration::from_secs(10);
-/// The time for a request's body.
 const BODY_MAX: Duration = Duration::from_secs(10);
 /// The time for a response that is being written when the listener closes.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
@@ -78,7 +77,6 @@ enum Endpoint {
     Service(ServiceMethod),
 }
 
-/// The status and the JSON of an answer.
 type ApiAnswer = Result<(StatusCode, Value), ApiProblem>;
 
 /// The path, method and access of each endpoint. `GET` answers `HEAD` too. `{id}` is one segment.
@@ -291,13 +289,11 @@ impl AdminListener {
     }
 }
 
-/// Names the methods that a path takes.
 fn with_allow(mut response: Response<Body>, allow: &str) -> Response<Body> {
     response.headers_mut().insert(ALLOW, HeaderValue::from_str(allow).expect("methods are visible ASCII"));
     response
 }
 
-/// The actor of a request over the API, for the audit log.
 fn actor_of(headers: &HeaderMap, peer: IpAddr) -> String {
     actors::remote_actor(peer, headers.get(ACTOR).map(HeaderValue::as_bytes))
 }
@@ -317,7 +313,6 @@ fn path_id(uri: &Uri) -> &str {
     uri.path().split('/').nth(4).unwrap_or_default()
 }
 
-/// Whether a path fits one of the table.
 fn is_path_of(path: &str, pattern: &str) -> bool {
     let mut segments = path.split('/');
     pattern.split('/').all(|part| segments.next().is_some_and(|segment| part == segment || part == "{id}"))

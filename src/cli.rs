@@ -161,15 +161,12 @@ fn is_absent(path: &Path) -> bool {
 enum CommandError {
     /// The configuration has these problems.
     Config(config::ConfigProblems),
-    /// The proxy could not start.
     Failure(StartError),
-    /// The store could not be opened.
     Store(StoreLocation, OpenError),
     /// The server that the command asks cannot be reached.
     Unreachable(String),
     /// The command line lacks something, or contradicts itself.
     Usage(String),
-    /// Anything else.
     Other(Box<dyn Error>),
 }
 
@@ -273,7 +270,6 @@ fn print(text: &str) -> Result<(), CommandError> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(failed)
 }
 
-/// Asks for confirmation on the terminal.
 fn ask_to_confirm() -> Result<bool, CommandError> {
     let mut answers = std::io::stdin().lock();
     if !std::io::stdin().is_terminal() {

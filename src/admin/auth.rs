@@ -15,17 +15,15 @@ use http::{HeaderMap, Method, Request};
 use super::guesses::TokenGuesses;
 use super::tokens::AdminTokens;
 use oncegate_config::PageUrl;
+use oncegate_domain::macros::named;
 
-/// The names by which a request may name the listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnNames {
-    /// The address of the connection.
     pub listener: SocketAddr,
     /// The page's address as browsers see it, where the configuration has one.
     pub url: Option<PageUrl>,
 }
 
-/// The clients that an endpoint is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Probes, which know only the address, and change nothing.
@@ -37,19 +35,11 @@ pub enum Access {
     Services,
 }
 
-/// The rights of an operator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    Operator,
-    Reader,
-}
-
-impl Role {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Operator => "operate",
-            Self::Reader => "read",
-        }
+named! {
+    pub enum Role {
+        Operator => "operate",
+        /// Looks, and changes nothing.
+        Reader => "read",
     }
 }
 
@@ -191,7 +181,6 @@ impl OwnNames {
     }
 }
 
-/// Whether a host and port are the page's own address.
 fn is_of_url(authority: &Authority, url: &PageUrl) -> bool {
     let default_port = if url.is_https { ":443" } else { ":80" };
     let host = authority.as_str().strip_suffix(default_port).unwrap_or(authority.as_str());

@@ -168,7 +168,6 @@ pub fn version(entry: &KeyEntry) -> String {
     format!("{}-{digits}", entry.state)
 }
 
-/// The route whose keys are stored under this name.
 pub fn find_route<'a>(config: &'a Config, name: &str) -> Option<&'a Route> {
     config.routes.iter().find(|route| route.has_name(name)).map(|route| &**route)
 }

@@ -68,7 +68,6 @@ pub struct OidcClient {
 
 struct CachedDescription {
     of: Arc<OidcConfig>,
-    /// The issuer, or the problem.
     issuer: Result<Arc<Issuer>, String>,
     read_at: Instant,
 }
@@ -80,7 +79,6 @@ impl CachedDescription {
     }
 }
 
-/// An issuer, as it describes itself.
 #[derive(Debug)]
 pub struct Issuer {
     authorization: String,
@@ -104,7 +102,6 @@ struct TokenRefusal {
     error: String,
 }
 
-/// A sign-in with an issuer.
 pub struct SignIn {
     pub issuer: Arc<Issuer>,
     pub config: Arc<OidcConfig>,
@@ -123,7 +120,6 @@ pub struct Person {
     pub subject: String,
     /// The issuer that has signed them in, as a digest.
     pub issuer: String,
-    /// Their name for other people.
     pub name: String,
 }
 
@@ -132,13 +128,11 @@ impl Person {
         (&self.subject, &self.issuer) == (&other.subject, &other.issuer)
     }
 
-    /// The person as an actor of the audit log.
     pub fn actor(&self, peer: IpAddr) -> String {
         actors::person_actor(&self.name, &self.subject, &self.issuer, peer)
     }
 }
 
-/// The reason why nobody is signed in.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SignInFault {
     /// There is no such sign-in, or it is too old.

@@ -175,7 +175,6 @@ struct PageRequest<'a> {
     path: PagePath<'a>,
     form: Option<FormParams>,
     query: FormParams,
-    /// The address of the connection.
     listener: SocketAddr,
     peer: IpAddr,
     /// Whether the browser has come by the `https://` address of `admin.oidc.url`.
@@ -209,7 +208,6 @@ impl AdminListener {
         self.find_page(request, listener, peer).await.unwrap_or_else(|refusal| refusal)
     }
 
-    /// Answers a request for a page, or refuses it.
     async fn find_page(
         &self,
         request: Request<RequestBody>,
@@ -406,7 +404,6 @@ fn redirect_to(location: &str) -> Response<Body> {
     response
 }
 
-/// Adds the header fields that all responses of the page have.
 fn with_common_fields(mut response: Response<Body>, content_type: &'static str) -> Response<Body> {
     for (name, value) in [
         (CONTENT_TYPE, content_type),

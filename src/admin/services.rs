@@ -28,7 +28,6 @@ use oncegate_store::{FindReservationParams, SettleResult};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServiceMethod {
-    /// The attempt was executed, with this response.
     Complete,
     /// The attempt was not executed, and will not be.
     NotExecuted,
@@ -45,7 +44,6 @@ const FIELDS_BYTES_MAX: usize = 64 * 1024;
 /// The number of header fields that a response may have, the same as for a service's answer.
 const FIELDS_MAX: usize = 100;
 
-/// A reservation of its key's newest attempt.
 struct CurrentReservation<'a> {
     handle: ReservationHandle,
     key: ReservedKey,

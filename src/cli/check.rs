@@ -69,7 +69,6 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<(), CommandError> {
     }
 }
 
-/// Describes the store as it is found.
 fn describe_store(config: &LoadedConfig) -> Result<String, CommandError> {
     let settings = StoreSettings::from(config);
     let (pending, distribution) = block_on(async {

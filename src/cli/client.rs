@@ -59,7 +59,7 @@ impl InstanceArguments {
     /// later response says whether it serves the service of the configuration file.
     pub(super) async fn connect(&self) -> Result<Option<Connected>, CommandError> {
         let address = self.address()?;
-        match request_public(address, Method::GET, "/healthz", CONNECT_MAX).await {
+        match request_public(address, "/healthz", CONNECT_MAX).await {
             Ok((_, body)) if body["name"] == admin::NAME => {}
             Ok(_) => return Err(failed(format!("{address}: {NOT_ONCEGATE}"))),
             Err(error) if is_refused(&error) => return Ok(None),
@@ -131,7 +131,6 @@ pub(super) fn explain_refusal(status: StatusCode, answer: &Value) -> String {
 
 const NOBODY_LISTENS: &str = "nobody listens there: start the instance, or say with --admin where it is";
 
-/// Whether there is no response because nobody listens.
 pub(super) fn is_refused(error: &HttpError) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
@@ -139,11 +138,10 @@ pub(super) fn is_refused(error: &HttpError) -> bool {
 /// Sends a request that needs no token, on a connection of its own.
 pub(super) async fn request_public(
     address: SocketAddr,
-    method: Method,
     path: &str,
     limit: Duration,
 ) -> Result<(StatusCode, Value), HttpError> {
-    exchange(limit, address, Request::builder().method(method).uri(path), Bytes::new()).await
+    exchange(limit, address, Request::get(path), Bytes::new()).await
 }
 
 async fn exchange(

@@ -128,7 +128,6 @@ async fn wait_for_signal() -> std::io::Result<()> {
     }
 }
 
-/// Runs the client once. Returns whether it reports a success.
 async fn run_client(
     program: &OsString,
     words: &[OsString],

@@ -63,7 +63,6 @@ pub(super) fn run(arguments: &EventsArguments) -> Result<(), CommandError> {
 }
 
 impl DeadEventsArguments {
-    /// Changes the dead events of the place, if the operator agrees.
     fn change(&self, verb: &str, done: &str) -> Result<(), CommandError> {
         let Self { instance, sink, yes } = self;
         if !yes {

@@ -25,9 +25,7 @@ use source::KeyAdminSource;
 mod source;
 mod table;
 
-/// The number of keys that a table shows without --limit.
 const TABLE_ROWS: usize = 100;
-/// The number of keys in one response, at most.
 const PAGE: usize = 500;
 
 #[derive(Args)]

@@ -81,7 +81,6 @@ fn find_operations(document: &Value) -> Result<Vec<OpenApiOperation>, String> {
     Ok(found.into_values().collect())
 }
 
-/// Reads `x-oncegate` of an operation and its path items.
 fn is_ignored<'a>(mut places: impl Iterator<Item = &'a &'a Value>) -> Result<bool, String> {
     match places.find_map(|place| place.get("x-oncegate")) {
         None => Ok(false),

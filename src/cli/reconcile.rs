@@ -19,7 +19,6 @@ use oncegate_http::upstream::probe::ProbeReply;
 use oncegate_store::{self as store, ListSettledKeysParams, OpenError, Store, StoreError, StoreSettings};
 use oncegate_telemetry::terminal::escape_invisible;
 
-/// The number of characters of a key that a line shows.
 const KEY_CHARS_MAX: usize = 40;
 
 /// The number of rows that the store reads at once: few enough that running proxies do not slow down.

@@ -11,7 +11,6 @@ pub(super) fn parse_method(text: &str) -> Result<Method, String> {
     written.parse().map_err(|_| "is no method: write one like `POST`".into())
 }
 
-/// Parses a field, written as `Name: value`.
 pub(super) fn parse_field(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let (name, value) = text.split_once(':').ok_or("write it as `Name: value`")?;
     let name = name.trim().parse().map_err(|_| "is not a field name")?;

@@ -30,12 +30,10 @@ pub fn person_actor(name: &str, subject: &str, issuer: &str, peer: IpAddr) -> St
     format!("{name} (signed in as {subject} by {issuer}) at {}", peer.to_canonical())
 }
 
-/// A person whom an issuer has signed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignedInPerson<'a> {
     /// The issuer's own name of them.
     pub subject: &'a str,
-    /// The [`issuer_digest`].
     pub issuer: &'a str,
 }
 
@@ -56,7 +54,6 @@ pub fn issuer_digest(oidc: &OidcConfig) -> String {
 /// The longest name that an issuer gives a person (OpenID Connect Core section 2).
 const SUBJECT_LENGTH_MAX: usize = 255;
 
-/// The longest claimed name that is kept.
 const NAME_LENGTH_MAX: usize = 64;
 
 fn clean_name(claimed: &[u8]) -> String {

@@ -21,14 +21,12 @@ use oncegate_store::{ApplyOperatorDecisionParams, ListKeysParams, StoreError};
 /// The number of keys that one request changes, at most: some minutes of work for the store.
 const KEYS_MAX: usize = 100_000;
 
-/// The number of ids that one request names, at most.
 const IDS_MAX: usize = 500;
 
 /// The number of keys that are returned one by one, at most: as many of the changed ones as of those that were not,
 /// each with its reason.
 pub const LISTED_MAX: usize = 100;
 
-/// The number of keys that one call of the store returns, at most.
 const PAGE: u32 = 5_000;
 
 impl KeyAdmin<'_> {
@@ -56,7 +54,6 @@ impl KeyAdmin<'_> {
         }
     }
 
-    /// The risk of an action on a key, see [`ActionKind::risk`].
     pub(super) fn risk(&self, entry: &KeyEntry, action: ActionKind) -> Option<ActionRisk> {
         let certain = self.certain_summary(entry);
         let risk = action.risk(&certain, self.retry_rule(&entry.route).as_ref())?;

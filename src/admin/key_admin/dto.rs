@@ -135,7 +135,6 @@ pub struct KeyChange {
 pub struct BulkChange {
     /// `resolve`, `release`, `requeue` or `purge`.
     pub action: &'static str,
-    /// The number of keys that the change is for.
     pub count: u64,
     pub by_state: BTreeMap<StateKind, u64>,
     /// The first keys that the change is for, as they were before it.
@@ -148,7 +147,6 @@ pub struct BulkChange {
     /// The first keys that were changed.
     #[serde(skip)]
     pub changed_keys: Vec<RecordId>,
-    /// Whether keys were only counted.
     pub dry_run: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instances_behind: Option<u64>,

@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::KeyAdmin;
 use super::actors::{issuer_digest, person_of};
 use super::problem::{ApiProblem, ProblemCode};
-use oncegate_domain::execution_risk::FourEyesAction;
+use oncegate_domain::execution_risk::{ActionKind, FourEyesAction};
 use oncegate_domain::ids::Token;
 use oncegate_domain::rfc3339;
 use oncegate_domain::state::StateKind;
@@ -28,7 +28,6 @@ pub const PROPOSAL_AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// A proposal that another person may confirm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KeyProposal {
-    /// The number of its entry in the audit log.
     #[serde(skip)]
     pub seq: i64,
     pub action: &'static str,
@@ -66,9 +65,9 @@ impl KeyProposal {
 }
 
 impl KeyAdmin<'_> {
-    /// Whether two persons are needed for a change.
-    pub fn needs_two_persons(&self, change: &OperatorAction) -> bool {
-        FourEyesAction::of_kind(change.kind()).is_some_and(|action| self.config.admin.four_eyes.contains(&action))
+    /// Returns the action for which two persons are needed here; `None` for one that one person decides.
+    pub fn four_eyes_action(&self, kind: ActionKind) -> Option<FourEyesAction> {
+        FourEyesAction::of_kind(kind).filter(|action| self.config.admin.four_eyes.contains(action))
     }
 
     /// The proposal about a key that counts now, by the newest entry about it.
@@ -91,10 +90,7 @@ impl KeyAdmin<'_> {
         decision: OperatorDecision,
         seen: Option<i64>,
     ) -> Result<OperatorDecision, ApiProblem> {
-        let Some(action) = FourEyesAction::of_kind(decision.change.kind()) else { return Ok(decision) };
-        if !self.needs_two_persons(&decision.change) {
-            return Ok(decision);
-        }
+        let Some(action) = self.four_eyes_action(decision.change.kind()) else { return Ok(decision) };
         let issuer = self.config.admin.oidc.as_ref().map(|oidc| issuer_digest(oidc));
         let person = person_of(&decision.actor).filter(|person| issuer.as_deref() == Some(person.issuer));
         let person = person.ok_or_else(|| self.needs_persons(action.name()))?;
@@ -133,12 +129,10 @@ impl KeyAdmin<'_> {
 
     /// Several keys at once cannot be proposed: the second person would confirm what neither has looked at.
     pub(super) fn refuse_bulk_change(&self, change: &OperatorAction) -> Result<(), ApiProblem> {
-        if !self.needs_two_persons(change) {
-            return Ok(());
-        }
+        let Some(action) = self.four_eyes_action(change.kind()) else { return Ok(()) };
         let detail = format!(
             "a {} needs two persons here (`admin.four_eyes`), who look at each key: propose it on the page of the key",
-            change.action()
+            action.name()
         );
         Err(ApiProblem::new(ProblemCode::FourEyes, detail))
     }

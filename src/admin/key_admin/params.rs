@@ -19,12 +19,10 @@ mod json_fields;
 const LIMIT_MAX: u32 = 500;
 const LIMIT_DEFAULT: u32 = 100;
 
-/// The least digits of an id that people must write.
 const ID_DIGITS_MIN: usize = 8;
 
 const NOTE_CHARS_MAX: usize = 500;
 
-/// The keys that a change of several is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySelection {
     ByFilter(KeyFilter),
@@ -103,7 +101,6 @@ impl QueryParams {
         Some(self.0.swap_remove(at).1).filter(|value| !value.is_empty())
     }
 
-    /// Refuses parameters that nothing has taken.
     pub fn finish(&self) -> Result<(), ApiProblem> {
         self.0.first().map_or(Ok(()), |(name, _)| Err(ApiProblem::bad(name, "is not a parameter here")))
     }

@@ -19,7 +19,6 @@ use oncegate_store::{ListAuditEntriesParams, ListInstancesParams, ListKeysParams
 /// The time after which a list with few keys, and a place to go on from, is returned.
 const SEARCH_MAX: Duration = Duration::from_secs(1);
 
-/// The number of audit entries that come with a key, at most.
 const AUDIT_ENTRIES_MAX: u32 = 100;
 
 const FINGERPRINT_DIGITS: usize = 12;

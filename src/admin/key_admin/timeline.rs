@@ -11,7 +11,6 @@ use oncegate_domain::state::StateKind;
 use oncegate_domain::unknown_cause::UnknownCause;
 use oncegate_store::admin::{AuditEntry, KeyEntry};
 
-/// An event in the history of a key.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum TimelineEvent {
@@ -25,7 +24,6 @@ pub struct TimelineAttempt {
     #[serde(rename = "attempt")]
     pub number: u32,
     pub instance: InstanceId,
-    /// When it was reserved.
     #[serde(rename = "at", serialize_with = "rfc3339::serialize")]
     pub began_at: SystemTime,
     /// When its outcome was stored; `None` if it is running, or if a decision has changed the key since.

@@ -17,7 +17,7 @@ use crate::admin::key_admin::four_eyes::KeyProposal;
 use crate::admin::key_admin::params::{build_response, check_note, check_typed_headers};
 use crate::admin::key_admin::problem::ApiProblem;
 use crate::admin::key_admin::typed_response::{ResponseExample, find_doubt};
-use oncegate_domain::execution_risk::{ActionKind, ActionRisk, FourEyesAction};
+use oncegate_domain::execution_risk::{ActionKind, ActionRisk};
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::response::StoredResponse;
 use oncegate_http::body::Body;
@@ -176,10 +176,7 @@ impl Visit<'_> {
 
     /// Explains the effect of a form where two persons are needed; `None` where one decides.
     fn explain_four_eyes(&self, action: ActionKind, proposal: Option<&KeyProposal>) -> Option<String> {
-        let needed = FourEyesAction::of_kind(action)?;
-        if !self.admin.config.borrow().admin.four_eyes.contains(&needed) {
-            return None;
-        }
+        self.admin.key_admin().four_eyes_action(action)?;
         Some(match proposal {
             Some(proposal) => {
                 format!("{} has proposed this. If you are another person, the button below does it.", proposal.actor)

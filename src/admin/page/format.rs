@@ -18,7 +18,6 @@ use oncegate_domain::state::StateKind;
 use oncegate_domain::unknown_cause::UnknownCause;
 use oncegate_store::admin::{KeyCount, KeyCounts, KeyEntry};
 
-/// The number of characters of a key that a list shows.
 const KEY_CHARS_MAX: usize = 25;
 
 pub trait ShownTime: Copy + Into<SystemTime> {
@@ -32,7 +31,6 @@ pub trait ShownTime: Copy + Into<SystemTime> {
         format!("{} UTC", self.iso().get(..19).unwrap_or_default().replace('T', " "))
     }
 
-    /// Returns the time since then, or until then.
     fn age(self) -> String {
         match SystemTime::now().duration_since(self.into()) {
             Ok(ago) => format!("{} ago", format_span(ago)),
@@ -43,7 +41,6 @@ pub trait ShownTime: Copy + Into<SystemTime> {
 
 impl ShownTime for SystemTime {}
 
-/// A text, an id or a hash as it is shown.
 pub trait Shown: Display {
     /// A text that anybody may have written, without characters that turn the direction of a line or are invisible. The
     /// templates escape it for HTML.

@@ -50,7 +50,6 @@ struct RouteView<'a> {
 }
 
 trait SettingOrigin {
-    /// The place that its value comes from.
     fn origin(&self) -> String;
 }
 

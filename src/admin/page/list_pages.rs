@@ -25,9 +25,7 @@ use oncegate_store::admin::{AuditEntry, KeyEntry, KeyFilter};
 
 /// The number of dead keys that the overview shows, at most; the same for unknown keys.
 const WAITING_SHOWN: u32 = 10;
-/// The number of keys, or entries of the audit log, on one page.
 const PAGE: u32 = 50;
-/// The number of audit entries that the overview shows.
 const LOG_SHOWN: u32 = 8;
 /// The time for which a key is searched through the whole table before the operator is asked whether to go on.
 const FIND_MAX: Duration = Duration::from_secs(10);
@@ -134,7 +132,6 @@ impl StreamView {
     }
 }
 
-/// A key that is gone, with its entries of the audit log.
 #[derive(Template)]
 #[template(path = "gone.html")]
 struct KeyGonePage {

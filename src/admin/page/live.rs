@@ -25,7 +25,6 @@ const LIVE_MAX: Duration = Duration::from_secs(60 * 60);
 
 const PARAMETER: &str = "live";
 
-/// A page that can be refreshed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveView {
     /// Its address without the parameter.

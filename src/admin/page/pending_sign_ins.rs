@@ -21,7 +21,6 @@ const PENDING_MAX: usize = 4_096;
 /// The longest address of a page to which a sign-in leads back.
 const NEXT_BYTES_MAX: usize = 512;
 
-/// The sign-ins of a listener that wait for the issuer.
 #[derive(Default)]
 pub struct PendingSignIns(Mutex<Vec<PendingSignIn>>);
 

@@ -29,7 +29,6 @@ impl SelectionForm {
         Self { filter: FilterForm::from_params(params), chosen: params.all(CHOSEN).map(str::to_owned).collect() }
     }
 
-    /// The hidden fields of a form about these keys.
     pub fn fields(&self) -> Vec<(&'static str, &str)> {
         let conditions = self.filter.conditions.iter().map(|(name, text)| (*name, &**text));
         conditions.chain(self.chosen.iter().map(|chosen| (CHOSEN, &**chosen))).collect()
@@ -94,7 +93,6 @@ struct KeyResult {
 struct BulkResultPage {
     frame: Frame,
     results: Vec<KeyResult>,
-    /// The number of keys that are not listed.
     more: u64,
 }
 

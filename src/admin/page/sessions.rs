@@ -56,7 +56,6 @@ pub struct Visitor {
     pub name: String,
     /// The person, where the issuer has signed them in. The audit log has them and not a claimed name.
     pub person: Option<Person>,
-    /// Whether there is a session to sign out of.
     pub is_signed_in: bool,
     pub role: Role,
 }

@@ -57,7 +57,6 @@ impl AdminListener {
         render_page(status, &page)
     }
 
-    /// Opens a session for a visitor with the token.
     fn sign_in(&self, form: &FormParams, request: &PageRequest<'_>) -> Response<Body> {
         let peer = request.peer;
         if !self.sessions.sign_in_form().is(form.get(FORM).as_bytes()) {

@@ -20,7 +20,6 @@ const RESPONSE_MAX: Duration = Duration::from_secs(600);
 
 /// The place where requests about keys are answered.
 pub(super) enum KeyAdminSource {
-    /// A running instance.
     Instance(Connected),
     /// This process, on the store.
     Store(Arc<Store>, Arc<StartConfig>, Arc<Config>),
@@ -115,12 +114,10 @@ impl KeyAdminSource {
     }
 }
 
-/// Returns a response's JSON, or a refusal as an error.
 pub(super) fn check(status: StatusCode, body: Value) -> Result<Value, CommandError> {
     if status.is_success() { Ok(body) } else { Err(to_error(&body, status)) }
 }
 
-/// Converts a refusal: a wrong request is wrong usage, all else is a failure.
 fn to_error(body: &Value, status: StatusCode) -> CommandError {
     let detail = name_flags(&explain_refusal(status, body), body["field"].as_str());
     match status {

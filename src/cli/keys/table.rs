@@ -10,7 +10,6 @@ use oncegate_domain::quantity::quantity;
 use oncegate_domain::rfc3339;
 use oncegate_telemetry::terminal::escape_invisible;
 
-/// The number of characters of a key that a table shows.
 const KEY_CHARS_MAX: usize = 40;
 /// The number of digits of an id that a table shows: unique among more keys than fit on any disk.
 const ID_DIGITS: usize = 16;
@@ -27,7 +26,6 @@ fn paint(state: &str, padded: String, has_colours: bool) -> String {
     if has_colours { format!("\x1b[{colour}m{padded}\x1b[0m") } else { padded }
 }
 
-/// Renders a line for each key, in columns.
 pub(super) fn render_list(keys: &[Value], has_colours: bool) -> String {
     let now = SystemTime::now();
     let mut rows = vec![["STATE", "TRIES", "MADE", "SETTLED", "ROUTE", "KEY", "ID"].map(str::to_owned).to_vec()];

@@ -14,7 +14,6 @@ const DEPTH_MAX: usize = 128;
 /// The maximum number of values, as aliases can turn few into many: more than anybody writes, and they fit into memory.
 const NODES_MAX: usize = 4_000_000;
 
-/// Parses a text with one document.
 pub(super) fn parse(text: &str) -> Result<Value, String> {
     let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
@@ -108,7 +107,6 @@ impl Builder {
         Ok(())
     }
 
-    /// Counts the values in a copy.
     fn count(&mut self, value: &Value) -> Result<(), String> {
         let (nodes, depth) = measure(value);
         self.nodes += nodes;

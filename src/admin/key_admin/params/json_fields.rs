@@ -89,7 +89,6 @@ impl JsonFields {
         Ok(Some(filter))
     }
 
-    /// Takes the kind of change of several keys.
     pub fn take_action(&mut self) -> Result<AdminMethod, ApiProblem> {
         match self.take_text("action")?.as_deref() {
             Some("purge") => Ok(AdminMethod::Purge),
@@ -101,7 +100,6 @@ impl JsonFields {
         }
     }
 
-    /// Takes the decision that `method` asks for.
     pub fn take_decision(
         &mut self,
         method: AdminMethod,
@@ -157,7 +155,6 @@ impl JsonFields {
         build_response(status, headers, body)
     }
 
-    /// Refuses fields that nothing has taken.
     pub fn finish(&self) -> Result<(), ApiProblem> {
         self.0.keys().next().map_or(Ok(()), |name| Err(ApiProblem::bad(name, "is not a field here")))
     }
