@@ -45,11 +45,11 @@ pub use key_admin::{AdminMethod, AdminRequest, answer_on_store, terminal_actor};
 mod auth;
 mod events;
 mod guesses;
-mod health;
 mod key_admin;
 mod metrics;
 mod oidc;
 mod page;
+mod readiness;
 mod services;
 pub mod tokens;
 
