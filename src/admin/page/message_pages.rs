@@ -7,7 +7,6 @@ use http::{Response, StatusCode};
 
 use super::format::{Shown, ShownTime};
 use super::{FormParams, Frame, PageAnswer, Visit, redirect_to, render_page};
-use crate::admin::events::EventMethod;
 use crate::admin::key_admin::actors::remote_actor;
 use crate::admin::key_admin::problem::ApiProblem;
 use crate::instance::consumer_states::ConsumerView;
@@ -35,8 +34,7 @@ impl Visit<'_> {
         if sink.is_empty() {
             return Err(ApiProblem::bad("sink", "is empty: name a sink of events"));
         }
-        let (_, answer) =
-            self.admin.answer_about_events(EventMethod::Requeue, sink, remote_actor(self.peer, None)).await?;
-        Ok(redirect_to(&format!("/messages?requeued={}", answer["requeued"])))
+        let requeued = self.admin.requeue_events(sink, &remote_actor(self.peer, None)).await?;
+        Ok(redirect_to(&format!("/messages?requeued={requeued}")))
     }
 }
