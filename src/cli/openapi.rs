@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_servers_variables_are_fill_in_variables() {
+    fn a_servers_variables_are_filled_in() {
         for (url, variables, expected) in [
             ("https://{region}.example.com/{base}", "base: {default: v1}", &["POST /v1/pay"][..]),
             ("/{base}", "base: {default: v1, enum: [v1, v2]}", &["POST /v1/pay", "POST /v2/pay"]),

@@ -1,17 +1,19 @@
 //! Signing in with the listener's token; the page that offers this and the issuer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use askama::Template;
 use http::header::{HeaderValue, ORIGIN, RETRY_AFTER};
 use http::{Method, Response, StatusCode};
 
+use super::format::Shown;
 use super::sessions::LIFETIME;
 use super::{FORM, FormParams, PagePath, PageRequest, redirect_to, render_message, render_page, with_challenge};
 use crate::admin::AdminListener;
 use crate::admin::auth::{self, AccessDenied};
 use crate::admin::key_admin::actors::remote_actor;
-use oncegate_domain::fingerprint::form::escape;
+use oncegate_config::OidcConfig;
 use oncegate_http::body::Body;
 
 #[derive(Template)]
@@ -22,13 +24,8 @@ struct SignInPage<'a> {
     next: &'a str,
     name: &'a str,
     trouble: Option<&'static str>,
-    /// The way to the issuer, at the page's own address: its cookie belongs there.
-    oidc: Option<OidcLink>,
-}
-
-struct OidcLink {
-    issuer: String,
-    href: String,
+    /// The sign-in with the issuer begins at the page's own address: its cookie belongs there.
+    oidc: Option<Arc<OidcConfig>>,
 }
 
 impl AdminListener {
@@ -42,15 +39,11 @@ impl AdminListener {
 
     fn render_sign_in(&self, status: StatusCode, params: &FormParams, trouble: Option<&'static str>) -> Response<Body> {
         let next = parse_own_page(params.get("next")).unwrap_or_default();
-        let oidc = self.config.borrow().admin.oidc.as_ref().map(|oidc| OidcLink {
-            issuer: oidc.issuer.to_string(),
-            href: format!("{}/sign-in/oidc?next={}", oidc.url, escape(next.as_bytes())),
-        });
         let page = SignInPage {
             service: &self.instance.config.service,
             form: self.sessions.sign_in_form().reveal(),
             next,
-            oidc,
+            oidc: self.config.borrow().admin.oidc.clone(),
             name: params.get("name"),
             trouble,
         };

@@ -114,16 +114,16 @@ impl KeyAdminSource {
     }
 }
 
-pub(super) fn check(status: StatusCode, body: Value) -> Result<Value, CommandError> {
-    if status.is_success() { Ok(body) } else { Err(to_error(&body, status)) }
-}
-
-fn to_error(body: &Value, status: StatusCode) -> CommandError {
-    let detail = name_flags(&explain_refusal(status, body), body["field"].as_str());
-    match status {
+/// Returns the answer, or a refusal as an error: a wrong request is wrong usage, all else is a failure.
+pub(super) fn check(status: StatusCode, answer: Value) -> Result<Value, CommandError> {
+    if status.is_success() {
+        return Ok(answer);
+    }
+    let detail = name_flags(&explain_refusal(status, &answer), answer["field"].as_str());
+    Err(match status {
         StatusCode::BAD_REQUEST => CommandError::Usage(detail),
         _ => failed(detail),
-    }
+    })
 }
 
 /// Names the flags of the command line in a refusal, in place of the API's fields.
