@@ -1,7 +1,7 @@
 //! The operators' listener.
 //!
-//! To add an endpoint: a variant of `Endpoint`, its line in `TABLE`, its arm in `AdminListener::call`. The pages for browsers
-//! have paths of their own, in `page`.
+//! To add an endpoint: a variant of `Endpoint`, its line in `TABLE`, its arm in `AdminListener::call`. The pages for
+//! browsers have paths of their own, in `page`.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -24,15 +24,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::instance::Instance;
-use crate::instance::metrics::IssuerTable;
 use Endpoint::{Events, Keys, Service};
 use auth::{Access, AccessDenied, OwnNames};
 use events::EventMethod;
 use guesses::TokenGuesses;
 use key_admin::problem::{ApiProblem, ProblemCode};
-use key_admin::{AdminMethod, AdminRequest, BODY_BYTES_MAX, KeyAdmin};
+use key_admin::{BODY_BYTES_MAX, KeyAdmin, actors};
 use metrics::KeyCountCache;
-use oidc::{OidcClient, SignInFault};
+use oidc::OidcClient;
 use oncegate_config::{Config, OidcConfig};
 use oncegate_http::body::Body;
 use oncegate_http::body::early_response::{can_keep_connection, split_unread};
@@ -41,15 +40,16 @@ use oncegate_telemetry::log_limiter::LogLimiter;
 use services::ServiceMethod;
 use tokens::AdminTokens;
 
+pub use key_admin::{AdminMethod, AdminRequest, answer_on_store, terminal_actor};
+
 mod auth;
 mod events;
 mod guesses;
-mod health;
-#[allow(missing_docs, reason = "the command line uses it as the listener does: its names are those of the API")]
-pub mod key_admin;
+mod key_admin;
 mod metrics;
 mod oidc;
 mod page;
+mod readiness;
 mod services;
 pub mod tokens;
 
@@ -58,7 +58,6 @@ const DENIALS_LOGGED: usize = 100;
 const DENIALS_PERIOD: Duration = Duration::from_secs(60);
 /// The time for a request's head. A probe's head comes in one packet.
 const HEAD_MAX: Duration = Duration::from_secs(10);
-/// The time for a request's body.
 const BODY_MAX: Duration = Duration::from_secs(10);
 /// The time for a response that is being written when the listener closes.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
@@ -77,6 +76,8 @@ enum Endpoint {
     Readiness,
     Service(ServiceMethod),
 }
+
+type ApiAnswer = Result<(StatusCode, Value), ApiProblem>;
 
 /// The path, method and access of each endpoint. `GET` answers `HEAD` too. `{id}` is one segment.
 const TABLE: [(&str, Method, Access, Endpoint); 20] = [
@@ -114,6 +115,9 @@ pub const ACTOR: &str = "x-oncegate-actor";
 
 /// The request header with the service that the client means: an address alone does not say.
 pub const SERVICE: &str = "x-oncegate-service";
+
+/// The code of the problem that a response has no body, although others of its route have one.
+pub const EMPTY_BODY: &str = ProblemCode::EmptyBody.name();
 
 /// The answer to questions about keys until the schema of the store is known.
 const NOT_JOINED: &str = "the store was away when this instance started, and has not been reached since";
@@ -161,8 +165,8 @@ impl AdminListener {
         }
     }
 
-    /// The tokens of the running configuration. When a reload has changed them or the issuer, sessions and sign-ins that were opened
-    /// with the earlier ones end.
+    /// The tokens of the running configuration. When a reload has changed them or the issuer, sessions and sign-ins
+    /// that were opened with the earlier ones end.
     fn tokens(&self) -> AdminTokens {
         self.current_rules().0.clone()
     }
@@ -203,8 +207,7 @@ impl AdminListener {
             }
             Endpoint::DrainState => Ok((StatusCode::OK, self.drain_state())),
             Events(method) => {
-                let sink = request.uri().path().split('/').nth(4).unwrap_or_default();
-                self.answer_about_events(method, sink, actor_of(request.headers(), peer)).await
+                self.answer_about_events(method, path_id(request.uri()), actor_of(request.headers(), peer)).await
             }
             Keys(method) => self.answer_about_keys(method, request, peer).await,
             Endpoint::Metrics => return self.metrics(request.headers()).await,
@@ -217,25 +220,19 @@ impl AdminListener {
         answer.map_or_else(|problem| refuse(&problem), |(status, body)| respond(status, &body))
     }
 
-    /// Returns the instance's id, whether it drains, and how many attempts it is running. No state says that it has drained: then
-    /// the process is gone.
+    /// Returns the instance's id, whether it drains, and how many attempts it is running. No state says that it has
+    /// drained: then the process is gone.
     fn drain_state(&self) -> Value {
         let state = if self.leaving.is_cancelled() { "draining" } else { "serving" };
         let instance = self.instance.instance_lease.id().to_string();
         json!({ "instance": instance, "state": state, "attempts": self.instance.in_flight.count() })
     }
 
-    async fn answer_about_keys(
-        &self,
-        method: AdminMethod,
-        request: Request<RequestBody>,
-        peer: IpAddr,
-    ) -> Result<(StatusCode, Value), ApiProblem> {
+    async fn answer_about_keys(&self, method: AdminMethod, request: Request<RequestBody>, peer: IpAddr) -> ApiAnswer {
         let (head, body) = request.into_parts();
         let actor = actor_of(&head.headers, peer);
         let body = read_body(body, BODY_BYTES_MAX).await?;
-        let id = head.uri.path().split('/').nth(4).unwrap_or_default();
-        let query = head.uri.query().unwrap_or_default();
+        let (id, query) = (path_id(&head.uri), head.uri.query().unwrap_or_default());
         let mut answer = self.key_admin().answer(AdminRequest { method, id, query, body: &body, actor }).await?;
         if let (AdminMethod::Stats, Value::Object(stats), Value::Object(instance)) =
             (method, &mut answer, json!(self.instance_stats()))
@@ -252,7 +249,8 @@ impl AdminListener {
         Some(String::from_utf8_lossy(other.as_bytes()).into_owned())
     }
 
-    /// Counts a denied request, and logs it: a line a minute for each address, without anything that the request has shown.
+    /// Counts a denied request, and logs it: a line a minute for each address, without anything that the request has
+    /// shown.
     fn note_denied(&self, peer: IpAddr, denied: AccessDenied) {
         self.instance.observability.metrics.admin_denied.inc();
         if let Some(requests) = self.denials.count(&peer.to_string()) {
@@ -286,16 +284,18 @@ impl AdminListener {
             return respond(StatusCode::NOT_FOUND, &json!({ "error": "there is nothing here", "paths": paths }));
         }
         let allow = here.iter().map(|(_, method, ..)| method.as_str()).collect::<Vec<_>>().join(", ");
-        let mut response =
-            respond(StatusCode::METHOD_NOT_ALLOWED, &json!({ "error": "no such method", "allow": allow }));
-        response.headers_mut().insert(ALLOW, HeaderValue::from_str(&allow).expect("methods are visible ASCII"));
-        response
+        let problem = json!({ "error": "no such method", "allow": allow });
+        with_allow(respond(StatusCode::METHOD_NOT_ALLOWED, &problem), &allow)
     }
 }
 
-/// The actor of a request over the API, for the audit log.
+fn with_allow(mut response: Response<Body>, allow: &str) -> Response<Body> {
+    response.headers_mut().insert(ALLOW, HeaderValue::from_str(allow).expect("methods are visible ASCII"));
+    response
+}
+
 fn actor_of(headers: &HeaderMap, peer: IpAddr) -> String {
-    key_admin::remote_actor(peer, headers.get(ACTOR).map(HeaderValue::as_bytes))
+    actors::remote_actor(peer, headers.get(ACTOR).map(HeaderValue::as_bytes))
 }
 
 async fn read_body(body: RequestBody, bytes_max: usize) -> Result<Bytes, ApiProblem> {
@@ -308,7 +308,11 @@ async fn read_body(body: RequestBody, bytes_max: usize) -> Result<Bytes, ApiProb
     Ok(body.to_bytes())
 }
 
-/// Whether a path fits one of the table.
+/// The `{id}` in the path of a request.
+fn path_id(uri: &Uri) -> &str {
+    uri.path().split('/').nth(4).unwrap_or_default()
+}
+
 fn is_path_of(path: &str, pattern: &str) -> bool {
     let mut segments = path.split('/');
     pattern.split('/').all(|part| segments.next().is_some_and(|segment| part == segment || part == "{id}"))
@@ -355,45 +359,8 @@ fn deny(denied: AccessDenied) -> Response<Body> {
     response
 }
 
-/// The pauses between two looks at the issuer that signs operators in: while it can be read, and while it cannot.
-const ISSUER_EVERY: Duration = Duration::from_secs(300);
-const ISSUER_AGAIN: Duration = Duration::from_secs(30);
-
-impl AdminListener {
-    /// Reads the description of the issuer that signs operators in again and again. Its absence then has an alert before somebody
-    /// has to sign in.
-    async fn watch_issuer(&self) {
-        let (mut live, mut is_failing) = (self.config.clone(), false);
-        loop {
-            let config = Arc::clone(&live.borrow_and_update());
-            let failure = match &config.admin.oidc {
-                Some(oidc) => self.oidc.issuer(oidc, &config.trust).await.err(),
-                None => None,
-            };
-            self.instance.observability.metrics.issuer_unreachable.set(IssuerTable::AdminOidc, failure.is_some());
-            let was_failing = std::mem::replace(&mut is_failing, failure.is_some());
-            match failure {
-                Some(SignInFault::Issuer(problem)) if !was_failing => {
-                    tracing::warn!(
-                        problem,
-                        "the issuer of [admin.oidc] cannot be read; operators sign in with the token alone"
-                    );
-                }
-                None if was_failing => tracing::info!("the issuer of [admin.oidc] can be read again"),
-                _ => {}
-            }
-            let issuer_of = |config: &Config| config.admin.oidc.as_ref().map(|oidc| oidc.issuer.clone());
-            let is_other = |new: &Arc<Config>| issuer_of(new) != issuer_of(&config);
-            tokio::select! {
-                changed = live.wait_for(is_other) => if changed.is_err() { return },
-                () = tokio::time::sleep(if is_failing { ISSUER_AGAIN } else { ISSUER_EVERY }) => {}
-            }
-        }
-    }
-}
-
-/// Answers operators and probes until `stop`. A response that is being sent then still goes out: it may be the one to the
-/// operator who has asked for the drain.
+/// Answers operators and probes until `stop`. A response that is being sent then still goes out: it may be the one to
+/// the operator who has asked for the drain.
 pub async fn serve(listener: std::net::TcpListener, admin: AdminListener, stop: CancellationToken) {
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
@@ -402,7 +369,10 @@ pub async fn serve(listener: std::net::TcpListener, admin: AdminListener, stop: 
     let admin = Arc::new(admin);
     let connections = TaskTracker::new();
     let (watched, watch_stop) = (Arc::clone(&admin), stop.clone());
-    connections.spawn(async move { watch_stop.run_until_cancelled(watched.watch_issuer()).await });
+    connections.spawn(async move {
+        let watching = watched.oidc.watch(watched.config.clone(), &watched.instance.observability.metrics);
+        watch_stop.run_until_cancelled(watching).await
+    });
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,

@@ -33,7 +33,6 @@ mod probe;
 mod reconcile;
 mod request_arguments;
 mod run;
-mod schema;
 
 /// The exit code of a command that is done.
 const DONE: u8 = 0;
@@ -81,27 +80,29 @@ enum Command {
     Reconcile(reconcile::ReconcileArguments),
     /// Executes an operation several times on any HTTP server, and tells whether its idempotency keys hold
     ///
-    /// The probe EXECUTES YOUR OPERATION: up to 10 times with 5 duplicates, if the server has no idempotency keys. Use a test account.
-    /// It sends a first request, the same body with another key, the first request again, duplicates at once on connections that are
-    /// open already, the first key with another body (if that is refused, also with a key of its own), and a request without a key. It
-    /// prints a table for the API's owner: for each of them what draft-ietf-httpapi-idempotency-key-header-07 expects and what came back.
+    /// The probe EXECUTES YOUR OPERATION: up to 10 times with 5 duplicates, if the server has no idempotency keys. Use
+    /// a test account. It sends a first request, the same body with another key, the first request again, duplicates at
+    /// once on connections that are open already, the first key with another body (if that is refused, also with a key
+    /// of its own), and a request without a key. It prints a table for the API's owner: for each of them what
+    /// draft-ietf-httpapi-idempotency-key-header-07 expects and what came back.
     ///
-    /// A verdict is `holds`, `broken` or `cannot tell`: where two executions have equal responses, an equal retry proves nothing.
-    /// Status, Location, Content-Location and body are compared. The exit code is 0 if all expectations hold, 1 if one is
-    /// `broken` or `cannot tell`, and 69 if the server cannot be reached.
+    /// A verdict is `holds`, `broken` or `cannot tell`: where two executions have equal responses, an equal retry
+    /// proves nothing. Status, Location, Content-Location and body are compared. The exit code is 0 if all expectations
+    /// hold, 1 if one is `broken` or `cannot tell`, and 69 if the server cannot be reached.
     Probe(probe::ProbeArguments),
     /// Puts a lossy link between a client and a service, and tells whether the client's retries hold
     ///
-    /// The link forwards the client's requests to the service. By a seeded plan, each operation meets another of 8 faults: its answer
-    /// is lost, cut, late or the second of two, or the link refuses it as Oncegate does (409 in flight, 422 key reused, 409 outcome
-    /// unknown). The report says whether the client keeps its key and its bytes, obeys Retry-After, and understands the refusals.
+    /// The link forwards the client's requests to the service. By a seeded plan, each operation meets another of 8
+    /// faults: its answer is lost, cut, late or the second of two, or the link refuses it as Oncegate does (409 in
+    /// flight, 422 key reused, 409 outcome unknown). The report says whether the client keeps its key and its bytes,
+    /// obeys Retry-After, and understands the refusals.
     ///
     /// With a COMMAND, each run of it is one operation, and its exit code says what the client believes:
     ///
     ///   oncegate conform http://127.0.0.1:3000 -- ./pay-once
     ///
-    /// Without one, the link runs until Ctrl-C. The exit code is 0 if all expectations hold, 1 if one is `broken` or `cannot tell`,
-    /// and 69 if the service cannot be reached.
+    /// Without one, the link runs until Ctrl-C. The exit code is 0 if all expectations hold, 1 if one is `broken` or
+    /// `cannot tell`, and 69 if the service cannot be reached.
     #[command(verbatim_doc_comment)]
     Conform(conform::ConformArguments),
     /// Lists and shows keys, and carries out decisions about them
@@ -150,8 +151,8 @@ impl ConfigFile {
     }
 }
 
-/// Whether there is nothing of this name. A link that leads nowhere is there, and so is what the system does not let us look at:
-/// reading it is an error.
+/// Whether there is nothing of this name. A link that leads nowhere is there, and so is what the system does not let us
+/// look at: reading it is an error.
 fn is_absent(path: &Path) -> bool {
     path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
@@ -160,15 +161,12 @@ fn is_absent(path: &Path) -> bool {
 enum CommandError {
     /// The configuration has these problems.
     Config(config::ConfigProblems),
-    /// The proxy could not start.
     Failure(StartError),
-    /// The store could not be opened.
     Store(StoreLocation, OpenError),
     /// The server that the command asks cannot be reached.
     Unreachable(String),
     /// The command line lacks something, or contradicts itself.
     Usage(String),
-    /// Anything else.
     Other(Box<dyn Error>),
 }
 
@@ -225,7 +223,7 @@ pub fn main() -> ExitCode {
         Command::Keys(arguments) => keys::run(arguments),
         Command::Healthcheck(instance) => healthcheck::run(&instance),
         Command::Drain(arguments) => drain::run(&arguments),
-        Command::Schema => schema::run(),
+        Command::Schema => print(&format!("{:#}\n", config::schema())),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Man => man::run(),
     };
@@ -272,7 +270,6 @@ fn print(text: &str) -> Result<(), CommandError> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(failed)
 }
 
-/// Asks for confirmation on the terminal.
 fn ask_to_confirm() -> Result<bool, CommandError> {
     let mut answers = std::io::stdin().lock();
     if !std::io::stdin().is_terminal() {

@@ -1,9 +1,9 @@
 //! Access to the endpoints of the operators' listener.
 //!
-//! Every web page in a browser on the same machine reaches a listener on a loopback address. A page can send requests there
-//! (CSRF, recognised by the `Origin`), and, with a domain of its own that resolves to this address, read the responses too
-//! (DNS rebinding, recognised by the `Host`). Neither knows a token, nor passes the checks here. The checks apply to
-//! requests with a token as well, as a browser may know it.
+//! Every web page in a browser on the same machine reaches a listener on a loopback address. A page can send requests
+//! there (CSRF, recognised by the `Origin`), and, with a domain of its own that resolves to this address, read the
+//! responses too (DNS rebinding, recognised by the `Host`). Neither knows a token, nor passes the checks here. The
+//! checks apply to requests with a token as well, as a browser may know it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -15,17 +15,15 @@ use http::{HeaderMap, Method, Request};
 use super::guesses::TokenGuesses;
 use super::tokens::AdminTokens;
 use oncegate_config::PageUrl;
+use oncegate_domain::macros::named;
 
-/// The names by which a request may name the listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnNames {
-    /// The address of the connection.
     pub listener: SocketAddr,
     /// The page's address as browsers see it, where the configuration has one.
     pub url: Option<PageUrl>,
 }
 
-/// The clients that an endpoint is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Probes, which know only the address, and change nothing.
@@ -37,25 +35,14 @@ pub enum Access {
     Services,
 }
 
-/// The rights of an operator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Looks and changes.
-    Operator,
-    /// Looks only.
-    Reader,
-}
-
-impl Role {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Operator => "operate",
-            Self::Reader => "read",
-        }
+named! {
+    pub enum Role {
+        Operator => "operate",
+        /// Looks, and changes nothing.
+        Reader => "read",
     }
 }
 
-/// The reason why a request is denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessDenied {
     #[error("{}", NEEDS_TOKEN)]
@@ -82,9 +69,6 @@ const NEEDS_TOKEN: &str = "this needs the listener's token, and the request does
 
 impl Access {
     /// Whether a request to the listener at this address may go on. It is made by `peer`.
-    ///
-    /// # Errors
-    /// [`AccessDenied`] has the reason.
     pub fn check<B>(
         self,
         request: &Request<B>,
@@ -108,10 +92,6 @@ impl Access {
     }
 }
 
-/// The role of a request by its token.
-///
-/// # Errors
-/// [`AccessDenied::NoToken`], or those of [`check_token`].
 pub fn find_role(
     headers: &HeaderMap,
     peer: IpAddr,
@@ -125,10 +105,8 @@ pub fn find_role(
     }
 }
 
-/// The role that a token has. A wrong token is counted; after too many from one address, none from there is looked at for a while.
-///
-/// # Errors
-/// [`AccessDenied::WrongToken`] or [`AccessDenied::Slowed`].
+/// The role that a token has. A wrong token is counted; after too many from one address, none from there is looked at
+/// for a while.
 pub fn check_token(
     shown: Option<&[u8]>,
     peer: IpAddr,
@@ -148,9 +126,6 @@ pub fn check_token(
 }
 
 /// Checks that a request names the listener by one of its own names, and is not sent by another site's page.
-///
-/// # Errors
-/// [`AccessDenied::Host`] or [`AccessDenied::Origin`].
 // See docs/decisions/0029-guard-the-admin-listener.md.
 pub fn check_origin<B>(request: &Request<B>, own: &OwnNames) -> Result<(), AccessDenied> {
     let target = request.uri().authority();
@@ -206,15 +181,14 @@ impl OwnNames {
     }
 }
 
-/// Whether a host and port are the page's own address.
 fn is_of_url(authority: &Authority, url: &PageUrl) -> bool {
     let default_port = if url.is_https { ":443" } else { ":80" };
     let host = authority.as_str().strip_suffix(default_port).unwrap_or(authority.as_str());
     host.eq_ignore_ascii_case(url.authority.as_str())
 }
 
-/// Whether a host and port are the listener's by themselves. Only addresses and `localhost` are: nobody can make them resolve to
-/// another address.
+/// Whether a host and port are the listener's by themselves. Only addresses and `localhost` are: nobody can make them
+/// resolve to another address.
 fn is_name_of(authority: &Authority, listener: SocketAddr) -> bool {
     let host = authority.host();
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host).parse::<IpAddr>();

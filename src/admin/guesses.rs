@@ -15,7 +15,6 @@ const WRONG_WINDOW: Duration = Duration::from_secs(60);
 /// The number of wrong tokens that are remembered, from all addresses together.
 const WRONG_REMEMBERED: usize = 1_000;
 
-/// The wrong tokens of the last minute.
 #[derive(Default)]
 pub struct TokenGuesses(Mutex<VecDeque<(IpAddr, Instant)>>);
 
@@ -30,7 +29,6 @@ impl TokenGuesses {
         Some(WRONG_WINDOW.saturating_sub(earliest.elapsed()))
     }
 
-    /// Counts a wrong token from this address.
     pub fn count_wrong_token(&self, peer: IpAddr) {
         let mut wrong = self.0.lock();
         if wrong.len() >= WRONG_REMEMBERED {

@@ -1,4 +1,5 @@
-//! `GET /metrics`: counters, and the numbers that are looked up for each scrape. Also the traffic part of `/api/v1/stats`.
+//! `GET /metrics`: counters, and the numbers that are looked up for each scrape. Also the traffic part of
+//! `/api/v1/stats`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +23,8 @@ const COUNT_EVERY: Duration = Duration::from_secs(10);
 /// The time that a scrape waits for the count. Scrapers give ten seconds, and need the rest whatever the store does.
 const COUNT_MAX: Duration = Duration::from_secs(1);
 
-/// The time that the last count is served while there is no newer one. An alert on it should not end because the store is
-/// away, nor should it be about the state an hour ago.
+/// The time that the last count is served while there is no newer one. An alert on it should not end because the store
+/// is away, nor should it be about the state an hour ago.
 const COUNT_KEPT: Duration = Duration::from_secs(5 * 60);
 
 /// The number of callers that one response lists; more are remembered.

@@ -1,10 +1,10 @@
-//! The OpenID Connect issuer that signs operators in: its description, the address of its page, and the exchange of a code for an
-//! ID token (authorization code flow with PKCE; OpenID Connect Core 1.0, RFC 7636, RFC 9207).
+//! The OpenID Connect issuer that signs operators in: its description, the address of its page, and the exchange of a
+//! code for an ID token (authorization code flow with PKCE; OpenID Connect Core 1.0, RFC 7636, RFC 9207).
 //!
-//! No task keeps keys: a sign-in is rare, and what it needs is read then, so that a rotated key or a moved endpoint needs no
-//! restart. The description is also read every five minutes, so that a metric shows an issuer that is away. There is no client library: the tokens are verified by the code that verifies
-//! callers' tokens. The crate `openidconnect` would bring a second HTTP client, and a second implementation of RSA and of elliptic
-//! curves.
+//! No task keeps keys: a sign-in is rare, and what it needs is read then, so that a rotated key or a moved endpoint
+//! needs no restart. The description is also read every five minutes, so that a metric shows an issuer that is away.
+//! There is no client library: the tokens are verified by the code that verifies callers' tokens. The crate
+//! `openidconnect` would bring a second HTTP client, and a second implementation of RSA and of elliptic curves.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,12 +17,13 @@ use http::{Method, Request, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
 use super::auth::Role;
-use super::key_admin;
-use oncegate_config::OidcConfig;
+use super::key_admin::actors;
+use crate::instance::metrics::{IssuerTable, Metrics};
+use oncegate_config::{Config, OidcConfig};
 use oncegate_domain::fingerprint::form::escape;
 use oncegate_http::body::Body;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
@@ -35,11 +36,16 @@ use oncegate_trust::tls::Trust;
 /// The path below the page's address to which the issuer sends people back.
 pub const CALLBACK: &str = "/sign-in/oidc/callback";
 
-/// The time for which a description counts. Anybody who reaches the page can begin a sign-in: the issuer is not asked for each.
+/// The time for which a description counts. Anybody who reaches the page can begin a sign-in: the issuer is not asked
+/// for each.
 const DESCRIPTION_AGE_MAX: Duration = Duration::from_secs(300);
 
 /// The time for which the failure to read one counts.
 const FAILURE_AGE_MAX: Duration = Duration::from_secs(10);
+
+/// The pauses between two looks at the issuer: while it can be read, and while it cannot.
+const WATCH_EVERY: Duration = Duration::from_secs(300);
+const WATCH_AGAIN: Duration = Duration::from_secs(30);
 
 /// The largest answer with a token. One with many groups has 100 KB.
 const DOCUMENT_BYTES_MAX: usize = 1 << 20;
@@ -62,7 +68,6 @@ pub struct OidcClient {
 
 struct CachedDescription {
     of: Arc<OidcConfig>,
-    /// The issuer, or the problem.
     issuer: Result<Arc<Issuer>, String>,
     read_at: Instant,
 }
@@ -74,7 +79,6 @@ impl CachedDescription {
     }
 }
 
-/// An issuer, as it describes itself.
 #[derive(Debug)]
 pub struct Issuer {
     authorization: String,
@@ -98,12 +102,15 @@ struct TokenRefusal {
     error: String,
 }
 
-/// The random texts of one sign-in.
-#[derive(Clone, Copy)]
-pub struct SignInTexts<'a> {
-    pub state: &'a str,
-    pub nonce: &'a str,
-    pub verifier: &'a str,
+pub struct SignIn {
+    pub issuer: Arc<Issuer>,
+    pub config: Arc<OidcConfig>,
+    /// Random texts that its answer is checked with.
+    pub nonce: String,
+    pub verifier: String,
+    /// The page to which it leads.
+    pub next: String,
+    pub begun: Instant,
 }
 
 /// A person who has signed in.
@@ -113,23 +120,19 @@ pub struct Person {
     pub subject: String,
     /// The issuer that has signed them in, as a digest.
     pub issuer: String,
-    /// Their name for other people.
     pub name: String,
 }
 
 impl Person {
-    /// Whether both are the same account.
     pub fn is_same(&self, other: &Self) -> bool {
         (&self.subject, &self.issuer) == (&other.subject, &other.issuer)
     }
 
-    /// The person as an actor of the audit log.
     pub fn actor(&self, peer: IpAddr) -> String {
-        key_admin::person_actor(&self.name, &self.subject, &self.issuer, peer)
+        actors::person_actor(&self.name, &self.subject, &self.issuer, peer)
     }
 }
 
-/// The reason why nobody is signed in.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SignInFault {
     /// There is no such sign-in, or it is too old.
@@ -155,11 +158,8 @@ impl OidcClient {
         Self { slots: Arc::new(UpstreamSlots::new(CONNECTIONS)), description: Arc::default() }
     }
 
-    /// The issuer as it describes itself now, or has within the last five minutes. Where it gives no usable description, it is asked
-    /// again after ten seconds.
-    ///
-    /// # Errors
-    /// [`SignInFault::Issuer`].
+    /// The issuer as it describes itself now, or has within the last five minutes. Where it gives no usable
+    /// description, it is asked again after ten seconds.
     pub async fn issuer(&self, config: &Arc<OidcConfig>, trust: &Trust) -> Result<Arc<Issuer>, SignInFault> {
         let mut description = Arc::clone(&self.description).lock_owned().await;
         if let Some(known) = description.as_ref().filter(|known| known.is_current(config)) {
@@ -177,31 +177,18 @@ impl OidcClient {
     }
 
     /// Exchanges a code for an ID token, and verifies it with the issuer's keys as they are now.
-    ///
-    /// # Errors
-    /// [`SignInFault::Issuer`] or [`SignInFault::IdToken`].
-    pub async fn redeem(
-        &self,
-        config: &OidcConfig,
-        issuer: &Issuer,
-        code: &str,
-        texts: SignInTexts<'_>,
-        begun_ago: Duration,
-        trust: &Trust,
-    ) -> Result<IdToken, SignInFault> {
-        let unusable = |what: &str| {
-            let what = what.to_owned();
-            move |problem| SignInFault::Issuer(format!("{what}: {problem}"))
-        };
-        let request = issuer.token_request(config, code, texts.verifier);
+    pub async fn redeem(&self, sign_in: &SignIn, code: &str, trust: &Trust) -> Result<IdToken, SignInFault> {
+        let SignIn { issuer, config, nonce, begun, .. } = sign_in;
+        let request = sign_in.token_request(code);
         let answer = read(&issuer.token, request, trust, &self.slots).await.and_then(parse_json::<TokenAnswer>);
-        let token = answer.map_err(unusable("its answer to the code"))?.id_token;
+        let unusable = |problem| SignInFault::Issuer(format!("its answer to the code: {problem}"));
+        let token = answer.map_err(unusable)?.id_token;
         let keys = read(&issuer.keys, Request::new(Body::empty()), trust, &self.slots).await;
         let keys = keys.and_then(|(status, text)| match status {
             StatusCode::OK => KeySet::parse(&text, &PUBLIC_KEY_ALGORITHMS),
             status => Err(format!("the answer has status {}", status.as_u16())),
         });
-        let keys = keys.map_err(unusable("its keys"))?;
+        let keys = keys.map_err(|problem| SignInFault::Issuer(format!("its keys: {problem}")))?;
         let rules = TokenRules {
             issuer: config.issuer.clone(),
             audience: vec![config.client_id.clone()],
@@ -209,8 +196,39 @@ impl OidcClient {
             leeway: LEEWAY,
             claims: Default::default(),
         };
-        let own = IdTokenRules { client_id: &config.client_id, nonce: texts.nonce, begun_ago };
+        let own = IdTokenRules { client_id: &config.client_id, nonce, begun_ago: begun.elapsed() };
         IdToken::verify(&token, &keys, &rules, own).map_err(SignInFault::IdToken)
+    }
+
+    /// Reads the description of the issuer again and again. Its absence then has an alert before somebody has to sign
+    /// in.
+    pub async fn watch(&self, mut live: watch::Receiver<Arc<Config>>, metrics: &Metrics) {
+        let mut is_failing = false;
+        loop {
+            let config = Arc::clone(&live.borrow_and_update());
+            let failure = match &config.admin.oidc {
+                Some(oidc) => self.issuer(oidc, &config.trust).await.err(),
+                None => None,
+            };
+            metrics.issuer_unreachable.set(IssuerTable::AdminOidc, failure.is_some());
+            let was_failing = std::mem::replace(&mut is_failing, failure.is_some());
+            match failure {
+                Some(SignInFault::Issuer(problem)) if !was_failing => {
+                    tracing::warn!(
+                        problem,
+                        "the issuer of [admin.oidc] cannot be read; operators sign in with the token alone"
+                    );
+                }
+                None if was_failing => tracing::info!("the issuer of [admin.oidc] can be read again"),
+                _ => {}
+            }
+            let issuer_of = |config: &Config| config.admin.oidc.as_ref().map(|oidc| oidc.issuer.clone());
+            let is_other = |new: &Arc<Config>| issuer_of(new) != issuer_of(&config);
+            tokio::select! {
+                changed = live.wait_for(is_other) => if changed.is_err() { return },
+                () = tokio::time::sleep(if is_failing { WATCH_AGAIN } else { WATCH_EVERY }) => {}
+            }
+        }
     }
 }
 
@@ -224,8 +242,6 @@ async fn read(
 }
 
 impl Issuer {
-    /// # Errors
-    /// The problem of the description.
     pub fn new(found: IssuerDescription, config: &OidcConfig) -> Result<Self, String> {
         found.endpoint("authorization_endpoint", &found.authorization_endpoint)?;
         let takes = |method: &str| found.token_endpoint_auth_methods_supported.iter().any(|known| known == method);
@@ -239,29 +255,7 @@ impl Issuer {
         })
     }
 
-    /// The address of the issuer's page that signs a person in.
-    pub fn sign_in_url(&self, config: &OidcConfig, texts: SignInTexts<'_>) -> String {
-        let challenge = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(texts.verifier));
-        let roles = self.has_scope_of_roles.then_some(&*config.roles_claim).filter(|scope| !SCOPES.contains(scope));
-        let scopes: Vec<_> = SCOPES.into_iter().chain(roles).collect();
-        let query = encode_form(&[
-            ("response_type", "code"),
-            ("client_id", &config.client_id),
-            ("redirect_uri", &redirect_uri(config)),
-            ("scope", &scopes.join(" ")),
-            ("state", texts.state),
-            ("nonce", texts.nonce),
-            ("code_challenge", &challenge),
-            ("code_challenge_method", "S256"),
-        ]);
-        let separator = if self.authorization.contains('?') { '&' } else { '?' };
-        format!("{}{separator}{query}", self.authorization)
-    }
-
     /// Checks the issuer's own name in its answer through the browser.
-    ///
-    /// # Errors
-    /// [`SignInFault::OtherIssuer`].
     pub fn check_name(&self, config: &OidcConfig, named: &str) -> Result<(), SignInFault> {
         match named {
             "" if !self.names_itself => Ok(()),
@@ -269,8 +263,31 @@ impl Issuer {
             _ => Err(SignInFault::OtherIssuer),
         }
     }
+}
 
-    fn token_request(&self, config: &OidcConfig, code: &str, verifier: &str) -> Request<Body> {
+impl SignIn {
+    /// The address of the issuer's page that signs a person in.
+    pub fn url(&self, state: &str) -> String {
+        let Self { issuer, config, nonce, verifier, .. } = self;
+        let challenge = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(verifier));
+        let roles = issuer.has_scope_of_roles.then_some(&*config.roles_claim).filter(|scope| !SCOPES.contains(scope));
+        let scopes: Vec<_> = SCOPES.into_iter().chain(roles).collect();
+        let query = encode_form(&[
+            ("response_type", "code"),
+            ("client_id", &config.client_id),
+            ("redirect_uri", &redirect_uri(config)),
+            ("scope", &scopes.join(" ")),
+            ("state", state),
+            ("nonce", nonce),
+            ("code_challenge", &challenge),
+            ("code_challenge_method", "S256"),
+        ]);
+        let separator = if issuer.authorization.contains('?') { '&' } else { '?' };
+        format!("{}{separator}{query}", issuer.authorization)
+    }
+
+    fn token_request(&self, code: &str) -> Request<Body> {
+        let Self { issuer, config, verifier, .. } = self;
         let redirect = redirect_uri(config);
         let mut fields = vec![
             ("grant_type", "authorization_code"),
@@ -280,7 +297,7 @@ impl Issuer {
         ];
         let mut request = Request::new(Body::empty());
         match &config.client_secret {
-            Some(secret) if self.posts_secret => {
+            Some(secret) if issuer.posts_secret => {
                 fields.extend([("client_id", &*config.client_id), ("client_secret", secret.reveal())]);
             }
             Some(secret) => {
@@ -302,14 +319,11 @@ impl Issuer {
 }
 
 /// The person of a token, and what they may do.
-///
-/// # Errors
-/// [`SignInFault::NoRole`].
 pub fn read_person(config: &OidcConfig, token: &IdToken) -> Result<(Person, Role), SignInFault> {
     let values = token.values(&config.roles_claim);
     let has_one_of =
         |allowed: &[Box<str>]| values.iter().flatten().any(|value| allowed.iter().any(|allowed| **allowed == **value));
-    let issuer = key_admin::issuer_digest(config);
+    let issuer = actors::issuer_digest(config);
     let person = Person { subject: token.subject().to_owned(), issuer, name: token.name().to_owned() };
     match (has_one_of(&config.operate), has_one_of(&config.read)) {
         (true, _) => Ok((person, Role::Operator)),

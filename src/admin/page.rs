@@ -1,27 +1,28 @@
 //! The operators' page: keys that need a decision, and forms to make it, in any browser and without a script.
 //!
 //! It sends [`KeyAdmin`](super::key_admin::KeyAdmin) the same requests as the API does, has no other way to a key, and
-//! renders the typed results as HTML. The templates, in the folder beside this file, escape all values. A page may load its
-//! own style and send forms to this listener, and nothing else. Each form brings back a secret that only the page with the
-//! form knows (CSRF).
+//! renders the typed results as HTML. The templates, in the folder beside this file, escape all values. A page may load
+//! its own style and send forms to this listener, and nothing else. Each form brings back a secret that only the page
+//! with the form knows (CSRF).
 //!
-//! To add a page: a variant of `PagePath`, its path, its methods, its arm in `AdminListener::answer_page`.
+//! To add a page: a variant of `PagePath`, its path, its methods, its arm in `Visit::answer`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::SystemTime;
 
 use askama::Template;
 use http::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HeaderName, HeaderValue, LOCATION, ORIGIN,
-    REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION, REFERRER_POLICY,
+    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use http::request::Parts;
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 
 use super::auth::{self, AccessDenied, Role};
 use super::key_admin::BODY_BYTES_MAX;
 use super::key_admin::problem::ApiProblem;
-use super::{AdminListener, CHALLENGE, NOT_JOINED, read_body};
+use super::{AdminListener, CHALLENGE, NOT_JOINED, read_body, with_allow};
+use cookies::PageCookie;
 use format::{Shown, ShownTime};
 use frame::Frame;
 use live::LiveView;
@@ -30,12 +31,13 @@ use oncegate_domain::fingerprint::{form, is_form};
 use oncegate_http::body::Body;
 use oncegate_http::body::request_body::RequestBody;
 use sessions::Visitor;
-use text::ActionTexts;
+use text::parse_action;
 
 pub use pending_sign_ins::PendingSignIns;
 pub use sessions::Sessions;
 
 mod action_pages;
+mod cookies;
 mod format;
 mod frame;
 mod instance_pages;
@@ -57,20 +59,18 @@ const FORM_BYTES_MAX: usize = 3 * BODY_BYTES_MAX;
 /// The field of a form in which it brings back its secret.
 const FORM: &str = "form";
 
-/// `same-origin` rather than `no-referrer`: with `no-referrer`, browsers send `Origin: null` with our own forms, as with
-/// forms of pages that hide their origin. Other origins get no referrer by either.
+/// `same-origin` rather than `no-referrer`: with `no-referrer`, browsers send `Origin: null` with our own forms, as
+/// with forms of pages that hide their origin. Other origins get no referrer by either.
 // See docs/decisions/0029-guard-the-admin-listener.md.
 const REFERRER: &str = "same-origin";
 
 const POLICY: &str =
     "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// Whether there is a page at that path.
 pub fn is_page(path: &str) -> bool {
     PagePath::parse(path).is_some()
 }
 
-/// The path of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PagePath<'a> {
     Audit,
@@ -94,7 +94,6 @@ enum PagePath<'a> {
 }
 
 impl<'a> PagePath<'a> {
-    /// Returns the page at that path; `None` where there is none.
     fn parse(path: &'a str) -> Option<Self> {
         let segments: Vec<_> = path.strip_prefix('/')?.split('/').collect();
         Some(match *segments {
@@ -106,7 +105,7 @@ impl<'a> PagePath<'a> {
             ["keys", "find"] => Self::Find,
             ["keys", "several"] => Self::BulkChange,
             ["keys", id] => Self::Key(id),
-            ["keys", id, action] => Self::Change(id, ActionKind::parse(action)?),
+            ["keys", id, action] => Self::Change(id, parse_action(action)?),
             ["messages"] => Self::Messages,
             ["messages", "requeue"] => Self::RequeueEvents,
             ["page.css"] => Self::Style,
@@ -168,6 +167,27 @@ struct MessagePage<'a> {
     detail: &'a str,
 }
 
+type PageAnswer = Result<Response<Body>, ApiProblem>;
+
+/// A request for a page, whose form was read.
+struct PageRequest<'a> {
+    head: &'a Parts,
+    path: PagePath<'a>,
+    form: Option<FormParams>,
+    query: FormParams,
+    listener: SocketAddr,
+    peer: IpAddr,
+    /// Whether the browser has come by the `https://` address of `admin.oidc.url`.
+    is_at_url: bool,
+}
+
+impl PageRequest<'_> {
+    /// The session's cookie. `is_https` says whether the browser speaks TLS to a proxy at another address.
+    fn session_cookie(&self, is_https: bool) -> PageCookie {
+        PageCookie::of_session(self.listener, self.is_at_url, is_https)
+    }
+}
+
 /// A request for a page by a visitor who has access.
 struct Visit<'a> {
     admin: &'a AdminListener,
@@ -185,136 +205,122 @@ impl AdminListener {
         listener: SocketAddr,
         peer: IpAddr,
     ) -> Response<Body> {
-        if let Err(denied) = auth::check_origin(&request, &self.own_names(listener)) {
-            return render_message(StatusCode::FORBIDDEN, "Not allowed from there", &denied.to_string());
-        }
-        let (request, body) = request.into_parts();
-        let Some(path) = PagePath::parse(request.uri.path()) else { return redirect_to("/") };
-        let methods = path.methods();
-        let is_form = request.method == Method::POST;
-        if !methods.contains(if request.method == Method::HEAD { &Method::GET } else { &request.method }) {
-            let mut response = render_message(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "Wrong method",
-                "This page does not take that HTTP method.",
-            );
-            let allow = methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
-            response.headers_mut().insert(ALLOW, HeaderValue::from_str(&allow).expect("methods are visible ASCII"));
-            return response;
-        }
+        self.find_page(request, listener, peer).await.unwrap_or_else(|refusal| refusal)
+    }
+
+    async fn find_page(
+        &self,
+        request: Request<RequestBody>,
+        listener: SocketAddr,
+        peer: IpAddr,
+    ) -> Result<Response<Body>, Response<Body>> {
+        let own = self.own_names(listener);
+        auth::check_origin(&request, &own)
+            .map_err(|denied| render_message(StatusCode::FORBIDDEN, "Not allowed from there", &denied.to_string()))?;
+        let (head, body) = request.into_parts();
+        let path = PagePath::parse(head.uri.path()).ok_or_else(|| redirect_to("/"))?;
+        check_method(path, &head.method)?;
         if path == PagePath::Style {
-            return with_common_fields(
-                Response::new(Body::whole(include_str!("page/page.css"))),
-                "text/css; charset=utf-8",
-            );
+            let style = Response::new(Body::whole(include_str!("page/page.css")));
+            return Ok(with_common_fields(style, "text/css; charset=utf-8"));
         }
-        let form = match is_form {
-            true => match read_form(&request, body).await {
-                Ok(form) => Some(form),
-                Err(response) => return response,
-            },
-            false => None,
-        };
+        let form = if head.method == Method::POST { Some(read_form(&head, body).await?) } else { None };
         // A runbook may be about the store that is away.
         if !self.instance.joined.is_cancelled() && !matches!(path, PagePath::Runbook(_)) {
-            return render_message(StatusCode::SERVICE_UNAVAILABLE, "No store yet", NOT_JOINED);
+            return Err(render_message(StatusCode::SERVICE_UNAVAILABLE, "No store yet", NOT_JOINED));
         }
-        let query = FormParams::parse(request.uri.query().unwrap_or_default().as_bytes());
-        let is_at_url = self.own_names(listener).is_at_secure_url(&request.headers);
-        let session = sign_in_pages::SessionCookie { listener, is_at_url };
-        let cookie = find_cookie(&request.headers, &session.name());
-        let live = LiveView::new(path, request.uri.query().unwrap_or_default(), request.uri.path(), SystemTime::now());
-        let is_refresh = live.as_ref().is_some_and(LiveView::is_on);
-        match (path, &form) {
-            (PagePath::SignIn, Some(form)) => {
-                let is_https =
-                    request.headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https:"));
-                return self.sign_in(form, session, is_https, peer);
-            }
-            (PagePath::SignIn, None) => return self.show_sign_in(&query),
-            (PagePath::OidcSignIn, _) => return self.begin_oidc_sign_in(&query, listener, peer).await,
-            (PagePath::OidcCallback, _) => {
-                return self.end_oidc_sign_in(&query, &request.headers, listener, session, peer).await;
-            }
-            _ => {}
+        let query = FormParams::parse(head.uri.query().unwrap_or_default().as_bytes());
+        let is_at_url = own.is_at_secure_url(&head.headers);
+        let request = PageRequest { head: &head, path, form, query, listener, peer, is_at_url };
+        match path {
+            PagePath::SignIn => Ok(self.answer_sign_in(&request)),
+            PagePath::OidcSignIn => Ok(self.begin_oidc_sign_in(&request).await),
+            PagePath::OidcCallback => Ok(self.end_oidc_sign_in(&request).await),
+            _ => self.answer_visitor(request).await,
         }
-        let visitor = match self.find_visitor(&request.headers, cookie, peer, is_refresh) {
-            Ok(visitor) => visitor,
-            Err(denied) => {
-                if denied != AccessDenied::NoToken {
-                    self.note_denied(peer, denied);
-                }
-                return match denied {
-                    AccessDenied::Slowed(wait) => sign_in_pages::slowed_response(wait),
-                    _ => ask_to_sign_in(&request, is_form),
-                };
-            }
-        };
-        if is_form && visitor.role == Role::Reader && !matches!(path, PagePath::Find | PagePath::SignOut) {
-            let why = "You may look and not change: so says the token with which you have signed in, or your account at the issuer.";
-            return render_message(StatusCode::FORBIDDEN, "Nothing was changed", why);
+    }
+
+    async fn answer_visitor(&self, request: PageRequest<'_>) -> Result<Response<Body>, Response<Body>> {
+        let uri = &request.head.uri;
+        let live = LiveView::new(request.path, uri.query().unwrap_or_default(), uri.path(), SystemTime::now());
+        let visitor = self.admit_visitor(&request, live.as_ref().is_some_and(LiveView::is_on))?;
+        if request.path == PagePath::SignOut {
+            let cookie = request.session_cookie(false);
+            self.sessions.sign_out(cookie.find(&request.head.headers).unwrap_or_default());
+            let mut response = redirect_to("/sign-in");
+            cookie.clear(&mut response);
+            return Ok(response);
         }
-        if let Some(form) = &form
-            && !visitor.form.is(form.get(FORM).as_bytes())
-        {
-            let why = "The form was not from a page of this session, or this instance has been restarted since. Nothing was \
-                       changed. Open the page again, and look before you try once more.";
-            return render_message(StatusCode::FORBIDDEN, "Nothing was changed", why);
-        }
-        if path == PagePath::SignOut {
-            self.sessions.sign_out(cookie.unwrap_or_default());
-            return sign_in_pages::sign_out_response(session);
-        }
+        let PageRequest { path, form, query, peer, .. } = request;
         let visit = Visit { admin: self, visitor, peer, query, live };
-        let response = match (path, form) {
-            (PagePath::Audit, _) => visit.show_audit().await,
-            (PagePath::BulkChange, Some(form)) => visit.change_keys(&form).await,
-            (PagePath::BulkChange, None) => visit.show_bulk_change().await,
-            (PagePath::BulkResult, _) => visit.show_bulk_result().await,
-            (PagePath::Change(id, action), Some(form)) => visit.change_key(id, action, &form).await,
-            (PagePath::Change(id, action), None) => visit.show_change(id, action).await,
-            (PagePath::Find, form) => visit.find_keys(&form.unwrap_or_default()).await,
-            (PagePath::Instances, _) => Ok(visit.show_instances().await),
-            (PagePath::Key(id), _) => visit.show_key(id).await,
-            (PagePath::Keys, _) => visit.show_keys().await,
-            (PagePath::Messages, _) => Ok(visit.show_messages().await),
-            (PagePath::RequeueEvents, form) => visit.requeue_events(&form.unwrap_or_default()).await,
-            (PagePath::Routes, _) => Ok(visit.show_routes().await),
-            (PagePath::Runbook(text), _) => Ok(visit.show_runbook(text).await),
-            (
-                PagePath::Overview
-                | PagePath::OidcCallback
-                | PagePath::OidcSignIn
-                | PagePath::SignIn
-                | PagePath::SignOut
-                | PagePath::Style,
-                _,
-            ) => Ok(visit.show_overview().await),
-        };
-        let response = match response {
+        let response = match visit.answer(path, form.as_ref()).await {
             Ok(response) => response,
             Err(problem) => visit.show_problem(&problem).await,
         };
-        live::with_refresh(response, visit.live.as_ref())
+        Ok(live::with_refresh(response, visit.live.as_ref()))
     }
 
-    fn find_visitor(
-        &self,
-        headers: &HeaderMap,
-        cookie: Option<&[u8]>,
-        peer: IpAddr,
-        is_refresh: bool,
-    ) -> Result<Visitor, AccessDenied> {
+    /// Returns the visitor, if they may see the page and send its form.
+    fn admit_visitor(&self, request: &PageRequest<'_>, is_refresh: bool) -> Result<Visitor, Response<Body>> {
+        let (headers, peer) = (&request.head.headers, request.peer);
+        // Before the sessions, which a reload may have ended.
         let tokens = self.tokens();
-        if let Some(visitor) = cookie.and_then(|cookie| self.sessions.find_visitor(cookie, peer, is_refresh)) {
-            return Ok(visitor);
+        let cookie = request.session_cookie(false);
+        let known = cookie.find(headers).and_then(|cookie| self.sessions.find_visitor(cookie, peer, is_refresh));
+        let by_token = || {
+            let role = auth::find_role(headers, peer, &tokens, &self.guesses)?;
+            Ok(self.sessions.anonymous_visitor(role))
+        };
+        let visitor = known.map_or_else(by_token, Ok).map_err(|denied| {
+            if denied != AccessDenied::NoToken {
+                self.note_denied(peer, denied);
+            }
+            match denied {
+                AccessDenied::Slowed(wait) => sign_in_pages::slowed_response(wait),
+                _ => ask_to_sign_in(request),
+            }
+        })?;
+        let Some(form) = &request.form else { return Ok(visitor) };
+        let nothing_changed = |why| Err(render_message(StatusCode::FORBIDDEN, "Nothing was changed", why));
+        if visitor.role == Role::Reader && !matches!(request.path, PagePath::Find | PagePath::SignOut) {
+            return nothing_changed(
+                "You may look and not change: so says the token with which you have signed in, or your account at the issuer.",
+            );
         }
-        let role = auth::find_role(headers, peer, &tokens, &self.guesses)?;
-        Ok(self.sessions.anonymous_visitor(role))
+        if !visitor.form.is(form.get(FORM).as_bytes()) {
+            return nothing_changed(
+                "The form was not from a page of this session, or this instance has been restarted since. Nothing was \
+                 changed. Open the page again, and look before you try once more.",
+            );
+        }
+        Ok(visitor)
     }
 }
 
 impl Visit<'_> {
+    async fn answer(&self, path: PagePath<'_>, form: Option<&FormParams>) -> PageAnswer {
+        match (path, form) {
+            (PagePath::Audit, _) => self.show_audit().await,
+            (PagePath::BulkChange, Some(form)) => self.change_keys(form).await,
+            (PagePath::BulkChange, None) => self.show_bulk_change().await,
+            (PagePath::BulkResult, _) => self.show_bulk_result().await,
+            (PagePath::Change(id, action), Some(form)) => self.change_key(id, action, form).await,
+            (PagePath::Change(id, action), None) => self.show_change(id, action).await,
+            (PagePath::Find, Some(form)) => self.find_keys(form).await,
+            (PagePath::Instances, _) => Ok(self.show_instances().await),
+            (PagePath::Key(id), _) => self.show_key(id).await,
+            (PagePath::Keys, _) => self.show_keys().await,
+            (PagePath::Messages, _) => Ok(self.show_messages().await),
+            (PagePath::RequeueEvents, Some(form)) => self.requeue_events(form).await,
+            (PagePath::Routes, _) => Ok(self.show_routes().await),
+            (PagePath::Runbook(text), _) => Ok(self.show_runbook(text).await),
+            (PagePath::Overview, _)
+            // The others were answered before, or are forms.
+            | (PagePath::Find | PagePath::RequeueEvents | PagePath::SignIn | PagePath::SignOut, _)
+            | (PagePath::OidcCallback | PagePath::OidcSignIn | PagePath::Style, _) => Ok(self.show_overview().await),
+        }
+    }
+
     async fn show_problem(&self, problem: &ApiProblem) -> Response<Body> {
         #[derive(Template)]
         #[template(path = "problem.html")]
@@ -336,9 +342,18 @@ impl Visit<'_> {
     }
 }
 
-/// Reads a form, whole.
-async fn read_form(request: &Parts, body: RequestBody) -> Result<FormParams, Response<Body>> {
-    let kind = request.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+fn check_method(path: PagePath<'_>, method: &Method) -> Result<(), Response<Body>> {
+    let methods = path.methods();
+    if methods.contains(if method == Method::HEAD { &Method::GET } else { method }) {
+        return Ok(());
+    }
+    let why = "This page does not take that HTTP method.";
+    let allow = methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
+    Err(with_allow(render_message(StatusCode::METHOD_NOT_ALLOWED, "Wrong method", why), &allow))
+}
+
+async fn read_form(head: &Parts, body: RequestBody) -> Result<FormParams, Response<Body>> {
+    let kind = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     if !is_form(kind) {
         return Err(render_message(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Wrong content type", "This page takes forms."));
     }
@@ -349,9 +364,9 @@ async fn read_form(request: &Parts, body: RequestBody) -> Result<FormParams, Res
 }
 
 /// Redirects to the form for signing in; a form that was to change something is refused.
-fn ask_to_sign_in(request: &Parts, is_form: bool) -> Response<Body> {
-    if !is_form {
-        let next = request.uri.path_and_query().map_or("/", |next| next.as_str());
+fn ask_to_sign_in(request: &PageRequest<'_>) -> Response<Body> {
+    if request.form.is_none() {
+        let next = request.head.uri.path_and_query().map_or("/", |next| next.as_str());
         return redirect_to(&format!("/sign-in?next={}", form::escape(next.as_bytes())));
     }
     let why =
@@ -362,12 +377,6 @@ fn ask_to_sign_in(request: &Parts, is_form: bool) -> Response<Body> {
 fn with_challenge(mut response: Response<Body>) -> Response<Body> {
     response.headers_mut().insert(WWW_AUTHENTICATE, CHALLENGE);
     response
-}
-
-/// Returns the value of the cookie of this name.
-fn find_cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
-    let pairs = headers.get_all(COOKIE).iter().flat_map(|field| field.as_bytes().split(|byte| *byte == b';'));
-    pairs.map(<[u8]>::trim_ascii).find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
 }
 
 fn render_message(status: StatusCode, title: &str, detail: &str) -> Response<Body> {
@@ -395,7 +404,6 @@ fn redirect_to(location: &str) -> Response<Body> {
     response
 }
 
-/// Adds the header fields that all responses of the page have.
 fn with_common_fields(mut response: Response<Body>, content_type: &'static str) -> Response<Body> {
     for (name, value) in [
         (CONTENT_TYPE, content_type),

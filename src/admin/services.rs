@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::key_admin::params::JsonFields;
 use super::key_admin::problem::{ApiProblem, ProblemCode};
 use super::key_admin::{find_route, route_value};
-use super::{AdminListener, read_body};
+use super::{AdminListener, ApiAnswer, path_id, read_body};
 use crate::instance::Instance;
 use oncegate_config::{Config, Route};
 use oncegate_domain::attempt::{AttemptOutcome, Settlement};
@@ -28,7 +28,6 @@ use oncegate_store::{FindReservationParams, SettleResult};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServiceMethod {
-    /// The attempt was executed, with this response.
     Complete,
     /// The attempt was not executed, and will not be.
     NotExecuted,
@@ -45,7 +44,6 @@ const FIELDS_BYTES_MAX: usize = 64 * 1024;
 /// The number of header fields that a response may have, the same as for a service's answer.
 const FIELDS_MAX: usize = 100;
 
-/// A reservation of its key's newest attempt.
 struct CurrentReservation<'a> {
     handle: ReservationHandle,
     key: ReservedKey,
@@ -53,59 +51,23 @@ struct CurrentReservation<'a> {
 }
 
 impl AdminListener {
-    /// Reads a report and stores it.
-    ///
-    /// # Errors
-    /// [`ApiProblem`], and nothing was changed. Where the store failed, the problem says that it may have been.
-    pub(super) async fn answer_service(
-        &self,
-        method: ServiceMethod,
-        request: Request<RequestBody>,
-    ) -> Result<(StatusCode, Value), ApiProblem> {
+    pub(super) async fn answer_service(&self, method: ServiceMethod, request: Request<RequestBody>) -> ApiAnswer {
         let (head, body) = request.into_parts();
-        let text = head.uri.path().split('/').nth(4).unwrap_or_default();
-        let handle = ReservationHandle::parse(text).ok_or_else(|| {
+        let handle = ReservationHandle::parse(path_id(&head.uri)).ok_or_else(|| {
             let detail = "this is not a reservation: write the whole value of the request's Oncegate-Reservation field";
             ApiProblem::new(ProblemCode::NoSuchReservation, detail)
         })?;
         let config = Arc::clone(&self.config.borrow());
         let current = self.find_reservation(handle, &config).await?;
         match method {
-            ServiceMethod::Complete => {
-                // A text takes up to twice its bytes in JSON, unless it is all escapes; base64 takes less.
-                let bytes_max = 2 * (current.body_max() + FIELDS_BYTES_MAX);
-                let body = read_body(body, bytes_max).await?;
-                let mut report = JsonFields::parse(&body)?;
-                let mut response = report.take_response()?;
-                report.finish()?;
-                // As of any stored response.
-                fields::prepare_for_client(&mut response.headers);
-                self.complete(&current, response).await
-            }
-            ServiceMethod::NotExecuted => {
-                JsonFields::parse(&read_body(body, REPORT_BYTES_MAX).await?)?.finish()?;
-                if self.is_running_here(&current) {
-                    let detail = "this attempt is still running here, although its lease ran out: answer its request, or \
-                                  report again once it has ended";
-                    return Err(ApiProblem::new(ProblemCode::StillRunning, detail));
-                }
-                self.report(&current, ReportKind::NotExecuted(current.route_value(|route| route.ttl))).await
-            }
-            ServiceMethod::RecoveryPoint => {
-                let mut fields = JsonFields::parse(&read_body(body, REPORT_BYTES_MAX).await?)?;
-                let name = fields.take_text("name")?.ok_or_else(|| ApiProblem::bad("name", "is missing"))?;
-                fields.finish()?;
-                let point = RecoveryPoint::parse(&name).ok_or_else(|| {
-                    let form = format!("is not 1 to {NAME_LENGTH_MAX} letters, digits, `.`, `_`, `:` and `-`");
-                    ApiProblem::bad("name", form)
-                })?;
-                self.report(&current, ReportKind::Reached(point)).await
-            }
+            ServiceMethod::Complete => self.complete(&current, body).await,
+            ServiceMethod::NotExecuted => self.end_unexecuted(&current, body).await,
+            ServiceMethod::RecoveryPoint => self.reach_point(&current, body).await,
         }
     }
 
-    /// Finds the key of a reservation, if that is the newest attempt's. A reservation that is over and one that never was
-    /// get the same problem.
+    /// Finds the key of a reservation, if that is the newest attempt's. A reservation that is over and one that never
+    /// was get the same problem.
     async fn find_reservation<'a>(
         &self,
         handle: ReservationHandle,
@@ -116,19 +78,8 @@ impl AdminListener {
         Ok(CurrentReservation { handle, key, config })
     }
 
-    async fn complete(
-        &self,
-        current: &CurrentReservation<'_>,
-        response: StoredResponse,
-    ) -> Result<(StatusCode, Value), ApiProblem> {
-        let response = Arc::new(current.to_stored(response));
-        if response.body.as_ref().is_some_and(|body| body.len() > current.body_max()) {
-            return Err(ApiProblem::body_too_large(current.body_max()));
-        }
-        if response.headers.len() > FIELDS_MAX || response.encode_fields().len() > FIELDS_BYTES_MAX {
-            let why = format!("are more than {FIELDS_MAX} fields, or over {FIELDS_BYTES_MAX} bytes");
-            return Err(ApiProblem::bad("headers", why));
-        }
+    async fn complete(&self, current: &CurrentReservation<'_>, body: RequestBody) -> ApiAnswer {
+        let response = Arc::new(current.read_response(body).await?);
         let ReservationHandle { id, token } = current.handle;
         let Instance { store, cache, wait_groups, .. } = &*self.instance;
         let outcome = AttemptOutcome::Completed {
@@ -156,9 +107,9 @@ impl AdminListener {
         Ok((StatusCode::OK, json!({ "state": "completed" })))
     }
 
-    /// Whether the attempt has not ended on this instance although its key is unknown or dead in the store: its lease ran
-    /// out while it ran, or its outcome waits to be stored. The store cannot know of it, and must not let another attempt
-    /// begin beside it.
+    /// Whether the attempt has not ended on this instance although its key is unknown or dead in the store: its lease
+    /// ran out while it ran, or its outcome waits to be stored. The store cannot know of it, and must not let another
+    /// attempt begin beside it.
     fn is_running_here(&self, current: &CurrentReservation<'_>) -> bool {
         let may_end_otherwise = |record: Record| match record.state {
             KeyState::InFlight | KeyState::Completed(_) => record.token.is_same(&current.handle.token),
@@ -168,23 +119,36 @@ impl AdminListener {
             && self.instance.in_flight.find(&current.handle.id).is_some_and(may_end_otherwise)
     }
 
-    async fn report(
-        &self,
-        current: &CurrentReservation<'_>,
-        what: ReportKind,
-    ) -> Result<(StatusCode, Value), ApiProblem> {
-        let body = match &what {
-            ReportKind::NotExecuted(_) => json!({ "state": "retryable" }),
-            ReportKind::Reached(point) => json!({ "recovery_point": point.as_str() }),
-        };
+    async fn end_unexecuted(&self, current: &CurrentReservation<'_>, body: RequestBody) -> ApiAnswer {
+        JsonFields::parse(&read_body(body, REPORT_BYTES_MAX).await?)?.finish()?;
+        if self.is_running_here(current) {
+            let detail = "this attempt is still running here, although its lease ran out: answer its request, or report \
+                          again once it has ended";
+            return Err(ApiProblem::new(ProblemCode::StillRunning, detail));
+        }
+        let ttl = current.route_value(|route| route.ttl);
+        self.report(current, ReportKind::NotExecuted(ttl), json!({ "state": "retryable" })).await
+    }
+
+    async fn reach_point(&self, current: &CurrentReservation<'_>, body: RequestBody) -> ApiAnswer {
+        let mut fields = JsonFields::parse(&read_body(body, REPORT_BYTES_MAX).await?)?;
+        let name = fields.take_text("name")?.ok_or_else(|| ApiProblem::bad("name", "is missing"))?;
+        fields.finish()?;
+        let point = RecoveryPoint::parse(&name).ok_or_else(|| {
+            let form = format!("is not 1 to {NAME_LENGTH_MAX} letters, digits, `.`, `_`, `:` and `-`");
+            ApiProblem::bad("name", form)
+        })?;
+        self.report(current, ReportKind::Reached(point), json!({ "recovery_point": name })).await
+    }
+
+    async fn report(&self, current: &CurrentReservation<'_>, kind: ReportKind, taken: Value) -> ApiAnswer {
         let id = current.handle.id;
-        let report =
-            ServiceReport { service: Arc::clone(&self.instance.config.service), handle: current.handle, kind: what };
+        let report = ServiceReport { service: Arc::clone(&self.instance.config.service), handle: current.handle, kind };
         match self.instance.store.record_report(report).await? {
             ReportResult::Taken => {
                 tracing::debug!(record = %id, "the service has reported about an attempt");
                 self.instance.wait_groups.wake(id);
-                Ok((StatusCode::OK, body))
+                Ok((StatusCode::OK, taken))
             }
             ReportResult::Noted => Ok((StatusCode::ACCEPTED, json!({ "state": "in_flight" }))),
             ReportResult::Completed => Err(completed_already()),
@@ -199,19 +163,31 @@ impl CurrentReservation<'_> {
         route_value(self.config, &self.key.route, value)
     }
 
-    fn body_max(&self) -> usize {
-        self.route_value(|route| route.max_response_body)
-    }
-
-    /// Returns the response as it would be stored if it were the answer to the attempt.
-    fn to_stored(&self, mut response: StoredResponse) -> StoredResponse {
-        match find_route(self.config, &self.key.route) {
+    /// Reads the response as it would be stored if it were the answer to the attempt.
+    async fn read_response(&self, body: RequestBody) -> Result<StoredResponse, ApiProblem> {
+        let body_max = self.route_value(|route| route.max_response_body);
+        // A text takes up to twice its bytes in JSON, unless it is all escapes; base64 takes less.
+        let body = read_body(body, 2 * (body_max + FIELDS_BYTES_MAX)).await?;
+        let mut report = JsonFields::parse(&body)?;
+        let mut response = report.take_response()?;
+        report.finish()?;
+        // As of any stored response.
+        fields::prepare_for_client(&mut response.headers);
+        let response = match find_route(self.config, &self.key.route) {
             Some(route) => stored_response::to_storable(&response, route),
             None => {
                 fields::remove(&mut response.headers, |name| fields::is_momentary(name) || name == SET_COOKIE);
                 response
             }
+        };
+        if response.body.as_ref().is_some_and(|body| body.len() > body_max) {
+            return Err(ApiProblem::body_too_large(body_max));
         }
+        if response.headers.len() > FIELDS_MAX || response.encode_fields().len() > FIELDS_BYTES_MAX {
+            let why = format!("are more than {FIELDS_MAX} fields, or over {FIELDS_BYTES_MAX} bytes");
+            return Err(ApiProblem::bad("headers", why));
+        }
+        Ok(response)
     }
 }
 

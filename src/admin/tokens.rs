@@ -30,7 +30,8 @@ pub struct TokenFileError {
 }
 
 impl AdminTokens {
-    /// The tokens of a configuration. Where it has none for operators, the token of the file, which is created if need be.
+    /// The tokens of a configuration. Where it has none for operators, the token of the file, which is created if need
+    /// be.
     ///
     /// # Errors
     /// The file cannot be used.
@@ -57,8 +58,8 @@ impl AdminTokens {
         Ok(Self { operator: Some(token), reader, is_configured: false })
     }
 
-    /// The tokens after a reload with this configuration. A listener without a configured token for operators gets one only by a
-    /// restart, and does not lose it otherwise.
+    /// The tokens after a reload with this configuration. A listener without a configured token for operators gets one
+    /// only by a restart, and does not lose it otherwise.
     pub fn after_reload(&self, config: &AdminConfig) -> Self {
         let operator = config.token.as_ref().filter(|_| self.is_configured).or(self.operator.as_ref()).cloned();
         Self { operator, reader: config.read_token.clone(), is_configured: self.is_configured }

@@ -1,6 +1,5 @@
 //! `oncegate check`
 
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -70,7 +69,6 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<(), CommandError> {
     }
 }
 
-/// Describes the store as it is found.
 fn describe_store(config: &LoadedConfig) -> Result<String, CommandError> {
     let settings = StoreSettings::from(config);
     let (pending, distribution) = block_on(async {
@@ -116,17 +114,8 @@ fn compare_with_store(config: &LoadedConfig) -> Result<(), CommandError> {
     }
 }
 
-/// The decision about an operation.
-enum OperationVerdict<'a> {
-    /// The document or the command line says that it needs no route.
-    Allowed,
-    /// A route guards it.
-    Guarded(&'a Arc<Route>),
-    /// A route has `mode = "off"` for it: somebody has decided.
-    Off(&'a Arc<Route>),
-    /// Nothing guards it, and nobody has decided so.
-    Unguarded,
-}
+/// The word for an operation that nothing guards, and nobody has decided so.
+const UNGUARDED: &str = "UNGUARDED";
 
 fn check_openapi(config: &Config, spec: &Path, arguments: &CheckArguments) -> Result<(), CommandError> {
     let mut operations = openapi::read(spec).map_err(failed)?;
@@ -137,41 +126,32 @@ fn check_openapi(config: &Config, spec: &Path, arguments: &CheckArguments) -> Re
     for route in config.routes.iter().filter(|route| route.mode != RouteMode::Observe) {
         table.insert(&route.methods, route.host.as_deref(), &route.path, route.spelling, route);
     }
-    let judge = |operation: &OpenApiOperation| {
+    let is_allowed = |operation: &OpenApiOperation| {
         let OpenApiOperation { method, template, is_ignored } = operation;
-        match table.find_for_all(method, template) {
-            Some(route) if route.mode == RouteMode::Enforce => OperationVerdict::Guarded(route),
-            Some(route) => OperationVerdict::Off(route),
-            None if *is_ignored => OperationVerdict::Allowed,
-            None if arguments.allow.iter().any(|(allowed, path)| allowed == method && path == template) => {
-                OperationVerdict::Allowed
-            }
-            None => OperationVerdict::Unguarded,
-        }
+        *is_ignored || arguments.allow.iter().any(|(allowed, path)| allowed == method && path == template)
     };
-    let (unguarded, decided): (Vec<_>, Vec<_>) = operations
-        .iter()
-        .map(|operation| (operation, judge(operation)))
-        .partition(|(_, verdict)| matches!(verdict, OperationVerdict::Unguarded));
+    let judge = |operation: &OpenApiOperation| match table.find_for_all(&operation.method, &operation.template) {
+        Some(route) if route.mode == RouteMode::Enforce => ("guarded", describe_route(route)),
+        // Somebody has decided.
+        Some(route) => ("off", format!("{} has mode = \"off\"", route.name)),
+        None if is_allowed(operation) => ("allowed", String::new()),
+        None => (UNGUARDED, explain_unguarded(config, operation)),
+    };
+    let judged = operations.iter().map(|operation| (operation, judge(operation)));
+    let (unguarded, decided): (Vec<_>, Vec<_>) = judged.partition(|(_, (verdict, _))| *verdict == UNGUARDED);
     let methods = arguments.methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
     let counted = quantity(operations.len() as u64, "operation", "operations");
     let mut text = format!("\n{:<16}{}, {} with {methods}\n", "openapi", spec.display(), counted);
     let width = operations.iter().map(|operation| operation.template.to_string().chars().count()).max().unwrap_or(0);
-    for (operation, verdict) in unguarded.iter().chain(&decided) {
-        let (verdict, note) = match verdict {
-            OperationVerdict::Allowed => ("allowed", String::new()),
-            OperationVerdict::Guarded(route) => ("guarded", describe_route(route)),
-            OperationVerdict::Off(route) => ("off", format!("{} has mode = \"off\"", route.name)),
-            OperationVerdict::Unguarded => ("UNGUARDED", explain_unguarded(config, operation)),
-        };
+    for (operation, (verdict, note)) in unguarded.iter().chain(&decided) {
         let OpenApiOperation { method, template, .. } = operation;
         let line = format!("  {verdict:<11} {:<7} {:<width$}  {note}", method.as_str(), template.to_string());
-        writeln!(text, "{}", line.trim_end()).expect("writing to a String does not fail");
+        text.push_str(&format!("{}\n", line.trim_end()));
     }
     if all > operations.len() {
-        let others = all - operations.len();
-        let others = quantity(others as u64, "state-changing operation", "state-changing operations");
-        writeln!(text, "  not checked, as --methods does not list their methods: {others}").expect("as above");
+        let others = (all - operations.len()) as u64;
+        let others = quantity(others, "state-changing operation", "state-changing operations");
+        text.push_str(&format!("  not checked, as --methods does not list their methods: {others}\n"));
     }
     print(&text)?;
     match unguarded.len() {
@@ -185,7 +165,8 @@ fn describe_route(route: &Arc<Route>) -> String {
     format!("{}, {key}", route.name)
 }
 
-/// Names the route that nearly guards an operation, and what keeps it from doing so: wrong methods are the likely mistake.
+/// Names the route that nearly guards an operation, and what keeps it from doing so: wrong methods are the likely
+/// mistake.
 fn explain_unguarded(config: &Config, operation: &OpenApiOperation) -> String {
     let covering = config.routes.iter().filter(|route| operation.template.is_covered_by(&route.path));
     let nearest = covering.min_by(|one, other| one.path.cmp(&other.path));

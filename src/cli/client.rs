@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::Args;
 use http::header::{AUTHORIZATION, HOST};
-use http::{Method, Request, StatusCode, request};
+use http::{HeaderValue, Method, Request, StatusCode, request};
 use http_body_util::Full;
 use serde_json::Value;
 use tokio::time::timeout;
@@ -55,11 +55,11 @@ impl InstanceArguments {
         Ok(address)
     }
 
-    /// Checks that an instance of Oncegate listens there, before it is sent a token; `None` where nobody listens. Each later
-    /// response says whether it serves the service of the configuration file.
+    /// Checks that an instance of Oncegate listens there, before it is sent a token; `None` where nobody listens. Each
+    /// later response says whether it serves the service of the configuration file.
     pub(super) async fn connect(&self) -> Result<Option<Connected>, CommandError> {
         let address = self.address()?;
-        match request_public(address, Method::GET, "/healthz", CONNECT_MAX).await {
+        match request_public(address, "/healthz", CONNECT_MAX).await {
             Ok((_, body)) if body["name"] == admin::NAME => {}
             Ok(_) => return Err(failed(format!("{address}: {NOT_ONCEGATE}"))),
             Err(error) if is_refused(&error) => return Ok(None),
@@ -76,7 +76,11 @@ impl InstanceArguments {
         }))
     }
 
-    /// The error where nobody listens and an instance is needed.
+    /// Connects to the instance; it is an error if nobody listens there.
+    pub(super) async fn require_instance(&self) -> Result<Connected, CommandError> {
+        self.connect().await?.ok_or_else(|| self.nobody_listens())
+    }
+
     pub(super) fn nobody_listens(&self) -> CommandError {
         self.address().map_or_else(|error| error, |address| failed(format!("{address}: {NOBODY_LISTENS}")))
     }
@@ -100,10 +104,15 @@ impl Connected {
     /// Sends a request of an operator, on a connection of its own.
     pub(super) async fn request(
         &self,
-        mut request: request::Builder,
+        method: Method,
+        path: &str,
         body: Bytes,
         limit: Duration,
     ) -> Result<(StatusCode, Value), HttpError> {
+        let mut request = Request::builder().method(method).uri(path);
+        if let Ok(user) = HeaderValue::from_bytes(user().as_encoded_bytes()) {
+            request = request.header(admin::ACTOR, user);
+        }
         if let Some(service) = &self.service {
             request = request.header(admin::SERVICE, &**service);
         }
@@ -114,9 +123,14 @@ impl Connected {
     }
 }
 
+/// The explanation of an answer that is a refusal.
+pub(super) fn explain_refusal(status: StatusCode, answer: &Value) -> String {
+    let detail = answer["detail"].as_str().or(answer["error"].as_str());
+    detail.map_or_else(|| format!("the instance answers {status}"), str::to_owned)
+}
+
 const NOBODY_LISTENS: &str = "nobody listens there: start the instance, or say with --admin where it is";
 
-/// Whether there is no response because nobody listens.
 pub(super) fn is_refused(error: &HttpError) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
@@ -124,11 +138,10 @@ pub(super) fn is_refused(error: &HttpError) -> bool {
 /// Sends a request that needs no token, on a connection of its own.
 pub(super) async fn request_public(
     address: SocketAddr,
-    method: Method,
     path: &str,
     limit: Duration,
 ) -> Result<(StatusCode, Value), HttpError> {
-    exchange(limit, address, Request::builder().method(method).uri(path), Bytes::new()).await
+    exchange(limit, address, Request::get(path), Bytes::new()).await
 }
 
 async fn exchange(

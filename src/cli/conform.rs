@@ -32,7 +32,8 @@ pub(super) struct ConformArguments {
     /// The place of the operation's name in the JSON body: a JSON Pointer such as /order
     #[arg(long, value_name = "POINTER", value_parser = parse_pointer, conflicts_with = "operation_field")]
     operation_body: Option<String>,
-    /// The time within which an equal request under another key counts as a retry, where nothing else tells operations apart
+    /// The time within which an equal request under another key counts as a retry, where nothing else tells operations
+    /// apart
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = config::parse_duration)]
     window: Duration,
     /// The runs of COMMAND, of which each is one operation; each 8 of them meet all faults
@@ -55,8 +56,8 @@ pub(super) struct ConformArguments {
     dialect: Dialect,
     #[command(flatten)]
     endpoint: EndpointArguments,
-    /// The client: a command that sends one operation to $CONFORM_URL, and exits with 0 if it knows that the operation is done.
-    /// $CONFORM_OPERATION is the number of the run. Without a command, the link runs until Ctrl-C
+    /// The client: a command that sends one operation to $CONFORM_URL, and exits with 0 if it knows that the operation
+    /// is done. $CONFORM_OPERATION is the number of the run. Without a command, the link runs until Ctrl-C
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -127,7 +128,6 @@ async fn wait_for_signal() -> std::io::Result<()> {
     }
 }
 
-/// Runs the client once. Returns whether it reports a success.
 async fn run_client(
     program: &OsString,
     words: &[OsString],

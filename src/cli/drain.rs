@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
-use http::{Method, Request};
+use http::Method;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
@@ -30,8 +30,7 @@ pub(super) struct DrainArguments {
 
 pub(super) fn run(arguments: &DrainArguments) -> Result<(), CommandError> {
     block_on(async {
-        let instance = arguments.instance.connect().await?;
-        let instance = instance.ok_or_else(|| arguments.instance.nobody_listens())?;
+        let instance = arguments.instance.require_instance().await?;
         drain(&instance, arguments.wait).await.map_err(failed)
     })?;
     print("drained\n")
@@ -39,9 +38,7 @@ pub(super) fn run(arguments: &DrainArguments) -> Result<(), CommandError> {
 
 async fn drain(instance: &Connected, wait: Duration) -> Result<(), String> {
     let address = instance.address;
-    let request = async |method: Method| {
-        instance.request(Request::builder().method(method).uri(PATH), Bytes::new(), RESPONSE_MAX).await
-    };
+    let request = async |method| instance.request(method, PATH, Bytes::new(), RESPONSE_MAX).await;
     let deadline = Instant::now() + wait;
     let first = match request(Method::POST).await.map_err(|error| format!("{address}: {error}"))? {
         (status, body) if status.is_success() => body["instance"].clone(),

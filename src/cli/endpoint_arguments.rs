@@ -45,7 +45,6 @@ pub(super) fn parse_pointer(text: &str) -> Result<String, String> {
 }
 
 impl EndpointArguments {
-    /// The endpoint of this URL.
     pub(super) fn endpoint(&self, url: &str) -> Result<ProbedEndpoint, CommandError> {
         let authorities = || match &self.cacert {
             None => Ok(Authorities::from_system()),

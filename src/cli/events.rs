@@ -1,17 +1,15 @@
 //! `oncegate events`
 
-use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use clap::{Args, Subcommand};
-use http::{HeaderValue, Method, Request};
+use http::Method;
 use serde_json::Value;
 
-use super::client::{InstanceArguments, user};
+use super::client::{InstanceArguments, explain_refusal};
 use super::{CommandError, ask_to_confirm, block_on, failed, print};
-use crate::admin;
 use oncegate_config as config;
 use oncegate_domain::quantity::quantity;
 use oncegate_telemetry::terminal::escape_invisible;
@@ -65,7 +63,6 @@ pub(super) fn run(arguments: &EventsArguments) -> Result<(), CommandError> {
 }
 
 impl DeadEventsArguments {
-    /// Changes the dead events of the place, if the operator agrees.
     fn change(&self, verb: &str, done: &str) -> Result<(), CommandError> {
         let Self { instance, sink, yes } = self;
         if !yes {
@@ -88,42 +85,31 @@ impl DeadEventsArguments {
 
 fn ask(arguments: &InstanceArguments, method: Method, path: &str) -> Result<Value, CommandError> {
     block_on(async {
-        let instance = arguments.connect().await?.ok_or_else(|| arguments.nobody_listens())?;
-        let mut request = Request::builder().method(method).uri(path);
-        if let Ok(user) = HeaderValue::from_bytes(user().as_encoded_bytes()) {
-            request = request.header(admin::ACTOR, user);
-        }
-        match instance.request(request, Bytes::new(), RESPONSE_MAX).await {
+        let instance = arguments.require_instance().await?;
+        match instance.request(method, path, Bytes::new(), RESPONSE_MAX).await {
             Ok((status, answer)) if status.is_success() => Ok(answer),
-            Ok((status, answer)) => {
-                let detail = answer["detail"].as_str().or(answer["error"].as_str());
-                Err(failed(detail.map_or_else(|| format!("the instance answers {status}"), str::to_owned)))
-            }
+            Ok((status, answer)) => Err(failed(explain_refusal(status, &answer))),
             Err(error) => Err(failed(format!("{}: {error}", instance.address))),
         }
     })
 }
 
 fn table(answer: &Value) -> String {
-    let mut text = String::new();
-    for sink in answer["sinks"].as_array().into_iter().flatten() {
+    let line = |sink: &Value| {
         let shown = |name: &str| sink[name].as_str().unwrap_or_default().to_owned();
-        let reason = |name: &str| {
-            let note = sink[name].as_str().map(|note| format!(" ({})", escape_invisible(note)));
-            note.unwrap_or_default()
-        };
+        let reason = |name: &str| sink[name].as_str().map(|note| format!(" ({})", escape_invisible(note)));
         let count = |name: &str| sink[name].as_u64().unwrap_or_default();
         let since = sink["oldest_at"].as_str().map(|at| format!(" since {at}")).unwrap_or_default();
-        let _ = writeln!(
-            text,
-            "{}  to {}: {} waiting{since}{}, {} dead{}",
+        format!(
+            "{}  to {}: {} waiting{since}{}, {} dead{}\n",
             shown("sink"),
             shown("target"),
             count("waiting"),
-            reason("waiting_note"),
+            reason("waiting_note").unwrap_or_default(),
             count("dead"),
-            reason("note"),
-        );
-    }
+            reason("note").unwrap_or_default(),
+        )
+    };
+    let text: String = answer["sinks"].as_array().into_iter().flatten().map(line).collect();
     if text.is_empty() { "no [[events]] are configured\n".into() } else { text }
 }

@@ -70,7 +70,6 @@ pub(super) fn run(arguments: ExplainArguments) -> Result<(), CommandError> {
     print(&text)
 }
 
-/// Reads the method and the target from the positional arguments and `-X`.
 fn read_request(words: &[String], method: Option<&str>) -> Result<(Method, Uri), CommandError> {
     let (method, target) = match (words, method) {
         ([target], Some(method)) => (method, target),
@@ -87,7 +86,6 @@ fn read_request(words: &[String], method: Option<&str>) -> Result<(Method, Uri),
     Ok((method, uri))
 }
 
-/// The name in the first certificate of a PEM file.
 fn read_certificate(file: &str) -> Result<Option<CertificateName>, CommandError> {
     let text = std::fs::read(file).map_err(|error| failed(format!("{file}: {error}")))?;
     let chain = tls::parse_certificates(&text);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::{Method, StatusCode};
+use http::StatusCode;
 use serde_json::Value;
 
 use super::client::{self, InstanceArguments};
@@ -13,7 +13,7 @@ const RESPONSE_MAX: Duration = Duration::from_secs(5);
 
 pub(super) fn run(instance: &InstanceArguments) -> Result<(), CommandError> {
     let address = instance.address()?;
-    let response = block_on(async { Ok(client::request_public(address, Method::GET, "/readyz", RESPONSE_MAX).await) })?;
+    let response = block_on(async { Ok(client::request_public(address, "/readyz", RESPONSE_MAX).await) })?;
     let (status, body) = response.map_err(|error| failed(format!("not ready: {address}: {error}")))?;
     let reasons: Vec<_> = body["reasons"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let problem = match status {

@@ -1,12 +1,11 @@
 //! `oncegate init`: writes a first configuration from what its user knows about the service.
 //!
-//! Each use of a service is one row of `Use::route`. What the command line does not say is asked, if a person sits at the terminal. The
-//! configuration's own reader checks the file.
+//! Each use of a service is one row of `Use::route`. What the command line does not say is asked, if a person sits at
+//! the terminal. The configuration's own reader checks the file.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{IsTerminal, Write as _, stdin, stdout};
+use std::io::{IsTerminal, Write, stdin, stdout};
 use std::num::NonZeroU16;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf, absolute};
@@ -183,11 +182,9 @@ pub(super) fn run(mut arguments: InitArguments) -> Result<(), CommandError> {
     }
     if let Some(secret) = &secret {
         let secret = secret.display();
-        write!(
-            secrets,
+        secrets.push_str(&format!(
             "{secret} has the `secret` (0600): each instance needs the same, as long as the database exists. "
-        )
-        .expect("writing to a String does not fail");
+        ));
     }
     let routes = arguments.openapi.as_ref().map_or_else(String::new, |spec| {
         let (spec, routes) = (spec.display(), text.matches("[[routes]]").count() as u64);
@@ -213,38 +210,22 @@ impl InitArguments {
         };
         self.upstream = check("--upstream", &self.upstream, parse_upstream)?;
         self.store = check("--store", &self.store, parse_store)?;
-        let asks = stdin().is_terminal() && stdout().is_terminal();
-        if self.upstream.is_none() {
-            self.upstream =
-                Some(answer(asks, "--upstream", "The service's URL", Some("http://127.0.0.1:3000"), parse_upstream)?);
-        }
+        fill_in(&mut self.upstream, "--upstream", "The service's URL", Some("http://127.0.0.1:3000"), parse_upstream)?;
         if self.uses.is_empty() {
             let names = Use::value_variants().iter().map(|known| known.name()).collect::<Vec<_>>().join(", ");
             let question = format!("What its routes do ({names}), several with commas; USE=PATH for another path");
-            self.uses =
-                answer(asks, "--for", &question, Some("payments"), |text| text.split(',').map(parse_use).collect())?;
+            self.uses = answer("--for", &question, Some("payments"), |text| text.split(',').map(parse_use).collect())?;
         }
-        if self.callers.is_none() {
-            let question = "What says who a caller is (api-key, jwt, one)";
-            self.callers = Some(answer(asks, "--callers", question, Some("api-key"), parse_callers)?);
-        }
+        let question = "What says who a caller is (api-key, jwt, one)";
+        fill_in(&mut self.callers, "--callers", question, Some("api-key"), parse_callers)?;
         if self.callers == Some(Callers::Jwt) {
-            if self.issuer.is_none() {
-                self.issuer =
-                    Some(answer(asks, "--issuer", "The issuer of the tokens, as an https:// URL", None, |text| {
-                        Ok(text.to_owned())
-                    })?);
-            }
-            if self.audience.is_none() {
-                self.audience = Some(answer(asks, "--audience", "The audience that the tokens name", None, |text| {
-                    Ok(text.to_owned())
-                })?);
-            }
+            let as_written = |text: &str| Ok(text.to_owned());
+            let question = "The issuer of the tokens, as an https:// URL";
+            fill_in(&mut self.issuer, "--issuer", question, None, as_written)?;
+            fill_in(&mut self.audience, "--audience", "The audience that the tokens name", None, as_written)?;
         }
-        if self.store.is_none() {
-            let question = "Where keys are kept (sqlite:FILE for one instance, postgres://… for any number)";
-            self.store = Some(answer(asks, "--store", question, Some("sqlite:oncegate.db"), parse_store)?);
-        }
+        let question = "Where keys are kept (sqlite:FILE for one instance, postgres://… for any number)";
+        fill_in(&mut self.store, "--store", question, Some("sqlite:oncegate.db"), parse_store)?;
         Ok(())
     }
 
@@ -259,7 +240,6 @@ impl InitArguments {
         Ok(is_postgres.then_some(file))
     }
 
-    /// The text of the file.
     fn compose(&self, secret: Option<&Path>) -> Result<String, CommandError> {
         // A string of JSON is one of TOML.
         let quoted = |text: &Option<String>| serde_json::Value::from(text.as_deref().unwrap_or_default()).to_string();
@@ -275,19 +255,18 @@ impl InitArguments {
         }
         if let Some(secret) = secret {
             let secret = quoted(&Some(format!("${{file:{}}}", secret.display())));
-            write!(
-                text,
+            text.push_str(&format!(
                 "\n# Who can read the database cannot test guesses of credentials and bodies without it: docs/security.md. Each instance\n\
                  # needs the same one, and no key is found without it.\nsecret = {secret}\n"
-            )
-            .expect("writing to a String does not fail");
+            ));
         }
         if self.callers == Some(Callers::Jwt) {
             let (issuer, audience) = (quoted(&self.issuer), quoted(&self.audience));
-            write!(text, "\n[jwt]\nissuer = {issuer}   # its description names its keys; without one, write jwks\naudience = {audience}\n")
-                .expect("writing to a String does not fail");
+            text.push_str(&format!(
+                "\n[jwt]\nissuer = {issuer}   # its description names its keys; without one, write jwks\naudience = {audience}\n"
+            ));
         }
-        write!(text, "\n[store]\nurl = {}\n", quoted(&self.store)).expect("as above");
+        text.push_str(&format!("\n[store]\nurl = {}\n", quoted(&self.store)));
         let scope = match self.callers {
             Some(Callers::Jwt) => {
                 "# A refreshed token is the same caller: the verified claim `sub` counts.\nscope = [\"jwt:sub\"]\n"
@@ -306,19 +285,18 @@ impl InitArguments {
             let name = unused_name(&mut names, &path, kind);
             let path = quoted(&Some(path));
             let scope = if lines.contains("scope = ") { "" } else { scope };
-            write!(text, "\n[[routes]]\nname = \"{name}\"\npath = {path}\nmethods = {methods:?}\n").expect("as above");
+            text.push_str(&format!("\n[[routes]]\nname = \"{name}\"\npath = {path}\nmethods = {methods:?}\n"));
             for line in lines.lines().chain(scope.lines()) {
                 let (setting, comment) = line.split_at(line.find("# ").unwrap_or(line.len()));
                 let line = if comment.is_empty() || explained.insert(comment) { line } else { setting.trim_end() };
                 if !line.is_empty() {
-                    writeln!(text, "{line}").expect("as above");
+                    text.push_str(&format!("{line}\n"));
                 }
             }
         }
         Ok(text)
     }
 
-    /// The uses with their paths and methods.
     fn routes(&self) -> Result<Vec<(Use, String, Vec<String>)>, CommandError> {
         let Some(spec) = &self.openapi else {
             let named = self.uses.iter().map(|(kind, path)| {
@@ -340,24 +318,37 @@ impl InitArguments {
     }
 }
 
+/// Asks for an argument that the command line has not said.
+fn fill_in<T>(
+    argument: &mut Option<T>,
+    flag: &str,
+    question: &str,
+    default: Option<&str>,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<(), CommandError> {
+    if argument.is_none() {
+        *argument = Some(answer(flag, question, default, read)?);
+    }
+    Ok(())
+}
+
 /// The answer to a question, from a person or, if nobody can answer, the default.
 fn answer<T>(
-    asks: bool,
     flag: &str,
     question: &str,
     default: Option<&str>,
     read: impl Fn(&str) -> Result<T, String>,
 ) -> Result<T, CommandError> {
+    if !(stdin().is_terminal() && stdout().is_terminal()) {
+        let default = default.filter(|_| flag != "--upstream" && flag != "--for");
+        let text = default.ok_or_else(|| {
+            CommandError::Usage(format!(
+                "{flag} is missing, and only a person is asked, where input and output are a terminal: {question}"
+            ))
+        })?;
+        return read(text).map_err(CommandError::Usage);
+    }
     loop {
-        if !asks {
-            let default = default.filter(|_| flag != "--upstream" && flag != "--for");
-            let text = default.ok_or_else(|| {
-                CommandError::Usage(format!(
-                    "{flag} is missing, and only a person is asked, where input and output are a terminal: {question}"
-                ))
-            })?;
-            return read(text).map_err(CommandError::Usage);
-        }
         let shown = default.map_or_else(String::new, |default| format!(" [{default}]"));
         print(&format!("{question}{shown}: "))?;
         let mut line = String::new();
@@ -385,7 +376,8 @@ fn unused_name(names: &mut BTreeSet<String>, path: &str, kind: Use) -> String {
     name
 }
 
-/// Writes the file, and the secret's where there is none yet. Removes what it has written if the configuration's reader finds a problem.
+/// Writes the file, and the secret's where there is none yet. Removes what it has written if the configuration's reader
+/// finds a problem.
 fn write_checked(file: &Path, text: &str, secret: Option<&Path>) -> Result<(), CommandError> {
     let mut written = Vec::new();
     let write = |written: &mut Vec<PathBuf>| {

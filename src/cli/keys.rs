@@ -10,13 +10,12 @@ use base64::prelude::BASE64_STANDARD;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
 use clap::{Args, Subcommand};
 use http::{HeaderName, HeaderValue, StatusCode};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::client::InstanceArguments;
 use super::request_arguments::{parse_field, parse_status, read_data};
 use super::{CommandError, ask_to_confirm, block_on, failed, print};
-use crate::admin::key_admin::AdminMethod;
-use crate::admin::key_admin::problem::ProblemCode;
+use crate::admin::{self, AdminMethod};
 use oncegate_domain::fingerprint::form;
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::state::StateKind;
@@ -26,9 +25,7 @@ use source::KeyAdminSource;
 mod source;
 mod table;
 
-/// The number of keys that a table shows without --limit.
 const TABLE_ROWS: usize = 100;
-/// The number of keys in one response, at most.
 const PAGE: usize = 500;
 
 #[derive(Args)]
@@ -43,15 +40,15 @@ enum KeysCommand {
     List(ListArguments),
     /// Shows all about a key but the content of its response
     Show(ShowArguments),
-    /// Settles an unknown outcome: unknown or dead becomes completed, or retryable; with --replace it corrects a response that an
-    /// operator has written
+    /// Settles an unknown outcome: unknown or dead becomes completed, or retryable; with --replace it corrects a
+    /// response that an operator has written
     #[command(group = clap::ArgGroup::new("outcome").required(true))]
     Resolve(ResolveArguments),
-    /// Drops a stored response, so that the next request is executed: completed becomes retryable; only with --accept-risk while
-    /// retries get that response, or are refused as late
+    /// Drops a stored response, so that the next request is executed: completed becomes retryable; only with
+    /// --accept-risk while retries get that response, or are refused as late
     Release(ChangeArguments),
-    /// Asks the service, or delivers an accepted request, again: dead becomes unknown or queued, as it was; only with --accept-risk
-    /// where retries of unknown keys are executed
+    /// Asks the service, or delivers an accepted request, again: dead becomes unknown or queued, as it was; only with
+    /// --accept-risk where retries of unknown keys are executed
     Requeue(ChangeArguments),
     /// Forgets keys, but never one in flight: those whose next retry is not executed now only with --accept-risk
     Purge(ChangeArguments),
@@ -171,9 +168,9 @@ pub(super) fn run(arguments: KeysArguments) -> Result<(), CommandError> {
                 let fields = resolve.to_fields()?;
                 resolve.change.run(AdminMethod::Resolve, "resolve", fields).await
             }
-            KeysCommand::Release(change) => change.run(AdminMethod::Release, "release", Map::new()).await,
-            KeysCommand::Requeue(change) => change.run(AdminMethod::Requeue, "requeue", Map::new()).await,
-            KeysCommand::Purge(change) => change.run(AdminMethod::Purge, "purge", Map::new()).await,
+            KeysCommand::Release(change) => change.run(AdminMethod::Release, "release", json!({})).await,
+            KeysCommand::Requeue(change) => change.run(AdminMethod::Requeue, "requeue", json!({})).await,
+            KeysCommand::Purge(change) => change.run(AdminMethod::Purge, "purge", json!({})).await,
         }
     })
 }
@@ -228,39 +225,34 @@ impl ShowArguments {
 }
 
 impl ResolveArguments {
-    fn to_fields(&self) -> Result<Map<String, Value>, CommandError> {
-        let mut fields = Map::new();
-        let Some(status) = self.completed else {
-            fields.insert("outcome".into(), "not_executed".into());
-            return Ok(fields);
-        };
-        fields.insert("outcome".into(), "completed".into());
-        fields.insert("status".into(), status.as_u16().into());
+    fn to_fields(&self) -> Result<Value, CommandError> {
+        let Some(status) = self.completed else { return Ok(json!({ "outcome": "not_executed" })) };
         let text = |value: &HeaderValue| {
             let text = value.to_str().map(str::to_owned);
             text.map_err(|_| CommandError::Usage("--header has a value that is not visible ASCII".into()))
         };
         let headers = self.headers.iter().map(|(name, value)| Ok(json!([name.as_str(), text(value)?])));
-        fields.insert("headers".into(), headers.collect::<Result<_, CommandError>>()?);
-        fields.insert("replace".into(), self.replace.into());
+        let headers = headers.collect::<Result<Vec<_>, CommandError>>()?;
+        let (status, replace) = (status.as_u16(), self.replace);
+        let mut fields = json!({ "outcome": "completed", "status": status, "headers": headers, "replace": replace });
         // Without a body the instance may ask for one.
         if let Some(body) = self.body.clone().or_else(|| self.change.yes.then(String::new)) {
             match String::from_utf8(read_data(body)?) {
-                Ok(text) => fields.insert("body".into(), text.into()),
-                Err(bytes) => fields.insert("body_base64".into(), BASE64_STANDARD.encode(bytes.as_bytes()).into()),
-            };
+                Ok(text) => fields["body"] = text.into(),
+                Err(bytes) => fields["body_base64"] = BASE64_STANDARD.encode(bytes.as_bytes()).into(),
+            }
         }
         Ok(fields)
     }
 }
 
 impl ChangeArguments {
-    async fn run(&self, method: AdminMethod, name: &str, mut fields: Map<String, Value>) -> Result<(), CommandError> {
+    async fn run(&self, method: AdminMethod, name: &str, mut fields: Value) -> Result<(), CommandError> {
         if self.accept_risk {
-            fields.insert("accept_risk".into(), true.into());
+            fields["accept_risk"] = true.into();
         }
         if let Some(note) = &self.note {
-            fields.insert("note".into(), note.as_str().into());
+            fields["note"] = note.as_str().into();
         }
         let conditions = self.filter.conditions();
         let (by_id, by_filter) = (!self.ids.is_empty(), !conditions.is_empty());
@@ -274,26 +266,26 @@ impl ChangeArguments {
             }
             [id] => {
                 let source = KeyAdminSource::open(&self.instance).await?;
-                let (status, answer) = source.send(method, id, "", Some(Value::Object(fields.clone()))).await?;
-                if answer["code"] != ProblemCode::EmptyBody.name() {
+                let (status, answer) = source.send(method, id, "", Some(fields.clone())).await?;
+                if answer["code"] != admin::EMPTY_BODY {
                     return self.print_change(&source::check(status, answer)?);
                 }
                 eprintln!("{name}: {}", source::name_flags(answer["detail"].as_str().unwrap_or_default(), None));
                 if !ask_to_confirm()? {
                     return Err(failed("nothing was changed"));
                 }
-                fields.insert("body".into(), "".into());
-                self.print_change(&source.request(method, id, "", Some(Value::Object(fields))).await?)
+                fields["body"] = "".into();
+                self.print_change(&source.request(method, id, "", Some(fields)).await?)
             }
             ids => {
-                fields.insert("action".into(), name.into());
+                fields["action"] = name.into();
                 if self.all {
-                    fields.insert("all".into(), true.into());
+                    fields["all"] = true.into();
                 } else if ids.is_empty() {
                     let filter: BTreeMap<_, _> = conditions.into_iter().collect();
-                    fields.insert("filter".into(), json!(filter));
+                    fields["filter"] = json!(filter);
                 } else {
-                    fields.insert("ids".into(), json!(ids));
+                    fields["ids"] = json!(ids);
                 }
                 self.run_on_many(name, fields).await
             }
@@ -301,9 +293,9 @@ impl ChangeArguments {
     }
 
     /// Counts the keys first; then, if the operator agrees, changes so many and no more.
-    async fn run_on_many(&self, name: &str, mut fields: Map<String, Value>) -> Result<(), CommandError> {
+    async fn run_on_many(&self, name: &str, mut fields: Value) -> Result<(), CommandError> {
         let source = KeyAdminSource::open(&self.instance).await?;
-        let counted = source.request(AdminMethod::BulkChange, "", "", Some(Value::Object(fields.clone()))).await?;
+        let counted = source.request(AdminMethod::BulkChange, "", "", Some(fields.clone())).await?;
         let count = counted["count"].as_u64().unwrap_or(0);
         if count > 0 {
             let states: Vec<_> = counted["by_state"].as_object().into_iter().flatten().collect();
@@ -314,8 +306,8 @@ impl ChangeArguments {
             if !self.yes && !ask_to_confirm()? {
                 return Err(failed("nothing was changed"));
             }
-            fields.insert("expect".into(), count.into());
-            let change = source.request(AdminMethod::BulkChange, "", "", Some(Value::Object(fields)));
+            fields["expect"] = count.into();
+            let change = source.request(AdminMethod::BulkChange, "", "", Some(fields));
             return self.print_change(&await_with_progress(name, change).await?);
         }
         if counted["refused_count"].as_u64().unwrap_or(0) == 0 && !self.json {
@@ -343,10 +335,10 @@ impl ChangeArguments {
 }
 
 /// The part of the question that names the response, where the keys get one.
-fn response_for_all(fields: &Map<String, Value>) -> Option<String> {
+fn response_for_all(fields: &Value) -> Option<String> {
     let status = fields.get("status")?;
-    let text = fields.get("body").and_then(Value::as_str).map(str::len);
-    let bytes = text.or_else(|| Some(BASE64_STANDARD.decode(fields.get("body_base64")?.as_str()?).ok()?.len()));
+    let text = fields["body"].as_str().map(str::len);
+    let bytes = text.or_else(|| Some(BASE64_STANDARD.decode(fields["body_base64"].as_str()?).ok()?.len()));
     Some(format!("; their retries get {status} with {}", quantity(bytes.unwrap_or(0) as u64, "byte", "bytes")))
 }
 

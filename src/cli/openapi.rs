@@ -1,7 +1,7 @@
 //! The operations that an OpenAPI document (3.0 and 3.1) describes.
 //!
-//! Nothing is skipped in silence: a reference that cannot be followed, such as a path item in another file, is an error. An
-//! operation that is skipped here could be unguarded without anybody's knowledge.
+//! Nothing is skipped in silence: a reference that cannot be followed, such as a path item in another file, is an
+//! error. An operation that is skipped here could be unguarded without anybody's knowledge.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -30,7 +30,8 @@ const SERVER_URLS_MAX: usize = 1000;
 pub(super) struct OpenApiOperation {
     pub method: Method,
     pub template: PathTemplate,
-    /// Whether the document says that no route needs to guard it: `x-oncegate: ignore`, at the operation or its path item.
+    /// Whether the document says that no route needs to guard it: `x-oncegate: ignore`, at the operation or its path
+    /// item.
     pub is_ignored: bool,
 }
 
@@ -80,7 +81,6 @@ fn find_operations(document: &Value) -> Result<Vec<OpenApiOperation>, String> {
     Ok(found.into_values().collect())
 }
 
-/// Reads `x-oncegate` of an operation and its path items.
 fn is_ignored<'a>(mut places: impl Iterator<Item = &'a &'a Value>) -> Result<bool, String> {
     match places.find_map(|place| place.get("x-oncegate")) {
         None => Ok(false),
@@ -124,8 +124,8 @@ fn base_paths(servers: Option<&Vec<Value>>) -> Result<BTreeSet<String>, String> 
     Ok(paths)
 }
 
-/// Returns a server's URL with its variables filled in: with each value of their `enum`, else with their default. A variable
-/// without either stays in the URL, and matches anything.
+/// Returns a server's URL with its variables filled in: with each value of their `enum`, else with their default. A
+/// variable without either stays in the URL, and matches anything.
 fn fill_in_variables(url: &str, variables: &Value) -> Result<Vec<String>, String> {
     let mut urls = vec![url.to_owned()];
     for (name, variable) in variables.as_object().into_iter().flatten() {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_servers_variables_are_fill_in_variables() {
+    fn a_servers_variables_are_filled_in() {
         for (url, variables, expected) in [
             ("https://{region}.example.com/{base}", "base: {default: v1}", &["POST /v1/pay"][..]),
             ("/{base}", "base: {default: v1, enum: [v1, v2]}", &["POST /v1/pay", "POST /v2/pay"]),

@@ -20,18 +20,19 @@ pub(super) struct ProbeArguments {
     /// A field of each request; may be given several times. Its value is not in the report
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = parse_field)]
     headers: Vec<(HeaderName, HeaderValue)>,
-    /// The operation's body, or @FILE. JSON is sent as `application/json`, anything else as a form, unless -H says otherwise
+    /// The operation's body, or @FILE. JSON is sent as `application/json`, anything else as a form, unless -H says
+    /// otherwise
     #[arg(short, long, value_name = "BODY|@FILE", default_value = "", allow_hyphen_values = true)]
     data: String,
-    /// The body that is sent with a key that had another one before; a valid one. Without it, one value of a JSON body or a form is
-    /// changed
+    /// The body that is sent with a key that had another one before; a valid one. Without it, one value of a JSON body
+    /// or a form is changed
     #[arg(long, value_name = "BODY|@FILE", allow_hyphen_values = true)]
     other_body: Option<String>,
     /// Sends the key in quotes, as the draft writes it; most servers expect it without
     #[arg(long, conflicts_with = "key_body")]
     quoted_key: bool,
-    /// The JSON Pointer of a value of the response that does not count, with all below it, where * is any name or index; may be given
-    /// several times
+    /// The JSON Pointer of a value of the response that does not count, with all below it, where * is any name or
+    /// index; may be given several times
     #[arg(long, value_name = "POINTER", value_parser = parse_pointer)]
     ignore: Vec<String>,
     /// The number of duplicates that are sent at once

@@ -1,6 +1,5 @@
 //! `oncegate reconcile`
 
-use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +19,6 @@ use oncegate_http::upstream::inquiry::InquiryReply;
 use oncegate_store::{self as store, ListSettledKeysParams, OpenError, Store, StoreError, StoreSettings};
 use oncegate_telemetry::terminal::escape_invisible;
 
-/// The number of characters of a key that a line shows.
 const KEY_CHARS_MAX: usize = 40;
 
 /// The number of rows that the store reads at once: few enough that running proxies do not slow down.
@@ -108,7 +106,6 @@ async fn compare(
     }
 }
 
-/// The result for one key.
 #[derive(Debug, PartialEq, Eq)]
 enum Comparison {
     Agree,
@@ -152,7 +149,6 @@ fn compare_states(key: &SettledKey, answer: &InquiryAnswer) -> Comparison {
     }
 }
 
-/// The results for all keys.
 #[derive(Default)]
 struct ComparisonReport {
     agree: usize,
@@ -184,15 +180,9 @@ impl ComparisonReport {
             for (key, reply) in keys {
                 let SettledKey { subject, .. } = key;
                 let name = shorten_middle(&escape_invisible(&String::from_utf8_lossy(&subject.key)), KEY_CHARS_MAX);
-                writeln!(
-                    text,
-                    "{verdict:<11} {}  {}  {name}  store: {}; service: {}",
-                    subject.id,
-                    subject.route,
-                    describe_state(key),
-                    describe_reply(reply)
-                )
-                .expect("writing to a String does not fail");
+                let (id, route, store, service) =
+                    (&subject.id, &subject.route, describe_state(key), describe_reply(reply));
+                text.push_str(&format!("{verdict:<11} {id}  {route}  {name}  store: {store}; service: {service}\n"));
             }
         }
         let (disagree, unanswered) = (self.disagree.len(), self.unanswered.len());

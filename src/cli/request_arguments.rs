@@ -5,29 +5,18 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use super::{CommandError, failed};
 
 /// Parses a method. The registered ones in small letters are meant in capitals, as curl's users write them.
-///
-/// # Errors
-/// It is no token (RFC 9110 section 9.1).
 pub(super) fn parse_method(text: &str) -> Result<Method, String> {
     let is_small = !text.bytes().any(|byte| byte.is_ascii_uppercase());
     let written = if is_small { text.to_ascii_uppercase() } else { text.to_owned() };
     written.parse().map_err(|_| "is no method: write one like `POST`".into())
 }
 
-/// Parses a field, written as `Name: value`.
-///
-/// # Errors
-/// It has no colon, or its name or value has characters that no field may have.
 pub(super) fn parse_field(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let (name, value) = text.split_once(':').ok_or("write it as `Name: value`")?;
     let name = name.trim().parse().map_err(|_| "is not a field name")?;
     Ok((name, value.trim().parse().map_err(|_| "is not a field value")?))
 }
 
-/// Parses the status of a response that a client may get.
-///
-/// # Errors
-/// It is not a number from 200 to 599.
 pub(super) fn parse_status(text: &str) -> Result<StatusCode, String> {
     let status = text.parse().ok().filter(|status| (200..600).contains(status));
     status.and_then(|status| StatusCode::from_u16(status).ok()).ok_or_else(|| "write a status from 200 to 599".into())

@@ -32,8 +32,8 @@ pub(super) fn run(arguments: RunArguments) -> Result<(), CommandError> {
     let source = ConfigSource::new(path.clone(), move || config::load(path.as_deref(), &flags, &ProcessEnvironment));
     let config = load(&file, &overrides)?;
     telemetry::logs::start(&config.start.telemetry).map_err(failed)?;
-    // For the store's connections, the tasks and the operators' listener; requests have threads of their own. One thread is
-    // enough for batched calls; with two, each batch woke the other thread to look for work.
+    // For the store's connections, the tasks and the operators' listener; requests have threads of their own. One
+    // thread is enough for batched calls; with two, each batch woke the other thread to look for work.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(failed)?;
     let result = runtime.block_on(app::run(config, source, handed)).map_err(CommandError::Failure);

@@ -21,33 +21,32 @@ use oncegate_store::{ApplyOperatorDecisionParams, ListKeysParams, StoreError};
 /// The number of keys that one request changes, at most: some minutes of work for the store.
 const KEYS_MAX: usize = 100_000;
 
-/// The number of ids that one request names, at most.
 const IDS_MAX: usize = 500;
 
-/// The number of keys that are returned one by one, at most: as many of the changed ones as of those that were not, each with its
-/// reason.
+/// The number of keys that are returned one by one, at most: as many of the changed ones as of those that were not,
+/// each with its reason.
 pub const LISTED_MAX: usize = 100;
 
-/// The number of keys that one call of the store returns, at most.
 const PAGE: u32 = 5_000;
 
 impl KeyAdmin<'_> {
-    /// `None` for a route that is not configured here: the time until its attempts are quiet cannot be guessed. Other instances
-    /// may have the route, and wait for longer than any route here.
+    /// `None` for a route that is not configured here: the time until its attempts are quiet cannot be guessed. Other
+    /// instances may have the route, and wait for longer than any route here.
     pub(super) fn retry_rule(&self, route: &str) -> Option<RetryRule> {
         let route = find_route(&self.config, route)?;
         Some(RetryRule { on_unknown: route.on_unknown, quiet_after: route.quiet_after })
     }
 
-    /// Returns the time until this instance believes the store's clock that the key's attempt is quiet; `None` if it does.
+    /// Returns the time until this instance believes the store's clock that the key's attempt is quiet; `None` if it
+    /// does.
     fn unwatched_for(&self, entry: &KeyEntry) -> Option<Duration> {
         let route = find_route(&self.config, &entry.route)?;
         let running_for = entry.now.duration_since(entry.reserved_at).unwrap_or_default();
         self.store_clock?.view().unwatched_for(entry.now, running_for, quiet_time(&self.start.store, route))
     }
 
-    /// The part of the record that decides whether the key may be executed again, without the passed times that are not certain: as
-    /// this instance's gate would judge a retry. An end of a TTL that nobody has watched is none.
+    /// The part of the record that decides whether the key may be executed again, without the passed times that are not
+    /// certain: as this instance's gate would judge a retry. An end of a TTL that nobody has watched is none.
     fn certain_summary(&self, entry: &KeyEntry) -> RecordSummary {
         match self.store_clock {
             Some(clock) => clock.certain_summary(entry.summary(), entry.time_limit()),
@@ -55,7 +54,6 @@ impl KeyAdmin<'_> {
         }
     }
 
-    /// The risk of an action on a key, see [`ActionKind::risk`].
     pub(super) fn risk(&self, entry: &KeyEntry, action: ActionKind) -> Option<ActionRisk> {
         let certain = self.certain_summary(entry);
         let risk = action.risk(&certain, self.retry_rule(&entry.route).as_ref())?;
@@ -63,14 +61,15 @@ impl KeyAdmin<'_> {
         Some(if is_in_doubt { ActionRisk::TtlInDoubt } else { risk })
     }
 
-    /// Whether nothing of the key's newest attempt can be running any more. Where nobody has watched the store's clock, the operator
-    /// vouches for it.
+    /// Whether nothing of the key's newest attempt can be running any more. Where nobody has watched the store's clock,
+    /// the operator vouches for it.
     pub(super) fn is_quiet(&self, entry: &KeyEntry) -> bool {
         let summary = if self.store_clock.is_some() { self.certain_summary(entry) } else { entry.summary() };
         self.retry_rule(&entry.route).is_some_and(|rule| summary.until_quiet(rule.quiet_after).is_zero())
     }
 
-    /// Returns the target of a decision, unless the key's state does not allow it, or it depends on a route that is not configured here.
+    /// Returns the target of a decision, unless the key's state does not allow it, or it depends on a route that is not
+    /// configured here.
     fn target(&self, entry: &KeyEntry, decision: &OperatorDecision) -> Result<Target, ApiProblem> {
         if !entry.permits(decision.change.kind()) {
             return Err(ApiProblem::not_permitted(&decision.change, entry));
@@ -108,11 +107,8 @@ impl KeyAdmin<'_> {
         Ok(target)
     }
 
-    /// Carries a decision out on the key with this id, or on the one key whose id has this prefix. `seen_proposal` is the number of the
-    /// proposal of this change that the operator saw.
-    ///
-    /// # Errors
-    /// [`ApiProblem`], and nothing was changed. Where the store failed, the problem says that it may have been.
+    /// Carries a decision out on the key with this id, or on the one key whose id has this prefix. `seen_proposal` is
+    /// the number of the proposal of this change that the operator saw.
     pub async fn change_key(
         &self,
         id: &str,
@@ -157,11 +153,9 @@ impl KeyAdmin<'_> {
         })
     }
 
-    /// Changes keys. Without the number that is expected at most, the keys are only counted.
-    ///
-    /// # Errors
-    /// [`ApiProblem`]. Where the store failed, the problem says how many keys were changed before. One response for several keys is
-    /// refused unless the risk is accepted: most keys have a response of their own.
+    /// Changes keys. Without the number that is expected at most, the keys are only counted. Where the store fails, the
+    /// problem says how many keys were changed before. One response for several keys is refused unless the risk is
+    /// accepted: most keys have a response of their own.
     pub async fn change_keys(
         &self,
         keys: KeySelection,
@@ -207,8 +201,8 @@ impl KeyAdmin<'_> {
         Ok(change)
     }
 
-    /// Changes keys in batches, each a commit of its own: keys that were changed before the store fails stay changed, and
-    /// are in the audit log. Returns the count of purges after that.
+    /// Changes keys in batches, each a commit of its own: keys that were changed before the store fails stay changed,
+    /// and are in the audit log. Returns the count of purges after that.
     async fn change_targets(
         &self,
         decision: &Arc<OperatorDecision>,
@@ -285,8 +279,8 @@ impl KeyAdmin<'_> {
         }
     }
 
-    /// Finds the keys that fit a filter and that the decision is for, with those that it is for only at a risk: where the risk is
-    /// not accepted, they are counted, and refused one by one.
+    /// Finds the keys that fit a filter and that the decision is for, with those that it is for only at a risk: where
+    /// the risk is not accepted, they are counted, and refused one by one.
     async fn find_targets(
         &self,
         filter: &KeyFilter,
@@ -326,15 +320,6 @@ impl KeyAdmin<'_> {
             }
         }
         Ok(targets)
-    }
-
-    /// Waits until no instance remembers what was purged, for a lease's time at most: an instance that has not read the
-    /// store for so long answers nothing from memory either. Returns how many instances may still remember it; `None`
-    /// where nothing was purged.
-    async fn wait_until_forgotten(&self, purges: Option<u64>) -> Result<Option<u64>, ApiProblem> {
-        let Some(purges) = purges else { return Ok(None) };
-        let behind = self.store.wait_until_forgotten(self.service(), purges, self.start.store.lease.expiry).await?;
-        Ok(Some(behind))
     }
 }
 

@@ -21,14 +21,14 @@ use oncegate_store::admin::{AuditEntry, KeyCounts, KeyEntry, KeysWithoutRoute};
 #[derive(Clone, Debug, Serialize)]
 pub struct KeyList {
     pub keys: Vec<KeyEntry>,
-    /// The place where the listing goes on, valid only in the order of this list; `None` at its end. A list may be empty and not
-    /// the last.
+    /// The place where the listing goes on, valid only in the order of this list; `None` at its end. A list may be
+    /// empty and not the last.
     #[serde(rename = "next_cursor")]
     pub next: Option<String>,
 }
 
-/// All that operators may know of a key. Bodies and the values of header fields are left out: they belong to the caller,
-/// and an operators' listener must not be a way around the scope that keeps callers' responses apart.
+/// All that operators may know of a key. Bodies and the values of header fields are left out: they belong to the
+/// caller, and an operators' listener must not be a way around the scope that keeps callers' responses apart.
 #[derive(Clone, Debug, Serialize)]
 pub struct KeyDetails {
     #[serde(flatten)]
@@ -38,7 +38,8 @@ pub struct KeyDetails {
     /// The time from which nothing of its newest attempt can be running; `None` where the route is not configured here.
     #[serde(serialize_with = "rfc3339::serialize")]
     pub quiet_at: Option<SystemTime>,
-    /// Whether nothing of its newest attempt can be running any more, as far as this instance believes the store's clock.
+    /// Whether nothing of its newest attempt can be running any more, as far as this instance believes the store's
+    /// clock.
     #[serde(rename = "quiet")]
     pub is_quiet: bool,
     /// The actions that have a risk now, each with its risk.
@@ -116,7 +117,6 @@ pub struct InstanceStats {
 #[derive(Clone, Debug, Serialize)]
 pub struct KeyChange {
     pub id: RecordId,
-    /// `resolve`, `release`, `requeue` or `purge`.
     pub action: &'static str,
     pub before: StateKind,
     /// The state; `none` where the key was forgotten.
@@ -124,7 +124,8 @@ pub struct KeyChange {
     /// Whether nothing has changed yet, and another person must confirm it.
     #[serde(skip)]
     pub is_proposal: bool,
-    /// The number of living instances that may still remember what was changed; `None` where the change takes nothing back.
+    /// The number of living instances that may still remember what was changed; `None` where the change takes nothing
+    /// back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instances_behind: Option<u64>,
 }
@@ -134,9 +135,7 @@ pub struct KeyChange {
 pub struct BulkChange {
     /// `resolve`, `release`, `requeue` or `purge`.
     pub action: &'static str,
-    /// The number of keys that the change is for.
     pub count: u64,
-    /// The same by state.
     pub by_state: BTreeMap<StateKind, u64>,
     /// The first keys that the change is for, as they were before it.
     #[serde(skip)]
@@ -148,7 +147,6 @@ pub struct BulkChange {
     /// The first keys that were changed.
     #[serde(skip)]
     pub changed_keys: Vec<RecordId>,
-    /// Whether keys were only counted.
     pub dry_run: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instances_behind: Option<u64>,

@@ -1,19 +1,21 @@
 //! Changes for which two persons are needed (`admin.four_eyes`): one proposes, and another one confirms within a day.
 //!
-//! A proposal is the newest entry of the audit log about its key, and names the attempt and the state that its proposer saw. So
-//! anything that happens to the key ends it: a new attempt, another state, a decision, or another proposal. A confirmation is the
-//! change itself, which takes effect only for that attempt in that state; its entry names the proposer, in the same commit.
+//! A proposal is the newest entry of the audit log about its key, and names the attempt and the state that its proposer
+//! saw. So anything that happens to the key ends it: a new attempt, another state, a decision, or another proposal. A
+//! confirmation is the change itself, which takes effect only for that attempt in that state; its entry names the
+//! proposer, in the same commit.
 //!
-//! Persons are told apart by the issuer's own names of them. Another issuer names the same person differently, so only persons of
-//! the configured one count.
+//! Persons are told apart by the issuer's own names of them. Another issuer names the same person differently, so only
+//! persons of the configured one count.
 
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
+use super::KeyAdmin;
+use super::actors::{issuer_digest, person_of};
 use super::problem::{ApiProblem, ProblemCode};
-use super::{KeyAdmin, issuer_digest, person_of};
-use oncegate_domain::execution_risk::FourEyesAction;
+use oncegate_domain::execution_risk::{ActionKind, FourEyesAction};
 use oncegate_domain::ids::Token;
 use oncegate_domain::rfc3339;
 use oncegate_domain::state::StateKind;
@@ -26,7 +28,6 @@ pub const PROPOSAL_AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// A proposal that another person may confirm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KeyProposal {
-    /// The number of its entry in the audit log.
     #[serde(skip)]
     pub seq: i64,
     pub action: &'static str,
@@ -48,8 +49,8 @@ struct ProposalTarget<'a> {
 }
 
 impl KeyProposal {
-    /// Reads the newest entry about a key; `None` if it is no proposal, or is one of another attempt or another state, by a person of
-    /// another issuer, or too old.
+    /// Reads the newest entry about a key; `None` if it is no proposal, or is one of another attempt or another state,
+    /// by a person of another issuer, or too old.
     fn of_entry(newest: &AuditEntry, key: ProposalTarget<'_>, issuer: &str) -> Option<Self> {
         let action = FourEyesAction::ALL.into_iter().find(|action| action.proposal() == newest.action)?;
         let is_of_attempt = newest.note.as_deref().is_some_and(|note| names_attempt(note, key.token));
@@ -64,9 +65,9 @@ impl KeyProposal {
 }
 
 impl KeyAdmin<'_> {
-    /// Whether two persons are needed for a change.
-    pub fn needs_two_persons(&self, change: &OperatorAction) -> bool {
-        FourEyesAction::of_kind(change.kind()).is_some_and(|action| self.config.admin.four_eyes.contains(&action))
+    /// Returns the action for which two persons are needed here; `None` for one that one person decides.
+    pub fn four_eyes_action(&self, kind: ActionKind) -> Option<FourEyesAction> {
+        FourEyesAction::of_kind(kind).filter(|action| self.config.admin.four_eyes.contains(action))
     }
 
     /// The proposal about a key that counts now, by the newest entry about it.
@@ -80,21 +81,16 @@ impl KeyAdmin<'_> {
         Ok(self.read_proposal(self.store.list_audit_entries(params).await?.first(), entry))
     }
 
-    /// The decision that an operator's wish becomes: a proposal, or the change that another person has proposed. A change that one
-    /// person decides stays as it is. `seen` is the number of the proposal of this change that the operator saw.
-    ///
-    /// # Errors
-    /// Nobody has signed in as a person, the operator saw another proposal or none, or the same person has proposed it.
+    /// The decision that an operator's wish becomes: a proposal, or the change that another person has proposed. A
+    /// change that one person decides stays as it is. `seen` is the number of the proposal of this change that the
+    /// operator saw.
     pub(super) async fn under_four_eyes(
         &self,
         entry: &KeyEntry,
         decision: OperatorDecision,
         seen: Option<i64>,
     ) -> Result<OperatorDecision, ApiProblem> {
-        let Some(action) = FourEyesAction::of_kind(decision.change.kind()) else { return Ok(decision) };
-        if !self.needs_two_persons(&decision.change) {
-            return Ok(decision);
-        }
+        let Some(action) = self.four_eyes_action(decision.change.kind()) else { return Ok(decision) };
         let issuer = self.config.admin.oidc.as_ref().map(|oidc| issuer_digest(oidc));
         let person = person_of(&decision.actor).filter(|person| issuer.as_deref() == Some(person.issuer));
         let person = person.ok_or_else(|| self.needs_persons(action.name()))?;
@@ -133,12 +129,10 @@ impl KeyAdmin<'_> {
 
     /// Several keys at once cannot be proposed: the second person would confirm what neither has looked at.
     pub(super) fn refuse_bulk_change(&self, change: &OperatorAction) -> Result<(), ApiProblem> {
-        if !self.needs_two_persons(change) {
-            return Ok(());
-        }
+        let Some(action) = self.four_eyes_action(change.kind()) else { return Ok(()) };
         let detail = format!(
             "a {} needs two persons here (`admin.four_eyes`), who look at each key: propose it on the page of the key",
-            change.action()
+            action.name()
         );
         Err(ApiProblem::new(ProblemCode::FourEyes, detail))
     }

@@ -19,20 +19,16 @@ mod json_fields;
 const LIMIT_MAX: u32 = 500;
 const LIMIT_DEFAULT: u32 = 100;
 
-/// The least digits of an id that people must write.
 const ID_DIGITS_MIN: usize = 8;
 
-/// The length of a note, at most.
 const NOTE_CHARS_MAX: usize = 500;
 
-/// The keys that a change of several is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySelection {
     ByFilter(KeyFilter),
     ByIds(Vec<ChosenKey>),
 }
 
-/// A key that a request names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChosenKey {
     /// Its id as it is written: whole, or the first digits.
@@ -64,7 +60,8 @@ impl QueryParams {
         Ok(Self(parameters))
     }
 
-    /// Takes the parameters that are conditions of a filter. An empty one is no condition, as nothing is changed by a list.
+    /// Takes the parameters that are conditions of a filter. An empty one is no condition, as nothing is changed by a
+    /// list.
     pub fn take_filter(&mut self) -> Result<KeyFilter, ApiProblem> {
         let mut filter = KeyFilter::default();
         for name in ["state", "scope", "route", "key", "older_than"] {
@@ -104,7 +101,6 @@ impl QueryParams {
         Some(self.0.swap_remove(at).1).filter(|value| !value.is_empty())
     }
 
-    /// Refuses parameters that nothing has taken.
     pub fn finish(&self) -> Result<(), ApiProblem> {
         self.0.first().map_or(Ok(()), |(name, _)| Err(ApiProblem::bad(name, "is not a parameter here")))
     }
@@ -148,7 +144,6 @@ pub fn parse_cursor(text: &str, order: ListOrder) -> Result<Option<Cursor>, ApiP
     (!text.is_empty()).then(|| cursor().ok_or_else(wrong)).transpose()
 }
 
-/// The text of a listing's cursor.
 pub fn format_cursor(Cursor { settled_ms, id }: Cursor, order: ListOrder) -> String {
     match order {
         ListOrder::Age => format!("{settled_ms:x}-{id}"),
@@ -156,7 +151,6 @@ pub fn format_cursor(Cursor { settled_ms, id }: Cursor, order: ListOrder) -> Str
     }
 }
 
-/// Reads an id of 64 hexadecimal digits.
 pub fn parse_id(text: &str) -> Result<RecordId, ApiProblem> {
     let range = IdRange::from_hex_prefix(text).filter(|_| text.len() == 64);
     let id = range.and_then(|range| RecordId::from_stored(&range.low));
@@ -212,7 +206,8 @@ fn parse_headers(pairs: Vec<(String, String)>) -> Result<HeaderMap, ApiProblem> 
     Ok(headers)
 }
 
-/// Refuses a response with fields that would not be stored of an upstream's response: a person should know that they are left out.
+/// Refuses a response with fields that would not be stored of an upstream's response: a person should know that they
+/// are left out.
 pub fn check_typed_headers(response: &StoredResponse) -> Result<(), ApiProblem> {
     let mut storable = response.headers.clone();
     fields::prepare_for_client(&mut storable);

@@ -46,9 +46,7 @@ named! {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{detail}")]
 pub struct ApiProblem {
-    /// The problem's name, for programs.
     pub code: ProblemCode,
-    /// The explanation, for people.
     pub detail: String,
     /// Facts for programs, beyond the code: extension members (RFC 9457 section 3.2).
     pub members: Vec<(&'static str, Value)>,
@@ -89,7 +87,6 @@ impl ApiProblem {
         Self::new(ProblemCode::RequestTooLarge, format!("the body is over {bytes_max} bytes"))
     }
 
-    /// Adds the id of the key that the problem is about.
     pub fn about(self, id: impl ToString) -> Self {
         self.with("id", id.to_string())
     }
@@ -99,12 +96,10 @@ impl ApiProblem {
         Self::new(ProblemCode::NoSuchKey, "there is no key with this id; it may have been forgotten")
     }
 
-    /// Another transaction holds the key's row.
     pub fn held() -> Self {
         Self::new(ProblemCode::KeyHeld, "an open transaction in the database holds the key; try again")
     }
 
-    /// The request names another service than the one that this instance serves.
     pub fn another_service(served: &str, named: &str) -> Self {
         let detail = format!(
             "this instance serves `{served}`, and the request is about `{named}`: name an instance of that service \
@@ -123,13 +118,11 @@ impl ApiProblem {
         Self::new(ProblemCode::NotQuiet, detail).with("quiet_in_ms", left_ms)
     }
 
-    /// The key is not as the operator saw it.
     pub fn key_changed(now: StateKind) -> Self {
         let detail = format!("the key has changed since it was looked at: it is {now} now; look again");
         Self::new(ProblemCode::KeyChanged, detail).with("state", now.name())
     }
 
-    /// The action is not possible in the key's state.
     pub fn wrong_state(action: &str, state: StateKind) -> Self {
         let detail = match state {
             StateKind::InFlight => format!("the key is in_flight; {action} is not possible while its attempt runs"),
@@ -138,7 +131,6 @@ impl ApiProblem {
         Self::new(ProblemCode::WrongState, detail).with("state", state.name())
     }
 
-    /// The action is not possible for the key as it is.
     pub fn not_permitted(change: &OperatorAction, key: &KeyEntry) -> Self {
         let mut problem = Self::wrong_state(change.action(), key.state);
         match change {
@@ -154,7 +146,6 @@ impl ApiProblem {
         problem
     }
 
-    /// The action has a risk that is not accepted.
     fn risk_not_accepted(action: &str, risk: ActionRisk, state: StateKind) -> Self {
         let facts = match risk {
             ActionRisk::AttemptRunning => {

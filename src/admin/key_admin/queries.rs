@@ -19,7 +19,6 @@ use oncegate_store::{ListAuditEntriesParams, ListInstancesParams, ListKeysParams
 /// The time after which a list with few keys, and a place to go on from, is returned.
 const SEARCH_MAX: Duration = Duration::from_secs(1);
 
-/// The number of audit entries that come with a key, at most.
 const AUDIT_ENTRIES_MAX: u32 = 100;
 
 const FINGERPRINT_DIGITS: usize = 12;
@@ -110,8 +109,8 @@ impl KeyAdmin<'_> {
         Ok(self.store.list_instances(params).await?)
     }
 
-    /// Lists entries of the audit log, the latest first: about the key with this whole id, or about all keys where it is empty;
-    /// from the place that an earlier log has named, or from the latest where `cursor` is empty.
+    /// Lists entries of the audit log, the latest first: about the key with this whole id, or about all keys where it
+    /// is empty; from the place that an earlier log has named, or from the latest where `cursor` is empty.
     pub async fn list_audit(&self, id: &str, cursor: &str, limit: u32) -> Result<AuditLog, ApiProblem> {
         let id = (!id.is_empty()).then(|| params::parse_id(id)).transpose()?;
         let before = (!cursor.is_empty()).then(|| cursor.parse()).transpose();

@@ -11,7 +11,6 @@ use oncegate_domain::state::StateKind;
 use oncegate_domain::unknown_cause::UnknownCause;
 use oncegate_store::admin::{AuditEntry, KeyEntry};
 
-/// An event in the history of a key.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum TimelineEvent {
@@ -25,7 +24,6 @@ pub struct TimelineAttempt {
     #[serde(rename = "attempt")]
     pub number: u32,
     pub instance: InstanceId,
-    /// When it was reserved.
     #[serde(rename = "at", serialize_with = "rfc3339::serialize")]
     pub began_at: SystemTime,
     /// When its outcome was stored; `None` if it is running, or if a decision has changed the key since.
@@ -48,10 +46,11 @@ impl TimelineEvent {
     }
 }
 
-/// The history of a key, the oldest event first. The store keeps the last 20 attempts before the newest; `audit` has the newest
-/// entries about the key, in any order.
+/// The history of a key, the oldest event first. The store keeps the last 20 attempts before the newest; `audit` has
+/// the newest entries about the key, in any order.
 pub fn timeline(entry: &KeyEntry, audit: &[AuditEntry]) -> Vec<TimelineEvent> {
-    // The store notes the last change of a key. It is the end of an attempt unless somebody decided after the attempt began.
+    // The store notes the last change of a key. It is the end of an attempt unless somebody decided after the attempt
+    // began.
     let attempt = |number, instance, began_at, changed_at: Option<SystemTime>, state, cause| {
         // A proposal changes nothing, and neither does a discarded event.
         let is_proposal = |entry: &AuditEntry| FourEyesAction::ALL.iter().any(|of| of.proposal() == entry.action);

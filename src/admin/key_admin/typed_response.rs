@@ -1,5 +1,5 @@
-//! The check of a response that an operator has typed in: is it what retries should get for the rest of the TTL? And the form
-//! of the service's own responses, which it is compared with.
+//! The check of a response that an operator has typed in: is it what retries should get for the rest of the TTL? And
+//! the form of the service's own responses, which it is compared with.
 
 use std::fmt;
 
@@ -19,11 +19,8 @@ use oncegate_store::admin::{KeyFilter, OperatorDecision};
 /// The number of keys among which an example of a response is looked for.
 const EXAMPLES_MAX: u32 = 100;
 
-/// Refuses a decision with a response that nobody may mean, unless its risk is accepted: one rule for the page, the API and the
-/// command line.
-///
-/// # Errors
-/// [`ApiProblem`] with the reason, and nothing was changed.
+/// Refuses a decision with a response that nobody may mean, unless its risk is accepted: one rule for the page, the API
+/// and the command line.
 pub fn check_response(decision: &OperatorDecision) -> Result<(), ApiProblem> {
     if let Some(response) = decision.change.response()
         && !decision.accept_risk
@@ -35,7 +32,8 @@ pub fn check_response(decision: &OperatorDecision) -> Result<(), ApiProblem> {
     Ok(())
 }
 
-/// The reason to doubt that retries should get this response, as the rest of a sentence about it; `None` for any other response.
+/// The reason to doubt that retries should get this response, as the rest of a sentence about it; `None` for any other
+/// response.
 pub fn find_doubt(response: &StoredResponse) -> Option<String> {
     let StoredResponse { status, headers, body, .. } = response;
     let body = body.as_deref().unwrap_or_default();
@@ -100,9 +98,6 @@ impl fmt::Display for ResponseExample {
 
 impl KeyAdmin<'_> {
     /// Refuses a response whose body was left out although the route's responses have one.
-    ///
-    /// # Errors
-    /// [`ApiProblem`] with the reason, and nothing was changed.
     pub(super) async fn check_empty_body(&self, decision: &OperatorDecision, route: &str) -> Result<(), ApiProblem> {
         let Some(response) = decision.change.response() else { return Ok(()) };
         let is_empty = response.body.as_ref().is_none_or(bytes::Bytes::is_empty);
@@ -121,8 +116,8 @@ impl KeyAdmin<'_> {
         }
     }
 
-    /// The form of the latest success among some responses that the service has given on a route; of its latest response where none
-    /// of them is a success.
+    /// The form of the latest success among some responses that the service has given on a route; of its latest
+    /// response where none of them is a success.
     pub async fn find_example(&self, route: &str) -> Result<Option<ResponseExample>, ApiProblem> {
         let (state, route) = (Some(StateKind::Completed), Some(route.to_owned()));
         let keys = self.list_keys(KeyFilter { state, route, ..KeyFilter::default() }, "", EXAMPLES_MAX).await?.keys;

@@ -7,16 +7,17 @@ use http::{Response, StatusCode};
 use super::format::KeyTexts;
 use super::format::{Shown, ShownTime};
 use super::selection::{SelectionForm, result_address};
-use super::text::{ActionTexts, CauseText, RiskText};
-use super::text::{DOUBTFUL_RESPONSE_RISK, SHARED_RESPONSE_RISK, explain_refusals};
-use super::{FormParams, Frame, Visit, redirect_to, render_page};
+use super::text::{ActionTexts, CauseText, DOUBTFUL_RESPONSE_RISK, SHARED_RESPONSE_RISK};
+use super::text::{explain_refusals, parse_action, risk_acceptance};
+use super::{FormParams, Frame, PageAnswer, Visit, redirect_to, render_page};
+use crate::admin::key_admin::BODY_BYTES_MAX;
+use crate::admin::key_admin::actors::remote_actor;
 use crate::admin::key_admin::dto::{BulkChange, KeyDetails};
 use crate::admin::key_admin::four_eyes::KeyProposal;
 use crate::admin::key_admin::params::{build_response, check_note, check_typed_headers};
 use crate::admin::key_admin::problem::ApiProblem;
 use crate::admin::key_admin::typed_response::{ResponseExample, find_doubt};
-use crate::admin::key_admin::{self, BODY_BYTES_MAX};
-use oncegate_domain::execution_risk::{ActionKind, ActionRisk, FourEyesAction};
+use oncegate_domain::execution_risk::{ActionKind, ActionRisk};
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::response::StoredResponse;
 use oncegate_http::body::Body;
@@ -33,7 +34,6 @@ impl BulkChange {
     }
 }
 
-/// The decision that a form has, with this actor for the audit log.
 fn read_decision(form: &FormParams, action: ActionKind, actor: String) -> Result<OperatorDecision, ApiProblem> {
     let change = match action {
         ActionKind::Completed => OperatorAction::Complete(read_response(form)?.into()),
@@ -65,7 +65,6 @@ fn read_response(form: &FormParams) -> Result<StoredResponse, ApiProblem> {
     Ok(response)
 }
 
-/// Whether a form has a response that needs a second look.
 fn is_doubtful(form: &FormParams, example: Option<&ResponseExample>) -> bool {
     read_response(form).is_ok_and(|response| {
         find_doubt(&response).is_some() || example.is_some_and(|example| example.is_missed_by(&response))
@@ -109,18 +108,13 @@ struct BulkChangePage<'a> {
 }
 
 impl Visit<'_> {
-    pub(super) async fn show_change(&self, id: &str, action: ActionKind) -> Result<Response<Body>, ApiProblem> {
+    pub(super) async fn show_change(&self, id: &str, action: ActionKind) -> PageAnswer {
         let details = self.admin.key_admin().show_key(id).await?;
         Ok(self.render_change(StatusCode::OK, action, &details, None, None).await)
     }
 
     /// Carries a decision about one key out, if the key is still as the form was about.
-    pub(super) async fn change_key(
-        &self,
-        id: &str,
-        action: ActionKind,
-        form: &FormParams,
-    ) -> Result<Response<Body>, ApiProblem> {
+    pub(super) async fn change_key(&self, id: &str, action: ActionKind, form: &FormParams) -> PageAnswer {
         let details = self.admin.key_admin().show_key(id).await?;
         let key = &details.entry;
         if form.get("seen") != key.version() {
@@ -170,7 +164,7 @@ impl Visit<'_> {
         let is_doubtful = form.is_some() && action.has_response() && is_doubtful(draft, example.as_ref());
         // The attempt may be quiet by the time the form comes back.
         let needs_risk = is_doubtful || risk.is_some_and(|risk| risk != ActionRisk::AttemptRunning);
-        let risk = risk.map(ActionRisk::acceptance).or(is_doubtful.then_some(DOUBTFUL_RESPONSE_RISK));
+        let risk = risk.map(risk_acceptance).or(is_doubtful.then_some(DOUBTFUL_RESPONSE_RISK));
         let proposal = details.proposal.as_ref().filter(|proposal| proposal.action == action.text().name);
         let four_eyes = self.explain_four_eyes(action, proposal);
         let (frame, key, proposal) = (self.build_frame().await, &details.entry, proposal.map(|proposal| proposal.seq));
@@ -182,10 +176,7 @@ impl Visit<'_> {
 
     /// Explains the effect of a form where two persons are needed; `None` where one decides.
     fn explain_four_eyes(&self, action: ActionKind, proposal: Option<&KeyProposal>) -> Option<String> {
-        let needed = FourEyesAction::of_kind(action)?;
-        if !self.admin.config.borrow().admin.four_eyes.contains(&needed) {
-            return None;
-        }
+        self.admin.key_admin().four_eyes_action(action)?;
         Some(match proposal {
             Some(proposal) => {
                 format!("{} has proposed this. If you are another person, the button below does it.", proposal.actor)
@@ -196,14 +187,14 @@ impl Visit<'_> {
         })
     }
 
-    pub(super) async fn show_bulk_change(&self) -> Result<Response<Body>, ApiProblem> {
+    pub(super) async fn show_bulk_change(&self) -> PageAnswer {
         let (action, selection) = read_bulk_change(&self.query)?;
         self.render_bulk_change(StatusCode::OK, action, selection, &self.new_draft(None), None).await
     }
 
-    /// Carries a decision about several keys out, if they are no more than were counted. A chosen key that is not as the operator saw
-    /// it is left alone.
-    pub(super) async fn change_keys(&self, form: &FormParams) -> Result<Response<Body>, ApiProblem> {
+    /// Carries a decision about several keys out, if they are no more than were counted. A chosen key that is not as
+    /// the operator saw it is left alone.
+    pub(super) async fn change_keys(&self, form: &FormParams) -> PageAnswer {
         let (action, selection) = read_bulk_change(form)?;
         let expect = form.get("expect").parse::<u64>().map_err(|_| ApiProblem::bad("expect", "is not a count"))?;
         let changed = match self.actor(form).and_then(|actor| read_decision(form, action, actor)) {
@@ -226,7 +217,7 @@ impl Visit<'_> {
         selection: SelectionForm,
         draft: &FormParams,
         trouble: Option<String>,
-    ) -> Result<Response<Body>, ApiProblem> {
+    ) -> PageAnswer {
         // The count does not depend on the response that is typed in, which may still be wrong.
         let is_completion = action.has_response();
         let accept_risk = is_completion || draft.get("accept_risk") == "true";
@@ -242,7 +233,7 @@ impl Visit<'_> {
             [key] if is_completion => self.admin.key_admin().find_example(&key.route).await.unwrap_or_default(),
             _ => None,
         };
-        let mut accepted: Vec<_> = risks.into_iter().map(ActionRisk::acceptance).collect();
+        let mut accepted: Vec<_> = risks.into_iter().map(risk_acceptance).collect();
         if is_completion && counted.count > 1 {
             accepted.push(SHARED_RESPONSE_RISK);
         } else if is_completion && trouble.is_some() && is_doubtful(draft, example.as_ref()) {
@@ -276,13 +267,13 @@ impl Visit<'_> {
             None if form.text("name").is_empty() => {
                 Err(ApiProblem::bad("name", "is empty: the audit log needs to know who you are"))
             }
-            None => Ok(key_admin::remote_actor(self.peer, Some(form.text("name").as_bytes()))),
+            None => Ok(remote_actor(self.peer, Some(form.text("name").as_bytes()))),
         }
     }
 }
 
 fn read_bulk_change(params: &FormParams) -> Result<(ActionKind, SelectionForm), ApiProblem> {
-    let action = ActionKind::parse(params.get("step"));
+    let action = parse_action(params.get("step"));
     let action = action.ok_or_else(|| ApiProblem::bad("step", "is not a decision"))?;
     Ok((action, SelectionForm::from_params(params)))
 }

@@ -1,7 +1,7 @@
 //! Values as the templates show them: of a key its first characters, times by their age and in UTC.
 //!
-//! Templates get the results of `key_admin` as they are, and call these methods. A text that anybody may have written is shown
-//! `visible`. No template shows a key's token.
+//! Templates get the results of `key_admin` as they are, and call these methods. A text that anybody may have written
+//! is shown `visible`. No template shows a key's token.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -10,19 +10,16 @@ use std::time::{Duration, SystemTime};
 use super::text;
 use crate::admin::key_admin;
 use crate::admin::key_admin::timeline::TimelineAttempt;
-use crate::instance::observability::RepeatingCaller;
 use oncegate_domain::execution_risk::ActionKind;
+use oncegate_domain::fingerprint::form::escape;
 use oncegate_domain::key::shorten_middle;
-use oncegate_domain::quantity::quantity;
 use oncegate_domain::rfc3339;
 use oncegate_domain::state::StateKind;
 use oncegate_domain::unknown_cause::UnknownCause;
 use oncegate_store::admin::{KeyCount, KeyCounts, KeyEntry};
 
-/// The number of characters of a key that a list shows.
 const KEY_CHARS_MAX: usize = 25;
 
-/// A time as it is shown.
 pub trait ShownTime: Copy + Into<SystemTime> {
     /// RFC 3339, for programs.
     fn iso(self) -> String {
@@ -34,7 +31,6 @@ pub trait ShownTime: Copy + Into<SystemTime> {
         format!("{} UTC", self.iso().get(..19).unwrap_or_default().replace('T', " "))
     }
 
-    /// Returns the time since then, or until then.
     fn age(self) -> String {
         match SystemTime::now().duration_since(self.into()) {
             Ok(ago) => format!("{} ago", format_span(ago)),
@@ -45,7 +41,6 @@ pub trait ShownTime: Copy + Into<SystemTime> {
 
 impl ShownTime for SystemTime {}
 
-/// A text, an id or a hash as it is shown.
 pub trait Shown: Display {
     /// A text that anybody may have written, without characters that turn the direction of a line or are invisible. The
     /// templates escape it for HTML.
@@ -65,6 +60,11 @@ pub trait Shown: Display {
     /// The first digits of a caller's hash: enough to tell two apart.
     fn short_hash(&self) -> String {
         format!("{:.12}…", self.to_string())
+    }
+
+    /// The value of a parameter in an address.
+    fn in_query(&self) -> String {
+        escape(self.to_string().as_bytes())
     }
 
     fn short_key(&self) -> String {
@@ -90,43 +90,40 @@ pub fn format_duration(took: Duration) -> String {
     if took < Duration::from_secs(10) { format!("{} ms", took.as_millis()) } else { format_span(took) }
 }
 
-/// The texts of a key.
 pub(super) trait KeyTexts {
-    /// The key as text.
-    fn name(&self) -> String;
-    /// The cause for which the outcome is unknown; `None` for keys in other states.
-    fn undecided_cause(&self) -> Option<UnknownCause>;
-    /// The time at which its state began; a key in flight has not been settled.
-    fn since(&self) -> SystemTime;
-    fn explanation(&self) -> &'static str;
-    fn actions(&self) -> Vec<ActionKind>;
-    /// See [`key_admin::version`].
-    fn version(&self) -> String;
-}
+    fn entry(&self) -> &KeyEntry;
 
-impl KeyTexts for KeyEntry {
     fn name(&self) -> String {
-        String::from_utf8_lossy(&self.key).into_owned()
+        String::from_utf8_lossy(&self.entry().key).into_owned()
     }
 
+    /// The cause for which the outcome is unknown; `None` for keys in other states.
     fn undecided_cause(&self) -> Option<UnknownCause> {
-        self.cause.filter(|_| matches!(self.state, StateKind::Dead | StateKind::Unknown))
+        let key = self.entry();
+        key.cause.filter(|_| matches!(key.state, StateKind::Dead | StateKind::Unknown))
     }
 
+    /// The time at which its state began; a key in flight has not been settled.
     fn since(&self) -> SystemTime {
-        self.settled_at.unwrap_or(self.reserved_at)
+        self.entry().settled_at.unwrap_or(self.entry().reserved_at)
     }
 
     fn explanation(&self) -> &'static str {
-        text::explain_state(self.state, self.accepted_at.is_some())
+        text::explain_state(self.entry().state, self.entry().accepted_at.is_some())
     }
 
     fn actions(&self) -> Vec<ActionKind> {
-        ActionKind::ALL.into_iter().filter(|action| self.permits(*action)).collect()
+        ActionKind::ALL.into_iter().filter(|action| self.entry().permits(*action)).collect()
     }
 
     fn version(&self) -> String {
-        key_admin::version(self)
+        key_admin::version(self.entry())
+    }
+}
+
+impl KeyTexts for KeyEntry {
+    fn entry(&self) -> &KeyEntry {
+        self
     }
 }
 
@@ -141,17 +138,6 @@ impl TimelineAttempt {
     }
 }
 
-pub(super) trait CallerTexts {
-    fn counts(&self) -> String;
-}
-
-impl CallerTexts for RepeatingCaller {
-    fn counts(&self) -> String {
-        let duplicates = quantity(self.duplicates, "duplicate", "duplicates");
-        format!("{duplicates}, {}", quantity(self.mismatches, "mismatch", "mismatches"))
-    }
-}
-
 #[derive(Debug)]
 pub struct StateTotal {
     pub keys: u64,
@@ -160,7 +146,6 @@ pub struct StateTotal {
     pub by_route: Vec<(String, u64)>,
 }
 
-/// The numbers of keys by state.
 pub(super) trait StateTotals {
     /// The totals of the states that keys are in, those that need an operator first.
     fn totals(&self) -> Vec<(StateKind, StateTotal)>;

@@ -7,9 +7,9 @@ use super::Visit;
 use super::live::LiveView;
 use super::selection::read_results;
 use super::sessions::Visitor;
-use super::text::{ActionTexts, explain_refusals};
+use super::text::{ActionTexts, explain_refusals, parse_action};
 use crate::instance::reload_state::RefusedReload;
-use oncegate_domain::execution_risk::{ActionKind, FourEyesAction};
+use oncegate_domain::execution_risk::FourEyesAction;
 use oncegate_domain::quantity::quantity;
 
 pub struct Frame {
@@ -60,7 +60,7 @@ impl Visit<'_> {
             let events = quantity(requeued, "event is", "events are");
             return Some(format!("Done. {events} published again. The figures below follow within seconds."));
         }
-        let action = ActionKind::parse(self.query.get("done"))?;
+        let action = parse_action(self.query.get("done"))?;
         let mut notice = match number("changed") {
             None => format!("Done. The key is {}.", action.text().done),
             Some(changed) => format!("Done. {} {}.", quantity(changed, "key is", "keys are"), action.text().done),

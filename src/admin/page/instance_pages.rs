@@ -49,9 +49,7 @@ struct RouteView<'a> {
     retry_after: u64,
 }
 
-/// The place that a setting comes from.
 trait SettingOrigin {
-    /// The place that its value comes from.
     fn origin(&self) -> String;
 }
 
@@ -87,7 +85,8 @@ impl<'a> RouteView<'a> {
 }
 
 impl Visit<'_> {
-    /// Shows this instance's load, and the leases of all instances of the service. Without the store the load is there too.
+    /// Shows this instance's load, and the leases of all instances of the service. Without the store the load is there
+    /// too.
     pub(super) async fn show_instances(&self) -> Response<Body> {
         let load = &*self.admin.instance;
         let (instances, trouble) = match self.admin.key_admin().list_instances().await {

@@ -6,10 +6,9 @@ use askama::Template;
 use http::{Response, StatusCode};
 use tokio::time::Instant;
 
-use super::format::{CallerTexts, KeyTexts, Shown, ShownTime, StateTotals};
-use super::text::explain_state;
-use super::text::{ActionTexts, CauseText};
-use super::{FormParams, Frame, Visit, redirect_to, render_page};
+use super::format::{KeyTexts, Shown, ShownTime, StateTotals};
+use super::text::{ActionTexts, CauseText, actions_on_many, explain_state};
+use super::{FormParams, Frame, PageAnswer, Visit, redirect_to, render_page};
 use crate::admin::key_admin::dto::{AuditLog, InstanceStats, KeyDetails, KeyList, KeyStats, ResponseSummary};
 use crate::admin::key_admin::params::add_condition;
 use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
@@ -26,9 +25,7 @@ use oncegate_store::admin::{AuditEntry, KeyEntry, KeyFilter};
 
 /// The number of dead keys that the overview shows, at most; the same for unknown keys.
 const WAITING_SHOWN: u32 = 10;
-/// The number of keys, or entries of the audit log, on one page.
 const PAGE: u32 = 50;
-/// The number of audit entries that the overview shows.
 const LOG_SHOWN: u32 = 8;
 /// The time for which a key is searched through the whole table before the operator is asked whether to go on.
 const FIND_MAX: Duration = Duration::from_secs(10);
@@ -45,7 +42,6 @@ impl FilterForm {
         Self { conditions: conditions.into_iter().filter(|(_, text)| !text.is_empty()).collect() }
     }
 
-    /// Returns the text of a condition; the empty text where it has none.
     pub fn get(&self, name: &str) -> &str {
         self.conditions.iter().find(|(known, _)| *known == name).map_or("", |(_, text)| text)
     }
@@ -58,14 +54,13 @@ impl FilterForm {
         Ok(filter)
     }
 
-    /// Returns the query string of an address with this filter.
     pub fn query(&self) -> String {
         let pairs = self.conditions.iter().map(|(name, text)| format!("{name}={}", escape(text.as_bytes())));
         pairs.collect::<Vec<_>>().join("&")
     }
 
     pub fn actions(&self) -> Vec<ActionKind> {
-        ActionKind::for_state(StateKind::parse(self.get("state")))
+        actions_on_many(StateKind::parse(self.get("state")))
     }
 }
 
@@ -106,7 +101,7 @@ impl KeyListPage {
     /// The decisions that are possible for one of the listed keys.
     fn actions(&self) -> Vec<ActionKind> {
         let is_for = |action: &ActionKind| self.list.keys.iter().any(|key| action.is_for(key.state));
-        ActionKind::for_state(None).into_iter().filter(is_for).collect()
+        actions_on_many(None).into_iter().filter(is_for).collect()
     }
 }
 
@@ -120,7 +115,6 @@ struct KeyPageView<'a> {
     details: &'a KeyDetails,
 }
 
-/// The progress of a response that streams.
 struct StreamView {
     bytes: u64,
     /// `None` where it is no stream of events, or too long to be kept.
@@ -138,7 +132,6 @@ impl StreamView {
     }
 }
 
-/// A key that is gone, with its entries of the audit log.
 #[derive(Template)]
 #[template(path = "gone.html")]
 struct KeyGonePage {
@@ -194,7 +187,7 @@ impl Visit<'_> {
     }
 
     /// Shows the keys that fit a filter, or leads to the one with an id.
-    pub(super) async fn show_keys(&self) -> Result<Response<Body>, ApiProblem> {
+    pub(super) async fn show_keys(&self) -> PageAnswer {
         let id = self.query.text("id");
         if !id.is_empty() {
             let id: String = id.chars().filter(char::is_ascii_alphanumeric).collect();
@@ -207,7 +200,7 @@ impl Visit<'_> {
 
     /// Finds the keys with exactly this name. A form sends it: an address stays in histories, and a key belongs to its
     /// caller.
-    pub(super) async fn find_keys(&self, form: &FormParams) -> Result<Response<Body>, ApiProblem> {
+    pub(super) async fn find_keys(&self, form: &FormParams) -> PageAnswer {
         let key = form.text("key");
         if key.is_empty() {
             return Err(ApiProblem::bad("key", "is empty: write the whole key, as the client sent it"));
@@ -235,7 +228,7 @@ impl Visit<'_> {
     }
 
     /// Shows all about one key; where it is gone, its entries of the audit log.
-    pub(super) async fn show_key(&self, id: &str) -> Result<Response<Body>, ApiProblem> {
+    pub(super) async fn show_key(&self, id: &str) -> PageAnswer {
         match self.admin.key_admin().show_key(id).await {
             Ok(details) => {
                 let (frame, key) = (self.build_frame().await, &details.entry);
@@ -254,7 +247,7 @@ impl Visit<'_> {
         }
     }
 
-    pub(super) async fn show_audit(&self) -> Result<Response<Body>, ApiProblem> {
+    pub(super) async fn show_audit(&self) -> PageAnswer {
         let log = self.admin.key_admin().list_audit("", self.query.get("cursor"), PAGE).await?;
         Ok(render_page(StatusCode::OK, &AuditPage { frame: self.build_frame().await, log }))
     }

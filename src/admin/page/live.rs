@@ -1,10 +1,10 @@
 //! Keeps a page current without a script, where a visitor asks for it.
 //!
-//! The link "Keep current" leads to the same address with `live`, the time at which that ends. Such a page has the header field
-//! `Refresh`: the browser loads the same address again, and keeps its place as for every reload. It has no fields, because a reload
-//! would empty them, and no checkboxes. Rejected: a frame (a part of the page would scroll by itself, and the policy forbids frames),
-//! and a response that never ends, whose parts replace one another (the page only grows, focus is lost with the part that had it, and
-//! each open page holds a connection).
+//! The link "Keep current" leads to the same address with `live`, the time at which that ends. Such a page has the
+//! header field `Refresh`: the browser loads the same address again, and keeps its place as for every reload. It has no
+//! fields, because a reload would empty them, and no checkboxes. Rejected: a frame (a part of the page would scroll by
+//! itself, and the policy forbids frames), and a response that never ends, whose parts replace one another (the page
+//! only grows, focus is lost with the part that had it, and each open page holds a connection).
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,16 +14,17 @@ use http::{Response, StatusCode};
 use super::PagePath;
 use oncegate_http::body::Body;
 
-/// The seconds between two refreshes. Each costs the store what the page costs, at most six calls (the overview: two lists of ten
-/// keys, a count of at most 10,000 rows, eight audit entries, a ping); a search of the list ends after a second.
+/// The seconds between two refreshes. Each costs the store what the page costs, at most six calls (the overview: two
+/// lists of ten keys, a count of at most 10,000 rows, eight audit entries, a ping); a search of the list ends after a
+/// second.
 const REFRESH_SECONDS: u16 = 10;
 
-/// The time for which a page stays current, at most: a page that somebody has left open costs the store nothing after it.
+/// The time for which a page stays current, at most: a page that somebody has left open costs the store nothing after
+/// it.
 const LIVE_MAX: Duration = Duration::from_secs(60 * 60);
 
 const PARAMETER: &str = "live";
 
-/// A page that can be refreshed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveView {
     /// Its address without the parameter.
@@ -79,7 +80,8 @@ impl LiveView {
     }
 }
 
-/// Has the browser load the page again, unless there is nothing to stay current: the key is gone, or the session is over.
+/// Has the browser load the page again, unless there is nothing to stay current: the key is gone, or the session is
+/// over.
 pub fn with_refresh(mut response: Response<Body>, live: Option<&LiveView>) -> Response<Body> {
     let may_change = matches!(response.status(), StatusCode::OK | StatusCode::SERVICE_UNAVAILABLE);
     if may_change && live.is_some_and(LiveView::is_on) {

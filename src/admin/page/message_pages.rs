@@ -6,13 +6,11 @@ use askama::Template;
 use http::{Response, StatusCode};
 
 use super::format::{Shown, ShownTime};
-use super::{FormParams, Frame, Visit, redirect_to, render_page};
-use crate::admin::events::EventMethod;
+use super::{FormParams, Frame, PageAnswer, Visit, redirect_to, render_page};
+use crate::admin::key_admin::actors::remote_actor;
 use crate::admin::key_admin::problem::ApiProblem;
-use crate::admin::key_admin::remote_actor;
 use crate::instance::consumer_states::ConsumerView;
 use crate::instance::event_states::EventSinkView;
-use oncegate_domain::fingerprint::form::escape;
 use oncegate_http::body::Body;
 
 #[derive(Template)]
@@ -23,17 +21,6 @@ struct MessagesPage {
     sinks: Vec<EventSinkView>,
 }
 
-trait ConsumerLinks {
-    /// The list of the keys whose outcome is unknown.
-    fn unknown_keys(&self) -> String;
-}
-
-impl ConsumerLinks for ConsumerView {
-    fn unknown_keys(&self) -> String {
-        format!("/keys?state=unknown&route={}", escape(self.route.as_bytes()))
-    }
-}
-
 impl Visit<'_> {
     pub(super) async fn show_messages(&self) -> Response<Body> {
         let metrics = &self.admin.instance.observability.metrics;
@@ -42,13 +29,12 @@ impl Visit<'_> {
     }
 
     /// Has the dead events of a sink published again, as `oncegate events requeue` does.
-    pub(super) async fn requeue_events(&self, form: &FormParams) -> Result<Response<Body>, ApiProblem> {
+    pub(super) async fn requeue_events(&self, form: &FormParams) -> PageAnswer {
         let sink = form.get("sink");
         if sink.is_empty() {
             return Err(ApiProblem::bad("sink", "is empty: name a sink of events"));
         }
-        let (_, answer) =
-            self.admin.answer_about_events(EventMethod::Requeue, sink, remote_actor(self.peer, None)).await?;
-        Ok(redirect_to(&format!("/messages?requeued={}", answer["requeued"])))
+        let requeued = self.admin.requeue_events(sink, &remote_actor(self.peer, None)).await?;
+        Ok(redirect_to(&format!("/messages?requeued={requeued}")))
     }
 }

@@ -1,21 +1,22 @@
 //! Signing in with the OpenID Connect issuer: the way to its page, and the way back.
 //!
-//! Nothing in an answer counts before its `state` is that of a sign-in of this browser: an error that somebody else has made up
-//! changes and shows nothing.
+//! Nothing in an answer counts before its `state` is that of a sign-in of this browser: an error that somebody else has
+//! made up changes and shows nothing.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use askama::Template;
-use http::header::{HeaderValue, SET_COOKIE};
-use http::{HeaderMap, Response, StatusCode};
+use http::{Response, StatusCode};
 
+use super::cookies::PageCookie;
 use super::pending_sign_ins::SIGN_IN_MAX;
-use super::sign_in_pages::{SessionCookie, parse_own_page};
-use super::{FormParams, find_cookie, redirect_to, render_message, render_page};
+use super::sessions::{LIFETIME, SessionSecret};
+use super::sign_in_pages::parse_own_page;
+use super::{FormParams, PageRequest, redirect_to, render_message, render_page};
 use crate::admin::AdminListener;
-use crate::admin::oidc::{self, Person, SignInFault};
-use oncegate_config::{OidcConfig, PageUrl};
+use crate::admin::oidc::{self, SignIn, SignInFault};
+use oncegate_config::OidcConfig;
 use oncegate_http::body::Body;
 use oncegate_trust::tls::Trust;
 
@@ -34,8 +35,8 @@ impl AdminListener {
         Some((Arc::clone(config.admin.oidc.as_ref()?), config.trust.clone()))
     }
 
-    /// Does a step of a sign-in that has waited for the issuer. A reload that has changed the configuration meanwhile ends the
-    /// sign-in; one that does so now waits, and ends what the step has opened.
+    /// Does a step of a sign-in that has waited for the issuer. A reload that has changed the configuration meanwhile
+    /// ends the sign-in; one that does so now waits, and ends what the step has opened.
     fn under_rules<T>(&self, config: &OidcConfig, step: impl FnOnce() -> T) -> Result<T, SignInFault> {
         let rules = self.current_rules();
         if rules.1.as_deref() != Some(config) {
@@ -45,53 +46,43 @@ impl AdminListener {
     }
 
     /// Sends the browser to the issuer.
-    pub(super) async fn begin_oidc_sign_in(
-        &self,
-        query: &FormParams,
-        listener: SocketAddr,
-        peer: IpAddr,
-    ) -> Response<Body> {
+    pub(super) async fn begin_oidc_sign_in(&self, request: &PageRequest<'_>) -> Response<Body> {
         let Some((config, trust)) = self.oidc_config() else { return redirect_to("/") };
-        let next = parse_own_page(query.get("next")).unwrap_or("/");
+        let next = parse_own_page(request.query.get("next")).unwrap_or("/");
         let begun = self.oidc.issuer(&config, &trust).await.and_then(|issuer| {
-            let begin = || self.pending_sign_ins.begin(Arc::clone(&config), Arc::clone(&issuer), next);
-            Ok((self.under_rules(&config, begin)?, issuer))
+            self.under_rules(&config, || self.pending_sign_ins.begin(Arc::clone(&config), issuer, next))
         });
-        let (begun, issuer) = match begun {
+        let begun = match begun {
             Ok(begun) => begun,
-            Err(fault) => return self.refuse_sign_in(&fault, &config, peer),
+            Err(fault) => return self.refuse_sign_in(&fault, &config, request.peer),
         };
-        let mut response = redirect_to(&issuer.sign_in_url(&config, begun.texts()));
-        set_browser_cookie(&mut response, &config.url, listener, begun.browser.reveal(), SIGN_IN_MAX.as_secs());
+        let mut response = redirect_to(&begun.sign_in.url(begun.state.reveal()));
+        let cookie = PageCookie::of_sign_in(request.listener, &config.url);
+        cookie.set(&mut response, begun.browser.reveal(), SIGN_IN_MAX);
         response
     }
 
     /// Opens a session for a person whom the issuer has signed in.
-    pub(super) async fn end_oidc_sign_in(
-        &self,
-        query: &FormParams,
-        headers: &HeaderMap,
-        listener: SocketAddr,
-        session: SessionCookie,
-        peer: IpAddr,
-    ) -> Response<Body> {
+    pub(super) async fn end_oidc_sign_in(&self, request: &PageRequest<'_>) -> Response<Body> {
         let Some((config, trust)) = self.oidc_config() else { return redirect_to("/") };
-        let browser = find_cookie(headers, &browser_cookie_name(&config.url, listener)).unwrap_or_default();
-        let mut response = match self.sign_person_in(query, browser, peer, &trust).await {
-            Ok((person, next, cookie)) => {
-                // Not a redirection: browsers leave a `SameSite=Strict` cookie out of a navigation that another site has begun, and
-                // the issuer's page has begun this one.
-                let mut response = render_page(StatusCode::OK, &SignedInPage { name: &person.name, next: &next });
-                session.set(&mut response, config.url.is_https, &cookie);
+        let cookie = PageCookie::of_sign_in(request.listener, &config.url);
+        let browser = cookie.find(&request.head.headers).unwrap_or_default();
+        let mut response = match self.sign_person_in(&request.query, browser, request.peer, &trust).await {
+            Ok((name, sign_in, session)) => {
+                // Not a redirection: browsers leave a `SameSite=Strict` cookie out of a navigation that another site
+                // has begun, and the issuer's page has begun this one.
+                let mut response = render_page(StatusCode::OK, &SignedInPage { name: &name, next: &sign_in.next });
+                request.session_cookie(config.url.is_https).set(&mut response, session.reveal(), LIFETIME);
                 response
             }
-            // Anybody can lead a browser here with a made-up answer, which must not end the sign-in that the browser has begun.
+            // Anybody can lead a browser here with a made-up answer, which must not end the sign-in that the browser
+            // has begun.
             Err(fault @ (SignInFault::Unknown | SignInFault::OtherBrowser)) => {
-                return self.refuse_sign_in(&fault, &config, peer);
+                return self.refuse_sign_in(&fault, &config, request.peer);
             }
-            Err(fault) => self.refuse_sign_in(&fault, &config, peer),
+            Err(fault) => self.refuse_sign_in(&fault, &config, request.peer),
         };
-        set_browser_cookie(&mut response, &config.url, listener, "", 0);
+        cookie.clear(&mut response);
         response
     }
 
@@ -101,18 +92,18 @@ impl AdminListener {
         browser: &[u8],
         peer: IpAddr,
         trust: &Trust,
-    ) -> Result<(Person, String, String), SignInFault> {
-        let answered = self.pending_sign_ins.take(query.get("state").as_bytes(), browser)?;
-        let (config, issuer) = (&answered.config, &answered.issuer);
-        issuer.check_name(config, query.get("iss"))?;
+    ) -> Result<(String, Arc<SignIn>, SessionSecret), SignInFault> {
+        let sign_in = self.pending_sign_ins.take(query.get("state").as_bytes(), browser)?;
+        let config = &sign_in.config;
+        sign_in.issuer.check_name(config, query.get("iss"))?;
         if !query.get("error").is_empty() {
             return Err(SignInFault::Denied(oidc::clean_error(query.get("error"))));
         }
-        let redeemed = self.oidc.redeem(config, issuer, query.get("code"), answered.texts(), answered.begun_ago, trust);
-        let (person, role) = oidc::read_person(config, &redeemed.await?)?;
-        let cookie = self.under_rules(config, || self.sessions.sign_person_in(person.clone(), role, peer))?;
+        let token = self.oidc.redeem(&sign_in, query.get("code"), trust).await?;
+        let (person, role) = oidc::read_person(config, &token)?;
+        let session = self.under_rules(config, || self.sessions.sign_person_in(person.clone(), role, peer))?;
         tracing::info!(actor = person.actor(peer), role = role.name(), "an operator has signed in");
-        Ok((person, answered.next, cookie.reveal().to_owned()))
+        Ok((person.name, sign_in, session))
     }
 
     fn refuse_sign_in(&self, fault: &SignInFault, config: &OidcConfig, peer: IpAddr) -> Response<Body> {
@@ -125,70 +116,61 @@ impl AdminListener {
     }
 }
 
+/// The status, the title and the explanation of a refused sign-in.
 fn explain(fault: &SignInFault, config: &OidcConfig) -> (StatusCode, &'static str, String) {
-    let again = "Nobody was signed in. Begin again on the sign-in page.";
-    match fault {
-        SignInFault::Unknown => {
-            let why = "This sign-in is not known here: it was begun more than ten minutes ago, or this instance has been restarted \
-                       or has another configuration since, or another instance has begun it.";
-            (StatusCode::BAD_REQUEST, "The sign-in is over", format!("{why} {again}"))
-        }
-        SignInFault::OtherBrowser => {
-            let why = format!(
-                "Another browser or another tab has begun this sign-in, or it was begun at another address than {}.",
-                config.url
-            );
-            (StatusCode::BAD_REQUEST, "The sign-in is of another browser", format!("{why} {again}"))
-        }
-        SignInFault::Used => {
-            let why = "The issuer has answered this sign-in before, and an answer counts once.";
-            (StatusCode::BAD_REQUEST, "The sign-in was used already", format!("{why} {again}"))
-        }
-        SignInFault::OtherIssuer => {
-            let why = format!("The answer does not say that it is by {}, which was asked.", config.issuer);
-            (StatusCode::BAD_REQUEST, "The answer is by another issuer", format!("{why} {again}"))
-        }
+    let OidcConfig { issuer, url, roles_claim: claim, .. } = config;
+    let (status, title, why) = match fault {
+        SignInFault::Unknown => (
+            StatusCode::BAD_REQUEST,
+            "The sign-in is over",
+            "This sign-in is not known here: it was begun more than ten minutes ago, or this instance has been restarted \
+             or has another configuration since, or another instance has begun it."
+                .to_owned(),
+        ),
+        SignInFault::OtherBrowser => (
+            StatusCode::BAD_REQUEST,
+            "The sign-in is of another browser",
+            format!("Another browser or another tab has begun this sign-in, or it was begun at another address than {url}."),
+        ),
+        SignInFault::Used => (
+            StatusCode::BAD_REQUEST,
+            "The sign-in was used already",
+            "The issuer has answered this sign-in before, and an answer counts once.".to_owned(),
+        ),
+        SignInFault::OtherIssuer => (
+            StatusCode::BAD_REQUEST,
+            "The answer is by another issuer",
+            format!("The answer does not say that it is by {issuer}, which was asked."),
+        ),
         SignInFault::Denied(error) => {
-            let why = format!("{} has refused the sign-in: {error}.", config.issuer);
-            (StatusCode::FORBIDDEN, "The issuer has refused", format!("{why} {again}"))
+            (StatusCode::FORBIDDEN, "The issuer has refused", format!("{issuer} has refused the sign-in: {error}."))
         }
-        SignInFault::Issuer(problem) => {
-            let why = format!("{} cannot be used: {problem}.", config.issuer);
-            let token = "The listener's token still signs you in.";
-            (StatusCode::BAD_GATEWAY, "The issuer does not answer as it should", format!("{why} {again} {token}"))
-        }
-        SignInFault::IdToken(fault) => {
-            let why = format!("The ID token of {} was refused. {}", config.issuer, fault.detail());
-            (StatusCode::BAD_GATEWAY, "The issuer's token was refused", format!("{why} {again}"))
-        }
+        SignInFault::Issuer(problem) => (
+            StatusCode::BAD_GATEWAY,
+            "The issuer does not answer as it should",
+            format!("{issuer} cannot be used: {problem}."),
+        ),
+        SignInFault::IdToken(fault) => (
+            StatusCode::BAD_GATEWAY,
+            "The issuer's token was refused",
+            format!("The ID token of {issuer} was refused. {}", fault.detail()),
+        ),
         SignInFault::NoRole { name, has_claim } => {
-            let claim = &config.roles_claim;
             let why = match has_claim {
                 true => format!("No value of its claim `{claim}` is in `admin.oidc.operate` or `admin.oidc.read`."),
                 false => {
                     format!("Its ID token has no claim `{claim}` (`admin.oidc.roles_claim`): the issuer must add it.")
                 }
             };
-            (
-                StatusCode::FORBIDDEN,
-                "Your account has no role here",
-                format!("{} has signed in as {name}. {why}", config.issuer),
-            )
+            (StatusCode::FORBIDDEN, "Your account has no role here", format!("{issuer} has signed in as {name}. {why}"))
         }
-    }
-}
-
-/// The name of the cookie that binds a sign-in to its browser. With TLS, no other host and no page without TLS can set it.
-fn browser_cookie_name(url: &PageUrl, listener: SocketAddr) -> String {
-    let prefix = if url.is_https { "__Host-" } else { "" };
-    format!("{prefix}oncegate-sign-in-{}", listener.port())
-}
-
-/// Sets that cookie. `Lax`, as the issuer's page leads back here, and a `Strict` one would not come along.
-fn set_browser_cookie(response: &mut Response<Body>, url: &PageUrl, listener: SocketAddr, value: &str, seconds: u64) {
-    let name = browser_cookie_name(url, listener);
-    let secure = if url.is_https { "; Secure" } else { "" };
-    let cookie = format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}");
-    let cookie = HeaderValue::from_str(&cookie).expect("the cookie is visible ASCII");
-    response.headers_mut().append(SET_COOKIE, cookie);
+    };
+    let then = match fault {
+        SignInFault::NoRole { .. } => "",
+        SignInFault::Issuer(_) => {
+            " Nobody was signed in. Begin again on the sign-in page. The listener's token still signs you in."
+        }
+        _ => " Nobody was signed in. Begin again on the sign-in page.",
+    };
+    (status, title, why + then)
 }

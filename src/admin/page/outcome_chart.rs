@@ -10,8 +10,8 @@ pub const BAR_WIDTH: usize = 8;
 pub const HEIGHT: usize = 100;
 pub const WIDTH: usize = MINUTES * MINUTE_WIDTH;
 
-/// Outcomes that mean the same to an operator, drawn in one colour, from the bottom of a bar to its top: the class of the colour
-/// in `page.css`, the label, and the statuses.
+/// Outcomes that mean the same to an operator, drawn in one colour, from the bottom of a bar to its top: the class of
+/// the colour in `page.css`, the label, and the statuses.
 const GROUPS: [(&str, &str, &[OncegateStatus]); 6] = [
     ("executed", "executed", &[OncegateStatus::Executed, OncegateStatus::Streaming]),
     ("replayed", "replayed", &[OncegateStatus::Attached, OncegateStatus::Replayed]),
@@ -31,7 +31,6 @@ pub struct OutcomeChart {
     pub bars: Vec<(&'static str, usize, String, String)>,
     /// The class and label of each colour, and the number of requests that it stands for.
     pub legend: Vec<(&'static str, &'static str, u64)>,
-    /// The number of requests in the busiest minute.
     pub busiest: u64,
 }
 
@@ -48,7 +47,6 @@ impl OutcomeChart {
         Some(Self { bars, legend: legend.collect(), busiest })
     }
 
-    /// The chart in words.
     pub fn text(&self) -> String {
         let parts: Vec<_> = self.legend.iter().map(|(_, label, requests)| format!("{requests} {label}")).collect();
         format!("Outcomes of the last hour by minute: {}; at most {} in a minute", parts.join(", "), self.busiest)

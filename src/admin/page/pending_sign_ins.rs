@@ -7,20 +7,20 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::sessions::{SessionSecret, digest, is_same};
-use crate::admin::oidc::{Issuer, SignInFault, SignInTexts};
+use crate::admin::oidc::{Issuer, SignIn, SignInFault};
 use oncegate_config::OidcConfig;
 
 /// The time for which a sign-in waits for the issuer: a password, a second factor, and a reset of either.
 pub const SIGN_IN_MAX: Duration = Duration::from_secs(600);
 
-/// The number of sign-ins that wait. Anybody who reaches the page can begin one: seven a second through ten minutes fit, in 4 MiB.
-/// Beyond that the oldest one ends, so that a flood keeps nobody out who takes less time than it needs to fill the table.
+/// The number of sign-ins that wait. Anybody who reaches the page can begin one: seven a second through ten minutes
+/// fit, in 4 MiB. Beyond that the oldest one ends, so that a flood keeps nobody out who takes less time than it needs
+/// to fill the table.
 const PENDING_MAX: usize = 4_096;
 
 /// The longest address of a page to which a sign-in leads back.
 const NEXT_BYTES_MAX: usize = 512;
 
-/// The sign-ins of a listener that wait for the issuer.
 #[derive(Default)]
 pub struct PendingSignIns(Mutex<Vec<PendingSignIn>>);
 
@@ -29,83 +29,46 @@ struct PendingSignIn {
     state: [u8; 32],
     /// The cookie of the browser that has begun it.
     browser: [u8; 32],
-    nonce: SessionSecret,
-    verifier: SessionSecret,
-    issuer: Arc<Issuer>,
-    config: Arc<OidcConfig>,
-    next: String,
-    begun: Instant,
+    sign_in: Arc<SignIn>,
     /// Whether the issuer has answered it. It stays for the rest of its time, so that a second answer is recognized.
     is_used: bool,
 }
 
-/// The random texts of a sign-in that begins.
+/// A sign-in that begins, with the two secrets by which its answer is recognized.
 pub struct BegunSignIn {
     pub state: SessionSecret,
     pub browser: SessionSecret,
-    nonce: SessionSecret,
-    verifier: SessionSecret,
-}
-
-/// A sign-in that the issuer has answered.
-pub struct AnsweredSignIn {
-    pub issuer: Arc<Issuer>,
-    pub config: Arc<OidcConfig>,
-    /// The page to which it leads.
-    pub next: String,
-    pub begun_ago: Duration,
-    nonce: SessionSecret,
-    verifier: SessionSecret,
-}
-
-impl BegunSignIn {
-    /// The texts that go to the issuer.
-    pub fn texts(&self) -> SignInTexts<'_> {
-        SignInTexts { state: self.state.reveal(), nonce: self.nonce.reveal(), verifier: self.verifier.reveal() }
-    }
-}
-
-impl AnsweredSignIn {
-    /// The texts with which the answer is checked.
-    pub fn texts(&self) -> SignInTexts<'_> {
-        SignInTexts { state: "", nonce: self.nonce.reveal(), verifier: self.verifier.reveal() }
-    }
+    pub sign_in: Arc<SignIn>,
 }
 
 impl PendingSignIns {
     /// Begins a sign-in with an issuer. It leads to a page, or to the overview if that address is too long.
     pub fn begin(&self, config: Arc<OidcConfig>, issuer: Arc<Issuer>, next: &str) -> BegunSignIn {
         let [state, browser, nonce, verifier] = [(); 4].map(|()| SessionSecret::new());
-        let next = if next.len() <= NEXT_BYTES_MAX { next } else { "/" };
+        let next = if next.len() <= NEXT_BYTES_MAX { next } else { "/" }.to_owned();
+        let (nonce, verifier) = (nonce.reveal().to_owned(), verifier.reveal().to_owned());
+        let sign_in = Arc::new(SignIn { issuer, config, nonce, verifier, next, begun: Instant::now() });
         let pending = PendingSignIn {
             state: digest(state.reveal().as_bytes()),
             browser: digest(browser.reveal().as_bytes()),
-            nonce: nonce.clone(),
-            verifier: verifier.clone(),
-            issuer,
-            config,
-            next: next.to_owned(),
-            begun: Instant::now(),
+            sign_in: Arc::clone(&sign_in),
             is_used: false,
         };
         let mut all = self.0.lock();
-        all.retain(|pending| pending.begun.elapsed() < SIGN_IN_MAX);
+        all.retain(|pending| pending.sign_in.begun.elapsed() < SIGN_IN_MAX);
         if all.len() >= PENDING_MAX {
             // They are in the order in which they have begun.
             all.remove(0);
         }
         all.push(pending);
-        BegunSignIn { state, browser, nonce, verifier }
+        BegunSignIn { state, browser, sign_in }
     }
 
     /// Takes the sign-in of this state, which the browser with this cookie has begun. It can be taken once.
-    ///
-    /// # Errors
-    /// [`SignInFault::Unknown`], [`SignInFault::OtherBrowser`] or [`SignInFault::Used`].
-    pub fn take(&self, state: &[u8], browser: &[u8]) -> Result<AnsweredSignIn, SignInFault> {
+    pub fn take(&self, state: &[u8], browser: &[u8]) -> Result<Arc<SignIn>, SignInFault> {
         let (state, browser) = (digest(state), digest(browser));
         let mut all = self.0.lock();
-        all.retain(|pending| pending.begun.elapsed() < SIGN_IN_MAX);
+        all.retain(|pending| pending.sign_in.begun.elapsed() < SIGN_IN_MAX);
         let pending = all.iter_mut().find(|pending| is_same(&pending.state, &state)).ok_or(SignInFault::Unknown)?;
         // Before its use is noted: somebody who knows the state alone cannot use it up.
         if !is_same(&pending.browser, &browser) {
@@ -114,17 +77,9 @@ impl PendingSignIns {
         if std::mem::replace(&mut pending.is_used, true) {
             return Err(SignInFault::Used);
         }
-        Ok(AnsweredSignIn {
-            issuer: Arc::clone(&pending.issuer),
-            config: Arc::clone(&pending.config),
-            next: pending.next.clone(),
-            begun_ago: pending.begun.elapsed(),
-            nonce: pending.nonce.clone(),
-            verifier: pending.verifier.clone(),
-        })
+        Ok(Arc::clone(&pending.sign_in))
     }
 
-    /// Ends all of them.
     pub fn end_all(&self) {
         self.0.lock().clear();
     }
@@ -159,7 +114,7 @@ mod tests {
 
     fn take(pending: &PendingSignIns, begun: &BegunSignIn) -> Result<String, SignInFault> {
         let taken = pending.take(begun.state.reveal().as_bytes(), begun.browser.reveal().as_bytes());
-        taken.map(|answered| answered.next)
+        taken.map(|answered| answered.next.clone())
     }
 
     #[tokio::test(start_paused = true)]

@@ -26,7 +26,6 @@ runbooks![
     "unknown-keys",
 ];
 
-/// Returns the text of a runbook.
 pub(super) fn find(name: &str) -> Option<&'static str> {
     RUNBOOKS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }

@@ -1,18 +1,18 @@
-//! The keys that a change of several is about, as addresses and forms name them, and the page with what happened to each.
+//! The keys that a change of several is about, as addresses and forms name them, and the page with what happened to
+//! each.
 
 use askama::Template;
-use http::{Response, StatusCode};
+use http::StatusCode;
 
 use super::format::{KeyTexts, Shown, ShownTime};
 use super::list_pages::FilterForm;
 use super::text::{ActionTexts, explain_refusal};
-use super::{FormParams, Frame, Visit, render_page};
+use super::{FormParams, Frame, PageAnswer, Visit, render_page};
 use crate::admin::key_admin::changes::LISTED_MAX;
 use crate::admin::key_admin::dto::BulkChange;
 use crate::admin::key_admin::params::{ChosenKey, KeySelection};
 use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
 use oncegate_domain::execution_risk::ActionKind;
-use oncegate_http::body::Body;
 use oncegate_store::admin::{KeyEntry, KeyFilter};
 
 /// The parameter of a checked box: `ID.VERSION` of a key.
@@ -29,7 +29,6 @@ impl SelectionForm {
         Self { filter: FilterForm::from_params(params), chosen: params.all(CHOSEN).map(str::to_owned).collect() }
     }
 
-    /// The hidden fields of a form about these keys.
     pub fn fields(&self) -> Vec<(&'static str, &str)> {
         let conditions = self.filter.conditions.iter().map(|(name, text)| (*name, &**text));
         conditions.chain(self.chosen.iter().map(|chosen| (CHOSEN, &**chosen))).collect()
@@ -81,7 +80,6 @@ pub fn read_results(query: &FormParams) -> impl Iterator<Item = (&str, Option<Pr
     query.all("key").take(2 * LISTED_MAX).map(result)
 }
 
-/// The result for one key.
 struct KeyResult {
     /// The first digits of its id.
     id: String,
@@ -95,13 +93,12 @@ struct KeyResult {
 struct BulkResultPage {
     frame: Frame,
     results: Vec<KeyResult>,
-    /// The number of keys that are not listed.
     more: u64,
 }
 
 impl Visit<'_> {
     /// Shows what a change has done to each key, and the state that the key is in now.
-    pub(super) async fn show_bulk_result(&self) -> Result<Response<Body>, ApiProblem> {
+    pub(super) async fn show_bulk_result(&self) -> PageAnswer {
         let mut results = Vec::new();
         for (id, refusal) in read_results(&self.query) {
             let now = match self.admin.key_admin().find_entry(id).await {

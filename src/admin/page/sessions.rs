@@ -1,7 +1,7 @@
 //! Sessions of the operators' page, and the secrets that its forms must bring back.
 //!
-//! All of it is in this process's memory: a restart signs everybody out, which costs an operator one more use of the token
-//! and leaves nothing to be stolen from a disk.
+//! All of it is in this process's memory: a restart signs everybody out, which costs an operator one more use of the
+//! token and leaves nothing to be stolen from a disk.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -23,8 +23,8 @@ pub const LIFETIME: Duration = Duration::from_secs(8 * 60 * 60);
 const IDLE_MAX: Duration = Duration::from_secs(60 * 60);
 /// The maximum number of sessions, more than one instance has operators. The one that was used longest ago ends first.
 const SESSIONS_MAX: usize = 64;
-/// The maximum number of sessions of one person: a desk, a laptop, a phone and one more. Their own one that was used longest ago ends
-/// first, so that nobody ends those of others.
+/// The maximum number of sessions of one person: a desk, a laptop, a phone and one more. Their own one that was used
+/// longest ago ends first, so that nobody ends those of others.
 const SESSIONS_OF_PERSON_MAX: usize = 4;
 /// A text that nobody can guess. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl SessionSecret {
         Self(BASE64_URL_SAFE_NO_PAD.encode(random))
     }
 
-    /// Returns the text, for the browser that it is meant for.
+    /// Returns the text, for its browser alone.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -48,7 +48,6 @@ impl SessionSecret {
     }
 }
 
-/// A visitor of the page who has access.
 #[derive(Clone)]
 pub struct Visitor {
     /// The secret that each of their forms must bring back: another site's page cannot read it (CSRF).
@@ -57,7 +56,6 @@ pub struct Visitor {
     pub name: String,
     /// The person, where the issuer has signed them in. The audit log has them and not a claimed name.
     pub person: Option<Person>,
-    /// Whether there is a session to sign out of.
     pub is_signed_in: bool,
     pub role: Role,
 }
@@ -93,13 +91,12 @@ impl Sessions {
         Visitor { form: self.form.clone(), name: String::new(), person: None, is_signed_in: false, role }
     }
 
-    /// The secret of the form for signing in.
     pub fn sign_in_form(&self) -> &SessionSecret {
         &self.form
     }
 
-    /// Returns the visitor with this cookie; `None` where it is not valid, or comes from another address than it was given
-    /// to. A refresh, which nobody asked for, does not count as use.
+    /// Returns the visitor with this cookie; `None` where it is not valid, or comes from another address than it was
+    /// given to. A refresh, which nobody asked for, does not count as use.
     pub fn find_visitor(&self, cookie: &[u8], peer: IpAddr, is_refresh: bool) -> Option<Visitor> {
         let id = digest(cookie);
         let mut open = self.open.lock();

@@ -1,17 +1,19 @@
-//! Signing in with the listener's token, and signing out; the page that offers this and the issuer.
+//! Signing in with the listener's token; the page that offers this and the issuer.
 
-use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use askama::Template;
-use http::header::{HeaderValue, RETRY_AFTER, SET_COOKIE};
+use http::header::{HeaderValue, ORIGIN, RETRY_AFTER};
 use http::{Method, Response, StatusCode};
 
+use super::format::Shown;
 use super::sessions::LIFETIME;
-use super::{FORM, FormParams, PagePath, redirect_to, render_message, render_page, with_challenge};
+use super::{FORM, FormParams, PagePath, PageRequest, redirect_to, render_message, render_page, with_challenge};
+use crate::admin::AdminListener;
 use crate::admin::auth::{self, AccessDenied};
-use crate::admin::{AdminListener, key_admin};
-use oncegate_domain::fingerprint::form::escape;
+use crate::admin::key_admin::actors::remote_actor;
+use oncegate_config::OidcConfig;
 use oncegate_http::body::Body;
 
 #[derive(Template)]
@@ -22,57 +24,39 @@ struct SignInPage<'a> {
     next: &'a str,
     name: &'a str,
     trouble: Option<&'static str>,
-    /// The way to the issuer, at the page's own address: its cookie belongs there.
-    oidc: Option<OidcLink>,
-}
-
-struct OidcLink {
-    issuer: String,
-    href: String,
+    /// The sign-in with the issuer begins at the page's own address: its cookie belongs there.
+    oidc: Option<Arc<OidcConfig>>,
 }
 
 impl AdminListener {
-    pub(super) fn show_sign_in(&self, query: &FormParams) -> Response<Body> {
-        if self.tokens().operator.is_none() {
-            return redirect_to("/");
+    pub(super) fn answer_sign_in(&self, request: &PageRequest<'_>) -> Response<Body> {
+        match &request.form {
+            _ if self.tokens().operator.is_none() => redirect_to("/"),
+            Some(form) => self.sign_in(form, request),
+            None => self.render_sign_in(StatusCode::OK, &request.query, None),
         }
-        self.render_sign_in(StatusCode::OK, query, None)
     }
 
     fn render_sign_in(&self, status: StatusCode, params: &FormParams, trouble: Option<&'static str>) -> Response<Body> {
         let next = parse_own_page(params.get("next")).unwrap_or_default();
-        let oidc = self.config.borrow().admin.oidc.as_ref().map(|oidc| OidcLink {
-            issuer: oidc.issuer.to_string(),
-            href: format!("{}/sign-in/oidc?next={}", oidc.url, escape(next.as_bytes())),
-        });
         let page = SignInPage {
             service: &self.instance.config.service,
             form: self.sessions.sign_in_form().reveal(),
             next,
-            oidc,
+            oidc: self.config.borrow().admin.oidc.clone(),
             name: params.get("name"),
             trouble,
         };
         render_page(status, &page)
     }
 
-    /// Opens a session for a visitor with the token.
-    pub(super) fn sign_in(
-        &self,
-        form: &FormParams,
-        session: SessionCookie,
-        is_https: bool,
-        peer: IpAddr,
-    ) -> Response<Body> {
-        let tokens = self.tokens();
-        if tokens.operator.is_none() {
-            return redirect_to("/");
-        }
+    fn sign_in(&self, form: &FormParams, request: &PageRequest<'_>) -> Response<Body> {
+        let peer = request.peer;
         if !self.sessions.sign_in_form().is(form.get(FORM).as_bytes()) {
             let why = Some("The form was out of date: this instance has been restarted since. Try again.");
             return self.render_sign_in(StatusCode::FORBIDDEN, form, why);
         }
-        let role = match auth::check_token(Some(form.text("token").as_bytes()), peer, &tokens, &self.guesses) {
+        let role = match auth::check_token(Some(form.text("token").as_bytes()), peer, &self.tokens(), &self.guesses) {
             Ok(role) => role,
             Err(denied) => {
                 self.note_denied(peer, denied);
@@ -84,11 +68,12 @@ impl AdminListener {
             }
         };
         // As in the audit log: short, and in one line.
-        let actor = key_admin::remote_actor(peer, Some(form.get("name").as_bytes()));
+        let actor = remote_actor(peer, Some(form.get("name").as_bytes()));
         tracing::info!(actor, "an operator has signed in");
         let cookie = self.sessions.sign_in(form.get("name").to_owned(), role, peer);
         let mut response = redirect_to(parse_own_page(form.get("next")).unwrap_or("/"));
-        session.set(&mut response, is_https, cookie.reveal());
+        let is_https = request.head.headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https:"));
+        request.session_cookie(is_https).set(&mut response, cookie.reveal(), LIFETIME);
         response
     }
 }
@@ -98,41 +83,6 @@ pub fn slowed_response(wait: Duration) -> Response<Body> {
     let mut response = render_message(StatusCode::TOO_MANY_REQUESTS, "Wait a minute", why);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait.as_secs() + 1));
     response
-}
-
-pub fn sign_out_response(session: SessionCookie) -> Response<Body> {
-    let mut response = redirect_to("/sign-in");
-    session.write(&mut response, false, "", 0);
-    response
-}
-
-/// The session's cookie at the address by which a browser has come.
-#[derive(Clone, Copy)]
-pub struct SessionCookie {
-    pub listener: SocketAddr,
-    /// Whether it is the `https://` address of `admin.oidc.url`. There no other host, and no page without TLS, can set the cookie:
-    /// nobody can have a person act in a session that somebody else has opened.
-    pub is_at_url: bool,
-}
-
-impl SessionCookie {
-    /// The name. Two instances on one machine have a cookie each, as browsers send a machine's cookies to all its ports.
-    pub fn name(self) -> String {
-        let prefix = if self.is_at_url { "__Host-" } else { "" };
-        format!("{prefix}oncegate-{}", self.listener.port())
-    }
-
-    /// Sets it. It is `Secure` where the browser speaks TLS to a proxy: this listener itself speaks none.
-    pub fn set(self, response: &mut Response<Body>, is_https: bool, value: &str) {
-        self.write(response, is_https, value, LIFETIME.as_secs());
-    }
-
-    fn write(self, response: &mut Response<Body>, is_https: bool, value: &str, seconds: u64) {
-        let (name, secure) = (self.name(), if is_https || self.is_at_url { "; Secure" } else { "" });
-        let cookie = format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}");
-        let cookie = HeaderValue::from_str(&cookie).expect("the cookie is visible ASCII");
-        response.headers_mut().append(SET_COOKIE, cookie);
-    }
 }
 
 /// Returns the page that a visitor wanted before signing in, if it is one of this listener: nobody is sent elsewhere.

@@ -29,20 +29,10 @@ pub struct ActionText {
     pub done: &'static str,
 }
 
-/// The texts of a decision.
-pub(super) trait ActionTexts: Sized {
-    fn text(self) -> &'static ActionText;
-    /// Whether the operator writes a response.
-    fn has_response(self) -> bool;
-    fn parse(name: &str) -> Option<Self>;
-    /// The decisions for several keys in that state, or in any; those that need the risk accepted among them.
-    fn for_state(state: Option<StateKind>) -> Vec<Self>;
-}
-
-impl ActionTexts for ActionKind {
+pub(super) trait ActionTexts: Into<ActionKind> {
     fn text(self) -> &'static ActionText {
-        match self {
-            Self::Completed => &ActionText {
+        match self.into() {
+            ActionKind::Completed => &ActionText {
                 name: "completed",
                 label: "It was executed",
                 command: "resolve --completed",
@@ -51,7 +41,7 @@ impl ActionTexts for ActionKind {
                 consequences: "Every retry gets the response that you write below, from now until the route's TTL has passed. Nothing is executed. A late answer of the service no longer counts.",
                 done: "completed by hand: retries get the response that was written",
             },
-            Self::Replace => &ActionText {
+            ActionKind::Replace => &ActionText {
                 name: "replace",
                 label: "Correct its response",
                 command: "resolve --completed --replace",
@@ -60,7 +50,7 @@ impl ActionTexts for ActionKind {
                 consequences: "Every retry from now on gets the response that you write below, until the route's TTL has passed. Nothing is executed. Callers that have the wrong response keep it. When this is done, every running instance has forgotten it.",
                 done: "completed by hand: retries get the new response",
             },
-            Self::NotExecuted => &ActionText {
+            ActionKind::NotExecuted => &ActionText {
                 name: "not-executed",
                 label: "It was not executed",
                 command: "resolve --not-executed",
@@ -69,7 +59,7 @@ impl ActionTexts for ActionKind {
                 consequences: "The next retry with this key is sent to the service; a request that was accepted for later delivery is delivered at once. If the operation was carried out after all, it is then carried out twice. Until that retry comes, a late answer of the service still counts.",
                 done: "retryable: the next retry or delivery is executed",
             },
-            Self::Purge => &ActionText {
+            ActionKind::Purge => &ActionText {
                 name: "purge",
                 label: "Forget it",
                 command: "purge",
@@ -78,7 +68,7 @@ impl ActionTexts for ActionKind {
                 consequences: "The next request with this key is a first one, and is executed. When this is done, every running instance has forgotten the key. It cannot be undone.",
                 done: "forgotten",
             },
-            Self::Release => &ActionText {
+            ActionKind::Release => &ActionText {
                 name: "release",
                 label: "Drop its response",
                 command: "release",
@@ -87,7 +77,7 @@ impl ActionTexts for ActionKind {
                 consequences: "The stored response is gone, and the next retry with this key is executed: a second time, if the first one did anything. It cannot be undone.",
                 done: "retryable: the stored response is gone, and the next retry is executed",
             },
-            Self::Requeue => &ActionText {
+            ActionKind::Requeue => &ActionText {
                 name: "requeue",
                 label: "Requeue it",
                 command: "requeue",
@@ -99,51 +89,48 @@ impl ActionTexts for ActionKind {
         }
     }
 
+    /// Whether the operator writes a response.
     fn has_response(self) -> bool {
-        matches!(self, Self::Completed | Self::Replace)
-    }
-
-    fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|action| action.text().name == name)
-    }
-
-    fn for_state(state: Option<StateKind>) -> Vec<Self> {
-        // Each key has its own response to correct.
-        let actions = Self::ALL.into_iter().filter(|action| *action != Self::Replace);
-        actions.filter(|action| state.is_none_or(|state| action.is_for(state))).collect()
+        matches!(self.into(), ActionKind::Completed | ActionKind::Replace)
     }
 }
 
-/// The text of a risk.
-pub(super) trait RiskText {
-    /// The statement by which the operator accepts the risk.
-    fn acceptance(self) -> &'static str;
+impl ActionTexts for ActionKind {}
+
+pub fn parse_action(name: &str) -> Option<ActionKind> {
+    ActionKind::ALL.into_iter().find(|action| action.text().name == name)
 }
 
-impl RiskText for ActionRisk {
-    fn acceptance(self) -> &'static str {
-        match self {
-            Self::AttemptRunning => {
-                "I do not wait. Its last attempt may still be running, or may still arrive: it may be executed, and the next retry too."
-            }
-            Self::DeliveryLost => {
-                "I accept that it is never delivered, although its caller was told that it was accepted."
-            }
-            Self::LateRetries => {
-                "I accept that it is executed twice: it was executed, and a late retry, which would be refused, is executed too."
-            }
-            Self::OutcomeUnknown => {
-                "I accept that it may be executed twice: nobody knows whether its last attempt was executed, and the next request with this key will be."
-            }
-            Self::ResponseWithdrawn => {
-                "I accept that it is executed twice: it was executed, and the next retry, which would get its response, is executed too."
-            }
-            Self::TtlInDoubt => {
-                "I accept that it is executed twice: it was executed, and its TTL has ended by the store's clock alone, which has jumped or was not watched for long enough."
-            }
-            Self::UnknownRetried => {
-                "I accept that it may be executed twice: nobody knows whether its last attempt was executed, and this route executes retries of unknown keys."
-            }
+/// Returns the decisions for several keys in that state, or in any; those that need the risk accepted among them.
+pub fn actions_on_many(state: Option<StateKind>) -> Vec<ActionKind> {
+    // Each key has its own response to correct.
+    let actions = ActionKind::ALL.into_iter().filter(|action| *action != ActionKind::Replace);
+    actions.filter(|action| state.is_none_or(|state| action.is_for(state))).collect()
+}
+
+/// Returns the statement by which the operator accepts a risk.
+pub fn risk_acceptance(risk: ActionRisk) -> &'static str {
+    match risk {
+        ActionRisk::AttemptRunning => {
+            "I do not wait. Its last attempt may still be running, or may still arrive: it may be executed, and the next retry too."
+        }
+        ActionRisk::DeliveryLost => {
+            "I accept that it is never delivered, although its caller was told that it was accepted."
+        }
+        ActionRisk::LateRetries => {
+            "I accept that it is executed twice: it was executed, and a late retry, which would be refused, is executed too."
+        }
+        ActionRisk::OutcomeUnknown => {
+            "I accept that it may be executed twice: nobody knows whether its last attempt was executed, and the next request with this key will be."
+        }
+        ActionRisk::ResponseWithdrawn => {
+            "I accept that it is executed twice: it was executed, and the next retry, which would get its response, is executed too."
+        }
+        ActionRisk::TtlInDoubt => {
+            "I accept that it is executed twice: it was executed, and its TTL has ended by the store's clock alone, which has jumped or was not watched for long enough."
+        }
+        ActionRisk::UnknownRetried => {
+            "I accept that it may be executed twice: nobody knows whether its last attempt was executed, and this route executes retries of unknown keys."
         }
     }
 }
@@ -171,31 +158,26 @@ pub fn explain_state(state: StateKind, accepted: bool) -> &'static str {
     }
 }
 
-/// The text of a cause.
-pub(super) trait CauseText {
-    fn explanation(self) -> String;
-}
-
-impl CauseText for UnknownCause {
+pub(super) trait CauseText: Into<UnknownCause> {
     fn explanation(self) -> String {
-        match self {
-            Self::Body => {
+        match self.into() {
+            UnknownCause::Body => {
                 "a rule of the route's `outcome` takes the response's body for unknown, or cannot read it".into()
             }
-            Self::Broken => "the connection to the service broke after the request may have reached it".into(),
-            Self::Cancelled => "its client left, and the route's on_client_gone stops the service then".into(),
-            Self::Crashed => "its instance stopped, or lost its lease, while the attempt ran".into(),
-            Self::Grpc(status) => {
+            UnknownCause::Broken => "the connection to the service broke after the request may have reached it".into(),
+            UnknownCause::Cancelled => "its client left, and the route's on_client_gone stops the service then".into(),
+            UnknownCause::Crashed => "its instance stopped, or lost its lease, while the attempt ran".into(),
+            UnknownCause::Grpc(status) => {
                 format!(
                     "the service answered the call with {}, and the route takes this status for unknown",
                     status.name()
                 )
             }
-            Self::Service => "the service said so by Oncegate-Decision, or sent one that cannot be read".into(),
-            Self::Status(status) => {
+            UnknownCause::Service => "the service said so by Oncegate-Decision, or sent one that cannot be read".into(),
+            UnknownCause::Status(status) => {
                 format!("the service answered {}, and the route takes this status for unknown", status.as_u16())
             }
-            Self::Stopped(stop, bytes) => {
+            UnknownCause::Stopped(stop, bytes) => {
                 let why = match stop {
                     BodyStop::Broken => "the connection to the service broke",
                     BodyStop::Cancelled => "its clients left, and the route's on_client_gone stops the service then",
@@ -203,11 +185,13 @@ impl CauseText for UnknownCause {
                 };
                 format!("{why}, after {bytes} bytes of the response's body")
             }
-            Self::Store => "the store lost the stored outcome in a failover".into(),
-            Self::Timeout => "the service did not answer within the route's upstream_timeout".into(),
+            UnknownCause::Store => "the store lost the stored outcome in a failover".into(),
+            UnknownCause::Timeout => "the service did not answer within the route's upstream_timeout".into(),
         }
     }
 }
+
+impl CauseText for UnknownCause {}
 
 /// Explains why keys were not changed, each reason once.
 pub fn explain_refusals(codes: impl Iterator<Item = ProblemCode>) -> String {
@@ -235,8 +219,8 @@ mod tests {
     #[test]
     fn an_action_is_found_by_its_name() {
         for action in ActionKind::ALL {
-            assert_eq!(ActionKind::parse(action.text().name), Some(action));
+            assert_eq!(parse_action(action.text().name), Some(action));
         }
-        assert_eq!(ActionKind::parse("resolve"), None);
+        assert_eq!(parse_action("resolve"), None);
     }
 }

@@ -5,15 +5,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Request, StatusCode};
-use serde_json::{Value, json};
+use http::StatusCode;
+use serde_json::Value;
 
-use super::super::client::{Connected, InstanceArguments, user};
+use super::super::client::{Connected, InstanceArguments, explain_refusal, user};
 use super::super::{CommandError, failed, load_without_service, require_file};
-use crate::admin;
-use crate::admin::key_admin::problem::ApiProblem;
-use crate::admin::key_admin::{self, AdminMethod, AdminRequest, KeyAdmin};
+use crate::admin::{self, AdminMethod, AdminRequest};
 use crate::app::StartError;
 use oncegate_config::{Config, StartConfig, StoreLocation};
 use oncegate_store::{self as store, OpenError, Store, StoreSettings, salts};
@@ -23,7 +20,6 @@ const RESPONSE_MAX: Duration = Duration::from_secs(600);
 
 /// The place where requests about keys are answered.
 pub(super) enum KeyAdminSource {
-    /// A running instance.
     Instance(Connected),
     /// This process, on the store.
     Store(Arc<Store>, Arc<StartConfig>, Arc<Config>),
@@ -94,22 +90,16 @@ impl KeyAdminSource {
         body: Option<Value>,
     ) -> Result<(StatusCode, Value), CommandError> {
         let body = body.map_or_else(Vec::new, |body| body.to_string().into_bytes());
-        let user = user();
-        let user = user.as_encoded_bytes();
         Ok(match self {
             Self::Store(store, start, config) => {
-                let actor = key_admin::actor(Some(user), "on the command line");
-                let answer = match body.len() <= key_admin::BODY_BYTES_MAX {
-                    true => {
-                        let key_admin = KeyAdmin::new(store, start, Arc::clone(config), None);
-                        key_admin.answer(AdminRequest { method, id, query, body: &body, actor }).await
-                    }
-                    false => Err(ApiProblem::body_too_large(key_admin::BODY_BYTES_MAX)),
+                let request = AdminRequest {
+                    method,
+                    id,
+                    query,
+                    body: &body,
+                    actor: admin::terminal_actor(user().as_encoded_bytes()),
                 };
-                match answer {
-                    Ok(response) => (StatusCode::OK, response),
-                    Err(problem) => (problem.status(), json!(problem)),
-                }
+                admin::answer_on_store(store, start, Arc::clone(config), request).await
             }
             Self::Instance(instance) => {
                 if !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -117,31 +107,23 @@ impl KeyAdminSource {
                     return Err(CommandError::Usage(format!("`ID` {id:?} is not an id: {remedy}")));
                 }
                 let (method, path) = admin::endpoint_of(method, id);
-                let mut request = Request::builder().method(method).uri(format!("{path}?{query}"));
-                if let Ok(user) = http::HeaderValue::from_bytes(user) {
-                    request = request.header(admin::ACTOR, user);
-                }
-                let response = instance.request(request, Bytes::from(body), RESPONSE_MAX).await;
+                let response = instance.request(method, &format!("{path}?{query}"), body.into(), RESPONSE_MAX).await;
                 response.map_err(|error| failed(format!("{}: {error}", instance.address)))?
             }
         })
     }
 }
 
-/// Returns a response's JSON, or a refusal as an error.
-pub(super) fn check(status: StatusCode, body: Value) -> Result<Value, CommandError> {
-    if status.is_success() { Ok(body) } else { Err(to_error(&body, status)) }
-}
-
-/// Converts a refusal: a wrong request is wrong usage, all else is a failure.
-fn to_error(body: &Value, status: StatusCode) -> CommandError {
-    let detail = body["detail"].as_str().or(body["error"].as_str());
-    let detail = detail.map_or_else(|| format!("the instance answers {status}"), str::to_owned);
-    let detail = name_flags(&detail, body["field"].as_str());
-    match status {
+/// Returns the answer, or a refusal as an error: a wrong request is wrong usage, all else is a failure.
+pub(super) fn check(status: StatusCode, answer: Value) -> Result<Value, CommandError> {
+    if status.is_success() {
+        return Ok(answer);
+    }
+    let detail = name_flags(&explain_refusal(status, &answer), answer["field"].as_str());
+    Err(match status {
         StatusCode::BAD_REQUEST => CommandError::Usage(detail),
         _ => failed(detail),
-    }
+    })
 }
 
 /// Names the flags of the command line in a refusal, in place of the API's fields.

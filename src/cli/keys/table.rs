@@ -10,7 +10,6 @@ use oncegate_domain::quantity::quantity;
 use oncegate_domain::rfc3339;
 use oncegate_telemetry::terminal::escape_invisible;
 
-/// The number of characters of a key that a table shows.
 const KEY_CHARS_MAX: usize = 40;
 /// The number of digits of an id that a table shows: unique among more keys than fit on any disk.
 const ID_DIGITS: usize = 16;
@@ -27,7 +26,6 @@ fn paint(state: &str, padded: String, has_colours: bool) -> String {
     if has_colours { format!("\x1b[{colour}m{padded}\x1b[0m") } else { padded }
 }
 
-/// Renders a line for each key, in columns.
 pub(super) fn render_list(keys: &[Value], has_colours: bool) -> String {
     let now = SystemTime::now();
     let mut rows = vec![["STATE", "TRIES", "MADE", "SETTLED", "ROUTE", "KEY", "ID"].map(str::to_owned).to_vec()];
@@ -55,7 +53,6 @@ pub(super) fn render_list(keys: &[Value], has_colours: bool) -> String {
     rows.iter().map(line).collect()
 }
 
-/// Renders all about one key.
 pub(super) fn render_key(key: &Value, has_colours: bool) -> String {
     let mut rendered = String::new();
     let mut line = |name: &str, value: String| rendered.push_str(&format!("{name:<14}  {value}\n"));
@@ -97,7 +94,6 @@ pub(super) fn render_key(key: &Value, has_colours: bool) -> String {
     rendered
 }
 
-/// Renders an event in a key's history.
 fn render_event(event: &Value) -> String {
     if event["event"] == "decision" {
         let note = event["note"].as_str().map(|note| format!(" ({})", escape_invisible(note))).unwrap_or_default();
@@ -110,7 +106,6 @@ fn render_event(event: &Value) -> String {
     format!("attempt {} by instance {}{end}{took}{cause}", event["attempt"], text(event, "instance"))
 }
 
-/// Renders a change.
 pub(super) fn render_change(change: &Value) -> String {
     if change["id"].is_string() {
         return format!("{}  {} -> {}\n", text(change, "id"), text(change, "before"), text(change, "after"));

@@ -1,7 +1,7 @@
 //! YAML, as far as an OpenAPI document needs it.
 //!
-//! Plain null is null. All other scalars stay text as written: `1` is not a number, `on` and `no` are not booleans. Anchors
-//! and merge keys are followed, within limits.
+//! Plain null is null. All other scalars stay text as written: `1` is not a number, `on` and `no` are not booleans.
+//! Anchors and merge keys are followed, within limits.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,6 @@ const DEPTH_MAX: usize = 128;
 /// The maximum number of values, as aliases can turn few into many: more than anybody writes, and they fit into memory.
 const NODES_MAX: usize = 4_000_000;
 
-/// Parses a text with one document.
 pub(super) fn parse(text: &str) -> Result<Value, String> {
     let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
@@ -108,7 +107,6 @@ impl Builder {
         Ok(())
     }
 
-    /// Counts the values in a copy.
     fn count(&mut self, value: &Value) -> Result<(), String> {
         let (nodes, depth) = measure(value);
         self.nodes += nodes;

@@ -23,7 +23,6 @@ enum HeaderFields {
     Pairs(Vec<(String, String)>),
 }
 
-/// The fields of a JSON object.
 pub struct JsonFields(Map<String, Value>);
 
 impl JsonFields {
@@ -48,7 +47,6 @@ impl JsonFields {
         serde_json::from_value(value).map_err(|_| ApiProblem::bad(name, why))
     }
 
-    /// Takes a text; `None` where it is missing or null.
     pub fn take_text(&mut self, name: &str) -> Result<Option<String>, ApiProblem> {
         self.take(name, "is not text")
     }
@@ -91,7 +89,6 @@ impl JsonFields {
         Ok(Some(filter))
     }
 
-    /// Takes the kind of change of several keys.
     pub fn take_action(&mut self) -> Result<AdminMethod, ApiProblem> {
         match self.take_text("action")?.as_deref() {
             Some("purge") => Ok(AdminMethod::Purge),
@@ -103,7 +100,6 @@ impl JsonFields {
         }
     }
 
-    /// Takes the decision that `method` asks for.
     pub fn take_decision(
         &mut self,
         method: AdminMethod,
@@ -159,7 +155,6 @@ impl JsonFields {
         build_response(status, headers, body)
     }
 
-    /// Refuses fields that nothing has taken.
     pub fn finish(&self) -> Result<(), ApiProblem> {
         self.0.keys().next().map_or(Ok(()), |name| Err(ApiProblem::bad(name, "is not a field here")))
     }
