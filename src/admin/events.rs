@@ -77,8 +77,8 @@ impl AdminListener {
         Ok(discarded)
     }
 
-    /// Refuses a name that no sink has. A sink that is not configured any more is one as long as it has events: it may come
-    /// back.
+    /// Refuses a name that no sink has. A sink that is not configured any more is one as long as it has events: it may
+    /// come back.
     async fn check_sink(&self, sink: &str, changed: u64) -> Result<(), ApiProblem> {
         let is_configured = self.config.borrow().events.iter().any(|configured| *configured.name == *sink);
         if changed > 0

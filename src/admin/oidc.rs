@@ -179,11 +179,11 @@ impl OidcClient {
     /// Exchanges a code for an ID token, and verifies it with the issuer's keys as they are now.
     pub async fn redeem(&self, sign_in: &SignIn, code: &str, trust: &Trust) -> Result<IdToken, SignInFault> {
         let SignIn { issuer, config, nonce, begun, .. } = sign_in;
-        let request = sign_in.token_request(code);
-        let answer = read(&issuer.token, request, trust, &self.slots).await.and_then(parse_json::<TokenAnswer>);
+        let answer = issuer.token.read(sign_in.token_request(code), DOCUMENT_BYTES_MAX, trust, &self.slots).await;
         let unusable = |problem| SignInFault::Issuer(format!("its answer to the code: {problem}"));
-        let token = answer.map_err(unusable)?.id_token;
-        let keys = read(&issuer.keys, Request::new(Body::empty()), trust, &self.slots).await;
+        let token = answer.and_then(parse_json::<TokenAnswer>).map_err(unusable)?.id_token;
+        let keys = Request::new(Body::empty());
+        let keys = issuer.keys.read(keys, KEY_SET_BYTES_MAX, trust, &self.slots).await;
         let keys = keys.and_then(|(status, text)| match status {
             StatusCode::OK => KeySet::parse(&text, &PUBLIC_KEY_ALGORITHMS),
             status => Err(format!("the answer has status {}", status.as_u16())),
@@ -230,15 +230,6 @@ impl OidcClient {
             }
         }
     }
-}
-
-async fn read(
-    place: &IssuerEndpoint,
-    request: Request<Body>,
-    trust: &Trust,
-    slots: &UpstreamSlots,
-) -> Result<(StatusCode, bytes::Bytes), String> {
-    place.read(request, KEY_SET_BYTES_MAX.max(DOCUMENT_BYTES_MAX), trust, slots).await
 }
 
 impl Issuer {
