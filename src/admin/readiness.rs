@@ -123,7 +123,7 @@ impl AdminListener {
 
     /// Returns the state of the instance's parts.
     fn describe(&self, store: &StoreCheck) -> Value {
-        let Instance { config, instance_lease, store_clock, bypassed, .. } = &*self.instance;
+        let Instance { instance_lease, store_clock, bypassed, .. } = &*self.instance;
         let Metrics { consumers, events, issuer_unreachable: issuers, .. } = &self.instance.observability.metrics;
         let (clock, refused_reload) = (store_clock.view(), self.instance.reload_state.refusal());
         let silent_ms = store.silent_for.map(|silent| silent.as_millis() as u64);

@@ -12,7 +12,7 @@ use oncegate_http::upstream::connection_slots::UpstreamSlots;
 
 use super::explain;
 use super::observe::observed;
-use crate::harness::{Proxy, Request, Setup, Store, Upstream, World, in_process, route};
+use crate::harness::{Proxy, Request, Setup, Store, Upstream, World, in_process, reload, route};
 
 /// A rule, and the request that breaks it.
 struct Rule {
@@ -168,7 +168,7 @@ async fn an_observed_request_is_no_earlier_one_of_an_enforced_one() {
     assert_eq!(observed(&world, world.pay("k-1")).await.1, "executed");
     let enforcing = observing.replace("observe", "enforce");
     let narrow = Proxy::on(&world.store.url()).upstream(world.upstream.address).route(&route("pay", &enforcing));
-    super::reload::reload(&world, &narrow.text(), super::reload::RELOADED, 1).await;
-    super::reload::settles(async || world.pay("k-2").send().await.oncegate_status() != Some("observed")).await;
+    reload::reload(&world, &narrow.text(), reload::RELOADED, 1).await;
+    reload::settles(async || world.pay("k-2").send().await.oncegate_status() != Some("observed")).await;
     assert_eq!(world.pay("k-2").send().await.oncegate_status(), Some("replayed"));
 }
