@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::gate::Gate;
-use oncegate_config::{Config, Consumer};
+use oncegate_settings::{Config, Consumer};
 use oncegate_trust::tls::Trust;
 
 mod amqp;

@@ -9,9 +9,10 @@ use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use oncegate::consumers::decode::decode_message;
-use oncegate_config::{self as config, Consumer, Environment, Overrides};
+use oncegate_config::{self as config, Environment, Overrides};
 use oncegate_domain::key::{Key, KeyLimits, KeySyntax};
 use oncegate_domain::normal_path::{has_unsafe_character, normal_form};
+use oncegate_settings::Consumer;
 use oncegate_trust::tls::Authorities;
 
 use super::bytes_reader::BytesReader;

@@ -14,7 +14,7 @@ use http::{HeaderMap, Method, Request};
 
 use super::guesses::TokenGuesses;
 use super::tokens::AdminTokens;
-use oncegate_config::PageUrl;
+use oncegate_settings::PageUrl;
 
 /// The names by which a request may name the listener.
 #[derive(Clone, Debug, PartialEq, Eq)]

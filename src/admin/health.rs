@@ -11,8 +11,8 @@ use tokio::time::timeout;
 use super::AdminListener;
 use crate::instance::Instance;
 use crate::instance::metrics::{IssuerTable, Metrics};
-use oncegate_config::{Route, RouteMode};
 use oncegate_domain::rfc3339;
+use oncegate_settings::{Route, RouteMode};
 use oncegate_store::{self as store, StoreError};
 
 /// The time for the store to answer. Probes give an instance a second, and should learn why it is not ready rather than

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::instance::store_clock::StoreClock;
-use oncegate_config::{Config, OidcConfig, Route, StartConfig};
+use oncegate_settings::{Config, OidcConfig, Route, StartConfig};
 use oncegate_store::Store;
 use oncegate_store::admin::KeyEntry;
 use params::{JsonFields, QueryParams};

@@ -14,7 +14,6 @@ use super::key_admin::problem::{ApiProblem, ProblemCode};
 use super::key_admin::{find_route, route_value};
 use super::{AdminListener, read_body};
 use crate::instance::Instance;
-use oncegate_config::{Config, Route};
 use oncegate_domain::attempt::{AttemptOutcome, Settlement};
 use oncegate_domain::record::Record;
 use oncegate_domain::recovery::{NAME_LENGTH_MAX, RecoveryPoint};
@@ -24,6 +23,7 @@ use oncegate_domain::state::{KeyState, StateKind};
 use oncegate_http::body::request_body::RequestBody;
 use oncegate_http::protocol::fields;
 use oncegate_http::protocol::stored_response;
+use oncegate_settings::{Config, Route};
 use oncegate_store::{FindReservationParams, SettleResult};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

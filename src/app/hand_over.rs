@@ -27,7 +27,7 @@ use super::listeners::{CLIENTS, OPERATORS};
 use super::reload::LoadConfig;
 use super::route_identities;
 use crate::instance::Instance;
-use oncegate_config::StoreLocation;
+use oncegate_settings::StoreLocation;
 use oncegate_store::{self as store, StoreSettings};
 
 /// The shortest delay of a drain whose sockets stay open: meanwhile the next answer on each kept connection closes it. A connection on

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::route_guard::RouteGuard;
-use oncegate_config::{Config, KeySource, Route, ScopePart, ScopeSource};
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::space::SpaceParts;
+use oncegate_settings::{Config, KeySource, Route, ScopePart, ScopeSource};
 
 /// A route as far as it decides which record a request has. The store keeps it as JSON, all but the name.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]

@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use super::route_identities;
 use crate::instance::Instance;
 use crate::instance::event_routes;
-use oncegate_config::{Config, RouteMode, StartConfig};
 use oncegate_domain::service_report::RouteRetention;
+use oncegate_settings::{Config, RouteMode, StartConfig};
 use oncegate_store::{RouteIdentities, Store, StoreError, StoreRouteRetentionParams};
 
 /// The pause between two tries while the store is unavailable.

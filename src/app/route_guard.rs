@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use oncegate_config::{Dialect, Route, RouteMode};
 use oncegate_domain::jsonrpc::RpcNaming;
 use oncegate_domain::route_table::Spelling;
+use oncegate_settings::{Dialect, Route, RouteMode};
 
 /// The requests that a route guards, of those that it matches.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]

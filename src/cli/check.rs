@@ -12,10 +12,11 @@ use super::{CommandError, ConfigFile, block_on, failed, load, print};
 use crate::app::StartError;
 use crate::app::key_changes::KeyChanges;
 use crate::app::route_identities::{RememberedChanges, compare_with_remembered};
-use oncegate_config::{self as config, Config, LoadedConfig, Overrides, Route, RouteMode, show_whole_path};
+use oncegate_config::{self as config, Overrides};
 use oncegate_domain::path_template::PathTemplate;
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::route_table::RouteTable;
+use oncegate_settings::{Config, LoadedConfig, Route, RouteMode, show_whole_path};
 use oncegate_store::{self as store, Distribution, OpenError, StoreSettings};
 
 #[derive(Args)]

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::session_error::SessionError;
 use crate::gate::Gate;
 use crate::instance::consumer_states::ConsumerState;
-use oncegate_config::{Consumer, KafkaSource};
+use oncegate_settings::{Consumer, KafkaSource};
 
 mod assignment;
 mod attempt;

@@ -18,10 +18,10 @@ use tokio::time::timeout;
 use super::message::{EventMessage, MEDIA_TYPE};
 use crate::consumers::publish::{AmqpPublisher, PublishError};
 use crate::kafka::{KafkaError, KafkaProducer, NewRecord};
-use oncegate_config::{Broker, EventTarget, KafkaCluster, UpstreamTlsConfig, WebhookSecret};
 use oncegate_http::body::Body;
 use oncegate_http::upstream::UpstreamClient;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
+use oncegate_settings::{Broker, EventTarget, KafkaCluster, UpstreamTlsConfig, WebhookSecret};
 use oncegate_telemetry::logs::error_causes;
 use oncegate_trust::tls::Trust;
 

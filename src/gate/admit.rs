@@ -18,7 +18,6 @@ use super::response_context::ResponseContext;
 use super::routing::ActiveRoute;
 use super::worker::{Gate, LiveConfig};
 use crate::instance::metrics::MethodLabel;
-use oncegate_config::{BODY_BYTES_MAX, Route, RouteMode};
 use oncegate_domain::key::{Key, KeyLimits};
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_http::body::Body;
@@ -27,6 +26,7 @@ use oncegate_http::downstream::client::ClientConnection;
 use oncegate_http::protocol::fields;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::upstream::UpstreamClient;
+use oncegate_settings::{BODY_BYTES_MAX, Route, RouteMode};
 
 use body_operation::BodyOperation;
 use identity::{KeySearch, RequestIdentity};
@@ -101,7 +101,7 @@ impl Gate {
                 return Err(refusal);
             }
             Ok(None) if fields::connection_lists_any(&head.headers, &[]) => return Err(NOMINATED_FIELD),
-            Ok(None) if live.config.refuses_unguarded() && MethodLabel::from_method(&head.method).changes_state() => {
+            Ok(None) if live.config.refuses_unguarded && MethodLabel::from_method(&head.method).changes_state() => {
                 return Err(Refusal::Unguarded);
             }
             Ok(None) => {

@@ -10,7 +10,6 @@ use http::HeaderMap;
 use http::header::RETRY_AFTER;
 
 use crate::instance::Instance;
-use oncegate_config::Route;
 use oncegate_domain::attempt::{AttemptLease, Settlement};
 use oncegate_domain::response::StoredResponse;
 use oncegate_domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus};
@@ -19,6 +18,7 @@ use oncegate_domain::unknown_cause::UnknownCause;
 use oncegate_http::protocol::payment_challenge::is_payment_challenge;
 use oncegate_http::protocol::retry_after::requested_pause;
 use oncegate_machine::jitter::random_fraction;
+use oncegate_settings::Route;
 
 /// The pause before the next pick-up of a delivery that has no further attempt. The instance of the last attempt gives the delivery up
 /// within this time, with the attempt's result as the reason. If that instance dies first, the next pick-up gives the delivery up.

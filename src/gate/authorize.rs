@@ -15,11 +15,11 @@ use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout_at};
 
 use crate::instance::replay_permissions::{QuestionDigest, ReplayPermissions};
-use oncegate_config::{AuthorizeConfig, Route, ScopeSource};
 use oncegate_http::body::Body;
 use oncegate_http::protocol::fields::{self, RequestOrigin};
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::upstream::UpstreamClient;
+use oncegate_settings::{AuthorizeConfig, Route, ScopeSource};
 use oncegate_telemetry::logs::error_causes;
 use oncegate_trust::tls::CertificateName;
 

@@ -15,7 +15,6 @@ use super::settle::persist;
 use super::worker::Gate;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::in_flight::InFlightEntry;
-use oncegate_config::Route;
 use oncegate_domain::delivery::DeliveryJob;
 use oncegate_domain::ids::{RecordId, Token};
 use oncegate_domain::quantity::quantity;
@@ -25,6 +24,7 @@ use oncegate_domain::sealed::UnsealError;
 use oncegate_domain::state::StateKind;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::protocol::{grpc, request_codec};
+use oncegate_settings::Route;
 use oncegate_store::GiveUpParams;
 use oncegate_telemetry::logs::error_causes;
 

@@ -15,10 +15,10 @@ use super::settle;
 use super::start::AttemptTaker;
 use super::work::WorkResult;
 use super::worker::Gate;
-use oncegate_config::OnClientGone;
 use oncegate_domain::decision::Decision;
 use oncegate_http::body::ConnectionGuards;
 use oncegate_http::protocol::refusal::Refusal;
+use oncegate_settings::OnClientGone;
 
 impl Gate {
     /// Executes a guarded request, or finds out what became of its key. A wait for another request's attempt ends with the client of

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 use http::header::DATE;
 use http::{HeaderMap, HeaderValue, StatusCode};
 
-use oncegate_config::{Dialect, FIRST_SENT, Route};
 use oncegate_http::protocol::refusal::Refusal;
+use oncegate_settings::{Dialect, FIRST_SENT, Route};
 
 /// Whether the request has a time of a repeatable request, and no key that it belongs to.
 pub(super) fn lacks_key(headers: &HeaderMap, route: &Route) -> bool {

@@ -26,7 +26,6 @@ use super::{attempt_end, forwarded_key};
 use crate::instance::boot_time::BootInstant;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
 use crate::instance::request_trace::TraceStage;
-use oncegate_config::{Route, StreamMode};
 use oncegate_domain::attempt::{AttemptLease, ReserveRequest, Settlement};
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::record::Record;
@@ -45,6 +44,7 @@ use oncegate_http::protocol::grpc::CallProtocol;
 use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
 use oncegate_http::protocol::{event_stream, grpc};
 use oncegate_http::upstream::{CallError, SendCheck, UpstreamClient};
+use oncegate_settings::{Route, StreamMode};
 use oncegate_telemetry::logs::error_causes;
 
 /// The result of a call to the service.

@@ -3,8 +3,8 @@
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 
-use oncegate_config::{ForwardKey, KeyRule, Route};
 use oncegate_domain::key::{Key, KeySyntax};
+use oncegate_settings::{ForwardKey, KeyRule, Route};
 
 /// The field of a derived key if the client's key came in no field.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");

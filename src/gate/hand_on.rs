@@ -21,7 +21,6 @@ use super::settle::{RunningAttempt, SettleOutcome, persist};
 use crate::instance::Instance;
 use crate::instance::latency::LatencyEwma;
 use crate::instance::running_stream::RunningStream;
-use oncegate_config::{OnClientGone, Route};
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::ids::{RecordId, Token};
 use oncegate_domain::response::StoredResponse;
@@ -37,6 +36,7 @@ use oncegate_http::protocol::judged_body::JudgedBody;
 use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_http::protocol::stored_response::http_date;
 use oncegate_http::protocol::{fields, grpc, stored_response};
+use oncegate_settings::{OnClientGone, Route};
 use oncegate_store::ExtendDeadlineParams;
 use oncegate_telemetry::logs::error_causes;
 

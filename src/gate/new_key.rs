@@ -4,11 +4,11 @@ use super::admit::GuardedRequest;
 use crate::instance::Instance;
 use crate::instance::key_limits::NewKeyAllowance;
 use crate::instance::live_keys::{KeyRoom, LiveKeyAllowance};
-use oncegate_config::Route;
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::key_holder::KeyHolder;
 use oncegate_domain::scope::Scope;
 use oncegate_http::protocol::refusal::RetryAfter;
+use oncegate_settings::Route;
 use oncegate_store::{CountLiveKeysParams, MoveLiveKeysParams};
 
 /// A key that may be new: it has taken its part of the route's limits.

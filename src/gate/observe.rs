@@ -16,7 +16,6 @@ use super::response_context::ResponseContext;
 use super::start::AttemptTaker;
 use super::worker::Gate;
 use super::{attempt_end, settle};
-use oncegate_config::{InFlightPolicy, Route, StoreDownPolicy};
 use oncegate_domain::attempt::{AttemptLease, Settlement};
 use oncegate_domain::decision::{KeyAnswer, KeyRefusal};
 use oncegate_domain::response::StoredResponse;
@@ -28,6 +27,7 @@ use oncegate_http::protocol::grpc::{self, CallProtocol};
 use oncegate_http::protocol::judged_body::JudgedBody;
 use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
 use oncegate_http::protocol::status::OncegateStatus;
+use oncegate_settings::{InFlightPolicy, Route, StoreDownPolicy};
 use oncegate_store::StoreError;
 
 /// The meaning of a response for its attempt: the verdict, the TTL and the status.

@@ -15,7 +15,6 @@ use super::admit::origin::request_origin;
 use super::admit::token::{CallerToken, verify_token};
 use super::authorize::ReplayQuestion;
 use super::worker::{Gate, LiveConfig, log_and_refuse};
-use oncegate_config::{DeliveryMode, Route};
 use oncegate_domain::decision::{DecisionRules, until_known};
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::operation::OperationId;
@@ -29,6 +28,7 @@ use oncegate_http::body::request_body::RequestBody;
 use oncegate_http::downstream::client::ClientConnection;
 use oncegate_http::protocol::refusal::{OPERATIONS, Refusal, RetryAfter};
 use oncegate_http::protocol::{cors, prefer};
+use oncegate_settings::{DeliveryMode, Route};
 use oncegate_trust::jwt::TokenFault;
 
 /// The `Retry-After` of an operation that waits or runs.

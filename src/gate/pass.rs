@@ -12,7 +12,6 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
 use super::worker::LiveConfig;
-use oncegate_config::{Route, RouteMode};
 use oncegate_http::body::pooled::PooledBody;
 use oncegate_http::body::request_body::{RequestBody, RequestBodyError};
 use oncegate_http::body::{Body, ConnectionGuard};
@@ -22,6 +21,7 @@ use oncegate_http::protocol::early_hints;
 use oncegate_http::protocol::fields::{self, RequestOrigin};
 use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
 use oncegate_http::upstream::{CallError, UpstreamClient, announced_length};
+use oncegate_settings::{Route, RouteMode};
 use oncegate_telemetry::logs::error_causes;
 
 /// The refusal of a request whose body broke off.

@@ -10,7 +10,7 @@ use http::header::{AUTHORIZATION, COOKIE, HOST, SET_COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 use crate::instance::metrics::ScopeRenewals;
-use oncegate_config::{Config, Route, RouteMode, ScopeSource};
+use oncegate_settings::{Config, Route, RouteMode, ScopeSource};
 use oncegate_telemetry::metrics::Counter;
 
 /// The parts of all routes' scopes that a service can renew.

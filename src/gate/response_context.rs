@@ -13,12 +13,12 @@ use super::outcome::Outcome;
 use crate::instance::metrics::RouteMetrics;
 use crate::instance::observability::Observability;
 use crate::instance::request_trace::{RequestTrace, TraceStage};
-use oncegate_config::{CorsPolicy, Route, RouteMode};
 use oncegate_domain::jsonrpc::RpcId;
 use oncegate_http::body::Body;
 use oncegate_http::protocol::answer_shape::AnswerShape;
 use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_http::protocol::{cors, event_stream, fields, prefer};
+use oncegate_settings::{CorsPolicy, Route, RouteMode};
 
 /// The fields that Oncegate adds to a response, whether the client takes trailers, and the request's trace.
 #[derive(Clone, Default)]

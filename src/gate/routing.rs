@@ -11,11 +11,11 @@ use crate::instance::latency::{LatencyEwma, RouteLatencies};
 use crate::instance::metrics::{Metrics, RouteMetrics};
 use crate::instance::replay_permissions::ReplayPermissions;
 use crate::instance::token_verifier::TokenVerifier;
-use oncegate_config::{Config, Route};
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::route_table::{RouteMatch, RouteTable};
 use oncegate_http::upstream::UpstreamClient;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
+use oncegate_settings::{Config, Route};
 
 /// A route with the parts that one worker needs to serve it. Cheap to clone.
 #[derive(Clone)]

@@ -3,10 +3,10 @@
 use super::admit::GuardedRequest;
 use super::worker::Gate;
 use crate::instance::same_bodies::{EarlierUse, SameBodyPair};
-use oncegate_config::SameBodyPolicy;
 use oncegate_domain::operation::OperationId;
 use oncegate_http::protocol::fields;
 use oncegate_http::protocol::refusal::Refusal;
+use oncegate_settings::SameBodyPolicy;
 
 /// A request that its route's `same_body` lets take a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

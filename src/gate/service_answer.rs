@@ -16,7 +16,6 @@ use super::response_context::ResponseContext;
 use super::settle::{RunningAttempt, SettleOutcome, persist};
 use crate::instance::Instance;
 use crate::instance::request_trace::TraceStage;
-use oncegate_config::Route;
 use oncegate_domain::attempt::Settlement;
 use oncegate_domain::response::StoredResponse;
 use oncegate_domain::response_policy::{ResponseVerdict, ServiceStatus};
@@ -24,6 +23,7 @@ use oncegate_http::protocol::directives::{ResponseJudgement, ServiceDirectives};
 use oncegate_http::protocol::grpc::CallProtocol;
 use oncegate_http::protocol::judged_body::JudgedBody;
 use oncegate_http::protocol::{fields, grpc, grpc_web, stored_response};
+use oncegate_settings::Route;
 
 /// The size from which a body is parsed on another thread, as it is for a fingerprint.
 const LARGE_BODY: usize = 64 * 1024;

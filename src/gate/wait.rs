@@ -13,12 +13,12 @@ use super::outcome::{Outcome, StreamStatus, StreamedResponse};
 use super::response_context::ResponseContext;
 use super::work::AwaitedEnd;
 use super::worker::Gate;
-use oncegate_config::{InFlightPolicy, Route};
 use oncegate_domain::decision::{AcceptedProgress, Decision, KeyAnswer};
 use oncegate_domain::operation::OperationId;
 use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
 use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_http::protocol::{event_stream, prefer};
+use oncegate_settings::{InFlightPolicy, Route};
 
 /// One duplicate's wait.
 pub struct WaitPolicy {

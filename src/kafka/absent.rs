@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use super::{KafkaError, NewRecord};
-use oncegate_config::KafkaCluster;
+use oncegate_settings::KafkaCluster;
 
 /// A producer that cannot exist.
 pub struct AbsentProducer(Infallible);

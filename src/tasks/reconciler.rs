@@ -10,7 +10,6 @@ use tokio::task::JoinSet;
 use super::{PassResult, Task};
 use crate::instance::Instance;
 use crate::instance::metrics::ReconcileResult;
-use oncegate_config::{Config, ReconcileConfig, Route};
 use oncegate_domain::decision::PROBE_PERIOD_MAX;
 use oncegate_domain::probe::{
     Probe, ProbeAnswer, ProbeFinding, ProbeSchedule, ProbeSubject, ProbeVerdict, ReconcilePolicy,
@@ -19,6 +18,7 @@ use oncegate_domain::quantity::quantity;
 use oncegate_http::upstream::UpstreamClient;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
 use oncegate_http::upstream::probe::{self, ProbePools, ProbeReply};
+use oncegate_settings::{Config, ReconcileConfig, Route};
 use oncegate_store::{ClaimProbesParams, StoreError};
 use oncegate_telemetry::logs::error_causes;
 

@@ -13,8 +13,8 @@ use rustls::pki_types::ServerName;
 use tokio::time::timeout;
 
 use super::response::{NoResponse, ProbedResponse, ProbedResult};
-use oncegate_config::{self as config, UpstreamTarget};
 use oncegate_http::http_connection::HttpConnection;
+use oncegate_settings::{self as settings, UpstreamTarget};
 use oncegate_trust::tls::{Authorities, Trust};
 
 /// The endpoint that is probed.
@@ -37,7 +37,7 @@ impl ProbedEndpoint {
         authorities: impl FnOnce() -> Result<Authorities, String>,
         limit: Duration,
     ) -> Result<Self, String> {
-        let (target, path) = config::parse_service_url(url, "write `http://host:port/path`, or `https://` for TLS")?;
+        let (target, path) = settings::parse_service_url(url, "write `http://host:port/path`, or `https://` for TLS")?;
         match target {
             UpstreamTarget::Http(authority) => Ok(Self { authority, path, tls: None, limit }),
             UpstreamTarget::Https(authority, name) => {

@@ -2,7 +2,6 @@
 //! readable: statements and operators need them.
 
 use super::*;
-use oncegate_config as config;
 use oncegate_domain::attempt::AttemptOutcome;
 use oncegate_domain::fingerprint::Secrets;
 use oncegate_domain::ids::Token;
@@ -11,6 +10,7 @@ use oncegate_domain::response::{CorruptRow, StoredResponse};
 use oncegate_domain::sealed_response;
 use oncegate_domain::state::KeyState;
 use oncegate_machine::fill_random;
+use oncegate_settings as settings;
 
 /// The secrets, and whether new responses are encrypted. A reload replaces them.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +21,7 @@ pub struct Encryption {
 
 impl Encryption {
     /// The encryption that a store was started with, under the secrets of the last reload.
-    pub fn new(store: &config::StoreConfig, secrets: &Secrets) -> Self {
+    pub fn new(store: &settings::StoreConfig, secrets: &Secrets) -> Self {
         Self { secrets: secrets.clone(), encrypts: store.encrypt }
     }
 

@@ -17,19 +17,19 @@ use admin::{AuditEntry, DecisionResults, InstanceEntry, KeyCounts, KeyPage};
 use breaker::{Breaker, BreakerPeriod, CallKind, StoreHealth};
 use encryption::{Encryption, SealResponses};
 use metrics::{Op, StoreMetrics};
-use oncegate_config as config;
 use oncegate_domain::attempt::{ReserveRequest, ReserveResult, Settlement};
 use oncegate_domain::delivery::{EnqueueResult, PickUpRequest, PickUpResult};
 use oncegate_domain::ids::{InstanceId, RecordId};
 use oncegate_domain::probe::{Probe, ProbeFinding, SettledKeyPage};
 use oncegate_domain::record::Record;
 use oncegate_domain::service_report::{ReportResult, ReservedKey, ServiceReport};
+use oncegate_settings as settings;
 
 pub use error::{OpenError, RelocateError, StoreError};
 pub use events::{EventCounts, EventHandle, EventRoute, KeyEvent, PostponedEvent};
 pub use migrate::Migration;
-pub use oncegate_config::StoreLocation;
 pub use oncegate_domain::record::ExpectedRecord;
+pub use oncegate_settings::StoreLocation;
 pub use open::{
     StorePreparation, distribution, migrate, open, open_unprepared, pending, remembered_route_identities, schema,
     warnings,
@@ -453,7 +453,7 @@ async fn ping_until_answered(store: Weak<Store>, period: BreakerPeriod) {
 pub struct StoreSettings {
     /// The store's location.
     pub location: StoreLocation,
-    /// The most connections to PostgreSQL, [`config::STORE_CONNECTIONS_MIN`] at least; `postgres::pools` divides them.
+    /// The most connections to PostgreSQL, [`settings::STORE_CONNECTIONS_MIN`] at least; `postgres::pools` divides them.
     pub max_connections: usize,
     /// The time limit of one call.
     pub timeout: Duration,
@@ -467,8 +467,8 @@ pub struct StoreSettings {
     pub encryption: Encryption,
 }
 
-impl From<&config::LoadedConfig> for StoreSettings {
-    fn from(config: &config::LoadedConfig) -> Self {
+impl From<&settings::LoadedConfig> for StoreSettings {
+    fn from(config: &settings::LoadedConfig) -> Self {
         let store = &config.start.store;
         Self {
             location: store.url.clone(),

@@ -15,8 +15,8 @@ use super::sign_in_pages::{SessionCookie, parse_own_page};
 use super::{FormParams, find_cookie, redirect_to, render_message, render_page};
 use crate::admin::AdminListener;
 use crate::admin::oidc::{self, Person, SignInFault};
-use oncegate_config::{OidcConfig, PageUrl};
 use oncegate_http::body::Body;
+use oncegate_settings::{OidcConfig, PageUrl};
 use oncegate_trust::tls::Trust;
 
 #[derive(Template)]

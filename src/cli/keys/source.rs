@@ -15,7 +15,7 @@ use crate::admin;
 use crate::admin::key_admin::problem::ApiProblem;
 use crate::admin::key_admin::{self, AdminMethod, AdminRequest, KeyAdmin};
 use crate::app::StartError;
-use oncegate_config::{Config, StartConfig, StoreLocation};
+use oncegate_settings::{Config, StartConfig, StoreLocation};
 use oncegate_store::{self as store, OpenError, Store, StoreSettings, salts};
 
 /// The time for a response: changes of many keys take long, and a purge waits for a lease.
@@ -69,7 +69,7 @@ impl KeyAdminSource {
             let checked = salts::check_current(&store, &config.start.service, &config.secrets).await;
             checked.map_err(|error| CommandError::Failure(StartError::Salt(error)))?;
         }
-        let (start, config) = config.into_parts();
+        let (start, config) = (config.start, config.live);
         Ok(Self::Store(store, Arc::new(start), Arc::new(config)))
     }
 

@@ -19,8 +19,8 @@ use crate::consumers::disposition::{Disposition, HoldPolicy, Overdue, decide};
 use crate::gate::Gate;
 use crate::gate::message::{MessageOutcome, OutcomeReason};
 use crate::instance::consumer_states::ConsumerState;
-use oncegate_config::{AmqpSource, Consumer};
 use oncegate_machine::jitter::jittered;
+use oncegate_settings::{AmqpSource, Consumer};
 
 /// The longest time that a delivery is held. RabbitMQ closes a channel on which a delivery was unacknowledged for half an
 /// hour.

@@ -22,7 +22,7 @@ use super::publish::open_confirming_channel;
 use crate::consumers::session_error::SessionError;
 use crate::gate::Gate;
 use crate::instance::consumer_states::ConsumerState;
-use oncegate_config::{AmqpSource, Consumer};
+use oncegate_settings::{AmqpSource, Consumer};
 use oncegate_trust::tls::Trust;
 
 /// The time from the DNS lookup to a channel that delivers. A broker that is starting needs about as long.

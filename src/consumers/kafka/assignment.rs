@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::client::{KafkaRecord, PartitionId};
 use crate::consumers::disposition::{SET_ASIDE_BYTES_MAX, SET_ASIDE_MAX};
 use crate::instance::consumer_states::RecordCounts;
-use oncegate_config::RecordOrder;
+use oncegate_settings::RecordOrder;
 
 /// The records between the first one that is not settled and the last one that is read, of one partition. After a crash, those are read
 /// again: a hundred thousand replays take seconds.

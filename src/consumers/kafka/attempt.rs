@@ -15,8 +15,8 @@ use crate::consumers::disposition::{Disposition, HoldPolicy, Overdue, decide, do
 use crate::gate::Gate;
 use crate::gate::message::{MessageOutcome, OutcomeReason};
 use crate::instance::consumer_states::ConsumerState;
-use oncegate_config::{Consumer, KafkaSource};
 use oncegate_machine::jitter::jittered;
+use oncegate_settings::{Consumer, KafkaSource};
 
 /// The values that all records of a session share.
 pub(super) struct RecordContext {

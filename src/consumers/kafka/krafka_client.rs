@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep_until};
 use super::client::{ClientEvent, ClientFuture, KafkaClient, KafkaRecord, PartitionId, PartitionOffsets};
 use crate::kafka::connection::{connect, describe};
 use crate::kafka::{KafkaError, KafkaProducer, NewRecord};
-use oncegate_config::{FirstOffset, KafkaSource};
+use oncegate_settings::{FirstOffset, KafkaSource};
 
 /// The wait of one poll. It is so short that a partition that was paused is soon read again.
 const POLL: Duration = Duration::from_millis(250);

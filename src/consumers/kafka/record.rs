@@ -8,7 +8,7 @@ use super::client::{KafkaRecord, PartitionId};
 use crate::consumers::decode::SentMessage;
 use crate::gate::message::OutcomeReason;
 use crate::kafka::NewRecord;
-use oncegate_config::{Consumer, KafkaSource};
+use oncegate_settings::{Consumer, KafkaSource};
 
 /// The header that has the record's key, for keys and paths that are made of it.
 const KEY_HEADER: &str = "kafka-key";

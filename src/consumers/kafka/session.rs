@@ -15,7 +15,7 @@ use crate::consumers::disposition::doubled_pause;
 use crate::consumers::session_error::SessionError;
 use crate::gate::Gate;
 use crate::instance::consumer_states::{ConsumerState, RecordCounts};
-use oncegate_config::{Consumer, KafkaSource};
+use oncegate_settings::{Consumer, KafkaSource};
 
 /// The time from the DNS lookup to a member of the group. A broker that is starting needs about as long.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);

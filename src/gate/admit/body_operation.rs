@@ -8,11 +8,11 @@ use http::{Method, StatusCode, request};
 
 use super::fingerprinting::Fingerprinting;
 use super::key_location;
-use oncegate_config::{Dialect, Route};
 use oncegate_domain::jsonrpc::{RpcCall, RpcMessage, RpcOperation, is_declared};
 use oncegate_http::protocol::charset;
 use oncegate_http::protocol::graphql::GraphqlBodyForm;
 use oncegate_http::protocol::refusal::Refusal;
+use oncegate_settings::{Dialect, Route};
 
 /// The size from which a body is large: a document takes up to 0.1 µs for each byte, ten times as long as JSON for a fingerprint.
 const LARGE_BODY: usize = 8 * 1024;

@@ -22,7 +22,6 @@ use crate::gate::first_sent;
 use crate::gate::routing::Router;
 use crate::instance::latency::RouteLatencies;
 use crate::instance::metrics::{MethodLabel, Metrics};
-use oncegate_config::{LoadedConfig, Route, RouteMode};
 use oncegate_domain::fingerprint::{Fingerprint, IncludedBody};
 use oncegate_domain::key::Key;
 use oncegate_domain::normal_path::RequestPath;
@@ -32,6 +31,7 @@ use oncegate_http::protocol::answer_shape::AnswerShape;
 use oncegate_http::protocol::fields::RequestOrigin;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
+use oncegate_settings::{LoadedConfig, Route, RouteMode};
 use oncegate_store::metrics::StoreMetrics;
 use oncegate_trust::tls::CertificateName;
 
@@ -114,7 +114,7 @@ pub fn explain(
         return Err(refused(foretold));
     }
     let Some(active) = found.map_err(refused)? else {
-        if config.refuses_unguarded() && MethodLabel::from_method(&head.method).changes_state() {
+        if config.refuses_unguarded && MethodLabel::from_method(&head.method).changes_state() {
             return Err(Refusal::Unguarded.into());
         }
         return Ok(Explained {

@@ -14,7 +14,6 @@ use crate::instance::Instance;
 use crate::instance::metrics::ReservationResult;
 use crate::instance::observability::Observability;
 use crate::instance::store_clock::StoreClock;
-use oncegate_config::{Config, DeliveryMode, Route, RouteMode, StoreDownPolicy};
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::decision::DecisionRules;
 use oncegate_domain::fingerprint::Secrets;
@@ -22,6 +21,7 @@ use oncegate_http::body::body_budget::BudgetShare;
 use oncegate_http::protocol::fields::RequestOrigin;
 use oncegate_http::protocol::prefer;
 use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
+use oncegate_settings::{Config, DeliveryMode, Route, RouteMode, StoreDownPolicy};
 
 /// A guarded request with its whole body and its reservation.
 pub struct GuardedRequest {

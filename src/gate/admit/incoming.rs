@@ -5,13 +5,13 @@ use std::sync::Arc;
 use http::request;
 
 use crate::instance::token_verifier::TokenVerifier;
-use oncegate_config::{Route, ScopeRule};
 use oncegate_domain::fingerprint::Secrets;
 use oncegate_domain::jsonrpc::RpcOperation;
 use oncegate_domain::key::KeyLimits;
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::scope::Salt;
 use oncegate_http::protocol::fields::RequestOrigin;
+use oncegate_settings::{Route, ScopeRule};
 
 /// A request or message on its route, with all that its identity depends on but its body.
 #[derive(Clone, Copy)]

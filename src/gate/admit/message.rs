@@ -15,12 +15,12 @@ use super::method_override::find_evaded_route;
 use super::route_search::{OVERRIDDEN_METHOD, check_path};
 use crate::gate::first_sent;
 use crate::gate::worker::{Gate, LiveConfig};
-use oncegate_config::{Consumer, Route, RouteMode};
 use oncegate_domain::key::KeyLimits;
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::route_table::RouteMatch;
 use oncegate_http::protocol::fields::RequestOrigin;
 use oncegate_http::protocol::refusal::Refusal;
+use oncegate_settings::{Consumer, Route, RouteMode};
 
 /// A message that is to be executed at most once.
 #[derive(Clone, Debug)]

@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use http::{Method, request};
 
 use crate::gate::routing::{ActiveRoute, Router};
-use oncegate_config::RouteMode;
 use oncegate_domain::fingerprint::form;
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::route_table::RouteMatch;
 use oncegate_http::protocol::fields;
+use oncegate_settings::RouteMode;
 
 /// The query's parameter for the method, in Rails, Laravel, Express and others.
 const PARAMETER: &[u8] = b"_method";

@@ -17,7 +17,6 @@ use super::token::{CallerToken, verify_token};
 use crate::gate::first_sent;
 use crate::gate::routing::ActiveRoute;
 use crate::gate::worker::{Gate, LiveConfig};
-use oncegate_config::{Config, Route};
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::key::Key;
@@ -29,6 +28,7 @@ use oncegate_http::protocol::fields::RequestOrigin;
 use oncegate_http::protocol::grpc::CallProtocol;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::protocol::status::OncegateStatus;
+use oncegate_settings::{Config, Route};
 
 /// The result that an observed request would get under `mode = "enforce"`.
 #[derive(Debug)]

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use http::header::HOST;
 use http::{HeaderValue, request};
 
-use oncegate_config::Config;
 use oncegate_domain::peer_network::peer_network;
 use oncegate_http::downstream::client::ClientConnection;
 use oncegate_http::protocol::fields::RequestOrigin;
+use oncegate_settings::Config;
 
 /// The request's origin, and whether its peer is trusted to name earlier hops.
 pub(in crate::gate) fn request_origin(

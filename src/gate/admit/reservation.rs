@@ -8,12 +8,12 @@ use http::request;
 
 use super::identity::RequestIdentity;
 use crate::instance::Instance;
-use oncegate_config::{Route, RouteMode};
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::fingerprint::Fingerprint;
 use oncegate_domain::ids::Token;
 use oncegate_domain::kept_path;
 use oncegate_machine::fill_random;
+use oncegate_settings::{Route, RouteMode};
 
 impl Instance {
     /// The reservation of a keyed request.

@@ -4,10 +4,10 @@ use http::{StatusCode, request};
 
 use super::method_override::find_evaded_route;
 use crate::gate::routing::{ActiveRoute, Router};
-use oncegate_config::{Route, RouteMode};
 use oncegate_domain::normal_path::{RequestPath, has_unsafe_character};
 use oncegate_domain::route_table::RouteMatch;
 use oncegate_http::protocol::refusal::Refusal;
+use oncegate_settings::{Route, RouteMode};
 
 /// The result of looking for a request's route.
 pub(super) struct RouteSearch<'a> {

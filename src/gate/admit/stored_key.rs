@@ -2,9 +2,9 @@
 
 use super::identity::RequestIdentity;
 use crate::gate::worker::{Gate, log_and_refuse};
-use oncegate_config::Route;
 use oncegate_domain::execution_risk::{RecordSummary, RetryRule};
 use oncegate_http::protocol::refusal::Refusal;
+use oncegate_settings::Route;
 
 impl Gate {
     /// Looks up the key of a request that breaks a rule of its route which a reload or a start may have made narrower. A retry of a

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use oncegate::kafka::{KafkaError, KafkaProducer, NewRecord};
-use oncegate_config::KafkaCluster;
+use oncegate_settings::KafkaCluster;
 use serde_json::json;
 
 use crate::harness::kafka::KafkaBroker;

@@ -8,9 +8,9 @@ use http::{HeaderMap, HeaderValue};
 use super::fields;
 use super::judged_body::JudgedBody;
 use super::payment_challenge::is_payment_challenge;
-use oncegate_config::{self as config, Route};
 use oncegate_domain::response_policy::{ResponseVerdict, ServiceStatus};
 use oncegate_domain::unknown_cause::UnknownCause;
+use oncegate_settings::{self as settings, Route};
 
 /// The values of `Oncegate-Decision` and `Oncegate-TTL`; `None` for a field that is missing or invalid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl ServiceDirectives {
             report_invalid("oncegate-decision");
         }
         let ttl = headers.get(fields::TTL).and_then(|ttl| {
-            let ttl = config::parse_ttl(ttl.to_str().unwrap_or_default());
+            let ttl = settings::parse_ttl(ttl.to_str().unwrap_or_default());
             ttl.inspect_err(|_| report_invalid("oncegate-ttl")).ok()
         });
         Self { verdict: first.flatten().filter(|_| !is_unclear), is_unclear, ttl }

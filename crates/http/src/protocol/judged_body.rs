@@ -9,10 +9,10 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 
 use super::{charset, event_stream, grpc};
-use oncegate_config::{Dialect, Route};
 use oncegate_domain::jsonrpc::find_response_ids;
 use oncegate_domain::outcome_rules::{Unreadable, is_json};
 use oncegate_domain::response_policy::ResponseVerdict;
+use oncegate_settings::{Dialect, Route};
 
 /// The body of a response that is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::time::SystemTime;
 use http::HeaderValue;
 
 use super::fields;
-use oncegate_config::Route;
 use oncegate_domain::response::StoredResponse;
+use oncegate_settings::Route;
 
 /// Returns the response as it is stored: without fields about the moment of the answer, and without the route's
 /// `drop_headers`.

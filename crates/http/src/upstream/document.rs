@@ -14,7 +14,7 @@ use super::UpstreamClient;
 use super::connection_slots::UpstreamSlots;
 use crate::body::Body;
 use crate::protocol::fields;
-use oncegate_config::{UpstreamTarget, UpstreamTlsConfig};
+use oncegate_settings::{UpstreamTarget, UpstreamTlsConfig};
 use oncegate_telemetry::logs::error_causes;
 use oncegate_trust::tls::Trust;
 

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use super::connection_slots::UpstreamSlots;
 use super::document::read_document;
 use crate::body::Body;
-use oncegate_config::{UpstreamTarget, parse_issuer_url};
+use oncegate_settings::{UpstreamTarget, parse_issuer_url};
 use oncegate_trust::tls::Trust;
 
 /// The largest description. They have some kilobytes.

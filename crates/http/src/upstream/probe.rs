@@ -17,9 +17,9 @@ use crate::body::Body;
 use crate::body::pooled::PooledBody;
 use crate::protocol::fields;
 use crate::protocol::stored_response;
-use oncegate_config::{self as config, ReconcileConfig, ReconcileUrl, Route};
 use oncegate_domain::probe::{ProbeAnswer, ProbeSubject};
 use oncegate_domain::response::StoredResponse;
+use oncegate_settings::{self as settings, ReconcileConfig, ReconcileUrl, Route};
 use oncegate_telemetry::logs::error_causes;
 
 /// The time limit of one probe where the route's own times are longer. A probe reads one record; a service that needs more
@@ -44,7 +44,7 @@ impl ProbeReply {
 }
 
 /// The values by which connections for probes differ: target, TLS and the time limit for connecting.
-type ProbePoolKey = (Arc<config::UpstreamTarget>, ([u8; 32], Option<ServerName<'static>>), Duration);
+type ProbePoolKey = (Arc<settings::UpstreamTarget>, ([u8; 32], Option<ServerName<'static>>), Duration);
 
 /// The connections for probes, by target. Only hosts that the configuration names are among them.
 #[derive(Default)]
@@ -90,10 +90,10 @@ pub async fn send_probe(
 
 fn host(lookup: &ReconcileUrl) -> Option<HeaderValue> {
     match &*lookup.upstream {
-        config::UpstreamTarget::Http(authority)
-        | config::UpstreamTarget::Https(authority, _)
-        | config::UpstreamTarget::H2c(authority) => authority.as_str().parse().ok(),
-        config::UpstreamTarget::Unix(_) => None,
+        settings::UpstreamTarget::Http(authority)
+        | settings::UpstreamTarget::Https(authority, _)
+        | settings::UpstreamTarget::H2c(authority) => authority.as_str().parse().ok(),
+        settings::UpstreamTarget::Unix(_) => None,
     }
 }
 

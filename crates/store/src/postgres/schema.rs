@@ -15,8 +15,8 @@ use super::{events, functions, open_schemas};
 use crate::migrate::{AppliedMigration, Migration, MigrationStep, check_none_missing, missing_steps, newer_warning};
 use crate::statement::shared;
 use crate::{OpenError, RouteIdentities, StoreSettings};
-use oncegate_config::PostgresUrl;
 use oncegate_machine::jitter::jittered;
+use oncegate_settings::PostgresUrl;
 
 const APPLIED_MIGRATIONS: &str = include_str!("sql/applied_migrations.sql");
 const SERVER_PROPERTIES: &str = include_str!("sql/server_properties.sql");
