@@ -167,7 +167,7 @@ pub async fn run(
     source: ConfigSource,
     handed: HandedSockets,
 ) -> Result<Option<ListeningSockets>, StartError> {
-    for warning in &config.warnings {
+    for warning in &config.live.warnings {
         tracing::warn!("{warning}");
     }
     match config::start_exposure(&config) {

@@ -209,7 +209,7 @@ fn first_byte_within(store: &StoreConfig) -> Duration {
 }
 
 fn attempt_time_limit(store: &StoreConfig, route: &Route) -> Duration {
-    first_byte_within(store) + route.upstream_timeout
+    first_byte_within(store) + route.options.upstream_timeout
 }
 
 /// The time from a reservation of the route until its attempt is quiet: its time limit, and what no attempt outlasts it by.
@@ -223,6 +223,7 @@ pub fn clock_limits(store: &StoreConfig, routes: &[Arc<Route>]) -> ClockLimits {
     ClockLimits {
         tolerance: lease::margin(store.lease.expiry),
         longest_quiet_time: longest(&|route| quiet_time(store, route)).unwrap_or_default(),
-        longest_ttl: longest(&|route| route.ttl + route.remember.unwrap_or_default()).unwrap_or_default(),
+        longest_ttl: longest(&|route| route.options.ttl + route.options.remember.unwrap_or_default())
+            .unwrap_or_default(),
     }
 }

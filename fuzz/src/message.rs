@@ -61,7 +61,7 @@ impl Environment for OneFile {
 
 static CONSUMERS: LazyLock<Vec<Arc<Consumer>>> = LazyLock::new(|| {
     let loaded = config::load(Some(Path::new("oncegate.toml")), &Overrides::default(), &OneFile);
-    loaded.unwrap_or_else(|problems| panic!("{problems}")).consumers.clone()
+    loaded.unwrap_or_else(|problems| panic!("{problems}")).live.consumers.clone()
 });
 
 /// Names that are read, dropped or set. A header of the input has one of them, or a whole name.

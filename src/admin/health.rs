@@ -71,7 +71,7 @@ impl AdminListener {
         // One route that bypasses makes the instance ready: its requests would be refused otherwise, and those of the other routes
         // get the same 503 here as from a load balancer without instances. The same holds for one that reads no token.
         let live = Arc::clone(&self.config.borrow());
-        let guarding = live.routes.iter().filter(|route| route.mode == RouteMode::Enforce);
+        let guarding = live.routes.iter().filter(|route| route.options.mode == RouteMode::Enforce);
         let lacks_keys = live.jwt.as_ref().is_some_and(|jwt| !self.instance.token_verifiers.for_config(jwt).has_keys());
         let needs_keys = |route: &&Arc<Route>| lacks_keys && route.scope.reads_token();
         let refuses_some = guarding.clone().any(|route| needs_keys(&route));

@@ -89,7 +89,7 @@ impl AdminListener {
                                   report again once it has ended";
                     return Err(ApiProblem::new(ProblemCode::StillRunning, detail));
                 }
-                self.report(&current, ReportKind::NotExecuted(current.route_value(|route| route.ttl))).await
+                self.report(&current, ReportKind::NotExecuted(current.route_value(|route| route.options.ttl))).await
             }
             ServiceMethod::RecoveryPoint => {
                 let mut fields = JsonFields::parse(&read_body(body, REPORT_BYTES_MAX).await?)?;
@@ -133,8 +133,8 @@ impl AdminListener {
         let Instance { store, cache, wait_groups, .. } = &*self.instance;
         let outcome = AttemptOutcome::Completed {
             response: Arc::clone(&response),
-            ttl: current.route_value(|route| route.ttl),
-            remember: current.route_value(|route| route.remember),
+            ttl: current.route_value(|route| route.options.ttl),
+            remember: current.route_value(|route| route.options.remember),
         };
         let epoch = cache.current_epoch();
         match store.settle(Settlement::from_service(id, token, outcome)).await? {
@@ -200,7 +200,7 @@ impl CurrentReservation<'_> {
     }
 
     fn body_max(&self) -> usize {
-        self.route_value(|route| route.max_response_body)
+        self.route_value(|route| route.options.max_response_body)
     }
 
     /// Returns the response as it would be stored if it were the answer to the attempt.

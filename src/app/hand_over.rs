@@ -104,7 +104,7 @@ impl HandOverRequests {
             }
         };
         let accepted = new.start.store.accept_route_changes.as_deref();
-        match remembered.and_then(|found| route_identities::check_changes(found.as_ref(), accepted, &new)) {
+        match remembered.and_then(|found| route_identities::check_changes(found.as_ref(), accepted, &new.live)) {
             Err(error) if !error.is_outage() => Err(error.to_string()),
             Err(_) | Ok(()) => Ok(()),
         }

@@ -59,14 +59,14 @@ pub(super) fn from_stored(text: &str) -> Option<Vec<KeyedRoute<'static>>> {
 impl<'a> From<&'a Route> for KeyedRoute<'a> {
     fn from(route: &'a Route) -> Self {
         let requests = RouteRequests {
-            host: route.host.clone(),
+            host: route.options.host.clone(),
             path: route.path.clone(),
-            methods: route.methods.iter().map(ToString::to_string).collect(),
+            methods: route.options.methods.iter().map(ToString::to_string).collect(),
             guard: RouteGuard::of_route(route),
         };
         let scope: Vec<_> = route.scope.parts.iter().map(describe_part).collect();
-        let sources: Vec<_> = route.key.sources.iter().map(describe_source).collect();
-        let (scope, place, syntax) = (scope.join(" "), sources.join(" "), route.key.syntax.name().into());
+        let sources: Vec<_> = route.options.key.sources.iter().map(describe_source).collect();
+        let (scope, place, syntax) = (scope.join(" "), sources.join(" "), route.options.key.syntax.name().into());
         let lookup = KeyLookup { scope, space: route.space_parts(), place, syntax };
         Self { name: Arc::clone(&route.name), requests, lookup }
     }

@@ -25,14 +25,14 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// # Errors
 /// The store's.
 pub(super) async fn publish(store: &Store, start: &StartConfig, config: &Config) -> Result<(), StoreError> {
-    let guarding = config.routes.iter().filter(|route| route.mode == RouteMode::Enforce);
+    let guarding = config.routes.iter().filter(|route| route.options.mode == RouteMode::Enforce);
     let by_name = guarding.flat_map(|route| route.names().map(move |name| (name, route)));
     let retention = by_name.map(|(name, route)| RouteRetention {
         route: Arc::clone(name),
-        ttl: route.ttl,
-        remember: route.remember,
-        body_max: route.max_response_body,
-        drop_headers: route.replay.drop_headers.clone(),
+        ttl: route.options.ttl,
+        remember: route.options.remember,
+        body_max: route.options.max_response_body,
+        drop_headers: route.options.replay.drop_headers.clone(),
         encrypted: start.store.encrypt,
     });
     let (service, retention) = (Arc::clone(&start.service), retention.collect());

@@ -56,7 +56,7 @@ fn parse_allowed(text: &str) -> Result<(Method, PathTemplate), String> {
 
 pub(super) fn run(arguments: &CheckArguments) -> Result<(), CommandError> {
     let config = load(&arguments.file, &arguments.overrides)?;
-    for warning in &config.warnings {
+    for warning in &config.live.warnings {
         eprintln!("warning: {warning}");
     }
     let file = arguments.file.path().map_or_else(|| config::NO_FILE.to_owned(), |file| show_whole_path(&file));
@@ -67,7 +67,7 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<(), CommandError> {
     }
     match &arguments.openapi {
         None => Ok(()),
-        Some(spec) => check_openapi(&config, spec, arguments),
+        Some(spec) => check_openapi(&config.live, spec, arguments),
     }
 }
 
@@ -99,7 +99,7 @@ fn compare_with_store(config: &LoadedConfig) -> Result<(), CommandError> {
     let settings = StoreSettings::from(config);
     let finding = async { store::remembered_route_identities(&settings, &config.start.service).await.map_err(failed) };
     let remembered = block_on(finding)?;
-    let compared = compare_with_remembered(remembered.as_ref(), config);
+    let compared = compare_with_remembered(remembered.as_ref(), &config.live);
     let must_be_accepted = compared.must_be_accepted();
     let RememberedChanges { changes: KeyChanges { lookups, unguarded }, is_unreadable, digest } = compared;
     unguarded.iter().for_each(|lost| eprintln!("warning: {lost}"));
@@ -135,13 +135,13 @@ fn check_openapi(config: &Config, spec: &Path, arguments: &CheckArguments) -> Re
     operations.retain(|operation| arguments.methods.contains(&operation.method));
     let mut table = RouteTable::default();
     // A route that only observes does not prevent a second execution.
-    for route in config.routes.iter().filter(|route| route.mode != RouteMode::Observe) {
-        table.insert(&route.methods, route.host.as_deref(), &route.path, route.spelling, route);
+    for route in config.routes.iter().filter(|route| route.options.mode != RouteMode::Observe) {
+        table.insert(&route.options.methods, route.options.host.as_deref(), &route.path, route.options.spelling, route);
     }
     let judge = |operation: &OpenApiOperation| {
         let OpenApiOperation { method, template, is_ignored } = operation;
         match table.find_for_all(method, template) {
-            Some(route) if route.mode == RouteMode::Enforce => OperationVerdict::Guarded(route),
+            Some(route) if route.options.mode == RouteMode::Enforce => OperationVerdict::Guarded(route),
             Some(route) => OperationVerdict::Off(route),
             None if *is_ignored => OperationVerdict::Allowed,
             None if arguments.allow.iter().any(|(allowed, path)| allowed == method && path == template) => {
@@ -182,7 +182,7 @@ fn check_openapi(config: &Config, spec: &Path, arguments: &CheckArguments) -> Re
 }
 
 fn describe_route(route: &Arc<Route>) -> String {
-    let key = if route.key.required { "key required" } else { "key optional: without one it passes unguarded" };
+    let key = if route.options.key.required { "key required" } else { "key optional: without one it passes unguarded" };
     format!("{}, {key}", route.name)
 }
 
@@ -190,9 +190,9 @@ fn describe_route(route: &Arc<Route>) -> String {
 fn explain_unguarded(config: &Config, operation: &OpenApiOperation) -> String {
     let covering = config.routes.iter().filter(|route| operation.template.is_covered_by(&route.path));
     let nearest = covering.min_by(|one, other| one.path.cmp(&other.path));
-    let obstacle = |route: &Arc<Route>| match &route.host {
-        _ if route.mode != RouteMode::Enforce => format!("its mode is {}", route.mode.name()),
-        _ if !route.methods.contains(&operation.method) => format!("not {}", operation.method),
+    let obstacle = |route: &Arc<Route>| match &route.options.host {
+        _ if route.options.mode != RouteMode::Enforce => format!("its mode is {}", route.options.mode.name()),
+        _ if !route.options.methods.contains(&operation.method) => format!("not {}", operation.method),
         Some(host) => format!("for {host} only"),
         None => "a more specific route does not".into(),
     };

@@ -53,7 +53,7 @@ pub(super) fn run(arguments: ExplainArguments) -> Result<(), CommandError> {
     request.headers_mut().extend(arguments.headers.into_iter().map(|(name, value)| (Some(name), value)));
     let (head, ()) = request.into_parts();
     let certificate = arguments.client_cert.as_deref().map(read_certificate).transpose()?.flatten();
-    let caller = ExplainedCaller { token: check_token(&config, &head.headers)?, certificate };
+    let caller = ExplainedCaller { token: check_token(&config.live, &head.headers)?, certificate };
     let text = match (explain(&config, &head, &body, caller), arguments.json) {
         (Ok(explained), false) => render_text(&explained),
         (Ok(explained), true) => render_json(&explained),

@@ -46,7 +46,7 @@ pub(super) struct ReconcileArguments {
 
 pub(super) fn run(arguments: &ReconcileArguments) -> Result<(), CommandError> {
     let config = load_without_service(&arguments.file)?;
-    let routes = select_routes(&config, arguments.route.as_deref())?;
+    let routes = select_routes(&config.live, arguments.route.as_deref())?;
     let report = block_on(compare(&config, &routes, arguments.since))?;
     print(&if arguments.json { report.to_json() } else { report.to_text() })?;
     match report.failure() {

@@ -205,7 +205,7 @@ mod tests {
         let path = folder.path().join("oncegate.toml");
         std::fs::write(&path, file).unwrap();
         let loaded = config::load(Some(&path), &Overrides::default(), &ProcessEnvironment);
-        Arc::clone(&loaded.expect("it loads").consumers[0])
+        Arc::clone(&loaded.expect("it loads").live.consumers[0])
     }
 
     fn properties(headers: &[(&str, AMQPValue)]) -> BasicProperties {

@@ -110,7 +110,7 @@ impl Gate {
         };
         let route = &active.route;
         context.note_route(route);
-        match route.mode {
+        match route.options.mode {
             // The service needs the fields that name the caller, as on a path without a route.
             RouteMode::Off if fields::connection_lists_any(&head.headers, &[]) => return Err(NOMINATED_FIELD),
             RouteMode::Off => {
@@ -130,8 +130,10 @@ impl Gate {
         // The body and the operation of a request whose key may be in both of its parts, or whose operation is a part of its space.
         let (mut whole, mut operation) = (None, None);
         if body_operation::is_needed(&head, route) {
-            match reader.read(route.max_request_body, &mut share).await? {
-                None if route.dialect.is_jsonrpc() => return Err(Refusal::RequestTooLarge(route.max_request_body)),
+            match reader.read(route.options.max_request_body, &mut share).await? {
+                None if route.options.dialect.is_jsonrpc() => {
+                    return Err(Refusal::RequestTooLarge(route.options.max_request_body));
+                }
                 None => {}
                 Some(body) => match body_operation::read(&head, &body, route, &self.fingerprinting).await {
                     BodyOperation::Passes { only_reads } => {
@@ -148,7 +150,7 @@ impl Gate {
                         reader.put_back(body);
                     }
                     BodyOperation::Unnamed => {
-                        whole = route.dialect.is_jsonrpc().then(|| body.clone());
+                        whole = route.options.dialect.is_jsonrpc().then(|| body.clone());
                         reader.put_back(body);
                     }
                 },
@@ -175,23 +177,23 @@ impl Gate {
         let mut broken_rule = self.check_head(&search, &incoming, salt.is_provisional, context).await?;
         if search == KeySearch::NoKey {
             // A body of GraphQL is read without a key only where one is required.
-            if route.key.required || whole.is_none() && reader.has_begun() {
-                return Err(key_location::missing(&route.key, &head.headers));
+            if route.options.key.required || whole.is_none() && reader.has_begun() {
+                return Err(key_location::missing(&route.options.key, &head.headers));
             }
             context.unguard();
             let body = whole.map_or_else(|| Body::Streaming(reader.into_unread()), Body::whole).counted_in(share);
             return Ok(Admission::Unguarded(pass(head, body, &active.upstream, Some(route))));
         }
-        let data = match (reader.read(route.max_request_body, &mut share).await?, &search) {
+        let data = match (reader.read(route.options.max_request_body, &mut share).await?, &search) {
             (None, KeySearch::Found(identity)) => {
-                let refusal = Refusal::RequestTooLarge(route.max_request_body);
+                let refusal = Refusal::RequestTooLarge(route.options.max_request_body);
                 broken_rule = Some(self.check_stored(identity, refusal, route, salt.is_provisional).await?);
                 reader.read(BODY_BYTES_MAX, &mut share).await?
             }
             (data, _) => data,
         };
         // Without the whole body there is no key in it to look up.
-        let body = data.ok_or(Refusal::RequestTooLarge(route.max_request_body))?;
+        let body = data.ok_or(Refusal::RequestTooLarge(route.options.max_request_body))?;
         if search == KeySearch::InBody {
             search = incoming.identify(Some(&body)).await?;
             broken_rule = self.check_head(&search, &incoming, salt.is_provisional, context).await?;
@@ -200,8 +202,8 @@ impl Gate {
             // A drain may have begun while the body came in.
             KeySearch::Found(_) if self.draining.is_cancelled() => return Err(Refusal::Draining),
             KeySearch::Found(identity) => identity,
-            KeySearch::InBody | KeySearch::NoKey if route.key.required => {
-                return Err(key_location::missing(&route.key, &head.headers));
+            KeySearch::InBody | KeySearch::NoKey if route.options.key.required => {
+                return Err(key_location::missing(&route.options.key, &head.headers));
             }
             KeySearch::InBody | KeySearch::NoKey => {
                 context.unguard();
@@ -240,7 +242,7 @@ impl Gate {
         };
         context.with_trace(|trace| trace.note_key(&identity.key));
         let now = || self.instance.store_clock.now();
-        let checked = route.key.limits.check(&identity.key).map_err(Refusal::from);
+        let checked = route.options.key.limits.check(&identity.key).map_err(Refusal::from);
         if checked.is_ok() {
             echo_key(head, route, context);
         }
@@ -264,15 +266,15 @@ impl Gate {
 
 /// Echoes the field that the key was found in.
 fn echo_key(head: &request::Parts, route: &Route, context: &mut ResponseContext) {
-    if let Some((name, value)) = route.key.headers().find_map(|name| Some((name, head.headers.get(name)?))) {
+    if let Some((name, value)) = route.options.key.headers().find_map(|name| Some((name, head.headers.get(name)?))) {
         context.echo_key(name, value);
     }
 }
 
 /// Echoes the key of a request that is refused for another reason.
 fn echo_valid_key(head: &request::Parts, route: &Route, context: &mut ResponseContext) {
-    if let Ok(Some(key)) = key_location::in_head(head, &route.key)
-        && Key::parse(&key, route.key.syntax, route.key.limits).is_ok()
+    if let Ok(Some(key)) = key_location::in_head(head, &route.options.key)
+        && Key::parse(&key, route.options.key.syntax, route.options.key.limits).is_ok()
     {
         echo_key(head, route, context);
     }

@@ -78,7 +78,7 @@ impl ReplayQuestion {
         headers.insert(X_FORWARDED_METHOD, method);
         headers.insert(X_FORWARDED_URI, target);
         // A permission does not outlive a reload with another service, nor one with another time.
-        let asked = route.replay.authorize.as_ref();
+        let asked = route.options.replay.authorize.as_ref();
         let asked =
             asked.map(|asked| format!("{} {} {:?}", asked.upstream, asked.target, asked.cache)).unwrap_or_default();
         let mut digest = Sha256::new();

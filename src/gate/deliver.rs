@@ -74,7 +74,7 @@ impl Gate {
                     tracing::warn!(record = %id, route = %route.name,
                         "a queued request was sealed under a secret that is not configured here; other instances may deliver it");
                 }
-                persist(&self.instance, not_sent(&self.instance, lease, &NO_SECRET, route.ttl), entry).await;
+                persist(&self.instance, not_sent(&self.instance, lease, &NO_SECRET, route.options.ttl), entry).await;
                 return DeliveryProgress::Open;
             }
             Err(UnsealError::Broken) => Err(UnsealError::Broken.to_string()),
@@ -97,7 +97,8 @@ impl Gate {
         });
         if self.start_attempt(&guarded, &lease, &mut entry).await.is_err() {
             // An attempt of this key runs here, although the store says that it is over.
-            persist(&self.instance, not_sent(&self.instance, lease, &route.retry, route.ttl), entry).await;
+            persist(&self.instance, not_sent(&self.instance, lease, &route.options.retry, route.options.ttl), entry)
+                .await;
             return DeliveryProgress::Open;
         }
         if delivery.number > 1 {
@@ -127,7 +128,7 @@ impl Gate {
         result: DeliveryResult,
         route: &Route,
     ) {
-        let is_last = route.retry.is_last(delivery);
+        let is_last = route.options.retry.is_last(delivery);
         let tries = delivery.number;
         let tried = |text: &str| format!("tried {}, last result: {text}", quantity(tries.into(), "time", "times"));
         let (states, note): (&'static [StateKind], _) = match result {
@@ -138,7 +139,7 @@ impl Gate {
             DeliveryResult::Final(text) => {
                 (&[StateKind::Queued], format!("another try cannot change the result: {text}"))
             }
-            DeliveryResult::Unknown(text) if is_last && route.on_unknown != OnUnknown::Hold => {
+            DeliveryResult::Unknown(text) if is_last && route.options.on_unknown != OnUnknown::Hold => {
                 (&[StateKind::Unknown], tried(&text))
             }
             DeliveryResult::Retry(text) | DeliveryResult::Unknown(text) => {

@@ -31,7 +31,7 @@ impl Gate {
     ) -> Outcome {
         // This instance may know the answer: it has completed the key, is executing it, or has its outcome still to store. Or
         // another instance has shared it.
-        let cancels = guarded.route().on_client_gone == OnClientGone::Cancel;
+        let cancels = guarded.route().options.on_client_gone == OnClientGone::Cancel;
         let _tie = ties.filter(|_| cancels).map(ConnectionGuards::attach);
         let result = match self.decide_by_known(&guarded).await {
             // Only the store can decide.
@@ -60,7 +60,7 @@ impl Gate {
         let (gate, mut context) = (Arc::clone(self), context.clone());
         // Dropped with the caller's future, unless the work is done by then.
         let mut while_client_waits = None;
-        if guarded.route().on_client_gone == OnClientGone::Cancel {
+        if guarded.route().options.on_client_gone == OnClientGone::Cancel {
             let client_gone = context.client_gone.insert(CancellationToken::new());
             while_client_waits = Some(client_gone.clone().drop_guard());
         }
@@ -116,7 +116,7 @@ impl Gate {
             }
             // Another attempt has started on this instance, and the store does not have it yet.
             Err(answer) => {
-                settle::persist(&self.instance, lease.release(guarded.route().ttl), entry).await;
+                settle::persist(&self.instance, lease.release(guarded.route().options.ttl), entry).await;
                 self.answer(guarded, answer)
             }
         }

@@ -10,7 +10,7 @@ use oncegate_settings::{Dialect, FIRST_SENT, Route};
 
 /// Whether the request has a time of a repeatable request, and no key that it belongs to.
 pub(super) fn lacks_key(headers: &HeaderMap, route: &Route) -> bool {
-    route.dialect == Dialect::Repeatability && headers.contains_key(FIRST_SENT)
+    route.options.dialect == Dialect::Repeatability && headers.contains_key(FIRST_SENT)
 }
 
 /// Checks the time of a request that has a key.
@@ -18,7 +18,7 @@ pub(super) fn lacks_key(headers: &HeaderMap, route: &Route) -> bool {
 /// # Errors
 /// The refusal of a request without a time that its route's dialect needs, or outside of the route's window.
 pub(super) fn check(headers: &HeaderMap, route: &Route, now: impl FnOnce() -> SystemTime) -> Result<(), Refusal> {
-    match (route.dialect, route.age_limit()) {
+    match (route.options.dialect, route.age_limit()) {
         (_, None) => Ok(()),
         (Dialect::Repeatability, Some(limit)) => check_repeatable(headers, limit, route.ahead_limit(), now()),
         (_, Some(limit)) => check_age(headers, limit, now()),

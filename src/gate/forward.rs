@@ -123,7 +123,7 @@ impl Gate {
         let began = Instant::now();
         // A reload since the reservation may have given the route more time than the store waits for the attempt.
         let reserved_time = reserve_request.time_limit.saturating_sub(self.instance.first_byte_within());
-        let deadline = began + route.upstream_timeout.min(reserved_time);
+        let deadline = began + route.options.upstream_timeout.min(reserved_time);
         let call =
             Call { upstream: &upstream, protocol, deadline, route: &route, takes_streams: context.takes_streams };
         let calling = call.send(&mut request, may_send, &self.instance.response_bodies);
@@ -155,7 +155,7 @@ impl Gate {
             }
             UpstreamOutcome::NeverSent(reason) => {
                 let (lease, entry) = attempt.into_parts();
-                let settlement = attempt_end::release(lease, &route, route.ttl, None);
+                let settlement = attempt_end::release(lease, &route, route.options.ttl, None);
                 (Refusal::UpstreamUnreachable(reason.into()), settlement, entry)
             }
             UpstreamOutcome::NotSent(refusal) => {
@@ -163,7 +163,7 @@ impl Gate {
                     self.count_overload(limit);
                 }
                 let (lease, entry) = attempt.into_parts();
-                (refusal, attempt_end::not_sent(&self.instance, lease, &route.retry, route.ttl), entry)
+                (refusal, attempt_end::not_sent(&self.instance, lease, &route.options.retry, route.options.ttl), entry)
             }
             UpstreamOutcome::NoResponse(refusal, cause) => {
                 context.with_trace(|trace| trace.note_unknown(cause));
@@ -340,7 +340,7 @@ impl Call<'_> {
         let announced_trailers = head.headers.get(TRAILER).cloned();
         fields::prepare_for_client(&mut head.headers);
         let may_wait = !upstream.shares_connections();
-        let mut incoming = IncomingBody::new(budget, length, route.max_response_body, may_wait);
+        let mut incoming = IncomingBody::new(budget, length, route.options.max_response_body, may_wait);
         let mut trailers = HeaderMap::new();
         let start = self.stream_start(&head.headers, length);
         let mut streams_from = match start {
@@ -395,7 +395,7 @@ impl Call<'_> {
         if !self.takes_streams || length == Some(0) {
             return StreamStart::Never;
         }
-        match self.route.stream {
+        match self.route.options.stream {
             StreamMode::Always => StreamStart::WithHead(Duration::ZERO),
             StreamMode::Never => StreamStart::Never,
             StreamMode::Auto if length.is_some() => StreamStart::Never,

@@ -217,7 +217,7 @@ impl HandOn {
         attempt: &RunningAttempt,
     ) -> Result<HeaderMap, BodyStop> {
         let reservation = attempt.reservation();
-        let end = self.times.began + self.route.stream_timeout;
+        let end = self.times.began + self.route.options.stream_timeout;
         // Without a row there is no stored deadline.
         let mut deadline = if reservation.is_some() { self.times.deadline } else { end };
         let mut moving = pin!(move_deadline(&self.instance, reservation, deadline));
@@ -258,7 +258,7 @@ impl HandOn {
     }
 
     fn cancels(&self) -> bool {
-        self.route.on_client_gone == OnClientGone::Cancel
+        self.route.options.on_client_gone == OnClientGone::Cancel
     }
 
     /// The next frame, once there is room for it.
@@ -274,7 +274,7 @@ impl HandOn {
         if self.writer.make_room(STALL_MAX).await {
             tracing::warn!(route = %self.route.name, received, "a client that does not read a large response is cut");
         }
-        match timeout(self.route.stream_idle_timeout, rest.frame()).await {
+        match timeout(self.route.options.stream_idle_timeout, rest.frame()).await {
             Ok(Some(Ok(frame))) => Ok(Some(frame)),
             Ok(None) => Ok(None),
             Ok(Some(Err(_))) => Err(BodyStop::Broken),
@@ -306,7 +306,7 @@ impl<'a> Pieces<'a> {
             return;
         }
         writer.push(piece);
-        if self.received > route.max_response_body as u64 && writer.is_kept() {
+        if self.received > route.options.max_response_body as u64 && writer.is_kept() {
             writer.stop_keeping();
         }
     }

@@ -45,7 +45,7 @@ impl Observer {
     pub(super) fn begin(observation: Observation, request: &mut Request<Body>) -> Self {
         let (route, protocol) = (Arc::clone(&observation.active.route), observation.protocol());
         let share = observation.gate.instance.bodies.share();
-        let copy = request.body_mut().tee(route.max_request_body, share);
+        let copy = request.body_mut().tee(route.options.max_request_body, share);
         let (verdict, receiver) = oneshot::channel();
         // Not tracked: a drain does not wait for a comparison.
         tokio::spawn(async move {
@@ -71,7 +71,8 @@ impl Observer {
     /// Notes the refusal of a request that got no response.
     pub(super) fn note_refusal(self, refusal: &Refusal) {
         if matches!(refusal, Refusal::Overloaded(_) | Refusal::UpstreamUnreachable(_)) {
-            let _ = self.verdict.send((ResponseVerdict::Release, self.route.ttl, StatusCode::BAD_GATEWAY.into()));
+            let _ =
+                self.verdict.send((ResponseVerdict::Release, self.route.options.ttl, StatusCode::BAD_GATEWAY.into()));
         }
     }
 }
@@ -94,7 +95,7 @@ impl Gate {
             Ok(Claim::Mine(lease)) => lease,
             Ok(Claim::Answered(answer)) => {
                 guarded.count((&answer).into(), instance);
-                return foretell(answer, guarded.route().in_flight, is_for_later);
+                return foretell(answer, guarded.route().options.in_flight, is_for_later);
             }
             Err(ClaimFailure::Refused(refusal)) => return refusal.into(),
             Err(ClaimFailure::Reserving(StoreError::Corrupt(_)) | ClaimFailure::TakingOver(StoreError::Corrupt(_))) => {
@@ -121,7 +122,7 @@ impl Gate {
 
 /// The result where the store reserves no key.
 fn without_store(route: &Route) -> ForetoldResult {
-    match route.store_down {
+    match route.options.store_down {
         StoreDownPolicy::Bypass => ForetoldResult::Status(OncegateStatus::Bypassed),
         StoreDownPolicy::Reject => Refusal::StoreUnavailable.into(),
     }

@@ -88,7 +88,7 @@ impl Gate {
                 return denied.into_response();
             }
         }
-        let wait = prefer::wait_preference(&head.headers).unwrap_or(Duration::ZERO).min(routes[0].wait_timeout);
+        let wait = prefer::wait_preference(&head.headers).unwrap_or(Duration::ZERO).min(routes[0].options.wait_timeout);
         // Waits until the key is settled or the time is up, and then shows the state of that time.
         tokio::select! {
             biased;
@@ -102,7 +102,7 @@ impl Gate {
         // The record does not say which of the caller's routes is its own.
         let until_known = routes.iter().filter_map(|route| {
             let (on_unknown, quiet_after, reconciles) =
-                (route.on_unknown, route.quiet_after, route.reconcile.is_some());
+                (route.options.on_unknown, route.quiet_after, route.reconcile.is_some());
             let rules = DecisionRules { on_unknown, quiet_after, average_latency: Duration::ZERO, reconciles };
             until_known(&record, &rules)
         });
@@ -135,7 +135,7 @@ impl Gate {
         };
         // A route that is synchronous now may have been asynchronous.
         let (asynchronous, others): (Vec<_>, Vec<_>) =
-            live.config.routes.iter().partition(|route| route.delivery != DeliveryMode::Sync);
+            live.config.routes.iter().partition(|route| route.options.delivery != DeliveryMode::Sync);
         asynchronous.into_iter().chain(others).filter(is_callers).collect()
     }
 }

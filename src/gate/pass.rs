@@ -68,7 +68,7 @@ impl PassThroughRequest {
         let upgrade = asks_for_websocket(&head.headers, head.version);
         // HTTP/1.0 has no interim responses, and hyper sends none over HTTP/2. A client that asks for an upgrade waits for 101. A route
         // that observes answers as one that enforces.
-        let takes_hints = route.is_none_or(|route| route.mode != RouteMode::Observe)
+        let takes_hints = route.is_none_or(|route| route.options.mode != RouteMode::Observe)
             && head.version == Version::HTTP_11
             && !upgrade
             && !early_hints::is_taken_for_final(&head.headers);

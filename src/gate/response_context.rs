@@ -70,7 +70,7 @@ impl ResponseContext {
     /// Notes the route that owns the answers to the request.
     pub(super) fn note_route(&mut self, route: &Route) {
         self.cors = unless_empty(&route.cors);
-        self.shape = route.dialect.into();
+        self.shape = route.options.dialect.into();
     }
 
     /// The form of Oncegate's own answers to the request.

@@ -61,12 +61,12 @@ impl Router {
         let mut names = HashMap::new();
         for route in &config.routes {
             let (target, tls) = (&route.upstream, &route.upstream_tls);
-            let (connect, idle) = (route.connect_timeout, route.upstream_idle_timeout);
+            let (connect, idle) = (route.options.connect_timeout, route.options.upstream_idle_timeout);
             let upstream = pools
                 .entry((Arc::clone(target), tls.pool_key(), connect, idle))
                 .or_insert_with(|| UpstreamClient::new(target, connect, idle, tls, slots))
                 .clone();
-            let authorizer = route.replay.authorize.as_ref().map(|authorize| {
+            let authorizer = route.options.replay.authorize.as_ref().map(|authorize| {
                 let tls = route.tls_towards(&authorize.upstream);
                 let client = UpstreamClient::new(&authorize.upstream, connect, idle, &tls, slots);
                 Authorizer::new(Arc::clone(authorize), client, permissions)
@@ -80,7 +80,7 @@ impl Router {
                 metrics: metrics.route_metrics(&route.name, route.path.to_string().into()),
                 renewable: renewable.clone(),
             };
-            let (methods, host, path) = (&route.methods, route.host.as_deref(), &route.path);
+            let (methods, host, path) = (&route.options.methods, route.options.host.as_deref(), &route.path);
             table.insert(methods, host, path, route.guarded_spelling(), &active);
             foretold.insert(methods, host, path, route.foretold_spelling(), &active);
             names.extend(route.names().map(|name| (Arc::clone(name), active.clone())));

@@ -25,11 +25,11 @@ impl Gate {
     /// The refusal of a request that has no record of its own.
     pub(super) fn check_same_body(&self, guarded: &GuardedRequest) -> Result<SameBodyCheck, Refusal> {
         let (route, request) = (guarded.route(), &guarded.reserve_request);
-        if route.same_body != SameBodyPolicy::Refuse {
+        if route.options.same_body != SameBodyPolicy::Refuse {
             return Ok(SameBodyCheck::Unnoted);
         }
         let same_bodies = &self.instance.observability.same_bodies;
-        match same_bodies.find_or_note(request, route.same_body_window) {
+        match same_bodies.find_or_note(request, route.options.same_body_window) {
             EarlierUse::None => Ok(SameBodyCheck::Noted),
             EarlierUse::Own => Ok(SameBodyCheck::Unnoted),
             EarlierUse::Other(first) => {
@@ -48,14 +48,14 @@ impl Gate {
     /// Notes a request that got a new key.
     pub(super) fn note_same_body(&self, guarded: &GuardedRequest) {
         let (route, request) = (guarded.route(), &guarded.reserve_request);
-        if route.same_body == SameBodyPolicy::Allow {
+        if route.options.same_body == SameBodyPolicy::Allow {
             return;
         }
         let same_bodies = &self.instance.observability.same_bodies;
-        if let EarlierUse::Other(first) = same_bodies.find_or_note(request, route.same_body_window) {
+        if let EarlierUse::Other(first) = same_bodies.find_or_note(request, route.options.same_body_window) {
             same_bodies.replace(request);
             // A client that has confirmed its request knows.
-            if route.same_body == SameBodyPolicy::Warn {
+            if route.options.same_body == SameBodyPolicy::Warn {
                 self.report_same_body(guarded, SameBodyPair { route: route.name.clone(), first, second: request.id });
             }
         }

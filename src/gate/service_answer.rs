@@ -114,7 +114,7 @@ impl ServiceAnswer {
             let judgement = directives.apply(route, *status, &response.headers, body);
             (answer, judgement)
         };
-        if route.outcome.is_empty() || self.response.body.as_ref().is_none_or(|body| body.len() < LARGE_BODY) {
+        if route.options.outcome.is_empty() || self.response.body.as_ref().is_none_or(|body| body.len() < LARGE_BODY) {
             return judged(self, route);
         }
         let route = Arc::clone(route);

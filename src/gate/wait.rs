@@ -31,13 +31,13 @@ impl WaitPolicy {
     /// The policy of the route and of the client: `Prefer: wait=N` (RFC 7240 section 4.3) counts in every `in_flight` mode,
     /// up to the route's `wait_timeout`. A request for a stream of events waits until there is one to join.
     pub fn new(route: &Route, headers: &HeaderMap) -> Self {
-        let default = match route.in_flight {
-            InFlightPolicy::Wait => route.wait_timeout,
-            InFlightPolicy::Accepted if event_stream::is_accepted(headers) => route.wait_timeout,
+        let default = match route.options.in_flight {
+            InFlightPolicy::Wait => route.options.wait_timeout,
+            InFlightPolicy::Accepted if event_stream::is_accepted(headers) => route.options.wait_timeout,
             InFlightPolicy::Accepted | InFlightPolicy::Conflict => Duration::ZERO,
         };
-        let wait = prefer::wait_preference(headers).map_or(default, |wait| wait.min(route.wait_timeout));
-        Self { deadline: Instant::now() + wait, answers_accepted: route.in_flight == InFlightPolicy::Accepted }
+        let wait = prefer::wait_preference(headers).map_or(default, |wait| wait.min(route.options.wait_timeout));
+        Self { deadline: Instant::now() + wait, answers_accepted: route.options.in_flight == InFlightPolicy::Accepted }
     }
 
     /// The outcome while the attempt is still running: 202 where the route says so, else a refusal.
@@ -110,7 +110,7 @@ impl Gate {
                 None => 0,
             };
             let body = stream.body.read_from(unread, context.accepts_trailers)?;
-            Some(body.without_trailers(guarded.route().replay.drop_headers.clone()))
+            Some(body.without_trailers(guarded.route().options.replay.drop_headers.clone()))
         };
         let Some(body) = Some(()).filter(|()| stream.answers(&guarded.reserve_request)).and_then(|()| begin()) else {
             return std::future::pending().await;
@@ -125,7 +125,8 @@ impl Gate {
     /// prefers to wait.
     async fn accepted(&self, guarded: &GuardedRequest, progress: AcceptedProgress) -> Outcome {
         let (id, route) = (guarded.reserve_request.id, guarded.route());
-        let wait = prefer::wait_preference(&guarded.head.headers).unwrap_or(Duration::ZERO).min(route.wait_timeout);
+        let wait =
+            prefer::wait_preference(&guarded.head.headers).unwrap_or(Duration::ZERO).min(route.options.wait_timeout);
         let operation = OperationId::derive(id, &guarded.reserve_request.scope, self.instance.salt.current().salt);
         match self.decide_by_end(guarded, Instant::now() + wait).await {
             Err(refusal) => Outcome::Refused(refusal),

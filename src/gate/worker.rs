@@ -73,7 +73,7 @@ impl LiveConfig {
 
 fn key_fields(config: &Config) -> Vec<HeaderName> {
     let mut names = vec![HeaderName::from_static("idempotency-key"), HeaderName::from_static("x-idempotency-key")];
-    for source in config.routes.iter().flat_map(|route| &route.key.sources) {
+    for source in config.routes.iter().flat_map(|route| &route.options.key.sources) {
         match source {
             KeySource::Header(name) if !names.contains(name) => names.push(name.clone()),
             KeySource::Body(_)

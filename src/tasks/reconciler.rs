@@ -127,7 +127,8 @@ fn schedule(name: &Arc<str>, reconciled: &ReconciledRoute) -> ProbeSchedule {
 async fn reconcile_key(instance: Arc<Instance>, reconciled: Arc<ReconciledRoute>, probe: Probe) {
     let ReconciledRoute { route, reconcile, .. } = &*reconciled;
     let ReconcileConfig { confirmations, max_attempts, .. } = *reconcile;
-    let policy = ReconcilePolicy { confirmations, max_attempts, ttl: route.ttl, remember: route.remember };
+    let policy =
+        ReconcilePolicy { confirmations, max_attempts, ttl: route.options.ttl, remember: route.options.remember };
     let reply = match probe.is_past_last(&policy) {
         true => ProbeReply { answer: ProbeAnswer::Nothing, status: None, summary: "the last question was lost".into() },
         false => reconciled.ask(&probe.subject).await,

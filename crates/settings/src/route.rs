@@ -1,7 +1,6 @@
 //! A route: which requests are guarded, and how; its options, and what they amount to as people read it.
 
 use std::borrow::Cow;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,14 +111,6 @@ pub struct RouteOptions {
 pub struct CallerLimits {
     pub new_keys_per_second: Option<KeyRate>,
     pub live_keys: Option<u32>,
-}
-
-impl Deref for Route {
-    type Target = RouteOptions;
-
-    fn deref(&self) -> &RouteOptions {
-        &self.options
-    }
 }
 
 impl Route {

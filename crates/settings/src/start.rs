@@ -2,7 +2,6 @@
 //! of the one cannot be read from the other.
 
 use std::net::SocketAddr;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -129,13 +128,5 @@ impl LoadedConfig {
             route.quiet_after = route.quiet_after - start.store.lease.expiry + running.store.lease.expiry;
         }
         live
-    }
-}
-
-impl Deref for LoadedConfig {
-    type Target = Config;
-
-    fn deref(&self) -> &Config {
-        &self.live
     }
 }

@@ -477,7 +477,7 @@ impl From<&settings::LoadedConfig> for StoreSettings {
             migrate: store.migrate,
             distribute: store.distribute,
             events: config.start.events,
-            encryption: Encryption::new(store, &config.secrets),
+            encryption: Encryption::new(store, &config.live.secrets),
         }
     }
 }

@@ -80,7 +80,7 @@ fn identify(config: &LoadedConfig) -> Vec<Result<Option<FoundIdentity>, ()>> {
 
 /// The changes that a reload finds. A start finds the same in what the store remembers.
 fn compare(before: &LoadedConfig, now: &LoadedConfig) -> KeyChanges {
-    let (before, now) = (keyed_routes(before), keyed_routes(now));
+    let (before, now) = (keyed_routes(&before.live), keyed_routes(&now.live));
     let remembered = from_stored(&to_stored(&before)).expect("they were stored");
     let changes = compare_routes(&before, &now);
     assert_eq!(compare_routes(&remembered, &now), changes, "a start finds the same");

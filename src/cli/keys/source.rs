@@ -66,7 +66,7 @@ impl KeyAdminSource {
         })?;
         if config.start.store.encrypt {
             // No instance could replay a response that is encrypted under another secret than theirs.
-            let checked = salts::check_current(&store, &config.start.service, &config.secrets).await;
+            let checked = salts::check_current(&store, &config.start.service, &config.live.secrets).await;
             checked.map_err(|error| CommandError::Failure(StartError::Salt(error)))?;
         }
         let (start, config) = (config.start, config.live);

@@ -72,7 +72,7 @@ impl From<Refusal> for ExplainedRefusal {
 
 impl ExplainedRefusal {
     fn of_route(refusal: Refusal, route: &Route) -> Self {
-        Self { refusal, answer_shape: route.dialect.into() }
+        Self { refusal, answer_shape: route.options.dialect.into() }
     }
 }
 
@@ -95,7 +95,7 @@ pub fn explain(
     caller: ExplainedCaller,
 ) -> Result<Explained, ExplainedRefusal> {
     let router = Router::new(
-        config,
+        &config.live,
         &RouteLatencies::default(),
         &Metrics::new(&StoreMetrics::default(), &config.start.service),
         &UpstreamSlots::new(1),
@@ -104,7 +104,7 @@ pub fn explain(
     );
     let client = ClientConnection::new(Ipv4Addr::LOCALHOST.into(), false);
     let certificate = caller.certificate.map(Arc::new);
-    let origin = RequestOrigin { trusted: true, certificate, ..request_origin(head, &client, config) };
+    let origin = RequestOrigin { trusted: true, certificate, ..request_origin(head, &client, &config.live) };
     let path = RequestPath::new(head.uri.path());
     check_path(path.sent())?;
     let refused = |(evaded, refusal): EvadedRoute<'_>| ExplainedRefusal::of_route(refusal, &evaded.route);
@@ -114,7 +114,7 @@ pub fn explain(
         return Err(refused(foretold));
     }
     let Some(active) = found.map_err(refused)? else {
-        if config.refuses_unguarded && MethodLabel::from_method(&head.method).changes_state() {
+        if config.live.refuses_unguarded && MethodLabel::from_method(&head.method).changes_state() {
             return Err(Refusal::Unguarded.into());
         }
         return Ok(Explained {
@@ -136,8 +136,8 @@ pub fn explain(
         BodyOperation::Call(call) => Some(&call.operation),
         BodyOperation::Passes { .. } | BodyOperation::Refused(_) | BodyOperation::Unnamed => None,
     };
-    let incoming = Incoming { operation, ..Incoming::new((head, &path), &origin, route, realm, &config.secrets) };
-    let (key, scope) = match (route.mode, &body_operation) {
+    let incoming = Incoming { operation, ..Incoming::new((head, &path), &origin, route, realm, &config.live.secrets) };
+    let (key, scope) = match (route.options.mode, &body_operation) {
         // Its requests stream through, with or without a key. So does an operation that the route does not guard.
         (RouteMode::Off, _) | (_, BodyOperation::Passes { .. }) => (None, Vec::new()),
         (_, BodyOperation::Refused(refusal)) => return Err(ExplainedRefusal::of_route(refusal.clone(), route)),
@@ -148,7 +148,7 @@ pub fn explain(
     let IncludedBody { form, is_decoded, bytes } = route.recipe.body(&input);
     Ok(Explained {
         route: Some(route.name.to_string()),
-        mode: route.mode.name(),
+        mode: route.options.mode.name(),
         key: key.map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned()),
         scope: scope
             .into_iter()
@@ -157,7 +157,7 @@ pub fn explain(
         space: incoming.key_space(),
         recipe: route.recipe.to_string(),
         body: IncludedBody { form, is_decoded, bytes: Cow::Owned(bytes.into_owned()) },
-        fingerprint: route.recipe.fingerprint(&input, &config.secrets),
+        fingerprint: route.recipe.fingerprint(&input, &config.live.secrets),
     })
 }
 
@@ -173,13 +173,13 @@ fn caller_and_key<'a>(
     let has_key = !matches!(incoming.find_key(Some(body))?, KeySearch::NoKey);
     // As in the proxy: only a request with a key has its token verified.
     let token = if has_key && route.scope.reads_token() { token? } else { CallerToken::Unread };
-    if !matches!(in_head, KeySearch::NoKey) && body.len() > route.max_request_body {
-        return Err(Refusal::RequestTooLarge(route.max_request_body));
+    if !matches!(in_head, KeySearch::NoKey) && body.len() > route.options.max_request_body {
+        return Err(Refusal::RequestTooLarge(route.options.max_request_body));
     }
     let KeySearch::Found(identity) = incoming.identify_with(Some(body), &token)? else {
         check_without_key(&head.headers, route)?;
-        return if route.key.required {
-            Err(key_location::missing(&route.key, &head.headers))
+        return if route.options.key.required {
+            Err(key_location::missing(&route.options.key, &head.headers))
         } else {
             Ok((None, Vec::new()))
         };

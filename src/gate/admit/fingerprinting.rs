@@ -59,7 +59,7 @@ impl Fingerprinting {
             Some(fingerprint) if fingerprint == record.fingerprint => RequestComparison::Same,
             Some(_) if body.is_empty() => RequestComparison::DifferentWithoutBody,
             Some(_) => {
-                let rule = guarded.active.route.key.clone();
+                let rule = guarded.active.route.options.key.clone();
                 let is_compared = move |recipe: &Recipe, request: &FingerprintInput<'_>| {
                     key_location::is_compared(request, recipe, &rule)
                 };

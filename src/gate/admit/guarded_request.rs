@@ -84,12 +84,17 @@ impl GuardedRequest {
         let ActiveRoute { route, latency, .. } = &self.active;
         let average_latency = latency.average();
         let reconciles = route.reconcile.is_some();
-        DecisionRules { on_unknown: route.on_unknown, quiet_after: route.quiet_after, average_latency, reconciles }
+        DecisionRules {
+            on_unknown: route.options.on_unknown,
+            quiet_after: route.quiet_after,
+            average_latency,
+            reconciles,
+        }
     }
 
     /// Whether the request is delivered later.
     pub(in crate::gate) fn is_for_later(&self) -> bool {
-        match self.route().delivery {
+        match self.route().options.delivery {
             DeliveryMode::Async => true,
             DeliveryMode::Prefer => prefer::prefers_async(&self.head.headers),
             DeliveryMode::Sync => false,
@@ -99,7 +104,7 @@ impl GuardedRequest {
     /// Whether the request may be forwarded unguarded while the store is away.
     pub(in crate::gate) fn may_bypass(&self) -> bool {
         let is_allowed = !self.can_wait_for_store && self.broken_rule.is_none();
-        is_allowed && self.route().store_down == StoreDownPolicy::Bypass
+        is_allowed && self.route().options.store_down == StoreDownPolicy::Bypass
     }
 
     /// The question whether this request's caller may read a stored response, where the route has it asked.
@@ -116,7 +121,7 @@ impl GuardedRequest {
 
     /// Whether this is the copy of a request on a route that only observes.
     pub(in crate::gate) fn is_observed(&self) -> bool {
-        self.route().mode == RouteMode::Observe
+        self.route().options.mode == RouteMode::Observe
     }
 
     /// Counts the start of an attempt of this request, or its acceptance for delivery.

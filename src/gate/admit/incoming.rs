@@ -50,7 +50,7 @@ impl<'a> Incoming<'a> {
         realm: Realm<'a>,
         secrets: &'a Secrets,
     ) -> Self {
-        let (scope, key_limits) = (&route.scope, route.key.limits);
+        let (scope, key_limits) = (&route.scope, route.options.key.limits);
         let (given_key, verifier, operation) = (None, None, None);
         Self { head, path, origin, route, scope, given_key, key_limits, verifier, operation, realm, secrets }
     }

@@ -109,8 +109,13 @@ pub(super) fn missing(rule: &KeyRule, headers: &HeaderMap) -> Refusal {
 
 /// Refuses a request whose `Connection` field names a field that the key or the scope is read from.
 pub(super) fn check_nominated(headers: &HeaderMap, route: &Route) -> Result<(), Refusal> {
-    let needed: Vec<_> =
-        route.key.headers().chain(route.key.payload_headers()).chain(route.scope.header_names()).collect();
+    let needed: Vec<_> = route
+        .options
+        .key
+        .headers()
+        .chain(route.options.key.payload_headers())
+        .chain(route.scope.header_names())
+        .collect();
     if fields::connection_lists_any(headers, &needed) { Err(NOMINATED_FIELD) } else { Ok(()) }
 }
 
@@ -121,7 +126,7 @@ pub(super) const NOMINATED_FIELD: Refusal = Refusal::BadRequest(
 
 /// Refuses a request without a key that says when it was first sent, as only a request with a key does.
 pub(super) fn check_without_key(headers: &HeaderMap, route: &Route) -> Result<(), Refusal> {
-    if first_sent::lacks_key(headers, route) { Err(missing(&route.key, headers)) } else { Ok(()) }
+    if first_sent::lacks_key(headers, route) { Err(missing(&route.options.key, headers)) } else { Ok(()) }
 }
 
 /// Whether the body must be read to find the key.

@@ -70,7 +70,7 @@ impl Gate {
         }
         let Message { consumer, path, key, headers, body, broker } = message;
         let named = live.config.routes.iter().find(|route| route.name == consumer.route);
-        let Some(route) = named.filter(|route| route.mode == RouteMode::Enforce) else {
+        let Some(route) = named.filter(|route| route.options.mode == RouteMode::Enforce) else {
             return Err(AdmitError::NoRoute);
         };
         let uri: Uri = path.parse().map_err(|_| PATH_NOT_GUARDED)?;
@@ -115,30 +115,31 @@ impl Gate {
             unreachable!("a message's key is given");
         };
         let now = self.instance.store_clock.now();
-        let check_body = || match body.len() > route.max_request_body {
-            true => Err(Refusal::RequestTooLarge(route.max_request_body)),
+        let check_body = || match body.len() > route.options.max_request_body {
+            true => Err(Refusal::RequestTooLarge(route.options.max_request_body)),
             false => Ok(()),
         };
         let evaded = find_evaded_route(&head, &path, origin.host_name(), &live.router);
         let check_method = || match evaded {
-            Some(evaded) if evaded.route.mode == RouteMode::Enforce => Err(OVERRIDDEN_METHOD),
+            Some(evaded) if evaded.route.options.mode == RouteMode::Enforce => Err(OVERRIDDEN_METHOD),
             Some(_) | None => Ok(()),
         };
-        let check_age = || route.max_age.map_or(Ok(()), |limit| first_sent::check_age(&head.headers, limit, now));
-        let check_key = || route.key.limits.check(&identity.key).map_err(Refusal::from);
+        let check_age =
+            || route.options.max_age.map_or(Ok(()), |limit| first_sent::check_age(&head.headers, limit, now));
+        let check_key = || route.options.key.limits.check(&identity.key).map_err(Refusal::from);
         let broken_rule =
             check_body().and_then(|()| check_method()).and_then(|()| check_key()).and_then(|()| check_age()).err();
         // The consumer says which key counts. The service must not find another one in a field that it may prefer.
-        for name in route.key.headers() {
+        for name in route.options.key.headers() {
             head.headers.remove(name);
         }
-        if let Some(name) = route.key.headers().next() {
+        if let Some(name) = route.options.key.headers().next() {
             let value =
                 HeaderValue::from_bytes(&key).map_err(|_| Refusal::KeyInvalid("The key is no field's value."))?;
             head.headers.insert(name, value);
         }
         // The upstream's host is no part of the message: it may be another one when the message comes again.
-        match &route.host {
+        match &route.options.host {
             Some(_) => drop(head.headers.insert(HOST, host(route))),
             None => drop(head.headers.remove(HOST)),
         }
@@ -160,6 +161,6 @@ impl Gate {
 
 /// The host that a message is addressed to: the route's own host, else the upstream's.
 fn host(route: &Route) -> HeaderValue {
-    let named = route.host.as_deref().unwrap_or_else(|| route.upstream.host());
+    let named = route.options.host.as_deref().unwrap_or_else(|| route.upstream.host());
     HeaderValue::from_str(named).expect("a host is visible ASCII")
 }

@@ -29,7 +29,7 @@ pub(super) fn find_evaded_route<'a>(
         .collect();
     let evaded = |found: RouteMatch<'a, ActiveRoute>, mode| match found {
         RouteMatch::Ambiguous(active) | RouteMatch::Route(active) => {
-            Some(active).filter(|active| active.route.mode == mode)
+            Some(active).filter(|active| active.route.options.mode == mode)
         }
         RouteMatch::NoRoute => None,
     };

@@ -141,7 +141,7 @@ impl Observation {
         };
         let incoming = Incoming { operation: operation.as_ref(), ..self.incoming(&path) };
         let whole = match &copy {
-            Copied::Whole(body, _) if route.dialect.is_jsonrpc() => Some(&**body),
+            Copied::Whole(body, _) if route.options.dialect.is_jsonrpc() => Some(&**body),
             Copied::Arriving(_) | Copied::Whole(..) => None,
         };
         let in_head = incoming.identify(whole).await?;
@@ -156,7 +156,7 @@ impl Observation {
         };
         self.check(&found)?;
         let KeySearch::Found(identity) = found else {
-            return Err(key_location::missing(&route.key, &head.headers).into());
+            return Err(key_location::missing(&route.options.key, &head.headers).into());
         };
         let fingerprint = gate.fingerprinting.route_fingerprint(&incoming, &body).await;
         let reserve_request = gate.instance.reserve_request(head, route, identity, fingerprint);
@@ -173,8 +173,8 @@ impl Observation {
             KeySearch::InBody => {}
             KeySearch::NoKey => {
                 check_without_key(headers, route)?;
-                return Err(match route.key.required {
-                    true => key_location::missing(&route.key, headers).into(),
+                return Err(match route.options.key.required {
+                    true => key_location::missing(&route.options.key, headers).into(),
                     false => ForetoldResult::Unguarded,
                 });
             }
@@ -195,7 +195,7 @@ impl Observation {
             Some(verifier) => Box::pin(verify_token(verifier, &self.head.headers)).await.unwrap_or(CallerToken::Unread),
             None => CallerToken::Unread,
         };
-        let rule = &self.active.route.key;
+        let rule = &self.active.route.options.key;
         let sent = key_location::in_head(&self.head, rule).ok().flatten();
         let key = sent.and_then(|key| Key::parse(&key, rule.syntax, rule.limits).ok());
         RequestClues { key, record: None, scope: incoming.compute_scope(&token).ok() }
@@ -240,12 +240,12 @@ async fn copied_body(
     copy: oneshot::Receiver<CopyResult>,
 ) -> Result<(Bytes, BudgetShare), ForetoldResult> {
     let announced = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > route.max_request_body as u64) {
-        return Err(Refusal::RequestTooLarge(route.max_request_body).into());
+    if announced.is_some_and(|length| length > route.options.max_request_body as u64) {
+        return Err(Refusal::RequestTooLarge(route.options.max_request_body).into());
     }
     match copy.await {
         Ok(Ok(copied)) => Ok(copied),
-        Ok(Err(CopyFailure::TooLong)) => Err(Refusal::RequestTooLarge(route.max_request_body).into()),
+        Ok(Err(CopyFailure::TooLong)) => Err(Refusal::RequestTooLarge(route.options.max_request_body).into()),
         Ok(Err(CopyFailure::NoRoom)) => Err(ForetoldResult::NotCompared("not compared: the memory for bodies is full")),
         Err(_) => Err(ForetoldResult::NotCompared("not compared: the body did not pass whole")),
     }

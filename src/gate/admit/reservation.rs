@@ -48,7 +48,7 @@ impl Instance {
 /// people. Nobody looks at the keys of a route that observes.
 fn kept_path(route: &Route, head: &request::Parts) -> Option<Bytes> {
     let url_uses_path = route.reconcile.as_ref().is_some_and(|reconcile| reconcile.lookup.names_path());
-    match (route.mode, head.uri.path_and_query()) {
+    match (route.options.mode, head.uri.path_and_query()) {
         (_, Some(target)) if url_uses_path => Some(kept_path::keep_target(target.as_str())),
         (RouteMode::Enforce, _) => Some(kept_path::keep_path(head.uri.path())),
         (RouteMode::Observe | RouteMode::Off, _) => None,

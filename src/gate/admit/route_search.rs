@@ -29,14 +29,14 @@ pub(super) fn find_route<'a>(
 ) -> RouteSearch<'a> {
     let mut foretold = None;
     if let Some(evaded) = find_evaded_route(head, path, host, router) {
-        if evaded.route.mode == RouteMode::Enforce {
+        if evaded.route.options.mode == RouteMode::Enforce {
             return RouteSearch { found: Err((evaded, OVERRIDDEN_METHOD)), foretold };
         }
         foretold = Some((evaded, OVERRIDDEN_METHOD));
     }
     let mut found = router.foretell(&head.method, host, path);
     if let RouteMatch::Ambiguous(active) = found
-        && active.route.mode == RouteMode::Observe
+        && active.route.options.mode == RouteMode::Observe
     {
         foretold.get_or_insert_with(|| (active, path_ambiguous(&active.route)));
         found = router.find(&head.method, host, path);

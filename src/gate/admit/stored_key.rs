@@ -32,7 +32,7 @@ impl Gate {
         };
         let Some(record) = record else { return Err(refusal) };
         let record = self.instance.store_clock.certain(record, self.instance.attempt_time_limit(route));
-        let rule = RetryRule { on_unknown: route.on_unknown, quiet_after: route.quiet_after };
+        let rule = RetryRule { on_unknown: route.options.on_unknown, quiet_after: route.quiet_after };
         let summary = RecordSummary::from(&record);
         // The caller of an accepted request is answered while it waits for its delivery.
         let is_answered = summary.is_accepted && !summary.past_ttl;

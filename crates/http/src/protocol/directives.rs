@@ -59,7 +59,7 @@ impl ServiceDirectives {
         headers: &HeaderMap,
         body: JudgedBody<'_>,
     ) -> ResponseJudgement {
-        let ttl = self.ttl.unwrap_or(route.ttl);
+        let ttl = self.ttl.unwrap_or(route.options.ttl);
         if let Some(verdict) = self.verdict {
             return ResponseJudgement { verdict, ttl, unknown_cause: UnknownCause::Service };
         }
@@ -71,7 +71,7 @@ impl ServiceDirectives {
             _ => by_status,
         };
         let by_body = match status {
-            ServiceStatus::Http(code) if !route.outcome.is_empty() => {
+            ServiceStatus::Http(code) if !route.options.outcome.is_empty() => {
                 let is_named = route.statuses.names(code) || asks_for_payment;
                 body.verdict(route, headers, by_status, is_named)
             }

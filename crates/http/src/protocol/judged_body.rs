@@ -44,10 +44,10 @@ impl JudgedBody<'_> {
         by_status: ResponseVerdict,
         is_named: bool,
     ) -> Option<ResponseVerdict> {
-        let is_jsonrpc = route.dialect.is_jsonrpc();
+        let is_jsonrpc = route.options.dialect.is_jsonrpc();
         let reason = match self {
             Self::Whole(body) if is_plain(headers) => {
-                match route.outcome.verdict_on(&response_texts(is_jsonrpc, headers, body), by_status) {
+                match route.options.outcome.verdict_on(&response_texts(is_jsonrpc, headers, body), by_status) {
                     Ok(verdict) => return verdict,
                     // A class of statuses is too wide for a message that may not be the service's own.
                     Err(Unreadable) if is_named && is_of_gateway(headers, body) => return None,
@@ -56,7 +56,7 @@ impl JudgedBody<'_> {
                         if body.is_empty()
                             && by_status == ResponseVerdict::Store
                             && !is_jsonrpc
-                            && route.dialect != Dialect::Graphql =>
+                            && route.options.dialect != Dialect::Graphql =>
                     {
                         return None;
                     }

@@ -13,7 +13,7 @@ use oncegate_settings::Route;
 pub fn to_storable(response: &StoredResponse, route: &Route) -> StoredResponse {
     let mut kept = response.clone();
     for fields in [&mut kept.headers, &mut kept.trailers] {
-        fields::remove(fields, |name| fields::is_momentary(name) || route.replay.drop_headers.contains(name));
+        fields::remove(fields, |name| fields::is_momentary(name) || route.options.replay.drop_headers.contains(name));
     }
     kept
 }

@@ -53,10 +53,11 @@ pub struct ProbePools(HashMap<ProbePoolKey, UpstreamClient>);
 impl ProbePools {
     /// Returns the connections for a route's probes.
     pub fn client_for(&mut self, route: &Route, lookup: &ReconcileUrl, slots: &UpstreamSlots) -> UpstreamClient {
-        let (target, connect) = (&lookup.upstream, route.connect_timeout);
+        let (target, connect) = (&lookup.upstream, route.options.connect_timeout);
         let tls = route.tls_towards(target);
         let pool = self.0.entry((Arc::clone(target), tls.pool_key(), connect));
-        pool.or_insert_with(|| UpstreamClient::new(target, connect, route.upstream_idle_timeout, &tls, slots)).clone()
+        pool.or_insert_with(|| UpstreamClient::new(target, connect, route.options.upstream_idle_timeout, &tls, slots))
+            .clone()
     }
 }
 
@@ -81,7 +82,7 @@ pub async fn send_probe(
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(USER_AGENT, HeaderValue::from_static(concat!("oncegate/", env!("CARGO_PKG_VERSION"))));
     // A probe ends before the next one is due, so that there is one probe of a key at a time.
-    let deadline = Instant::now() + route.upstream_timeout.min(reconcile.every).min(TIME_MAX);
+    let deadline = Instant::now() + route.options.upstream_timeout.min(reconcile.every).min(TIME_MAX);
     match timeout_at(deadline, receive_reply(upstream, request, route)).await {
         Ok(reply) => reply,
         Err(_) => ProbeReply::no_answer("no answer in time"),
@@ -138,7 +139,7 @@ async fn read_response(response: Response<PooledBody>, route: &Route) -> Option<
         let Some(frame) = body.frame().await else { break };
         match frame.ok()?.into_data() {
             Ok(data) => {
-                fits = buffer.len() + data.len() <= route.max_response_body;
+                fits = buffer.len() + data.len() <= route.options.max_response_body;
                 buffer.extend_from_slice(&data);
             }
             Err(frame) => trailers.extend(frame.into_trailers().unwrap_or_default()),
