@@ -26,12 +26,13 @@ use framing_guard::FramingTimeouts;
 use hand_over::{CLOSE_KEPT_WITHIN, FIRST_REQUEST_WITHIN, HandOverRequests, ListeningSockets};
 use joining::Joining;
 use listeners::{CLIENTS, HandedSocketError, HandedSockets, ListenKey, OPERATORS};
-use oncegate_config::{self as config, Config, LoadedConfig, StartExposure, StoreLocation};
+use oncegate_config::{self as config, StartExposure};
 use oncegate_domain::stored_salt::SaltError;
 use oncegate_http::downstream;
 use oncegate_http::downstream::balancer::ConnectionBalancer;
 use oncegate_http::downstream::connection_limits::ConnectionLimits;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
+use oncegate_settings::{Config, LoadedConfig, StoreLocation};
 use oncegate_store::encryption::Encryption;
 use oncegate_store::salts::OpenSaltError;
 use oncegate_store::{self as store, OpenError, StoreSettings};
@@ -152,7 +153,7 @@ pub async fn run(
     let hangups = signal(SignalKind::hangup()).map_err(StartError::Machine)?;
     hand_over::release_signals().map_err(StartError::Machine)?;
     let settings = StoreSettings::from(&config);
-    let (start, config) = config.into_parts();
+    let (start, config) = (config.start, config.live);
     let (start, config) = (Arc::new(start), Arc::new(config));
     let has_kept_sockets = !handed.is_empty();
     let wanted = [(start.listen, CLIENTS), (start.admin.listen, OPERATORS)];
@@ -280,7 +281,7 @@ pub async fn run(
 
 /// Logs the warnings of the configuration, and who can reach this process.
 fn log_warnings(config: &LoadedConfig) {
-    for warning in &config.warnings {
+    for warning in &config.live.warnings {
         tracing::warn!("{warning}");
     }
     match config::start_exposure(config) {

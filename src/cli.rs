@@ -10,7 +10,8 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 use crate::app::StartError;
-use oncegate_config::{self as config, LoadedConfig, Overrides, ProcessEnvironment, StoreLocation};
+use oncegate_config::{self as config, Overrides, ProcessEnvironment};
+use oncegate_settings::{LoadedConfig, StoreLocation};
 use oncegate_store::OpenError;
 use oncegate_telemetry::logs::format_chain;
 

@@ -20,11 +20,11 @@ use metrics::CacheTier;
 use observability::Observability;
 use oncegate_cache::shared::SharedCache;
 use oncegate_cache::{Cache, CacheEpoch};
-use oncegate_config::{Route, StartConfig, StoreConfig};
 use oncegate_domain::ids::{RecordId, Token};
 use oncegate_domain::record::Record;
 use oncegate_http::body::body_budget::BodyBudget;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
+use oncegate_settings::{Route, StartConfig, StoreConfig};
 use oncegate_store::{Store, StoreError};
 use reload_state::ReloadState;
 use replay_permissions::ReplayPermissions;
@@ -211,7 +211,7 @@ fn first_byte_within(store: &StoreConfig) -> Duration {
 }
 
 fn attempt_time_limit(store: &StoreConfig, route: &Route) -> Duration {
-    first_byte_within(store) + route.upstream_timeout
+    first_byte_within(store) + route.options.upstream_timeout
 }
 
 /// The time from a reservation of the route until its attempt is quiet: its time limit, and what no attempt outlasts it
@@ -226,6 +226,7 @@ pub fn clock_limits(store: &StoreConfig, routes: &[Arc<Route>]) -> ClockLimits {
     ClockLimits {
         tolerance: lease::margin(store.lease.expiry),
         longest_quiet_time: longest(&|route| quiet_time(store, route)).unwrap_or_default(),
-        longest_ttl: longest(&|route| route.ttl + route.remember.unwrap_or_default()).unwrap_or_default(),
+        longest_ttl: longest(&|route| route.options.ttl + route.options.remember.unwrap_or_default())
+            .unwrap_or_default(),
     }
 }

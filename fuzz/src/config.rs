@@ -51,7 +51,7 @@ pub fn check(input: &[u8]) {
     };
     match load(file) {
         Ok(config) => {
-            assert!(!config.routes.is_empty());
+            assert!(!config.live.routes.is_empty());
             let _ = format!("{config:?}");
             assert!(load(&format!("{file}\n# a comment\n")).is_ok());
         }

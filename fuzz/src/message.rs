@@ -9,9 +9,10 @@ use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use oncegate::brokers::consumers::decode::decode_message;
-use oncegate_config::{self as config, Consumer, Environment, Overrides};
+use oncegate_config::{self as config, Environment, Overrides};
 use oncegate_domain::key::{Key, KeyLimits, KeySyntax};
 use oncegate_domain::normal_path::{has_unsafe_character, normal_form};
+use oncegate_settings::Consumer;
 use oncegate_trust::tls::Authorities;
 
 use super::bytes_reader::BytesReader;
@@ -60,7 +61,7 @@ impl Environment for OneFile {
 
 static CONSUMERS: LazyLock<Vec<Arc<Consumer>>> = LazyLock::new(|| {
     let loaded = config::load(Some(Path::new("oncegate.toml")), &Overrides::default(), &OneFile);
-    loaded.unwrap_or_else(|problems| panic!("{problems}")).consumers.clone()
+    loaded.unwrap_or_else(|problems| panic!("{problems}")).live.consumers.clone()
 });
 
 /// Names that are read, dropped or set. A header of the input has one of them, or a whole name.

@@ -14,8 +14,8 @@ use http::{HeaderMap, Method, Request};
 
 use super::guesses::TokenGuesses;
 use super::tokens::AdminTokens;
-use oncegate_config::PageUrl;
 use oncegate_domain::macros::named;
+use oncegate_settings::PageUrl;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnNames {

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::key_admin::problem::{ApiProblem, ProblemCode};
 use super::{AdminListener, ApiAnswer};
-use oncegate_config::Word;
 use oncegate_domain::rfc3339;
+use oncegate_settings::Word;
 use oncegate_store::{DiscardEventsParams, EventCounts, EventSinkParams};
 
 /// A question about events, or a change of the dead ones.

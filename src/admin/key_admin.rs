@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::instance::store_clock::StoreClock;
-use oncegate_config::{Config, Route, StartConfig};
+use oncegate_settings::{Config, Route, StartConfig};
 use oncegate_store::Store;
 use oncegate_store::admin::KeyEntry;
 use params::{JsonFields, QueryParams};

@@ -23,11 +23,11 @@ use tokio::time::Instant;
 use super::auth::Role;
 use super::key_admin::actors;
 use crate::instance::metrics::{IssuerTable, Metrics};
-use oncegate_config::{Config, OidcConfig};
 use oncegate_domain::fingerprint::form::escape;
 use oncegate_http::body::Body;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
 use oncegate_http::upstream::issuer::{IssuerDescription, IssuerEndpoint, parse_document};
+use oncegate_settings::{Config, OidcConfig};
 use oncegate_trust::jwt::{
     IdToken, IdTokenFault, IdTokenRules, KEY_SET_BYTES_MAX, KeySet, PUBLIC_KEY_ALGORITHMS, TokenRules,
 };
@@ -289,11 +289,11 @@ impl SignIn {
         let mut request = Request::new(Body::empty());
         match &config.client_secret {
             Some(secret) if issuer.posts_secret => {
-                fields.extend([("client_id", &*config.client_id), ("client_secret", secret.reveal())]);
+                fields.extend([("client_id", &*config.client_id), ("client_secret", &*secret.0)]);
             }
             Some(secret) => {
                 // RFC 6749 section 2.3.1: both are encoded as in a form.
-                let pair = format!("{}:{}", escape(config.client_id.as_bytes()), escape(secret.reveal().as_bytes()));
+                let pair = format!("{}:{}", escape(config.client_id.as_bytes()), escape(secret.0.as_bytes()));
                 let value = format!("Basic {}", BASE64_STANDARD.encode(pair));
                 let mut value = HeaderValue::from_str(&value).expect("base64 is visible ASCII");
                 value.set_sensitive(true);
@@ -352,7 +352,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use oncegate_config::PageUrl;
+    use oncegate_settings::PageUrl;
 
     #[test]
     fn an_issuer_with_tls_names_no_endpoint_without_it() {

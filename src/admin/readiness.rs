@@ -11,8 +11,8 @@ use tokio::time::timeout;
 use super::AdminListener;
 use crate::instance::Instance;
 use crate::instance::metrics::{IssuerTable, Metrics};
-use oncegate_config::{Route, RouteMode};
 use oncegate_domain::rfc3339;
+use oncegate_settings::{Route, RouteMode};
 use oncegate_store::{self as store, StoreError};
 
 /// The time for the store to answer. Probes give an instance a second, and should learn why it is not ready rather than
@@ -58,7 +58,7 @@ impl AdminListener {
         // other routes get the same 503 here as from a load balancer without instances. The same holds for one that
         // reads no token.
         let live = Arc::clone(&self.config.borrow());
-        let guarding = live.routes.iter().filter(|route| route.mode == RouteMode::Enforce);
+        let guarding = live.routes.iter().filter(|route| route.options.mode == RouteMode::Enforce);
         let lacks_keys = live.jwt.as_ref().is_some_and(|jwt| !self.instance.token_verifiers.for_config(jwt).has_keys());
         let needs_keys = |route: &&Arc<Route>| lacks_keys && route.scope.reads_token();
         let refuses_some = guarding.clone().any(|route| needs_keys(&route));

@@ -14,7 +14,6 @@ use super::key_admin::problem::{ApiProblem, ProblemCode};
 use super::key_admin::{find_route, route_value};
 use super::{AdminListener, ApiAnswer, path_id, read_body};
 use crate::instance::Instance;
-use oncegate_config::{Config, Route};
 use oncegate_domain::attempt::{AttemptOutcome, Settlement};
 use oncegate_domain::record::Record;
 use oncegate_domain::recovery::{NAME_LENGTH_MAX, RecoveryPoint};
@@ -24,6 +23,7 @@ use oncegate_domain::state::{KeyState, StateKind};
 use oncegate_http::body::request_body::RequestBody;
 use oncegate_http::protocol::fields;
 use oncegate_http::protocol::stored_response;
+use oncegate_settings::{Config, Route};
 use oncegate_store::{FindReservationParams, SettleResult};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +84,8 @@ impl AdminListener {
         let Instance { store, cache, wait_groups, .. } = &*self.instance;
         let outcome = AttemptOutcome::Completed {
             response: Arc::clone(&response),
-            ttl: current.route_value(|route| route.ttl),
-            remember: current.route_value(|route| route.remember),
+            ttl: current.route_value(|route| route.options.ttl),
+            remember: current.route_value(|route| route.options.remember),
         };
         let epoch = cache.current_epoch();
         match store.settle(Settlement::from_service(id, token, outcome)).await? {
@@ -126,7 +126,7 @@ impl AdminListener {
                           again once it has ended";
             return Err(ApiProblem::new(ProblemCode::StillRunning, detail));
         }
-        let ttl = current.route_value(|route| route.ttl);
+        let ttl = current.route_value(|route| route.options.ttl);
         self.report(current, ReportKind::NotExecuted(ttl), json!({ "state": "retryable" })).await
     }
 
@@ -165,7 +165,7 @@ impl CurrentReservation<'_> {
 
     /// Reads the response as it would be stored if it were the answer to the attempt.
     async fn read_response(&self, body: RequestBody) -> Result<StoredResponse, ApiProblem> {
-        let body_max = self.route_value(|route| route.max_response_body);
+        let body_max = self.route_value(|route| route.options.max_response_body);
         // A text takes up to twice its bytes in JSON, unless it is all escapes; base64 takes less.
         let body = read_body(body, 2 * (body_max + FIELDS_BYTES_MAX)).await?;
         let mut report = JsonFields::parse(&body)?;

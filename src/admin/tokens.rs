@@ -8,7 +8,7 @@ use std::path::Path;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
-use oncegate_config::{AdminConfig, AdminListenerConfig, AdminToken, show_whole_path};
+use oncegate_settings::{AdminConfig, AdminListenerConfig, AdminToken, show_whole_path};
 
 /// The tokens that the listener accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

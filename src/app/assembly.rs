@@ -35,11 +35,11 @@ use crate::tasks::reconciler::Reconciler;
 use crate::tasks::sweeper::Sweeper;
 use oncegate_cache::Cache;
 use oncegate_cache::shared::{SharedCache, SharedCacheTask};
-use oncegate_config::{Config, StartConfig};
 use oncegate_domain::ids::InstanceId;
 use oncegate_http::body::body_budget::BodyBudget;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
 use oncegate_machine::fill_random;
+use oncegate_settings::{Config, StartConfig};
 use oncegate_store::{LeaseRenewal, Store, salts};
 use oncegate_telemetry::traces::{self, SpanReceiver};
 

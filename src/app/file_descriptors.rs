@@ -5,7 +5,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use oncegate_config::LimitsConfig;
+use oncegate_settings::LimitsConfig;
 
 /// The descriptors for everything but clients, upstreams and PostgreSQL: listeners, logs, timers, the configuration and
 /// the SQLite file (about 30), and some 30 connections to the admin listener.

@@ -29,7 +29,7 @@ use super::listeners::{CLIENTS, OPERATORS};
 use super::reload::LoadConfig;
 use super::route_identities;
 use crate::instance::Instance;
-use oncegate_config::StoreLocation;
+use oncegate_settings::StoreLocation;
 use oncegate_store::{self as store, StoreSettings};
 
 /// The shortest delay of a drain whose sockets stay open: meanwhile the next answer on each kept connection closes it.
@@ -104,7 +104,7 @@ impl HandOverRequests {
             }
         };
         let accepted = new.start.store.accept_route_changes.as_deref();
-        match remembered.and_then(|found| route_identities::check_changes(found.as_ref(), accepted, &new)) {
+        match remembered.and_then(|found| route_identities::check_changes(found.as_ref(), accepted, &new.live)) {
             Err(error) if !error.is_outage() => Err(error.to_string()),
             Err(_) | Ok(()) => Ok(()),
         }

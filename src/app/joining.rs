@@ -11,7 +11,7 @@ use super::route_identities::ComparedRoutes;
 use super::{ShutdownSignals, StartError, assembly, retention, route_identities};
 use crate::brokers::events;
 use crate::instance::Instance;
-use oncegate_config::Config;
+use oncegate_settings::Config;
 use oncegate_store::{RouteIdentities, StorePreparation};
 use oncegate_telemetry::logs::error_causes;
 

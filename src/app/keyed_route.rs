@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::route_guard::RouteGuard;
-use oncegate_config::{Config, KeySource, Route, ScopePart, ScopeSource};
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::space::SpaceParts;
+use oncegate_settings::{Config, KeySource, Route, ScopePart, ScopeSource};
 
 /// A route as far as it decides which record a request has. The store keeps it as JSON, all but the name.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -59,14 +59,14 @@ pub(super) fn from_stored(text: &str) -> Option<Vec<KeyedRoute<'static>>> {
 impl<'a> From<&'a Route> for KeyedRoute<'a> {
     fn from(route: &'a Route) -> Self {
         let requests = RouteRequests {
-            host: route.host.clone(),
+            host: route.options.host.clone(),
             path: route.path.clone(),
-            methods: route.methods.iter().map(ToString::to_string).collect(),
+            methods: route.options.methods.iter().map(ToString::to_string).collect(),
             guard: RouteGuard::of_route(route),
         };
         let scope: Vec<_> = route.scope.parts.iter().map(describe_part).collect();
-        let sources: Vec<_> = route.key.sources.iter().map(describe_source).collect();
-        let (scope, place, syntax) = (scope.join(" "), sources.join(" "), route.key.syntax.name().into());
+        let sources: Vec<_> = route.options.key.sources.iter().map(describe_source).collect();
+        let (scope, place, syntax) = (scope.join(" "), sources.join(" "), route.options.key.syntax.name().into());
         let lookup = KeyLookup { scope, space: route.space_parts(), place, syntax };
         Self { name: Arc::clone(&route.name), requests, lookup }
     }

@@ -14,8 +14,9 @@ use super::route_identities;
 use crate::instance::Instance;
 use crate::instance::event_routes;
 use crate::instance::metrics::Metrics;
-use oncegate_config::{self as config, Config, ConfigProblems, Consumer, LoadedConfig, SourceFiles, StoreLocation};
+use oncegate_config::{self as config, ConfigProblems};
 use oncegate_domain::fingerprint::Secrets;
+use oncegate_settings::{self as settings, Config, Consumer, LoadedConfig, SourceFiles, StoreLocation};
 use oncegate_store::StoreError;
 use oncegate_store::salts::{self, OpenSaltError};
 
@@ -52,7 +53,7 @@ impl ConfigSource {
 
     /// The whole path of the file, or that there is none.
     pub fn show(&self) -> String {
-        self.file.as_deref().map(config::show_whole_path).unwrap_or_else(|| config::NO_FILE.to_owned())
+        self.file.as_deref().map(settings::show_whole_path).unwrap_or_else(|| config::NO_FILE.to_owned())
     }
 }
 
@@ -277,7 +278,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("oncegate.toml");
         std::fs::write(&path, file).unwrap();
-        config::load(Some(&path), &Overrides::default(), &ProcessEnvironment).unwrap().into_parts().1
+        config::load(Some(&path), &Overrides::default(), &ProcessEnvironment).unwrap().live
     }
 
     #[test]

@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use super::route_identities;
 use crate::instance::Instance;
 use crate::instance::event_routes;
-use oncegate_config::{Config, RouteMode, StartConfig};
 use oncegate_domain::service_report::RouteRetention;
+use oncegate_settings::{Config, RouteMode, StartConfig};
 use oncegate_store::{RouteIdentities, Store, StoreError, StoreRouteRetentionParams};
 
 /// The pause between two tries while the store is unavailable.
@@ -22,14 +22,14 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Writes the retention of the routes that guard.
 pub(super) async fn publish(store: &Store, start: &StartConfig, config: &Config) -> Result<(), StoreError> {
-    let guarding = config.routes.iter().filter(|route| route.mode == RouteMode::Enforce);
+    let guarding = config.routes.iter().filter(|route| route.options.mode == RouteMode::Enforce);
     let by_name = guarding.flat_map(|route| route.names().map(move |name| (name, route)));
     let retention = by_name.map(|(name, route)| RouteRetention {
         route: Arc::clone(name),
-        ttl: route.ttl,
-        remember: route.remember,
-        body_max: route.max_response_body,
-        drop_headers: route.replay.drop_headers.clone(),
+        ttl: route.options.ttl,
+        remember: route.options.remember,
+        body_max: route.options.max_response_body,
+        drop_headers: route.options.replay.drop_headers.clone(),
         encrypted: start.store.encrypt,
     });
     let (service, retention) = (Arc::clone(&start.service), retention.collect());

@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use oncegate_config::{Dialect, Route, RouteMode};
 use oncegate_domain::jsonrpc::RpcNaming;
 use oncegate_domain::route_table::Spelling;
+use oncegate_settings::{Dialect, Route, RouteMode};
 
 /// The requests that a route guards, of those that it matches.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -46,14 +46,14 @@ impl fmt::Display for GuardedBodies {
 impl RouteGuard {
     /// The guard of a route; `None` where it guards nothing.
     pub(super) fn of_route(route: &Route) -> Option<Self> {
-        let bodies = match (route.dialect, route.dialect.rpc_naming()) {
-            (_, Some(naming)) => GuardedBodies::RpcCalls { naming, operations: route.operations.clone() },
+        let bodies = match (route.options.dialect, route.options.dialect.rpc_naming()) {
+            (_, Some(naming)) => GuardedBodies::RpcCalls { naming, operations: route.options.operations.clone() },
             (Dialect::Graphql, None) => GuardedBodies::GraphqlWrites,
             (_, None) => GuardedBodies::All,
         };
-        (route.mode == RouteMode::Enforce).then(|| Self {
+        (route.options.mode == RouteMode::Enforce).then(|| Self {
             bodies,
-            requires_key: route.key.required,
+            requires_key: route.options.key.required,
             covers_spellings: route.guarded_spelling() != Spelling::Pass,
             bypasses: route.bypasses(),
         })

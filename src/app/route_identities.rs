@@ -12,7 +12,7 @@ use super::StartError;
 use super::key_changes::{KeyChanges, compare_routes};
 use super::keyed_route::{from_stored, keyed_routes, to_stored};
 use crate::instance::Instance;
-use oncegate_config::{Config, StartConfig};
+use oncegate_settings::{Config, StartConfig};
 use oncegate_store::{RememberRouteIdentitiesParams, RouteIdentities, Store, StoreError};
 
 /// The most comparisons of a start, each after another instance has stored its routes in between.

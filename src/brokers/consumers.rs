@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::supervisor::supervise;
 use crate::gate::Gate;
-use oncegate_config::{Config, Consumer};
+use oncegate_settings::{Config, Consumer};
 
 mod amqp;
 pub mod decode;

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use oncegate_config::Config;
+use oncegate_settings::Config;
 use oncegate_trust::tls::Trust;
 
 /// An entry whose task runs, and the token that stops it.

@@ -11,10 +11,11 @@ use super::{CommandError, ConfigFile, block_on, failed, load, print};
 use crate::app::StartError;
 use crate::app::key_changes::KeyChanges;
 use crate::app::route_identities::{RememberedChanges, compare_with_remembered};
-use oncegate_config::{self as config, Config, LoadedConfig, Overrides, Route, RouteMode, show_whole_path};
+use oncegate_config::{self as config, Overrides};
 use oncegate_domain::path_template::PathTemplate;
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::route_table::RouteTable;
+use oncegate_settings::{Config, LoadedConfig, Route, RouteMode, show_whole_path};
 use oncegate_store::{self as store, Distribution, OpenError, StoreSettings};
 
 #[derive(Args)]
@@ -54,7 +55,7 @@ fn parse_allowed(text: &str) -> Result<(Method, PathTemplate), String> {
 
 pub(super) fn run(arguments: &CheckArguments) -> Result<(), CommandError> {
     let config = load(&arguments.file, &arguments.overrides)?;
-    for warning in &config.warnings {
+    for warning in &config.live.warnings {
         eprintln!("warning: {warning}");
     }
     let file = arguments.file.path().map_or_else(|| config::NO_FILE.to_owned(), |file| show_whole_path(&file));
@@ -65,7 +66,7 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<(), CommandError> {
     }
     match &arguments.openapi {
         None => Ok(()),
-        Some(spec) => check_openapi(&config, spec, arguments),
+        Some(spec) => check_openapi(&config.live, spec, arguments),
     }
 }
 
@@ -96,7 +97,7 @@ fn compare_with_store(config: &LoadedConfig) -> Result<(), CommandError> {
     let settings = StoreSettings::from(config);
     let finding = async { store::remembered_route_identities(&settings, &config.start.service).await.map_err(failed) };
     let remembered = block_on(finding)?;
-    let compared = compare_with_remembered(remembered.as_ref(), config);
+    let compared = compare_with_remembered(remembered.as_ref(), &config.live);
     let must_be_accepted = compared.must_be_accepted();
     let RememberedChanges { changes: KeyChanges { lookups, unguarded }, is_unreadable, digest } = compared;
     unguarded.iter().for_each(|lost| eprintln!("warning: {lost}"));
@@ -123,15 +124,15 @@ fn check_openapi(config: &Config, spec: &Path, arguments: &CheckArguments) -> Re
     operations.retain(|operation| arguments.methods.contains(&operation.method));
     let mut table = RouteTable::default();
     // A route that only observes does not prevent a second execution.
-    for route in config.routes.iter().filter(|route| route.mode != RouteMode::Observe) {
-        table.insert(&route.methods, route.host.as_deref(), &route.path, route.spelling, route);
+    for route in config.routes.iter().filter(|route| route.options.mode != RouteMode::Observe) {
+        table.insert(&route.options.methods, route.options.host.as_deref(), &route.path, route.options.spelling, route);
     }
     let is_allowed = |operation: &OpenApiOperation| {
         let OpenApiOperation { method, template, is_ignored } = operation;
         *is_ignored || arguments.allow.iter().any(|(allowed, path)| allowed == method && path == template)
     };
     let judge = |operation: &OpenApiOperation| match table.find_for_all(&operation.method, &operation.template) {
-        Some(route) if route.mode == RouteMode::Enforce => ("guarded", describe_route(route)),
+        Some(route) if route.options.mode == RouteMode::Enforce => ("guarded", describe_route(route)),
         // Somebody has decided.
         Some(route) => ("off", format!("{} has mode = \"off\"", route.name)),
         None if is_allowed(operation) => ("allowed", String::new()),
@@ -161,7 +162,7 @@ fn check_openapi(config: &Config, spec: &Path, arguments: &CheckArguments) -> Re
 }
 
 fn describe_route(route: &Arc<Route>) -> String {
-    let key = if route.key.required { "key required" } else { "key optional: without one it passes unguarded" };
+    let key = if route.options.key.required { "key required" } else { "key optional: without one it passes unguarded" };
     format!("{}, {key}", route.name)
 }
 
@@ -170,9 +171,9 @@ fn describe_route(route: &Arc<Route>) -> String {
 fn explain_unguarded(config: &Config, operation: &OpenApiOperation) -> String {
     let covering = config.routes.iter().filter(|route| operation.template.is_covered_by(&route.path));
     let nearest = covering.min_by(|one, other| one.path.cmp(&other.path));
-    let obstacle = |route: &Arc<Route>| match &route.host {
-        _ if route.mode != RouteMode::Enforce => format!("its mode is {}", route.mode.name()),
-        _ if !route.methods.contains(&operation.method) => format!("not {}", operation.method),
+    let obstacle = |route: &Arc<Route>| match &route.options.host {
+        _ if route.options.mode != RouteMode::Enforce => format!("its mode is {}", route.options.mode.name()),
+        _ if !route.options.methods.contains(&operation.method) => format!("not {}", operation.method),
         Some(host) => format!("for {host} only"),
         None => "a more specific route does not".into(),
     };

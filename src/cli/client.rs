@@ -16,8 +16,9 @@ use tokio::time::timeout;
 
 use super::{CommandError, ConfigFile, failed};
 use crate::admin;
-use oncegate_config::{self as config, AdminToken, Overrides, ProcessEnvironment};
+use oncegate_config::{self as config, Overrides, ProcessEnvironment};
 use oncegate_http::http_connection::{HttpConnection, HttpError};
+use oncegate_settings::AdminToken;
 
 /// The time for the first response, which an instance gives from memory.
 const CONNECT_MAX: Duration = Duration::from_secs(5);

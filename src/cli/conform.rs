@@ -15,9 +15,9 @@ use tokio::time::timeout;
 
 use super::endpoint_arguments::{EndpointArguments, parse_pointer};
 use super::{CommandError, block_on, failed};
-use oncegate_config::{self as config, Dialect, Word};
 use oncegate_http::protocol::refusal::RetryAfter;
 use oncegate_probe::conform::{ConformPlan, LinkTiming, LossyLink, OperationIdentity, ROUND};
+use oncegate_settings::{self as settings, Dialect, Word};
 
 #[derive(Args)]
 pub(super) struct ConformArguments {
@@ -34,22 +34,22 @@ pub(super) struct ConformArguments {
     operation_body: Option<String>,
     /// The time within which an equal request under another key counts as a retry, where nothing else tells operations
     /// apart
-    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = config::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = settings::parse_duration)]
     window: Duration,
     /// The runs of COMMAND, of which each is one operation; each 8 of them meet all faults
     #[arg(long, value_name = "NUMBER", default_value_t = ROUND, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
     operations: usize,
     /// The longest run of COMMAND
-    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = config::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = settings::parse_duration)]
     run_timeout: Duration,
     /// The seed of the faults; by default another one each time, which is in the report
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
     /// The wait of a late answer
-    #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = config::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = settings::parse_duration)]
     delay: Duration,
     /// The value of Retry-After in the link's refusals
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = config::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = settings::parse_duration)]
     retry_after: Duration,
     /// The form of the link's refusals
     #[arg(long, value_name = "DIALECT", default_value = "ietf", value_parser = PossibleValuesParser::new(Dialect::WORDS).map(parse_dialect))]

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::client::{Connected, InstanceArguments, is_refused};
 use super::{CommandError, block_on, failed, print};
-use oncegate_config as config;
+use oncegate_settings as settings;
 
 /// The time for a response, which the instance gives from memory.
 const RESPONSE_MAX: Duration = Duration::from_secs(5);
@@ -24,7 +24,7 @@ pub(super) struct DrainArguments {
     #[command(flatten)]
     instance: InstanceArguments,
     /// The longest wait for the instance to drain
-    #[arg(long, value_name = "DURATION", default_value = "25s", value_parser = config::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "25s", value_parser = settings::parse_duration)]
     wait: Duration,
 }
 

@@ -8,9 +8,9 @@ use clap::Args;
 use http::HeaderName;
 
 use super::{CommandError, failed, print};
-use oncegate_config as config;
 use oncegate_probe::report::IdempotencyReport;
 use oncegate_probe::{ProbeKeyPlace, ProbedEndpoint};
+use oncegate_settings as settings;
 use oncegate_trust::tls::Authorities;
 
 #[derive(Args)]
@@ -22,7 +22,7 @@ pub(super) struct EndpointArguments {
     #[arg(long, value_name = "POINTER", value_parser = parse_pointer, conflicts_with = "key_header")]
     key_body: Option<String>,
     /// The longest wait for a connection, and for a response
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = config::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = settings::parse_duration)]
     timeout: Duration,
     /// The certificate authorities that the server is verified with, as a PEM file, instead of the system's
     #[arg(long, value_name = "FILE")]

@@ -12,9 +12,9 @@ use crate::gate::admit::explain::{Explained, ExplainedCaller, explain};
 use crate::gate::admit::token::{CallerToken, verify_token};
 use crate::instance::token_verifier::TokenVerifier;
 use crate::tasks::issuer_keys::read_keys;
-use oncegate_config::Config;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
+use oncegate_settings::Config;
 use oncegate_telemetry::terminal::escape_invisible;
 use oncegate_trust::jwt::TokenFault;
 use oncegate_trust::tls::{self, CertificateName};
@@ -53,7 +53,7 @@ pub(super) fn run(arguments: ExplainArguments) -> Result<(), CommandError> {
     request.headers_mut().extend(arguments.headers.into_iter().map(|(name, value)| (Some(name), value)));
     let (head, ()) = request.into_parts();
     let certificate = arguments.client_cert.as_deref().map(read_certificate).transpose()?.flatten();
-    let caller = ExplainedCaller { token: check_token(&config, &head.headers)?, certificate };
+    let caller = ExplainedCaller { token: check_token(&config.live, &head.headers)?, certificate };
     let text = match (explain(&config, &head, &body, caller), arguments.json) {
         (Ok(explained), false) => render_text(&explained),
         (Ok(explained), true) => render_json(&explained),

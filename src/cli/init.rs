@@ -16,10 +16,11 @@ use clap::{Args, ValueEnum};
 use http::Method;
 
 use super::{CommandError, failed, is_absent, openapi, print};
-use oncegate_config::{self as config, Overrides, ProcessEnvironment, StoreLocation, UpstreamTarget};
+use oncegate_config::{self as config, Overrides, ProcessEnvironment};
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::quantity::quantity;
 use oncegate_machine::fill_random;
+use oncegate_settings::{StoreLocation, UpstreamTarget};
 
 #[derive(Args)]
 pub(super) struct InitArguments {

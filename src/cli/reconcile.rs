@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use super::{CommandError, ConfigFile, block_on, failed, load_without_service, print, require_file};
 use crate::tasks::reconciler::{ReconciledRoute, reconciled_routes};
-use oncegate_config::{self as config, Config, LoadedConfig, Route};
 use oncegate_domain::inquiry::{InquiryAnswer, SettledKey};
 use oncegate_domain::key::shorten_middle;
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::state::StateKind;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
 use oncegate_http::upstream::inquiry::InquiryReply;
+use oncegate_settings::{self as settings, Config, LoadedConfig, Route};
 use oncegate_store::{self as store, ListSettledKeysParams, OpenError, Store, StoreError, StoreSettings};
 use oncegate_telemetry::terminal::escape_invisible;
 
@@ -32,7 +32,7 @@ pub(super) struct ReconcileArguments {
     #[command(flatten)]
     file: ConfigFile,
     /// Compares keys that were settled in this time
-    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = config::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = settings::parse_duration)]
     since: Duration,
     /// Compares keys of this route only
     #[arg(long, value_name = "NAME")]
@@ -44,7 +44,7 @@ pub(super) struct ReconcileArguments {
 
 pub(super) fn run(arguments: &ReconcileArguments) -> Result<(), CommandError> {
     let config = load_without_service(&arguments.file)?;
-    let routes = select_routes(&config, arguments.route.as_deref())?;
+    let routes = select_routes(&config.live, arguments.route.as_deref())?;
     let report = block_on(compare(&config, &routes, arguments.since))?;
     print(&if arguments.json { report.to_json() } else { report.to_text() })?;
     match report.failure() {

@@ -17,7 +17,6 @@ use super::pass::PassThroughRequest;
 use super::response_context::ResponseContext;
 use super::routing::ActiveRoute;
 use super::state::{Gate, LiveConfig};
-use oncegate_config::{Route, RouteMode};
 use oncegate_domain::key::Key;
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_http::body::Body;
@@ -25,6 +24,7 @@ use oncegate_http::body::request_body::RequestBody;
 use oncegate_http::downstream::client::ClientConnection;
 use oncegate_http::protocol::fields::RequestOrigin;
 use oncegate_http::protocol::refusal::Refusal;
+use oncegate_settings::{Route, RouteMode};
 
 use arrival::{Arrival, ArrivedRequest, BodySource};
 use incoming::{Incoming, Realm, request_origin};
@@ -115,7 +115,7 @@ impl Gate {
             context.note_route(&active.route);
         }
         let routed = RoutedRequest { head, path, origin, client, live, active };
-        match active.map(|active| (active, active.route.mode)) {
+        match active.map(|active| (active, active.route.options.mode)) {
             None | Some((_, RouteMode::Off)) => {
                 rules::check_unguarded(&routed.head, active.is_some(), &live.config)?;
                 Ok(Admission::Unguarded(routed.pass(Body::Streaming(body))))
@@ -171,15 +171,15 @@ impl Gate {
 
 /// Echoes the field that the key was found in.
 fn echo_key(head: &request::Parts, route: &Route, context: &mut ResponseContext) {
-    if let Some((name, value)) = route.key.headers().find_map(|name| Some((name, head.headers.get(name)?))) {
+    if let Some((name, value)) = route.options.key.headers().find_map(|name| Some((name, head.headers.get(name)?))) {
         context.echo_key(name, value);
     }
 }
 
 /// Echoes the key of a request that is refused for another reason.
 fn echo_valid_key(head: &request::Parts, route: &Route, context: &mut ResponseContext) {
-    if let Ok(Some(key)) = key_location::in_head(head, &route.key)
-        && Key::parse(&key, route.key.syntax, route.key.limits).is_ok()
+    if let Ok(Some(key)) = key_location::in_head(head, &route.options.key)
+        && Key::parse(&key, route.options.key.syntax, route.options.key.limits).is_ok()
     {
         echo_key(head, route, context);
     }

@@ -10,7 +10,6 @@ use http::HeaderMap;
 use http::header::RETRY_AFTER;
 
 use crate::instance::Instance;
-use oncegate_config::Route;
 use oncegate_domain::attempt::{AttemptLease, Settlement};
 use oncegate_domain::response::StoredResponse;
 use oncegate_domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus};
@@ -19,6 +18,7 @@ use oncegate_domain::unknown_cause::UnknownCause;
 use oncegate_http::protocol::payment_challenge::is_payment_challenge;
 use oncegate_http::protocol::retry_after::requested_pause;
 use oncegate_machine::jitter::random_fraction;
+use oncegate_settings::Route;
 
 /// The pause before the next pick-up of a delivery that has no further attempt. The instance of the last attempt gives
 /// the delivery up within this time, with the attempt's result as the reason. If that instance dies first, the next
@@ -32,7 +32,7 @@ pub(super) fn complete(
     ttl: Duration,
     response: impl Into<Arc<StoredResponse>>,
 ) -> Settlement {
-    lease.complete(response, ttl).with_remember(route.remember)
+    lease.complete(response, ttl).with_remember(route.options.remember)
 }
 
 /// Releases the attempt: it was not executed, or counts as such. A delivery is due again after a pause.
@@ -68,7 +68,7 @@ pub(super) fn not_sent(instance: &Instance, lease: AttemptLease, retry: &RetryPo
 
 /// Makes the attempt unknown. A delivery is due again if the route's `on_unknown` retries.
 pub(super) fn unknown(lease: AttemptLease, route: &Route, cause: UnknownCause) -> Settlement {
-    let retries = route.on_unknown != OnUnknown::Hold;
+    let retries = route.options.on_unknown != OnUnknown::Hold;
     let pause = lease.delivery.filter(|_| retries).map(|delivery| pause(route, &delivery, false, None));
     lease.unknown(cause).with_retry_in(pause)
 }
@@ -81,8 +81,8 @@ pub(super) fn is_final(route: &Route, status: ServiceStatus, headers: &HeaderMap
 }
 
 fn pause(route: &Route, delivery: &DeliveryAttempt, is_final: bool, retry_after: Option<Duration>) -> Duration {
-    match is_final || route.retry.is_last(delivery) {
+    match is_final || route.options.retry.is_last(delivery) {
         true => GIVE_UP_WITHIN,
-        false => route.retry.pause(delivery, random_fraction(), retry_after),
+        false => route.options.retry.pause(delivery, random_fraction(), retry_after),
     }
 }

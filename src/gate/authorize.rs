@@ -14,11 +14,11 @@ use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout_at};
 
 use crate::instance::replay_permissions::{QuestionDigest, ReplayPermissions};
-use oncegate_config::{AuthorizeConfig, Route};
 use oncegate_http::body::Body;
 use oncegate_http::protocol::fields::{self, RequestOrigin};
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::upstream::UpstreamClient;
+use oncegate_settings::{AuthorizeConfig, Route};
 use oncegate_telemetry::logs::error_causes;
 use oncegate_trust::tls::CertificateName;
 
@@ -61,7 +61,7 @@ impl ReplayQuestion {
         headers.insert(X_FORWARDED_METHOD, method);
         headers.insert(X_FORWARDED_URI, target);
         // A permission does not outlive a reload with another service, nor one with another time.
-        let asked = route.replay.authorize.as_ref();
+        let asked = route.options.replay.authorize.as_ref();
         let asked =
             asked.map_or_else(String::new, |asked| format!("{} {} {:?}", asked.upstream, asked.target, asked.cache));
         let mut digest = Sha256::new();

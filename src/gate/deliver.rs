@@ -17,7 +17,6 @@ use super::settle::persist;
 use super::state::Gate;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::in_flight::InFlightEntry;
-use oncegate_config::Route;
 use oncegate_domain::attempt::AttemptLease;
 use oncegate_domain::delivery::DeliveryJob;
 use oncegate_domain::ids::{RecordId, Token};
@@ -28,6 +27,7 @@ use oncegate_domain::sealed::UnsealError;
 use oncegate_domain::state::StateKind;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::protocol::{grpc, request_codec};
+use oncegate_settings::Route;
 use oncegate_store::GiveUpParams;
 use oncegate_telemetry::logs::error_causes;
 
@@ -75,7 +75,7 @@ impl Gate {
                 tracing::warn!(record = %id, route = %route.name,
                     "a queued request was sealed under a secret that is not configured here; other instances may deliver it");
             }
-            return self.postpone(lease, entry, &NO_SECRET, route.ttl).await;
+            return self.postpone(lease, entry, &NO_SECRET, route.options.ttl).await;
         }
         let decode = |encoded| request_codec::decode(encoded).ok_or_else(|| "it is not an encoded request".to_owned());
         let (head, body, origin) = match opened.map_err(|error| error.to_string()).and_then(decode) {
@@ -96,7 +96,7 @@ impl Gate {
         });
         if self.start_attempt(&guarded, &lease, &mut entry).await.is_err() {
             // An attempt of this key runs here, although the store says that it is over.
-            return self.postpone(lease, entry, &route.retry, route.ttl).await;
+            return self.postpone(lease, entry, &route.options.retry, route.options.ttl).await;
         }
         if delivery.number > 1 {
             guarded.count_start(false, &self.instance);
@@ -138,7 +138,7 @@ impl Gate {
         result: DeliveryResult,
         route: &Route,
     ) {
-        let is_last = route.retry.is_last(delivery);
+        let is_last = route.options.retry.is_last(delivery);
         let tries = delivery.number;
         let tried = |text: &str| format!("tried {}, last result: {text}", quantity(tries.into(), "time", "times"));
         let (states, note): (&'static [StateKind], _) = match result {
@@ -149,7 +149,7 @@ impl Gate {
             DeliveryResult::Final(text) => {
                 (&[StateKind::Queued], format!("another try cannot change the result: {text}"))
             }
-            DeliveryResult::Unknown(text) if is_last && route.on_unknown != OnUnknown::Hold => {
+            DeliveryResult::Unknown(text) if is_last && route.options.on_unknown != OnUnknown::Hold => {
                 (&[StateKind::Unknown], tried(&text))
             }
             DeliveryResult::Retry(text) | DeliveryResult::Unknown(text) => {

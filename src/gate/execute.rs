@@ -14,10 +14,10 @@ use super::progress::RequestProgress;
 use super::response_context::ResponseContext;
 use super::settle;
 use super::state::Gate;
-use oncegate_config::OnClientGone;
 use oncegate_domain::decision::Decision;
 use oncegate_http::body::ConnectionGuards;
 use oncegate_http::protocol::refusal::Refusal;
+use oncegate_settings::OnClientGone;
 
 impl Gate {
     /// Executes a guarded request, or finds out what became of its key. A wait for another request's attempt ends with
@@ -30,7 +30,7 @@ impl Gate {
     ) -> Outcome {
         // This instance may know the answer: it has completed the key, is executing it, or has its outcome still to
         // store. Or another instance has shared it.
-        let cancels = guarded.route().on_client_gone == OnClientGone::Cancel;
+        let cancels = guarded.route().options.on_client_gone == OnClientGone::Cancel;
         let _tie = ties.filter(|_| cancels).map(ConnectionGuards::attach);
         let progress = match self.decide_by_known(&guarded).await {
             // Only the store can decide. The work is a task, because hyper drops the caller's future when the client
@@ -105,7 +105,7 @@ impl Gate {
             }
             // Another attempt has started on this instance, and the store does not have it yet.
             Err(answer) => {
-                let _ = settle::persist(&self.instance, lease.release(guarded.route().ttl), entry).await;
+                let _ = settle::persist(&self.instance, lease.release(guarded.route().options.ttl), entry).await;
                 RequestProgress::answered(guarded, answer, &self.instance)
             }
         }

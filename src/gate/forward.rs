@@ -26,7 +26,6 @@ use super::{attempt_end, forwarded_key};
 use crate::instance::boot_time::BootInstant;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
 use crate::instance::request_trace::TraceStage;
-use oncegate_config::{Route, StreamMode};
 use oncegate_domain::attempt::{AttemptLease, ReserveRequest};
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::record::Record;
@@ -44,6 +43,7 @@ use oncegate_http::protocol::grpc::CallProtocol;
 use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
 use oncegate_http::protocol::{event_stream, grpc};
 use oncegate_http::upstream::{CallError, SendCheck, UpstreamClient};
+use oncegate_settings::{Route, StreamMode};
 use oncegate_store::SettleResult;
 use oncegate_telemetry::logs::error_causes;
 
@@ -160,7 +160,7 @@ impl Gate {
             UpstreamOutcome::Begun(begun) => return Outcome::Streamed(hand_on(begun, attempt, context)),
             UpstreamOutcome::NeverSent(reason) => {
                 let (lease, entry) = attempt.into_parts();
-                let settlement = attempt_end::release(lease, &route, route.ttl, None);
+                let settlement = attempt_end::release(lease, &route, route.options.ttl, None);
                 (Refusal::UpstreamUnreachable(reason.into()), settlement, entry)
             }
             UpstreamOutcome::NotSent(refusal) => {
@@ -168,7 +168,7 @@ impl Gate {
                     instance.observability.metrics.overloaded.count(limit);
                 }
                 let (lease, entry) = attempt.into_parts();
-                (refusal, attempt_end::not_sent(instance, lease, &route.retry, route.ttl), entry)
+                (refusal, attempt_end::not_sent(instance, lease, &route.options.retry, route.options.ttl), entry)
             }
             UpstreamOutcome::NoResponse(refusal, cause) => {
                 context.with_trace(|trace| trace.note_unknown(cause));
@@ -301,7 +301,8 @@ impl Call<'_> {
         let announced_trailers = parts.headers.get(TRAILER).cloned();
         fields::prepare_for_client(&mut parts.headers);
         let may_wait = !upstream.shares_connections();
-        let mut incoming = IncomingBody::new(&instance.response_bodies, length, route.max_response_body, may_wait);
+        let mut incoming =
+            IncomingBody::new(&instance.response_bodies, length, route.options.max_response_body, may_wait);
         let mut trailers = HeaderMap::new();
         let start = self.stream_start(&parts.headers, length);
         let head = ServiceHead { parts, protocol: *protocol, directives };
@@ -347,7 +348,7 @@ impl Call<'_> {
         if !self.takes_streams || length == Some(0) {
             return StreamStart::Never;
         }
-        match self.attempt.route.stream {
+        match self.attempt.route.options.stream {
             StreamMode::Always => StreamStart::WithHead(Duration::ZERO),
             StreamMode::Never => StreamStart::Never,
             StreamMode::Auto if length.is_some() => StreamStart::Never,

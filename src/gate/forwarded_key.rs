@@ -3,22 +3,22 @@
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 
-use oncegate_config::{ForwardKey, KeyRule, Route};
 use oncegate_domain::key::{Key, KeySyntax};
+use oncegate_settings::{ForwardKey, KeyRule, Route};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// Sets, removes or keeps the key's fields as the route says. A key in the query or in the body stays there.
 pub(super) fn set_key_field(headers: &mut HeaderMap, route: &Route, key: &Key) {
-    match &route.forward_key {
+    match &route.options.forward_key {
         ForwardKey::Derive(step) => {
-            let name = derived_key_field(headers, &route.key);
+            let name = derived_key_field(headers, &route.options.key);
             let quoted = headers.get(&name).is_some_and(|value| value.as_bytes().starts_with(b"\""));
-            let derived = derive(key, step, quoted && route.key.syntax != KeySyntax::Opaque);
-            remove_key_fields(headers, &route.key);
+            let derived = derive(key, step, quoted && route.options.key.syntax != KeySyntax::Opaque);
+            remove_key_fields(headers, &route.options.key);
             headers.insert(name, derived);
         }
-        ForwardKey::None => remove_key_fields(headers, &route.key),
+        ForwardKey::None => remove_key_fields(headers, &route.options.key),
         ForwardKey::Same => {}
     }
 }

@@ -21,7 +21,6 @@ use super::service_answer::{ServiceAnswer, ServiceHead, SettledAnswer};
 use super::settle::{RunningAttempt, Unsettled, persist};
 use crate::instance::Instance;
 use crate::instance::running_stream::RunningStream;
-use oncegate_config::OnClientGone;
 use oncegate_domain::ids::{RecordId, Token};
 use oncegate_domain::response::StoredResponse;
 use oncegate_domain::state::{CompletedResponse, KeyState};
@@ -34,6 +33,7 @@ use oncegate_http::protocol::judged_body::JudgedBody;
 use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_http::protocol::stored_response::http_date;
 use oncegate_http::protocol::{fields, grpc, stored_response};
+use oncegate_settings::OnClientGone;
 use oncegate_store::{ExtendDeadlineParams, SettleResult};
 use oncegate_telemetry::logs::error_causes;
 
@@ -174,10 +174,10 @@ impl HandOn {
     async fn read(&self, pieces: &mut BodyPieces<'_>, mut rest: PooledBody) -> Result<HeaderMap, BodyStop> {
         let RunningAttempt { instance, route, began, .. } = &self.attempt;
         let reservation = self.attempt.reservation();
-        let end = *began + route.stream_timeout;
+        let end = *began + route.options.stream_timeout;
         // Without a row there is no stored deadline.
         let mut deadline = if reservation.is_some() { self.attempt.deadline } else { end };
-        let cancels = route.on_client_gone == OnClientGone::Cancel;
+        let cancels = route.options.on_client_gone == OnClientGone::Cancel;
         let mut moving = pin!(move_deadline(instance, reservation, deadline));
         let mut trailers = HeaderMap::new();
         loop {
@@ -229,7 +229,7 @@ impl HandOn {
         if self.writer.make_room(STALL_MAX).await {
             tracing::warn!(route = %route.name, received, "a client that does not read a large response is cut");
         }
-        match timeout(route.stream_idle_timeout, rest.frame()).await {
+        match timeout(route.options.stream_idle_timeout, rest.frame()).await {
             Ok(Some(Ok(frame))) => Ok(Some(frame)),
             Ok(None) => Ok(None),
             Ok(Some(Err(_))) => Err(BodyStop::Broken),
@@ -261,7 +261,7 @@ impl<'a> BodyPieces<'a> {
             return;
         }
         writer.push(piece);
-        if self.received > attempt.route.max_response_body as u64 && writer.is_kept() {
+        if self.received > attempt.route.options.max_response_body as u64 && writer.is_kept() {
             writer.stop_keeping();
         }
     }

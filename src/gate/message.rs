@@ -60,7 +60,7 @@ impl OutcomeReason {
 impl Gate {
     /// The largest body that a route takes; `None` if there is no such route.
     pub fn max_request_body(&self, route: &str) -> Option<usize> {
-        Some(self.live().router.named(route)?.route.max_request_body)
+        Some(self.live().router.named(route)?.route.options.max_request_body)
     }
 
     /// Executes a message, or finds out what became of its key. With [`MessageOutcome::Done`] and

@@ -4,11 +4,11 @@ use super::admit::GuardedRequest;
 use crate::instance::Instance;
 use crate::instance::key_limits::NewKeyAllowance;
 use crate::instance::live_keys::{KeyRoom, LiveKeyAllowance};
-use oncegate_config::Route;
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::key_holder::KeyHolder;
 use oncegate_domain::scope::Scope;
 use oncegate_http::protocol::refusal::RetryAfter;
+use oncegate_settings::Route;
 use oncegate_store::{CountLiveKeysParams, MoveLiveKeysParams};
 
 /// A key that may be new: it has taken its part of the route's limits.
@@ -47,12 +47,12 @@ impl GuardedRequest {
         if !self.route().limits_new_keys() {
             return Ok(permit);
         }
-        if let Some(rate) = self.route().limits.new_keys_per_second {
+        if let Some(rate) = self.route().options.limits.new_keys_per_second {
             let (route, scope) = (&self.reserve_request.route, &self.reserve_request.scope);
             let used = instance.key_limits.try_use(route, rate, scope, self.client_address);
             permit.rate = Some(used.map_err(RetryAfter::new)?);
         }
-        if let Some(limit) = self.route().limits.live_keys {
+        if let Some(limit) = self.route().options.limits.live_keys {
             // Boxed because it is rare: the futures of all requests would have to hold room for it.
             match Box::pin(self.take_room(instance, limit)).await {
                 Some((holder, room)) => (permit.holder, permit.room) = (Some(holder), Some(room)),
@@ -85,7 +85,7 @@ impl GuardedRequest {
 /// address that they came from, and from now on they count for the caller, who would otherwise have room for as many
 /// again. `is_stored`: the store has the attempt's outcome.
 pub(super) async fn accept_caller(instance: &Instance, route: &Route, request: &ReserveRequest, is_stored: bool) {
-    if route.limits.live_keys.is_some() && is_stored {
+    if route.options.limits.live_keys.is_some() && is_stored {
         let salt = instance.salt.current().salt;
         let caller = KeyHolder::of_caller(salt, &request.service, route.space_name(), &request.scope);
         // A later attempt of a key does not know for whom the key counts.

@@ -78,7 +78,7 @@ impl Gate {
     fn may_be_superseded(&self, own: &Record, guarded: &GuardedRequest) -> bool {
         let is_settled = matches!(&own.state, KeyState::Completed(completed) if completed.expires_at.is_some());
         !is_settled
-            && guarded.route().on_unknown != OnUnknown::Hold
+            && guarded.route().options.on_unknown != OnUnknown::Hold
             && !self.instance.instance_lease.has_held_since(BootInstant::ago(own.running_for))
     }
 }

@@ -16,7 +16,6 @@ use super::new_key::accept_caller;
 use super::response_context::ResponseContext;
 use super::state::Gate;
 use super::{attempt_end, settle};
-use oncegate_config::{InFlightPolicy, Route, StoreDownPolicy};
 use oncegate_domain::attempt::{AttemptLease, Settlement};
 use oncegate_domain::decision::{KeyAnswer, KeyRefusal};
 use oncegate_domain::response::StoredResponse;
@@ -28,6 +27,7 @@ use oncegate_http::protocol::grpc::{self, CallProtocol};
 use oncegate_http::protocol::judged_body::JudgedBody;
 use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
 use oncegate_http::protocol::status::OncegateStatus;
+use oncegate_settings::{InFlightPolicy, Route, StoreDownPolicy};
 use oncegate_store::{SettleResult, StoreError};
 
 /// The meaning of a response for its attempt: the verdict, the TTL and the status.
@@ -46,7 +46,7 @@ impl Observer {
         let route = Arc::clone(&observation.active.route);
         let protocol = CallProtocol::from_headers(&observation.head.headers);
         let share = observation.gate.instance.bodies.share();
-        let copy = request.body_mut().tee(route.max_request_body, share);
+        let copy = request.body_mut().tee(route.options.max_request_body, share);
         let (verdict, receiver) = oneshot::channel();
         // Not tracked: a drain does not wait for a comparison.
         tokio::spawn(async move {
@@ -71,7 +71,8 @@ impl Observer {
 
     pub(super) fn note_refusal(self, refusal: &Refusal) {
         if matches!(refusal, Refusal::Overloaded(_) | Refusal::UpstreamUnreachable(_)) {
-            let _ = self.verdict.send((ResponseVerdict::Release, self.route.ttl, StatusCode::BAD_GATEWAY.into()));
+            let _ =
+                self.verdict.send((ResponseVerdict::Release, self.route.options.ttl, StatusCode::BAD_GATEWAY.into()));
         }
     }
 }
@@ -95,7 +96,7 @@ impl Gate {
             Ok(lease) => lease,
             Err(Unclaimed::Answered(answer)) => {
                 guarded.count((&answer).into(), instance);
-                return foretell(answer, guarded.route().in_flight, is_for_later);
+                return foretell(answer, guarded.route().options.in_flight, is_for_later);
             }
             Err(Unclaimed::Refused(refusal)) => return refusal.into(),
             Err(Unclaimed::Reserving(StoreError::Corrupt(_)) | Unclaimed::TakingOver(StoreError::Corrupt(_))) => {
@@ -123,7 +124,7 @@ impl Gate {
 
 /// The result where the store reserves no key.
 fn without_store(route: &Route) -> ForetoldResult {
-    match route.store_down {
+    match route.options.store_down {
         StoreDownPolicy::Bypass => ForetoldResult::Status(OncegateStatus::Bypassed),
         StoreDownPolicy::Reject => Refusal::StoreUnavailable.into(),
     }

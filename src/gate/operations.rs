@@ -14,7 +14,6 @@ use super::admit::incoming::{Incoming, Realm, request_origin};
 use super::admit::token::{CallerToken, verify_token};
 use super::authorize::ReplayQuestion;
 use super::state::{Gate, LiveConfig, log_and_refuse};
-use oncegate_config::{DeliveryMode, Route};
 use oncegate_domain::decision::{DecisionRules, until_known};
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::operation::OperationId;
@@ -29,6 +28,7 @@ use oncegate_http::downstream::client::ClientConnection;
 use oncegate_http::protocol::fields::RequestOrigin;
 use oncegate_http::protocol::refusal::{OPERATIONS, Refusal, RetryAfter};
 use oncegate_http::protocol::{cors, prefer};
+use oncegate_settings::{DeliveryMode, Route};
 use oncegate_trust::jwt::TokenFault;
 
 /// The `Retry-After` of an operation that waits or runs.
@@ -88,7 +88,7 @@ impl Gate {
                 return Ok(denied);
             }
         }
-        let wait = prefer::wait_preference(&head.headers).unwrap_or(Duration::ZERO).min(routes[0].wait_timeout);
+        let wait = prefer::wait_preference(&head.headers).unwrap_or(Duration::ZERO).min(routes[0].options.wait_timeout);
         self.show_state(id, &routes, wait).await
     }
 
@@ -111,7 +111,7 @@ impl Gate {
         // The record does not say which of the caller's routes is its own.
         let until_known = routes.iter().filter_map(|route| {
             let (on_unknown, quiet_after, reconciles) =
-                (route.on_unknown, route.quiet_after, route.reconcile.is_some());
+                (route.options.on_unknown, route.quiet_after, route.reconcile.is_some());
             let rules = DecisionRules { on_unknown, quiet_after, average_latency: Duration::ZERO, reconciles };
             until_known(&record, &rules)
         });
@@ -143,7 +143,7 @@ impl Gate {
         };
         // A route that is synchronous now may have been asynchronous.
         let (asynchronous, others): (Vec<_>, Vec<_>) =
-            live.config.routes.iter().partition(|route| route.delivery != DeliveryMode::Sync);
+            live.config.routes.iter().partition(|route| route.options.delivery != DeliveryMode::Sync);
         asynchronous.into_iter().chain(others).filter(is_callers).collect()
     }
 }

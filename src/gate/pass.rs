@@ -12,7 +12,6 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
 use super::state::LiveConfig;
-use oncegate_config::{Route, RouteMode};
 use oncegate_http::body::pooled::PooledBody;
 use oncegate_http::body::request_body::RequestBodyError;
 use oncegate_http::body::{Body, ConnectionGuard};
@@ -22,6 +21,7 @@ use oncegate_http::protocol::early_hints;
 use oncegate_http::protocol::fields::{self, RequestOrigin};
 use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
 use oncegate_http::upstream::{CallError, UpstreamClient, announced_length};
+use oncegate_settings::{Route, RouteMode};
 use oncegate_telemetry::logs::error_causes;
 
 pub(super) const BODY_BROKE_OFF: Refusal =
@@ -63,7 +63,7 @@ impl PassThroughRequest {
         let upgrade = asks_for_websocket(&head.headers, head.version);
         // HTTP/1.0 has no interim responses, and hyper sends none over HTTP/2. A client that asks for an upgrade waits
         // for 101. A route that observes answers as one that enforces.
-        let takes_hints = route.is_none_or(|route| route.mode != RouteMode::Observe)
+        let takes_hints = route.is_none_or(|route| route.options.mode != RouteMode::Observe)
             && head.version == Version::HTTP_11
             && !upgrade
             && !early_hints::is_taken_for_final(&head.headers);

@@ -11,7 +11,7 @@ use http::header::{AUTHORIZATION, COOKIE, HOST, SET_COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 use crate::instance::metrics::ScopeRenewals;
-use oncegate_config::{Config, Route, RouteMode, ScopeSource};
+use oncegate_settings::{Config, Route, RouteMode, ScopeSource};
 use oncegate_telemetry::metrics::Counter;
 
 /// The parts of all routes' scopes that a service can renew.
@@ -43,7 +43,7 @@ impl RenewableParts {
     pub(super) fn of(config: &Config, renewals: &ScopeRenewals) -> Option<Arc<Self>> {
         let mut parts = Vec::new();
         let mut fields = Vec::new();
-        for route in config.routes.iter().filter(|route| route.mode != RouteMode::Off) {
+        for route in config.routes.iter().filter(|route| route.options.mode != RouteMode::Off) {
             for part in &route.scope.parts {
                 let (field, cookie) = match &part.source {
                     ScopeSource::Authorization => (AUTHORIZATION, None),
@@ -129,7 +129,7 @@ impl SentParts<'_> {
             Some(rest) => path.ends_with(b"/") || rest.is_empty() || rest.starts_with(b"/"),
             None => fixed.len() < pattern.len() && path.starts_with(fixed),
         };
-        let covers_host = route.host.as_deref().is_none_or(|host| match cookie.domain {
+        let covers_host = route.options.host.as_deref().is_none_or(|host| match cookie.domain {
             Some(domain) => {
                 let before = host.len().checked_sub(domain.len());
                 before.is_some_and(|before| {
@@ -195,7 +195,7 @@ mod tests {
         std::fs::write(&file, format!("upstream = 'http://a'\n[[routes]]\nname = 'r'\n{path}{lines}")).unwrap();
         let config = config::load(Some(&file), &Overrides::default(), &ProcessEnvironment).expect(lines);
         let renewals = ScopeRenewals::default();
-        let Some(parts) = RenewableParts::of(&config, &renewals) else { return 0 };
+        let Some(parts) = RenewableParts::of(&config.live, &renewals) else { return 0 };
         let map = |fields: &[(&'static str, &'static str)]| {
             let mut map = HeaderMap::new();
             for (name, value) in fields {

@@ -13,12 +13,12 @@ use super::outcome::Outcome;
 use crate::instance::metrics::RouteMetrics;
 use crate::instance::observability::Observability;
 use crate::instance::request_trace::{RequestTrace, TraceStage};
-use oncegate_config::{CorsPolicy, Route, RouteMode};
 use oncegate_domain::jsonrpc::RpcId;
 use oncegate_http::body::Body;
 use oncegate_http::protocol::answer_shape::AnswerShape;
 use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_http::protocol::{cors, event_stream, fields, prefer};
+use oncegate_settings::{CorsPolicy, Route, RouteMode};
 
 /// The fields that Oncegate adds to a response, whether the client takes trailers, and the request's trace.
 #[derive(Clone, Default)]
@@ -69,7 +69,7 @@ impl ResponseContext {
 
     pub(super) fn note_route(&mut self, route: &Route) {
         self.cors = unless_empty(&route.cors);
-        self.answer_shape = route.dialect.into();
+        self.answer_shape = route.options.dialect.into();
     }
 
     /// A body with its trailers, if the client understands them (RFC 9110 section 6.5.1). Announces them in `headers`,

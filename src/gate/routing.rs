@@ -9,10 +9,10 @@ use crate::instance::latency::{LatencyEwma, RouteLatencies};
 use crate::instance::metrics::{Metrics, RouteMetrics};
 use crate::instance::replay_permissions::ReplayPermissions;
 use crate::instance::token_verifier::TokenVerifier;
-use oncegate_config::{Config, Route};
 use oncegate_domain::route_table::RouteTable;
 use oncegate_http::upstream::UpstreamClient;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
+use oncegate_settings::{Config, Route};
 
 /// A route with the parts that one worker needs to serve it. Cheap to clone.
 #[derive(Clone)]
@@ -55,12 +55,12 @@ impl Router {
         let mut names = HashMap::new();
         for route in &config.routes {
             let (target, tls) = (&route.upstream, &route.upstream_tls);
-            let (connect, idle) = (route.connect_timeout, route.upstream_idle_timeout);
+            let (connect, idle) = (route.options.connect_timeout, route.options.upstream_idle_timeout);
             let upstream = pools
                 .entry((Arc::clone(target), tls.pool_key(), connect, idle))
                 .or_insert_with(|| UpstreamClient::new(target, connect, idle, tls, slots))
                 .clone();
-            let authorizer = route.replay.authorize.as_ref().map(|authorize| {
+            let authorizer = route.options.replay.authorize.as_ref().map(|authorize| {
                 let tls = route.tls_towards(&authorize.upstream);
                 let client = UpstreamClient::new(&authorize.upstream, connect, idle, &tls, slots);
                 Arc::new(Authorizer { config: Arc::clone(authorize), client, permissions: Arc::clone(permissions) })
@@ -74,7 +74,7 @@ impl Router {
                 metrics: metrics.route_metrics(&route.name, route.path.to_string().into()),
                 renewable: renewable.clone(),
             };
-            let (methods, host, path) = (&route.methods, route.host.as_deref(), &route.path);
+            let (methods, host, path) = (&route.options.methods, route.options.host.as_deref(), &route.path);
             table.insert(methods, host, path, route.guarded_spelling(), &active);
             foretold.insert(methods, host, path, route.foretold_spelling(), &active);
             names.extend(route.names().map(|name| (Arc::clone(name), active.clone())));

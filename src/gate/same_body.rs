@@ -3,11 +3,11 @@
 use super::admit::GuardedRequest;
 use crate::instance::Instance;
 use crate::instance::same_bodies::{EarlierUse, SameBodies, SameBodyPair, SameRequest};
-use oncegate_config::SameBodyPolicy;
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::operation::OperationId;
 use oncegate_http::protocol::fields;
 use oncegate_http::protocol::refusal::Refusal;
+use oncegate_settings::SameBodyPolicy;
 
 /// The note of a request that is the first with its body. It is forgotten if the request gets no new key.
 pub(super) struct SameBodyNote<'a> {
@@ -41,10 +41,10 @@ impl GuardedRequest {
         let (route, request) = (self.route(), SameRequest::from(&self.reserve_request));
         let same_bodies = &instance.observability.same_bodies;
         let note = |noted| Ok(SameBodyNote { same_bodies, noted });
-        if route.same_body != SameBodyPolicy::Refuse {
+        if route.options.same_body != SameBodyPolicy::Refuse {
             return note(None);
         }
-        match same_bodies.find_or_note(request, route.same_body_window) {
+        match same_bodies.find_or_note(request, route.options.same_body_window) {
             EarlierUse::None => note(Some(request)),
             EarlierUse::Own => note(None),
             EarlierUse::Other(first) => {
@@ -63,14 +63,14 @@ impl GuardedRequest {
     /// Notes a request that got a new key.
     pub(super) fn note_same_body(&self, instance: &Instance) {
         let (route, request) = (self.route(), SameRequest::from(&self.reserve_request));
-        if route.same_body == SameBodyPolicy::Allow {
+        if route.options.same_body == SameBodyPolicy::Allow {
             return;
         }
         let same_bodies = &instance.observability.same_bodies;
-        if let EarlierUse::Other(first) = same_bodies.find_or_note(request, route.same_body_window) {
+        if let EarlierUse::Other(first) = same_bodies.find_or_note(request, route.options.same_body_window) {
             same_bodies.replace(request);
             // A client that has confirmed its request knows.
-            if route.same_body == SameBodyPolicy::Warn {
+            if route.options.same_body == SameBodyPolicy::Warn {
                 self.report_same_body(instance, first);
             }
         }

@@ -16,7 +16,6 @@ use super::new_key::accept_caller;
 use super::response_context::ResponseContext;
 use super::settle::{RunningAttempt, Unsettled, persist};
 use crate::instance::request_trace::TraceStage;
-use oncegate_config::Route;
 use oncegate_domain::attempt::Settlement;
 use oncegate_domain::response::StoredResponse;
 use oncegate_domain::response_policy::{ResponseVerdict, ServiceStatus};
@@ -24,6 +23,7 @@ use oncegate_http::protocol::directives::{ResponseJudgement, ServiceDirectives};
 use oncegate_http::protocol::grpc::CallProtocol;
 use oncegate_http::protocol::judged_body::JudgedBody;
 use oncegate_http::protocol::{fields, grpc, grpc_web, stored_response};
+use oncegate_settings::Route;
 use oncegate_store::SettleResult;
 
 /// The size from which a body is parsed on another thread, as it is for a fingerprint.
@@ -116,7 +116,7 @@ impl ServiceAnswer {
             let judgement = directives.apply(route, *status, &response.headers, body);
             (answer, judgement)
         };
-        if route.outcome.is_empty() || self.response.body.as_ref().is_none_or(|body| body.len() < LARGE_BODY) {
+        if route.options.outcome.is_empty() || self.response.body.as_ref().is_none_or(|body| body.len() < LARGE_BODY) {
             return judged(self, route);
         }
         let route = Arc::clone(route);

@@ -14,12 +14,12 @@ use crate::instance::latency::LatencyEwma;
 use crate::instance::metrics::LateCompletion;
 use crate::instance::running_stream::RunningStream;
 use oncegate_cache::CacheEpoch;
-use oncegate_config::Route;
 use oncegate_domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
 use oncegate_domain::ids::{RecordId, Token};
 use oncegate_domain::record::Record;
 use oncegate_domain::state::{CompletedResponse, KeyState};
 use oncegate_domain::unknown_cause::UnknownCause;
+use oncegate_settings::Route;
 use oncegate_store::{SettleResult, StoreError, TakeOverParams};
 use oncegate_telemetry::logs::error_causes;
 
@@ -244,7 +244,7 @@ impl RunningAttempt {
         let (instance, ActiveRoute { route, latency, .. }, began) = (Arc::clone(instance), active, Instant::now());
         // A reload since the reservation may have given the route more time than the store waits for the attempt.
         let reserved_time = lease.reserve_request.time_limit.saturating_sub(instance.first_byte_within());
-        let deadline = began + route.upstream_timeout.min(reserved_time);
+        let deadline = began + route.options.upstream_timeout.min(reserved_time);
         Self { instance, route, latency, began, deadline, held: Some((lease, entry)) }
     }
 

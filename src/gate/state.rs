@@ -11,12 +11,12 @@ use super::admit::fingerprinting::Fingerprinting;
 use super::routing::Router;
 use crate::instance::Instance;
 use crate::instance::token_verifier::TokenVerifier;
-use oncegate_config::Config;
 use oncegate_http::body::body_budget::{BudgetExhausted, BudgetShare};
 use oncegate_http::body::client_body::UNWATCHED_MAX;
 use oncegate_http::protocol::fields;
 use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
 use oncegate_http::upstream::UpstreamClient;
+use oncegate_settings::Config;
 use oncegate_store::StoreError;
 use oncegate_store::breaker::is_refused_by_breaker;
 use oncegate_telemetry::logs::error_causes;
@@ -73,7 +73,7 @@ impl LiveConfig {
 
 fn key_fields(config: &Config) -> Vec<HeaderName> {
     let mut names = vec![HeaderName::from_static("idempotency-key"), HeaderName::from_static("x-idempotency-key")];
-    for name in config.routes.iter().flat_map(|route| route.key.headers()) {
+    for name in config.routes.iter().flat_map(|route| route.options.key.headers()) {
         if !names.contains(name) {
             names.push(name.clone());
         }

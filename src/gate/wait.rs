@@ -13,29 +13,29 @@ use super::outcome::{Outcome, StreamStatus, StreamedResponse};
 use super::progress::AwaitedEnd;
 use super::response_context::ResponseContext;
 use super::state::Gate;
-use oncegate_config::{InFlightPolicy, Route};
 use oncegate_domain::decision::{AcceptedProgress, Decision, KeyAnswer};
 use oncegate_domain::operation::OperationId;
 use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
 use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_http::protocol::{event_stream, prefer};
+use oncegate_settings::{InFlightPolicy, Route};
 
 /// The end of a duplicate's wait, by its route and its client: `Prefer: wait=N` (RFC 7240 section 4.3) counts in every
 /// `in_flight` mode, up to the route's `wait_timeout`. A request for a stream of events waits until there is one to
 /// join.
 fn wait_deadline(route: &Route, headers: &HeaderMap) -> Instant {
-    let default = match route.in_flight {
-        InFlightPolicy::Wait => route.wait_timeout,
-        InFlightPolicy::Accepted if event_stream::is_accepted(headers) => route.wait_timeout,
+    let default = match route.options.in_flight {
+        InFlightPolicy::Wait => route.options.wait_timeout,
+        InFlightPolicy::Accepted if event_stream::is_accepted(headers) => route.options.wait_timeout,
         InFlightPolicy::Accepted | InFlightPolicy::Conflict => Duration::ZERO,
     };
-    Instant::now() + prefer::wait_preference(headers).map_or(default, |wait| wait.min(route.wait_timeout))
+    Instant::now() + prefer::wait_preference(headers).map_or(default, |wait| wait.min(route.options.wait_timeout))
 }
 
 /// The outcome while the attempt is still running: 202 where the route says so, else a refusal.
 fn still_running(route: &Route, retry_after: Duration) -> Outcome {
     let retry_after = RetryAfter::new(retry_after);
-    match route.in_flight {
+    match route.options.in_flight {
         InFlightPolicy::Accepted => Outcome::InFlight(retry_after),
         InFlightPolicy::Conflict | InFlightPolicy::Wait => Outcome::Refused(Refusal::InFlight(retry_after)),
     }
@@ -103,7 +103,7 @@ impl Gate {
                 None => 0,
             };
             let body = stream.body.read_from(unread, context.accepts_trailers)?;
-            Some(body.without_trailers(guarded.route().replay.drop_headers.clone()))
+            Some(body.without_trailers(guarded.route().options.replay.drop_headers.clone()))
         };
         let Some(body) = Some(()).filter(|()| stream.answers(&guarded.reserve_request)).and_then(|()| begin()) else {
             return std::future::pending().await;
@@ -118,7 +118,8 @@ impl Gate {
     /// prefers to wait.
     async fn accepted(&self, guarded: &GuardedRequest, progress: AcceptedProgress) -> Outcome {
         let (id, route) = (guarded.reserve_request.id, guarded.route());
-        let wait = prefer::wait_preference(&guarded.head.headers).unwrap_or(Duration::ZERO).min(route.wait_timeout);
+        let wait =
+            prefer::wait_preference(&guarded.head.headers).unwrap_or(Duration::ZERO).min(route.options.wait_timeout);
         let operation = OperationId::derive(id, &guarded.reserve_request.scope, self.instance.salt.current().salt);
         match self.decide_by_end(guarded, Instant::now() + wait).await {
             Err(refusal) => Outcome::Refused(refusal),

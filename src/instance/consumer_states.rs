@@ -12,7 +12,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use serde::Serialize;
 
-use oncegate_config::{Consumer, MessageSource};
+use oncegate_settings::{Consumer, MessageSource};
 use oncegate_telemetry::metrics::Collector;
 
 /// The consumers that run now.

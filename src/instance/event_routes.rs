@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use oncegate_config::{Config, Word};
+use oncegate_settings::{Config, Word};
 use oncegate_store::{EventRoute, Store, StoreError, StoreEventRoutesParams};
 
 /// Tells the store which routes of a service have events: those of all these configurations, of which the last one

@@ -10,7 +10,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use serde::Serialize;
 
-use oncegate_config::EventSink;
+use oncegate_settings::EventSink;
 use oncegate_store::EventCounts;
 use oncegate_telemetry::metrics::Collector;
 
@@ -158,7 +158,7 @@ impl Collector for EventCollector {
 mod tests {
     use std::time::Duration;
 
-    use oncegate_config::{EventKey, EventTarget, EventType, UpstreamTarget};
+    use oncegate_settings::{EventKey, EventTarget, EventType, UpstreamTarget};
 
     use super::*;
 

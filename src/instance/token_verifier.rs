@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 
-use oncegate_config::{IssuerKeys, JwtConfig};
+use oncegate_settings::{IssuerKeys, JwtConfig};
 use oncegate_trust::jwt::{self, KeySet, TokenFault, VerifiedToken};
 
 /// The verified tokens that are remembered, so that a retry costs no second verification.

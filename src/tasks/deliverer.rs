@@ -16,12 +16,12 @@ use crate::gate::deliver::DeliveryProgress;
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::store_clock::ClockView;
-use oncegate_config::{Config, DeliveryMode, Route};
 use oncegate_domain::delivery::{DeliveryPolicy, PickUpRequest};
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::retry::RetryPolicy;
 use oncegate_machine::random_u32;
+use oncegate_settings::{Config, DeliveryMode, Route};
 use oncegate_store::StoreError;
 use oncegate_store::breaker::is_refused_by_breaker;
 use oncegate_telemetry::logs::error_causes;
@@ -213,13 +213,13 @@ impl Deliverer {
         let give_up_after = |retry: RetryPolicy| if has_skipped_time { Duration::MAX } else { retry.give_up_after };
         let policy = |(name, route): (&Arc<str>, &Arc<Route>)| DeliveryPolicy {
             route: Arc::clone(name),
-            on_unknown: match route.on_unknown {
+            on_unknown: match route.options.on_unknown {
                 OnUnknown::RetryWhenQuiet if !clock.is_watched_for(self.instance.quiet_time(route)) => OnUnknown::Hold,
                 on_unknown => on_unknown,
             },
             quiet_after: route.quiet_after,
             time_limit: self.instance.attempt_time_limit(route),
-            retry: RetryPolicy { give_up_after: give_up_after(route.retry), ..route.retry },
+            retry: RetryPolicy { give_up_after: give_up_after(route.options.retry), ..route.options.retry },
             slots: 0,
         };
         let is_included = |route: &&Arc<Route>| match routes {
@@ -243,7 +243,7 @@ impl Deliverer {
 }
 
 fn is_asynchronous(route: &Route) -> bool {
-    match route.delivery {
+    match route.options.delivery {
         DeliveryMode::Sync => false,
         DeliveryMode::Async | DeliveryMode::Prefer => true,
     }

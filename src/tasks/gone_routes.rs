@@ -7,11 +7,11 @@ use tokio::sync::watch;
 
 use super::{PassResult, Task};
 use crate::instance::Instance;
-use oncegate_config::Config;
 use oncegate_domain::delivery::{DeliveryPolicy, GIVE_UP_ROWS_MAX, PickUpRequest};
 use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::retry::RetryPolicy;
 use oncegate_domain::state::StateKind;
+use oncegate_settings::Config;
 use oncegate_store::StoreError;
 use oncegate_store::admin::KeysWithoutRoute;
 

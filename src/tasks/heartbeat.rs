@@ -11,8 +11,8 @@ use super::{PassResult, Task};
 use crate::instance::boot_time::BootInstant;
 use crate::instance::store_clock::ClockReading;
 use crate::instance::{Instance, clock_limits, event_routes};
-use oncegate_config::Config;
 use oncegate_domain::stored_salt::SaltError;
+use oncegate_settings::Config;
 use oncegate_store::salts::{self, SaltCheck};
 use oncegate_store::{LeaseRenewal, StoreError};
 

@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::instance::Instance;
 use crate::instance::metrics::IssuerTable;
-use oncegate_config::{Config, IssuerKeys};
 use oncegate_http::body::Body;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
 use oncegate_http::upstream::issuer::{IssuerDescription, IssuerEndpoint, READ_TIMEOUT};
+use oncegate_settings::{Config, IssuerKeys};
 use oncegate_trust::jwt::KEY_SET_BYTES_MAX;
 use oncegate_trust::tls::Trust;
 

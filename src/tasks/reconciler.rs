@@ -10,7 +10,6 @@ use tokio::task::JoinSet;
 use super::{PassResult, Task};
 use crate::instance::Instance;
 use crate::instance::metrics::ReconcileResult;
-use oncegate_config::{Config, ReconcileConfig, Route};
 use oncegate_domain::decision::INQUIRY_PERIOD_MAX;
 use oncegate_domain::inquiry::{
     Inquiry, InquiryAnswer, InquiryFinding, InquirySchedule, InquirySubject, InquiryVerdict, ReconcilePolicy,
@@ -19,6 +18,7 @@ use oncegate_domain::quantity::quantity;
 use oncegate_http::upstream::UpstreamClient;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
 use oncegate_http::upstream::inquiry::{self, InquiryPools, InquiryReply};
+use oncegate_settings::{Config, ReconcileConfig, Route};
 use oncegate_store::{ClaimProbesParams, StoreError};
 use oncegate_telemetry::logs::error_causes;
 
@@ -127,7 +127,8 @@ fn schedule(name: &Arc<str>, reconciled: &ReconciledRoute) -> InquirySchedule {
 async fn reconcile_key(instance: Arc<Instance>, reconciled: Arc<ReconciledRoute>, probe: Inquiry) {
     let ReconciledRoute { route, reconcile, .. } = &*reconciled;
     let ReconcileConfig { confirmations, max_attempts, .. } = *reconcile;
-    let policy = ReconcilePolicy { confirmations, max_attempts, ttl: route.ttl, remember: route.remember };
+    let policy =
+        ReconcilePolicy { confirmations, max_attempts, ttl: route.options.ttl, remember: route.options.remember };
     let reply = match probe.is_past_last(&policy) {
         true => {
             InquiryReply { answer: InquiryAnswer::Nothing, status: None, summary: "the last question was lost".into() }

@@ -12,11 +12,12 @@ use oncegate::app::assembly::{assemble, join, start_tasks};
 use oncegate::brokers::events;
 use oncegate::gate::Gate;
 use oncegate::instance::Instance;
-use oncegate_config::{self as config, Environment, LoadedConfig, Overrides};
+use oncegate_config::{self as config, Environment, Overrides};
 use oncegate_http::body::checked_body::CheckedBody;
 use oncegate_http::body::request_body::RequestBody;
 use oncegate_http::downstream::client::{ClientConnection, RequestHandler};
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
+use oncegate_settings::LoadedConfig;
 use oncegate_store::encryption::Encryption;
 use oncegate_store::{Backend, Store};
 use oncegate_trust::tls::Authorities;
@@ -155,7 +156,7 @@ pub async fn run(
     network: Network,
     running: RunningInstance,
 ) {
-    let (start, live) = LoadedConfig::clone(&config).into_parts();
+    let (start, live) = (config.start.clone(), config.live.clone());
     let (start, live) = (Arc::new(start), Arc::new(live));
     let instance = loop {
         let store = Store::new(backend.clone(), Encryption::new(&start.store, &live.secrets));

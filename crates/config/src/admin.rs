@@ -1,25 +1,25 @@
 //! Reads and checks `[admin]`.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::oidc::{OidcConfig, OidcOptions};
+use super::environment::Environment;
+use super::oidc::{self, OidcOptions};
 use super::options::options;
 use super::reader::Section;
 use super::value_parsers::socket_address;
-use super::{AdminListenerConfig, AdminToken, StoreLocation, admin_token, oidc};
 use oncegate_domain::execution_risk::FourEyesAction;
+use oncegate_settings::{AdminConfig, AdminListenerConfig, AdminToken, OidcConfig, StoreLocation};
 
 options! {
-    /// The options of `[admin]`: the operators' listener.
-    pub(super) struct AdminOptions {
+    struct AdminOptions {
         /// address and port for operators and probes
         listen: Text = "127.0.0.1:8081" => SocketAddr, parsed(socket_address);
         /// the token that operators present; needed unless the listener is loopback
-        token: Text = "" => Option<AdminToken>, optional_concealed(AdminToken::parse);
+        token: Concealed = "" => Option<AdminToken>, optional(AdminToken::parse);
         /// a token that may look and not change
-        read_token: Text = "" => Option<AdminToken>, optional_concealed(AdminToken::parse);
+        read_token: Concealed = "" => Option<AdminToken>, optional(AdminToken::parse);
         /// the file for a token that the first start draws, if there is no `token`
         token_file: Text = "" => Option<PathBuf>, optional(|path| Ok(path.into()));
         /// ask for no token: everybody on this machine is an operator
@@ -31,21 +31,8 @@ options! {
     }
 }
 
-/// The settings of the operators' listener that a reload replaces.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AdminConfig {
-    /// The token of operators.
-    pub token: Option<AdminToken>,
-    /// The token that may look and not change.
-    pub read_token: Option<AdminToken>,
-    /// The issuer with which people sign in to the page.
-    pub oidc: Option<Arc<OidcConfig>>,
-    /// The actions that one person proposes and another one confirms.
-    pub four_eyes: Vec<FourEyesAction>,
-}
-
-/// Reads the whole table, and finds the token's file, where a place for it is known. `store` is where the store is, if that is
-/// known.
+/// Reads the whole table, and finds the token's file, where a place for it is known. `store` is where the store is, if
+/// that is known.
 pub(super) fn read(
     section: &Section<'_>,
     top: &Section<'_>,
@@ -90,7 +77,7 @@ fn parse_four_eyes(text: &str) -> Result<FourEyesAction, String> {
 
 /// The token that a client of the instance sends: the configured one, else that of the file, if there is one.
 pub(super) fn read_client_token(section: &Section<'_>, store: Option<&StoreLocation>) -> Option<AdminToken> {
-    let token = section.optional_concealed("token", AdminToken::parse);
+    let token = section.optional("token", AdminToken::parse);
     let file = section.optional("token_file", |path| Ok(section.locate("token_file", path)));
     let (file, open) = (find_file(file, store, section), section.boolean("open"));
     let from_file = || AdminToken::parse(section.reader().environment().read(file.as_deref()?).ok()?.trim_end()).ok();
@@ -99,5 +86,52 @@ pub(super) fn read_client_token(section: &Section<'_>, store: Option<&StoreLocat
 
 /// The file of the token that the first start draws: the written one, or the default.
 fn find_file(written: Option<PathBuf>, store: Option<&StoreLocation>, section: &Section<'_>) -> Option<PathBuf> {
-    written.or_else(|| admin_token::default_file(store?, section.reader().environment()))
+    written.or_else(|| default_file(store?, section.reader().environment()))
+}
+
+/// The default place of the token's file: beside the SQLite file, else in the service's state directory (systemd sets
+/// `STATE_DIRECTORY`), else in the user's (XDG Base Directory Specification). `None` without any of them.
+fn default_file(store: &StoreLocation, environment: &dyn Environment) -> Option<PathBuf> {
+    if let StoreLocation::Sqlite(path) = store {
+        let mut name = path.file_name()?.to_owned();
+        name.push(".admin-token");
+        return Some(path.with_file_name(name));
+    }
+    let folder = |name: &str| environment.variable(name).filter(|folder| Path::new(folder).is_absolute());
+    // systemd separates several directories by colons.
+    let state = folder("STATE_DIRECTORY").and_then(|list| list.split(':').next().map(PathBuf::from));
+    let user = || folder("XDG_STATE_HOME").map(PathBuf::from);
+    let home = || folder("HOME").map(|home| Path::new(&home).join(".local/state"));
+    state
+        .or_else(|| user().or_else(home).map(|folder| folder.join("oncegate")))
+        .map(|folder| folder.join("admin-token"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::FakeEnvironment;
+
+    #[test]
+    fn the_file_is_beside_the_store_or_in_a_state_directory() {
+        let file = |store: &str, variables: &[(&str, &str)]| {
+            let environment = variables
+                .iter()
+                .fold(FakeEnvironment::default(), |environment, (name, value)| environment.with_variable(name, value));
+            default_file(&StoreLocation::parse(store).unwrap(), &environment).map(|path| path.display().to_string())
+        };
+        let (state, xdg, home) =
+            (("STATE_DIRECTORY", "/var/lib/a:/var/lib/b"), ("XDG_STATE_HOME", "/s"), ("HOME", "/home/u"));
+        for (store, variables, expected) in [
+            ("sqlite:/data/oncegate.db", &[state][..], Some("/data/oncegate.db.admin-token")),
+            ("sqlite:oncegate.db", &[], Some("oncegate.db.admin-token")),
+            ("memory:", &[state, xdg, home], Some("/var/lib/a/admin-token")),
+            ("memory:", &[xdg, home], Some("/s/oncegate/admin-token")),
+            ("memory:", &[home], Some("/home/u/.local/state/oncegate/admin-token")),
+            ("memory:", &[("HOME", "relative")], None),
+            ("memory:", &[], None),
+        ] {
+            assert_eq!(file(store, variables).as_deref(), expected, "{store} {variables:?}");
+        }
+    }
 }

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use http::HeaderValue;
 
-use super::problem::ParseResult;
 use super::reader::Section;
-use super::scope::{ScopeRule, ScopeSource};
 use oncegate_domain::auth_scheme::{CredentialLife, find_row, is_betraying, is_token};
+use oncegate_settings::{ParseResult, ScopeRule, ScopeSource};
 
 const EXAMPLE: &str = "write it like `Basic realm=\"payments\"`";
 
@@ -22,7 +21,7 @@ struct AuthChallenge<'a> {
 /// Reads `challenge`. `None` where the route has none, or where its scope has a problem.
 pub(super) fn read(section: &Section<'_>, scope: Option<&ScopeRule>) -> Option<Arc<HeaderValue>> {
     let check = |text: &str| scope.map(|scope| check(text, scope)).transpose();
-    section.optional_concealed("challenge", check).flatten().map(Arc::new)
+    section.optional("challenge", check).flatten().map(Arc::new)
 }
 
 /// Checks that a client which answers the challenge is served.
@@ -124,8 +123,8 @@ fn is_token68(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scope::ScopePart;
     use super::*;
+    use oncegate_settings::ScopePart;
 
     fn scope(sources: Vec<ScopeSource>) -> ScopeRule {
         let part = |source| ScopePart { source, optional: false, name: "".into() };

@@ -1,169 +1,35 @@
 //! Reads and checks `[[consumers]]`.
 
-use std::fmt;
 use std::sync::Arc;
 
-use canonical_json::Pointer;
 use http::{HeaderName, Method};
 
-use super::broker::{Broker, NAME_BYTES_MAX};
-use super::kafka::{self, KafkaOptions, KafkaSource};
+use super::kafka::{self, KafkaOptions};
 use super::key::parse_key_pointer;
 use super::options::options;
 use super::reader::{Section, SourcePosition};
-use super::route::Route;
-use super::route_options::RouteMode;
-use super::scope::{self, ScopeRule, ScopeSource};
+use super::scope;
 use super::value_parsers::header_name;
 use oncegate_domain::message_path::MessagePathTemplate;
 use oncegate_domain::path_template::PathTemplate;
-
-/// A queue or topics whose messages are requests.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Consumer {
-    /// The messages; no other consumer has them.
-    pub source: MessageSource,
-    /// The name of the route whose policy its messages have. The route enforces, and guards POST.
-    pub route: Arc<str>,
-    /// The place of a message's key.
-    pub key: MessageKey,
-    /// The most messages of RabbitMQ that are unacknowledged at once, or records of Kafka that are executed at once, beside those
-    /// of unknown outcome; at least one.
-    pub prefetch: u16,
-    /// The path that they are posted to: one of the route's own, whatever the values.
-    pub path: MessagePathTemplate,
-    /// The headers of a message that tell callers apart.
-    pub scope: ScopeRule,
-}
-
-/// The broker and the place there that messages come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MessageSource {
-    /// A queue of RabbitMQ.
-    Amqp(AmqpSource),
-    /// Topics of Kafka, read by a consumer group.
-    Kafka(KafkaSource),
-}
-
-/// A queue of RabbitMQ.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AmqpSource {
-    /// The broker that has the queue.
-    pub broker: Broker,
-    /// The queue's name.
-    pub queue: Box<str>,
-    /// The exchange for messages that will never succeed.
-    pub dead_letter_exchange: Option<Box<str>>,
-}
-
-/// The place of a message's key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MessageKey {
-    /// In one of its headers. With a step, the key is the header's value, a colon and the step.
-    Header(HeaderName, Option<Box<str>>),
-    /// At a place in its JSON body, and the step.
-    Body(Pointer, Option<Box<str>>),
-    /// The id that the broker's message has: the property `message-id` of RabbitMQ; of Kafka the topic, the partition and the offset.
-    MessageId,
-}
-
-impl Consumer {
-    /// Whether a message header of this name, in lower case, is read for the key or the scope.
-    pub fn reads_header(&self, name: &str) -> bool {
-        let key = match &self.key {
-            MessageKey::Header(key, _) => *key == *name,
-            MessageKey::Body(..) | MessageKey::MessageId => false,
-        };
-        key || self.scope.header_names().any(|header| *header == *name)
-    }
-
-    /// Whether both consume the same messages.
-    pub fn shares_messages_with(&self, other: &Self) -> bool {
-        match (&self.source, &other.source) {
-            (MessageSource::Amqp(one), MessageSource::Amqp(other)) => {
-                let identity = |source: &AmqpSource| {
-                    let Broker { host, port, vhost, .. } = &source.broker;
-                    (host.to_ascii_lowercase(), *port, vhost.clone(), source.queue.clone())
-                };
-                identity(one) == identity(other)
-            }
-            (MessageSource::Kafka(one), MessageSource::Kafka(other)) => one.shares_records_with(other),
-            (MessageSource::Amqp(_), MessageSource::Kafka(_)) | (MessageSource::Kafka(_), MessageSource::Amqp(_)) => {
-                false
-            }
-        }
-    }
-
-    /// Whether the broker's certificate is verified with the authorities of the system.
-    pub fn needs_authorities(&self) -> bool {
-        match &self.source {
-            MessageSource::Amqp(source) => source.broker.tls,
-            MessageSource::Kafka(source) => source.cluster.needs_authorities(),
-        }
-    }
-
-    /// Whether the connection to the broker has TLS.
-    pub fn has_tls(&self) -> bool {
-        match &self.source {
-            MessageSource::Amqp(source) => source.broker.tls,
-            MessageSource::Kafka(source) => source.cluster.tls.is_some(),
-        }
-    }
-}
-
-impl MessageSource {
-    /// The broker, or several, without credentials.
-    pub fn broker(&self) -> String {
-        match self {
-            Self::Amqp(source) => source.broker.to_string(),
-            Self::Kafka(source) => source.cluster.brokers.join(", "),
-        }
-    }
-
-    /// The topics of Kafka, if it is those.
-    pub fn kafka(&self) -> Option<&KafkaSource> {
-        match self {
-            Self::Amqp(_) => None,
-            Self::Kafka(source) => Some(source),
-        }
-    }
-}
-
-/// The name in logs and lists: the queue, or the topics.
-impl fmt::Display for MessageSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Amqp(source) => f.write_str(&source.queue),
-            Self::Kafka(source) => f.write_str(&source.topics.join(", ")),
-        }
-    }
-}
-
-impl MessageKey {
-    /// The text in the configuration.
-    pub fn to_text(&self) -> String {
-        let (place, step) = match self {
-            Self::Header(name, step) => (format!("header:{name}"), step),
-            Self::Body(pointer, step) => (format!("body:{pointer}"), step),
-            Self::MessageId => return "message-id".into(),
-        };
-        step.as_ref().map_or_else(|| place.clone(), |step| format!("{place}:{step}"))
-    }
-}
+use oncegate_settings::{
+    AmqpSource, BROKER_NAME_BYTES_MAX, Broker, Consumer, MessageKey, MessageSource, Route, RouteMode, ScopeRule,
+    ScopeSource,
+};
 
 options! {
-    /// The options of `[[consumers]]`.
-    pub(super) struct ConsumerOptions {
+    struct ConsumerOptions {
         /// a RabbitMQ broker, as `amqp://user:password@host:5672/vhost`, or `amqps://` for TLS
-        amqp: Text = "" => Option<Broker>, optional_concealed(Broker::parse);
+        amqp: Concealed = "" => Option<Broker>, optional(Broker::parse);
         /// the queue of RabbitMQ whose messages are requests; it must exist
         queue: Text = "" => Option<Box<str>>, parsed(parse_name);
         /// topics of Kafka whose records are requests
         kafka: Table(KafkaOptions::KEYS) = {};
         /// the name of the route whose policy the messages have; they are posted to its path
         route: Text;
-        /// the place of a message's key: `header:NAME`, `body:POINTER` (a JSON Pointer without a colon), each with `:STEP` behind it (the value,
-        /// a colon and the step), or `message-id`; empty for `header:x-idempotency-key`, and with Kafka for `message-id`: the topic, the partition and the offset
+        /// the place of a message's key: `header:NAME`, `body:POINTER` (a JSON Pointer without a colon), each with
+        /// `:STEP` behind it (the value, a colon and the step), or `message-id`; empty for `header:x-idempotency-key`,
+        /// and with Kafka for `message-id`: the topic, the partition and the offset
         key: Text = "" => Option<MessageKey>, optional(parse_key);
         /// how many messages are unacknowledged (Kafka: executed) at once, beside those of unknown outcome
         prefetch: Integer = 64
@@ -258,10 +124,10 @@ fn read_source(section: &Section<'_>, options: &ConsumerOptions) -> Option<(Mess
 /// The reason why a route cannot execute messages once, where there is one.
 fn refusal_of_route(route: &Route) -> Option<String> {
     let name = &route.name;
-    if !route.methods.contains(&Method::POST) {
+    if !route.options.methods.contains(&Method::POST) {
         return Some(format!("`{name}` does not guard POST, the method of messages"));
     }
-    match route.mode {
+    match route.options.mode {
         RouteMode::Enforce => None,
         RouteMode::Observe | RouteMode::Off => Some(format!(
             "`{name}` does not enforce: a message would be executed as often as it is delivered; write \
@@ -301,7 +167,7 @@ fn resolve_path(
 pub(super) fn parse_name(text: &str) -> Result<Option<Box<str>>, String> {
     match text.len() {
         0 => Ok(None),
-        1..=NAME_BYTES_MAX => Ok(Some(text.into())),
+        1..=BROKER_NAME_BYTES_MAX => Ok(Some(text.into())),
         _ => Err("is longer than any name that a broker has: 255 bytes".into()),
     }
 }

@@ -1,53 +1,13 @@
 //! Reads and checks `cors`: the origins whose pages may read answers of Oncegate's own.
 
-use std::fmt;
-
 use http::uri::Authority;
 
 use super::options::options;
 use super::reader::{Located, Section};
-
-/// The origins whose pages may read Oncegate's own answers and its replays.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CorsPolicy {
-    /// The origins, in lower case.
-    origins: Vec<Box<str>>,
-    /// Whether `*` is one of them.
-    is_any: bool,
-    /// Whether such a page may send cookies and read the answer.
-    pub credentials: bool,
-}
-
-impl CorsPolicy {
-    /// A policy for these origins.
-    pub fn new(origins: &[&str], credentials: bool) -> Self {
-        Self { origins: origins.iter().map(|origin| (*origin).into()).collect(), is_any: false, credentials }
-    }
-
-    /// Whether pages of this origin may read the answers. `null` stands for many origins and is never one of the list.
-    pub fn allows(&self, origin: &[u8]) -> bool {
-        self.is_any || self.origins.iter().any(|allowed| allowed.as_bytes().eq_ignore_ascii_case(origin))
-    }
-
-    /// Whether it allows no origin at all.
-    pub fn is_empty(&self) -> bool {
-        self.origins.is_empty() && !self.is_any
-    }
-}
-
-/// The origins, as in the configuration.
-impl fmt::Display for CorsPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let any = self.is_any.then_some("*");
-        let origins: Vec<_> = any.into_iter().chain(self.origins.iter().map(|origin| &**origin)).collect();
-        f.write_str(&origins.join(", "))?;
-        f.write_str(if self.credentials { ", with cookies" } else { "" })
-    }
-}
+use oncegate_settings::CorsPolicy;
 
 options! {
-    /// The options of `cors`, at the top and of a route.
-    pub(super) struct CorsOptions {
+    struct CorsOptions {
         /// origins as `https://shop.example`, or `*` for any
         origins: Texts = [] => Vec<Located<Box<str>>>, list(parse_origin);
         /// whether pages of these origins may send cookies
@@ -80,7 +40,8 @@ pub(super) fn read(section: &Section<'_>) -> CorsPolicy {
     policy
 }
 
-/// Parses an origin as browsers send it: scheme, host and port, unless the port is the scheme's own (RFC 6454 section 6.2).
+/// Parses an origin as browsers send it: scheme, host and port, unless the port is the scheme's own (RFC 6454 section
+/// 6.2).
 fn parse_origin(text: &str) -> Result<Box<str>, String> {
     if text == "*" {
         return Ok(text.into());

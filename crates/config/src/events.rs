@@ -1,6 +1,5 @@
 //! Reads and checks `[[events]]`: where events go that say how keys were settled.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,141 +7,19 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::uri::PathAndQuery;
 
-use super::broker::Broker;
 use super::consumers::parse_name;
-use super::kafka_cluster::{KafkaCluster, SaslMechanism, parse_topic};
+use super::kafka_cluster::{parse_topic, read_cluster};
 use super::options::options;
 use super::reader::Section;
-use super::route::Route;
-use super::service_url;
-use super::upstream::UpstreamTarget;
-use super::words::{Word, words};
-use oncegate_domain::macros::debug_as_display;
-
-words! {
-    /// The type of an event: the change of a key.
-    pub enum EventType {
-        /// It has a response, which is stored: the service has done what was asked.
-        Completed = "completed",
-        /// It has a response, which is stored, and by its status the service has refused the request.
-        Refused = "refused",
-        /// Nobody knows whether its attempt was executed.
-        Unknown = "unknown",
-        /// It was unknown or dead, and is not any more, without a response: it was not executed, or its record is deleted.
-        Resolved = "resolved",
-        /// Its delivery was given up: it is dead until an operator decides.
-        GivenUp = "given-up",
-    }
-}
-
-words! {
-    /// The form of the key in an event.
-    pub enum EventKey {
-        /// As the client sent it.
-        Plain = "plain",
-        /// By its SHA-256.
-        Hash = "hash",
-    }
-}
-
-/// The events of some routes, and the place that they go to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EventSink {
-    /// The name; no other sink has it. Waiting events belong to it.
-    pub name: Arc<str>,
-    /// The names of the routes, earlier ones too.
-    pub routes: Vec<Arc<str>>,
-    /// The events; one type at least.
-    pub types: Vec<EventType>,
-    /// The form of the key in them.
-    pub key: EventKey,
-    /// Whether they have the stored response's body.
-    pub body: bool,
-    /// The time after which an event that cannot be published is dead.
-    pub give_up_after: Duration,
-    /// The place that they go to.
-    pub target: EventTarget,
-}
-
-/// The place that events go to.
-#[derive(Clone, PartialEq, Eq)]
-pub enum EventTarget {
-    /// A URL that gets a POST for each, signed by the Standard Webhooks.
-    Http {
-        /// The service.
-        upstream: Arc<UpstreamTarget>,
-        /// The path and query.
-        target: PathAndQuery,
-        /// The secret that signs; `None` for no signature.
-        secret: Option<WebhookSecret>,
-    },
-    /// An exchange of RabbitMQ.
-    Amqp {
-        /// The broker.
-        broker: Broker,
-        /// The exchange; the default exchange where it is empty.
-        exchange: Box<str>,
-        /// The routing key; `None` for the event's type.
-        routing_key: Option<Box<str>>,
-    },
-    /// A topic of Kafka.
-    Kafka(KafkaTopic),
-}
-
-/// A topic that is written to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KafkaTopic {
-    /// The cluster.
-    pub cluster: KafkaCluster,
-    /// The topic.
-    pub topic: Box<str>,
-}
-
-/// The secret of the Standard Webhooks: 24 to 64 bytes.
-#[derive(Clone, PartialEq, Eq)]
-pub struct WebhookSecret(pub Box<[u8]>);
-
-impl fmt::Debug for WebhookSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WebhookSecret")
-    }
-}
-
-/// The place in logs and lists, without credentials. A URL's path may have a secret.
-impl fmt::Display for EventTarget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Http { upstream, .. } => write!(f, "{upstream}/…"),
-            Self::Amqp { broker, exchange, .. } => write!(f, "exchange `{exchange}` of {broker}"),
-            Self::Kafka(topic) => write!(f, "topic {} of {}", topic.topic, topic.cluster.brokers.join(", ")),
-        }
-    }
-}
-
-debug_as_display!(EventTarget);
-
-impl EventTarget {
-    /// The service of a URL.
-    pub fn upstream(&self) -> Option<&UpstreamTarget> {
-        match self {
-            Self::Http { upstream, .. } => Some(upstream),
-            Self::Amqp { .. } | Self::Kafka(_) => None,
-        }
-    }
-
-    /// Whether its certificate is verified with the authorities of the system.
-    pub(super) fn needs_authorities(&self) -> bool {
-        match self {
-            Self::Http { upstream, .. } => matches!(**upstream, UpstreamTarget::Https(..)),
-            Self::Amqp { broker, .. } => broker.tls,
-            Self::Kafka(topic) => topic.cluster.needs_authorities(),
-        }
-    }
-}
+use super::value_parsers::{is_of_lower_name, name};
+use oncegate_settings::{
+    Broker, EventKey, EventSink, EventTarget, EventType, KafkaTopic, Route, SaslMechanism, UpstreamTarget,
+    WebhookSecret, Word, parse_service_url,
+};
 
 options! {
     /// The options of `[[events]]`.
-    pub(super) struct EventOptions {
+    struct EventOptions {
         /// the name under which the store keeps waiting events
         name: Text;
         /// the routes whose keys are told about, by their names
@@ -156,11 +33,11 @@ options! {
         /// how long it is tried to publish an event, until it is dead and an operator decides
         give_up_after: Duration = "24h" => Duration, duration_above_zero();
         /// a URL that gets each event as a POST
-        url: Text = "" => Option<(UpstreamTarget, PathAndQuery)>, optional_concealed(parse_url);
+        url: Concealed = "" => Option<(UpstreamTarget, PathAndQuery)>, optional(parse_url);
         /// the secret that signs these, as `whsec_` and base64 (Standard Webhooks)
-        secret: Text = "" => Option<WebhookSecret>, optional_concealed(parse_secret);
+        secret: Concealed = "" => Option<WebhookSecret>, optional(parse_secret);
         /// a RabbitMQ broker, as `amqp://user:password@host:5672/vhost`, or `amqps://` for TLS
-        amqp: Text = "" => Option<Broker>, optional_concealed(Broker::parse);
+        amqp: Concealed = "" => Option<Broker>, optional(Broker::parse);
         /// the exchange of RabbitMQ; empty for the default exchange, whose routing key is a queue's name
         exchange: Text = "" => Option<Box<str>>, parsed(parse_name);
         /// the routing key; empty for the event's type, such as `oncegate.key.completed`
@@ -172,7 +49,7 @@ options! {
 
 options! {
     /// The options of `kafka` in `[[events]]`.
-    pub(super) struct EventKafkaOptions {
+    struct EventKafkaOptions {
         /// brokers of the cluster, as `host:9092`; the others are found through them
         brokers: Texts = [];
         /// the topic; it must exist
@@ -182,7 +59,7 @@ options! {
         /// the user of the login
         user: Text = "";
         /// the password of the login
-        password: Text = "";
+        password: Concealed = "";
         /// whether TLS is spoken
         tls: Boolean = false;
         /// a PEM file: the authorities of the brokers' certificates; empty for the system's
@@ -194,8 +71,8 @@ options! {
     }
 }
 
-/// Reads all sinks but those that have problems. `routes` are those without problems; `all_known` tells whether that is all of
-/// them.
+/// Reads all sinks but those that have problems. `routes` are those without problems; `all_known` tells whether that is
+/// all of them.
 pub(super) fn read(top: &Section<'_>, routes: &[Route], all_known: bool) -> Vec<EventSink> {
     let mut sinks: Vec<EventSink> = Vec::new();
     for section in top.tables("events") {
@@ -291,22 +168,13 @@ fn read_target(section: &Section<'_>, options: &EventOptions) -> Option<EventTar
 
 fn read_topic(section: &Section<'_>) -> Option<KafkaTopic> {
     let EventKafkaOptions { topic } = EventKafkaOptions::read(section);
-    if topic.is_none() && section.is_right(&["topic"]) {
-        section.missing("topic", "is missing: write the topic that gets the events");
-    }
-    Some(KafkaTopic { cluster: KafkaCluster::read(section)?, topic: topic? })
+    let _ = section.need("topic", topic.is_none(), "write the topic that gets the events");
+    Some(KafkaTopic { cluster: read_cluster(section)?, topic: topic? })
 }
 
 /// Parses the name of a sink.
-///
-/// # Errors
-/// Parses the name of a sink: 1 to 63 lower-case letters, digits, `_`, `.` and `-`.
 pub fn parse_sink_name(text: &str) -> Result<Arc<str>, String> {
-    let word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_.-".contains(&byte);
-    match (1..=63).contains(&text.len()) && text.bytes().all(word) {
-        true => Ok(text.into()),
-        false => Err("is no name: write 1 to 63 small letters, digits, `_`, `.` and `-`".into()),
-    }
+    name(text, 63, is_of_lower_name, "is no name: write 1 to 63 small letters, digits, `_`, `.` and `-`")
 }
 
 fn parse_type(text: &str) -> Result<EventType, String> {
@@ -316,7 +184,7 @@ fn parse_type(text: &str) -> Result<EventType, String> {
 const URL_EXAMPLE: &str = "write it like `https://hooks.example/oncegate`";
 
 fn parse_url(text: &str) -> Result<(UpstreamTarget, PathAndQuery), String> {
-    service_url::parse(text, URL_EXAMPLE)
+    parse_service_url(text, URL_EXAMPLE)
 }
 
 /// Parses a secret by the Standard Webhooks, "Signature scheme": the prefix `whsec_`, and 24 to 64 bytes in base64.

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 
-use super::StoreLocation;
 use super::environment::Environment;
+use oncegate_settings::StoreLocation;
 
 /// The keys of the file whose value is a secret.
 const SECRETS: [&[&str]; 8] = [

@@ -13,21 +13,20 @@ use super::events::{EventKafkaOptions, EventOptions};
 use super::jwt::JwtOptions;
 use super::kafka::KafkaOptions;
 use super::key_doc::KeyDoc;
-use super::limits::LimitsConfig;
-use super::lint::Lint;
+use super::limits::{CallerLimitOptions, LimitsOptions};
 use super::oidc::OidcOptions;
 use super::options::options;
 use super::reader::DeclaredTable;
-use super::redis_server::RedisServer;
-use super::route_options::{DEFAULTS, RouteOptions};
-use super::store::{LeaseConfig, StoreConfig};
-use super::telemetry::TelemetryConfig;
+use super::replay::ReplayOptions;
+use super::retry::RetryOptions;
+use super::route_options::{DEFAULTS, RouteKeys, read_allowed};
+use super::store::{LeaseOptions, StoreOptions};
+use super::telemetry::TelemetryOptions;
 use super::tls::TlsOptions;
-use super::units;
 use super::upstream_tls::UpstreamTlsOptions;
-use super::value_parsers::socket_address;
-use super::words::{Word, words};
-use super::{authorize, delivery, fingerprint, key, limits, outcome, reconcile};
+use super::value_parsers::{is_of_lower_name, name, socket_address};
+use super::{fingerprint, key, outcome, reconcile};
+use oncegate_settings::{LimitsConfig, RedisServer, TelemetryConfig, Word, parse_size, words};
 
 words! {
     /// The handling of a state-changing request that no route guards.
@@ -41,15 +40,15 @@ words! {
 
 options! {
     /// The options at the top of the file.
-    pub(super) struct TopOptions {
+    struct TopOptions {
         /// address and port for clients
         listen: Text = "127.0.0.1:8080" => SocketAddr, parsed(socket_address);
         /// the service, as `http://host:port` or `https://host:port` (or `--upstream`, or ONCEGATE_UPSTREAM)
-        upstream: Text;
+        upstream: Concealed;
         /// keeps services that share a database apart; part of every key
         service: Text = "default" => Arc<str>, parsed(parse_service);
         /// keys the fingerprints' HMAC and encrypts the salt of the scopes; empty for neither
-        secret: Text = "${ONCEGATE_SECRET:-}";
+        secret: Concealed = "${ONCEGATE_SECRET:-}";
         /// earlier secrets, still read while keys made under them live
         previous_secrets: Texts = [];
         /// networks whose forwarding fields and `header:` scope parts are believed
@@ -63,7 +62,7 @@ options! {
         /// the URI before the slug in a problem's `type`
         problem_base: Text = "/.oncegate/problems/" => Box<str>, parsed(parse_problem_base);
         /// the warnings that are meant, by their names, for the file and all routes
-        allow: Texts = [] => Vec<Lint>, choices();
+        allow: Texts = [] => Vec<&'static str>, made(read_allowed);
         /// the origins whose pages may read answers that no route owns
         cors: Table(CorsOptions::KEYS) = {};
         /// TLS towards clients; absent for cleartext
@@ -73,19 +72,19 @@ options! {
         /// the issuer of callers' tokens, for `jwt:CLAIM` parts of scopes
         jwt: Table(JwtOptions::KEYS) = {};
         /// the bounds on what clients can hold
-        limits: Table(LimitsConfig::KEYS) = {} => LimitsConfig, inner(LimitsConfig::read);
+        limits: Table(LimitsOptions::KEYS) = {} => LimitsConfig, inner(LimitsOptions::read);
         /// the operators' listener
         admin: Table(AdminOptions::KEYS) = {};
         /// where keys are kept
-        store: Table(StoreConfig::KEYS) = {};
+        store: Table(StoreOptions::KEYS) = {};
         /// completed responses outside the store, for replays
         cache: Table(CacheOptions::KEYS) = {} => CacheOptions, inner(CacheOptions::read);
         /// logs and traces of the proxy itself
-        telemetry: Table(TelemetryConfig::KEYS) = {} => TelemetryConfig, inner(TelemetryConfig::read);
+        telemetry: Table(TelemetryOptions::KEYS) = {} => TelemetryConfig, inner(TelemetryOptions::read);
         /// fields for each route that does not write them itself
         defaults: Table(DEFAULTS) = {};
         /// which requests are guarded, and how
-        routes: Tables(RouteOptions::KEYS) = [];
+        routes: Tables(RouteKeys::KEYS) = [];
         /// queues and topics whose messages are requests of a route
         consumers: Tables(ConsumerOptions::KEYS) = [];
         /// events that say how keys of a route were settled, and the place that they go to
@@ -95,12 +94,12 @@ options! {
 
 options! {
     /// The options of `[cache]`.
-    pub(super) struct CacheOptions {
+    struct CacheOptions {
         /// how much of them is kept, so that a replay need not read the store; `0B` keeps none
-        memory: Size = "64MiB" => u64, parsed(units::parse_size);
+        memory: Size = "64MiB" => u64, parsed(parse_size);
         /// a Redis or Valkey server that shares them between instances, as `redis://user:password@host:6379/0`, or
         /// `rediss://` for TLS; empty for none
-        redis: Text = "" => Option<RedisServer>, concealed(RedisServer::parse);
+        redis: Concealed = "" => Option<RedisServer>, optional(RedisServer::parse);
     }
 }
 
@@ -111,35 +110,32 @@ pub const TOP: &[KeyDoc] = TopOptions::KEYS;
 pub(super) const TABLES: &[DeclaredTable] = &[
     ("at the top of the file, before the first table", TOP),
     ("in `[[routes]]` or `[defaults]`", DEFAULTS),
-    ("in `[[routes]]`", RouteOptions::KEYS),
-    ("in `[limits]`", LimitsConfig::KEYS),
+    ("in `[[routes]]`", RouteKeys::KEYS),
+    ("in `[limits]`", LimitsOptions::KEYS),
     ("in `[admin]`", AdminOptions::KEYS),
     ("in `[admin.oidc]`", OidcOptions::KEYS),
-    ("in `[store]`", StoreConfig::KEYS),
-    ("in `lease` of `[store]`", LeaseConfig::KEYS),
+    ("in `[store]`", StoreOptions::KEYS),
+    ("in `lease` of `[store]`", LeaseOptions::KEYS),
     ("in `[cache]`", CacheOptions::KEYS),
-    ("in `[telemetry]`", TelemetryConfig::KEYS),
+    ("in `[telemetry]`", TelemetryOptions::KEYS),
     ("in `cors`", CorsOptions::KEYS),
     ("in `upstream_tls`", UpstreamTlsOptions::KEYS),
     ("in a route's `key`", key::KeyOptions::KEYS),
     ("in a route's `fingerprint`", fingerprint::FingerprintOptions::KEYS),
     ("in a rule of a route's `outcome`", outcome::OutcomeOptions::KEYS),
-    ("in a route's `replay`", authorize::ReplayOptions::KEYS),
+    ("in a route's `replay`", ReplayOptions::KEYS),
     ("in a route's `reconcile`", reconcile::ReconcileOptions::KEYS),
     ("in `[[consumers]]`", ConsumerOptions::KEYS),
     ("in `kafka` of `[[consumers]]`", KafkaOptions::KEYS),
     ("in `[[events]]`", EventOptions::KEYS),
     ("in `kafka` of `[[events]]`", EventKafkaOptions::KEYS),
-    ("in a route's `retry`", delivery::RetryOptions::KEYS),
-    ("in a route's `limits`", limits::CallerLimits::KEYS),
+    ("in a route's `retry`", RetryOptions::KEYS),
+    ("in a route's `limits`", CallerLimitOptions::KEYS),
 ];
 
 pub(super) fn parse_service(text: &str) -> Result<Arc<str>, String> {
-    let word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_.-".contains(&byte);
-    if (1..=63).contains(&text.len()) && text.bytes().all(word) {
-        return Ok(text.into());
-    }
-    Err("is no name of a service: write 1 to 63 small letters, digits, `_`, `.` and `-`".into())
+    let wrong = "is no name of a service: write 1 to 63 small letters, digits, `_`, `.` and `-`";
+    name(text, 63, is_of_lower_name, wrong)
 }
 
 fn parse_network(text: &str) -> Result<IpNet, String> {
@@ -289,7 +285,7 @@ mod tests {
 
     #[test]
     fn defaults_has_every_key_of_a_route_but_its_names_and_path() {
-        let routes = RouteOptions::KEYS;
+        let routes = RouteKeys::KEYS;
         assert_eq!([routes[0].name, routes[1].name, routes[2].name], ["name", "was", "path"]);
         assert!(routes[3..].iter().map(|key| key.name).eq(DEFAULTS.iter().map(|key| key.name)));
     }

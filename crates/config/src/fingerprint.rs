@@ -1,17 +1,15 @@
 //! Reads and checks a route's `fingerprint`.
 
-use super::dialect::{Dialect, FIRST_SENT};
 use super::options::options;
 use super::reader::Section;
 use super::value_parsers::{header_name, is_of_connection, json_pointer};
-use super::words::Word;
 use canonical_json::{Pointer, Selection};
 use http::HeaderName;
 use oncegate_domain::fingerprint::{BodyRule, FingerprintRules, PathForm, Recipe, Secrets};
+use oncegate_settings::{Dialect, FIRST_SENT, Word};
 
 options! {
-    /// The options of a route's `fingerprint`.
-    pub(super) struct FingerprintOptions {
+    struct FingerprintOptions {
         /// how the body takes part
         body: Choice(BodyRule::WORDS) = "auto" => BodyRule, choice();
         /// whether the query takes part

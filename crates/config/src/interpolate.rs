@@ -1,14 +1,14 @@
 //! `${NAME}`, `${NAME:-default}` and `${file:PATH}` in the file's strings.
 //!
-//! Interpolation comes after parsing: a variable's value cannot become a key, a table or a second value. Nor can the value of a user
-//! or a password become a URL's host: it is taken as it is, whatever characters it has.
+//! Interpolation comes after parsing: a variable's value cannot become a key, a table or a second value. Nor can the
+//! value of a user or a password become a URL's host: it is taken as it is, whatever characters it has.
 
 use std::io;
 use std::path::Path;
 
-use super::environment::Environment;
-use super::show_whole_path;
+use super::environment::{Environment, ProcessEnvironment};
 use oncegate_domain::percent::encode_value;
+use oncegate_settings::{ParseResult, show_whole_path};
 
 /// The beginning of a placeholder for the content of a file.
 const FILE: &str = "${file:";
@@ -54,7 +54,18 @@ pub(super) fn interpolate(
     if problems.is_empty() { Ok(filled) } else { Err(problems) }
 }
 
-/// Whether a placeholder is in the user or the password of a URL (RFC 3986 section 3.2.1), by the written text around it.
+/// Fills in a text anew, with its files as they are now; `None` where one of them is a pipe, which can be read only
+/// once.
+pub(super) fn interpolate_again(text: &str) -> ParseResult<Option<String>> {
+    if files_of(text).any(|file| std::fs::metadata(file).is_ok_and(|found| !found.is_file())) {
+        return Ok(None);
+    }
+    let filled = interpolate(text, &ProcessEnvironment, &|path| ProcessEnvironment.read(path));
+    filled.map(Some).map_err(|problems| format!("cannot be read again: {}", problems.join(", ")))
+}
+
+/// Whether a placeholder is in the user or the password of a URL (RFC 3986 section 3.2.1), by the written text around
+/// it.
 fn is_in_userinfo(before: &str, behind: &str) -> bool {
     const ENDS: [char; 4] = ['/', '?', '#', '@'];
     let (before, behind) = (without_placeholders(before), without_placeholders(behind));
@@ -86,8 +97,9 @@ pub(super) fn files_of(text: &str) -> impl Iterator<Item = &Path> {
     text.split(FILE).skip(1).filter_map(|rest| rest.split_once('}')).map(|(path, _)| Path::new(path))
 }
 
-/// Returns the problem of a text with a placeholder of a shell, a template language or a manual, which nothing here fills in: the
-/// placeholder itself would become the secret, or the password. The problem does not show the text, which may be a password after all.
+/// Returns the problem of a text with a placeholder of a shell, a template language or a manual, which nothing here
+/// fills in: the placeholder itself would become the secret, or the password. The problem does not show the text, which
+/// may be a password after all.
 fn find_foreign_placeholder(text: &str) -> Option<String> {
     let is_shells = |text: &str| text.strip_prefix('$').is_some_and(is_name);
     let is_between = |start, end| text.len() > 2 && text.starts_with(start) && text.ends_with(end);
@@ -111,8 +123,8 @@ fn find_foreign_placeholder(text: &str) -> Option<String> {
         .then(|| "has a `$NAME` that nothing fills in: write `${NAME}`, or `%24` for the character itself".into())
 }
 
-/// Returns the problem of a URL with a placeholder in a flag or a variable, which are not interpolated. Whoever starts the process may
-/// have left it: Kubernetes keeps a `$(NAME)` that is not set. The problem does not show the text.
+/// Returns the problem of a URL with a placeholder in a flag or a variable, which are not interpolated. Whoever starts
+/// the process may have left it: Kubernetes keeps a `$(NAME)` that is not set. The problem does not show the text.
 pub(super) fn find_unfilled_placeholder(text: &str) -> Option<&'static str> {
     // A password may have a `$` of its own.
     let behind_password = text.rsplit_once('@').map_or(text, |(_, rest)| rest);
@@ -128,7 +140,8 @@ fn is_url(text: &str) -> bool {
     text.contains("://") || text.starts_with("sqlite:") || text.starts_with("unix:")
 }
 
-/// Whether a text has a placeholder of a template language, of a manual or of Kubernetes. No URL has these characters unescaped.
+/// Whether a text has a placeholder of a template language, of a manual or of Kubernetes. No URL has these characters
+/// unescaped.
 fn has_template(text: &str) -> bool {
     has_between(text, "{{", "}}") || has_between(text, "<", ">") || has_between(text, "$(", ")")
 }

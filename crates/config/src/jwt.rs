@@ -1,20 +1,16 @@
 //! Reads and checks `[jwt]`: the issuer of callers' tokens, and its keys.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::uri::PathAndQuery;
-
-use super::oidc;
+use super::oidc::parse_issuer;
 use super::options::options;
 use super::reader::Section;
-use super::scope::ScopeSource;
-use super::service_url;
-use super::upstream::UpstreamTarget;
-use super::{Route, show_whole_path};
+use super::value_parsers::not_empty;
+use oncegate_settings::{
+    IssuerKeys, JwtConfig, Route, ScopeSource, parse_duration, parse_issuer_url, parse_service_url, show_whole_path,
+};
 use oncegate_trust::jwt::{Algorithm, KeySet, TokenRules};
 
 const EXAMPLE: &str = "write it like `https://login.example/.well-known/jwks.json`";
@@ -22,84 +18,8 @@ const EXAMPLE: &str = "write it like `https://login.example/.well-known/jwks.jso
 /// The longest `leeway`. Clocks that are synchronized differ by less than a second.
 const LEEWAY_MAX: Duration = Duration::from_secs(300);
 
-/// The issuer of callers' tokens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JwtConfig {
-    /// The rules for its tokens.
-    pub rules: TokenRules,
-    /// The place of its keys.
-    pub keys: IssuerKeys,
-}
-
-/// The place of an issuer's keys.
-#[derive(Clone, PartialEq, Eq)]
-pub enum IssuerKeys {
-    /// The place that the issuer's description names.
-    Described {
-        /// The issuer, as its tokens name it.
-        issuer: Box<str>,
-        /// The service that has the description.
-        upstream: Arc<UpstreamTarget>,
-    },
-    /// A file, and its text when the configuration was read.
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Its text.
-        text: Box<str>,
-    },
-    /// A URL.
-    Url {
-        /// The service.
-        upstream: Arc<UpstreamTarget>,
-        /// The path and query to ask for.
-        target: PathAndQuery,
-    },
-}
-
-/// The issuer's description, the file, or the service of the URL: its path and its query may have a secret.
-impl fmt::Display for IssuerKeys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Described { issuer, .. } => write!(f, "{}/.well-known/…", issuer.trim_end_matches('/')),
-            Self::File { path, .. } => write!(f, "{}", path.display()),
-            Self::Url { upstream, .. } => write!(f, "{upstream}/…"),
-        }
-    }
-}
-
-/// The same: a file may hold secrets.
-impl fmt::Debug for IssuerKeys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl JwtConfig {
-    /// The service that is asked for the keys, if there is one.
-    pub(super) fn upstream(&self) -> Option<&UpstreamTarget> {
-        match &self.keys {
-            IssuerKeys::File { .. } => None,
-            IssuerKeys::Described { upstream, .. } | IssuerKeys::Url { upstream, .. } => Some(upstream),
-        }
-    }
-
-    /// Keeps the claims that the routes' scopes read.
-    pub(super) fn with_claims_of(mut self, routes: &[Route]) -> Self {
-        let parts = routes.iter().flat_map(|route| &route.scope.parts);
-        self.rules.claims = parts
-            .filter_map(|part| match &part.source {
-                ScopeSource::Jwt { claim, .. } => Some(claim.clone()),
-                _ => None,
-            })
-            .collect();
-        self
-    }
-}
-
 options! {
-    /// The options of `[jwt]`.
-    pub(super) struct JwtOptions {
+    struct JwtOptions {
         /// the `iss` of the tokens; part of the scope
         issuer: Text = "" => String, string();
         /// the `aud` of the tokens: one of these
@@ -127,9 +47,8 @@ pub(super) fn read(section: &Section<'_>) -> Option<Option<JwtConfig>> {
         return Some(None);
     }
     for name in &missing {
-        let beside = ["issuer", "audience", "jwks"].map(|name| section.position(name)).into_iter().max();
         let message = format!("needs `{name}` beside it: a token is checked for both");
-        section.reader().problem(&beside.expect("there are three"), message);
+        section.conflict(&["issuer", "audience", "jwks"], message);
     }
     if algorithms.is_empty() {
         section.problem("algorithms", "is empty: no token would do");
@@ -146,14 +65,11 @@ pub(super) fn read(section: &Section<'_>) -> Option<Option<JwtConfig>> {
 }
 
 fn parse_audience(text: &str) -> Result<Box<str>, String> {
-    match text {
-        "" => Err("is empty: write the `aud` of the tokens for this service".into()),
-        text => Ok(text.into()),
-    }
+    not_empty(text, "is empty: write the `aud` of the tokens for this service")
 }
 
 fn parse_leeway(text: &str) -> Result<Duration, String> {
-    match super::parse_duration(text)? {
+    match parse_duration(text)? {
         leeway if leeway > LEEWAY_MAX => Err("is too long: clocks do not differ by more than 5m".into()),
         leeway => Ok(leeway),
     }
@@ -168,7 +84,7 @@ fn parse_algorithm(text: &str) -> Result<Algorithm, String> {
 
 /// The keys of an issuer whose name is the address of its description.
 fn described_keys(section: &Section<'_>, issuer: &str) -> Option<IssuerKeys> {
-    match oidc::parse_issuer(issuer).and_then(|issuer| oidc::parse_issuer_url(&issuer)) {
+    match parse_issuer(issuer).and_then(|issuer| parse_issuer_url(&issuer)) {
         Ok((upstream, _)) => Some(IssuerKeys::Described { issuer: issuer.into(), upstream: Arc::new(upstream) }),
         Err(message) => {
             section
@@ -184,7 +100,7 @@ fn read_keys(section: &Section<'_>, text: &str, algorithms: &[Algorithm]) -> Opt
         None
     };
     if text.contains("://") {
-        return match service_url::parse(text, EXAMPLE) {
+        return match parse_service_url(text, EXAMPLE) {
             Ok((upstream, target)) => Some(IssuerKeys::Url { upstream: Arc::new(upstream), target }),
             Err(message) => problem(message),
         };
@@ -199,4 +115,14 @@ fn read_keys(section: &Section<'_>, text: &str, algorithms: &[Algorithm]) -> Opt
         },
         Err(error) => problem(format!("{shown} cannot be read: {error}")),
     }
+}
+
+/// The claims that the routes' scopes read.
+pub(super) fn claims_of(routes: &[Route]) -> BTreeSet<Box<str>> {
+    let parts = routes.iter().flat_map(|route| &route.scope.parts);
+    let claims = parts.filter_map(|part| match &part.source {
+        ScopeSource::Jwt { claim, .. } => Some(claim.clone()),
+        _ => None,
+    });
+    claims.collect()
 }

@@ -2,72 +2,16 @@
 
 use std::time::Duration;
 
-use super::delivery::DeliveryMode;
-use super::kafka_cluster::{KafkaCluster, SaslMechanism, parse_topic};
+use super::kafka_cluster::{parse_topic, read_cluster};
 use super::options::options;
 use super::reader::Section;
-use super::route::Route;
-use super::words::{Word, words};
-
-words! {
-    /// The records that wait for each other.
-    pub enum RecordOrder {
-        /// Those with the same record key: one at a time, in their order.
-        Key = "key",
-        /// All of a partition.
-        Partition = "partition",
-        /// None.
-        None = "none",
-    }
-}
-
-words! {
-    /// The place where a group begins that has committed no offset.
-    pub enum FirstOffset {
-        /// The oldest record.
-        Earliest = "earliest",
-        /// The next new record.
-        Latest = "latest",
-    }
-}
-
-/// Topics of Kafka, read by a consumer group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KafkaSource {
-    /// The brokers.
-    pub cluster: KafkaCluster,
-    /// The topics; at least one.
-    pub topics: Vec<Box<str>>,
-    /// The consumer group.
-    pub group: Box<str>,
-    /// The records that wait for each other.
-    pub order: RecordOrder,
-    /// The place where a group begins that has committed no offset.
-    pub first_offset: FirstOffset,
-    /// The topic for records that will never succeed.
-    pub dead_letter_topic: Box<str>,
-    /// The longest time for which one record holds back the committed offset while others pass it, or blocks those behind it with an
-    /// unknown outcome.
-    pub give_up_after: Duration,
-    /// The time after which the group takes a silent member's partitions away.
-    pub session_timeout: Duration,
-}
-
-impl KafkaSource {
-    /// Whether both read the same records: one group shares them out.
-    pub(super) fn shares_records_with(&self, other: &Self) -> bool {
-        self.group == other.group
-            && self.cluster.brokers.iter().any(|broker| other.cluster.brokers.contains(broker))
-            && self.topics.iter().any(|topic| other.topics.contains(topic))
-    }
-}
+use oncegate_settings::{DeliveryMode, FirstOffset, KafkaSource, RecordOrder, Route, SaslMechanism, Word};
 
 /// The longest name of a group.
 const GROUP_BYTES_MAX: usize = 255;
 
 options! {
-    /// The options of `kafka` in `[[consumers]]`.
-    pub(super) struct KafkaOptions {
+    struct KafkaOptions {
         /// brokers of the cluster, as `host:9092`; the others are found through them
         brokers: Texts = [];
         /// the topics whose records are requests; they must exist
@@ -80,7 +24,8 @@ options! {
         order: Choice(RecordOrder::WORDS) = "key" => RecordOrder, choice();
         /// where a group begins that has committed no offset
         first_offset: Choice(FirstOffset::WORDS) = "earliest" => FirstOffset, choice();
-        /// how long one record may hold back the committed offset while others pass it, or stay unknown, until it is a dead letter
+        /// how long one record may hold back the committed offset while others pass it, or stay unknown, until it is a
+        /// dead letter
         give_up_after: Duration = "10m" => Duration, duration_above_zero();
         /// how long a member may be silent before its partitions go to others
         session_timeout: Duration = "45s" => Duration, duration_above_zero();
@@ -89,7 +34,7 @@ options! {
         /// the user of the login
         user: Text = "";
         /// the password of the login
-        password: Text = "";
+        password: Concealed = "";
         /// whether TLS is spoken
         tls: Boolean = false;
         /// a PEM file: the authorities of the brokers' certificates; empty for the system's
@@ -101,27 +46,18 @@ options! {
     }
 }
 
-/// Reads the whole table.
 pub(super) fn read(section: &Section<'_>) -> Option<KafkaSource> {
     let options = KafkaOptions::read(section);
-    let is_empty = |name: &str, is_empty: bool, what: &str| {
-        if is_empty && section.is_right(&[name]) {
-            section.missing(name, format!("is missing: write {what}"));
-        }
-        is_empty
-    };
     let dead_letter_topic = options.dead_letter_topic.unwrap_or_default();
-    let missing = [
-        is_empty("topics", options.topics.is_empty(), "the topics whose records are requests"),
-        is_empty("group", options.group.is_empty(), "the name of the consumer group"),
-        is_empty(
-            "dead_letter_topic",
-            dead_letter_topic.is_empty(),
-            "the topic for records that can never succeed: Kafka has none of its own, and they would be lost",
-        ),
+    const DEAD_LETTERS: &str =
+        "write the topic for records that can never succeed: Kafka has none of its own, and they would be lost";
+    let needed = [
+        section.need("topics", options.topics.is_empty(), "write the topics whose records are requests"),
+        section.need("group", options.group.is_empty(), "write the name of the consumer group"),
+        section.need("dead_letter_topic", dead_letter_topic.is_empty(), DEAD_LETTERS),
     ];
-    let cluster = KafkaCluster::read(section)?;
-    if missing.contains(&true) {
+    let cluster = read_cluster(section)?;
+    if needed.contains(&None) {
         return None;
     }
     if options.topics.contains(&dead_letter_topic) {
@@ -149,8 +85,8 @@ const SESSION_TIMEOUT_MIN: Duration = Duration::from_secs(3);
 pub(super) fn check_route(section: &Section<'_>, source: &KafkaSource, route: &Route) -> Option<()> {
     let section = section.table("kafka");
     // A record that is settled behind another one is read again after a crash. Its key must still be stored then.
-    if source.give_up_after > route.ttl / 2 {
-        let ttl = route.ttl.as_secs();
+    if source.give_up_after > route.options.ttl / 2 {
+        let ttl = route.options.ttl.as_secs();
         let message = format!(
             "must be at most half of the route's `ttl`, which is {ttl} s: after a crash, records that passed this one are read again, \
              and their keys must still be stored"
@@ -158,7 +94,7 @@ pub(super) fn check_route(section: &Section<'_>, source: &KafkaSource, route: &R
         section.problem("give_up_after", message);
         return None;
     }
-    if route.delivery == DeliveryMode::Async && source.order != RecordOrder::None {
+    if route.options.delivery == DeliveryMode::Async && source.order != RecordOrder::None {
         section.problem("order", "must be `none` on a route with `delivery = \"async\"`: deliveries keep no order");
         return None;
     }

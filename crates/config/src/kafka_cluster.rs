@@ -1,107 +1,32 @@
 //! Reads and checks how Kafka's brokers are reached: the same keys in each table that names a cluster.
 
-use std::fmt;
-use std::sync::Arc;
-
 use super::reader::Section;
-use super::server_url::{bare_host, is_local, parse_authority};
 use super::tls::read_pair;
-use super::words::words;
+use super::value_parsers::{is_of_name, name};
+use oncegate_settings::{KafkaCluster, KafkaLogin, KafkaTls, SaslMechanism, parse_authority};
 use oncegate_trust::tls;
-
-words! {
-    /// The way to log in at the brokers (SASL).
-    pub enum SaslMechanism {
-        /// No login.
-        None = "none",
-        /// RFC 4616: the password as it is.
-        Plain = "plain",
-        /// RFC 7677.
-        ScramSha256 = "scram-sha-256",
-        /// The same with SHA-512.
-        ScramSha512 = "scram-sha-512",
-    }
-}
 
 /// The longest name of a topic; Kafka's own limit.
 const TOPIC_BYTES_MAX: usize = 249;
 
-/// The brokers of a cluster, and how they are reached.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KafkaCluster {
-    /// The brokers that are asked for the others, as `host:port`; at least one.
-    pub brokers: Vec<Box<str>>,
-    /// The login; `None` for no login.
-    pub login: Option<KafkaLogin>,
-    /// TLS; `None` for cleartext.
-    pub tls: Option<KafkaTls>,
-}
-
-/// A login at the brokers.
-#[derive(Clone, PartialEq, Eq)]
-pub struct KafkaLogin {
-    /// The mechanism; not [`SaslMechanism::None`].
-    pub mechanism: SaslMechanism,
-    /// The user.
-    pub user: Box<str>,
-    /// The password; never shown.
-    pub password: Box<str>,
-}
-
-impl fmt::Debug for KafkaLogin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KafkaLogin")
+/// Reads the keys `brokers`, `sasl`, `user`, `password`, `tls`, `ca`, `certificate` and `key` of a table, which
+/// declares them.
+pub(super) fn read_cluster(section: &Section<'_>) -> Option<KafkaCluster> {
+    if !cfg!(feature = "kafka") {
+        section.problem("brokers", "needs a program that was built with the feature `kafka`");
+        return None;
     }
-}
-
-/// TLS towards brokers, as PEM.
-#[derive(Clone, PartialEq, Eq)]
-pub struct KafkaTls {
-    /// The authorities of the brokers' certificates; `None` for those of the system.
-    pub authorities: Option<Arc<str>>,
-    /// The certificate that is shown to brokers, and its key.
-    pub identity: Option<[Arc<str>; 2]>,
-}
-
-impl fmt::Debug for KafkaTls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KafkaTls")
-    }
-}
-
-impl KafkaCluster {
-    /// Reads the keys `brokers`, `sasl`, `user`, `password`, `tls`, `ca`, `certificate` and `key` of a table, which declares them.
-    pub(super) fn read(section: &Section<'_>) -> Option<Self> {
-        if !cfg!(feature = "kafka") {
-            section.problem("brokers", "needs a program that was built with the feature `kafka`");
-            return None;
-        }
-        let brokers = section.values("brokers", parse_broker);
-        if brokers.is_empty() && section.is_right(&["brokers"]) {
-            section.missing("brokers", "is missing: write one broker or more, as `host:9092`");
-        }
-        let login = read_login(section)?;
-        let tls = read_tls(section)?;
-        (!brokers.is_empty()).then_some(Self { brokers, login, tls })
-    }
-
-    /// Whether its password crosses a network in cleartext.
-    pub(super) fn exposes_password(&self) -> bool {
-        let is_plain = self.login.as_ref().is_some_and(|login| login.mechanism == SaslMechanism::Plain);
-        let is_far = |broker: &str| broker.parse().is_ok_and(|authority| !is_local(bare_host(&authority)));
-        is_plain && self.tls.is_none() && self.brokers.iter().any(|broker| is_far(broker))
-    }
-
-    /// Whether the brokers' certificates are verified with the authorities of the system.
-    pub(super) fn needs_authorities(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.authorities.is_none())
-    }
+    let brokers = section.values("brokers", parse_broker);
+    let has_brokers = section.need("brokers", brokers.is_empty(), "write one broker or more, as `host:9092`");
+    let login = read_login(section)?;
+    let tls = read_tls(section)?;
+    has_brokers.map(|()| KafkaCluster { brokers, login, tls })
 }
 
 /// Reads the login: `Some(None)` for none.
 fn read_login(section: &Section<'_>) -> Option<Option<KafkaLogin>> {
     let (mechanism, user) = (section.choice("sasl"), section.string("user"));
-    let password = section.concealed("password", |text| Ok(text.to_owned()));
+    let password = section.string("password");
     match (mechanism, user.is_empty() || password.is_empty()) {
         (SaslMechanism::None, _) if user.is_empty() && password.is_empty() => Some(None),
         (SaslMechanism::None, _) => {
@@ -120,9 +45,9 @@ fn read_login(section: &Section<'_>) -> Option<Option<KafkaLogin>> {
 fn read_tls(section: &Section<'_>) -> Option<Option<KafkaTls>> {
     let [ca, certificate, key] = ["ca", "certificate", "key"].map(|name| section.string(name));
     if !section.boolean("tls") {
-        for (name, path) in [("ca", &ca), ("certificate", &certificate), ("key", &key)] {
+        for (option, path) in [("ca", &ca), ("certificate", &certificate), ("key", &key)] {
             if !path.is_empty() {
-                section.problem(name, "needs `tls = true` beside it");
+                section.problem(option, "needs `tls = true` beside it");
                 return None;
             }
         }
@@ -162,11 +87,7 @@ fn parse_broker(text: &str) -> Result<Box<str>, String> {
     }
 }
 
-/// Reads the name of a topic.
 pub(super) fn parse_topic(text: &str) -> Result<Box<str>, String> {
-    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    match (1..=TOPIC_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_part) && !matches!(text, "." | "..") {
-        true => Ok(text.into()),
-        false => Err("is no name of a topic: 1 to 249 letters, digits, `.`, `_` and `-`".into()),
-    }
+    const WRONG: &str = "is no name of a topic: 1 to 249 letters, digits, `.`, `_` and `-`";
+    if matches!(text, "." | "..") { Err(WRONG.into()) } else { name(text, TOPIC_BYTES_MAX, is_of_name, WRONG) }
 }

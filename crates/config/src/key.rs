@@ -4,10 +4,10 @@ use http::HeaderName;
 
 use super::options::options;
 use super::reader::Section;
-use super::value_parsers::{header_name, is_of_connection, json_pointer};
-use super::words::Word;
+use super::value_parsers::{header_name, is_of_connection, is_of_name, json_pointer, name};
 use canonical_json::Pointer;
 use oncegate_domain::key::{KeyLimits, KeySyntax};
+use oncegate_settings::{ForwardKey, KeyRule, KeySource, Word};
 
 /// The store has an index of keys, and index entries have an upper bound: 1024 leaves room for the other columns.
 const KEY_LENGTH_MAX: usize = KeyLimits::WIDEST.length_max;
@@ -23,74 +23,8 @@ const NO_FIELD: &str = "is empty: name a field, or another place of the key alon
 /// The reason for the bounds of a key's length.
 const LENGTH_WHY: &str = "an empty key names nothing, and the store has an index of keys";
 
-/// The place and the syntax of a request's key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyRule {
-    /// The places to look; the first that is present counts. At least one.
-    pub sources: Vec<KeySource>,
-    /// Refuse a request without a key, rather than pass it unguarded.
-    pub required: bool,
-    /// The syntax of a key.
-    pub syntax: KeySyntax,
-    /// The shortest and the longest key.
-    pub limits: KeyLimits,
-}
-
-/// A place where a key may be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeySource {
-    /// A value of a JSON body.
-    Body(Pointer),
-    /// A field of a form body.
-    Form(Box<str>),
-    /// A request field.
-    Header(HeaderName),
-    /// A value of the JSON document whose base64 is a request field.
-    Payload(HeaderName, Pointer),
-    /// A query parameter.
-    Query(Box<str>),
-}
-
-impl KeyRule {
-    /// The request fields that may carry the key, the first that counts before the others.
-    pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
-        self.sources.iter().filter_map(|source| match source {
-            KeySource::Header(name) => Some(name),
-            KeySource::Body(_) | KeySource::Form(_) | KeySource::Payload(..) | KeySource::Query(_) => None,
-        })
-    }
-
-    /// The request fields in whose documents the key may be.
-    pub fn payload_headers(&self) -> impl Iterator<Item = &HeaderName> {
-        self.sources.iter().filter_map(|source| match source {
-            KeySource::Payload(name, _) => Some(name),
-            KeySource::Body(_) | KeySource::Form(_) | KeySource::Header(_) | KeySource::Query(_) => None,
-        })
-    }
-
-    /// The places in a JSON body where the key may be.
-    pub fn body_places(&self) -> impl Iterator<Item = &Pointer> {
-        self.sources.iter().filter_map(|source| match source {
-            KeySource::Body(pointer) => Some(pointer),
-            KeySource::Form(_) | KeySource::Header(_) | KeySource::Payload(..) | KeySource::Query(_) => None,
-        })
-    }
-}
-
-/// The key as the service sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ForwardKey {
-    /// The key with this step appended, as a key of its own.
-    Derive(Box<str>),
-    /// No key: for services whose own client library re-sends requests that have one.
-    None,
-    /// The key as the client sent it.
-    Same,
-}
-
 options! {
-    /// The options of a route's `key`.
-    pub(super) struct KeyOptions {
+    struct KeyOptions {
         /// the request field that carries the key; of several, the first that is present
         header: TextOrTexts = "Idempotency-Key" => Vec<HeaderName>, distinct_values(NO_FIELD, parse_key_field);
         /// the query parameter that carries the key
@@ -99,7 +33,8 @@ options! {
         form: Text = "" => Option<KeySource>, optional(|name| Ok(KeySource::Form(name.into())));
         /// the JSON Pointer to the key in a JSON body; of several, the first that leads to a value
         body: TextOrTexts = [] => Vec<KeySource>, values(|text| parse_key_pointer(text).map(KeySource::Body));
-        /// a field with the base64 of a JSON document, `#`, and the JSON Pointer to the key in it; of several, the first that is present
+        /// a field with the base64 of a JSON document, `#`, and the JSON Pointer to the key in it; of several, the
+        /// first that is present
         payload: TextOrTexts = [] => Vec<KeySource>, values(parse_payload);
         /// refuse a request without a key, rather than pass it unguarded
         required: Boolean = false => bool, boolean();
@@ -130,10 +65,10 @@ pub(super) fn read(section: &Section<'_>) -> KeyRule {
 
 fn parse_key_field(text: &str) -> Result<HeaderName, String> {
     match header_name(text)? {
-        name if is_of_connection(&name) || UNUSABLE_FIELDS.contains(&name.as_str()) => {
+        field if is_of_connection(&field) || UNUSABLE_FIELDS.contains(&field.as_str()) => {
             Err("carries something else and cannot carry a key".into())
         }
-        name => Ok(name),
+        field => Ok(field),
     }
 }
 
@@ -161,11 +96,8 @@ pub(super) fn parse_forward_key(text: &str) -> Result<ForwardKey, String> {
         ("same", _) => Ok(ForwardKey::Same),
         ("none", _) => Ok(ForwardKey::None),
         (_, Some(step)) => {
-            let word = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-            match (1..=STEP_LENGTH_MAX).contains(&step.len()) && step.bytes().all(word) {
-                true => Ok(ForwardKey::Derive(step.into())),
-                false => Err("has no proper step: write 1 to 64 letters, digits, `_`, `.` and `-` behind it".into()),
-            }
+            let wrong = "has no proper step: write 1 to 64 letters, digits, `_`, `.` and `-` behind it";
+            name(step, STEP_LENGTH_MAX, is_of_name, wrong).map(ForwardKey::Derive)
         }
         _ => Err("is not known: write `same`, `none` or `derive:STEP`".into()),
     }

@@ -11,8 +11,6 @@ pub struct KeyDoc {
     pub default: Option<&'static str>,
     /// Its meaning, in one line.
     pub about: &'static str,
-    /// The name of the route's setting that it is part of; `None` for that of its table, or for no setting.
-    pub label: Option<&'static str>,
 }
 
 /// The kind of a key's value.
@@ -20,6 +18,8 @@ pub struct KeyDoc {
 pub enum ValueKind {
     /// `true` or `false`.
     Boolean,
+    /// A text that may hold a password: a problem of it does not show it.
+    Concealed,
     /// One of these words.
     Choice(&'static [&'static str]),
     /// A text such as `30s`.

@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 
 use super::options::options;
 use super::reader::Section;
-use super::units;
 use oncegate_domain::key_rate::KeyRate;
+use oncegate_settings::{CallerLimits, LimitsConfig, parse_size};
 
 /// More connections than one process serves on any machine.
 const CONNECTIONS_MAX: usize = 1_000_000;
@@ -23,45 +23,44 @@ const BURST_MAX: usize = 100_000;
 const LIVE_KEYS_MAX: usize = 100_000;
 
 options! {
-    /// The options of `[limits]`: the bounds on what clients can hold. Beyond them, new work is refused; nothing that runs is.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct LimitsConfig {
+    /// The options of `[limits]`: the bounds on what clients can hold. Beyond them, new work is refused; nothing that
+    /// runs is.
+    struct LimitsOptions for LimitsConfig {
         /// connections of clients; fewer where file descriptors are short
-        connections: Integer = 8192 => usize, integer(1..=CONNECTIONS_MAX, "without a connection nobody is served");
+        connections: Integer = 8192 => integer(1..=CONNECTIONS_MAX, "without a connection nobody is served");
         /// connections of one peer address; 0 for no limit
-        connections_per_peer: Integer = 0 => usize, integer(0..=CONNECTIONS_MAX, "0 is no limit");
+        connections_per_peer: Integer = 0 => integer(0..=CONNECTIONS_MAX, "0 is no limit");
         /// bodies in memory, and as much again for responses that clients have not read; beyond it, requests get 503
         /// overloaded
-        held_bodies: Size = "96MiB" => u64, parsed(parse_held_bodies);
+        held_bodies: Size = "96MiB" => parsed(parse_held_bodies);
         /// a second, over any 10 s; a slower request body is refused
-        body_rate: Size = "512B" => u64, parsed(parse_body_rate);
+        body_rate: Size = "512B" => parsed(parse_body_rate);
         /// connections to one upstream; beyond, requests wait
-        upstream_connections: Integer = 512 => usize, integer(1..=CONNECTIONS_MAX, "without one nothing is forwarded");
+        upstream_connections: Integer = 512 => integer(1..=CONNECTIONS_MAX, "without one nothing is forwarded");
     }
 }
 
 options! {
     /// The options of a route's `limits`.
-    #[derive(Clone, Copy, Debug)]
-    pub struct CallerLimits {
+    struct CallerLimitOptions for CallerLimits {
         /// new keys of one caller; 0 for no limit
-        new_keys_per_second: Integer = 0 as "new keys" => Option<KeyRate>, made(read_key_rate);
+        new_keys_per_second: Integer = 0 => made(read_key_rate);
         /// new keys of one caller at once; 0 for those of one second
-        burst: Integer = 0 as "new keys";
+        burst: Integer = 0;
         /// live keys of one caller; 0 for no limit
-        live_keys: Integer = 0 as "live keys" => Option<u32>, made(read_live_keys);
+        live_keys: Integer = 0 => made(read_live_keys);
     }
 }
 
 fn parse_held_bodies(text: &str) -> Result<u64, String> {
-    match units::parse_size(text)? {
+    match parse_size(text)? {
         bytes if bytes < HELD_BODIES_MIN => Err("must be at least 4MiB".into()),
         bytes => Ok(bytes),
     }
 }
 
 fn parse_body_rate(text: &str) -> Result<u64, String> {
-    match units::parse_size(text)? {
+    match parse_size(text)? {
         bytes if !BODY_RATE.contains(&bytes) => Err("must be from 1B to 64KiB a second".into()),
         bytes => Ok(bytes),
     }

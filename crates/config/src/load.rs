@@ -8,28 +8,25 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::environment::Environment;
-use super::file_options::{TABLES, TopOptions, parse_service};
-use super::jwt::IssuerKeys;
-use super::lint::Lint;
+use super::file_options::{TABLES, TopOptions, UnguardedPolicy, parse_service};
+use super::messages::syntax_hint;
 use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
 use super::reader::{ConfigReader, ExternalValue, Section};
 use super::routes::{self, RouteContext};
 use super::scope::ProofSources;
 use super::value_parsers::{read_upstream, socket_address};
-use super::wording::syntax_hint;
-use super::written_options::WrittenOptions;
+use super::warnings::Lint;
 use super::{
-    AdminToken, CacheConfig, Config, Consumer, LoadedConfig, Overrides, StartConfig, StoreLocation, UpstreamTarget,
-    admin, consumers, cors, events, file_access, jwt, secrets, store, tls, warnings,
+    Overrides, admin, consumers, cors, events, file_access, jwt, secrets, store, tls, warnings, written_options,
+};
+use oncegate_settings::{
+    AdminToken, CacheConfig, Config, Consumer, IssuerKeys, LoadedConfig, StartConfig, StoreLocation, UpstreamTarget,
 };
 use oncegate_trust::tls::{Authorities, Trust};
 
 /// Reads and checks a configuration. A flag overrides an environment variable, a variable overrides the file, and the
 /// file overrides a default; an empty variable counts as none. Without a file, the values come from flags, variables
 /// and defaults.
-///
-/// # Errors
-/// All problems.
 pub fn load(
     file: Option<&Path>,
     overrides: &Overrides,
@@ -40,7 +37,7 @@ pub fn load(
     let reader = source.reader(overrides, environment);
     let mut config = read_config(&reader, table.get_ref());
     if let Some(config) = &mut config {
-        let readable = file_access::warnings(file, table.get_ref(), &config.store_url, environment);
+        let readable = file_access::warnings(file, table.get_ref(), &config.live.store_url, environment);
         let readable = readable.into_iter().map(|text| (Lint::ReadableFile, text));
         let authorities = reader.read_authorities().and_then(warn_of_no_authorities);
         let outside = readable.chain(authorities.map(|text| (Lint::NoAuthorities, text)));
@@ -53,11 +50,8 @@ pub fn load(
     }
 }
 
-/// Reads the address of the operators' listener alone, from the same places as [`load()`]. The rest of the file need only
-/// be TOML: a client of a running instance need not have its secrets or its upstream.
-///
-/// # Errors
-/// The problems of the address, or of the file.
+/// Reads the address of the operators' listener alone, from the same places as [`load()`]. The rest of the file need
+/// only be TOML: a client of a running instance need not have its secrets or its upstream.
 pub fn admin_listen(
     file: Option<&Path>,
     overrides: &Overrides,
@@ -67,9 +61,6 @@ pub fn admin_listen(
 }
 
 /// Reads the operators' token alone, in the same way.
-///
-/// # Errors
-/// The problems of the token, or of the file.
 pub fn admin_token(file: Option<&Path>, environment: &dyn Environment) -> Result<Option<AdminToken>, ConfigProblems> {
     read_part(file, &Overrides::default(), environment, |top| {
         admin::read_client_token(&top.table("admin"), store_location(top).as_ref())
@@ -77,9 +68,6 @@ pub fn admin_token(file: Option<&Path>, environment: &dyn Environment) -> Result
 }
 
 /// Reads the name of the service alone, in the same way.
-///
-/// # Errors
-/// The problems of the name, or of the file.
 pub fn service_name(file: &Path, environment: &dyn Environment) -> Result<Arc<str>, ConfigProblems> {
     read_part(Some(file), &Overrides::default(), environment, |top| top.parsed("service", parse_service))
 }
@@ -198,12 +186,13 @@ fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Opti
     let events = events::read(&top, &routes, all_known);
     let collector = options.telemetry.otlp.iter().map(|collector| &collector.upstream);
     let issuer = jwt.iter().flatten().filter_map(|jwt| jwt.upstream());
-    let needs_tls = collector.chain(issuer).any(|upstream| matches!(upstream, UpstreamTarget::Https(..)));
-    let is_described = jwt.iter().flatten().any(|jwt| matches!(jwt.keys, IssuerKeys::Described { .. }));
-    let needs_tls =
-        needs_tls || is_described || admin.oidc.is_some() || options.cache.redis.iter().any(|server| server.tls);
-    let needs_tls = needs_tls || events.iter().any(|sink| sink.target.needs_authorities());
-    let trust = match needs_tls || consumers.iter().any(Consumer::needs_authorities) {
+    let needs_authorities = collector.chain(issuer).any(|upstream| matches!(upstream, UpstreamTarget::Https(..)))
+        || jwt.iter().flatten().any(|jwt| matches!(jwt.keys, IssuerKeys::Described { .. }))
+        || admin.oidc.is_some()
+        || options.cache.redis.iter().any(|server| server.tls)
+        || events.iter().any(|sink| sink.target.needs_authorities())
+        || consumers.iter().any(Consumer::needs_authorities);
+    let trust = match needs_authorities {
         true => Trust::new(reader.system_authorities()),
         false => Trust::new(&Authorities::empty()),
     };
@@ -221,7 +210,7 @@ fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Opti
     };
     let live = Config {
         trusted_proxies: options.trusted_proxies,
-        unguarded: options.unguarded,
+        refuses_unguarded: options.unguarded == UnguardedPolicy::Refuse,
         problem_base: options.problem_base,
         allow: options.allow,
         pass: pass?,
@@ -230,7 +219,10 @@ fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Opti
         tls: tls?,
         files: reader.files(),
         trust,
-        jwt: jwt?.map(|jwt| Arc::new(jwt.with_claims_of(&routes))),
+        jwt: jwt?.map(|mut jwt| {
+            jwt.rules.claims = jwt::claims_of(&routes);
+            Arc::new(jwt)
+        }),
         admin,
         store_url: start.store.url.clone(),
         redis: options.cache.redis,
@@ -238,7 +230,7 @@ fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Opti
         consumers: consumers.into_iter().map(Arc::new).collect(),
         events: events.into_iter().map(Arc::new).collect(),
         warnings: Vec::new(),
-        written: WrittenOptions::read(table),
+        written: written_options::read(table),
     };
     Some(LoadedConfig { start, live })
 }

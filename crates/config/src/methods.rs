@@ -2,7 +2,7 @@
 
 use http::Method;
 
-use super::nearest::nearest;
+use super::messages::nearest;
 use super::reader::Section;
 
 /// The methods of IANA's registry (<https://www.iana.org/assignments/http-methods>).

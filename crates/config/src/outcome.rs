@@ -7,14 +7,13 @@ use serde_json::Value;
 use super::options::options;
 use super::reader::Section;
 use super::value_parsers::json_pointer;
-use super::words::Word;
 use canonical_json::Pointer;
 use oncegate_domain::outcome_rules::{OutcomeRule, OutcomeRules};
 use oncegate_domain::response_policy::ResponseVerdict;
+use oncegate_settings::Word;
 
 options! {
-    /// The options of a rule in a route's `outcome`.
-    pub(super) struct OutcomeOptions {
+    struct OutcomeOptions {
         /// the JSON Pointer that must lead to a value other than null; `*` for any name
         pointer: Text => Option<Pointer>, required(parse_part);
         /// the text, number or boolean that must be there; empty for any value

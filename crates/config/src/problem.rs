@@ -2,9 +2,6 @@
 
 use std::fmt;
 
-/// The value of a text; or its problem, which begins with a verb and never shows a text that may hold a password.
-pub type ParseResult<T> = Result<T, String>;
-
 /// One problem of a configuration, and its remedy.
 ///
 /// Ordered by position, so that a list of problems reads like the file.
@@ -37,8 +34,9 @@ impl fmt::Display for ConfigProblem {
     }
 }
 
-/// All problems of a configuration, in the order of the file, without duplicates. Never empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// All problems of a configuration, in the order of the file, without duplicates. Never empty. Each has its line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", _0.iter().map(ConfigProblem::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct ConfigProblems(pub(super) Vec<ConfigProblem>);
 
 impl ConfigProblems {
@@ -47,21 +45,6 @@ impl ConfigProblems {
         self.0.iter()
     }
 }
-
-/// One line for each problem.
-impl fmt::Display for ConfigProblems {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, problem) in self.0.iter().enumerate() {
-            if index > 0 {
-                f.write_str("\n")?;
-            }
-            problem.fmt(f)?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for ConfigProblems {}
 
 /// The line and column of a byte of the text, both from 1, the column in characters as editors count them.
 pub(super) fn line_and_column(text: &str, offset: usize) -> (usize, usize) {

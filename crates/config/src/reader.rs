@@ -1,13 +1,13 @@
 //! Reads a parsed file key by key, and collects every problem with its position.
 //!
 //! A [`Section`] is a table with its fallbacks. A key is looked up in this order: flags and variables, the file's own
-//! table, the file's defaults for it, the default of its declaration. A preset, of a dialect or of a kind, comes behind the table
-//! that names it. All values are parsed by the same code, so a default is checked like a written value. A value with a
-//! problem is reported and replaced by its default, so that everything else is read; the file is refused then.
+//! table, the file's defaults for it, the default of its declaration. A preset, of a dialect or of a kind, comes behind
+//! the table that names it. All values are parsed by the same code, so a default is checked like a written value. A
+//! value with a problem is reported and replaced by its default, so that everything else is read; the file is refused
+//! then.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
-use std::fmt;
 use std::io;
 use std::path::Path;
 
@@ -16,10 +16,9 @@ use toml::de::{DeTable, DeValue};
 use super::environment::Environment;
 use super::interpolate::{find_unfilled_placeholder, interpolate, place_files};
 use super::key_doc::{KeyDoc, ValueKind};
+use super::messages;
 use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
-use super::source_files::SourceFiles;
-use super::value_origins::{ValueOrigin, ValueOrigins};
-use super::wording;
+use oncegate_settings::{SourceFiles, ValueOrigin, ValueOrigins};
 use oncegate_trust::tls::Authorities;
 
 mod values;
@@ -48,8 +47,9 @@ pub(super) struct ConfigReader<'a> {
 pub(super) type DeclaredTable = (&'static str, &'static [KeyDoc]);
 
 /// The position of a value. Where two values contradict each other, the problem is reported at the greater position:
-/// the more specific one, or else the later one.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// the more specific one, or else the later one. It is shown as the key, flag or variable.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
+#[display("{path}")]
 pub(super) struct SourcePosition {
     rank: Rank,
     offset: usize,
@@ -76,13 +76,6 @@ impl SourcePosition {
     /// Whether the value is the built-in default.
     pub(super) fn is_built_in(&self) -> bool {
         self.rank == Rank::BuiltIn
-    }
-}
-
-/// The key, flag or variable.
-impl fmt::Display for SourcePosition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.path)
     }
 }
 
@@ -176,8 +169,9 @@ impl<'a> ConfigReader<'a> {
         self.authorities.get()
     }
 
-    /// The folder that relative paths in a value belong to: that of the file, so that a start from another working directory finds
-    /// the same place. `None` for a value of a flag, a variable or a default: its paths belong to the working directory.
+    /// The folder that relative paths in a value belong to: that of the file, so that a start from another working
+    /// directory finds the same place. `None` for a value of a flag, a variable or a default: its paths belong to the
+    /// working directory.
     pub fn folder(&self, position: &SourcePosition) -> Option<&'a Path> {
         let is_of_file = position.is_written() && position.rank != Rank::External;
         Path::new(self.file.filter(|_| is_of_file)?).parent()
@@ -219,7 +213,7 @@ impl<'a> ConfigReader<'a> {
             match (keys.iter().find(|known| known.name == name).map(|known| known.kind), value.get_ref()) {
                 (None, _) => {
                     let position = SourcePosition { rank: Rank::Own, offset: key.span().start, path };
-                    self.problem(&position, wording::unknown_key(name, keys, self.tables));
+                    self.problem(&position, messages::unknown_key(name, keys, self.tables));
                 }
                 (Some(ValueKind::Table(keys)), DeValue::Table(table)) => self.check_names(&path, table, keys),
                 (Some(ValueKind::Tables(keys)), DeValue::Array(tables)) => {
@@ -236,7 +230,7 @@ impl<'a> ConfigReader<'a> {
     }
 
     fn wrong_kind<T>(&self, position: &SourcePosition, kind: ValueKind, value: &DeValue<'_>) -> Option<T> {
-        self.problem(position, wording::wrong_kind(kind, value));
+        self.problem(position, messages::wrong_kind(kind, value));
         None
     }
 
@@ -353,7 +347,7 @@ impl<'a> Section<'a> {
                 Rank::Own => own,
                 Rank::External => ValueOrigin::External,
             };
-            origins.note_table("", layer.table, origin);
+            note_table(origins, "", layer.table, origin);
         }
     }
 
@@ -378,6 +372,17 @@ impl<'a> Section<'a> {
         let mut layers = vec![Layer { rank: Rank::BuiltIn, path: path.into(), table }];
         layers.extend(self.layers.iter().cloned());
         Section { reader: self.reader, keys, position, layers }
+    }
+}
+
+/// Notes the keys of a table at this path, and of the tables in it.
+fn note_table(origins: &mut ValueOrigins, before: &str, table: &DeTable<'_>, origin: ValueOrigin) {
+    for (key, value) in table {
+        let path = join(before, key.get_ref());
+        match value.get_ref() {
+            DeValue::Table(table) => note_table(origins, &path, table, origin),
+            _ => origins.note(path, origin),
+        }
     }
 }
 

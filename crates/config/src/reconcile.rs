@@ -5,43 +5,29 @@ use std::time::Duration;
 
 use super::options::options;
 use super::reader::Section;
-use super::reconcile_url::ReconcileUrl;
-
-/// The way in which the service is asked about unknown outcomes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReconcileConfig {
-    /// The URL to ask.
-    pub lookup: Arc<ReconcileUrl>,
-    /// The pause between the first two questions; doubled after each.
-    pub every: Duration,
-    /// The number of questions without a verdict after which the key is given up; at least `confirmations`.
-    pub max_attempts: u32,
-    /// The number of 404 responses in a row after which "not executed" is accepted; at least one.
-    pub confirmations: u32,
-}
+use oncegate_settings::{ReconcileConfig, ReconcileUrl};
 
 /// With pauses of up to an hour, this is more than a year.
 const ATTEMPTS_MAX: usize = 10_000;
 
 options! {
-    /// The options of a route's `reconcile`.
-    pub(super) struct ReconcileOptions {
+    struct ReconcileOptions {
         /// the service's URL for the outcome of a key, with `{id}`, `{key}`, `{scope}`, `{route}`, `{path}`; empty for
         /// none
-        url: Text = "" as "reconciled" => Option<ReconcileUrl>, optional_concealed(ReconcileUrl::parse);
+        url: Concealed = "" => Option<ReconcileUrl>, optional(ReconcileUrl::parse);
         /// the time past a lease after which an attempt counts as over
-        after: Duration = "1m" as "on unknown" => Duration, duration();
+        after: Duration = "1m" => Duration, duration();
         /// the pause between the first two questions; doubled after each, up to an hour
-        every: Duration = "30s" as "reconciled" => Duration, duration_above_zero();
+        every: Duration = "30s" => Duration, duration_above_zero();
         /// questions without a verdict before the key is given up
-        max_attempts: Integer = 10 as "reconciled" => u32, integer(1..=ATTEMPTS_MAX, "it counts questions");
+        max_attempts: Integer = 10 => u32, integer(1..=ATTEMPTS_MAX, "it counts questions");
         /// how often in a row the service must answer 404 to be believed
-        confirmations: Integer = 2 as "reconciled" => u32, integer(1..=ATTEMPTS_MAX, "it counts answers");
+        confirmations: Integer = 2 => u32, integer(1..=ATTEMPTS_MAX, "it counts answers");
     }
 }
 
-/// Reads how long past a lease an attempt counts as over, and how the service is asked about it, where it is. `bypasses` is
-/// whether the route forwards requests without a reservation.
+/// Reads how long past a lease an attempt counts as over, and how the service is asked about it, where it is.
+/// `bypasses` is whether the route forwards requests without a reservation.
 pub(super) fn read(section: &Section<'_>, bypasses: bool) -> (Duration, Option<ReconcileConfig>) {
     let ReconcileOptions { url, after, every, max_attempts, confirmations } = ReconcileOptions::read(section);
     // A bypassed request has no `Oncegate-Reservation`, so the service would answer 404 for a request that it has

@@ -3,105 +3,29 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Method;
 use http::uri::Authority;
 
-use super::authorize::ReplayOptions;
 use super::cors::CorsOptions;
-use super::delivery::{self, DeliveryMode, RetryOptions};
-use super::dialect::{self, Dialect};
 use super::fingerprint::FingerprintOptions;
-use super::key::{self, ForwardKey, KeyOptions, KeyRule, parse_forward_key};
+use super::key::{self, KeyOptions, parse_forward_key};
 use super::key_doc::KeyDoc;
-use super::kind::RouteKind;
-use super::limits::CallerLimits;
-use super::lint::Lint;
+use super::limits::CallerLimitOptions;
 use super::options::options;
 use super::outcome::{self, OutcomeOptions};
-use super::problem::ParseResult;
 use super::reader::Section;
 use super::reconcile::ReconcileOptions;
+use super::replay::ReplayOptions;
+use super::retry::RetryOptions;
 use super::upstream_tls::UpstreamTlsOptions;
-use super::words::{Word, words};
-use super::{methods, units};
-use oncegate_domain::outcome_rules::OutcomeRules;
+use super::value_parsers::{is_of_name, name, not_empty};
+use super::warnings::Lint;
+use super::{methods, retry};
 use oncegate_domain::response_policy::OnUnknown;
-use oncegate_domain::retry::RetryPolicy;
 use oncegate_domain::route_table::Spelling;
-
-/// Many bodies are in memory at once, and each is written to a database.
-pub const BODY_BYTES_MAX: usize = 64 << 20;
-
-/// With a shorter one, a retry would find its key forgotten.
-const TTL_MIN: Duration = Duration::from_secs(1);
-
-/// A year and its leap day: a longer one only makes the store larger.
-const TTL_MAX: Duration = Duration::from_secs(366 * 86_400);
-
-words! {
-    /// The space in which a key is unique.
-    pub enum KeySpace {
-        /// The method and the path, however it is spelled, without the query.
-        Path = "path",
-        /// The route.
-        Route = "route",
-        /// The whole service.
-        Service = "service",
-    }
-}
-
-words! {
-    /// Whether a route guards.
-    pub enum RouteMode {
-        /// It guards.
-        Enforce = "enforce",
-        /// It forwards, and counts what guarding would have done.
-        Observe = "observe",
-        /// It forwards its requests as streams.
-        Off = "off",
-    }
-}
-
-impl RouteMode {
-    /// The name in the configuration.
-    pub fn name(self) -> &'static str {
-        self.word()
-    }
-}
-
-words! {
-    /// The response to a duplicate while the first attempt runs.
-    pub enum InFlightPolicy {
-        /// 409.
-        Conflict = "conflict",
-        /// The first attempt's answer, if it comes in time.
-        Wait = "wait",
-        /// 202.
-        Accepted = "accepted",
-    }
-}
-
-words! {
-    /// The handling of a request whose key the store cannot reserve.
-    pub enum StoreDownPolicy {
-        /// 503.
-        Reject = "reject",
-        /// It is forwarded unguarded.
-        Bypass = "bypass",
-    }
-}
-
-words! {
-    /// The handling of a request that equals an earlier one of the same caller under another key.
-    pub enum SameBodyPolicy {
-        /// Nothing is noted.
-        Allow = "allow",
-        /// A metric, a log line and a line on the page.
-        Warn = "warn",
-        /// 409, until the client confirms that it is another operation.
-        Refuse = "refuse",
-    }
-}
+use oncegate_settings::{
+    BODY_BYTES_MAX, DeliveryMode, Dialect, InFlightPolicy, KeySpace, OnClientGone, RouteKind, RouteMode, RouteOptions,
+    SameBodyPolicy, StoreDownPolicy, StreamMode, Word, parse_duration, parse_size, parse_ttl, show_duration, words,
+};
 
 words! {
     /// The response to a retry past the TTL.
@@ -113,144 +37,121 @@ words! {
     }
 }
 
-words! {
-    /// Whether the first client gets the bytes of a response before the response is stored.
-    pub enum StreamMode {
-        /// Responses that are streams by their media type, and slow ones without a length.
-        Auto = "auto",
-        /// All responses.
-        Always = "always",
-        /// No response that can be stored.
-        Never = "never",
-    }
-}
-
-words! {
-    /// The end of an attempt whose client has left.
-    pub enum OnClientGone {
-        /// It runs on, and its response is stored.
-        Continue = "continue",
-        /// The connection to the service is closed, and the key is unknown.
-        Cancel = "cancel",
-    }
-}
-
 options! {
-    /// The options of `[[routes]]`. The setting that an option is part of is described in `route_settings`.
-    #[derive(Clone, Debug)]
-    pub struct RouteOptions {
+    /// The options of `[[routes]]`. Their fields and the settings that they are part of are in `oncegate-settings`.
+    struct RouteKeys for RouteOptions {
         /// names the route in logs, metrics and the operators' tools
         name: Text;
         /// earlier names of the route, the oldest first, whose stored keys it takes over
-        was: Texts = [] as "was";
+        was: Texts = [];
         /// `{name}` is one segment, `{*rest}` the rest; the most specific route wins
-        path: Text as "matches";
+        path: Text;
         /// the methods that are guarded
-        methods: Texts = ["POST", "PATCH"] as "matches" => Vec<Method>, made(methods::read);
+        methods: Texts = ["POST", "PATCH"] => made(methods::read);
         /// requests for this host only; empty for every host
-        host: Text = "" as "matches" => Option<Box<str>>, optional(parse_host);
+        host: Text = "" => optional(parse_host);
         /// another spelling of the route's path, such as `//` for `/`: answer 400, guard it alike, or let it pass
-        spelling: Choice(Spelling::WORDS) = "refuse" as "spelling" => Spelling, choice();
+        spelling: Choice(Spelling::WORDS) = "refuse" => choice();
         /// `observe` neither refuses nor delays because of a key, and counts what `enforce` would do
-        mode: Choice(RouteMode::WORDS) = "enforce" as "mode" => RouteMode, choice();
+        mode: Choice(RouteMode::WORDS) = "enforce" => choice();
         /// the service of the requests that the route matches, by method too; empty for the one at the top
-        upstream: Text = "" as "upstream";
+        upstream: Concealed = "";
         /// what an execution costs: `money` requires keys, and no 5xx counts as "not executed"; a preset of other keys
-        kind: Choice(RouteKind::WORDS) = "standard" as "kind" => RouteKind, choice();
+        kind: Choice(RouteKind::WORDS) = "standard" => choice();
         /// the convention of an API: a preset of the other keys, and the form of Oncegate's own answers
-        dialect: Choice(Dialect::WORDS) = "ietf" as "dialect" => Dialect, choice();
+        dialect: Choice(Dialect::WORDS) = "ietf" => choice();
         /// for JSON-RPC: the operations that are guarded, each `METHOD`, or `METHOD NAME` for one tool; empty for all
-        operations: Texts = [] as "operations" => Vec<String>, made(dialect::read_operations);
+        operations: Texts = [] => made(read_operations);
         /// the place and the syntax of a request's key
-        key: Table(KeyOptions::KEYS) = {} as "key" => KeyRule, inner(key::read);
+        key: Table(KeyOptions::KEYS) = {} => inner(key::read);
         /// the parts of a request that identify its caller: authorization, jwt:CLAIM, client-cert, header:NAME,
         /// cookie:NAME, query:NAME or none; `?` marks optional ones
-        scope: Texts = ["authorization?", "header:x-api-key?"] as "scope";
+        scope: Texts = ["authorization?", "header:x-api-key?"];
         /// the `WWW-Authenticate` of a 401 to a keyed request without credentials; empty for 400
-        challenge: Text = "" as "challenge";
+        challenge: Concealed = "";
         /// the space in which a key is unique
-        space: Choice(KeySpace::WORDS) = "path" as "space" => KeySpace, choice();
+        space: Choice(KeySpace::WORDS) = "path" => choice();
         /// what makes two requests the same
-        fingerprint: Table(FingerprintOptions::KEYS) = {} as "fingerprint";
+        fingerprint: Table(FingerprintOptions::KEYS) = {};
         /// the response to a duplicate while the first attempt runs: 409, that attempt's response, or 202
-        in_flight: Choice(InFlightPolicy::WORDS) = "conflict" as "in flight" => InFlightPolicy, choice();
+        in_flight: Choice(InFlightPolicy::WORDS) = "conflict" => choice();
         /// for `wait`, and the ceiling of a client's `Prefer: wait=N`
-        wait_timeout: Duration = "10s" as "in flight" => Duration, duration_above_zero();
+        wait_timeout: Duration = "10s" => duration_above_zero();
         /// a request that equals one of the same caller under another key: allow it, count and log it, or answer 409
-        same_body: Choice(SameBodyPolicy::WORDS) = "warn" as "same body" => SameBodyPolicy, choice();
+        same_body: Choice(SameBodyPolicy::WORDS) = "warn" => choice();
         /// the time for which an instance remembers requests for `same_body`
-        same_body_window: Duration = "10m" as "same body" => Duration, duration_above_zero();
+        same_body_window: Duration = "10m" => duration_above_zero();
         /// TLS towards the route's services; keys that it lacks are the top's
-        upstream_tls: Table(UpstreamTlsOptions::KEYS) = {} as "upstream tls";
+        upstream_tls: Table(UpstreamTlsOptions::KEYS) = {};
         /// the time limit for connecting to the upstream
-        connect_timeout: Duration = "2s" as "timeouts" => Duration, made(read_connect_timeout);
+        connect_timeout: Duration = "2s" => made(read_connect_timeout);
         /// the time limit for the upstream's whole response; for one that streams, until its beginning
-        upstream_timeout: Duration = "30s" as "timeouts" => Duration, duration_above_zero();
+        upstream_timeout: Duration = "30s" => duration_above_zero();
         /// how long an unused connection to the upstream is kept
-        upstream_idle_timeout: Duration = "2s" as "timeouts" => Duration, duration_above_zero();
+        upstream_idle_timeout: Duration = "2s" => duration_above_zero();
         /// the first client reads while the response is being stored: event streams and other streams, and what has no
         /// length and takes long; all responses; or none
-        stream: Choice(StreamMode::WORDS) = "auto" as "stream" => StreamMode, choice();
+        stream: Choice(StreamMode::WORDS) = "auto" => choice();
         /// how long a service may send nothing within a response that streams
-        stream_idle_timeout: Duration = "60s" as "stream" => Duration, duration_above_zero();
+        stream_idle_timeout: Duration = "60s" => duration_above_zero();
         /// the time limit for a whole response that streams
-        stream_timeout: Duration = "1h" as "stream" => Duration, duration_above_zero();
+        stream_timeout: Duration = "1h" => duration_above_zero();
         /// when the client leaves: let the attempt run on, or close the connection to the service, which makes the key
         /// unknown
-        on_client_gone: Choice(OnClientGone::WORDS) = "continue" as "stream" => OnClientGone, choice();
+        on_client_gone: Choice(OnClientGone::WORDS) = "continue" => choice();
         /// responses that are stored and replayed
-        store_statuses: Texts = ["2xx", "3xx", "4xx"] as "stored";
+        store_statuses: Texts = ["2xx", "3xx", "4xx"];
         /// responses after which a retry is executed again
         release_statuses: Texts = ["307", "308", "401", "403", "407", "408", "412", "417", "421", "423", "425", "426",
-            "428", "429", "431", "451", "5xx"] as "released";
+            "428", "429", "431", "451", "5xx"];
         /// responses after which it is not known whether the request was executed
-        unknown_statuses: Texts = ["424", "499", "502", "504", "520", "522", "524"] as "unknown";
+        unknown_statuses: Texts = ["424", "499", "502", "504", "520", "522", "524"];
         /// what a JSON body means; the first rule that matches decides
-        outcome: Tables(OutcomeOptions::KEYS) = [] as "outcome" => Arc<OutcomeRules>, made(outcome::read);
+        outcome: Tables(OutcomeOptions::KEYS) = [] => made(outcome::read);
         /// the response to a retry of an unknown outcome: a refusal, or the next attempt
-        on_unknown: Choice(OnUnknown::WORDS) = "hold" as "on unknown" => OnUnknown, choice();
+        on_unknown: Choice(OnUnknown::WORDS) = "hold" => choice();
         /// how long a key is remembered from its completion
-        ttl: Duration = "24h" as "ttl" => Duration, parsed(parse_ttl);
+        ttl: Duration = "24h" => parsed(parse_ttl);
         /// the response to a retry past the ttl: another execution, or 410
-        after_ttl: Choice(AfterTtl::WORDS) = "forget" as "ttl";
+        after_ttl: Choice(AfterTtl::WORDS) = "forget";
         /// for `refuse`: how long past the ttl a key is remembered
-        remember: Duration = "30d" as "ttl" => Option<Duration>, made(read_remember);
+        remember: Duration = "30d" => made(read_remember);
         /// a larger request is refused
-        max_request_body: Size = "1MiB" as "bodies" => usize, parsed(parse_body_size);
+        max_request_body: Size = "1MiB" => parsed(parse_body_size);
         /// a larger response reaches the first client and is not kept
-        max_response_body: Size = "1MiB" as "bodies" => usize, parsed(parse_body_size);
+        max_response_body: Size = "1MiB" => parsed(parse_body_size);
         /// for a request whose key the store cannot reserve: answer 503, or forward it unguarded
-        store_down: Choice(StoreDownPolicy::WORDS) = "reject" as "store down" => StoreDownPolicy, choice();
+        store_down: Choice(StoreDownPolicy::WORDS) = "reject" => choice();
         /// refuse requests whose Repeatability-First-Sent or Date is older; empty for any
-        max_age: Text = "" as "ttl" => Option<Duration>, optional(units::parse_duration);
+        max_age: Text = "" => optional(parse_duration);
         /// the key towards the service: `same`, `none` or `derive:STEP`
-        forward_key: Text = "same" as "forwarded as" => ForwardKey, parsed(parse_forward_key);
+        forward_key: Text = "same" => parsed(parse_forward_key);
         /// answer at once, or accept with 202 and deliver later: always, or for clients that send
         /// `Prefer: respond-async`
-        delivery: Choice(DeliveryMode::WORDS) = "sync" as "delivered" => DeliveryMode, choice();
+        delivery: Choice(DeliveryMode::WORDS) = "sync" => choice();
         /// how often, and how long, an accepted request is tried
-        retry: Table(RetryOptions::KEYS) = {} as "delivered" => RetryPolicy, inner(delivery::read);
+        retry: Table(RetryOptions::KEYS) = {} => inner(retry::read);
         /// the new keys of each caller
-        limits: Table(CallerLimits::KEYS) = {} => CallerLimits, inner(CallerLimits::read);
+        limits: Table(CallerLimitOptions::KEYS) = {} => inner(CallerLimitOptions::read);
         /// the content of a replay
-        replay: Table(ReplayOptions::KEYS) = {} => ReplayOptions, inner(ReplayOptions::read);
+        replay: Table(ReplayOptions::KEYS) = {} => inner(ReplayOptions::read);
         /// the origins whose pages may read refusals and replays
-        cors: Table(CorsOptions::KEYS) = {} as "cors";
+        cors: Table(CorsOptions::KEYS) = {};
         /// how the service is asked about an unknown outcome
         reconcile: Table(ReconcileOptions::KEYS) = {};
         /// the warnings about the route that are meant, by their names
-        allow: Texts = [] as "allowed" => Vec<Lint>, choices();
+        allow: Texts = [] => made(read_allowed);
     }
 }
 
 /// The options of `[defaults]`: those of a route but `name`, `was` and `path`, which make a route itself.
-pub(super) const DEFAULTS: &[KeyDoc] = RouteOptions::KEYS.split_at(3).1;
+pub(super) const DEFAULTS: &[KeyDoc] = RouteKeys::KEYS.split_at(3).1;
 
 /// Reads `connect_timeout`. As a default it gives way to a short `upstream_timeout`.
 fn read_connect_timeout(section: &Section<'_>) -> Duration {
     let [connect, whole] = ["connect_timeout", "upstream_timeout"].map(|name| section.duration_above_zero(name));
     if connect >= whole && section.position("connect_timeout").is_written() {
-        let (connect, whole) = (units::show_duration(connect), units::show_duration(whole));
+        let (connect, whole) = (show_duration(connect), show_duration(whole));
         let message = format!(
             "`connect_timeout` ({connect}) must be shorter than `upstream_timeout` ({whole}): if both ran out at once, it \
              would not be known whether the request was sent"
@@ -266,13 +167,20 @@ fn read_remember(section: &Section<'_>) -> Option<Duration> {
     (after_ttl == AfterTtl::Refuse).then_some(remember)
 }
 
-/// Parses how long a key is remembered: from a second to a year.
-pub fn parse_ttl(text: &str) -> ParseResult<Duration> {
-    match units::parse_duration(text)? {
-        ttl if ttl < TTL_MIN => Err("is too short: a retry would find its key forgotten; write `1s` at least".into()),
-        ttl if ttl > TTL_MAX => Err("is too long: write `366d` at most".into()),
-        ttl => Ok(ttl),
+/// Reads the operations that a route guards. Without JSON-RPC, the method and the path are the operation.
+fn read_operations(section: &Section<'_>) -> Vec<String> {
+    let empty = "is empty: write the name of a method, like `tools/call`";
+    let operations: Vec<String> = section.values("operations", |text| not_empty(text, empty));
+    if !operations.is_empty() && !section.choice::<Dialect>("dialect").is_jsonrpc() {
+        let message = "counts only in a dialect of JSON-RPC: `jsonrpc`, `mcp`, `a2a` or `ucp`";
+        section.conflict(&["operations", "dialect"], message);
     }
+    operations
+}
+
+/// Reads the names of the warnings that are meant.
+pub(super) fn read_allowed(section: &Section<'_>) -> Vec<&'static str> {
+    section.choices::<Lint>("allow").into_iter().map(Word::word).collect()
 }
 
 /// Parses a host, in lower case and without a dot at its end. Requests are matched without their port.
@@ -285,19 +193,46 @@ pub(super) fn parse_host(text: &str) -> Result<Box<str>, String> {
 }
 
 pub(super) fn parse_name(text: &str) -> Result<Arc<str>, String> {
-    let word = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-    if (1..=64).contains(&text.len()) && text.bytes().all(word) {
-        return Ok(text.into());
-    }
-    Err("is no name: write 1 to 64 letters, digits, `_`, `.` and `-`, as in `create-payment`".into())
+    let wrong = "is no name: write 1 to 64 letters, digits, `_`, `.` and `-`, as in `create-payment`";
+    name(text, 64, is_of_name, wrong)
 }
 
 fn parse_body_size(text: &str) -> Result<usize, String> {
-    match units::parse_size(text)? {
+    match parse_size(text)? {
         0 => Err("leaves no room for any body".into()),
         bytes if bytes > BODY_BYTES_MAX as u64 => {
             Err("is too much: bodies are held in memory and stored whole; write `64MiB` at most".into())
         }
         bytes => usize::try_from(bytes).map_err(|_| "is more than this machine can address".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::key_doc::ValueKind;
+    use oncegate_settings::ROUTE_SETTINGS;
+
+    #[test]
+    fn each_key_of_a_route_is_part_of_a_setting() {
+        let mut described: BTreeSet<String> = BTreeSet::new();
+        for (label, keys, _) in ROUTE_SETTINGS {
+            for key in *keys {
+                assert!(described.insert((*key).to_owned()), "{label} has `{key}`, which another setting has");
+            }
+        }
+        let mut check = |key: String| assert!(described.remove(&key), "{key} is part of no setting");
+        for key in RouteKeys::KEYS.iter().filter(|key| key.name != "name") {
+            let is_whole = ROUTE_SETTINGS.iter().any(|(_, keys, _)| keys.contains(&key.name));
+            match key.kind {
+                ValueKind::Table(keys) if !is_whole => {
+                    keys.iter().for_each(|part| check(format!("{}.{}", key.name, part.name)));
+                }
+                _ => check(key.name.to_owned()),
+            }
+        }
+        assert!(described.is_empty(), "{described:?} are no keys");
     }
 }

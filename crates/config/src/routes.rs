@@ -7,20 +7,18 @@ use http::Method;
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::delivery::DeliveryMode;
+use super::presets::with_presets;
 use super::reader::{Located, Section};
-use super::route::Route;
-use super::route_options::{RouteOptions, StoreDownPolicy, parse_host, parse_name};
+use super::route_options::{RouteKeys, parse_host, parse_name};
 use super::scope::ProofSources;
-use super::upstream::UpstreamTarget;
-use super::value_origins::{ValueOrigin, ValueOrigins};
 use super::value_parsers::{OwnListener, read_upstream};
-use super::{
-    PassThroughConfig, challenge, cors, dialect, fingerprint, kind, methods, reconcile, scope, statuses, upstream_tls,
-};
+use super::{challenge, cors, fingerprint, methods, reconcile, scope, statuses, upstream_tls};
 use oncegate_domain::fingerprint::{PathForm, Secrets};
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::route_table::Spelling;
+use oncegate_settings::{
+    DeliveryMode, PassThroughConfig, Route, StoreDownPolicy, UpstreamTarget, ValueOrigin, ValueOrigins,
+};
 
 /// The route of a file without routes.
 static BUILT_IN: LazyLock<Spanned<DeTable<'static>>> =
@@ -42,50 +40,45 @@ pub(super) struct RouteContext {
 /// Reads the settings of unguarded requests, and the routes that have a name, a path and a service.
 pub(super) fn read<'a>(top: &Section<'a>, context: &RouteContext) -> (Option<PassThroughConfig>, Vec<Route>) {
     let defaults = top.table("defaults").into_defaults().with_flags();
-    let fallbacks =
-        TopTables { cors: top.table("cors").into_defaults(), upstream_tls: top.table("upstream_tls").into_defaults() };
-    // Read once without a route, for problems in a field that every route overrides.
-    let pass = read_route(&defaults, None, &fallbacks, context).zip(context.upstream.clone());
+    let fallbacks = TopTables::read(top);
+    let built_in = defaults.with_built_in(RouteKeys::KEYS, "routes[0]", BUILT_IN.get_ref());
+    // Read in any case, for problems in a field that every route overrides.
+    let pass = read_route(&built_in, &read_signature(&built_in), &fallbacks, context).zip(context.upstream.clone());
     let pass = pass.map(|(route, upstream)| PassThroughConfig {
         upstream,
-        connect_timeout: route.connect_timeout,
-        upstream_idle_timeout: route.upstream_idle_timeout,
-        give_up_after: route.retry.give_up_after,
+        connect_timeout: route.options.connect_timeout,
+        upstream_idle_timeout: route.options.upstream_idle_timeout,
+        give_up_after: route.options.retry.give_up_after,
         tls: route.upstream_tls,
     });
-    let routes = top.tables("routes").into_iter();
-    let mut sections: Vec<_> = routes.map(|route| route.with_fallback(&defaults)).collect();
+    let mut sections: Vec<_> = top.tables("routes").into_iter().map(|route| route.with_fallback(&defaults)).collect();
     if sections.is_empty() {
-        sections.push(defaults.with_built_in(RouteOptions::KEYS, "routes[0]", BUILT_IN.get_ref()));
+        sections.push(built_in);
     }
-    let sections: Vec<_> = sections.into_iter().map(dialect::with_preset).map(kind::with_preset).collect();
-    let mut top_origins = ValueOrigins::default();
-    top.note_origins(ValueOrigin::Top, &mut top_origins);
     let mut signatures = RouteSignatures::default();
     let mut routes = Vec::new();
-    for section in &sections {
-        let signature = read_signature(section);
-        let route = read_route(section, signature.path.as_ref(), &fallbacks, context);
-        if let (Some(name), Some(path), Some(route)) = (&signature.name, &signature.path, route) {
-            let was = signature.was.iter().map(|was| Arc::clone(&was.value)).collect();
-            let mut origins = ValueOrigins::default();
-            section.note_origins(ValueOrigin::Route, &mut origins);
-            if section.text("upstream").is_some_and(|text| text.value.is_empty()) {
-                // It stands for the one at the top.
-                origins.forget("upstream");
-            }
-            origins.add_fallbacks(&top_origins, &TOP_FALLBACKS);
-            routes.push(Route { name: Arc::clone(&name.value), was, path: path.clone(), origins, ..route });
-        }
-        signatures.add(section, signature);
+    for section in sections.into_iter().map(with_presets) {
+        let signature = read_signature(&section);
+        routes.extend(read_route(&section, &signature, &fallbacks, context));
+        signatures.add(&section, signature);
     }
     (pass, routes)
 }
 
-/// The tables at the top that a route's tables of the same names fall back to.
+/// The tables at the top that a route's tables of the same names fall back to, and the places of the values there.
 struct TopTables<'a> {
     cors: Section<'a>,
     upstream_tls: Section<'a>,
+    origins: ValueOrigins,
+}
+
+impl<'a> TopTables<'a> {
+    fn read(top: &Section<'a>) -> Self {
+        let mut origins = ValueOrigins::default();
+        top.note_origins(ValueOrigin::Top, &mut origins);
+        let [cors, upstream_tls] = ["cors", "upstream_tls"].map(|name| top.table(name).into_defaults());
+        Self { cors, upstream_tls, origins }
+    }
 }
 
 /// The part of a route that may conflict with other routes, whatever problems the rest of it has.
@@ -160,15 +153,14 @@ impl RouteSignatures {
     }
 }
 
-/// Reads all of a route but its name, its earlier names and its path, which are left empty. `None` without a service, or where
-/// the route has a problem.
+/// Reads a route. `None` without a name, a path or a service, or where the route has a problem.
 fn read_route<'a>(
     section: &Section<'a>,
-    path: Option<&PathPattern>,
+    signature: &RouteSignature,
     tops: &TopTables<'a>,
     context: &RouteContext,
 ) -> Option<Route> {
-    let options = RouteOptions::read(section);
+    let options = RouteKeys::read(section);
     let upstream = match section.text("upstream") {
         Some(text) if text.value.is_empty() => context.upstream.clone(),
         Some(_) => read_upstream(section, &context.listeners),
@@ -176,7 +168,7 @@ fn read_route<'a>(
     };
     let scope = scope::read(section, Some(&context.proofs));
     let challenge = challenge::read(section, scope.as_ref());
-    let path_form = match path {
+    let path_form = match &signature.path {
         Some(path) if options.spelling == Spelling::Same => PathForm::lenient(path),
         _ => PathForm::Normal,
     };
@@ -197,10 +189,18 @@ fn read_route<'a>(
     ];
     let needs_tls = called.into_iter().flatten().any(|target| matches!(**target, UpstreamTarget::Https(..)));
     let upstream_tls = upstream_tls::read(&section.table("upstream_tls").with_fallback(&tops.upstream_tls), needs_tls);
+    let mut origins = ValueOrigins::default();
+    section.note_origins(ValueOrigin::Route, &mut origins);
+    if section.text("upstream").is_some_and(|text| text.value.is_empty()) {
+        // It stands for the one at the top.
+        origins.forget("upstream");
+    }
+    origins.add_fallbacks(&tops.origins, &TOP_FALLBACKS);
     Some(Route {
-        name: "".into(),
-        was: Vec::new(),
-        path: PathPattern::default(),
+        options,
+        name: Arc::clone(&signature.name.as_ref()?.value),
+        was: signature.was.iter().map(|was| Arc::clone(&was.value)).collect(),
+        path: signature.path.clone()?,
         upstream: upstream?,
         upstream_tls: upstream_tls?,
         scope: scope?,
@@ -210,7 +210,6 @@ fn read_route<'a>(
         quiet_after: context.lease_expiry + quiet_after,
         reconcile,
         cors: Arc::new(cors),
-        origins: ValueOrigins::default(),
-        options,
+        origins,
     })
 }

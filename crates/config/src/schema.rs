@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::file_options::TOP;
 use super::key_doc::{KeyDoc, ValueKind};
-use super::units;
+use oncegate_settings::{DURATION_UNITS, SIZE_UNITS};
 
 /// A text with a `${…}`, whatever its value will be.
 const INTERPOLATED: &str = r"\$\{";
@@ -40,13 +40,13 @@ fn property(key: &KeyDoc) -> Value {
         ValueKind::Choice(words) => {
             json!({ "anyOf": [{ "enum": words }, { "type": "string", "pattern": INTERPOLATED }] })
         }
-        ValueKind::Duration => quantity(units::duration_units()),
+        ValueKind::Duration => quantity(DURATION_UNITS.map(|(unit, _)| unit)),
         ValueKind::Integer => json!({ "type": "integer" }),
         ValueKind::Scalar => json!({ "anyOf": [{ "type": "string" }, { "type": "number" }, { "type": "boolean" }] }),
-        ValueKind::Size => quantity(units::size_units()),
+        ValueKind::Size => quantity(SIZE_UNITS.map(|(unit, _)| unit)),
         ValueKind::Table(keys) => table(keys, false),
         ValueKind::Tables(keys) => json!({ "type": "array", "items": table(keys, true) }),
-        ValueKind::Text => json!({ "type": "string" }),
+        ValueKind::Concealed | ValueKind::Text => json!({ "type": "string" }),
         ValueKind::TextOrTexts => {
             json!({ "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }] })
         }
@@ -61,9 +61,8 @@ fn property(key: &KeyDoc) -> Value {
 }
 
 /// A whole number and its unit.
-fn quantity<'a>(units: impl Iterator<Item = &'a str>) -> Value {
-    let units = units.collect::<Vec<_>>().join("|");
-    json!({ "type": "string", "pattern": format!("^[0-9]+({units})$|{INTERPOLATED}") })
+fn quantity<const COUNT: usize>(units: [&str; COUNT]) -> Value {
+    json!({ "type": "string", "pattern": format!("^[0-9]+({})$|{INTERPOLATED}", units.join("|")) })
 }
 
 fn toml(default: &str) -> Value {

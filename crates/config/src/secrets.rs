@@ -6,7 +6,6 @@ use oncegate_domain::fingerprint::{Secret, Secrets};
 /// 128 bits, if they are random. With a shorter secret, somebody could find a short body by trying all secrets.
 const SECRET_BYTES_MIN: usize = 16;
 
-/// Reads both.
 pub(super) fn read(section: &Section<'_>) -> Option<Secrets> {
     let current = section.text("secret").and_then(|text| read_secret(section, text));
     let previous = section.texts("previous_secrets");

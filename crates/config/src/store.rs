@@ -2,18 +2,15 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
+use super::interpolate::{files_of, interpolate_again};
 use super::options::options;
-use super::problem::ParseResult;
 use super::reader::{Section, Text};
-use super::{StoreLocation, postgres_client_tls};
 use oncegate_domain::fingerprint::Secrets;
+use oncegate_settings::{
+    LeaseConfig, ParseResult, STORE_CONNECTIONS_MIN, StoreConfig, StoreLocation, UrlText, postgres_client_tls,
+};
 use oncegate_trust::tls::Authorities;
-
-/// The fewest connections to PostgreSQL: one each for the lease, the sweep, upkeep and reservations, and two for settlements.
-/// With fewer, one kind of work could starve another.
-pub const STORE_CONNECTIONS_MIN: usize = 6;
 
 /// A PostgreSQL server allows 100 by default; no instance needs more than this.
 const CONNECTIONS_MAX: usize = 1000;
@@ -23,45 +20,42 @@ const CONNECTIONS_WHY: &str = "each kind of work needs its own, and a database h
 
 options! {
     /// The options of `[store]`. Its URL is shown without its password.
-    #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct StoreConfig {
+    struct StoreOptions for StoreConfig {
         /// `sqlite:PATH`, `postgres://…` or `memory:`
-        url: Text = "sqlite:oncegate.db" => StoreLocation, made(read_url);
+        url: Concealed = "sqlite:oncegate.db" => made(read_url);
         /// the most connections to PostgreSQL
-        max_connections: Integer = 10 => usize, integer(STORE_CONNECTIONS_MIN..=CONNECTIONS_MAX, CONNECTIONS_WHY);
+        max_connections: Integer = 10 => integer(STORE_CONNECTIONS_MIN..=CONNECTIONS_MAX, CONNECTIONS_WHY);
         /// for any one store operation
-        timeout: Duration = "2s" => Duration, duration_above_zero();
+        timeout: Duration = "2s" => duration_above_zero();
         /// bring an old schema up to date at start, rather than refuse it
-        migrate: Boolean = true => bool, boolean();
+        migrate: Boolean = true => boolean();
         /// accepts one change of how keys are found, by the digest that the refusal of the start names
-        accept_route_changes: Text = "" => Option<Box<str>>, optional(parse_digest);
+        accept_route_changes: Text = "" => optional(parse_digest);
         /// distribute the keys of a new store over the nodes of a Citus cluster
-        distribute: Boolean = false => bool, boolean();
+        distribute: Boolean = false => boolean();
         /// encrypt stored responses with `secret`
-        encrypt: Boolean = false => bool, boolean();
+        encrypt: Boolean = false => boolean();
         /// an instance's right to run attempts
-        lease: Table(LeaseConfig::KEYS) = {} => LeaseConfig, inner(read_lease);
+        lease: Table(LeaseOptions::KEYS) = {} => inner(read_lease);
         /// how often lapsed leases are looked for
-        sweep_every: Duration = "5s" => Duration, duration_above_zero();
+        sweep_every: Duration = "5s" => duration_above_zero();
         /// how often keys past their ttl are deleted
-        reap_every: Duration = "60s" => Duration, duration_above_zero();
+        reap_every: Duration = "60s" => duration_above_zero();
     }
 }
 
 options! {
     /// The options of `store.lease`.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct LeaseConfig {
+    struct LeaseOptions for LeaseConfig {
         /// how often an instance renews its lease
-        heartbeat: Duration = "2s" => Duration, duration_above_zero();
+        heartbeat: Duration = "2s" => duration_above_zero();
         /// how long a lease lives without being renewed
-        expiry: Duration = "10s" => Duration, duration_above_zero();
+        expiry: Duration = "10s" => duration_above_zero();
     }
 }
 
-/// Reads the whole table.
 pub(super) fn read(section: &Section<'_>, secrets: &Option<Secrets>) -> StoreConfig {
-    let store = StoreConfig::read(section);
+    let store = StoreOptions::read(section);
     if store.encrypt && secrets.as_ref().is_some_and(|secrets| secrets.current().is_none()) {
         section.problem("encrypt", "needs a `secret` to encrypt with");
     }
@@ -76,7 +70,7 @@ fn parse_digest(text: &str) -> Result<Box<str>, String> {
 }
 
 fn read_lease(section: &Section<'_>) -> LeaseConfig {
-    let lease = LeaseConfig::read(section);
+    let lease = LeaseOptions::read(section);
     if lease.heartbeat * 2 > lease.expiry {
         let message = "`expiry` must be twice `heartbeat` at least: a lease must outlive one lost heartbeat";
         section.conflict(&["heartbeat", "expiry"], message);
@@ -121,6 +115,44 @@ fn read_location(section: &Section<'_>, text: &Text) -> Result<StoreLocation, St
     let mut read = |path: &Path| section.reader().read_file(path).map(String::into_bytes);
     postgres_client_tls(&url, &system, &mut read)?;
     // A flag or a variable is not interpolated.
-    let written = if text.is_interpolated { &text.shown } else { "" };
+    let written = files_of(&text.shown).next().filter(|_| text.is_interpolated);
+    let written = written.map(|_| UrlText { text: (&*text.shown).into(), fill_in: interpolate_again });
     Ok(StoreLocation::Postgres(Box::new(url.with_written(written))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Overrides, ProcessEnvironment, load};
+    use oncegate_settings::PostgresUrl;
+
+    #[test]
+    fn the_files_of_a_url_are_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("password");
+        std::fs::write(&file, "first\n").unwrap();
+        let written = format!("postgres://u:${{file:{}}}@h/d", file.display());
+        let first = written_url(&written);
+        assert!(first.has_files() && first.read_again().unwrap() == first);
+        std::fs::write(&file, "second\n").unwrap();
+        let second = first.read_again().unwrap();
+        assert!(second != first && second.is_of_same_text(&first) && second.differs_in_password_alone(&first));
+        assert!(second.hosts()[0].get_password() == Some(b"second"));
+        std::fs::write(&file, "a token@/?#%\n").unwrap();
+        assert!(first.read_again().unwrap().hosts()[0].get_password() == Some(b"a token@/?#%"));
+        std::fs::remove_file(&file).unwrap();
+        assert!(first.read_again().unwrap_err().contains("cannot be read"));
+        let without = written_url("postgres://u:first@h/d");
+        assert!(!without.has_files() && without.read_again().unwrap() == without && !without.is_of_same_text(&second));
+    }
+
+    fn written_url(url: &str) -> PostgresUrl {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("oncegate.toml");
+        std::fs::write(&file, format!("upstream = 'http://a'\nstore.url = '{url}?sslmode=disable'")).unwrap();
+        match load(Some(&file), &Overrides::default(), &ProcessEnvironment).unwrap().live.store_url {
+            StoreLocation::Postgres(url) => *url,
+            other => panic!("{other}"),
+        }
+    }
 }

@@ -1,6 +1,8 @@
 //! Whole files, as an operator writes them.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
 use proptest::prelude::*;
@@ -8,6 +10,7 @@ use proptest::prelude::*;
 use super::environment::FakeEnvironment;
 use super::*;
 use oncegate_domain::fingerprint::Secret;
+use oncegate_settings::*;
 
 const UPSTREAM: &str = "upstream = 'http://127.0.0.1:3000'\n";
 
@@ -47,7 +50,7 @@ fn repository_file(name: &str) -> PathBuf {
 /// Two configurations are the same if they print the same and judge every status the same.
 fn same(config: &LoadedConfig) -> String {
     let mut text = format!("{config:#?}");
-    for route in &config.routes {
+    for route in &config.live.routes {
         for code in 200..600 {
             let code = StatusCode::from_u16(code).expect("in range");
             text += &format!("{:?}{:?}", route.statuses.verdict_on(code, false), route.statuses.verdict_on(code, true));
@@ -92,13 +95,13 @@ fn an_upstream_is_all_that_is_needed() {
     let config = config("");
     assert_eq!(config.start.listen.to_string(), "127.0.0.1:8080");
     assert_eq!(config.start.store.url, StoreLocation::Sqlite("oncegate.db".into()));
-    assert!(config.warnings.is_empty());
-    let [route] = config.routes.as_slice() else { panic!("{:?}", config.routes) };
+    assert!(config.live.warnings.is_empty());
+    let [route] = config.live.routes.as_slice() else { panic!("{:?}", config.live.routes) };
     assert_eq!((&*route.name, route.path.as_str()), ("default", "/{*rest}"));
-    assert_eq!(route.methods, ["POST", "PATCH"]);
-    assert!(route.scope.is_default && !route.key.required);
+    assert_eq!(route.options.methods, ["POST", "PATCH"]);
+    assert!(route.scope.is_default && !route.options.key.required);
     assert_eq!(route.quiet_after, Duration::from_secs(70));
-    assert_eq!(route.max_request_body, 1 << 20);
+    assert_eq!(route.options.max_request_body, 1 << 20);
 }
 
 #[test]
@@ -117,7 +120,7 @@ fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
     let from = |overrides: &Overrides, environment: FakeEnvironment| {
         let config = load(Some("f".as_ref()), overrides, &environment).expect("it loads");
         let (store, admin, log) = (&config.start.store.url, config.start.admin.listen, &config.start.telemetry.log);
-        format!("{} {} {store} {admin} {log}", config.start.listen, config.pass.upstream)
+        format!("{} {} {store} {admin} {log}", config.start.listen, config.live.pass.upstream)
     };
     let nothing = Overrides::default();
     assert_eq!(from(&nothing, written()), "127.0.0.1:1 http://file sqlite:file [::1]:1 warn");
@@ -236,7 +239,7 @@ fn strings_are_filled_in_and_never_shown() {
         "{UPSTREAM}secret = '${{file:/run/secrets/s}}'\n[store]\nurl = 'postgres://u:${{PASSWORD}}@h/d?sslmode=disable'"
     );
     let config = load_in(environment(), &text).expect("it loads");
-    assert!(config.secrets.current().is_some());
+    assert!(config.live.secrets.current().is_some());
     assert_eq!(config.start.store.url, StoreLocation::parse("postgres://u:hunter2@h/d?sslmode=disable").unwrap());
     assert!(!format!("{config:?}{}", describe(&config)).contains("hunter2"));
 
@@ -275,14 +278,14 @@ fn a_secret_is_long_enough_and_its_successor_is_there() {
     one_problem("secret = 'hunter2'", "2:10: secret: is too short to be secret: 16 bytes");
     one_problem("previous_secrets = ['0123456789abcdef']", "2:20: previous_secrets: needs a `secret`");
     one_problem("secret = '0123456789abcdef'\nprevious_secrets = ['a']", "3:21: previous_secrets[0]: is too short");
-    assert!(config("previous_secrets = ['${OLD:-}']").secrets.current().is_none());
+    assert!(config("previous_secrets = ['${OLD:-}']").live.secrets.current().is_none());
     let both = config("secret = 'the new secret of ours'\nprevious_secrets = ['the old secret of ours']");
     let names = ["the new secret of ours", "the old secret of ours"].map(|text| Secret::new(text).name());
     let row = format!("secret          set, named {}; previous ones {}\n", names[0], names[1]);
     assert!(describe(&both).contains(&row), "{}", describe(&both));
     let environment = FakeEnvironment::default().with_variable("ONCEGATE_SECRET", "0123456789abcdef");
     let config = load_in(environment, UPSTREAM).expect("it loads");
-    assert_eq!(config.routes[0].recipe.to_stored().len(), "1 hmac=00000000".len());
+    assert_eq!(config.live.routes[0].recipe.to_stored().len(), "1 hmac=00000000".len());
 }
 
 #[test]
@@ -431,11 +434,11 @@ mod documents;
 mod events;
 mod fingerprint;
 mod lints;
+mod messages;
 mod outcomes;
 mod paths;
 mod routes;
 mod slips;
-mod wording;
 
 #[test]
 fn the_admin_token_is_found_in_a_file_that_is_otherwise_wrong() {

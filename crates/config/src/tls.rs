@@ -1,45 +1,12 @@
 //! Reads and checks `[tls]`: the certificate for clients.
 
-use std::fmt;
-use std::path::PathBuf;
-use std::sync::Arc;
-
-use rustls::ServerConfig;
-
 use super::options::options;
 use super::reader::Section;
-use super::words::Word;
+use oncegate_settings::{TlsConfig, Word};
 use oncegate_trust::tls::{self, CertificateFileError, ClientCertificates};
 
-/// TLS towards clients.
-#[derive(Clone)]
-pub struct TlsConfig {
-    /// The file of the certificate and its chain.
-    pub certificate: PathBuf,
-    /// The file of its key.
-    pub key: PathBuf,
-    /// The file of the authorities of clients' certificates, and whether clients need one.
-    pub clients: Option<(PathBuf, ClientCertificates)>,
-    /// The rustls configuration made of them.
-    pub server: Arc<ServerConfig>,
-    /// Whether everybody on the machine may read the key's file.
-    pub(super) readable_by_all: bool,
-}
-
-/// The files' paths; never their contents.
-impl fmt::Debug for TlsConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TlsConfig")
-            .field("certificate", &self.certificate)
-            .field("key", &self.key)
-            .field("clients", &self.clients)
-            .finish_non_exhaustive()
-    }
-}
-
 options! {
-    /// The options of `[tls]`.
-    pub(super) struct TlsOptions {
+    struct TlsOptions {
         /// a PEM file: the certificate, and behind it those up to its authority
         certificate: Text = "" => String, string();
         /// a PEM file: the certificate's private key

@@ -8,38 +8,11 @@ use sha2::{Digest, Sha256};
 use super::options::options;
 use super::reader::Section;
 use super::tls::{read_pair, report};
+use oncegate_settings::UpstreamTlsConfig;
 use oncegate_trust::tls::{self, Authorities, CertificateFileError, ClientIdentity, Trust};
 
-/// TLS towards services.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UpstreamTlsConfig {
-    /// The authorities that a service's certificate must be by, and the certificate that is shown to it.
-    pub trust: Trust,
-    /// The name that a service's certificate must be for; `None` for the host in its URL.
-    pub server_name: Option<ServerName<'static>>,
-    /// The file of the authorities; `None` for those of the system.
-    pub(super) authorities: Option<PathBuf>,
-    /// The file of the certificate that is shown.
-    pub(super) certificate: Option<PathBuf>,
-    /// The file of its key, if everybody on the machine may read it.
-    pub(super) exposed_key: Option<PathBuf>,
-}
-
-impl UpstreamTlsConfig {
-    /// TLS towards a service that no `upstream_tls` is for: it shows no certificate.
-    pub fn with_trust(trust: Trust) -> Self {
-        Self { trust, server_name: None, authorities: None, certificate: None, exposed_key: None }
-    }
-
-    /// The values by which connections under it differ from others.
-    pub fn pool_key(&self) -> ([u8; 32], Option<ServerName<'static>>) {
-        (self.trust.digest(), self.server_name.clone())
-    }
-}
-
 options! {
-    /// The options of `upstream_tls`, at the top and of a route.
-    pub(super) struct UpstreamTlsOptions {
+    struct UpstreamTlsOptions {
         /// a PEM file: the authorities of services' certificates; empty for the system's
         ca: Text = "" => String, string();
         /// a PEM file: the certificate that is shown to services, and its chain
@@ -93,7 +66,8 @@ fn parse_identity(chain: &str, key: &str) -> Result<ClientIdentity, CertificateF
 #[cfg(test)]
 mod tests {
     use crate::environment::FakeEnvironment;
-    use crate::{ConfigProblems, LoadedConfig, Overrides, load};
+    use crate::{ConfigProblems, Overrides, load};
+    use oncegate_settings::LoadedConfig;
 
     fn config(lines: &str) -> Result<LoadedConfig, ConfigProblems> {
         let file = format!("upstream = 'https://a'\n{lines}");
@@ -135,11 +109,12 @@ mod tests {
         )
         .unwrap();
         let name = |tls: &super::UpstreamTlsConfig| tls.server_name.as_ref().map(|name| name.to_str().into_owned());
-        let names: Vec<_> = config.upstream_tls().map(name).collect();
+        let of_routes = config.live.routes.iter().map(|route| &route.upstream_tls);
+        let names: Vec<_> = std::iter::once(&config.live.pass.tls).chain(of_routes).map(name).collect();
         let [top, own] = ["top.example", "own.example"].map(|name| Some(name.to_owned()));
         assert_eq!(names, [top.clone(), own, None, top]);
         // Probes may lead elsewhere.
-        let route = &config.routes[2];
+        let route = &config.live.routes[2];
         assert_eq!(name(&route.tls_towards(&route.reconcile.as_ref().unwrap().lookup.upstream)), None);
     }
 }

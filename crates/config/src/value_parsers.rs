@@ -7,7 +7,7 @@ use canonical_json::Pointer;
 use http::HeaderName;
 
 use super::reader::Section;
-use super::upstream::UpstreamTarget;
+use oncegate_settings::UpstreamTarget;
 
 /// Parses an address and port.
 pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
@@ -19,6 +19,34 @@ pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
 /// Parses the name of a header field.
 pub(super) fn header_name(text: &str) -> Result<HeaderName, String> {
     text.parse().map_err(|_| "is no name of a field: write one like `X-Request-Id`".into())
+}
+
+/// Parses a name of 1 to `longest` of these characters. `wrong` is the problem.
+pub(super) fn name<T: for<'a> From<&'a str>>(
+    text: &str,
+    longest: usize,
+    is_allowed: fn(u8) -> bool,
+    wrong: &str,
+) -> Result<T, String> {
+    match (1..=longest).contains(&text.len()) && text.bytes().all(is_allowed) {
+        true => Ok(text.into()),
+        false => Err(wrong.into()),
+    }
+}
+
+/// Whether a character is a letter, a digit, `_`, `.` or `-`.
+pub(super) fn is_of_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"_.-".contains(&byte)
+}
+
+/// Whether it is one of these, and no capital letter.
+pub(super) fn is_of_lower_name(byte: u8) -> bool {
+    is_of_name(byte) && !byte.is_ascii_uppercase()
+}
+
+/// Takes any text but an empty one, whose problem is `empty`.
+pub(super) fn not_empty<T: for<'a> From<&'a str>>(text: &str, empty: &str) -> Result<T, String> {
+    if text.is_empty() { Err(empty.into()) } else { Ok(text.into()) }
 }
 
 /// Whether a field is of the connection or of a message's framing.
@@ -36,10 +64,10 @@ pub(super) fn json_pointer(text: &str) -> Result<Pointer, String> {
 /// A listener of the proxy itself: its key, and its address.
 pub(super) type OwnListener = (&'static str, SocketAddr);
 
-/// Reads `upstream`, the URL of a service. A problem never shows the text, which may hold a password. No service is one of
-/// the proxy's own listeners.
+/// Reads `upstream`, the URL of a service. A problem never shows the text, which may hold a password. No service is one
+/// of the proxy's own listeners.
 pub(super) fn read_upstream(section: &Section<'_>, listeners: &[OwnListener]) -> Option<Arc<UpstreamTarget>> {
-    section.required_concealed("upstream", |text| {
+    section.required("upstream", |text| {
         let upstream = UpstreamTarget::parse(text)?;
         match listeners.iter().find(|(_, address)| upstream.leads_to(*address)) {
             Some((key, address)) => {

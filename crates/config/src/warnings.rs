@@ -10,18 +10,15 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use ipnet::IpNet;
 
-use super::dialect::Dialect;
-use super::jwt::IssuerKeys;
-use super::kind::RouteKind;
-use super::lint::Lint;
-use super::units::show_duration;
-use super::words::Word;
-use super::{EventTarget, LoadedConfig, Route, RouteMode, StoreLocation, UpstreamTarget, ValueOrigin};
 use oncegate_domain::grpc_status::GrpcStatus;
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::path_samples::sample_paths;
 use oncegate_domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus, default_verdict};
 use oncegate_domain::route_table::{RouteMatch, RouteTable, Spelling};
+use oncegate_settings::{
+    Dialect, EventTarget, IssuerKeys, LoadedConfig, PostgresUrl, RedisServer, Route, RouteKind, RouteMode, SslMode,
+    StoreLocation, UpstreamTarget, ValueOrigin, Word, show_duration, words,
+};
 use oncegate_trust::jwt::Algorithm;
 
 /// Shorter TTLs end before the pause of a client's later tries.
@@ -34,70 +31,101 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 /// gateway has lost the answer.
 const AFTER_THE_WORK: [u16; 6] = [500, 502, 504, 520, 522, 524];
 
-/// A lint of the file, and the finding of each place.
-type FileLint = (Lint, fn(&LoadedConfig) -> Vec<String>);
-
-const OF_THE_FILE: &[FileLint] = &[
-    (Lint::ReadableFile, readable_keys),
-    (Lint::StoreTransport, store_transport),
-    (Lint::CacheUnsigned, cache_unsigned),
-    (Lint::CleartextPassword, cleartext_passwords),
-    (Lint::EventsUnsigned, events_unsigned),
-    (Lint::MemoryStore, memory_store),
-    (Lint::AnyProxy, any_proxy),
-    (Lint::JwtUnused, jwt_unused),
-    (Lint::JwtCleartext, jwt_cleartext),
-    (Lint::JwtSharedSecret, jwt_shared_secret),
-];
-
-/// A lint of one route, which has no keys unless it enforces.
-type RouteLint = (Lint, fn(&LoadedConfig, &Route) -> Option<String>);
-
-const OF_A_ROUTE: &[RouteLint] = &[
-    (Lint::BodyWithoutRoom, body_without_room),
-    (Lint::ScopeNone, scope_none),
-    (Lint::ReconcileByKey, reconcile_by_key),
-    (Lint::Money2xx, money_2xx),
-    (Lint::Money5xx, money_5xx),
-    (Lint::MoneyKeyless, money_keyless),
-    (Lint::MoneyBypass, money_bypass),
-    (Lint::MoneyRetry, money_retry),
-    (Lint::MoneyBody, money_body),
-    (Lint::ShortTtl, short_ttl),
-    (Lint::ShortDrain, short_drain),
-    (Lint::LongIdle, long_idle),
-];
-
-struct LintFinding<'a> {
-    lint: Lint,
-    route: Option<&'a Route>,
-    text: String,
+words! {
+    /// A valid setting that may not be what its author wants.
+    pub enum Lint {
+        /// Everybody on this machine can read a secret, a private key or the database.
+        ReadableFile = "readable-file",
+        /// The store is reached without TLS, or is not verified.
+        StoreTransport = "store-transport",
+        /// Nothing proves that an entry of the shared cache is Oncegate's own.
+        CacheUnsigned = "cache-unsigned",
+        /// A password crosses the network in cleartext.
+        CleartextPassword = "cleartext-password",
+        /// Nothing proves to a receiver that an event is Oncegate's own.
+        EventsUnsigned = "events-unsigned",
+        /// The keys are lost with the process.
+        MemoryStore = "memory-store",
+        /// Anybody may be a trusted proxy.
+        AnyProxy = "any-proxy",
+        /// No scope reads the tokens that could be verified.
+        JwtUnused = "jwt-unused",
+        /// The keys of the tokens' issuer are read without TLS.
+        JwtCleartext = "jwt-cleartext",
+        /// The key that verifies tokens makes tokens too.
+        JwtSharedSecret = "jwt-shared-secret",
+        /// No certificate can be verified.
+        NoAuthorities = "no-authorities",
+        /// A body that the route allows never finds room.
+        BodyWithoutRoom = "body-without-room",
+        /// Any caller who knows a key gets its response.
+        ScopeNone = "scope-none",
+        /// The service is asked for a key that two callers may share.
+        ReconcileByKey = "reconcile-by-key",
+        /// Another route's spelling refuses a path of the route.
+        AmbiguousPath = "ambiguous-path",
+        /// Requests of the route's host go to several services.
+        SplitHost = "split-host",
+        /// Money is executed again after an answer that says that it was done.
+        Money2xx = "money-2xx",
+        /// Money is executed again after a failure that may come after the charge.
+        Money5xx = "money-5xx",
+        /// Money without a key is unguarded.
+        MoneyKeyless = "money-keyless",
+        /// Money is unguarded while the store is away.
+        MoneyBypass = "money-bypass",
+        /// Money of an unknown outcome is executed again.
+        MoneyRetry = "money-retry",
+        /// Money with another body counts as the same request.
+        MoneyBody = "money-body",
+        /// A key is forgotten before a client's retry.
+        ShortTtl = "short-ttl",
+        /// A restart ends attempts within their time limit.
+        ShortDrain = "short-drain",
+        /// A connection may be closed by the service under a request.
+        LongIdle = "long-idle",
+    }
 }
+
+/// A lint, and what it has found.
+type LintFinding = (Lint, String);
+
+/// A finding, and the route that it is about.
+type PlacedFinding<'a> = (LintFinding, Option<&'a Route>);
 
 /// The warnings that the file does not allow, each with the name of its lint. `outside` are the findings about the
 /// machine.
-pub(super) fn collect(config: &LoadedConfig, outside: impl Iterator<Item = (Lint, String)>) -> Vec<String> {
-    let of_the_file = OF_THE_FILE.iter().flat_map(|(lint, find)| find(config).into_iter().map(|text| (*lint, text)));
-    let of_the_file = of_the_file.chain(outside).map(|(lint, text)| LintFinding { lint, route: None, text });
-    let enforcing = || config.routes.iter().map(|route| &**route).filter(|route| route.mode == RouteMode::Enforce);
-    let of_routes = OF_A_ROUTE.iter().flat_map(|(lint, find)| {
-        enforcing()
-            .filter_map(|route| Some(LintFinding { lint: *lint, route: Some(route), text: find(config, route)? }))
-    });
-    let mut warnings = Vec::<(Lint, Vec<&str>, String)>::new();
-    for LintFinding { lint, route, text } in
-        of_the_file.chain(of_routes).chain(ambiguous_paths(config)).chain(split_hosts(config))
-    {
-        if config.allow.contains(&lint) || route.is_some_and(|route| route.allow.contains(&lint)) {
+pub(super) fn collect(config: &LoadedConfig, outside: impl Iterator<Item = LintFinding>) -> Vec<String> {
+    let mut of_the_file = Vec::new();
+    find_what_others_read_or_forge(config, &mut of_the_file);
+    find_lost_or_claimed_identities(config, &mut of_the_file);
+    // A route has no keys unless it enforces.
+    let enforcing = config.live.routes.iter().filter(|route| route.options.mode == RouteMode::Enforce);
+    let mut of_routes: Vec<PlacedFinding<'_>> = Vec::new();
+    for route in enforcing {
+        let mut found = Vec::new();
+        find_in_route(config, route, &mut found);
+        if route.options.kind == RouteKind::Money {
+            find_in_money(route, &mut found);
+        }
+        of_routes.extend(found.into_iter().map(|finding| (finding, Some(&**route))));
+    }
+    // By lint, so that equal findings of several routes become one warning.
+    of_routes.sort_by_key(|((lint, _), _)| *lint as usize);
+    let placed = of_the_file.into_iter().chain(outside).map(|finding| (finding, None)).chain(of_routes);
+    let mut warnings = Vec::<(LintFinding, Vec<&str>)>::new();
+    for (finding, route) in placed.chain(ambiguous_paths(config)).chain(split_hosts(config)) {
+        let name = finding.0.word();
+        if config.live.allow.contains(&name) || route.is_some_and(|route| route.options.allow.contains(&name)) {
             continue;
         }
-        let name = route.map(|route| &*route.name);
-        match warnings.iter_mut().find(|(other, _, same)| *other == lint && *same == text) {
-            Some((_, names, _)) => names.extend(name),
-            None => warnings.push((lint, name.into_iter().collect(), text)),
+        let names = route.map(|route| &*route.name);
+        match warnings.iter_mut().find(|(other, _)| *other == finding) {
+            Some((_, others)) => others.extend(names),
+            None => warnings.push((finding, names.into_iter().collect())),
         }
     }
-    let warnings = warnings.into_iter().map(|(lint, names, text)| {
+    let warnings = warnings.into_iter().map(|((lint, text), names)| {
         let place = match &names[..] {
             [] => String::new(),
             [name] => format!("route `{name}`: "),
@@ -108,263 +136,243 @@ pub(super) fn collect(config: &LoadedConfig, outside: impl Iterator<Item = (Lint
     warnings.collect()
 }
 
-fn readable_keys(config: &LoadedConfig) -> Vec<String> {
-    let own = config.tls.iter().filter(|tls| tls.readable_by_all).map(|tls| ("tls.key", &tls.key));
-    let towards: BTreeSet<_> = config.upstream_tls().filter_map(|tls| tls.exposed_key.as_ref()).collect();
-    let keys = own.chain(towards.into_iter().map(|key| ("upstream_tls.key", key)));
-    keys.map(|(name, key)| format!("{name}: everybody on this machine can read `{0}`: `chmod o-r` it", key.display()))
-        .collect()
-}
-
-fn store_transport(config: &LoadedConfig) -> Vec<String> {
-    match &config.store_url {
-        StoreLocation::Postgres(url) => url.warning().into_iter().collect(),
-        StoreLocation::Memory | StoreLocation::Sqlite(_) => Vec::new(),
+/// Secrets and data that others can read, and data that they can make up.
+fn find_what_others_read_or_forge(config: &LoadedConfig, found: &mut Vec<LintFinding>) {
+    const DANGER: &str = "its password crosses the network in cleartext, and anybody in between can read it: write";
+    let live = &config.live;
+    let own = live.tls.iter().filter(|tls| tls.readable_by_all).map(|tls| ("tls.key", &tls.key));
+    let towards = std::iter::once(&live.pass.tls).chain(live.routes.iter().map(|route| &route.upstream_tls));
+    let towards: BTreeSet<_> = towards.filter_map(|tls| tls.exposed_key.as_ref()).collect();
+    for (name, key) in own.chain(towards.into_iter().map(|key| ("upstream_tls.key", key))) {
+        let text = format!("{name}: everybody on this machine can read `{0}`: `chmod o-r` it", key.display());
+        found.push((Lint::ReadableFile, text));
+    }
+    if let StoreLocation::Postgres(url) = &live.store_url {
+        found.extend(unverified_server(url).map(|text| (Lint::StoreTransport, text)));
+    }
+    if live.redis.is_some() && live.secrets.is_empty() {
+        let text = "cache.redis without a `secret`: everybody who can write to the Redis server can forge replays, and \
+                    everybody who can read there sees the stored responses";
+        found.push((Lint::CacheUnsigned, text.into()));
+    }
+    if live.redis.as_ref().is_some_and(RedisServer::exposes_password) {
+        found.push((Lint::CleartextPassword, format!("cache.redis: {DANGER} `rediss://`")));
+    }
+    let kafka = live.consumers.iter().filter_map(|consumer| consumer.source.kafka());
+    for source in kafka.filter(|source| source.cluster.exposes_password()) {
+        let text = format!("kafka of group `{}`: {DANGER} `tls = true`, or a `sasl` of scram", source.group);
+        found.push((Lint::CleartextPassword, text));
+    }
+    for sink in &live.events {
+        if let EventTarget::Http { upstream, secret: None, .. } = &sink.target {
+            let text = format!(
+                "events `{}`: no `secret` signs what {upstream} gets, so whoever reaches it can make up events",
+                sink.name
+            );
+            found.push((Lint::EventsUnsigned, text));
+        }
     }
 }
 
-fn cache_unsigned(config: &LoadedConfig) -> Vec<String> {
-    let is_unsigned = config.redis.is_some() && config.secrets.is_empty();
-    let text = "cache.redis without a `secret`: everybody who can write to the Redis server can forge replays, and everybody who \
-                can read there sees the stored responses";
-    is_unsigned.then(|| text.into()).into_iter().collect()
+fn unverified_server(url: &PostgresUrl) -> Option<String> {
+    if url.is_on_this_machine() {
+        return None;
+    }
+    let (word, danger) = match url.tls().mode {
+        SslMode::Disable => ("disable", "anybody on the network in between can read and change all that is stored"),
+        SslMode::Require => ("require", "the server is not verified, and could be anybody on the network in between"),
+        SslMode::Prefer | SslMode::VerifyCa | SslMode::VerifyFull => return None,
+    };
+    Some(format!("store.url has `sslmode={word}` for a host that is not this machine: {danger}; see `verify-full`"))
 }
 
-fn cleartext_passwords(config: &LoadedConfig) -> Vec<String> {
-    const DANGER: &str = "its password crosses the network in cleartext, and anybody in between can read it: write";
-    let redis = config.redis.iter().filter(|server| server.exposes_password());
-    let redis = redis.map(|_| format!("cache.redis: {DANGER} `rediss://`"));
-    let kafka = config.consumers.iter().filter_map(|consumer| consumer.source.kafka());
-    let kafka = kafka.filter(|source| source.cluster.exposes_password());
-    let kafka =
-        kafka.map(|source| format!("kafka of group `{}`: {DANGER} `tls = true`, or a `sasl` of scram", source.group));
-    redis.chain(kafka).collect()
-}
-
-fn events_unsigned(config: &LoadedConfig) -> Vec<String> {
-    let unsigned = config.events.iter().filter_map(|sink| match &sink.target {
-        EventTarget::Http { upstream, secret: None, .. } => Some((&sink.name, upstream)),
-        _ => None,
-    });
-    unsigned
-        .map(|(name, upstream)| {
-            format!("events `{name}`: no `secret` signs what {upstream} gets, so whoever reaches it can make up events")
-        })
-        .collect()
-}
-
-fn memory_store(config: &LoadedConfig) -> Vec<String> {
-    let is_memory = config.store_url == StoreLocation::Memory;
-    is_memory
-        .then(|| "store.url is `memory:`: after a restart every retry is executed again".into())
-        .into_iter()
-        .collect()
-}
-
-/// Networks that are wider than one operator's: together, two halves are the whole.
-fn any_proxy(config: &LoadedConfig) -> Vec<String> {
+/// Keys that are lost, and callers that anybody can claim to be.
+fn find_lost_or_claimed_identities(config: &LoadedConfig, found: &mut Vec<LintFinding>) {
+    if config.live.store_url == StoreLocation::Memory {
+        let text = "store.url is `memory:`: after a restart every retry is executed again";
+        found.push((Lint::MemoryStore, text.into()));
+    }
+    // Networks that are wider than one operator's: together, two halves are the whole.
     let is_wide = |network: &IpNet| match network {
         IpNet::V4(network) => network.prefix_len() < 8,
         IpNet::V6(network) => network.prefix_len() < 7,
     };
-    let wide = IpNet::aggregate(&config.trusted_proxies).into_iter().filter(is_wide);
-    wide.map(|network| {
-        format!(
-            "trusted_proxies has {network}, in which anybody may be: each sender there can claim to be any caller, by default with \
-             `X-Api-Key`; write the gateway's own addresses"
-        )
-    })
-    .collect()
-}
-
-fn jwt_unused(config: &LoadedConfig) -> Vec<String> {
-    let unused = config.jwt.iter().filter(|jwt| jwt.rules.claims.is_empty());
-    unused.map(|_| "jwt: no route's `scope` has a `jwt:` part, so no token is verified".into()).collect()
-}
-
-fn jwt_cleartext(config: &LoadedConfig) -> Vec<String> {
-    let services = config.jwt.iter().filter_map(|jwt| match &jwt.keys {
-        IssuerKeys::Url { upstream, .. } => Some(upstream),
-        IssuerKeys::Described { .. } | IssuerKeys::File { .. } => None,
-    });
-    let open = services.filter(|service| matches!(***service, UpstreamTarget::Http(_)) && !service.is_loopback());
-    open.map(|service| {
-        format!(
-            "jwt.jwks is read without TLS from {service}: whoever can change the answer on its way can make any token"
-        )
-    })
-    .collect()
-}
-
-fn jwt_shared_secret(config: &LoadedConfig) -> Vec<String> {
+    for network in IpNet::aggregate(&config.live.trusted_proxies).into_iter().filter(is_wide) {
+        let text = format!(
+            "trusted_proxies has {network}, in which anybody may be: each sender there can claim to be any caller, by default \
+             with `X-Api-Key`; write the gateway's own addresses"
+        );
+        found.push((Lint::AnyProxy, text));
+    }
+    let Some(jwt) = &config.live.jwt else { return };
+    if jwt.rules.claims.is_empty() {
+        let text = "jwt: no route's `scope` has a `jwt:` part, so no token is verified";
+        found.push((Lint::JwtUnused, text.into()));
+    }
+    if let IssuerKeys::Url { upstream, .. } = &jwt.keys
+        && matches!(**upstream, UpstreamTarget::Http(_))
+        && !upstream.is_loopback()
+    {
+        let text = format!(
+            "jwt.jwks is read without TLS from {upstream}: whoever can change the answer on its way can make any token"
+        );
+        found.push((Lint::JwtCleartext, text));
+    }
     let is_secret =
         |algorithm: &&Algorithm| matches!(algorithm, Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512);
-    let shared = config.jwt.iter().filter_map(|jwt| jwt.rules.algorithms.iter().find(is_secret));
-    shared
-        .map(|algorithm| {
-            format!(
-                "jwt.algorithms has {algorithm:?}: its key is a secret that makes tokens too, so whoever can read jwks can be any \
-                 caller"
-            )
-        })
-        .collect()
+    if let Some(algorithm) = jwt.rules.algorithms.iter().find(is_secret) {
+        let text = format!(
+            "jwt.algorithms has {algorithm:?}: its key is a secret that makes tokens too, so whoever can read jwks can be \
+             any caller"
+        );
+        found.push((Lint::JwtSharedSecret, text));
+    }
 }
 
-fn body_without_room(config: &LoadedConfig, route: &Route) -> Option<String> {
-    let room = config.start.limits.held_bodies / 8 * 7;
-    (route.max_request_body as u64 > room).then(|| {
-        "a body of max_request_body never finds room in limits.held_bodies, seven eighths of which are for large bodies: its \
-         retries get 503 overloaded for ever"
-            .into()
-    })
-}
-
-fn scope_none(_: &LoadedConfig, route: &Route) -> Option<String> {
+/// The findings about a route, whatever its executions cost.
+fn find_in_route(config: &LoadedConfig, route: &Route, found: &mut Vec<LintFinding>) {
+    let (options, start) = (&route.options, &config.start);
+    if options.max_request_body as u64 > start.limits.held_bodies / 8 * 7 {
+        let text = "a body of max_request_body never finds room in limits.held_bodies, seven eighths of which are for large \
+                    bodies: its retries get 503 overloaded for ever";
+        found.push((Lint::BodyWithoutRoom, text.into()));
+    }
     // A key inside of a payment that is a part of the fingerprint is of no use without the payment.
-    let has_proof = route.key.payload_headers().any(|name| route.recipe.reads_field(name.as_str()));
-    (route.scope.parts.is_empty() && !has_proof)
-        .then(|| "scope is `none`: any caller who knows a key gets its stored response".into())
-}
-
-fn reconcile_by_key(_: &LoadedConfig, route: &Route) -> Option<String> {
+    let has_proof = options.key.payload_headers().any(|name| route.recipe.reads_field(name.as_str()));
+    if route.scope.parts.is_empty() && !has_proof {
+        let text = "scope is `none`: any caller who knows a key gets its stored response";
+        found.push((Lint::ScopeNone, text.into()));
+    }
     let is_confused = route.reconcile.as_ref().is_some_and(|reconcile| reconcile.lookup.confuses_callers());
-    (is_confused && !route.scope.parts.is_empty()).then(|| {
-        "reconcile.url has `{key}` but neither `{id}` nor `{scope}`: two callers may use one key, and one would be answered from \
-         the other's record; write `{id}`, which the service has as the first 64 digits of `Oncegate-Reservation`"
-            .into()
-    })
+    if is_confused && !route.scope.parts.is_empty() {
+        let text = "reconcile.url has `{key}` but neither `{id}` nor `{scope}`: two callers may use one key, and one would be \
+                    answered from the other's record; write `{id}`, which the service has as the first 64 digits of \
+                    `Oncegate-Reservation`";
+        found.push((Lint::ReconcileByKey, text.into()));
+    }
+    // A late retry of a repeatable request is refused by its own date.
+    let is_refused = options.remember.is_some() || options.dialect == Dialect::Repeatability;
+    if options.ttl < TTL_MIN && !is_refused {
+        let text = format!(
+            "ttl ({}) may end before a client's last try, which is executed again then: set it above that, or `after_ttl = \
+             \"refuse\"`",
+            show_duration(options.ttl)
+        );
+        found.push((Lint::ShortTtl, text));
+    }
+    if options.upstream_timeout > start.drain_timeout {
+        let [drain, upstream] = [start.drain_timeout, options.upstream_timeout].map(show_duration);
+        let text = format!(
+            "drain_timeout ({drain}) is shorter than upstream_timeout ({upstream}): a restart makes the outcomes of running \
+             attempts unknown"
+        );
+        found.push((Lint::ShortDrain, text));
+    }
+    // A service that closes a connection of HTTP/2 says which requests it has not processed.
+    if options.upstream_idle_timeout > IDLE_MAX && !matches!(*route.upstream, UpstreamTarget::H2c(_)) {
+        let text = format!(
+            "upstream_idle_timeout ({}) is longer than most services keep an unused connection, and a request on one that is \
+             being closed has an unknown outcome: set it below the service's own keep-alive",
+            show_duration(options.upstream_idle_timeout)
+        );
+        found.push((Lint::LongIdle, text));
+    }
 }
 
-fn money_2xx(_: &LoadedConfig, route: &Route) -> Option<String> {
+/// The findings about a route whose kind is `money`.
+fn find_in_money(route: &Route, found: &mut Vec<LintFinding>) {
+    let options = &route.options;
+    if let Some(released) = released_success(route) {
+        let text = format!(
+            "kind is `money`, and after a {released}, by which the service says that it has charged, a retry is executed again: \
+             take it, or its class, out of release_statuses"
+        );
+        found.push((Lint::Money2xx, text));
+    }
+    if let Some(released) = released_failure(route) {
+        let text = format!(
+            "kind is `money`, and after a {released}, although the service may have charged, a retry is executed again: take \
+             it, or its class, out of release_statuses; a code that comes before any work, such as \"503\", is listed by itself"
+        );
+        found.push((Lint::Money5xx, text));
+    }
+    // A request of x402 that has not paid has no payment, and no key in it.
+    if !options.key.required && options.dialect != Dialect::X402 {
+        let text = "kind is `money`, and a request without a key passes unguarded: write `key = { required = true }`";
+        found.push((Lint::MoneyKeyless, text.into()));
+    }
+    if route.bypasses() {
+        let text = "kind is `money`, and store_down is `bypass`: while the store is away, a retry may be executed again; \
+                    write `reject`";
+        found.push((Lint::MoneyBypass, text.into()));
+    }
+    if options.on_unknown != OnUnknown::Hold {
+        let text = format!(
+            "kind is `money`, and on_unknown is `{}`: a request that may have been executed is executed again; write `hold`, \
+             and a `reconcile.url`",
+            options.on_unknown.word()
+        );
+        found.push((Lint::MoneyRetry, text));
+    }
+    let has_bodies = options.methods.iter().any(|method| ![Method::DELETE, Method::GET].contains(method));
+    if has_bodies && !route.recipe.reads_body() {
+        let text = "kind is `money`, and fingerprint.body is `none`: a request for another amount under the same key gets the \
+                    first one's response";
+        found.push((Lint::MoneyBody, text.into()));
+    }
+}
+
+fn is_released(route: &Route, status: ServiceStatus) -> bool {
+    route.statuses.verdict_on(status, false) == ResponseVerdict::Release
+}
+
+fn released_success(route: &Route) -> Option<ServiceStatus> {
     let successes = (200..300).filter_map(|code| StatusCode::from_u16(code).ok()).map(ServiceStatus::Http);
-    let mut successes = successes.chain([ServiceStatus::Grpc(GrpcStatus::Ok)]);
-    let released = successes.find(|status| route.statuses.verdict_on(*status, false) == ResponseVerdict::Release)?;
-    is_money(route).then(|| {
-        format!(
-            "kind is `money`, and after a {released}, by which the service says that it has charged, a retry is executed again: take it, \
-             or its class, out of release_statuses"
-        )
-    })
+    successes.chain([ServiceStatus::Grpc(GrpcStatus::Ok)]).find(|status| is_released(route, *status))
 }
 
-/// A code that the route lists by itself is a decision about its service, if it can come before the work. A dialect's own
-/// list is the convention of its API.
-fn money_5xx(_: &LoadedConfig, route: &Route) -> Option<String> {
-    let is_released = |status: ServiceStatus| route.statuses.verdict_on(status, false) == ResponseVerdict::Release;
+/// A failure that may come after the work. A code that the route lists by itself is a decision about its service, if it
+/// can come before the work. A dialect's own list is the convention of its API.
+fn released_failure(route: &Route) -> Option<ServiceStatus> {
     let is_meant = |status: StatusCode| route.statuses.names(status) && !AFTER_THE_WORK.contains(&status.as_u16());
     let http = (500..600).filter_map(|code| StatusCode::from_u16(code).ok()).filter(|status| !is_meant(*status));
     let calls = GrpcStatus::ALL.into_iter().filter(|status| default_verdict(*status) == ResponseVerdict::Unknown);
-    let released =
-        http.map(ServiceStatus::Http).chain(calls.map(ServiceStatus::Grpc)).find(|status| is_released(*status))?;
+    let mut failures = http.map(ServiceStatus::Http).chain(calls.map(ServiceStatus::Grpc));
     let origins = route.origins.find(&["release_statuses"]);
     let is_convention = origins.iter().any(|(origin, _)| *origin == ValueOrigin::Preset("dialect"));
-    (is_money(route) && !is_convention).then(|| {
-        format!(
-            "kind is `money`, and after a {released}, although the service may have charged, a retry is executed again: take it, or \
-             its class, out of release_statuses; a code that comes before any work, such as \"503\", is listed by itself"
-        )
-    })
-}
-
-/// A request of x402 that has not paid has no payment, and no key in it.
-fn money_keyless(_: &LoadedConfig, route: &Route) -> Option<String> {
-    (is_money(route) && !route.key.required && route.dialect != Dialect::X402).then(|| {
-        "kind is `money`, and a request without a key passes unguarded: write `key = { required = true }`".into()
-    })
-}
-
-fn money_bypass(_: &LoadedConfig, route: &Route) -> Option<String> {
-    (is_money(route) && route.bypasses()).then(|| {
-        "kind is `money`, and store_down is `bypass`: while the store is away, a retry may be executed again; write `reject`".into()
-    })
-}
-
-fn money_retry(_: &LoadedConfig, route: &Route) -> Option<String> {
-    (is_money(route) && route.on_unknown != OnUnknown::Hold).then(|| {
-        format!(
-            "kind is `money`, and on_unknown is `{}`: a request that may have been executed is executed again; write `hold`, and a \
-             `reconcile.url`",
-            route.on_unknown.word()
-        )
-    })
-}
-
-fn money_body(_: &LoadedConfig, route: &Route) -> Option<String> {
-    let has_bodies = route.methods.iter().any(|method| ![Method::DELETE, Method::GET].contains(method));
-    (is_money(route) && has_bodies && !route.recipe.reads_body()).then(|| {
-        "kind is `money`, and fingerprint.body is `none`: a request for another amount under the same key gets the first one's \
-         response"
-            .into()
-    })
-}
-
-/// A late retry of a repeatable request is refused by its own date.
-fn short_ttl(_: &LoadedConfig, route: &Route) -> Option<String> {
-    let is_refused = route.remember.is_some() || route.dialect == Dialect::Repeatability;
-    (route.ttl < TTL_MIN && !is_refused).then(|| {
-        format!(
-            "ttl ({}) may end before a client's last try, which is executed again then: set it above that, or `after_ttl = \
-             \"refuse\"`",
-            show_duration(route.ttl)
-        )
-    })
-}
-
-fn short_drain(config: &LoadedConfig, route: &Route) -> Option<String> {
-    (route.upstream_timeout > config.start.drain_timeout).then(|| {
-        format!(
-            "drain_timeout ({}) is shorter than upstream_timeout ({}): a restart makes the outcomes of running attempts unknown",
-            show_duration(config.start.drain_timeout),
-            show_duration(route.upstream_timeout)
-        )
-    })
-}
-
-/// A service that closes a connection of HTTP/2 says which requests it has not processed.
-fn long_idle(_: &LoadedConfig, route: &Route) -> Option<String> {
-    (route.upstream_idle_timeout > IDLE_MAX && !matches!(*route.upstream, UpstreamTarget::H2c(_))).then(|| {
-        format!(
-            "upstream_idle_timeout ({}) is longer than most services keep an unused connection, and a request on one that is being \
-             closed has an unknown outcome: set it below the service's own keep-alive",
-            show_duration(route.upstream_idle_timeout)
-        )
-    })
-}
-
-fn is_money(route: &Route) -> bool {
-    route.kind == RouteKind::Money
+    failures.find(|status| !is_convention && is_released(route, *status))
 }
 
 /// The routes of a host that send their requests to a service of their own, while other requests of the host go
 /// elsewhere.
-fn split_hosts(config: &LoadedConfig) -> Vec<LintFinding<'_>> {
+fn split_hosts(config: &LoadedConfig) -> Vec<PlacedFinding<'_>> {
     const METHODS: [Method; 7] =
         [Method::GET, Method::HEAD, Method::OPTIONS, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
-    let is_apart = |route: &&Arc<Route>| route.host.is_some() && route.upstream != config.pass.upstream;
-    let apart: Vec<_> = config.routes.iter().filter(is_apart).collect();
+    let is_apart = |route: &&Arc<Route>| route.options.host.is_some() && route.upstream != config.live.pass.upstream;
+    let apart: Vec<_> = config.live.routes.iter().filter(is_apart).collect();
     if apart.is_empty() {
         return Vec::new();
     }
     let mut table = RouteTable::default();
-    for route in &config.routes {
+    for route in &config.live.routes {
         table.insert(
-            &route.methods,
-            route.host.as_deref(),
+            &route.options.methods,
+            route.options.host.as_deref(),
             &route.path,
             Spelling::Pass,
             &(&route.name, &route.upstream),
         );
     }
-    let samples = sample_paths(&config.routes.iter().map(|route| &route.path).collect::<Vec<_>>());
+    let samples = sample_paths(&config.live.routes.iter().map(|route| &route.path).collect::<Vec<_>>());
     let mut findings = Vec::new();
     for route in apart {
-        let host = route.host.as_deref().unwrap_or_default();
+        let host = route.options.host.as_deref().unwrap_or_default();
         let find = |method: &Method, path: &str| match table.find(method, host, &RequestPath::new(path)) {
             RouteMatch::Route(found) => *found,
-            RouteMatch::Ambiguous(_) | RouteMatch::NoRoute => (&route.name, &config.pass.upstream),
+            RouteMatch::Ambiguous(_) | RouteMatch::NoRoute => (&route.name, &config.live.pass.upstream),
         };
         let own = (&route.name, &route.upstream);
-        let Some(path) = samples.iter().find(|path| find(&route.methods[0], path) == own) else { continue };
+        let Some(path) = samples.iter().find(|path| find(&route.options.methods[0], path) == own) else { continue };
         let elsewhere = METHODS.map(|method| (find(&method, path).1, method));
         let elsewhere: Vec<_> = elsewhere.iter().filter(|(service, _)| **service != route.upstream).collect();
         let Some((other, _)) = elsewhere.first() else { continue };
@@ -375,24 +383,30 @@ fn split_hosts(config: &LoadedConfig) -> Vec<LintFinding<'_>> {
             methods.join(", "),
             route.path
         );
-        findings.push(LintFinding { lint: Lint::SplitHost, route: Some(route), text });
+        findings.push(((Lint::SplitHost, text), Some(&**route)));
     }
     findings
 }
 
 /// The paths of a route that are refused because a lenient service may take them for another route's.
-fn ambiguous_paths(config: &LoadedConfig) -> Vec<LintFinding<'_>> {
-    let routes = &config.routes;
+fn ambiguous_paths(config: &LoadedConfig) -> Vec<PlacedFinding<'_>> {
+    let routes = &config.live.routes;
     let (mut table, mut exact) = (RouteTable::default(), RouteTable::default());
     for route in routes {
-        table.insert(&route.methods, route.host.as_deref(), &route.path, route.guarded_spelling(), &route.name);
-        exact.insert(&route.methods, route.host.as_deref(), &route.path, Spelling::Pass, &route.name);
+        table.insert(
+            &route.options.methods,
+            route.options.host.as_deref(),
+            &route.path,
+            route.guarded_spelling(),
+            &route.name,
+        );
+        exact.insert(&route.options.methods, route.options.host.as_deref(), &route.path, Spelling::Pass, &route.name);
     }
     let mut findings = Vec::new();
     for path in sample_paths(&routes.iter().map(|route| &route.path).collect::<Vec<_>>()) {
         for route in routes {
-            let host = route.host.as_deref().unwrap_or_default();
-            for method in &route.methods {
+            let host = route.options.host.as_deref().unwrap_or_default();
+            for method in &route.options.methods {
                 if let RouteMatch::Ambiguous(other) = table.find(method, host, &RequestPath::new(&path))
                     && exact.find(method, host, &RequestPath::new(&path)) == RouteMatch::Route(&route.name)
                 {
@@ -400,10 +414,28 @@ fn ambiguous_paths(config: &LoadedConfig) -> Vec<LintFinding<'_>> {
                         "{method} `{path}` is refused (path-ambiguous): some services take it for a path of route `{other}`, whose \
                          `spelling` decides"
                     );
-                    findings.push(LintFinding { lint: Lint::AmbiguousPath, route: Some(route), text });
+                    findings.push(((Lint::AmbiguousPath, text), Some(&**route)));
                 }
             }
         }
     }
     findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_that_is_only_trusted_is_warned_about() {
+        for (text, warned) in [
+            ("postgres://u@db/d?sslmode=disable", true),
+            ("postgres://u@db/d?sslmode=require", true),
+            ("postgres://u@db/d?sslmode=require&sslrootcert=ca.pem", false),
+            ("postgres://u@db/d", false),
+            ("postgres://u@127.0.0.1/d?sslmode=disable", false),
+        ] {
+            assert_eq!(unverified_server(&PostgresUrl::parse(text).unwrap()).is_some(), warned, "{text}");
+        }
+    }
 }

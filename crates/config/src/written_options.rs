@@ -1,49 +1,32 @@
-//! The options that a file writes, by which a reload says what has changed.
-
-use std::collections::{BTreeMap, BTreeSet};
+//! Reads the options that a file writes, each by the hash of its value.
 
 use sha2::{Digest, Sha256};
 use toml::de::{DeTable, DeValue};
 
-/// The hash of each value as the file writes it, by its table in a list (empty for all others) and its option.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WrittenOptions(BTreeMap<(String, String), [u8; 32]>);
+use oncegate_settings::WrittenOptions;
 
-impl WrittenOptions {
-    pub(super) fn read(table: &DeTable<'_>) -> Self {
-        let mut options = Self::default();
-        options.add("", "", table);
-        options
-    }
+/// Reads all options of a file.
+pub(super) fn read(table: &DeTable<'_>) -> WrittenOptions {
+    let mut options = WrittenOptions::default();
+    add_options(&mut options, "", "", table);
+    options
+}
 
-    fn add(&mut self, of: &str, before: &str, table: &DeTable<'_>) {
-        for (key, value) in table {
-            let option = format!("{before}{}", key.get_ref());
-            match value.get_ref() {
-                DeValue::Table(table) => self.add(of, &format!("{option}."), table),
-                DeValue::Array(items) if of.is_empty() && items.iter().any(|item| item.get_ref().is_table()) => {
-                    let tables = items.iter().filter_map(|item| item.get_ref().as_table());
-                    for (index, table) in tables.enumerate() {
-                        let name = table.get("name").and_then(|name| name.get_ref().as_str());
-                        let of = name.map_or_else(|| format!("{option}[{index}]"), |name| format!("{option}.{name}"));
-                        self.add(&of, "", table);
-                    }
+fn add_options(options: &mut WrittenOptions, of: &str, before: &str, table: &DeTable<'_>) {
+    for (key, value) in table {
+        let option = format!("{before}{}", key.get_ref());
+        match value.get_ref() {
+            DeValue::Table(table) => add_options(options, of, &format!("{option}."), table),
+            DeValue::Array(items) if of.is_empty() && items.iter().any(|item| item.get_ref().is_table()) => {
+                let tables = items.iter().filter_map(|item| item.get_ref().as_table());
+                for (index, table) in tables.enumerate() {
+                    let name = table.get("name").and_then(|name| name.get_ref().as_str());
+                    let of = name.map_or_else(|| format!("{option}[{index}]"), |name| format!("{option}.{name}"));
+                    add_options(options, &of, "", table);
                 }
-                value => drop(self.0.insert((of.to_owned(), option), Sha256::digest(text_of(value)).into())),
             }
+            value => drop(options.0.insert((of.to_owned(), option), Sha256::digest(text_of(value)).into())),
         }
-    }
-
-    /// The options that differ, and the tables of lists that only one of both has.
-    pub(super) fn list_changes(&self, newer: &Self) -> BTreeSet<String> {
-        let has_table = |options: &Self, of: &str| options.0.keys().any(|(other, _)| other == of);
-        let keys = self.0.keys().chain(newer.0.keys()).filter(|key| self.0.get(*key) != newer.0.get(*key));
-        keys.map(|(of, option)| match has_table(self, of) && has_table(newer, of) {
-            _ if of.is_empty() => option.clone(),
-            true => format!("{of}.{option}"),
-            false => of.clone(),
-        })
-        .collect()
     }
 }
 
@@ -71,7 +54,7 @@ mod tests {
         const BEFORE: &str = "secret = 'a'\nstore = { lease.expiry = '9s' }\n[[routes]]\nname = 'pay'\npath = '/pay'\n\
                               outcome = [{ pointer = '/a', is = 'store' }]\n[[routes]]\nname = 'refund'\npath = '/refund'\n\
                               [[consumers]]\nqueue = 'q'\nroute = 'pay'\n";
-        let read = |text: &str| WrittenOptions::read(DeTable::parse(text).expect(text).get_ref());
+        let read = |text: &str| read(DeTable::parse(text).expect(text).get_ref());
         let renamed = BEFORE.replace("'refund'", "'return'");
         let order = "[[routes]]\nname = 'refund'\npath = '/refund'\n";
         for (after, changes) in [

@@ -140,13 +140,6 @@ impl PathPattern {
     }
 }
 
-/// `/` alone.
-impl Default for PathPattern {
-    fn default() -> Self {
-        Self { segments: vec![PatternSegment::Literal("".into())], text: "/".into() }
-    }
-}
-
 /// A segment, and its placeholder's name where it has one.
 fn parse_segment(segment: &str) -> Result<(PatternSegment, Option<&str>), String> {
     let inside = match split_placeholders(segment).as_deref() {

@@ -14,7 +14,7 @@ use crate::body::pooled::PooledBody;
 use crate::transport::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
 use connection_slots::UpstreamSlots;
 use connector::{ConnectionFailure, Connector, ConnectorKind};
-use oncegate_config::{UpstreamTarget as Target, UpstreamTlsConfig};
+use oncegate_settings::{UpstreamTarget as Target, UpstreamTlsConfig};
 use oncegate_trust::tls::HandshakeError;
 use pool::{PoolProtocol, UpstreamPool};
 

@@ -13,8 +13,8 @@ use rustls::pki_types::ServerName;
 use tokio::time::timeout;
 
 use super::response::{ProbedResponse, ProbedResult};
-use oncegate_config::{self as config, UpstreamTarget};
 use oncegate_http::http_connection::{HttpConnection, HttpError};
+use oncegate_settings::{self as settings, UpstreamTarget};
 use oncegate_telemetry::logs::format_chain;
 use oncegate_trust::tls::{Authorities, Trust};
 
@@ -35,7 +35,7 @@ impl ProbedEndpoint {
         authorities: impl FnOnce() -> Result<Authorities, String>,
         limit: Duration,
     ) -> Result<Self, String> {
-        let (target, path) = config::parse_service_url(url, "write `http://host:port/path`, or `https://` for TLS")?;
+        let (target, path) = settings::parse_service_url(url, "write `http://host:port/path`, or `https://` for TLS")?;
         match target {
             UpstreamTarget::Http(authority) => Ok(Self { authority, path, tls: None, limit }),
             UpstreamTarget::Https(authority, name) => {

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use super::{ApplyOperatorDecisionParams, KeyEvent};
-use oncegate_config as config;
 use oncegate_domain::attempt::{AttemptOutcome, Settlement};
 use oncegate_domain::fingerprint::Secrets;
 use oncegate_domain::ids::{RecordId, Token};
@@ -14,6 +13,7 @@ use oncegate_domain::response::{CorruptRow, StoredResponse};
 use oncegate_domain::sealed_response;
 use oncegate_domain::state::KeyState;
 use oncegate_machine::fill_random;
+use oncegate_settings as settings;
 
 /// The secrets, and whether new responses are encrypted. A reload replaces them.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +24,7 @@ pub struct Encryption {
 
 impl Encryption {
     /// The encryption that a store was started with, under the secrets of the last reload.
-    pub fn new(store: &config::StoreConfig, secrets: &Secrets) -> Self {
+    pub fn new(store: &settings::StoreConfig, secrets: &Secrets) -> Self {
         Self { secrets: secrets.clone(), encrypts: store.encrypt }
     }
 

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::row::{FromRow, RowReader, from_row, since_1970_ms};
-use oncegate_config::{EventType, Word};
 use oncegate_domain::ids::{RecordId, Token};
 use oncegate_domain::key::Key;
 use oncegate_domain::response::{CorruptRow, StoredResponse};
 use oncegate_domain::state::StateKind;
+use oncegate_settings::{EventType, Word};
 
 /// A route, and a sink that is told about its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,8 +18,8 @@ use call_spec::CallSpec;
 use columns::Columns;
 use encryption::Encryption;
 use metrics::StoreMetrics;
-use oncegate_config as config;
 use oncegate_domain::record::Record;
+use oncegate_settings as settings;
 use postgres::{PgResult, PgTry};
 use row::FromRow;
 use sqlite::{SqliteResult, SqliteTransaction};
@@ -29,8 +29,8 @@ pub use backend::Backend;
 pub use error::{OpenError, RelocateError, StoreError};
 pub use events::{EventCounts, EventHandle, EventRoute, KeyEvent, PostponedEvent};
 pub use migrate::{Migration, schema};
-pub use oncegate_config::StoreLocation;
 pub use oncegate_domain::record::ExpectedRecord;
+pub use oncegate_settings::StoreLocation;
 pub use open::{
     StorePreparation, distribution, migrate, open, open_unprepared, pending, remembered_route_identities, warnings,
 };
@@ -231,7 +231,7 @@ async fn ping_until_answered(store: Weak<Store>, period: BreakerPeriod) {
 #[allow(missing_docs)]
 pub struct StoreSettings {
     pub location: StoreLocation,
-    /// The most connections to PostgreSQL, [`config::STORE_CONNECTIONS_MIN`] at least; `postgres::pools` divides them.
+    /// The most connections to PostgreSQL, [`settings::STORE_CONNECTIONS_MIN`] at least; `postgres::pools` divides them.
     pub max_connections: usize,
     /// The time limit of one call.
     pub timeout: Duration,
@@ -244,8 +244,8 @@ pub struct StoreSettings {
     pub encryption: Encryption,
 }
 
-impl From<&config::LoadedConfig> for StoreSettings {
-    fn from(config: &config::LoadedConfig) -> Self {
+impl From<&settings::LoadedConfig> for StoreSettings {
+    fn from(config: &settings::LoadedConfig) -> Self {
         let store = &config.start.store;
         Self {
             location: store.url.clone(),
@@ -254,7 +254,7 @@ impl From<&config::LoadedConfig> for StoreSettings {
             migrate: store.migrate,
             distribute: store.distribute,
             events: config.start.events,
-            encryption: Encryption::new(store, &config.secrets),
+            encryption: Encryption::new(store, &config.live.secrets),
         }
     }
 }

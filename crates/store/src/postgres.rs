@@ -20,7 +20,6 @@ use failure::PgFailure;
 use key_calls::{KeyCall, may_be_taken};
 use lane::{Lanes, ONE_ON_CLUSTER};
 use lookups::Lookups;
-use oncegate_config::PostgresUrl;
 use oncegate_domain::attempt::{ReserveRequest, ReserveResult, Settlement};
 use oncegate_domain::delivery::{EnqueueRequest, EnqueueResult};
 use oncegate_domain::ids::RecordId;
@@ -28,6 +27,7 @@ use oncegate_domain::record::Record;
 use oncegate_domain::response::CorruptRow;
 use oncegate_domain::service_report::ServiceReport;
 use oncegate_domain::state::KeyState;
+use oncegate_settings::PostgresUrl;
 use pools::PgPools;
 use service_reports::FindReservationCall;
 

@@ -9,7 +9,7 @@ use tracing_subscriber::EnvFilter;
 use super::log_writer::LogWriter;
 pub use super::log_writer::{dropped, flush};
 use super::terminal::wants_colours;
-use oncegate_config::{LogFormat, TelemetryConfig};
+use oncegate_settings::{LogFormat, TelemetryConfig};
 pub use request_line::{RequestLine, millis};
 
 mod request_line;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use sha2::{Digest, Sha256};
 
-use oncegate_config::OidcConfig;
+use oncegate_settings::OidcConfig;
 
 /// The name that the client claims, and the client's place.
 fn actor(claimed: Option<&[u8]>, place: &str) -> String {

@@ -34,7 +34,7 @@ impl KeyAdmin<'_> {
     /// instances may have the route, and wait for longer than any route here.
     pub(super) fn retry_rule(&self, route: &str) -> Option<RetryRule> {
         let route = find_route(&self.config, route)?;
-        Some(RetryRule { on_unknown: route.on_unknown, quiet_after: route.quiet_after })
+        Some(RetryRule { on_unknown: route.options.on_unknown, quiet_after: route.quiet_after })
     }
 
     /// Returns the time until this instance believes the store's clock that the key's attempt is quiet; `None` if it
@@ -85,8 +85,8 @@ impl KeyAdmin<'_> {
             state: entry.state,
             is_by_hand: entry.is_by_hand,
             risk,
-            ttl: route_value(&self.config, &entry.route, |route| route.ttl),
-            remember: route_value(&self.config, &entry.route, |route| route.remember),
+            ttl: route_value(&self.config, &entry.route, |route| route.options.ttl),
+            remember: route_value(&self.config, &entry.route, |route| route.options.remember),
             quiet_after,
             sealed_response: None,
         };

@@ -5,12 +5,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::problem::ApiProblem;
 pub use json_fields::JsonFields;
-use oncegate_config as config;
 use oncegate_domain::fingerprint::form;
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::response::{FIELDS_MAX, StoredResponse};
 use oncegate_domain::state::StateKind;
 use oncegate_http::protocol::fields;
+use oncegate_settings as settings;
 use oncegate_store::admin::{Cursor, IdRange, KeyFilter, ListOrder};
 
 mod json_fields;
@@ -123,7 +123,7 @@ pub fn add_condition(filter: &mut KeyFilter, name: &str, value: &[u8]) -> Result
         "route" => filter.route = Some(text()?.to_owned()),
         "key" => filter.key = Some(value.to_owned()),
         "older_than" => {
-            filter.older_than = Some(config::parse_duration(text()?).map_err(|why| ApiProblem::bad(name, why))?);
+            filter.older_than = Some(settings::parse_duration(text()?).map_err(|why| ApiProblem::bad(name, why))?);
         }
         _ => return Err(ApiProblem::bad(name, "is not a condition of a filter")),
     }

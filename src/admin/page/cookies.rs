@@ -6,8 +6,8 @@ use std::time::Duration;
 use http::header::{COOKIE, HeaderValue, SET_COOKIE};
 use http::{HeaderMap, Response};
 
-use oncegate_config::PageUrl;
 use oncegate_http::body::Body;
+use oncegate_settings::PageUrl;
 
 /// A cookie at the address by which a browser has come.
 pub struct PageCookie {

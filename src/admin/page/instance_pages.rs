@@ -11,11 +11,11 @@ use super::outcome_chart::{BAR_WIDTH, HEIGHT, OutcomeChart, WIDTH};
 use super::{Frame, Visit, render_page};
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
-use oncegate_config::{Route, RouteSetting};
 use oncegate_domain::ids::InstanceId;
 use oncegate_http::body::Body;
 use oncegate_http::protocol::refusal::RetryAfter;
 use oncegate_http::protocol::status::OncegateStatus;
+use oncegate_settings::{Route, RouteSetting};
 use oncegate_store::admin::InstanceEntry;
 
 #[derive(Template)]

@@ -16,8 +16,8 @@ use super::sign_in_pages::parse_own_page;
 use super::{FormParams, PageRequest, redirect_to, render_message, render_page};
 use crate::admin::AdminListener;
 use crate::admin::oidc::{self, SignIn, SignInFault};
-use oncegate_config::OidcConfig;
 use oncegate_http::body::Body;
+use oncegate_settings::OidcConfig;
 use oncegate_trust::tls::Trust;
 
 #[derive(Template)]

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::sessions::{SessionSecret, digest, is_same};
 use crate::admin::oidc::{Issuer, SignIn, SignInFault};
-use oncegate_config::OidcConfig;
+use oncegate_settings::OidcConfig;
 
 /// The time for which a sign-in waits for the issuer: a password, a second factor, and a reset of either.
 pub const SIGN_IN_MAX: Duration = Duration::from_secs(600);
@@ -92,7 +92,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use oncegate_config::PageUrl;
+    use oncegate_settings::PageUrl;
 
     fn begin(pending: &PendingSignIns, next: &str) -> BegunSignIn {
         let config = OidcConfig {

@@ -13,8 +13,8 @@ use super::{FORM, FormParams, PagePath, PageRequest, redirect_to, render_message
 use crate::admin::AdminListener;
 use crate::admin::auth::{self, AccessDenied};
 use crate::admin::key_admin::actors::remote_actor;
-use oncegate_config::OidcConfig;
 use oncegate_http::body::Body;
+use oncegate_settings::OidcConfig;
 
 #[derive(Template)]
 #[template(path = "sign_in.html")]

@@ -26,7 +26,7 @@ use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 
 use super::broker_error::broker_message;
-use oncegate_config::Broker;
+use oncegate_settings::Broker;
 use oncegate_trust::tls::{HandshakeError, Trust};
 
 /// The heartbeat interval. A broker that is silent for twice as long is gone (AMQP 0-9-1 section 4.2.7).

@@ -11,7 +11,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::broker_error::broker_message;
 use super::connector::connect;
 use crate::brokers::publish_error::PublishError;
-use oncegate_config::Broker;
+use oncegate_settings::Broker;
 use oncegate_trust::tls::Trust;
 
 /// The time limit for the broker's confirmation. A healthy broker writes a message to its disks in milliseconds.

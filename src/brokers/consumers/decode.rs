@@ -11,11 +11,11 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE, DATE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::gate::message::Message;
-use oncegate_config::{Consumer, MessageKey};
 use oncegate_domain::key::KeyError;
 use oncegate_domain::response::FIELDS_MAX;
 use oncegate_http::protocol::fields::is_misspelled;
 use oncegate_http::protocol::refusal::Refusal;
+use oncegate_settings::{Consumer, MessageKey};
 
 /// Headers that are not passed to the service: hop-by-hop ones, those about a request's origin, Oncegate's own, and
 /// those of the broker that change with each delivery and so are no part of the request.
@@ -206,7 +206,7 @@ mod tests {
         let path = folder.path().join("oncegate.toml");
         std::fs::write(&path, file).unwrap();
         let loaded = config::load(Some(&path), &Overrides::default(), &ProcessEnvironment);
-        Arc::clone(&loaded.expect("it loads").consumers[0])
+        Arc::clone(&loaded.expect("it loads").live.consumers[0])
     }
 
     fn properties(headers: &[(&str, AMQPValue)]) -> BasicProperties {

@@ -10,8 +10,8 @@ use super::disposition::doubled_pause;
 use super::kafka;
 use super::session_start::SessionError;
 use crate::gate::Gate;
-use oncegate_config::{Consumer, MessageSource};
 use oncegate_machine::jitter::jittered;
+use oncegate_settings::{Consumer, MessageSource};
 use oncegate_trust::tls::Trust;
 
 /// Consumes until `stop`, over as many connections as that takes.

@@ -11,11 +11,11 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use oncegate_config::{EventKey, EventSink};
 use oncegate_domain::key::Key;
 use oncegate_domain::response::{CorruptRow, StoredResponse};
 use oncegate_domain::rfc3339;
 use oncegate_domain::state::StateKind;
+use oncegate_settings::{EventKey, EventSink};
 use oncegate_store::KeyEvent;
 
 /// The media type of an event in JSON.

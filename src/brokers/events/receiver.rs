@@ -19,10 +19,10 @@ use super::message::{EventMessage, MEDIA_TYPE};
 use crate::brokers::amqp::AmqpPublisher;
 use crate::brokers::kafka::{KafkaProducer, NewRecord};
 use crate::brokers::publish_error::PublishError;
-use oncegate_config::{Broker, EventTarget, KafkaCluster, UpstreamTlsConfig, WebhookSecret};
 use oncegate_http::body::Body;
 use oncegate_http::upstream::UpstreamClient;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
+use oncegate_settings::{Broker, EventTarget, KafkaCluster, UpstreamTlsConfig, WebhookSecret};
 use oncegate_telemetry::logs::error_causes;
 use oncegate_trust::tls::Trust;
 

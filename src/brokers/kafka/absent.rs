@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use super::NewRecord;
 use crate::brokers::publish_error::PublishError;
-use oncegate_config::KafkaCluster;
+use oncegate_settings::KafkaCluster;
 
 /// A producer that cannot exist.
 pub struct AbsentProducer(Infallible);

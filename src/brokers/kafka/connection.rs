@@ -5,7 +5,7 @@ use std::time::Duration;
 use krafka::auth::{AuthConfig, TlsConfig};
 use krafka::{Kafka, KrafkaError};
 
-use oncegate_config::{KafkaCluster, KafkaLogin, SaslMechanism};
+use oncegate_settings::{KafkaCluster, KafkaLogin, SaslMechanism};
 
 /// The time limit of a request. A broker answers in milliseconds; it is away, and another one leads, after this.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use super::NewRecord;
 use super::connection::{self, REQUEST_TIMEOUT, describe};
 use crate::brokers::publish_error::PublishError;
-use oncegate_config::KafkaCluster;
+use oncegate_settings::KafkaCluster;
 
 /// The time limit of a record that is written: three tries.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(30);

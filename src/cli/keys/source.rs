@@ -12,7 +12,7 @@ use super::super::client::{Connected, InstanceArguments, explain_refusal, user};
 use super::super::{CommandError, failed, load_without_service, require_file};
 use crate::admin::{self, AdminMethod, AdminRequest};
 use crate::app::StartError;
-use oncegate_config::{Config, StartConfig, StoreLocation};
+use oncegate_settings::{Config, StartConfig, StoreLocation};
 use oncegate_store::{self as store, OpenError, Store, StoreSettings, salts};
 
 /// The time for a response: changes of many keys take long, and a purge waits for a lease.
@@ -62,10 +62,10 @@ impl KeyAdminSource {
         })?;
         if config.start.store.encrypt {
             // No instance could replay a response that is encrypted under another secret than theirs.
-            let checked = salts::check_current(&store, &config.start.service, &config.secrets).await;
+            let checked = salts::check_current(&store, &config.start.service, &config.live.secrets).await;
             checked.map_err(|error| CommandError::Failure(StartError::Salt(error)))?;
         }
-        let (start, config) = config.into_parts();
+        let (start, config) = (config.start, config.live);
         Ok(Self::Store(store, Arc::new(start), Arc::new(config)))
     }
 

@@ -18,11 +18,11 @@ use super::rules;
 use crate::gate::pass::BODY_BROKE_OFF;
 use crate::gate::response_context::ResponseContext;
 use crate::gate::state::{Gate, log_and_refuse};
-use oncegate_config::BODY_BYTES_MAX;
 use oncegate_domain::execution_risk::{RecordSummary, RetryRule};
 use oncegate_http::body::body_budget::BudgetShare;
 use oncegate_http::body::{CopyFailure, CopyResult};
 use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
+use oncegate_settings::BODY_BYTES_MAX;
 use oncegate_store::StoreError;
 
 /// A request whose head is there, while the rest of it is read.
@@ -83,9 +83,9 @@ impl Arrival<'_> {
         // of its space.
         let (mut whole, mut operation) = (None, None);
         if body_operation::is_needed(head, route) {
-            whole = self.read_body(&head.headers, route.max_request_body).await?;
+            whole = self.read_body(&head.headers, route.options.max_request_body).await?;
             match &whole {
-                None if route.dialect.is_jsonrpc() => return Err(rules::too_large(route)),
+                None if route.options.dialect.is_jsonrpc() => return Err(rules::too_large(route)),
                 None => {}
                 Some(body) => match self.read_operation(&incoming, body).await {
                     BodyOperation::Passes { only_reads } => {
@@ -108,7 +108,7 @@ impl Arrival<'_> {
             return Ok(ArrivedRequest::Unkeyed { body: whole, only_reads: false });
         }
         if whole.is_none() {
-            whole = self.read_body(&head.headers, route.max_request_body).await?;
+            whole = self.read_body(&head.headers, route.options.max_request_body).await?;
         }
         if let (None, KeySearch::Found(identity)) = (&whole, &search) {
             broken_rule = Some(self.check_stored(&incoming, identity, rules::too_large(route)).await?);
@@ -204,7 +204,7 @@ impl Arrival<'_> {
         };
         let Some(record) = record else { return Err(refusal) };
         let record = instance.store_clock.certain(record, instance.attempt_time_limit(route));
-        let rule = RetryRule { on_unknown: route.on_unknown, quiet_after: route.quiet_after };
+        let rule = RetryRule { on_unknown: route.options.on_unknown, quiet_after: route.quiet_after };
         let summary = RecordSummary::from(&record);
         // The caller of an accepted request is answered while it waits for its delivery.
         let is_answered = summary.is_accepted && !summary.past_ttl;

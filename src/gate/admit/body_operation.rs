@@ -8,11 +8,11 @@ use http::{Method, StatusCode, request};
 
 use super::fingerprinting::Fingerprinting;
 use super::key_location;
-use oncegate_config::{Dialect, Route};
 use oncegate_domain::jsonrpc::{RpcCall, RpcMessage, RpcOperation, is_declared};
 use oncegate_http::protocol::charset;
 use oncegate_http::protocol::graphql::GraphqlBodyForm;
 use oncegate_http::protocol::refusal::Refusal;
+use oncegate_settings::{Dialect, Route};
 
 /// The size from which a body is large: a document takes up to 0.1 µs for each byte, ten times as long as JSON for a
 /// fingerprint.
@@ -81,11 +81,13 @@ const NOT_UTF8: Refusal = Refusal::BadRequest(
 /// Whether the body has to be read to know if its route guards the request. Without a key, a request passes anyhow,
 /// unless its route requires one.
 pub(super) fn is_needed(head: &request::Parts, route: &Route) -> bool {
-    let may_have_key =
-        || !matches!(key_location::in_head(head, &route.key), Ok(None)) || key_location::may_be_in_body(&route.key);
-    (route.dialect == Dialect::Graphql || route.dialect.is_jsonrpc())
+    let may_have_key = || {
+        !matches!(key_location::in_head(head, &route.options.key), Ok(None))
+            || key_location::may_be_in_body(&route.options.key)
+    };
+    (route.options.dialect == Dialect::Graphql || route.options.dialect.is_jsonrpc())
         && head.method == Method::POST
-        && (route.key.required || may_have_key())
+        && (route.options.key.required || may_have_key())
 }
 
 /// Reads the operation of a request that has come in whole. A large body is read on another thread.
@@ -106,7 +108,7 @@ pub(super) async fn read(
 
 /// The same on this thread, whatever the size of the body.
 pub(super) fn read_at_once(head: &request::Parts, body: &[u8], route: &Route) -> BodyOperation {
-    match route.dialect {
+    match route.options.dialect {
         Dialect::Graphql if GraphqlBodyForm::find(head).is_some_and(|form| form.only_reads(body)) => {
             BodyOperation::Passes { only_reads: true }
         }
@@ -123,30 +125,31 @@ fn read_jsonrpc(head: &request::Parts, body: &[u8], route: &Route) -> BodyOperat
         return BodyOperation::Refused(NOT_UTF8);
     }
     // UCP also has a REST binding, whose documents may have members of the same names.
-    if route.dialect == Dialect::Ucp && !is_declared(body) {
+    if route.options.dialect == Dialect::Ucp && !is_declared(body) {
         return BodyOperation::Unnamed;
     }
-    let places: Vec<_> = route.key.body_places().collect();
-    let head_counts = || route.key.required || !matches!(key_location::in_head(head, &route.key), Ok(None));
+    let places: Vec<_> = route.options.key.body_places().collect();
+    let head_counts =
+        || route.options.key.required || !matches!(key_location::in_head(head, &route.options.key), Ok(None));
     // The answer to such a request could not be kept, or not be found again.
     let unless_keyed = |is_guarded: bool, refusal| {
-        let has_key = || !matches!(key_location::in_body(&head.headers, body, &route.key), Ok(None));
+        let has_key = || !matches!(key_location::in_body(&head.headers, body, &route.options.key), Ok(None));
         match is_guarded && (head_counts() || has_key()) {
             true => BodyOperation::Refused(refusal),
             false => BodyOperation::Passes { only_reads: !is_guarded },
         }
     };
-    match RpcMessage::read(body, route.dialect.names_tools(), &places) {
-        RpcMessage::Call(call) if call.operation.is_among(&route.operations) => BodyOperation::Call(call),
+    match RpcMessage::read(body, route.options.dialect.names_tools(), &places) {
+        RpcMessage::Call(call) if call.operation.is_among(&route.options.operations) => BodyOperation::Call(call),
         RpcMessage::Call(_) | RpcMessage::Response => BodyOperation::Passes { only_reads: true },
-        RpcMessage::InvalidId(operation) => unless_keyed(operation.is_among(&route.operations), INVALID_ID),
+        RpcMessage::InvalidId(operation) => unless_keyed(operation.is_among(&route.options.operations), INVALID_ID),
         RpcMessage::Notification(operation) => {
-            unless_keyed(operation.is_among(&route.operations), GUARDED_NOTIFICATION)
+            unless_keyed(operation.is_among(&route.options.operations), GUARDED_NOTIFICATION)
         }
         RpcMessage::Ambiguous => unless_keyed(true, AMBIGUOUS),
         RpcMessage::Batch(elements) => {
             let is_guarded =
-                |operation| Option::is_none_or(operation, |one: &RpcOperation| one.is_among(&route.operations));
+                |operation| Option::is_none_or(operation, |one: &RpcOperation| one.is_among(&route.options.operations));
             let head_counts = head_counts();
             let mut guarded = elements.iter().filter(|element| is_guarded(element.operation.as_ref())).peekable();
             let only_reads = guarded.peek().is_none();
@@ -177,7 +180,7 @@ mod tests {
         let file = "upstream = 'http://a'\n[[routes]]\nname = 'r'\npath = '/graphql'\ndialect = 'graphql'";
         std::fs::write(&path, file).unwrap();
         let loaded = config::load(Some(&path), &Overrides::default(), &ProcessEnvironment);
-        Arc::clone(&loaded.expect("it loads").routes[0])
+        Arc::clone(&loaded.expect("it loads").live.routes[0])
     }
 
     #[tokio::test]

@@ -21,7 +21,6 @@ use super::token::{CallerToken, TokenSource};
 use crate::gate::routing::Router;
 use crate::instance::latency::RouteLatencies;
 use crate::instance::metrics::Metrics;
-use oncegate_config::{LoadedConfig, Route, RouteMode};
 use oncegate_domain::fingerprint::{Fingerprint, IncludedBody};
 use oncegate_domain::key::Key;
 use oncegate_domain::normal_path::RequestPath;
@@ -31,6 +30,7 @@ use oncegate_http::protocol::answer_shape::AnswerShape;
 use oncegate_http::protocol::fields::RequestOrigin;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
+use oncegate_settings::{LoadedConfig, Route, RouteMode};
 use oncegate_store::metrics::StoreMetrics;
 use oncegate_trust::tls::CertificateName;
 
@@ -88,7 +88,7 @@ pub fn explain(
     caller: ExplainedCaller,
 ) -> Result<Explained, ExplainedRefusal> {
     let router = Router::new(
-        config,
+        &config.live,
         &RouteLatencies::default(),
         &Metrics::new(&StoreMetrics::default(), &config.start.service),
         &UpstreamSlots::new(1),
@@ -97,18 +97,20 @@ pub fn explain(
     );
     let client = ClientConnection::new(Ipv4Addr::LOCALHOST.into(), false);
     let certificate = caller.certificate.map(Arc::new);
-    let origin = RequestOrigin { trusted: true, certificate, ..request_origin(head, &client, config) };
+    let origin = RequestOrigin { trusted: true, certificate, ..request_origin(head, &client, &config.live) };
     let path = RequestPath::new(head.uri.path());
     check_path(path.sent())?;
-    let refused =
-        |(active, refusal): EvadedRoute<'_>| ExplainedRefusal { refusal, answer_shape: active.route.dialect.into() };
+    let refused = |(active, refusal): EvadedRoute<'_>| ExplainedRefusal {
+        refusal,
+        answer_shape: active.route.options.dialect.into(),
+    };
     let RouteSearch { found, foretold } = find_route(head, &path, origin.host_name(), &router);
     // Explained as if an observed route enforced.
     if let Some(foretold) = foretold {
         return Err(refused(foretold));
     }
     let Some(active) = found.map_err(refused)? else {
-        rules::check_unguarded(head, false, config)?;
+        rules::check_unguarded(head, false, &config.live)?;
         return Ok(Explained {
             route: None,
             mode: "off",
@@ -138,16 +140,16 @@ fn explain_on_route(
     // As in the proxy: only a scope that reads the token has it verified.
     let token = if route.scope.reads_token() { TokenSource::Verified(token) } else { TokenSource::Unread };
     let incoming = Incoming { token, operation: operation.call(), ..Incoming::new((head, path), origin, route, realm) };
-    let (key, scope) = match route.mode {
+    let (key, scope) = match route.options.mode {
         // Its requests stream through, with or without a key.
-        RouteMode::Off => rules::check_unguarded(head, true, config).map(|()| (None, Vec::new())),
+        RouteMode::Off => rules::check_unguarded(head, true, &config.live).map(|()| (None, Vec::new())),
         RouteMode::Enforce | RouteMode::Observe => key_and_caller(incoming, body),
     }?;
     let input = fingerprint_input(head, path, body);
     let IncludedBody { form, is_decoded, bytes } = route.recipe.body(&input);
     Ok(Explained {
         route: Some(route.name.to_string()),
-        mode: route.mode.name(),
+        mode: route.options.mode.name(),
         key: key.map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned()),
         scope: scope
             .into_iter()
@@ -156,7 +158,7 @@ fn explain_on_route(
         space: incoming.key_space(),
         recipe: route.recipe.to_string(),
         body: IncludedBody { form, is_decoded, bytes: Cow::Owned(bytes.into_owned()) },
-        fingerprint: route.recipe.fingerprint(&input, &config.secrets),
+        fingerprint: route.recipe.fingerprint(&input, &config.live.secrets),
     })
 }
 

@@ -19,7 +19,6 @@ use crate::instance::Instance;
 use crate::instance::metrics::ReservationResult;
 use crate::instance::observability::Observability;
 use crate::instance::store_clock::StoreClock;
-use oncegate_config::{Config, DeliveryMode, Route, RouteMode, StoreDownPolicy};
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::decision::{DecisionRules, RequestComparison};
 use oncegate_domain::fingerprint::{FingerprintInput, Recipe, Secrets};
@@ -32,6 +31,7 @@ use oncegate_http::protocol::fields::RequestOrigin;
 use oncegate_http::protocol::prefer;
 use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
 use oncegate_machine::fill_random;
+use oncegate_settings::{Config, DeliveryMode, Route, RouteMode, StoreDownPolicy};
 
 pub(in crate::gate) struct ReceivedRequest {
     pub(in crate::gate) head: request::Parts,
@@ -133,11 +133,16 @@ impl GuardedRequest {
         let ActiveRoute { route, latency, .. } = &self.active;
         let average_latency = latency.average();
         let reconciles = route.reconcile.is_some();
-        DecisionRules { on_unknown: route.on_unknown, quiet_after: route.quiet_after, average_latency, reconciles }
+        DecisionRules {
+            on_unknown: route.options.on_unknown,
+            quiet_after: route.quiet_after,
+            average_latency,
+            reconciles,
+        }
     }
 
     pub(in crate::gate) fn is_for_later(&self) -> bool {
-        match self.route().delivery {
+        match self.route().options.delivery {
             DeliveryMode::Async => true,
             DeliveryMode::Prefer => prefer::prefers_async(&self.head.headers),
             DeliveryMode::Sync => false,
@@ -159,7 +164,7 @@ impl GuardedRequest {
             Some(fingerprint) if fingerprint == record.fingerprint => RequestComparison::Same,
             Some(_) if body.is_empty() => RequestComparison::DifferentWithoutBody,
             Some(_) => {
-                let rule = self.route().key.clone();
+                let rule = self.route().options.key.clone();
                 let is_compared = move |recipe: &Recipe, request: &FingerprintInput<'_>| {
                     key_location::is_compared(request, recipe, &rule)
                 };
@@ -179,7 +184,7 @@ impl GuardedRequest {
     /// Whether the request may be forwarded unguarded while the store is away.
     pub(in crate::gate) fn may_bypass(&self) -> bool {
         let is_allowed = !self.can_wait_for_store && self.broken_rule.is_none();
-        is_allowed && self.route().store_down == StoreDownPolicy::Bypass
+        is_allowed && self.route().options.store_down == StoreDownPolicy::Bypass
     }
 
     /// The question whether this request's caller may read a stored response, where the route has it asked.
@@ -196,7 +201,7 @@ impl GuardedRequest {
 
     /// Whether this is the copy of a request on a route that only observes.
     pub(in crate::gate) fn is_observed(&self) -> bool {
-        self.route().mode == RouteMode::Observe
+        self.route().options.mode == RouteMode::Observe
     }
 
     /// Counts the start of an attempt of this request, or its acceptance for delivery.
@@ -226,7 +231,7 @@ impl GuardedRequest {
 /// path for people. Nobody looks at the keys of a route that observes.
 fn kept_path(route: &Route, head: &request::Parts) -> Option<Bytes> {
     let url_uses_path = route.reconcile.as_ref().is_some_and(|reconcile| reconcile.lookup.names_path());
-    match (route.mode, head.uri.path_and_query()) {
+    match (route.options.mode, head.uri.path_and_query()) {
         (_, Some(target)) if url_uses_path => Some(kept_path::keep_target(target.as_str())),
         (RouteMode::Enforce, _) => Some(kept_path::keep_path(head.uri.path())),
         (RouteMode::Observe | RouteMode::Off, _) => None,

@@ -58,18 +58,18 @@ impl Incoming<'_> {
     fn find_key(&self, body: Option<&[u8]>) -> Result<KeySearch<Key>, Refusal> {
         let Self { head, route, .. } = *self;
         if let Some(key) = self.given_key {
-            return Ok(KeySearch::Found(Key::parse(key, route.key.syntax, KeyLimits::WIDEST)?));
+            return Ok(KeySearch::Found(Key::parse(key, route.options.key.syntax, KeyLimits::WIDEST)?));
         }
-        let found = match (key_location::in_head(head, &route.key)?, body) {
+        let found = match (key_location::in_head(head, &route.options.key)?, body) {
             (Some(key), _) => Some(key),
-            (None, None) if key_location::may_be_in_body(&route.key) => return Ok(KeySearch::InBody),
+            (None, None) if key_location::may_be_in_body(&route.options.key) => return Ok(KeySearch::InBody),
             (None, None) => None,
-            (None, Some(body)) => key_location::in_body(&head.headers, body, &route.key)?,
+            (None, Some(body)) => key_location::in_body(&head.headers, body, &route.options.key)?,
         };
         let Some(key) = found else { return Ok(KeySearch::NoKey) };
-        let key = Key::parse(&key, route.key.syntax, KeyLimits::WIDEST)?;
-        let body = body.filter(|_| route.dialect.is_jsonrpc());
-        key_location::check_other_places(head, body, &route.key, &key)?;
+        let key = Key::parse(&key, route.options.key.syntax, KeyLimits::WIDEST)?;
+        let body = body.filter(|_| route.options.dialect.is_jsonrpc());
+        key_location::check_other_places(head, body, &route.options.key, &key)?;
         Ok(KeySearch::Found(key))
     }
 

@@ -7,13 +7,13 @@ use http::header::HOST;
 use http::{HeaderValue, request};
 
 use super::token::TokenSource;
-use oncegate_config::{Config, Route, ScopeRule};
 use oncegate_domain::jsonrpc::RpcOperation;
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::peer_network::peer_network;
 use oncegate_domain::scope::Salt;
 use oncegate_http::downstream::client::ClientConnection;
 use oncegate_http::protocol::fields::RequestOrigin;
+use oncegate_settings::{Config, Route, ScopeRule};
 
 /// A request or message on its route, with all that its identity depends on but its body.
 #[derive(Clone, Copy)]

@@ -7,11 +7,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, request};
 
 use canonical_json::{CanonicalizeError, Pointer, ReferencedValue, value_at};
 use data_encoding::{BASE64, BASE64_NOPAD, BASE64URL, BASE64URL_NOPAD};
-use oncegate_config::{KeyRule, KeySource};
 use oncegate_domain::fingerprint::{FingerprintInput, Recipe, form, is_form};
 use oncegate_domain::key::{Key, KeyError, KeyLimits};
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::protocol::{charset, fields};
+use oncegate_settings::{KeyRule, KeySource};
 
 /// A key's value, unchecked; `None` if there is none.
 type FoundKey = Result<Option<Vec<u8>>, Refusal>;

@@ -14,11 +14,11 @@ use super::incoming::{Incoming, Realm};
 use super::route_search::{OVERRIDDEN_METHOD, check_path, find_evaded_route};
 use super::rules;
 use crate::gate::state::{Gate, LiveConfig};
-use oncegate_config::{Consumer, Route, RouteMode};
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::route_table::RouteMatch;
 use oncegate_http::protocol::fields::RequestOrigin;
 use oncegate_http::protocol::refusal::Refusal;
+use oncegate_settings::{Consumer, Route, RouteMode};
 
 /// A message that is to be executed at most once.
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ impl Gate {
         }
         let Message { consumer, path, key, headers, body, broker } = message;
         let named = live.config.routes.iter().find(|route| route.name == consumer.route);
-        let Some(route) = named.filter(|route| route.mode == RouteMode::Enforce) else {
+        let Some(route) = named.filter(|route| route.options.mode == RouteMode::Enforce) else {
             return Err(AdmitError::NoRoute);
         };
         let uri: Uri = path.parse().map_err(|_| PATH_NOT_GUARDED)?;
@@ -99,7 +99,7 @@ impl Gate {
         };
         let search = incoming.identify(None).await?;
         let evaded = find_evaded_route(&head, &path, origin.host_name(), &live.router);
-        let is_overridden = evaded.is_some_and(|evaded| evaded.route.mode == RouteMode::Enforce);
+        let is_overridden = evaded.is_some_and(|evaded| evaded.route.options.mode == RouteMode::Enforce);
         let checked = if is_overridden { Err(OVERRIDDEN_METHOD) } else { Ok(()) };
         // The key's record answers a message that breaks a rule, as for each guarded request.
         let broken_rule = checked
@@ -136,15 +136,15 @@ fn message_origin(consumer: &Consumer, broker: IpAddr, route: &Route) -> Request
 /// Sets the fields of a message for the service. The consumer says which key counts. The service must not find another
 /// one in a field that it may prefer.
 fn set_message_fields(headers: &mut HeaderMap, key: &[u8], route: &Route) -> Result<(), Refusal> {
-    for name in route.key.headers() {
+    for name in route.options.key.headers() {
         headers.remove(name);
     }
-    if let Some(name) = route.key.headers().next() {
+    if let Some(name) = route.options.key.headers().next() {
         let value = HeaderValue::from_bytes(key).map_err(|_| Refusal::KeyInvalid("The key is no field's value."))?;
         headers.insert(name, value);
     }
     // The upstream's host is no part of the message: it may be another one when the message comes again.
-    match &route.host {
+    match &route.options.host {
         Some(_) => drop(headers.insert(HOST, host(route))),
         None => drop(headers.remove(HOST)),
     }
@@ -153,6 +153,6 @@ fn set_message_fields(headers: &mut HeaderMap, key: &[u8], route: &Route) -> Res
 
 /// The host that a message is addressed to: the route's own host, else the upstream's.
 fn host(route: &Route) -> HeaderValue {
-    let named = route.host.as_deref().unwrap_or_else(|| route.upstream.host());
+    let named = route.options.host.as_deref().unwrap_or_else(|| route.upstream.host());
     HeaderValue::from_str(named).expect("a host is visible ASCII")
 }

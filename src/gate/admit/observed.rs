@@ -13,7 +13,6 @@ use super::key_location;
 use super::token::CallerToken;
 use crate::gate::routing::ActiveRoute;
 use crate::gate::state::{Gate, LiveConfig};
-use oncegate_config::Config;
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::key::Key;
@@ -23,6 +22,7 @@ use oncegate_http::body::CopyResult;
 use oncegate_http::protocol::fields::RequestOrigin;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::protocol::status::OncegateStatus;
+use oncegate_settings::Config;
 
 /// The result that an observed request would get under `mode = "enforce"`.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ impl Observation {
             return RequestClues { key: Some(key), record, scope: Some(scope) };
         }
         let token = incoming.token.read(&self.head.headers).await.unwrap_or(CallerToken::Unread);
-        let rule = &self.active.route.key;
+        let rule = &self.active.route.options.key;
         let sent = key_location::in_head(&self.head, rule).ok().flatten();
         let key = sent.and_then(|key| Key::parse(&key, rule.syntax, rule.limits).ok());
         RequestClues { key, record: None, scope: incoming.compute_scope(&token).ok() }

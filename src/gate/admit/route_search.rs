@@ -7,12 +7,12 @@ use std::collections::HashSet;
 use http::{Method, StatusCode, request};
 
 use crate::gate::routing::{ActiveRoute, Router};
-use oncegate_config::{Route, RouteMode};
 use oncegate_domain::fingerprint::form;
 use oncegate_domain::normal_path::{RequestPath, has_unsafe_character};
 use oncegate_domain::route_table::RouteMatch;
 use oncegate_http::protocol::fields;
 use oncegate_http::protocol::refusal::Refusal;
+use oncegate_settings::{Route, RouteMode};
 
 /// The result of looking for a request's route.
 pub(super) struct RouteSearch<'a> {
@@ -34,14 +34,14 @@ pub(super) fn find_route<'a>(
 ) -> RouteSearch<'a> {
     let mut foretold = None;
     if let Some(evaded) = find_evaded_route(head, path, host, router) {
-        if evaded.route.mode == RouteMode::Enforce {
+        if evaded.route.options.mode == RouteMode::Enforce {
             return RouteSearch { found: Err((evaded, OVERRIDDEN_METHOD)), foretold };
         }
         foretold = Some((evaded, OVERRIDDEN_METHOD));
     }
     let mut found = router.foretold.find(&head.method, host, path);
     if let RouteMatch::Ambiguous(active) = found
-        && active.route.mode == RouteMode::Observe
+        && active.route.options.mode == RouteMode::Observe
     {
         foretold.get_or_insert_with(|| (active, path_ambiguous(&active.route)));
         found = router.table.find(&head.method, host, path);
@@ -99,7 +99,7 @@ pub(super) fn find_evaded_route<'a>(
         .collect();
     let evaded = |found: RouteMatch<'a, ActiveRoute>, mode| match found {
         RouteMatch::Ambiguous(active) | RouteMatch::Route(active) => {
-            Some(active).filter(|active| active.route.mode == mode)
+            Some(active).filter(|active| active.route.options.mode == mode)
         }
         RouteMatch::NoRoute => None,
     };

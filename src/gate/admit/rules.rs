@@ -16,9 +16,9 @@ use super::identity::{KeySearch, RequestIdentity};
 use super::incoming::Incoming;
 use super::key_location;
 use crate::instance::metrics::MethodLabel;
-use oncegate_config::{Config, Dialect, FIRST_SENT, Route};
 use oncegate_http::protocol::fields;
 use oncegate_http::protocol::refusal::Refusal;
+use oncegate_settings::{Config, Dialect, FIRST_SENT, Route};
 
 const NOMINATED_FIELD: Refusal = Refusal::BadRequest(
     StatusCode::BAD_REQUEST,
@@ -31,14 +31,14 @@ pub(super) fn check_unguarded(head: &request::Parts, is_on_route: bool, config: 
         return Err(NOMINATED_FIELD);
     }
     let may_pass =
-        is_on_route || !config.refuses_unguarded() || !MethodLabel::from_method(&head.method).changes_state();
+        is_on_route || !config.refuses_unguarded || !MethodLabel::from_method(&head.method).changes_state();
     if may_pass { Ok(()) } else { Err(Refusal::Unguarded) }
 }
 
 /// Checks the head of a request on a route that guards it.
 pub(super) fn check_head(incoming: &Incoming<'_>) -> Result<(), Refusal> {
     let Incoming { head, route, .. } = incoming;
-    let key_fields = route.key.headers().chain(route.key.payload_headers());
+    let key_fields = route.options.key.headers().chain(route.options.key.payload_headers());
     let needed: Vec<_> = key_fields.chain(route.scope.header_names()).collect();
     if fields::connection_lists_any(&head.headers, &needed) { Err(NOMINATED_FIELD) } else { Ok(()) }
 }
@@ -54,15 +54,15 @@ pub(super) fn check_key(
         KeySearch::InBody => Ok(()),
         KeySearch::NoKey => {
             // The time of a repeatable request belongs to its key.
-            let has_time = route.dialect == Dialect::Repeatability && head.headers.contains_key(FIRST_SENT);
-            let needs_key = route.key.required || has_time;
-            if needs_key { Err(key_location::missing(&route.key, &head.headers)) } else { Ok(()) }
+            let has_time = route.options.dialect == Dialect::Repeatability && head.headers.contains_key(FIRST_SENT);
+            let needs_key = route.options.key.required || has_time;
+            if needs_key { Err(key_location::missing(&route.options.key, &head.headers)) } else { Ok(()) }
         }
         KeySearch::Found(identity) => {
-            route.key.limits.check(&identity.key)?;
+            route.options.key.limits.check(&identity.key)?;
             // The time that a dialect needs is a client's. A message has none.
             let is_message = incoming.given_key.is_some();
-            match (route.dialect, if is_message { route.max_age } else { route.age_limit() }) {
+            match (route.options.dialect, if is_message { route.options.max_age } else { route.age_limit() }) {
                 (_, None) => Ok(()),
                 (Dialect::Repeatability, Some(limit)) if !is_message => {
                     check_repeatable(&head.headers, limit, route.ahead_limit(), now())
@@ -112,12 +112,12 @@ fn fixdate(value: &HeaderValue) -> Option<SystemTime> {
 
 /// Checks the length of a body that is there.
 pub(super) fn check_body(route: &Route, length: usize) -> Result<(), Refusal> {
-    if length > route.max_request_body { Err(too_large(route)) } else { Ok(()) }
+    if length > route.options.max_request_body { Err(too_large(route)) } else { Ok(()) }
 }
 
 /// The refusal of a longer body than the route takes.
 pub(super) fn too_large(route: &Route) -> Refusal {
-    Refusal::RequestTooLarge(route.max_request_body)
+    Refusal::RequestTooLarge(route.options.max_request_body)
 }
 
 /// Whether a key may have been made before the rule that this refusal comes from. A field that is missing or malformed

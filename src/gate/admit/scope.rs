@@ -7,11 +7,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 use super::incoming::Incoming;
 use super::token::{CallerToken, only};
-use oncegate_config::{Route, ScopeRule, ScopeSource};
 use oncegate_domain::auth_scheme::{ChangingCredentials, find_changing, is_lone_scheme, is_payment};
 use oncegate_domain::fingerprint::form;
 use oncegate_domain::scope::Scope;
 use oncegate_http::protocol::refusal::Refusal;
+use oncegate_settings::{Route, ScopeRule, ScopeSource};
 
 /// The parts of a scope: each part's configured name, and its value if the request has it. A value is never empty.
 pub(super) type ScopeParts<'a> = Vec<(&'a str, Option<Vec<u8>>)>;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use oncegate::brokers::kafka::{KafkaProducer, NewRecord};
 use oncegate::brokers::publish_error::PublishError;
-use oncegate_config::KafkaCluster;
+use oncegate_settings::KafkaCluster;
 use serde_json::json;
 
 use crate::harness::kafka::KafkaBroker;

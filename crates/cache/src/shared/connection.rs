@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use oncegate_config::RedisServer;
+use oncegate_settings::RedisServer;
 use oncegate_trust::tls::{HandshakeError, Trust};
 
 /// Opens connections to one server.

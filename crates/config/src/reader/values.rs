@@ -1,7 +1,7 @@
 //! Reads the values of a section.
 //!
-//! Where a value has a problem, the function has reported it and returns the value of the default: the file is refused once
-//! all of it was read. A function whose option has no default returns `None` instead.
+//! Where a value has a problem, the function has reported it and returns the value of the default: the file is refused
+//! once all of it was read. A function whose option has no default returns `None` instead.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,8 @@ use toml::de::DeValue;
 
 use super::{Located, Rank, Section, SourcePosition, Text, join};
 use crate::key_doc::{KeyDoc, ValueKind};
-use crate::nearest::nearest;
-use crate::words::Word;
-use crate::{show_whole_path, units, wording};
+use crate::messages::{self, nearest};
+use oncegate_settings::{Word, one_of, parse_duration, show_whole_path};
 
 impl<'a> Section<'a> {
     pub fn boolean(&self, name: &str) -> bool {
@@ -49,12 +48,12 @@ impl<'a> Section<'a> {
 
     /// A duration, which may be zero.
     pub fn duration(&self, name: &str) -> Duration {
-        self.parsed(name, units::parse_duration)
+        self.parsed(name, parse_duration)
     }
 
     /// A duration that must not be zero.
     pub fn duration_above_zero(&self, name: &str) -> Duration {
-        self.parsed(name, |text| match units::parse_duration(text)? {
+        self.parsed(name, |text| match parse_duration(text)? {
             Duration::ZERO => Err("is too short: this must take more than no time".into()),
             duration => Ok(duration),
         })
@@ -72,12 +71,7 @@ impl<'a> Section<'a> {
 
     /// A text, parsed; the error is the problem, beginning with a verb.
     pub fn parsed<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> T {
-        self.value(name, |position, value| self.parse(name, position, value, true, &parse))
-    }
-
-    /// A text that may hold a password, parsed.
-    pub fn concealed<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> T {
-        self.value(name, |position, value| self.parse(name, position, value, false, &parse))
+        self.value(name, |position, value| self.parse(name, position, value, &parse))
     }
 
     /// A text, parsed; `None` for an empty one.
@@ -85,19 +79,9 @@ impl<'a> Section<'a> {
         self.parsed(name, |text| if text.is_empty() { Ok(None) } else { parse(text).map(Some) })
     }
 
-    /// A text that may hold a password, parsed; `None` for an empty one.
-    pub fn optional_concealed<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
-        self.concealed(name, |text| if text.is_empty() { Ok(None) } else { parse(text).map(Some) })
-    }
-
     /// A text that must be written, parsed.
     pub fn required<T>(&self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
-        self.written(name, |position, value| self.parse(name, position, value, true, parse))
-    }
-
-    /// A text that must be written and may hold a password, parsed.
-    pub fn required_concealed<T>(&self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
-        self.written(name, |position, value| self.parse(name, position, value, false, parse))
+        self.written(name, |position, value| self.parse(name, position, value, parse))
     }
 
     /// One of the words that the key is declared with.
@@ -196,8 +180,17 @@ impl<'a> Section<'a> {
         self.reader.problem(&SourcePosition { path, ..self.position.clone() }, message);
     }
 
-    /// Reports that values contradict each other, at the greatest of their positions. A value that has a problem of its own
-    /// contradicts nothing.
+    /// Reports that a key is missing which another key makes necessary, if it is empty and has no problem of its own;
+    /// `None` where it is empty.
+    pub fn need(&self, name: &str, is_empty: bool, what: &str) -> Option<()> {
+        if is_empty && self.is_right(&[name]) {
+            self.missing(name, format!("is missing: {what}"));
+        }
+        (!is_empty).then_some(())
+    }
+
+    /// Reports that values contradict each other, at the greatest of their positions. A value that has a problem of its
+    /// own contradicts nothing.
     pub fn conflict(&self, names: &[&str], message: impl Into<String>) {
         if self.is_right(names)
             && let Some(position) = names.iter().map(|name| self.position(name)).max()
@@ -220,7 +213,7 @@ impl<'a> Section<'a> {
     fn written<T>(&self, name: &str, read: impl FnOnce(SourcePosition, DeValue<'a>) -> Option<T>) -> Option<T> {
         let (position, value) = self.find(name);
         if value.is_none() {
-            let no_file = if self.reader.file.is_none() { wording::NO_DEFAULT_FILE } else { "" };
+            let no_file = if self.reader.file.is_none() { messages::NO_DEFAULT_FILE } else { "" };
             self.reader.problem(&position, format!("is missing: {}{no_file}", self.doc(name).about));
         }
         read(position, value?)
@@ -240,10 +233,10 @@ impl<'a> Section<'a> {
         name: &str,
         position: SourcePosition,
         value: DeValue<'_>,
-        is_shown: bool,
         parse: impl FnOnce(&str) -> Result<T, String>,
     ) -> Option<T> {
-        self.reader.parse(&self.reader.text(position, value, self.doc(name).kind)?, is_shown, parse)
+        let kind = self.doc(name).kind;
+        self.reader.parse(&self.reader.text(position, value, kind)?, !matches!(kind, ValueKind::Concealed), parse)
     }
 
     fn word<T: Word>(&self, name: &str, position: SourcePosition, value: DeValue<'_>) -> Option<T> {
@@ -254,7 +247,7 @@ impl<'a> Section<'a> {
         let near = nearest(&text.value, T::WORDS.iter().copied()).filter(|_| text.shown == text.value);
         self.reader.parse(&text, true, |word| {
             let hint = near.map_or(String::new(), |near| format!("; did you mean `{near}`?"));
-            T::parse(word).ok_or_else(|| format!("is not known: write {}{hint}", wording::one_of(T::WORDS)))
+            T::parse(word).ok_or_else(|| format!("is not known: write {}{hint}", one_of(T::WORDS)))
         })
     }
 

@@ -12,13 +12,13 @@ fn with(line: &str) -> String {
 #[test]
 fn a_consumer_takes_its_routes_path_and_has_defaults() {
     let config = config(&with(""));
-    let [consumer] = config.consumers.as_slice() else { panic!("{:?}", config.consumers) };
+    let [consumer] = config.live.consumers.as_slice() else { panic!("{:?}", config.live.consumers) };
     assert_eq!((&*consumer.source.to_string(), &*consumer.route, consumer.path.as_str()), ("q", "a", "/a"));
     assert_eq!((consumer.key.to_text().as_str(), consumer.prefetch), ("header:x-idempotency-key", 64));
     assert_eq!(&*consumer.scope.parts[0].name, "header:x-tenant");
     let MessageSource::Amqp(source) = &consumer.source else { panic!("{consumer:?}") };
     assert!(consumer.scope.parts[0].optional && source.dead_letter_exchange.is_none());
-    assert!(load_in(FakeEnvironment::default(), UPSTREAM).expect("it loads").consumers.is_empty());
+    assert!(load_in(FakeEnvironment::default(), UPSTREAM).expect("it loads").live.consumers.is_empty());
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn a_path_is_one_of_the_routes_own() {
         ("/o/{id}", "/o/{x-order}-{x-part}"),
         ("/o/{*rest}", "/o/{x-order}/pay"),
     ] {
-        assert_eq!(config(&on(path, template)).consumers[0].path.as_str(), template);
+        assert_eq!(config(&on(path, template)).live.consumers[0].path.as_str(), template);
     }
     for (path, template, why) in [
         ("/o/{id}", "", " consumers[0].path: is needed, because the route has many paths: write the route's path"),
@@ -122,7 +122,7 @@ fn kafka(lines: &str) -> String {
 #[cfg(feature = "kafka")]
 fn a_consumer_of_kafka_has_defaults_and_is_described_without_its_password() {
     let loaded = config(&kafka(", sasl = 'scram-sha-256', user = 'u', password = 'hunter2'"));
-    let consumer = &loaded.consumers[0];
+    let consumer = &loaded.live.consumers[0];
     let source = consumer.source.kafka().unwrap();
     assert_eq!((source.order, source.first_offset), (RecordOrder::Key, FirstOffset::Earliest));
     assert_eq!(source.cluster.brokers, ["kafka-1:9092".into(), "k2:9".into()]);
@@ -139,7 +139,7 @@ fn a_consumer_of_kafka_has_defaults_and_is_described_without_its_password() {
     for (written, shown) in [("header:X-Order:pay", "header:x-order:pay"), ("body:/data/key:pay", "body:/data/key:pay")]
     {
         let text = kafka("").replace("kafka =", &format!("key = '{written}'\nkafka ="));
-        assert_eq!(config(&text).consumers[0].key.to_text(), shown);
+        assert_eq!(config(&text).live.consumers[0].key.to_text(), shown);
     }
 }
 

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-use crate::lint::Lint;
-use crate::{KeyDoc, TOP, ValueKind, Word};
+use crate::warnings::Lint;
+use crate::{KeyDoc, TOP, ValueKind};
+use oncegate_settings::Word;
 
 /// The lines of `docs/configuration.md` that the generated part is between.
 const BEGIN: &str = "<!-- made by `make docs-write`, from the declarations -->\n";

@@ -1,7 +1,6 @@
 //! `[[events]]`.
 
 use super::*;
-use crate::{EventKey, EventTarget, EventType, Word};
 
 /// A sink of the route `a`, with these lines.
 fn with(lines: &str) -> String {
@@ -12,7 +11,7 @@ fn with(lines: &str) -> String {
 fn a_sink_has_defaults_and_is_described_without_its_secrets() {
     let config =
         config(&with("url = 'https://hooks.example/s3cret'\nsecret = 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw'"));
-    let [sink] = config.events.as_slice() else { panic!("{:?}", config.events) };
+    let [sink] = config.live.events.as_slice() else { panic!("{:?}", config.live.events) };
     assert_eq!(
         (&*sink.name, sink.key, sink.body, sink.give_up_after.as_secs()),
         ("bus", EventKey::Plain, false, 86_400)
@@ -60,7 +59,7 @@ fn a_sink_goes_to_one_place_and_has_what_that_needs() {
 #[test]
 fn events_without_a_signature_are_warned_of() {
     let warnings =
-        |lines: &str| config(&with(lines)).warnings.iter().any(|warning| warning.contains("no `secret` signs"));
+        |lines: &str| config(&with(lines)).live.warnings.iter().any(|warning| warning.contains("no `secret` signs"));
     assert!(warnings("url = 'http://127.0.0.1:9/'"));
     assert!(!warnings("amqp = 'amqp://h'\nrouting_key = 'q'"));
 }

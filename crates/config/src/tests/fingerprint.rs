@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn the_time_of_a_repeatable_request_is_always_part_of_its_fingerprint() {
-    let recipe = |own: &str| config(&route(own)).routes[0].recipe.to_stored().to_owned();
+    let recipe = |own: &str| config(&route(own)).live.routes[0].recipe.to_stored().to_owned();
     assert_eq!(recipe("dialect = 'repeatability'"), "1 headers=repeatability-first-sent");
     assert_eq!(
         recipe("dialect = 'repeatability'\nfingerprint.headers = ['x-a']"),
@@ -16,7 +16,7 @@ fn the_time_of_a_repeatable_request_is_always_part_of_its_fingerprint() {
 fn a_route_that_takes_other_spellings_has_the_form_of_its_paths_in_its_recipe() {
     let recipe = |path: &str, own: &str| {
         let route = format!("[[routes]]\nname = 'pay'\npath = '{path}'\n{own}");
-        config(&route).routes[0].recipe.to_stored().to_owned()
+        config(&route).live.routes[0].recipe.to_stored().to_owned()
     };
     for (path, own, stored) in [
         ("/v1/{id}/pay", "", "1"),

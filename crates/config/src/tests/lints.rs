@@ -1,12 +1,12 @@
 //! Lints: valid settings that are warned about by name, and files that are right and stay quiet.
 
 use super::{config, one_problem, problems, route};
-use crate::*;
+use oncegate_settings::*;
 
 /// The names of the warnings about a file.
 fn names(text: &str) -> Vec<String> {
     let name = |warning: &String| Some(warning.strip_suffix(']')?.rsplit_once(" [")?.1.to_owned());
-    config(text).warnings.iter().map(|warning| name(warning).unwrap_or_else(|| panic!("{warning}"))).collect()
+    config(text).live.warnings.iter().map(|warning| name(warning).unwrap_or_else(|| panic!("{warning}"))).collect()
 }
 
 /// The lines of a route beside the kind, each with the warning about it.
@@ -83,7 +83,7 @@ fn files_that_are_right_stay_quiet() {
             "release_statuses = ['5xx']\nkey.required = false\nstore_down = 'bypass'\non_unknown = 'retry'\nfingerprint.body = 'none'",
         ),
     ] {
-        assert_eq!(config(&format!("{top}\n{}", route(lines))).warnings, [""; 0], "{top} {lines}");
+        assert_eq!(config(&format!("{top}\n{}", route(lines))).live.warnings, [""; 0], "{top} {lines}");
     }
     // The preset of a route's own dialect beats the kind of [defaults].
     for dialect in Dialect::WORDS {

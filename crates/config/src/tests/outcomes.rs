@@ -3,7 +3,7 @@
 use http::StatusCode;
 
 use super::{config, problems, route};
-use crate::*;
+use crate::describe;
 use oncegate_domain::response_policy::ResponseVerdict;
 
 /// The final statuses of IANA's registry of HTTP status codes (https://www.iana.org/assignments/http-status-codes).
@@ -28,7 +28,7 @@ const REGISTERED: [(u16, &str); 59] = [
 #[test]
 fn the_documents_have_each_status_with_its_default_verdict() {
     let page = include_str!("../../../../docs/statuses.md");
-    let table = &config("").routes[0].statuses;
+    let table = &config("").live.routes[0].statuses;
     let row_begins = |code: u16, name: &str| {
         let verdict = match table.verdict_on(StatusCode::from_u16(code).unwrap(), false) {
             ResponseVerdict::Release => "released",
@@ -54,7 +54,7 @@ fn the_documents_have_each_status_with_its_default_verdict() {
 #[test]
 fn a_method_that_was_not_performed_is_released_and_a_lost_answer_is_unknown() {
     for text in ["", &route("dialect = 'stripe'")] {
-        let table = &config(text).routes[0].statuses;
+        let table = &config(text).live.routes[0].statuses;
         let verdict = |code| table.verdict_on(StatusCode::from_u16(code).unwrap(), false);
         for code in [412, 417, 421, 423, 425, 426, 428] {
             assert_eq!(verdict(code), ResponseVerdict::Release, "{code} {text}");
@@ -69,7 +69,7 @@ fn a_method_that_was_not_performed_is_released_and_a_lost_answer_is_unknown() {
 fn the_rules_of_a_route_replace_those_of_its_defaults_and_each_problem_names_its_rule() {
     let shown = |text: &str| {
         let config = config(text);
-        let setting = config.routes[0].settings().into_iter().find(|setting| setting.label == "outcome");
+        let setting = config.live.routes[0].settings().into_iter().find(|setting| setting.label == "outcome");
         setting.map(|setting| setting.value)
     };
     let rules = "outcome = [{ pointer = '/e/c', equals = -1, is = 'release' }, { pointer = '/e', without = '/d', is = 'store' }, \

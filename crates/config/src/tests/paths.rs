@@ -1,5 +1,5 @@
-//! Relative paths: those in the file belong to the file's folder, and those of flags, variables and defaults to the working
-//! directory.
+//! Relative paths: those in the file belong to the file's folder, and those of flags, variables and defaults to the
+//! working directory.
 
 use std::path::Path;
 

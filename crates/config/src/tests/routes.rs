@@ -1,10 +1,13 @@
 //! Routes: their values from `[defaults]`, and their names and paths.
 
+use std::time::Duration;
+
 use http::StatusCode;
 
 use super::{config, one_problem, problems, route};
-use crate::*;
+use crate::{Overrides, describe, load};
 use oncegate_domain::response_policy::ResponseVerdict;
+use oncegate_settings::*;
 
 #[test]
 fn a_wrong_default_is_said_once_even_if_every_route_overwrites_it() {
@@ -20,17 +23,14 @@ fn tables_in_defaults_are_taken_key_by_key() {
          key = {{ required = true, max_length = 32 }}\n[[routes]]\nname = 'b'\npath = '/b'",
         route("fingerprint.body = 'raw'\n")
     ));
-    let [a, b] = config.routes.as_slice() else { panic!("two routes") };
-    assert_eq!(
-        (a.key.headers().next().unwrap().as_str(), a.key.required, a.key.limits.length_max),
-        ("x-key", true, 32)
-    );
-    assert_eq!(
-        (b.key.headers().next().unwrap().as_str(), b.key.required, b.key.limits.length_max),
-        ("x-key", false, 64)
-    );
+    let [a, b] = config.live.routes.as_slice() else { panic!("two routes") };
+    let key = |route: &Route| {
+        let KeyRule { required, limits, .. } = &route.options.key;
+        (route.options.key.headers().next().unwrap().to_string(), *required, limits.length_max)
+    };
+    assert_eq!((key(a), key(b)), (("x-key".into(), true, 32), ("x-key".into(), false, 64)));
     assert_eq!((a.recipe.to_stored(), b.recipe.to_stored()), ("1 body=raw query=no", "1 query=no"));
-    assert_eq!((a.ttl, b.ttl), (Duration::from_secs(3 * 3600), Duration::from_secs(2 * 3600)));
+    assert_eq!((a.options.ttl, b.options.ttl), (Duration::from_secs(3 * 3600), Duration::from_secs(2 * 3600)));
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn a_problem_between_a_default_and_a_routes_own_value_is_the_routes() {
 #[test]
 fn a_route_has_its_own_upstream_or_the_top_one() {
     let config = config(&format!("{}[[routes]]\nname = 'b'\npath = '/b'\nupstream = 'http://b:1'", route("")));
-    let upstreams: Vec<_> = config.routes.iter().map(|route| route.upstream.to_string()).collect();
+    let upstreams: Vec<_> = config.live.routes.iter().map(|route| route.upstream.to_string()).collect();
     assert_eq!(upstreams, ["http://127.0.0.1:3000", "http://b:1"]);
 }
 
@@ -50,7 +50,7 @@ fn a_route_has_its_own_upstream_or_the_top_one() {
 fn status_lists_that_are_written_beat_default_ones_also_from_defaults() {
     let judge = |text: &str, code| {
         let config = config(text);
-        config.routes[0].statuses.verdict_on(StatusCode::from_u16(code).expect("in range"), false)
+        config.live.routes[0].statuses.verdict_on(StatusCode::from_u16(code).expect("in range"), false)
     };
     assert_eq!(judge("", 500), ResponseVerdict::Release);
     assert_eq!(judge("", 504), ResponseVerdict::Unknown);
@@ -106,8 +106,8 @@ fn an_earlier_name_belongs_to_one_route_alone() {
         format!("[[routes]]\nname = 'a'\npath = '/a'\n{first}\n[[routes]]\nname = 'b'\npath = '/b'\n{second}")
     };
     let config = config(&two("was = ['c', 'd']", "was = []"));
-    assert_eq!(config.routes[0].names().map(|name| &**name).collect::<Vec<_>>(), ["a", "c", "d"]);
-    assert_eq!((config.routes[0].space_name(), config.routes[1].space_name()), ("c", "b"));
+    assert_eq!(config.live.routes[0].names().map(|name| &**name).collect::<Vec<_>>(), ["a", "c", "d"]);
+    assert_eq!((config.live.routes[0].space_name(), config.live.routes[1].space_name()), ("c", "b"));
     assert!(describe(&config).contains("  was           c, d\n"), "{}", describe(&config));
     one_problem(&two("", "was = ['a']"), "9:8: routes[1].was[0]: is another route's name too: `a`");
     one_problem(&two("was = ['b']", ""), "7:8: routes[1].name: is another route's name too: `b`");
@@ -121,10 +121,10 @@ fn an_earlier_name_belongs_to_one_route_alone() {
 #[test]
 fn a_scope_of_none_and_a_store_in_memory_are_warned_about() {
     let config = config(&format!("store.url = 'memory:'\n{}", route("scope = ['none']")));
-    assert!(config.routes[0].scope.parts.is_empty());
-    assert_eq!(config.warnings.len(), 2);
-    assert!(config.warnings[0].contains("after a restart every retry is executed again"));
-    assert!(config.warnings[1].starts_with("route `a`: scope is `none`: any caller who knows a key"));
+    assert!(config.live.routes[0].scope.parts.is_empty());
+    assert_eq!(config.live.warnings.len(), 2);
+    assert!(config.live.warnings[0].contains("after a restart every retry is executed again"));
+    assert!(config.live.warnings[1].starts_with("route `a`: scope is `none`: any caller who knows a key"));
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_shared_cache_is_shown_without_its_password_and_warned_about_where_it_can_be
         let config = shared(top, url);
         assert!(describe(&config).contains(shown), "{}", describe(&config));
         assert!(!format!("{config:?}{}", describe(&config)).contains("hunter2"));
-        let found: Vec<_> = config.warnings.iter().filter(|warning| warning.starts_with("cache.redis")).collect();
+        let found: Vec<_> = config.live.warnings.iter().filter(|warning| warning.starts_with("cache.redis")).collect();
         assert_eq!(found.len(), warnings.len(), "{found:?}");
         for (warning, expected) in found.iter().zip(warnings) {
             assert!(warning.contains(expected), "{warning}");
@@ -153,7 +153,7 @@ fn a_shared_cache_is_shown_without_its_password_and_warned_about_where_it_can_be
 
 #[test]
 fn a_written_scope_that_is_the_default_is_the_default() {
-    let is_default = |scope: &str| config(&route(&format!("scope = {scope}"))).routes[0].scope.is_default;
+    let is_default = |scope: &str| config(&route(&format!("scope = {scope}"))).live.routes[0].scope.is_default;
     assert!(is_default("['authorization?', 'header:X-API-Key?']"));
     assert!(!is_default("['authorization?']"));
 }
@@ -231,7 +231,7 @@ fn unguarded_requests_have_the_timeouts_of_defaults() {
 
 #[test]
 fn a_service_is_asked_only_where_its_url_is_written() {
-    let reconcile = |text: &str| config(&route(&format!("reconcile = {{ {text} }}"))).routes[0].reconcile.clone();
+    let reconcile = |text: &str| config(&route(&format!("reconcile = {{ {text} }}"))).live.routes[0].reconcile.clone();
     assert_eq!(reconcile("every = '1s', max_attempts = 3, confirmations = 3"), None);
     let reconciled = reconcile("url = 'http://b:1/k?k={key}', max_attempts = 3").expect("there is a url");
     assert_eq!(reconciled.lookup.to_string(), "http://b:1/…?k={key}");
@@ -260,7 +260,12 @@ fn a_question_that_cannot_be_asked_or_never_answered_is_a_problem() {
 fn a_reconcile_url_by_the_key_alone_is_warned_about() {
     let warned = |scope: &str, url: &str| {
         let config = config(&route(&format!("scope = [{scope}]\nreconcile.url = 'http://b/{url}'")));
-        config.warnings.iter().filter(|warning| warning.starts_with("route `a`: reconcile.url has `{key}`")).count()
+        config
+            .live
+            .warnings
+            .iter()
+            .filter(|warning| warning.starts_with("route `a`: reconcile.url has `{key}`"))
+            .count()
     };
     assert_eq!(warned("'authorization'", "{key}"), 1);
     assert_eq!(warned("'authorization'", "{id}"), 0);
@@ -285,7 +290,7 @@ fn the_flag_for_the_scope_is_the_default_of_all_routes() {
     };
     let names = |scope: &str, file: &str| -> Vec<String> {
         let config = load_with(scope, file).expect("it is valid");
-        config.routes.iter().map(|route| route.scope.parts.iter().map(|part| &*part.name).collect()).collect()
+        config.live.routes.iter().map(|route| route.scope.parts.iter().map(|part| &*part.name).collect()).collect()
     };
     assert_eq!(names("none", ""), [""]);
     assert_eq!(names("authorization, header:X-Tenant?", ""), ["authorizationheader:x-tenant"]);
@@ -317,12 +322,12 @@ fn a_path_that_another_routes_spelling_decides_about_is_warned_of() {
     assert!(warnings[0].starts_with("route `b`: POST `/pay/` is refused (path-ambiguous)"), "{warnings:?}");
     assert!(both("spelling = 'pass'").is_empty());
     let usual = "[[routes]]\nname = 'a'\npath = '/v1/orders/{id}/pay'\n[[routes]]\nname = 'b'\npath = '/{*rest}'";
-    assert!(config(usual).warnings.is_empty(), "{:?}", config(usual).warnings);
+    assert!(config(usual).live.warnings.is_empty(), "{:?}", config(usual).live.warnings);
 }
 
 #[test]
 fn several_fields_may_carry_the_key_and_each_is_named_once() {
-    let key = |value: &str| config(&route(&format!("key = {{ {value} }}"))).routes[0].key.clone();
+    let key = |value: &str| config(&route(&format!("key = {{ {value} }}"))).live.routes[0].options.key.clone();
     let names = |value: &str| key(value).headers().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(names("header = ['Idempotency-Key', 'X-Idempotency-Key']"), ["idempotency-key", "x-idempotency-key"]);
     assert_eq!(names("header = 'K'"), ["k"]);
@@ -341,7 +346,7 @@ fn several_fields_may_carry_the_key_and_each_is_named_once() {
 
 /// The settings of the only route of a file that come from its dialect, as `label: keys`.
 fn preset_settings(config: &LoadedConfig, route: usize) -> Vec<String> {
-    let settings = config.routes[route].settings().into_iter().flat_map(|setting| {
+    let settings = config.live.routes[route].settings().into_iter().flat_map(|setting| {
         let preset = setting.origins.into_iter().filter(|(origin, _)| matches!(origin, ValueOrigin::Preset(_)));
         preset.map(move |(_, keys)| format!("{}: {}", setting.label, keys.join(", "))).collect::<Vec<_>>()
     });
@@ -427,7 +432,7 @@ fn each_dialect_is_a_preset_whose_values_say_where_they_come_from() {
 #[test]
 fn the_stripe_preset_stores_what_an_execution_came_to() {
     let config = config(&route("dialect = 'stripe'"));
-    let table = &config.routes[0].statuses;
+    let table = &config.live.routes[0].statuses;
     for (code, verdict) in [
         (200, ResponseVerdict::Store),
         (402, ResponseVerdict::Store),
@@ -447,7 +452,7 @@ fn the_stripe_preset_stores_what_an_execution_came_to() {
 #[test]
 fn a_written_key_overrules_the_preset_of_the_dialect_beside_it_and_of_those_behind() {
     let routes = |defaults: &str, own: &str| config(&format!("[defaults]\n{defaults}\n{}", route(own)));
-    let space = |config: &LoadedConfig| (config.routes[0].space, config.routes[0].dialect);
+    let space = |config: &LoadedConfig| (config.live.routes[0].options.space, config.live.routes[0].options.dialect);
     for (defaults, own, expected) in [
         ("", "dialect = 'stripe'\nspace = 'route'", (KeySpace::Route, Dialect::Stripe)),
         ("space = 'route'", "dialect = 'stripe'", (KeySpace::Service, Dialect::Stripe)),
@@ -460,7 +465,7 @@ fn a_written_key_overrules_the_preset_of_the_dialect_beside_it_and_of_those_behi
     }
     // A list that is written beats those of the preset, as it beats the built-in ones.
     let config = config(&route("dialect = 'stripe'\nrelease_statuses = ['5xx']"));
-    let verdict = |code| config.routes[0].statuses.verdict_on(StatusCode::from_u16(code).unwrap(), false);
+    let verdict = |code| config.live.routes[0].statuses.verdict_on(StatusCode::from_u16(code).unwrap(), false);
     assert_eq!((verdict(500), verdict(502)), (ResponseVerdict::Release, ResponseVerdict::Release));
     one_problem(&route("dialect = 'strip'"), "5:11: routes[0].dialect: `strip` is not known");
 }
@@ -474,7 +479,7 @@ fn a_repeatable_request_is_too_old_before_its_key_is_forgotten_also_if_the_clien
         ("ttl = '1h'\nmax_age = '2h'", (55 * 60, 5 * 60)),
     ] {
         let config = config(&route(&format!("dialect = 'repeatability'\n{own}")));
-        let route = &config.routes[0];
+        let route = &config.live.routes[0];
         assert_eq!((route.age_limit().unwrap().as_secs(), route.ahead_limit().as_secs()), limits, "{own}");
     }
 }
@@ -486,7 +491,7 @@ fn a_reload_reckons_with_the_lease_of_the_start() {
     let running = lease("20s").start;
     for (expiry, loaded) in [("9s", 16), ("20s", 27), ("40s", 47)] {
         let loaded_config = lease(expiry);
-        assert_eq!(loaded_config.routes[0].quiet_after, Duration::from_secs(loaded));
+        assert_eq!(loaded_config.live.routes[0].quiet_after, Duration::from_secs(loaded));
         let reloaded = loaded_config.into_reload(&running);
         assert_eq!(reloaded.routes[0].quiet_after, Duration::from_secs(27), "{expiry}");
     }

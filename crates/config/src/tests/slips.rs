@@ -58,13 +58,13 @@ fn origins_take_no_credentials_that_were_given_to_others() {
     for credentials in [true, false] {
         let own = format!("cors = {{ origins = ['https://b.example'], credentials = {credentials} }}");
         let config = config(&format!("{top}{}", route(&own)));
-        assert_eq!(config.routes[0].cors.credentials, credentials);
+        assert_eq!(config.live.routes[0].cors.credentials, credentials);
     }
     assert!(
-        config(&format!("{top}{}", route(""))).routes[0].cors.credentials,
+        config(&format!("{top}{}", route(""))).live.routes[0].cors.credentials,
         "origins and credentials are both the top's"
     );
     let only_credentials =
         config(&format!("cors.origins = ['https://a.example']\n{}", route("cors.credentials = true")));
-    assert!(only_credentials.routes[0].cors.credentials);
+    assert!(only_credentials.live.routes[0].cors.credentials);
 }

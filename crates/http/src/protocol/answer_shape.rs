@@ -13,8 +13,8 @@ use serde_json::value::RawValue;
 use super::refusal::{ClientAction, Refusal, RetryAfter};
 use super::status::OncegateStatus;
 use crate::body::Body;
-use oncegate_config::Dialect;
 use oncegate_domain::jsonrpc::RpcId;
+use oncegate_settings::Dialect;
 
 /// Tells Stripe's SDKs whether to send the request again, whatever its status.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");

@@ -11,7 +11,7 @@ use http::{Method, Response, StatusCode};
 
 use super::fields;
 use crate::body::Body;
-use oncegate_config::CorsPolicy;
+use oncegate_settings::CorsPolicy;
 
 /// The fields of a response that give it to a particular origin.
 const GRANTS: [HeaderName; 3] =
@@ -90,12 +90,12 @@ pub fn answer_preflight(method: &Method, headers: &HeaderMap) -> Option<Response
 #[cfg(test)]
 mod tests {
     use super::*;
-    use oncegate_config::CorsPolicy;
+    use oncegate_settings::CorsPolicy;
 
     const SHOP: &str = "https://shop.example";
 
     fn policy(credentials: bool) -> CorsPolicy {
-        CorsPolicy::new(&[SHOP], credentials)
+        CorsPolicy { origins: vec![SHOP.into()], is_any: false, credentials }
     }
 
     /// The CORS fields of a replay of a response with these fields, to a page of this origin.

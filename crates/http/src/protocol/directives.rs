@@ -8,9 +8,9 @@ use http::{HeaderMap, HeaderValue};
 use super::fields;
 use super::judged_body::JudgedBody;
 use super::payment_challenge::is_payment_challenge;
-use oncegate_config::{self as config, Route};
 use oncegate_domain::response_policy::{ResponseVerdict, ServiceStatus};
 use oncegate_domain::unknown_cause::UnknownCause;
+use oncegate_settings::{self as settings, Route};
 
 /// The values of `Oncegate-Decision` and `Oncegate-TTL`; `None` for a field that is missing or invalid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl ServiceDirectives {
             report_invalid("oncegate-decision");
         }
         let ttl = headers.get(fields::TTL).and_then(|ttl| {
-            let ttl = config::parse_ttl(ttl.to_str().unwrap_or_default());
+            let ttl = settings::parse_ttl(ttl.to_str().unwrap_or_default());
             ttl.inspect_err(|_| report_invalid("oncegate-ttl")).ok()
         });
         Self { verdict: first.flatten().filter(|_| !is_unclear), is_unclear, ttl }
@@ -59,7 +59,7 @@ impl ServiceDirectives {
         headers: &HeaderMap,
         body: JudgedBody<'_>,
     ) -> ResponseJudgement {
-        let ttl = self.ttl.unwrap_or(route.ttl);
+        let ttl = self.ttl.unwrap_or(route.options.ttl);
         if let Some(verdict) = self.verdict {
             return ResponseJudgement { verdict, ttl, unknown_cause: UnknownCause::Service };
         }
@@ -71,7 +71,7 @@ impl ServiceDirectives {
             _ => by_status,
         };
         let by_body = match status {
-            ServiceStatus::Http(code) if !route.outcome.is_empty() => {
+            ServiceStatus::Http(code) if !route.options.outcome.is_empty() => {
                 let is_named = route.statuses.names(code) || asks_for_payment;
                 body.verdict(route, headers, by_status, is_named)
             }

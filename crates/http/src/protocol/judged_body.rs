@@ -9,10 +9,10 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 
 use super::{charset, event_stream, grpc};
-use oncegate_config::{Dialect, Route};
 use oncegate_domain::jsonrpc::find_response_ids;
 use oncegate_domain::outcome_rules::{Unreadable, is_json};
 use oncegate_domain::response_policy::ResponseVerdict;
+use oncegate_settings::{Dialect, Route};
 
 /// The body of a response that is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,10 +43,10 @@ impl JudgedBody<'_> {
         by_status: ResponseVerdict,
         is_named: bool,
     ) -> Option<ResponseVerdict> {
-        let is_jsonrpc = route.dialect.is_jsonrpc();
+        let is_jsonrpc = route.options.dialect.is_jsonrpc();
         let reason = match self {
             Self::Whole(body) if is_plain(headers) => {
-                match route.outcome.verdict_on(&response_texts(is_jsonrpc, headers, body), by_status) {
+                match route.options.outcome.verdict_on(&response_texts(is_jsonrpc, headers, body), by_status) {
                     Ok(verdict) => return verdict,
                     // A class of statuses is too wide for a message that may not be the service's own.
                     Err(Unreadable) if is_named && is_of_gateway(headers, body) => return None,
@@ -55,7 +55,7 @@ impl JudgedBody<'_> {
                         if body.is_empty()
                             && by_status == ResponseVerdict::Store
                             && !is_jsonrpc
-                            && route.dialect != Dialect::Graphql =>
+                            && route.options.dialect != Dialect::Graphql =>
                     {
                         return None;
                     }

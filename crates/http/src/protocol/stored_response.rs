@@ -5,15 +5,15 @@ use std::time::SystemTime;
 use http::HeaderValue;
 
 use super::fields;
-use oncegate_config::Route;
 use oncegate_domain::response::StoredResponse;
+use oncegate_settings::Route;
 
 /// Returns the response as it is stored: without fields about the moment of the answer, and without the route's
 /// `drop_headers`.
 pub fn to_storable(response: &StoredResponse, route: &Route) -> StoredResponse {
     let mut kept = response.clone();
     for fields in [&mut kept.headers, &mut kept.trailers] {
-        fields::remove(fields, |name| fields::is_momentary(name) || route.replay.drop_headers.contains(name));
+        fields::remove(fields, |name| fields::is_momentary(name) || route.options.replay.drop_headers.contains(name));
     }
     kept
 }

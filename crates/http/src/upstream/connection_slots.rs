@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::connector::MemoryNetwork;
-use oncegate_config::UpstreamTarget;
+use oncegate_settings::UpstreamTarget;
 
 #[derive(Debug)]
 pub struct UpstreamSlots {

@@ -16,9 +16,9 @@ use crate::body::Body;
 use crate::body::pooled::PooledBody;
 use crate::protocol::fields;
 use crate::protocol::stored_response;
-use oncegate_config::{self as config, ReconcileConfig, ReconcileUrl, Route};
 use oncegate_domain::inquiry::{InquiryAnswer, InquirySubject};
 use oncegate_domain::response::StoredResponse;
+use oncegate_settings::{self as settings, ReconcileConfig, ReconcileUrl, Route};
 use oncegate_telemetry::logs::error_causes;
 
 /// The time limit of one inquiry where the route's own times are longer. An inquiry reads one record; a service that
@@ -43,7 +43,7 @@ impl InquiryReply {
 }
 
 /// The values by which connections for inquiries differ: target, TLS and the time limit for connecting.
-type InquiryPoolKey = (Arc<config::UpstreamTarget>, ([u8; 32], Option<ServerName<'static>>), Duration);
+type InquiryPoolKey = (Arc<settings::UpstreamTarget>, ([u8; 32], Option<ServerName<'static>>), Duration);
 
 /// The connections for inquiries, by target. Only hosts that the configuration names are among them.
 #[derive(Default)]
@@ -52,10 +52,11 @@ pub struct InquiryPools(HashMap<InquiryPoolKey, UpstreamClient>);
 impl InquiryPools {
     /// Returns the connections for a route's inquiries.
     pub fn client_for(&mut self, route: &Route, lookup: &ReconcileUrl, slots: &UpstreamSlots) -> UpstreamClient {
-        let (target, connect) = (&lookup.upstream, route.connect_timeout);
+        let (target, connect) = (&lookup.upstream, route.options.connect_timeout);
         let tls = route.tls_towards(target);
         let pool = self.0.entry((Arc::clone(target), tls.pool_key(), connect));
-        pool.or_insert_with(|| UpstreamClient::new(target, connect, route.upstream_idle_timeout, &tls, slots)).clone()
+        pool.or_insert_with(|| UpstreamClient::new(target, connect, route.options.upstream_idle_timeout, &tls, slots))
+            .clone()
     }
 }
 
@@ -80,17 +81,17 @@ pub async fn send_inquiry(
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(USER_AGENT, HeaderValue::from_static(concat!("oncegate/", env!("CARGO_PKG_VERSION"))));
     // An inquiry ends before the next one is due, so that there is one inquiry of a key at a time.
-    let deadline = Instant::now() + route.upstream_timeout.min(reconcile.every).min(TIME_MAX);
+    let deadline = Instant::now() + route.options.upstream_timeout.min(reconcile.every).min(TIME_MAX);
     let reply = timeout_at(deadline, receive_reply(upstream, request, route)).await;
     reply.unwrap_or_else(|_| InquiryReply::no_answer("no answer in time"))
 }
 
 fn host(lookup: &ReconcileUrl) -> Option<HeaderValue> {
     match &*lookup.upstream {
-        config::UpstreamTarget::Http(authority)
-        | config::UpstreamTarget::Https(authority, _)
-        | config::UpstreamTarget::H2c(authority) => authority.as_str().parse().ok(),
-        config::UpstreamTarget::Unix(_) => None,
+        settings::UpstreamTarget::Http(authority)
+        | settings::UpstreamTarget::Https(authority, _)
+        | settings::UpstreamTarget::H2c(authority) => authority.as_str().parse().ok(),
+        settings::UpstreamTarget::Unix(_) => None,
     }
 }
 
@@ -128,7 +129,7 @@ async fn receive_reply(upstream: &UpstreamClient, mut request: Request<Body>, ro
 async fn read_response(response: Response<PooledBody>, route: &Route) -> Option<StoredResponse> {
     let (mut head, body) = response.into_parts();
     fields::prepare_for_client(&mut head.headers);
-    let (body, mut trailers) = match Limited::new(body, route.max_response_body).collect().await {
+    let (body, mut trailers) = match Limited::new(body, route.options.max_response_body).collect().await {
         Ok(whole) => {
             let trailers = whole.trailers().cloned().unwrap_or_default();
             (Some(whole.to_bytes()), trailers)

@@ -16,7 +16,7 @@ use super::UpstreamClient;
 use super::connection_slots::UpstreamSlots;
 use crate::body::Body;
 use crate::protocol::fields;
-use oncegate_config::{UpstreamTarget, UpstreamTlsConfig, parse_issuer_url};
+use oncegate_settings::{UpstreamTarget, UpstreamTlsConfig, parse_issuer_url};
 use oncegate_telemetry::logs::error_causes;
 use oncegate_trust::tls::Trust;
 

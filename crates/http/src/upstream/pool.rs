@@ -374,7 +374,7 @@ mod tests {
     use super::super::connector::ConnectorKind;
     use super::super::{UpstreamSlots, tcp};
     use super::*;
-    use oncegate_config::UpstreamTarget;
+    use oncegate_settings::UpstreamTarget;
 
     #[tokio::test]
     async fn an_answer_that_came_before_the_first_request_is_not_its_answer() {

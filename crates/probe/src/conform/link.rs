@@ -24,9 +24,9 @@ use super::operations::{LinkAnswer, OperationLog, RequestContent, RequestId};
 use super::plan::{LinkRefusal, LinkStep};
 use crate::endpoint::ProbedEndpoint;
 use crate::response::{ProbedResponse, ProbedResult};
-use oncegate_config::Dialect;
 use oncegate_http::protocol::answer_shape::AnswerShape;
 use oncegate_http::protocol::refusal::{KeyReuse, Refusal, RetryAfter};
+use oncegate_settings::Dialect;
 
 /// A request's body, at most. The link holds it to compare it with its retries.
 const BODY_BYTES_MAX: usize = 1024 * 1024;

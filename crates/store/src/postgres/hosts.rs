@@ -299,7 +299,7 @@ fn name(target: &Config) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use oncegate_config::PostgresUrl;
+    use oncegate_settings::PostgresUrl;
 
     fn list(url: &str) -> HostList {
         let url = PostgresUrl::parse(url).unwrap();

@@ -12,7 +12,7 @@ use super::server::PgServer;
 use super::worker_connection::{WorkerConnection, WorkerConnections};
 use crate::OpenError;
 use crate::call_spec::Pool;
-use oncegate_config::STORE_CONNECTIONS_MIN;
+use oncegate_settings::STORE_CONNECTIONS_MIN;
 
 /// The fewest connections with which large replays have one of their own.
 const REPLAY_FROM: usize = 7;

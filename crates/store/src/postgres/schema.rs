@@ -19,8 +19,8 @@ use crate::migrate::{
 use crate::row::FromRow;
 use crate::statement::shared;
 use crate::{OpenError, RouteIdentities, StoreSettings};
-use oncegate_config::PostgresUrl;
 use oncegate_machine::jitter::jittered;
+use oncegate_settings::PostgresUrl;
 
 const APPLIED_MIGRATIONS: &str = include_str!("sql/applied_migrations.sql");
 const SERVER_PROPERTIES: &str = include_str!("sql/server_properties.sql");

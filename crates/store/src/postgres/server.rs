@@ -20,7 +20,7 @@ use super::identity::StoreIdentity;
 use super::primaries::KnownPrimary;
 use super::tls::{BoxError, PgTls};
 use crate::{OpenError, PrimaryCheck, RelocateError};
-use oncegate_config::{PostgresUrl, SourceFiles, postgres_client_tls};
+use oncegate_settings::{PostgresUrl, SourceFiles, postgres_client_tls};
 use oncegate_trust::tls::Authorities;
 
 /// The shortest time between two reads of the URL's files while connections can be made.

@@ -9,7 +9,7 @@ use tokio_postgres::{Config, Socket, config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::failure::without_user;
-use oncegate_config::{PostgresTls, SslMode};
+use oncegate_settings::{PostgresTls, SslMode};
 use oncegate_trust::tls::HandshakeError;
 
 pub(super) type BoxError = Box<dyn Error + Send + Sync>;

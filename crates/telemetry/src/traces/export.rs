@@ -23,7 +23,7 @@ use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
 use super::{Span, SpanReceiver, protobuf};
-use oncegate_config::{OtlpCollector, UpstreamTarget};
+use oncegate_settings::{OtlpCollector, UpstreamTarget};
 use oncegate_trust::tls::Trust;
 
 /// A batch is sent when it has 512 spans, as in OpenTelemetry's own exporters, or 1 s after its first span, a delay

@@ -11,7 +11,8 @@ use super::super::super::keyed_route::{from_stored, keyed_routes, to_stored};
 use super::*;
 use crate::gate::admit::explain::{ExplainedCaller, explain};
 use crate::gate::admit::token::CallerToken;
-use oncegate_config::{self as config, Dialect, LoadedConfig, Overrides, ProcessEnvironment, Word};
+use oncegate_config::{self as config, Overrides, ProcessEnvironment};
+use oncegate_settings::{Dialect, LoadedConfig, Word};
 
 const KEY: &str = "8e03978e-40d5-43dd-bc93-6894a57f9324";
 const OTHER_KEY: &str = "0b7c6f0e-6a5b-4a0e-9f0a-6c7f1c1f8d11";
@@ -79,7 +80,7 @@ fn identify(config: &LoadedConfig) -> Vec<Result<Option<FoundIdentity>, ()>> {
 
 /// The changes that a reload finds. A start finds the same in what the store remembers.
 fn compare(before: &LoadedConfig, now: &LoadedConfig) -> KeyChanges {
-    let (before, now) = (keyed_routes(before), keyed_routes(now));
+    let (before, now) = (keyed_routes(&before.live), keyed_routes(&now.live));
     let remembered = from_stored(&to_stored(&before)).expect("they were stored");
     let changes = compare_routes(&before, &now);
     assert_eq!(compare_routes(&remembered, &now), changes, "a start finds the same");

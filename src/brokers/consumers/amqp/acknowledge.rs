@@ -20,7 +20,7 @@ use crate::brokers::publish_error::PublishError;
 use crate::gate::Gate;
 use crate::gate::message::{MessageOutcome, OutcomeReason};
 use crate::instance::consumer_states::ConsumerState;
-use oncegate_config::{AmqpSource, Consumer};
+use oncegate_settings::{AmqpSource, Consumer};
 
 /// The longest time that a delivery is held. RabbitMQ closes a channel on which a delivery was unacknowledged for half
 /// an hour.

@@ -20,7 +20,7 @@ use crate::brokers::amqp::{broker_message, connect, open_confirming_channel};
 use crate::brokers::consumers::session_start::{SessionError, in_time, open_session};
 use crate::gate::Gate;
 use crate::instance::consumer_states::ConsumerState;
-use oncegate_config::{AmqpSource, Consumer};
+use oncegate_settings::{AmqpSource, Consumer};
 use oncegate_trust::tls::Trust;
 
 /// The time limit for cancelling and closing, which the broker need not receive.

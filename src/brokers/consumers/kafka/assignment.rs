@@ -12,7 +12,7 @@ use super::committable_offset::{PartitionProgress, UnsettledRecord};
 use super::record::{KafkaRecord, LaneId, PartitionId};
 use crate::brokers::consumers::disposition::{SET_ASIDE_BYTES_MAX, SET_ASIDE_MAX};
 use crate::instance::consumer_states::RecordCounts;
-use oncegate_config::RecordOrder;
+use oncegate_settings::RecordOrder;
 
 /// The records of all assigned partitions.
 pub(super) struct Assignment {

@@ -15,7 +15,7 @@ use crate::brokers::retry::again_after_panics;
 use crate::gate::Gate;
 use crate::gate::message::{MessageOutcome, OutcomeReason};
 use crate::instance::consumer_states::ConsumerState;
-use oncegate_config::{Consumer, KafkaSource};
+use oncegate_settings::{Consumer, KafkaSource};
 
 const RECORD_TOO_LARGE: &str =
     "The record or its batch is too large to be held in memory. It was not executed, and is still in its topic.";

@@ -18,7 +18,7 @@ use super::record::PartitionId;
 use super::record_reader::{Pauses, RecordReader, TopicReader};
 use crate::brokers::kafka::KafkaProducer;
 use crate::brokers::kafka::connection::{connect, describe};
-use oncegate_config::{FirstOffset, KafkaSource};
+use oncegate_settings::{FirstOffset, KafkaSource};
 
 /// The room in a batch beside the largest body that the route takes, for its other records.
 const BATCH_MARGIN: usize = 8 * 1024 * 1024;

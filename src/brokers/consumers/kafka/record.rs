@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::brokers::consumers::decode::SentMessage;
 use crate::brokers::kafka::NewRecord;
 use crate::gate::message::OutcomeReason;
-use oncegate_config::{Consumer, KafkaSource, RecordOrder};
+use oncegate_settings::{Consumer, KafkaSource, RecordOrder};
 
 #[derive(Clone, Debug, derive_more::Display, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[display("{topic}/{number}")]

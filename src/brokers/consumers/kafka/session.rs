@@ -17,7 +17,7 @@ use crate::brokers::consumers::disposition::doubled_pause;
 use crate::brokers::consumers::session_start::{SessionError, open_session};
 use crate::gate::Gate;
 use crate::instance::consumer_states::{ConsumerState, RecordCounts};
-use oncegate_config::{Consumer, KafkaSource};
+use oncegate_settings::{Consumer, KafkaSource};
 
 /// The time between two commits. What is read again after a crash is that much longer; each of it is a replay.
 const COMMIT_INTERVAL: Duration = Duration::from_millis(500);

@@ -7,10 +7,11 @@ use http::{Request, Version};
 
 use super::super::incoming::Realm;
 use super::*;
-use oncegate_config::{self as config, Config, Overrides, ProcessEnvironment};
+use oncegate_config::{self as config, Overrides, ProcessEnvironment};
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::scope::Salt;
 use oncegate_http::protocol::fields::RequestOrigin;
+use oncegate_settings::Config;
 
 /// A caller that every route with the default scope identifies.
 const CALLER: (&str, &str) = ("authorization", "Bearer t");
@@ -22,7 +23,7 @@ fn config(lines: &str) -> Config {
     let file = folder.path().join("oncegate.toml");
     let path = if lines.contains("path =") { "" } else { "path = '/v1/pay'\n" };
     std::fs::write(&file, format!("upstream = 'http://a'\n[[routes]]\nname = 'r'\n{path}{lines}")).unwrap();
-    config::load(Some(&file), &Overrides::default(), &ProcessEnvironment).expect(lines).into_parts().1
+    config::load(Some(&file), &Overrides::default(), &ProcessEnvironment).expect(lines).live
 }
 
 /// A request, with what a test varies.

@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::super::refusal::{KeyReuse, ReachedLimit, RetryAfter};
 use super::*;
-use oncegate_config::Word;
 use oncegate_domain::jsonrpc::RpcMessage;
+use oncegate_settings::Word;
 
 const BASE: &str = "/.oncegate/problems/";
 

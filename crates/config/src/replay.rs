@@ -1,0 +1,31 @@
+//! Reads and checks a route's `replay`: the content of a replay, and the URL that is asked before each.
+
+use std::sync::Arc;
+
+use super::options::options;
+use super::reader::Section;
+use super::value_parsers::header_name;
+use oncegate_settings::{AuthorizeConfig, ReplayPolicy, parse_service_url};
+
+const EXAMPLE: &str = "write it like `http://auth:9000/check`";
+
+options! {
+    struct ReplayOptions for ReplayPolicy {
+        /// response fields that are not kept for replays
+        drop_headers: Texts = ["set-cookie"] => values(header_name);
+        /// a URL that is asked before each replay whether the caller may read it
+        authorize: Concealed = "" => made(read_authorize);
+        /// for how long its permission counts
+        authorize_cache: Duration = "0s";
+    }
+}
+
+/// Reads the service that is asked; `None` where none is.
+fn read_authorize(section: &Section<'_>) -> Option<Arc<AuthorizeConfig>> {
+    let url = section.optional("authorize", |text| parse_service_url(text, EXAMPLE));
+    let cache = section.duration("authorize_cache");
+    if url.is_none() && !cache.is_zero() && section.is_right(&["authorize"]) {
+        section.problem("authorize_cache", "needs `authorize`");
+    }
+    url.map(|(upstream, target)| Arc::new(AuthorizeConfig { upstream: Arc::new(upstream), target, cache }))
+}

@@ -1,0 +1,135 @@
+//! Queues and topics whose messages are requests.
+
+use std::sync::Arc;
+
+use canonical_json::Pointer;
+use http::HeaderName;
+
+use super::{Broker, KafkaSource, ScopeRule};
+use oncegate_domain::message_path::MessagePathTemplate;
+
+/// A queue or topics whose messages are requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Consumer {
+    /// The messages; no other consumer has them.
+    pub source: MessageSource,
+    /// The name of the route whose policy its messages have. The route enforces, and guards POST.
+    pub route: Arc<str>,
+    /// The place of a message's key.
+    pub key: MessageKey,
+    /// The most messages of RabbitMQ that are unacknowledged at once, or records of Kafka that are executed at once,
+    /// beside those of unknown outcome; at least one.
+    pub prefetch: u16,
+    /// The path that they are posted to: one of the route's own, whatever the values.
+    pub path: MessagePathTemplate,
+    /// The headers of a message that tell callers apart.
+    pub scope: ScopeRule,
+}
+
+/// The broker and the place there that messages come from. It is shown as the queue, or the topics.
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
+pub enum MessageSource {
+    /// A queue of RabbitMQ.
+    #[display("{}", _0.queue)]
+    Amqp(AmqpSource),
+    /// Topics of Kafka, read by a consumer group.
+    #[display("{}", _0.topics.join(", "))]
+    Kafka(KafkaSource),
+}
+
+/// A queue of RabbitMQ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AmqpSource {
+    /// The broker that has the queue.
+    pub broker: Broker,
+    /// The queue's name.
+    pub queue: Box<str>,
+    /// The exchange for messages that will never succeed.
+    pub dead_letter_exchange: Option<Box<str>>,
+}
+
+/// The place of a message's key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MessageKey {
+    /// In one of its headers. With a step, the key is the header's value, a colon and the step.
+    Header(HeaderName, Option<Box<str>>),
+    /// At a place in its JSON body, and the step.
+    Body(Pointer, Option<Box<str>>),
+    /// The id that the broker's message has: the property `message-id` of RabbitMQ; of Kafka the topic, the partition
+    /// and the offset.
+    MessageId,
+}
+
+impl Consumer {
+    /// Whether a message header of this name, in lower case, is read for the key or the scope.
+    pub fn reads_header(&self, name: &str) -> bool {
+        let key = match &self.key {
+            MessageKey::Header(key, _) => *key == *name,
+            MessageKey::Body(..) | MessageKey::MessageId => false,
+        };
+        key || self.scope.header_names().any(|header| *header == *name)
+    }
+
+    /// Whether both consume the same messages.
+    pub fn shares_messages_with(&self, other: &Self) -> bool {
+        match (&self.source, &other.source) {
+            (MessageSource::Amqp(one), MessageSource::Amqp(other)) => {
+                let identity = |source: &AmqpSource| {
+                    let Broker { host, port, vhost, .. } = &source.broker;
+                    (host.to_ascii_lowercase(), *port, vhost.clone(), source.queue.clone())
+                };
+                identity(one) == identity(other)
+            }
+            (MessageSource::Kafka(one), MessageSource::Kafka(other)) => one.shares_records_with(other),
+            (MessageSource::Amqp(_), MessageSource::Kafka(_)) | (MessageSource::Kafka(_), MessageSource::Amqp(_)) => {
+                false
+            }
+        }
+    }
+
+    /// Whether the broker's certificate is verified with the authorities of the system.
+    pub fn needs_authorities(&self) -> bool {
+        match &self.source {
+            MessageSource::Amqp(source) => source.broker.tls,
+            MessageSource::Kafka(source) => source.cluster.needs_authorities(),
+        }
+    }
+
+    /// Whether the connection to the broker has TLS.
+    pub fn has_tls(&self) -> bool {
+        match &self.source {
+            MessageSource::Amqp(source) => source.broker.tls,
+            MessageSource::Kafka(source) => source.cluster.tls.is_some(),
+        }
+    }
+}
+
+impl MessageSource {
+    /// The broker, or several, without credentials.
+    pub fn broker(&self) -> String {
+        match self {
+            Self::Amqp(source) => source.broker.to_string(),
+            Self::Kafka(source) => source.cluster.brokers.join(", "),
+        }
+    }
+
+    /// The topics of Kafka, if it is those.
+    pub fn kafka(&self) -> Option<&KafkaSource> {
+        match self {
+            Self::Amqp(_) => None,
+            Self::Kafka(source) => Some(source),
+        }
+    }
+}
+
+impl MessageKey {
+    /// The text in the configuration.
+    pub fn to_text(&self) -> String {
+        let (place, step) = match self {
+            Self::Header(name, step) => (format!("header:{name}"), step),
+            Self::Body(pointer, step) => (format!("body:{pointer}"), step),
+            Self::MessageId => return "message-id".into(),
+        };
+        step.as_ref().map_or_else(|| place.clone(), |step| format!("{place}:{step}"))
+    }
+}

@@ -1,0 +1,70 @@
+//! The parts of a request that tell callers apart.
+
+use std::sync::Arc;
+
+use http::HeaderName;
+
+/// The parts of a request that tell callers apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScopeRule {
+    /// Empty for `none`: all callers share their keys.
+    pub parts: Vec<ScopePart>,
+    /// Whether these are the parts of the default. Under it, a keyed request that has a Cookie and neither of the two
+    /// default fields is refused: the cookie identifies its caller, and this scope does not read it.
+    pub is_default: bool,
+}
+
+impl ScopeRule {
+    /// Whether a part is a claim of a token.
+    pub fn reads_token(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part.source, ScopeSource::Jwt { .. }))
+    }
+
+    /// Whether a part is the credentials of `Authorization`, unread.
+    pub fn reads_authorization(&self) -> bool {
+        self.parts.iter().any(|part| part.source == ScopeSource::Authorization)
+    }
+
+    /// The names of the fields that its parts are in.
+    pub fn header_names(&self) -> impl Iterator<Item = &HeaderName> {
+        self.parts.iter().filter_map(|part| match &part.source {
+            ScopeSource::Header(name) => Some(name),
+            ScopeSource::Authorization | ScopeSource::Jwt { .. } => Some(&http::header::AUTHORIZATION),
+            ScopeSource::Cookie(_) => Some(&http::header::COOKIE),
+            ScopeSource::ClientCertificate | ScopeSource::Query(_) => None,
+        })
+    }
+}
+
+/// One part of a request that tells callers apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScopePart {
+    /// Its place in a request.
+    pub source: ScopeSource,
+    /// Whether a request may lack it.
+    pub optional: bool,
+    /// The part as it is written, without `?`, a field's name in lower case. It is part of the scope's hash.
+    pub name: Box<str>,
+}
+
+/// The place of a part of the scope in a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ScopeSource {
+    /// The `Authorization` field.
+    Authorization,
+    /// The verified certificate of the connection.
+    ClientCertificate,
+    /// A cookie of this name.
+    Cookie(Box<str>),
+    /// A field that a trusted proxy has set.
+    Header(HeaderName),
+    /// A claim of the verified token.
+    Jwt {
+        /// The claim's name.
+        claim: Box<str>,
+        /// The token's issuer: the same name from two issuers is two callers.
+        issuer: Arc<str>,
+    },
+    /// A parameter of the query.
+    Query(Box<str>),
+}

@@ -1,0 +1,21 @@
+//! The options that a file writes, by which a reload says what has changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The hash of each value as the file writes it, by its table in a list (empty for all others) and its option.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WrittenOptions(pub BTreeMap<(String, String), [u8; 32]>);
+
+impl WrittenOptions {
+    /// The options that differ, and the tables of lists that only one of both has.
+    pub fn list_changes(&self, newer: &Self) -> BTreeSet<String> {
+        let has_table = |options: &Self, of: &str| options.0.keys().any(|(other, _)| other == of);
+        let keys = self.0.keys().chain(newer.0.keys()).filter(|key| self.0.get(*key) != newer.0.get(*key));
+        keys.map(|(of, option)| match has_table(self, of) && has_table(newer, of) {
+            _ if of.is_empty() => option.clone(),
+            true => format!("{of}.{option}"),
+            false => of.clone(),
+        })
+        .collect()
+    }
+}
