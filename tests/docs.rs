@@ -556,7 +556,7 @@ const WITHOUT_PICTURE: [&str; 6] = ["base", "gone", "message", "problem", "runbo
 fn each_page_of_the_admin_listener_has_a_picture_in_its_document() {
     let document = fs::read_to_string(root().join("docs/admin.md")).unwrap();
     let mut pages = vec!["stream".to_owned()];
-    for template in fs::read_dir(root().join("src/admin/page")).unwrap().map(|entry| entry.unwrap().path()) {
+    for template in fs::read_dir(root().join("crates/admin/src/page")).unwrap().map(|entry| entry.unwrap().path()) {
         let is_page = |text: String| text.starts_with("{% extends");
         if template.extension().is_some_and(|kind| kind == "html") && is_page(fs::read_to_string(&template).unwrap()) {
             pages.push(template.file_stem().unwrap().to_string_lossy().into_owned());

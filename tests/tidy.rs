@@ -12,11 +12,11 @@ use std::sync::LazyLock;
 
 /// The modules of source folders: each may use the modules of later layers; modules of one layer do not use each other. Below them
 /// are the crates, whose manifests say what they use.
-const LAYERS: [(&str, &[&[&str]]); 1] =
-    [("src", &[&["main"], &["cli"], &["app"], &["admin", "brokers", "tasks"], &["gate"], &["instance"]])];
+const LAYERS: [(&str, &[&[&str]]); 2] =
+    [("src", &[&["main"], &["cli"], &["app"]]), ("crates/engine/src", &[&["tasks"], &["gate"], &["instance"]])];
 
 /// The source folder that has the gate.
-const GATE: &str = "src";
+const GATE: &str = "crates/engine/src";
 
 /// The most lines of each part, and the most words of the documents of each folder, as `scripts/house` counts them.
 const BUDGETS: &[(&str, &str, usize)] = &[
@@ -27,17 +27,17 @@ const BUDGETS: &[(&str, &str, usize)] = &[
     ("production", "total", 66_850),
     ("production", "crates/store", 9_980),
     ("production", "crates/config", 9_070),
-    ("production", "src/gate", 7_610),
+    ("production", "crates/engine/src/gate", 7_610),
     ("production", "crates/http", 7_550),
     ("production", "src/admin", 6_210),
     ("production", "crates/domain", 5_670),
-    ("production", "src/instance", 3_670),
+    ("production", "crates/engine/src/instance", 3_670),
     ("production", "src/cli", 3_260),
     ("production", "src/consumers", 2_860),
     ("production", "crates/probe", 2_460),
     ("production", "src/app", 2_320),
     ("production", "crates/telemetry", 1_770),
-    ("production", "src/tasks", 1_220),
+    ("production", "crates/engine/src/tasks", 1_220),
     ("production", "crates/trust", 920),
     ("production", "crates/cache", 870),
     ("production", "src/events", 650),

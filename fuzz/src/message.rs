@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
-use oncegate::brokers::consumers::decode::decode_message;
+use oncegate_brokers::consumers::decode::decode_message;
 use oncegate_config::{self as config, Environment, Overrides};
 use oncegate_domain::key::{Key, KeyLimits, KeySyntax};
 use oncegate_domain::normal_path::{has_unsafe_character, normal_form};

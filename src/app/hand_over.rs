@@ -28,7 +28,7 @@ use super::StartError;
 use super::listeners::{CLIENTS, OPERATORS};
 use super::reload::LoadConfig;
 use super::route_identities;
-use crate::instance::Instance;
+use oncegate_engine::instance::Instance;
 use oncegate_settings::StoreLocation;
 use oncegate_store::{self as store, StoreSettings};
 

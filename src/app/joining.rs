@@ -9,8 +9,8 @@ use tokio_util::task::TaskTracker;
 
 use super::route_identities::ComparedRoutes;
 use super::{ShutdownSignals, StartError, assembly, retention, route_identities};
-use crate::brokers::events;
-use crate::instance::Instance;
+use oncegate_brokers::events;
+use oncegate_engine::instance::Instance;
 use oncegate_settings::Config;
 use oncegate_store::{RouteIdentities, StorePreparation};
 use oncegate_telemetry::logs::error_causes;

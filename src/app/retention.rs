@@ -11,9 +11,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::route_identities;
-use crate::instance::Instance;
-use crate::instance::event_routes;
 use oncegate_domain::service_report::RouteRetention;
+use oncegate_engine::instance::Instance;
+use oncegate_engine::instance::event_routes;
 use oncegate_settings::{Config, RouteMode, StartConfig};
 use oncegate_store::{RouteIdentities, Store, StoreError, StoreRouteRetentionParams};
 

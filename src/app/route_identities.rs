@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::StartError;
 use super::key_changes::{KeyChanges, compare_routes};
 use super::keyed_route::{from_stored, keyed_routes, to_stored};
-use crate::instance::Instance;
+use oncegate_engine::instance::Instance;
 use oncegate_settings::{Config, StartConfig};
 use oncegate_store::{RememberRouteIdentitiesParams, RouteIdentities, Store, StoreError};
 

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::{CommandError, ConfigFile, failed};
-use crate::admin;
+use oncegate_admin as admin;
 use oncegate_config::{self as config, Overrides, ProcessEnvironment};
 use oncegate_http::http_connection::{HttpConnection, HttpError};
 use oncegate_settings::AdminToken;

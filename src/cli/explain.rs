@@ -8,10 +8,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 
 use super::request_arguments::{parse_field, parse_method, read_data};
 use super::{CommandError, ConfigFile, block_on, failed, load_without_service, print};
-use crate::gate::admit::explain::{Explained, ExplainedCaller, explain};
-use crate::gate::admit::token::{CallerToken, verify_token};
-use crate::instance::token_verifier::TokenVerifier;
-use crate::tasks::issuer_keys::read_keys;
+use oncegate_engine::gate::admit::explain::{Explained, ExplainedCaller, explain};
+use oncegate_engine::gate::admit::token::{CallerToken, verify_token};
+use oncegate_engine::instance::token_verifier::TokenVerifier;
+use oncegate_engine::tasks::issuer_keys::read_keys;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
 use oncegate_settings::Config;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::client::InstanceArguments;
 use super::request_arguments::{parse_field, parse_status, read_data};
 use super::{CommandError, ask_to_confirm, block_on, failed, print};
-use crate::admin::{self, AdminMethod};
+use oncegate_admin::{self as admin, AdminMethod};
 use oncegate_domain::fingerprint::form;
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::state::StateKind;

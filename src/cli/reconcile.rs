@@ -8,11 +8,11 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
 
 use super::{CommandError, ConfigFile, block_on, failed, load_without_service, print, require_file};
-use crate::tasks::reconciler::{ReconciledRoute, reconciled_routes};
 use oncegate_domain::inquiry::{InquiryAnswer, SettledKey};
 use oncegate_domain::key::shorten_middle;
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::state::StateKind;
+use oncegate_engine::tasks::reconciler::{ReconciledRoute, reconciled_routes};
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
 use oncegate_http::upstream::inquiry::InquiryReply;
 use oncegate_settings::{self as settings, Config, LoadedConfig, Route};

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::super::client::{Connected, InstanceArguments, explain_refusal, user};
 use super::super::{CommandError, failed, load_without_service, require_file};
-use crate::admin::{self, AdminMethod, AdminRequest};
 use crate::app::StartError;
+use oncegate_admin::{self as admin, AdminMethod, AdminRequest};
 use oncegate_settings::{Config, StartConfig, StoreLocation};
 use oncegate_store::{self as store, OpenError, Store, StoreSettings, salts};
 

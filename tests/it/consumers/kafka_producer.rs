@@ -1,8 +1,8 @@
 //! The producer of dead letters, without a consumer.
 
 use bytes::Bytes;
-use oncegate::brokers::kafka::{KafkaProducer, NewRecord};
-use oncegate::brokers::publish_error::PublishError;
+use oncegate_brokers::kafka::{KafkaProducer, NewRecord};
+use oncegate_brokers::publish_error::PublishError;
 use oncegate_settings::KafkaCluster;
 use serde_json::json;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use framing_guard::FramingTimeouts;
 use http::uri::Authority;
-use oncegate::instance::boot_time::BootInstant;
+use oncegate_engine::instance::boot_time::BootInstant;
 use oncegate_http::upstream::MemoryNetwork;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
 use tokio::io::DuplexStream;

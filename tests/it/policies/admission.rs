@@ -5,9 +5,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use oncegate::gate::Gate;
-use oncegate::gate::message::{Message, MessageOutcome};
-use oncegate::instance::boot_time::BootInstant;
+use oncegate_engine::gate::Gate;
+use oncegate_engine::gate::message::{Message, MessageOutcome};
+use oncegate_engine::instance::boot_time::BootInstant;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
 
 use super::explain;

@@ -1,0 +1,349 @@
+//! Requests that change keys.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::dto::{BulkChange, KeyChange, RefusedKey};
+use super::params::{ChosenKey, KeySelection};
+use super::problem::{ApiProblem, ProblemCode};
+use super::typed_response::check_response;
+use super::{KeyAdmin, find_route, route_value, version};
+use oncegate_domain::execution_risk::{ActionKind, ActionRisk, RecordSummary, RetryRule};
+use oncegate_domain::quantity::quantity;
+use oncegate_domain::state::StateKind;
+use oncegate_engine::gate::admit::fresh_token;
+use oncegate_engine::instance::quiet_time;
+use oncegate_store::admin::{
+    DECISIONS_MAX, DecisionResult, DecisionResults, KeyEntry, KeyFilter, OperatorAction, OperatorDecision, Target,
+};
+use oncegate_store::{ApplyOperatorDecisionParams, ListKeysParams, StoreError};
+
+/// The number of keys that one request changes, at most: some minutes of work for the store.
+const KEYS_MAX: usize = 100_000;
+
+const IDS_MAX: usize = 500;
+
+/// The number of keys that are returned one by one, at most: as many of the changed ones as of those that were not,
+/// each with its reason.
+pub const LISTED_MAX: usize = 100;
+
+const PAGE: u32 = 5_000;
+
+impl KeyAdmin<'_> {
+    /// `None` for a route that is not configured here: the time until its attempts are quiet cannot be guessed. Other
+    /// instances may have the route, and wait for longer than any route here.
+    pub(super) fn retry_rule(&self, route: &str) -> Option<RetryRule> {
+        let route = find_route(&self.config, route)?;
+        Some(RetryRule { on_unknown: route.options.on_unknown, quiet_after: route.quiet_after })
+    }
+
+    /// Returns the time until this instance believes the store's clock that the key's attempt is quiet; `None` if it
+    /// does.
+    fn unwatched_for(&self, entry: &KeyEntry) -> Option<Duration> {
+        let route = find_route(&self.config, &entry.route)?;
+        let running_for = entry.now.duration_since(entry.reserved_at).unwrap_or_default();
+        self.store_clock?.view().unwatched_for(entry.now, running_for, quiet_time(&self.start.store, route))
+    }
+
+    /// The part of the record that decides whether the key may be executed again, without the passed times that are not
+    /// certain: as this instance's gate would judge a retry. An end of a TTL that nobody has watched is none.
+    fn certain_summary(&self, entry: &KeyEntry) -> RecordSummary {
+        match self.store_clock {
+            Some(clock) => clock.certain_summary(entry.summary(), entry.time_limit()),
+            None => entry.summary().unwatched(entry.time_limit()),
+        }
+    }
+
+    pub(super) fn risk(&self, entry: &KeyEntry, action: ActionKind) -> Option<ActionRisk> {
+        let certain = self.certain_summary(entry);
+        let risk = action.risk(&certain, self.retry_rule(&entry.route).as_ref())?;
+        let is_in_doubt = entry.summary().past_ttl && !certain.past_ttl;
+        Some(if is_in_doubt { ActionRisk::TtlInDoubt } else { risk })
+    }
+
+    /// Whether nothing of the key's newest attempt can be running any more. Where nobody has watched the store's clock,
+    /// the operator vouches for it.
+    pub(super) fn is_quiet(&self, entry: &KeyEntry) -> bool {
+        let summary = if self.store_clock.is_some() { self.certain_summary(entry) } else { entry.summary() };
+        self.retry_rule(&entry.route).is_some_and(|rule| summary.until_quiet(rule.quiet_after).is_zero())
+    }
+
+    /// Returns the target of a decision, unless the key's state does not allow it, or it depends on a route that is not
+    /// configured here.
+    fn target(&self, entry: &KeyEntry, decision: &OperatorDecision) -> Result<Target, ApiProblem> {
+        if !entry.permits(decision.change.kind()) {
+            return Err(ApiProblem::not_permitted(&decision.change, entry));
+        }
+        let retry_rule = self.retry_rule(&entry.route);
+        // A decision that does not need a quiet attempt never looks at this time.
+        let quiet_after = retry_rule.map_or(Duration::MAX, |rule| rule.quiet_after);
+        let risk = self.risk(entry, decision.change.kind());
+        let target = Target {
+            id: entry.id,
+            token: entry.token,
+            new_token: fresh_token(),
+            state: entry.state,
+            is_by_hand: entry.is_by_hand,
+            risk,
+            ttl: route_value(&self.config, &entry.route, |route| route.options.ttl),
+            remember: route_value(&self.config, &entry.route, |route| route.options.remember),
+            quiet_after,
+            sealed_response: None,
+        };
+        let must_be_quiet = decision.requires_quiet(&target);
+        if must_be_quiet && retry_rule.is_none() {
+            let detail = format!(
+                "its route `{}` is not in the configuration here, so it is not known when its last attempt can no longer run: \
+                 use the proxies' own configuration (-c), an instance that has the route (--admin), or use accept_risk",
+                entry.route
+            );
+            return Err(ApiProblem::new(ProblemCode::RouteUnknown, detail).with("route", &*entry.route));
+        }
+        if let Some(left) = self.unwatched_for(entry).filter(|_| must_be_quiet) {
+            // This instance has not watched the store's clock since before the attempt.
+            let why = ": the store's clock has jumped, or this instance started, since the attempt began;";
+            return Err(ApiProblem::not_quiet(left, why));
+        }
+        Ok(target)
+    }
+
+    /// Carries a decision out on the key with this id, or on the one key whose id has this prefix. `seen_proposal` is
+    /// the number of the proposal of this change that the operator saw.
+    pub async fn change_key(
+        &self,
+        id: &str,
+        decision: OperatorDecision,
+        seen_proposal: Option<i64>,
+    ) -> Result<KeyChange, ApiProblem> {
+        let entry = self.find_entry(id).await?;
+        check_response(&decision)?;
+        self.check_empty_body(&decision, &entry.route).await?;
+        let decision = self.under_four_eyes(&entry, decision, seen_proposal).await;
+        let decision = decision.map_err(|problem| problem.about(entry.id))?;
+        let is_proposal = matches!(decision.change, OperatorAction::Propose(_));
+        let decision = Arc::new(decision);
+        let target = self.target(&entry, &decision).map_err(|problem| problem.about(entry.id))?;
+        let decided = self.apply_decision(&decision, vec![target.clone()]).await?;
+        let result = decided.verdicts.first().copied().unwrap_or(DecisionResult::Gone);
+        if let Some(problem) = ApiProblem::from_result(result, &decision, &target) {
+            return Err(problem.about(entry.id));
+        }
+        let is_queued = !decided.queued.is_empty();
+        let after = match (is_queued, is_proposal) {
+            (true, _) => Some(StateKind::Queued),
+            (false, true) => Some(entry.state),
+            (false, false) => decision.change.resulting_state(),
+        };
+        let after = after.map_or("none", StateKind::name);
+        match is_proposal {
+            true => tracing::info!(
+                actor = decision.actor,
+                action = decision.change.action(),
+                "a change of a key was proposed"
+            ),
+            false => log_change(&decision, 1, after),
+        }
+        Ok(KeyChange {
+            id: entry.id,
+            action: decision.change.action(),
+            before: entry.state,
+            after,
+            is_proposal,
+            instances_behind: self.wait_until_forgotten(decided.purges).await?,
+        })
+    }
+
+    /// Changes keys. Without the number that is expected at most, the keys are only counted. Where the store fails, the
+    /// problem says how many keys were changed before. One response for several keys is refused unless the risk is
+    /// accepted: most keys have a response of their own.
+    pub async fn change_keys(
+        &self,
+        keys: KeySelection,
+        decision: OperatorDecision,
+        expect: Option<u64>,
+    ) -> Result<BulkChange, ApiProblem> {
+        self.refuse_bulk_change(&decision.change)?;
+        check_response(&decision)?;
+        let action = decision.change.action();
+        let decision = Arc::new(decision);
+        let mut change = BulkChange { action, dry_run: expect.is_none(), ..BulkChange::default() };
+        let targets = match keys {
+            KeySelection::ByFilter(filter) => self.find_targets(&filter, &decision, &mut change).await?,
+            KeySelection::ByIds(keys) => self.find_targets_by_id(&keys, &decision, &mut change).await?,
+        };
+        change.count = targets.len() as u64;
+        if let [key] = &*change.keys {
+            self.check_empty_body(&decision, &key.route).await?;
+        }
+        if change.count > 1 && decision.change.response().is_some() && !decision.accept_risk {
+            let detail = format!(
+                "the retries of {} keys, perhaps of several callers, would all get this response: complete each key with its \
+                 own, or use accept_risk",
+                change.count
+            );
+            return Err(ApiProblem::new(ProblemCode::SharedResponse, detail).with("count", change.count));
+        }
+        for target in &targets {
+            *change.by_state.entry(target.state).or_default() += 1;
+            change.risks.extend(target.risk);
+        }
+        if let Some(expected) = expect {
+            if change.count > expected {
+                let keys = quantity(change.count, "key", "keys");
+                let detail = format!("{keys} match, more than the {expected} that were expected; nothing was changed");
+                return Err(ApiProblem::new(ProblemCode::MoreThanExpected, detail).with("count", change.count));
+            }
+            let purges = self.change_targets(&decision, &targets, &mut change).await?;
+            let after = if decision.change.may_queue() { "queued or " } else { "" };
+            log_change(&decision, change.changed, &format!("{after}{}", decision.change.resulting_state_name()));
+            change.instances_behind = self.wait_until_forgotten(purges).await?;
+        }
+        Ok(change)
+    }
+
+    /// Changes keys in batches, each a commit of its own: keys that were changed before the store fails stay changed,
+    /// and are in the audit log. Returns the count of purges after that.
+    async fn change_targets(
+        &self,
+        decision: &Arc<OperatorDecision>,
+        targets: &[Target],
+        change: &mut BulkChange,
+    ) -> Result<Option<u64>, ApiProblem> {
+        let mut purges = None;
+        for batch in targets.chunks(DECISIONS_MAX) {
+            let decided = self.apply_decision(decision, batch.to_vec()).await;
+            let decided = decided.map_err(|error| ApiProblem::from(error).with("changed", change.changed))?;
+            purges = decided.purges.max(purges);
+            for (target, result) in batch.iter().zip(decided.verdicts) {
+                match ApiProblem::from_result(result, decision, target) {
+                    None => {
+                        change.changed += 1;
+                        push_listed(&mut change.changed_keys, target.id);
+                    }
+                    Some(problem) => change.refuse(target.id, problem),
+                }
+            }
+        }
+        Ok(purges)
+    }
+
+    async fn apply_decision(
+        &self,
+        decision: &Arc<OperatorDecision>,
+        targets: Vec<Target>,
+    ) -> Result<DecisionResults, StoreError> {
+        let (service, decision, as_of) = (self.service(), Arc::clone(decision), self.as_of);
+        self.store.apply_operator_decision(ApplyOperatorDecisionParams { service, decision, targets, as_of }).await
+    }
+
+    async fn find_targets_by_id(
+        &self,
+        keys: &[ChosenKey],
+        decision: &OperatorDecision,
+        change: &mut BulkChange,
+    ) -> Result<Vec<Target>, ApiProblem> {
+        if keys.len() > IDS_MAX {
+            return Err(ApiProblem::bad("ids", format!("has more than {IDS_MAX}")));
+        }
+        let mut targets: Vec<Target> = Vec::new();
+        for ChosenKey { id, seen } in keys {
+            match self.find_entry(id).await {
+                Ok(entry) if targets.iter().any(|target| target.id == entry.id) => {}
+                Ok(entry) if seen.as_ref().is_some_and(|seen| *seen != version(&entry)) => {
+                    change.refuse(entry.id, ApiProblem::key_changed(entry.state));
+                }
+                Ok(entry) => targets.extend(self.target_or_refusal(entry, decision, change)),
+                Err(problem) if problem.code == ProblemCode::NoSuchKey => change.refuse(id, problem),
+                Err(problem) => return Err(problem.about(id)),
+            }
+        }
+        Ok(targets)
+    }
+
+    /// Returns the target of a decision, and notes the key as one that the change is for, or as refused.
+    fn target_or_refusal(
+        &self,
+        entry: KeyEntry,
+        decision: &OperatorDecision,
+        change: &mut BulkChange,
+    ) -> Option<Target> {
+        match self.target(&entry, decision) {
+            Ok(target) => {
+                push_listed(&mut change.keys, entry);
+                Some(target)
+            }
+            Err(problem) => {
+                change.refuse(entry.id, problem);
+                None
+            }
+        }
+    }
+
+    /// Finds the keys that fit a filter and that the decision is for, with those that it is for only at a risk: where
+    /// the risk is not accepted, they are counted, and refused one by one.
+    async fn find_targets(
+        &self,
+        filter: &KeyFilter,
+        decision: &OperatorDecision,
+        change: &mut BulkChange,
+    ) -> Result<Vec<Target>, ApiProblem> {
+        // One state at a time where an index leads to it.
+        let states: Vec<Option<StateKind>> = match (filter.state, &decision.change) {
+            (Some(_), _) => vec![filter.state],
+            (None, OperatorAction::Complete(_) | OperatorAction::NotExecuted) => {
+                vec![Some(StateKind::Dead), Some(StateKind::Unknown)]
+            }
+            (None, OperatorAction::Requeue) => vec![Some(StateKind::Dead)],
+            (None, OperatorAction::Replace(_)) => vec![Some(StateKind::Completed)],
+            (None, OperatorAction::Propose(_) | OperatorAction::Release | OperatorAction::Purge) => vec![None],
+        };
+        let action = decision.change.kind();
+        let mut targets = Vec::new();
+        for state in states {
+            let filter = KeyFilter { state, ..filter.clone() };
+            let mut after = None;
+            loop {
+                let page = self
+                    .store
+                    .list_keys(ListKeysParams { service: self.service(), filter: filter.clone(), after, limit: PAGE })
+                    .await?;
+                let fits = |entry: &KeyEntry| filter.state.is_some() || action.is_for(entry.state);
+                let fitting = page.entries.into_iter().filter(fits);
+                targets.extend(fitting.filter_map(|entry| self.target_or_refusal(entry, decision, change)));
+                if targets.len() > KEYS_MAX {
+                    return Err(ApiProblem::bad("filter", format!("fits more than {KEYS_MAX} keys: narrow it")));
+                }
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(targets)
+    }
+}
+
+impl BulkChange {
+    fn refuse(&mut self, id: impl ToString, problem: ApiProblem) {
+        self.refused_count += 1;
+        push_listed(&mut self.refused, RefusedKey { id: id.to_string(), problem });
+    }
+}
+
+fn push_listed<T>(listed: &mut Vec<T>, item: T) {
+    if listed.len() < LISTED_MAX {
+        listed.push(item);
+    }
+}
+
+/// Logs a change that the audit log has too, for people who read only logs.
+fn log_change(decision: &OperatorDecision, keys: u64, after: &str) {
+    tracing::info!(
+        actor = decision.actor,
+        action = decision.change.action(),
+        after,
+        keys,
+        accept_risk = decision.accept_risk,
+        "keys were changed by hand"
+    );
+}
