@@ -29,7 +29,7 @@ docs-write: ## Writes config/reference.toml and docs/configuration.md anew from 
 
 pictures: ## Writes the pictures of the admin page in docs/images anew, with a real browser
 	scripts/need chromium chromium-driver rabbitmq-server pngquant
-	cargo test --locked --test it -- page::browser::write_the_pictures_of_the_documents --ignored --exact
+	cargo test --locked --test operations -- page::browser::write_the_pictures_of_the_documents --ignored --exact
 	@# 64 colours: a third of the bytes, and nothing of a page is lost.
 	pngquant --force --skip-if-larger --ext .png 64 -- docs/images/page-*.png
 
@@ -77,7 +77,7 @@ fuzz: ## Searches for inputs that break a property of fuzz/, a minute for each t
 	FUZZ="$(FUZZ)" scripts/fuzz
 
 FILES ?= crates/domain/src/decision.rs
-mutants: ## Runs the mutants of FILES against the unit tests and TESTS, words of names in tests/it, one after another; needs cargo-mutants
+mutants: ## Runs the mutants of FILES against the unit tests and TESTS, words of names in tests/journey, stores and operations, one after another; needs cargo-mutants
 	@# cargo-mutants reads the patterns, and not the shell.
 	set -f && mutants/run $(FILES) -- $(TESTS)
 
@@ -109,11 +109,11 @@ soak: ## Proxies killed at random on both stores, one minute each, and under 10,
 	    cargo test --locked --test faults -- killed_at_random --nocapture --test-threads=1
 	@scripts/need rabbitmq-server || echo "the test with RabbitMQ is skipped" >&2
 	ONCEGATE_KAFKA_REBALANCES=20 ONCEGATE_KAFKA_KILLS=10 ONCEGATE_KAFKA_RECORDS=3000 \
-	    cargo test --locked --test it -- rebalances_and_kills_execute_no_record_twice --nocapture
+	    cargo test --locked --test operations -- rebalances_and_kills_execute_no_record_twice --nocapture
 	ONCEGATE_SOAK_MESSAGES=$${ONCEGATE_SOAK_MESSAGES:-10000} \
-	    cargo test --locked --test it -- duplicate_messages_at_two_repeatedly_killed_proxies --nocapture
+	    cargo test --locked --test operations -- duplicate_messages_at_two_repeatedly_killed_proxies --nocapture
 	ONCEGATE_QUEUE_REQUESTS=$${ONCEGATE_QUEUE_REQUESTS:-10000} \
-	    cargo test --locked --test it -- accepted_requests_killed_at_random --nocapture
+	    cargo test --locked --test stores -- accepted_requests_killed_at_random --nocapture
 
 torture: ## All faults at random on each store, under Patroni and on Citus, two minutes each, then a table and a picture; ONCEGATE_TORTURE_SECONDS=1800; TORTURE=on_sqlite
 	scripts/need postgresql

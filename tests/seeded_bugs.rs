@@ -114,7 +114,19 @@ fn programs(bugs: &BTreeMap<String, Vec<Rewrite>>) -> BTreeMap<String, PathBuf> 
         fs::write(source.join(path), text).unwrap();
     }
     let mut build = Command::new(env!("CARGO"));
-    build.args(["test", "--locked", "--no-run", "--test", "faults", "--test", "it"]);
+    build.args([
+        "test",
+        "--locked",
+        "--no-run",
+        "--test",
+        "faults",
+        "--test",
+        "journey",
+        "--test",
+        "stores",
+        "--test",
+        "operations",
+    ]);
     build.current_dir(source).env("CARGO_TARGET_DIR", folder("target"));
     let built = build.args(["--message-format", "json"]).stderr(Stdio::inherit()).output().unwrap();
     assert!(built.status.success());

@@ -469,10 +469,10 @@ fn every_sql_file_starts_with_its_name() {
 #[test]
 fn tests_wait_for_events_and_not_for_time() {
     const TIME: &str = "// Time and not an event: ";
-    let folder = root().join("tests/it");
+    let programs = ["journey", "stores", "operations"].map(|program| root().join("tests").join(program));
     let (mut allowed, mut wrong) = (0, Vec::new());
-    for file in files(&folder, "rs").iter().filter(|file| !file.starts_with(folder.join("harness"))) {
-        let text = fs::read_to_string(file).unwrap();
+    for file in programs.iter().flat_map(|folder| files(folder, "rs")) {
+        let text = fs::read_to_string(&file).unwrap();
         let lines: Vec<_> = text.lines().map(str::trim).collect();
         for (number, line) in lines.iter().enumerate() {
             let code = line.split("//").next().unwrap();

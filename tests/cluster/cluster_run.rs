@@ -9,14 +9,14 @@ use tokio::time::{Instant, sleep};
 use crate::checker::{Policy, Rules, check};
 use crate::clients::ClientPool;
 use crate::decisions::{self, Decisions};
-use crate::harness::citus::CitusCluster;
-use crate::harness::{Answer, Proxy, TEST_TIMEOUT, Upstream, eventually, route};
 use crate::history::{History, TargetRoute};
 use crate::node_failure::NodeFailure;
 use crate::result_row::ResultRow;
 use crate::seeded_random::SeededRandom;
 use crate::service::Service;
 use crate::steady_keys::{self, SteadyKeys};
+use harness::citus::CitusCluster;
+use harness::{Answer, Proxy, TEST_TIMEOUT, Upstream, eventually, route};
 
 const INSTANCES: usize = 2;
 

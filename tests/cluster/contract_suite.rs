@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::harness::citus::CitusCluster;
+use harness::citus::CitusCluster;
 
 /// Runs the suite. Returns the line that says how many of its tests passed, or the output of a failure.
 pub fn run(cluster: &CitusCluster) -> Result<String, String> {

@@ -11,9 +11,9 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::harness::operator::{Operator, not_executed};
-use crate::harness::postgres::TestDatabase;
-use crate::harness::{Client, Proxy, Request, Response, Upstream};
+use harness::operator::{Operator, not_executed};
+use harness::postgres::TestDatabase;
+use harness::{Client, Proxy, Request, Response, Upstream};
 
 /// The route of the keys that operators decide one by one, and the route of those that one purge takes. Their service
 /// is a gateway that has lost the answer of each request.

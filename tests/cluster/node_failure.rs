@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::harness::citus::{CitusCluster, CitusNode};
+use harness::citus::{CitusCluster, CitusNode};
 
 /// The time for which a killed node is away.
 const AWAY: Duration = Duration::from_secs(4);

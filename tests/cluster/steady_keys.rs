@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::harness::citus::{CitusCluster, CitusNode};
-use crate::harness::{Client, Proxy, Response, Upstream, eventually};
+use harness::citus::{CitusCluster, CitusNode};
+use harness::{Client, Proxy, Response, Upstream, eventually};
 
 /// The route of these keys. Its service answers all requests.
 pub const ROUTE: &str = "steady";
@@ -119,6 +119,6 @@ impl SteadyKeys {
     }
 }
 
-fn request(client: Client, name: &str) -> crate::harness::Request {
+fn request(client: Client, name: &str) -> harness::Request {
     client.post(&format!("/{ROUTE}")).key(name).body("a request")
 }

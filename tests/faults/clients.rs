@@ -13,11 +13,11 @@ use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::harness::Response;
-use crate::harness::client::Client;
-use crate::harness::rabbitmq::{Queue, message};
 use crate::history::{Answer, AnswerKind, Op, ScopedKey, TargetRoute};
 use crate::seeded_random::SeededRandom;
+use harness::Response;
+use harness::client::Client;
+use harness::rabbitmq::{Queue, message};
 
 /// The number of recent keys that clients reuse.
 const RECENT: usize = 40;

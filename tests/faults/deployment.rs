@@ -11,14 +11,14 @@ use tokio::task::block_in_place;
 use tokio::time::sleep;
 
 use crate::checker::Policy;
-use crate::harness::citus::CitusCluster;
-use crate::harness::operator::Operator;
-use crate::harness::patroni::{PatroniCluster, Replication, STEP_MAX};
-use crate::harness::postgres::{Cluster, TestDatabase};
-use crate::harness::rabbitmq::{self, Queue};
-use crate::harness::relay::Relay;
-use crate::harness::{Proxy, Setup, Store, eventually};
 use crate::history::{Attempt, TargetRoute};
+use harness::citus::CitusCluster;
+use harness::operator::Operator;
+use harness::patroni::{PatroniCluster, Replication, STEP_MAX};
+use harness::postgres::{Cluster, TestDatabase};
+use harness::rabbitmq::{self, Queue};
+use harness::relay::Relay;
+use harness::{Proxy, Setup, Store, eventually};
 
 /// The lease of `Setup::short_leases`.
 pub const LEASE: Duration = Duration::from_secs(1);

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::harness::Store;
 use crate::service::KeyEvent;
+use harness::Store;
 
 /// Returns what is wrong with the events that were received, in the order in which they came. No proxy runs any more.
 pub async fn find_breaches(received: &[KeyEvent], store: &Store) -> Vec<String> {

@@ -9,12 +9,12 @@ use tokio::time::{Instant, sleep};
 use tokio_postgres::NoTls;
 
 use crate::deployment::Deployment;
-use crate::harness::citus::CitusNode;
-use crate::harness::failover::FailoverEvent;
-use crate::harness::patroni::{Replication, STEP_MAX};
-use crate::harness::relay::Relay;
-use crate::harness::{Store, eventually};
 use crate::seeded_random::SeededRandom;
+use harness::citus::CitusNode;
+use harness::failover::FailoverEvent;
+use harness::patroni::{Replication, STEP_MAX};
+use harness::relay::Relay;
+use harness::{Store, eventually};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {

@@ -9,10 +9,10 @@ use crate::checker::Policy;
 use crate::clients::ClientPool;
 use crate::deployment::{Deployment, StoreKind, UPSTREAM_IDLE};
 use crate::fault::Fault;
-use crate::harness::{Store, TEST_TIMEOUT, eventually};
 use crate::history::TargetRoute;
 use crate::seeded_random::SeededRandom;
 use crate::service::Service;
+use harness::{Store, TEST_TIMEOUT, eventually};
 
 /// The default of `max_connections`.
 const CONNECTIONS_MAX: usize = 10;

@@ -28,10 +28,3 @@ mod bar_chart;
 mod run_stamp;
 #[path = "../figures/torture_results.rs"]
 mod torture_results;
-
-#[path = "../it"]
-mod it {
-    #[allow(dead_code, unused_imports, unused_macros, reason = "the other tests need more of it")]
-    pub mod harness;
-}
-use it::harness;

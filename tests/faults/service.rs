@@ -12,9 +12,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use crate::harness::wire::{self, Fields, Framing, Head, Wire};
 use crate::history::{Attempt, Effect, ScopedKey, ServiceCall};
 use crate::seeded_random::SeededRandom;
+use harness::wire::{self, Fields, Framing, Head, Wire};
 
 /// Longer than any route's timeout here.
 const TOO_LONG: Duration = Duration::from_secs(4);

@@ -8,13 +8,13 @@ use tokio::time::{Instant, sleep};
 
 use crate::checker::{Policy, Rules, check};
 use crate::clients::ClientPool;
-use crate::harness::failover::FailoverEvent;
-use crate::harness::patroni::{PatroniCluster, Replication, eventually};
-use crate::harness::{Proxy, TEST_TIMEOUT};
 use crate::history::{History, TargetRoute};
 use crate::result_row::ResultRow;
 use crate::seeded_random::SeededRandom;
 use crate::service::Service;
+use harness::failover::FailoverEvent;
+use harness::patroni::{PatroniCluster, Replication, eventually};
+use harness::{Proxy, TEST_TIMEOUT};
 
 const CLIENTS: usize = 12;
 

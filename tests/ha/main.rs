@@ -25,13 +25,6 @@ mod seeded_random;
 #[path = "../faults/service.rs"]
 mod service;
 
-#[path = "../it"]
-mod it {
-    #[allow(dead_code, unused_imports, unused_macros, reason = "the other tests need more of it")]
-    pub mod harness;
-}
-use it::harness;
-
 use harness::failover::FailoverEvent;
 use harness::patroni::Replication;
 

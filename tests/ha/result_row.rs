@@ -6,9 +6,9 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::checker::{Breach, Rule, keys_of};
-use crate::harness::failover::FailoverEvent;
-use crate::harness::patroni::Replication;
 use crate::history::{AnswerKind, History};
+use harness::failover::FailoverEvent;
+use harness::patroni::Replication;
 
 /// The instances: with all hosts in the URL, and behind HAProxy.
 const INSTANCES: usize = 2;

@@ -24,7 +24,7 @@
 //! Not in the simulation: the listener and its framing guard (hyper serves the connections here), TLS, HTTP/2,
 //! RabbitMQ, the admin listener and operators, reports of services, the shared cache, accepted requests (the deliverer
 //! runs and finds none), observed and bypassed routes, reloads, drains, PostgreSQL's own locks and batches, and the
-//! writer thread of the embedded store. `tests/faults`, `tests/ha` and `tests/it` try these with real processes.
+//! writer thread of the embedded store. `tests/faults`, `tests/ha` and `tests/stores` try these with real processes.
 //!
 //! It finds bugs that are put into the code by hand. The lowest seed that found each, in the
 //! runs before responses streamed:

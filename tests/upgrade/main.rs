@@ -24,13 +24,6 @@ mod seeded_random;
 #[path = "../faults/service.rs"]
 mod service;
 
-#[path = "../it"]
-mod it {
-    #[allow(dead_code, unused_imports, unused_macros, reason = "the other tests need more of it")]
-    pub mod harness;
-}
-use it::harness;
-
 use serde_json::json;
 
 use harness::operator::{Operator, not_executed};

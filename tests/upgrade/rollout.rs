@@ -10,11 +10,11 @@ use tokio::time::{Instant, sleep};
 
 use crate::checker::{Breach, Policy, Rules, check};
 use crate::clients::ClientPool;
-use crate::harness::{Proxy, Store};
 use crate::history::{AnswerKind, History, Op, TargetRoute};
 use crate::seeded_random::SeededRandom;
 use crate::service::Service;
 use crate::versions::Version;
+use harness::{Proxy, Store};
 
 const CLIENTS: usize = 12;
 

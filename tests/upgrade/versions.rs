@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::net::SocketAddr;
 
-use crate::harness::Proxy;
-use crate::harness::proxy::Setup;
+use harness::Proxy;
+use harness::proxy::Setup;
 
 /// The variable with the path of the old program.
 const OLD: &str = "ONCEGATE_OLD_BINARY";

@@ -1,9 +1,0 @@
-//! Requests and decisions of operators, over the admin listener and from a shell.
-
-mod causes;
-mod decisions;
-mod queries;
-mod risks;
-mod shell;
-
-use crate::harness::operator::{dead, unknown};

@@ -1,0 +1,9 @@
+//! Requests and decisions of operators, over the admin listener and from a shell.
+
+mod causes;
+mod decisions;
+mod queries;
+mod risks;
+mod shell;
+
+use harness::operator::{dead, unknown};

@@ -1,0 +1,9 @@
+//! Metrics, logs and traces of a running instance.
+
+use harness::metrics::{Metrics, scrape};
+
+mod canary;
+mod logs;
+mod metrics;
+mod stats;
+mod traces;
