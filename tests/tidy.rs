@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-/// The modules of source folders: each may use the modules of later layers; modules of one layer do not use each other. Below them
-/// are the crates, whose manifests say what they use.
+/// The modules of source folders: each may use the modules of later layers; modules of one layer do not use each other.
+/// Below them are the crates, whose manifests say what they use.
 const LAYERS: [(&str, &[&[&str]]); 2] =
     [("src", &[&["main"], &["cli"], &["app"]]), ("crates/engine/src", &[&["tasks"], &["gate"], &["instance"]])];
 
@@ -20,71 +20,56 @@ const GATE: &str = "crates/engine/src";
 
 /// The most lines of each part, and the most words of the documents of each folder, as `scripts/house` counts them.
 const BUDGETS: &[(&str, &str, usize)] = &[
-    ("apart", "total", 7_790),
-    ("apart", "crates/store-contract", 5_240),
+    ("apart", "total", 7_800),
+    ("apart", "crates/store-contract", 5_250),
     ("apart", "crates/framing-guard", 1_440),
     ("apart", "crates/canonical-json", 1_120),
-    ("production", "total", 66_850),
-    ("production", "crates/store", 9_980),
-    ("production", "crates/config", 9_070),
-    ("production", "crates/engine/src/gate", 7_610),
-    ("production", "crates/http", 7_550),
-    ("production", "src/admin", 6_210),
-    ("production", "crates/domain", 5_670),
-    ("production", "crates/engine/src/instance", 3_670),
-    ("production", "src/cli", 3_260),
-    ("production", "src/consumers", 2_860),
-    ("production", "crates/probe", 2_460),
-    ("production", "src/app", 2_320),
-    ("production", "crates/telemetry", 1_770),
-    ("production", "crates/engine/src/tasks", 1_220),
-    ("production", "crates/trust", 920),
-    ("production", "crates/cache", 870),
-    ("production", "src/events", 650),
-    ("production", "crates/demo", 470),
-    ("production", "src/kafka", 260),
+    ("production", "total", 65_260),
+    ("production", "crates/store", 10_060),
+    ("production", "crates/engine/gate", 7_360),
+    ("production", "crates/http", 7_300),
+    ("production", "crates/admin", 6_060),
+    ("production", "crates/domain", 5_450),
+    ("production", "crates/config", 5_340),
+    ("production", "crates/brokers", 3_770),
+    ("production", "crates/engine/instance", 3_710),
+    ("production", "crates/settings", 3_560),
+    ("production", "src/cli", 3_170),
+    ("production", "crates/probe", 2_300),
+    ("production", "src/app", 2_120),
+    ("production", "crates/telemetry", 1_690),
+    ("production", "crates/engine/tasks", 1_220),
+    ("production", "crates/trust", 850),
+    ("production", "crates/cache", 820),
+    ("production", "crates/demo", 440),
     ("production", "crates/machine", 80),
-    ("production", "src/lib", 20),
     ("production", "src/main", 20),
-    ("words", "total", 111_060),
-    ("words", "docs", 67_100),
+    ("production", "crates/engine/lib", 10),
+    ("production", "src/lib", 10),
+    ("words", "total", 93_270),
+    ("words", "docs", 56_750),
     ("words", "docs/decisions", 10_800),
-    ("words", ".", 9_040),
-    ("words", "tests/long-runs", 8_370),
-    ("words", "docs/runbooks", 5_250),
+    ("words", ".", 9_360),
+    ("words", "docs/runbooks", 5_170),
     ("words", "benches", 3_510),
-    ("words", "deploy", 2_230),
-    ("words", "crates", 2_000),
-    ("words", "examples", 1_240),
-    ("words", "migrations", 790),
-    ("words", "tests/faults", 440),
+    ("words", "deploy", 2_110),
+    ("words", "crates", 1_960),
+    ("words", "tests/long-runs", 1_120),
+    ("words", "examples", 1_090),
+    ("words", "migrations", 710),
+    ("words", "tests/faults", 380),
     ("words", "tests", 350),
-    ("yard", "tests", 53_690),
-    ("yard", "inline-tests", 15_880),
+    ("yard", "tests", 53_780),
+    ("yard", "inline-tests", 16_350),
     ("yard", "benches", 2_970),
-    ("yard", "fuzz", 2_300),
-    ("yard", "scripts", 1_220),
-    ("yard", "mutants", 1_080),
+    ("yard", "fuzz", 2_310),
+    ("yard", "scripts", 1_260),
+    ("yard", "mutants", 1_090),
 ];
 
 /// Files with more than 500 lines of production, and type names that are defined twice, each with its reason.
 const LARGE: [(&str, &str); 0] = [];
 const TWICE: [(&str, &str); 0] = [];
-
-/// The parts in which a comment line may have more than 120 columns.
-const WIDE: [&str; 11] = [
-    "crates/cache/",
-    "crates/config/",
-    "crates/demo/",
-    "crates/domain/",
-    "crates/http/",
-    "crates/machine/",
-    "crates/probe/",
-    "crates/store/",
-    "crates/telemetry/",
-    "crates/trust/",
-    "src/",
-];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -223,7 +208,7 @@ fn no_type_name_is_defined_twice() {
 
 #[test]
 fn comments_are_at_most_120_columns_wide() {
-    let wide: Vec<_> = figures("wide").filter(|(line, _)| !WIDE.iter().any(|part| line.starts_with(part))).collect();
+    let wide: Vec<_> = figures("wide").collect();
     assert!(wide.is_empty(), "{wide:#?}");
 }
 

@@ -31,7 +31,8 @@ async fn a_proxy_on_sqlite_killed_at_random_executes_nothing_twice_and_loses_not
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn proxies_paused_past_their_leases_execute_nothing_twice() {
-    // The number of late answers that complete an unknown key is random here; `tests/stores/crash.rs` tests that they do.
+    // The number of late answers that complete an unknown key is random here; `tests/stores/crash.rs` tests that they
+    // do.
     let report = FaultPlan::new(StoreKind::Postgres, 4).with_fault(Fault::Pause, 2).run().await;
     assert_eq!(report.repeated, 0);
 }

@@ -1,5 +1,5 @@
-//! Requests through the proxy, as clients and the service see them: with real sockets, stores, and a service that counts.
-//! A test that depends on the store runs once on each store.
+//! Requests through the proxy, as clients and the service see them: with real sockets, stores, and a service that
+//! counts. A test that depends on the store runs once on each store.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 

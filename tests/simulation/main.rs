@@ -8,7 +8,7 @@
 //!   stopped processes nor a boot clock, and wants its own sockets; madsim replaces tokio by a fork.
 //! - `oncegate_machine` takes the boot clock and the random numbers from here, in builds with debug assertions only.
 //! - The store is Oncegate's SQL for SQLite on a database in memory (`store_link`). It passes the contract suite of all
-//!   stores (`crates/store-contract/tests/stores.rs`, module `inline`). Calls to it are delayed, lost, refused or
+//!   stores (`crates/store-contract/tests/contract.rs`, module `inline`). Calls to it are delayed, lost, refused or
 //!   executed long after their caller has given up; its clock jumps; a failover loses the latest commits.
 //! - One response in three streams, and sometimes breaks off. Clients join the stream of another's request, and leave
 //!   in the middle.

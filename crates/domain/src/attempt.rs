@@ -205,7 +205,10 @@ impl Settlement {
                 }
                 (AttemptOutcome::Retryable { .. }, KeyState::Queued | KeyState::Retryable) => true,
                 (AttemptOutcome::Unknown(_), KeyState::Unknown) => true,
-                _ => false,
+                (
+                    AttemptOutcome::Completed { .. } | AttemptOutcome::Retryable { .. } | AttemptOutcome::Unknown(_),
+                    _,
+                ) => false,
             }
     }
 

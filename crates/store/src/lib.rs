@@ -231,7 +231,8 @@ async fn ping_until_answered(store: Weak<Store>, period: BreakerPeriod) {
 #[allow(missing_docs)]
 pub struct StoreSettings {
     pub location: StoreLocation,
-    /// The most connections to PostgreSQL, [`settings::STORE_CONNECTIONS_MIN`] at least; `postgres::pools` divides them.
+    /// The most connections to PostgreSQL, [`settings::STORE_CONNECTIONS_MIN`] at least; `postgres::pools` divides
+    /// them.
     pub max_connections: usize,
     /// The time limit of one call.
     pub timeout: Duration,

@@ -1,4 +1,5 @@
-//! The parts of every test with real processes: a store of its own, a service that counts, the proxy between them, and a client.
+//! The parts of every test with real processes: a store of its own, a service that counts, the proxy between them, and
+//! a client.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 #![allow(missing_docs, reason = "for tests alone: a name and its test say it")]

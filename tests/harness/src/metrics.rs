@@ -56,8 +56,8 @@ impl Metrics {
     }
 }
 
-/// Waits until this many more calls of the store have ended well. Each pass of a background task is such a call. The first one may
-/// have begun before this, and what the test has done is seen by the second one.
+/// Waits until this many more calls of the store have ended well. Each pass of a background task is such a call. The
+/// first one may have begun before this, and what the test has done is seen by the second one.
 pub async fn more_store_calls(proxy: &Proxy, op: &str, count: u32) {
     let enough = Metrics::of(proxy).await.store_calls(op) + f64::from(count);
     eventually(TEST_TIMEOUT, async || (Metrics::of(proxy).await.store_calls(op) >= enough).then_some(())).await;

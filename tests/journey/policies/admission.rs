@@ -1,5 +1,5 @@
-//! The rules of admission: a request that enforcement refuses, its copy in observe mode, `oncegate explain` and a message that breaks the
-//! same rule all name the same refusal.
+//! The rules of admission: a request that enforcement refuses, its copy in observe mode, `oncegate explain` and a
+//! message that breaks the same rule all name the same refusal.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

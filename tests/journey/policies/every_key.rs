@@ -68,8 +68,8 @@ fn all(
 #[test]
 fn each_configuration_key_is_used_by_some_test_module() {
     let mut files = Vec::new();
-    for program in ["journey", "stores", "operations"] {
-        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(program), &mut files);
+    for folder in ["harness", "journey", "stores", "operations"] {
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder), &mut files);
     }
     files.retain(|file| !file.ends_with("every_key.rs"));
     let text: String = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();

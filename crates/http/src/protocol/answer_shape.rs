@@ -286,7 +286,8 @@ impl AnswerShape {
             }
             // A retry gets 409 until somebody knows the outcome.
             (Dialect::Stripe, OncegateStatus::Unknown) => Some((SHOULD_RETRY, "false")),
-            _ => None,
+            (Dialect::Stripe | Dialect::A2a | Dialect::Acp | Dialect::Graphql | Dialect::Ietf, _) => None,
+            (Dialect::Jsonrpc | Dialect::Mcp | Dialect::Ucp | Dialect::X402, _) => None,
         };
         if let Some((name, value)) = field {
             headers.insert(name, HeaderValue::from_static(value));

@@ -150,7 +150,8 @@ fn tables() -> BTreeMap<&'static str, Vec<&'static str>> {
     POSTGRES_SCHEMA.split("\ncreate table oncegate.").skip(1).map(table).collect()
 }
 
-/// Checks a text for PostgreSQL: each column of `table as alias` is one of the table, and so is each that an insert names.
+/// Checks a text for PostgreSQL: each column of `table as alias` is one of the table, and so is each that an insert
+/// names.
 fn check_columns(name: &str, sql: &str) {
     let tables = tables();
     let code: String =
