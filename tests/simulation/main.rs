@@ -192,7 +192,10 @@ fn no_seed_breaks_a_rule() {
     }
     let totals = totals.into_inner().unwrap();
     eprintln!("{seeds} seeds in {:.0?}: {totals:?}", begun.elapsed());
-    totals.check_coverage(seeds);
+    // The shares of fewer seeds are luck: 59 to 61 requests of 100 succeed in the first 60 to 150.
+    if seeds >= SEEDS {
+        totals.check_coverage(seeds);
+    }
 }
 
 /// The number in an environment variable, decimal or with `0x`.

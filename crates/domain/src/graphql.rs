@@ -1,12 +1,12 @@
 //! GraphQL over HTTP: the parameters of a request, and whether its operation only reads.
 
-use std::collections::BTreeMap;
 use std::fmt;
+use std::marker::PhantomData;
 
 use apollo_parser::Parser;
 use apollo_parser::cst::{Definition, OperationDefinition};
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 /// The deepest nesting of a document that is read; a deeper one counts as one that may write.
@@ -14,23 +14,21 @@ const DEPTH_MAX: usize = 200;
 /// The longest document that is read, in tokens; in a batch all documents together.
 const TOKENS_MAX: usize = 20_000;
 
-/// The parameters of a request, as the body has them. One that is there twice is an error.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
+/// The parameters of a request, as the body has them.
+#[derive(Debug, Default, PartialEq)]
 pub struct GraphqlParameters<Extensions = Value> {
+    /// The document.
     pub query: Option<String>,
-    operation_name: Option<String>,
-    #[serde(rename = "variables")]
-    _variables: Option<IgnoredAny>,
+    /// The name of the operation in the document.
+    pub operation_name: Option<String>,
     /// Additions of clients and servers.
     pub extensions: Option<Extensions>,
-    /// Some servers find a stored document by one of these, and leave the document in the body alone.
-    #[serde(flatten)]
-    others: BTreeMap<String, IgnoredAny>,
+    /// Whether there are other members. Some servers find a stored document by one of them, and leave the document in the body alone.
+    pub has_others: bool,
 }
 
-/// Whether a request's JSON body, or each element of a batch, names an operation that only reads. A body that services
-/// may read in different ways does not count as one.
+/// Whether a request's JSON body, or each element of a batch, names an operation that only reads. A body that services may read in
+/// different ways does not count as one.
 pub fn only_reads(body: &[u8]) -> bool {
     let first = body.iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
     match first {
@@ -77,20 +75,16 @@ fn is_read(operation: &OperationDefinition) -> bool {
 
 impl<Extensions> GraphqlParameters<Extensions> {
     fn only_reads(&self, tokens_left: &mut usize) -> bool {
-        let (name, document) =
-            (self.operation_name.as_deref(), self.query.as_deref().filter(|_| self.others.is_empty()));
-        document.is_some_and(|document| operation_only_reads_within(document, name, tokens_left))
-    }
-
-    /// Whether another member has a name that some servers take for a parameter's.
-    pub fn is_ambiguous(&self) -> bool {
-        const NAMES: [&str; 4] = ["query", "operationName", "variables", "extensions"];
-        self.others.keys().any(|other| NAMES.iter().any(|name| name.eq_ignore_ascii_case(other)))
+        if self.has_others {
+            return false;
+        }
+        let name = self.operation_name.as_deref();
+        self.query.as_deref().is_some_and(|document| operation_only_reads_within(document, name, tokens_left))
     }
 }
 
-/// A batch of requests that only read. Each is judged when it is read, and dropped: a batch has up to a third as many
-/// elements as bytes.
+/// A batch of requests that only read. Each is judged when it is read, and dropped: a batch has up to a third as many elements as
+/// bytes.
 struct ReadingBatch;
 
 /// Reads an array. An element that may write is an error, and so is an empty batch.
@@ -116,6 +110,45 @@ impl<'de> Deserialize<'de> for ReadingBatch {
             }
         }
         deserializer.deserialize_seq(BatchVisitor)
+    }
+}
+
+/// Reads an object. A parameter that is there twice, or under a name that some servers take for it, is an error.
+impl<'de, Extensions: Default + Deserialize<'de>> Deserialize<'de> for GraphqlParameters<Extensions> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ParametersVisitor<Extensions>(PhantomData<Extensions>);
+        impl<'de, Extensions: Default + Deserialize<'de>> Visitor<'de> for ParametersVisitor<Extensions> {
+            type Value = GraphqlParameters<Extensions>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("the parameters of a GraphQL request")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut members: M) -> Result<Self::Value, M::Error> {
+                const NAMES: [&str; 4] = ["query", "operationName", "variables", "extensions"];
+                let mut parameters = GraphqlParameters::<Extensions>::default();
+                let mut seen = Vec::new();
+                while let Some(name) = members.next_key::<String>()? {
+                    let Some(known) = NAMES.into_iter().find(|known| known.eq_ignore_ascii_case(&name)) else {
+                        members.next_value::<IgnoredAny>()?;
+                        parameters.has_others = true;
+                        continue;
+                    };
+                    if name != known || seen.contains(&known) {
+                        return Err(M::Error::custom("a parameter is ambiguous"));
+                    }
+                    seen.push(known);
+                    match known {
+                        "query" => parameters.query = members.next_value()?,
+                        "operationName" => parameters.operation_name = members.next_value()?,
+                        "variables" => drop(members.next_value::<IgnoredAny>()?),
+                        _ => parameters.extensions = members.next_value()?,
+                    }
+                }
+                Ok(parameters)
+            }
+        }
+        deserializer.deserialize_map(ParametersVisitor(PhantomData))
     }
 }
 

@@ -54,6 +54,7 @@ mod migrate;
 mod open;
 mod params;
 mod postgres;
+mod purge_wait;
 mod queue;
 pub mod reply;
 mod results;
@@ -166,24 +167,6 @@ impl Store {
 
     fn encryption(&self) -> Arc<Encryption> {
         Arc::clone(&self.encryption.read())
-    }
-
-    /// Waits at most `wait_max` until no living instance of the service caches a response purged by that count. Returns
-    /// the number of instances that still may.
-    pub async fn wait_until_forgotten(
-        &self,
-        service: Arc<str>,
-        purges: u64,
-        wait_max: Duration,
-    ) -> Result<u64, StoreError> {
-        let (params, deadline) = (CountInstancesBehindParams { service, purges }, Instant::now() + wait_max);
-        loop {
-            let behind = self.count_instances_behind(params.clone()).await?;
-            if behind == 0 || Instant::now() >= deadline {
-                return Ok(behind);
-            }
-            sleep(Duration::from_millis(50)).await;
-        }
     }
 
     /// Looks at all servers of the store, to leave a former primary that still takes writes. Called at each heartbeat.

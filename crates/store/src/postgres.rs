@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 use crate::row::{FoundRecord, RowReader, fresh};
 use crate::{EnqueueParams, ExtendDeadlineParams, OpenError, SettleResult, StoreSettings, TakeOverParams};
-use call::RetryPauses;
 use failure::PgFailure;
 use key_calls::{KeyCall, may_be_taken};
 use lane::{Lanes, ONE_ON_CLUSTER};
@@ -29,6 +28,7 @@ use oncegate_domain::service_report::ServiceReport;
 use oncegate_domain::state::KeyState;
 use oncegate_settings::PostgresUrl;
 use pools::PgPools;
+use retry::RetryPauses;
 use service_reports::FindReservationCall;
 
 pub(super) use call::PgTry;
@@ -57,6 +57,7 @@ mod lookups;
 mod open_schemas;
 mod pools;
 mod primaries;
+mod retry;
 mod rows;
 mod schema;
 mod server;

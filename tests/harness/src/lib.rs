@@ -1,6 +1,7 @@
 //! The parts of every test with real processes: a store of its own, a service that counts, the proxy between them, and
 //! a client.
 
+#![allow(clippy::new_without_default, reason = "a test makes its parts by name")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 #![allow(missing_docs, reason = "for tests alone: a name and its test say it")]
 

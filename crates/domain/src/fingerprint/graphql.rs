@@ -15,8 +15,7 @@ use crate::graphql::GraphqlParameters;
 /// The values that the selection keeps, without the document and its handshake, and then the hash of the document.
 /// `None` for a body whose document and hash are not the same, or that is no single request: it is compared as JSON.
 pub(super) fn canonical(body: &[u8], selection: &Selection) -> Option<Vec<u8>> {
-    let parameters: Option<GraphqlParameters> = serde_json::from_slice(body).ok();
-    let parameters = parameters.filter(|parameters| !parameters.is_ambiguous())?;
+    let parameters: GraphqlParameters = serde_json::from_slice(body).ok()?;
     let extensions = match &parameters.extensions {
         None => None,
         Some(Value::Object(members)) => Some(members),

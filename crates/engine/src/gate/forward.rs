@@ -388,6 +388,11 @@ fn stored_outcome(record: Record, reserve_request: &ReserveRequest) -> Option<Ou
         // gets it.
         KeyState::Completed(_) if record.past_ttl => None,
         KeyState::Completed(completed) => Some(Outcome::Replayed(completed)),
-        _ => None,
+        KeyState::Dead
+        | KeyState::Expired
+        | KeyState::InFlight
+        | KeyState::Queued
+        | KeyState::Retryable
+        | KeyState::Unknown => None,
     }
 }

@@ -26,7 +26,7 @@ impl SameBodyNote<'_> {
 impl Drop for SameBodyNote<'_> {
     fn drop(&mut self) {
         if let Some(noted) = self.noted.take() {
-            self.same_bodies.forget(noted);
+            self.same_bodies.forget(&noted);
         }
     }
 }
@@ -44,7 +44,7 @@ impl GuardedRequest {
         if route.options.same_body != SameBodyPolicy::Refuse {
             return note(None);
         }
-        match same_bodies.find_or_note(request, route.options.same_body_window) {
+        match same_bodies.find_or_note(&request, route.options.same_body_window) {
             EarlierUse::None => note(Some(request)),
             EarlierUse::Own => note(None),
             EarlierUse::Other(first) => {
@@ -67,8 +67,8 @@ impl GuardedRequest {
             return;
         }
         let same_bodies = &instance.observability.same_bodies;
-        if let EarlierUse::Other(first) = same_bodies.find_or_note(request, route.options.same_body_window) {
-            same_bodies.replace(request);
+        if let EarlierUse::Other(first) = same_bodies.find_or_note(&request, route.options.same_body_window) {
+            same_bodies.replace(&request);
             // A client that has confirmed its request knows.
             if route.options.same_body == SameBodyPolicy::Warn {
                 self.report_same_body(instance, first);

@@ -46,7 +46,7 @@ pub(super) async fn persist(
     count_unknown(instance, &settlement);
     if let Some(request) = settlement.unexecuted_request() {
         // An equal one under another key is no second execution.
-        instance.observability.same_bodies.forget(request.into());
+        instance.observability.same_bodies.forget(&request.into());
     }
     if matches!(entry.reserve_status(), ReserveStatus::InDoubt | ReserveStatus::Unstorable) {
         persist_in_background(instance, settlement, entry);

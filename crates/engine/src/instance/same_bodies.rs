@@ -4,7 +4,6 @@
 //! instances, and nothing from before its start.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use super::boot_time::BootInstant;
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::ids::RecordId;
 
-/// The requests that are remembered, about 130 bytes each: 4 MiB. At 54 new keys a second that is ten minutes.
+/// The requests that are remembered, about 130 bytes each: 4 MiB, and as much for observed ones. At 54 new keys a second that is ten minutes.
 const REQUESTS_MAX: usize = 32_768;
 
 /// The pairs that are kept for the page.
@@ -24,7 +23,9 @@ const PAIRS_MAX: usize = 20;
 /// The requests with new keys that this instance has started lately.
 #[derive(Debug, Default)]
 pub struct SameBodies {
-    table: Mutex<RequestTable>,
+    /// By service. Observed requests have a service of their own: none of them is an earlier one of a guarded request,
+    /// and none takes the place of one.
+    tables: Mutex<HashMap<Arc<str>, RequestTable>>,
     pairs: Mutex<VecDeque<SameBodyPair>>,
 }
 
@@ -53,11 +54,10 @@ struct RequestUse {
 }
 
 /// A request, as its equals under other keys are found by it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SameRequest {
-    /// The service, the caller and the request in one number. All are hashes; nobody can choose the caller's. Observed
-    /// requests are kept under a service of their own, so that none of them is an earlier one of a request that is
-    /// guarded.
+    service: Arc<str>,
+    /// The caller and the request in one number. Both are hashes; nobody can choose the caller's.
     subject: u128,
     record: RecordId,
 }
@@ -65,10 +65,9 @@ pub struct SameRequest {
 impl From<&ReserveRequest> for SameRequest {
     fn from(request: &ReserveRequest) -> Self {
         let half = |bytes: &[u8; 32]| bytes.first_chunk().map_or(0, |half| u128::from_le_bytes(*half));
-        let mut service = DefaultHasher::new();
-        request.service.hash(&mut service);
         let (scope, fingerprint) = (half(request.scope.as_bytes()), half(request.fingerprint.as_bytes()));
-        Self { subject: scope ^ fingerprint.rotate_left(1) ^ u128::from(service.finish()), record: request.id }
+        let subject = scope ^ fingerprint.rotate_left(1);
+        Self { service: Arc::clone(&request.service), subject, record: request.id }
     }
 }
 
@@ -86,9 +85,10 @@ pub enum EarlierUse {
 impl SameBodies {
     /// Finds the record of another key that the caller has used for the same request within the window; else remembers
     /// this one.
-    pub fn find_or_note(&self, request: SameRequest, window: Duration) -> EarlierUse {
+    pub fn find_or_note(&self, request: &SameRequest, window: Duration) -> EarlierUse {
         let now = BootInstant::now();
-        let mut table = self.table.lock();
+        let mut tables = self.tables.lock();
+        let table = tables.entry(Arc::clone(&request.service)).or_default();
         match table.records.get(&request.subject) {
             Some(earlier) if earlier.record == request.record => EarlierUse::Own,
             Some(earlier) if now.since(earlier.at) <= window => EarlierUse::Other(earlier.record),
@@ -100,14 +100,15 @@ impl SameBodies {
     }
 
     /// Remembers this request in place of the one of another key.
-    pub fn replace(&self, request: SameRequest) {
+    pub fn replace(&self, request: &SameRequest) {
         let used = RequestUse { record: request.record, at: BootInstant::now() };
-        self.table.lock().insert(request.subject, used, REQUESTS_MAX);
+        self.tables.lock().entry(Arc::clone(&request.service)).or_default().insert(request.subject, used, REQUESTS_MAX);
     }
 
     /// Forgets a request: it was not executed.
-    pub fn forget(&self, request: SameRequest) {
-        let mut table = self.table.lock();
+    pub fn forget(&self, request: &SameRequest) {
+        let mut tables = self.tables.lock();
+        let Some(table) = tables.get_mut(&request.service) else { return };
         if table.records.get(&request.subject).is_some_and(|known| known.record == request.record) {
             table.records.remove(&request.subject);
         }

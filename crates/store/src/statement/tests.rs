@@ -6,10 +6,9 @@ use rusqlite::Connection;
 
 use super::*;
 use crate::columns::columns;
+use crate::migrate::{POSTGRES_STEPS, SQLITE_STEPS};
 use crate::postgres::functions;
 
-const POSTGRES_SCHEMA: &str = include_str!("../../../../migrations/postgres/0001_init.sql");
-const SQLITE_SCHEMA: &str = include_str!("../../../../migrations/sqlite/0001_init.sql");
 const POSTGRES_TRIGGERS: &str = include_str!("../postgres/event_triggers.sql");
 const SQLITE_TRIGGERS: &str = include_str!("../sqlite/event_triggers.sql");
 
@@ -125,7 +124,9 @@ fn write_the_expanded_sql() {
 #[test]
 fn sqlite_takes_each_of_its_statements() {
     let db = Connection::open_in_memory().unwrap();
-    db.execute_batch(SQLITE_SCHEMA).unwrap();
+    for step in SQLITE_STEPS {
+        db.execute_batch(step.sql).unwrap();
+    }
     db.execute_batch(SQLITE_TRIGGERS).unwrap();
     for (name, statement) in statements(&IN_SQLITE) {
         db.prepare(statement.for_sqlite()).map(drop).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -147,7 +148,15 @@ fn tables() -> BTreeMap<&'static str, Vec<&'static str>> {
         };
         (name, columns.lines().filter_map(column).collect())
     };
-    POSTGRES_SCHEMA.split("\ncreate table oncegate.").skip(1).map(table).collect()
+    let schema = || POSTGRES_STEPS.iter().map(|step| step.sql);
+    let created = schema().flat_map(|sql| sql.split("\ncreate table oncegate.").skip(1)).map(table);
+    let mut tables: BTreeMap<_, Vec<_>> = created.collect();
+    for added in schema().flat_map(|sql| sql.split("\nalter table oncegate.").skip(1)) {
+        if let [table, "add", "column", column] = added.split_whitespace().take(4).collect::<Vec<_>>()[..] {
+            tables.entry(table).or_default().push(column);
+        }
+    }
+    tables
 }
 
 /// Checks a text for PostgreSQL: each column of `table as alias` is one of the table, and so is each that an insert

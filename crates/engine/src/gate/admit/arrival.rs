@@ -216,7 +216,9 @@ impl Arrival<'_> {
         match error {
             error if self.context.is_some() => log_and_refuse(error),
             StoreError::Corrupt(_) => Refusal::ResponseCorrupt,
-            _ => Refusal::StoreUnavailable,
+            StoreError::Failed(_) | StoreError::Taken(_) | StoreError::TimedOut | StoreError::Unavailable(_) => {
+                Refusal::StoreUnavailable
+            }
         }
     }
 }
