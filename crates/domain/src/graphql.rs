@@ -23,12 +23,13 @@ pub struct GraphqlParameters<Extensions = Value> {
     pub operation_name: Option<String>,
     /// Additions of clients and servers.
     pub extensions: Option<Extensions>,
-    /// Whether there are other members. Some servers find a stored document by one of them, and leave the document in the body alone.
+    /// Whether there are other members. Some servers find a stored document by one of them, and leave the document in
+    /// the body alone.
     pub has_others: bool,
 }
 
-/// Whether a request's JSON body, or each element of a batch, names an operation that only reads. A body that services may read in
-/// different ways does not count as one.
+/// Whether a request's JSON body, or each element of a batch, names an operation that only reads. A body that services
+/// may read in different ways does not count as one.
 pub fn only_reads(body: &[u8]) -> bool {
     let first = body.iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
     match first {
@@ -83,8 +84,8 @@ impl<Extensions> GraphqlParameters<Extensions> {
     }
 }
 
-/// A batch of requests that only read. Each is judged when it is read, and dropped: a batch has up to a third as many elements as
-/// bytes.
+/// A batch of requests that only read. Each is judged when it is read, and dropped: a batch has up to a third as many
+/// elements as bytes.
 struct ReadingBatch;
 
 /// Reads an array. An element that may write is an error, and so is an empty batch.

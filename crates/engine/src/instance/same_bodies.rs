@@ -14,7 +14,8 @@ use super::boot_time::BootInstant;
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::ids::RecordId;
 
-/// The requests that are remembered, about 130 bytes each: 4 MiB, and as much for observed ones. At 54 new keys a second that is ten minutes.
+/// The requests that are remembered, about 130 bytes each: 4 MiB, and as much for observed ones. At 54 new keys a
+/// second that is ten minutes.
 const REQUESTS_MAX: usize = 32_768;
 
 /// The pairs that are kept for the page.
