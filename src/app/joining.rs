@@ -28,7 +28,7 @@ pub(super) struct Joining {
     pub background: TaskTracker,
 }
 
-/// What the store has taken of an instance that has joined it.
+/// The parts of the configuration that the store has taken since the instance joined it.
 pub(super) struct Joined {
     identities: RouteIdentities,
     is_retention_written: bool,

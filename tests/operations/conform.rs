@@ -195,9 +195,9 @@ async fn without_a_command_retries_with_new_keys_are_told_by_a_marker_or_by_like
     let equal = |operation: usize, _: usize| format!(r#"{{"amount":{operation}}}"#);
     let marked = |operation: usize, attempt: usize| format!(r#"{{"order":"o-{operation}","try":{attempt}}}"#);
     let changed = |operation: usize, attempt: usize| format!(r#"{{"amount":{operation},"try":{attempt}}}"#);
-    type Body<'a> = &'a dyn Fn(usize, usize) -> String;
+    type BodyMaker<'a> = &'a dyn Fn(usize, usize) -> String;
     let new_keys = &["in-flight", "reused", "same-key", "unknown"][..];
-    let cases: [(&[&str], Body<'_>, usize, bool); 4] = [
+    let cases: [(&[&str], BodyMaker<'_>, usize, bool); 4] = [
         (&[], &equal, 8, false),
         (&["--operation-field", "X-Order"], &changed, 8, true),
         (&["--operation-body", "/order"], &marked, 8, true),

@@ -343,10 +343,10 @@ mod tests {
         format!("{}{}{}", &path[..at], rewrite(letter), &path[at + 1..])
     }
 
-    type Step = fn(&str) -> String;
+    type PathStep = fn(&str) -> String;
 
     /// Steps by which servers read a path; each list is one server. Escapes of letters and dots are decoded before.
-    const SERVERS: [(&str, &[Step]); 14] = [
+    const SERVERS: [(&str, &[PathStep]); 14] = [
         ("RFC 3986", &[dots]),
         ("Node's URL", &[authority, dots]),
         ("Node's URL before a router", &[authority, dots, decode, merge]),
@@ -410,7 +410,7 @@ mod tests {
     fn undone_by(sent: &str, path: &str) -> Vec<&'static str> {
         let same = |one: &str, other: &str| one.trim_end_matches('/').eq_ignore_ascii_case(other.trim_end_matches('/'));
         let decoded = crate::percent::normalize_escapes(sent);
-        let read = |steps: &[Step]| steps.iter().fold(decoded.clone(), |path, step| step(&path));
+        let read = |steps: &[PathStep]| steps.iter().fold(decoded.clone(), |path, step| step(&path));
         SERVERS.into_iter().filter(|(_, steps)| same(&read(steps), path)).map(|(name, _)| name).collect()
     }
 

@@ -1,4 +1,4 @@
-//! How the service is asked about unknown outcomes, and the template of the URL.
+//! The questions to a service about unknown outcomes, and the template of their URL.
 
 use std::fmt;
 use std::sync::Arc;

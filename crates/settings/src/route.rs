@@ -25,7 +25,7 @@ use oncegate_domain::space::SpaceParts;
 /// Many bodies are in memory at once, and each is written to a database.
 pub const BODY_BYTES_MAX: usize = 64 << 20;
 
-/// How far the clock of a client may be ahead of the store's.
+/// The most by which a client's clock may be ahead of the store's.
 const AHEAD_MAX: Duration = Duration::from_secs(5 * 60);
 
 /// A resolved route: values that the route does not have come from `[defaults]`, or are the defaults.
@@ -90,7 +90,7 @@ pub struct RouteOptions {
     pub outcome: Arc<OutcomeRules>,
     pub on_unknown: OnUnknown,
     pub ttl: Duration,
-    /// How long past the TTL a completed key is remembered, to refuse late retries; `None` to forget it.
+    /// The time past the TTL for which a completed key is remembered, to refuse late retries; `None` to forget it.
     pub remember: Option<Duration>,
     pub max_request_body: usize,
     pub max_response_body: usize,

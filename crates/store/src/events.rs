@@ -129,7 +129,7 @@ fn read_response(row: &impl RowReader) -> Result<Option<Arc<StoredResponse>>, Co
     Ok(Some(Arc::new(StoredResponse::decode(status, &fields, row.read("body")?)?)))
 }
 
-/// What names a claimed event. The number alone does not: after a failover that has lost commits, another event may get
+/// The name of a claimed event. The number alone is none: after a failover that has lost commits, another event may get
 /// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]

@@ -38,12 +38,13 @@ impl GuardedRequest {
     /// # Errors
     /// The refusal of a request that has no record of its own.
     pub(super) fn check_same_body<'a>(&self, instance: &'a Instance) -> Result<SameBodyNote<'a>, Refusal> {
-        let (route, request) = (self.route(), SameRequest::from(&self.reserve_request));
+        let route = self.route();
         let same_bodies = &instance.observability.same_bodies;
         let note = |noted| Ok(SameBodyNote { same_bodies, noted });
         if route.options.same_body != SameBodyPolicy::Refuse {
             return note(None);
         }
+        let request = SameRequest::from(&self.reserve_request);
         match same_bodies.find_or_note(&request, route.options.same_body_window) {
             EarlierUse::None => note(Some(request)),
             EarlierUse::Own => note(None),
@@ -62,10 +63,11 @@ impl GuardedRequest {
 
     /// Notes a request that got a new key.
     pub(super) fn note_same_body(&self, instance: &Instance) {
-        let (route, request) = (self.route(), SameRequest::from(&self.reserve_request));
+        let route = self.route();
         if route.options.same_body == SameBodyPolicy::Allow {
             return;
         }
+        let request = SameRequest::from(&self.reserve_request);
         let same_bodies = &instance.observability.same_bodies;
         if let EarlierUse::Other(first) = same_bodies.find_or_note(&request, route.options.same_body_window) {
             same_bodies.replace(&request);

@@ -203,7 +203,7 @@ mod tests {
 
     /// A step of one of several instances, or of time.
     #[derive(Clone, Copy, Debug)]
-    enum Step {
+    enum ReplicaStep {
         /// A new key asks for room, and a look begins if it is needed.
         Ask(usize),
         /// The oldest look reads the store.
@@ -228,27 +228,27 @@ mod tests {
         stored: u32,
     }
 
-    fn steps(instances: usize) -> impl Strategy<Value = Vec<Step>> {
+    fn steps(instances: usize) -> impl Strategy<Value = Vec<ReplicaStep>> {
         let instance = 0..instances;
         let step = prop_oneof![
-            6 => instance.clone().prop_map(Step::Ask),
-            4 => instance.clone().prop_map(Step::Read),
-            4 => instance.clone().prop_map(Step::Answer),
-            6 => instance.clone().prop_map(Step::Store),
-            4 => instance.prop_map(Step::End),
-            1 => Just(Step::Reap),
-            1 => (0..6_000_u64).prop_map(Step::Wait),
+            6 => instance.clone().prop_map(ReplicaStep::Ask),
+            4 => instance.clone().prop_map(ReplicaStep::Read),
+            4 => instance.clone().prop_map(ReplicaStep::Answer),
+            6 => instance.clone().prop_map(ReplicaStep::Store),
+            4 => instance.prop_map(ReplicaStep::End),
+            1 => Just(ReplicaStep::Reap),
+            1 => (0..6_000_u64).prop_map(ReplicaStep::Wait),
         ];
         prop::collection::vec(step, 0..400)
     }
 
     /// The most keys that were live at once.
-    fn most_live(steps: &[Step], instances: usize) -> u32 {
+    fn most_live(steps: &[ReplicaStep], instances: usize) -> u32 {
         let mut replicas: Vec<Replica> = (0..instances).map(|_| Replica::default()).collect();
         let (mut live, mut most, mut now) = (0_u32, 0, 1_u64);
         for step in steps {
             match *step {
-                Step::Ask(index) => {
+                ReplicaStep::Ask(index) => {
                     let replica = &mut replicas[index];
                     match replica.keys.try_take(LIMIT, now) {
                         Some(true) => replica.allowed += 1,
@@ -256,29 +256,29 @@ mod tests {
                         None => replica.looks.push(replica.keys.begin_count()),
                     }
                 }
-                Step::Read(index) if !replicas[index].looks.is_empty() => {
+                ReplicaStep::Read(index) if !replicas[index].looks.is_empty() => {
                     let begun = replicas[index].looks.remove(0);
                     replicas[index].reads.push((begun, live.min(LIMIT)));
                 }
-                Step::Answer(index) if !replicas[index].reads.is_empty() => {
+                ReplicaStep::Answer(index) if !replicas[index].reads.is_empty() => {
                     let replica = &mut replicas[index];
                     let (begun, counted) = replica.reads.remove(0);
                     replica.keys.note_count(begun, counted, now);
                     replica.allowed += u32::from(replica.keys.try_take(LIMIT, now) == Some(true));
                 }
-                Step::Store(index) if replicas[index].allowed > 0 => {
+                ReplicaStep::Store(index) if replicas[index].allowed > 0 => {
                     replicas[index].allowed -= 1;
                     replicas[index].stored += 1;
                     live += 1;
                     most = most.max(live);
                 }
-                Step::End(index) if replicas[index].stored > 0 => {
+                ReplicaStep::End(index) if replicas[index].stored > 0 => {
                     replicas[index].stored -= 1;
                     replicas[index].keys.pending -= 1;
                 }
-                Step::Reap => live = live.saturating_sub(1),
-                Step::Wait(millis) => now += millis,
-                Step::Read(_) | Step::Answer(_) | Step::Store(_) | Step::End(_) => {}
+                ReplicaStep::Reap => live = live.saturating_sub(1),
+                ReplicaStep::Wait(millis) => now += millis,
+                ReplicaStep::Read(_) | ReplicaStep::Answer(_) | ReplicaStep::Store(_) | ReplicaStep::End(_) => {}
             }
         }
         most

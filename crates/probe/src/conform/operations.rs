@@ -57,7 +57,7 @@ pub(crate) enum ContentDifference {
     Part(&'static str),
 }
 
-/// What the client got. Displays it in a word.
+/// The answer that the client got, displayed in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[display(rename_all = "lowercase")]
 pub(crate) enum LinkAnswer {
