@@ -1,31 +1,37 @@
-//! Forms (`application/x-www-form-urlencoded`): one spelling for each list of pairs.
+//! Forms (`application/x-www-form-urlencoded`): the same parts for each spelling and each order of names.
 
 use http::HeaderMap;
-use oncegate_domain::fingerprint::{BodyRule, FingerprintInput, FingerprintRules, Recipe, form};
+use oncegate_domain::fingerprint::{BodyRule, FingerprintInput, FingerprintRules, IncludedContent, Recipe};
 use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::place::BodyPart;
+use oncegate_domain::urlencoded;
 
 type FormPairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Checks the form's canonical spelling:
+/// Checks the parts by which a form is compared:
 ///
-/// - it has the pairs of the form, as a reader of its own finds them in both;
-/// - its own canonical spelling is itself;
-/// - a form with the same pairs, all their bytes escaped, has it too.
+/// - its pairs are those that a reader of its own finds;
+/// - a form with the same pairs, all their bytes escaped, has the same parts;
+/// - so has one with the names in another order, and none with another pair.
 pub fn check(input: &[u8]) {
-    let spelled = canonical(input);
-    let pairs = pairs(input);
-    assert_eq!(form::pairs(input).collect::<FormPairs>(), pairs);
-    assert_eq!(self::pairs(&spelled), pairs, "{}", spelled.escape_ascii());
-    assert_eq!(canonical(&spelled), spelled);
-    assert_eq!(canonical(&escape_all(&pairs)), spelled);
+    let (parts, mut pairs) = (parts(input), pairs(input));
+    assert_eq!(urlencoded::pairs(input).collect::<FormPairs>(), pairs);
+    assert_eq!(self::parts(&escape_all(&pairs)), parts);
+    let mut longer = pairs.clone();
+    longer.push((b"a".to_vec(), b"b".to_vec()));
+    assert_ne!(self::parts(&escape_all(&longer)), parts);
+    // Stable: the values of one name keep their order.
+    pairs.sort_by(|(one, _), (other, _)| other.cmp(one));
+    assert_eq!(self::parts(&escape_all(&pairs)), parts);
 }
 
-fn canonical(body: &[u8]) -> Vec<u8> {
+fn parts(body: &[u8]) -> Vec<BodyPart> {
     let recipe = Recipe::new(FingerprintRules { body: BodyRule::Form, ..FingerprintRules::default() }, None);
     let headers = HeaderMap::new();
     let input = FingerprintInput {
         method: "POST",
         path: &RequestPath::new("/"),
+        pattern: None,
         host: None,
         query: None,
         headers: &headers,
@@ -33,7 +39,10 @@ fn canonical(body: &[u8]) -> Vec<u8> {
     };
     let included = recipe.body(&input);
     assert_eq!(included.form, "form");
-    included.bytes.into_owned()
+    match included.content {
+        IncludedContent::Parts(parts) => parts,
+        IncludedContent::Bytes(_) => panic!("a form has parts"),
+    }
 }
 
 /// The pairs, byte by byte (WHATWG URL, section 5.1).

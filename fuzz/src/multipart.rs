@@ -2,7 +2,7 @@
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue};
-use oncegate_domain::fingerprint::{FingerprintInput, FingerprintRules, Recipe};
+use oncegate_domain::fingerprint::{FingerprintInput, FingerprintRules, IncludedContent, Recipe};
 use oncegate_domain::normal_path::RequestPath;
 
 use super::bytes_reader::BytesReader;
@@ -33,7 +33,7 @@ enum MultipartPart {
 pub fn check(input: &[u8]) {
     let mut input = BytesReader::new(input);
     let (parameters, body) = (input.line(), input.rest());
-    let content_type = [b"multipart/form-data", parameters].concat();
+    let content_type = [b"multipart/mixed", parameters].concat();
     let Some(canonical) = canonical(&content_type, body) else { return };
     let mut rest = &canonical[..];
     let multipart = decode(&mut rest);
@@ -57,13 +57,19 @@ fn canonical(content_type: &[u8], body: &[u8]) -> Option<Vec<u8>> {
     let input = FingerprintInput {
         method: "POST",
         path: &RequestPath::new("/"),
+        pattern: None,
         host: None,
         query: None,
         headers: &headers,
         body,
     };
     let included = recipe.body(&input);
-    (included.form == "multipart").then(|| included.bytes.into_owned())
+    match included.content {
+        IncludedContent::Parts(parts) if included.form == "multipart" => {
+            parts.into_iter().next().map(|part| part.value)
+        }
+        _ => None,
+    }
 }
 
 /// Takes the canonical form apart: each field has its length before it, and each part its kind.

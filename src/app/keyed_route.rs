@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::route_guard::RouteGuard;
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::space::SpaceParts;
-use oncegate_settings::{Config, KeySource, Route, ScopePart, ScopeSource};
+use oncegate_settings::{Config, KeyPlace, Route, ScopePart, ScopeSource};
 
 /// A route as far as it decides which record a request has. The store keeps it as JSON, all but the name.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -65,8 +65,8 @@ impl<'a> From<&'a Route> for KeyedRoute<'a> {
             guard: RouteGuard::of_route(route),
         };
         let scope: Vec<_> = route.scope.parts.iter().map(describe_part).collect();
-        let sources: Vec<_> = route.options.key.sources.iter().map(describe_source).collect();
-        let (scope, place, syntax) = (scope.join(" "), sources.join(" "), route.options.key.syntax.name().into());
+        let places: Vec<_> = route.options.key.from.iter().map(describe_place).collect();
+        let (scope, place, syntax) = (scope.join(" "), places.join(" "), key_syntax(route));
         let lookup = KeyLookup { scope, space: route.space_parts(), place, syntax };
         Self { name: Arc::clone(&route.name), requests, lookup }
     }
@@ -81,15 +81,14 @@ fn describe_part(part: &ScopePart) -> String {
     format!("{:?}{}{issuer}", part.name, if part.optional { "?" } else { "" })
 }
 
-/// The place of a key, with texts from the file in quotes.
-fn describe_source(source: &KeySource) -> String {
-    match source {
-        KeySource::Body(pointer) => format!("body:{:?}", pointer.to_string()),
-        KeySource::Form(name) => format!("form:{name:?}"),
-        KeySource::Header(name) => format!("header:{:?}", name.as_str()),
-        KeySource::Payload(name, pointer) => format!("payload:{:?}", format!("{name}#{pointer}")),
-        KeySource::Query(name) => format!("query:{name:?}"),
-    }
+/// The syntax of a key, or that its hash stands for it.
+fn key_syntax(route: &Route) -> String {
+    if route.options.key.hash { "hash".to_owned() } else { route.options.key.syntax.name().to_owned() }
+}
+
+/// The place of a key, in quotes: a name may have any character.
+fn describe_place(place: &KeyPlace) -> String {
+    format!("{:?}", place.to_string())
 }
 
 impl KeyedRoute<'_> {
@@ -174,7 +173,7 @@ pub(super) mod tests {
             }
             None => SpaceParts::Service,
         };
-        let (scope, place, syntax) = (String::new(), "header:\"a\"".into(), "ietf".into());
+        let (scope, place, syntax) = (String::new(), "\"header:a\"".into(), "ietf".into());
         KeyedRoute { name: name.into(), requests, lookup: KeyLookup { scope, space, place, syntax } }
     }
 

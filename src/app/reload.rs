@@ -300,7 +300,7 @@ mod tests {
                 None,
             ),
             // A message's scope and key are its consumer's.
-            (pay(""), pay("scope = ['none']\nkey = { header = 'k' }"), None),
+            (pay(""), pay("scope = ['none']\nkey = { from = 'header:k' }"), None),
             (pay(""), config("name = 'pay'", "route = 'pay'\nkey = 'message-id'"), Some("the key's place")),
         ] {
             assert_eq!(find_consumer_change(&running, &new).map(|(_, what)| what), changed);

@@ -115,7 +115,7 @@ fn render_text(explained: &Explained) -> String {
     let Some(route) = &explained.route else {
         return "route           none: the request streams through unguarded\n".into();
     };
-    let body = String::from_utf8_lossy(&explained.body.bytes);
+    let body = explained.body.content.to_text();
     let decoded = if explained.body.is_decoded { ", decoded" } else { "" };
     let key = match &explained.key {
         Some(key) => key,
@@ -132,7 +132,7 @@ fn render_text(explained: &Explained) -> String {
         ("body", &format!("as {}{decoded}: {body}", explained.body.form)),
         ("fingerprint", &fingerprint),
     ];
-    // A body may have any bytes, and multipart bodies count with their lengths before them.
+    // A body may have any bytes, and values of forms count with their lengths before them.
     rows.iter().map(|(label, value)| format!("{label:<16}{}\n", escape_invisible(value))).collect()
 }
 
@@ -158,7 +158,7 @@ fn render_json(explained: &Explained) -> String {
         "scope": describe_scope(explained),
         "space": explained.space,
         "recipe": explained.recipe,
-        "canonical_body": String::from_utf8_lossy(&explained.body.bytes),
+        "canonical_body": explained.body.content.to_text(),
         "body_form": explained.body.form,
         "body_decoded": explained.body.is_decoded,
         "fingerprint": explained.fingerprint.map(|fingerprint| fingerprint.to_string()),

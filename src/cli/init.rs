@@ -103,7 +103,7 @@ impl Use {
             ),
             Self::Webhooks => (
                 "/webhooks",
-                "key = { header = \"Webhook-Id\", required = true }   # GitHub: X-GitHub-Delivery; Stripe: { body = \"/id\" }\n\
+                "key = { from = \"header:Webhook-Id\", required = true }   # GitHub: header:X-GitHub-Delivery; Stripe: { from = \"json:/id\" }\n\
                  scope = [\"none\"]   # a sender has no credentials, and its signature differs for each delivery\n\
                  in_flight = \"wait\"   # a sender takes a 409 for a failed delivery\n\
                  ttl = \"4d\"   # senders deliver an event for days\n",

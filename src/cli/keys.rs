@@ -16,9 +16,9 @@ use super::client::InstanceArguments;
 use super::request_arguments::{parse_field, parse_status, read_data};
 use super::{CommandError, ask_to_confirm, block_on, failed, print};
 use oncegate_admin::{self as admin, AdminMethod};
-use oncegate_domain::fingerprint::form;
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::state::StateKind;
+use oncegate_domain::urlencoded;
 use oncegate_telemetry::terminal;
 use source::KeyAdminSource;
 
@@ -365,6 +365,6 @@ fn has_colours() -> bool {
 }
 
 fn encode_query(query: &[(&str, &str)]) -> String {
-    let pair = |(name, value): &(&str, &str)| format!("{name}={}", form::escape(value.as_bytes()));
+    let pair = |(name, value): &(&str, &str)| format!("{name}={}", urlencoded::escape(value.as_bytes()));
     query.iter().map(pair).collect::<Vec<_>>().join("&")
 }

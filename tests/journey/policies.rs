@@ -29,6 +29,7 @@ mod narrower_rules;
 mod observe;
 mod outcomes;
 mod payments;
+mod places;
 mod protocols;
 pub mod reload;
 mod renewed_scopes;

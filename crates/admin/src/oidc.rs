@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::auth::Role;
 use super::key_admin::actors;
-use oncegate_domain::fingerprint::form::escape;
+use oncegate_domain::urlencoded::escape;
 use oncegate_engine::instance::metrics::{IssuerTable, Metrics};
 use oncegate_http::body::Body;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;

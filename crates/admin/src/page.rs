@@ -27,7 +27,8 @@ use format::{Shown, ShownTime};
 use frame::Frame;
 use live::LiveView;
 use oncegate_domain::execution_risk::ActionKind;
-use oncegate_domain::fingerprint::{form, is_form};
+use oncegate_domain::media_type::is_form;
+use oncegate_domain::urlencoded;
 use oncegate_http::body::Body;
 use oncegate_http::body::request_body::RequestBody;
 use sessions::Visitor;
@@ -141,7 +142,7 @@ impl FormParams {
     fn parse(text: &[u8]) -> Self {
         // Browsers send line ends as CR LF.
         let text_of = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).replace("\r\n", "\n");
-        Self(form::pairs(text).map(|(name, value)| (text_of(name), text_of(value))).collect())
+        Self(urlencoded::pairs(text).map(|(name, value)| (text_of(name), text_of(value))).collect())
     }
 
     /// Returns a parameter without spaces around it; the empty text where it is missing.
@@ -367,7 +368,7 @@ async fn read_form(head: &Parts, body: RequestBody) -> Result<FormParams, Respon
 fn ask_to_sign_in(request: &PageRequest<'_>) -> Response<Body> {
     if request.form.is_none() {
         let next = request.head.uri.path_and_query().map_or("/", |next| next.as_str());
-        return redirect_to(&format!("/sign-in?next={}", form::escape(next.as_bytes())));
+        return redirect_to(&format!("/sign-in?next={}", urlencoded::escape(next.as_bytes())));
     }
     let why =
         format!("Your session is over. Nothing was changed. Sign in, and look again. ({})", AccessDenied::NoToken);

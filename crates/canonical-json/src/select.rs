@@ -56,6 +56,17 @@ impl Pointer {
     pub fn is_pattern(&self) -> bool {
         self.segments.contains(&PointerSegment::Any)
     }
+
+    /// Returns the names of the segments, unescaped, for a reader of another format; `None` for a `*`.
+    ///
+    /// ```
+    /// let pointer = canonical_json::Pointer::parse("/a~1b/*/0")?;
+    /// assert_eq!(pointer.names().collect::<Vec<_>>(), [Some("a/b".into()), None, Some("0".into())]);
+    /// # Ok::<(), canonical_json::PointerError>(())
+    /// ```
+    pub fn names(&self) -> impl Iterator<Item = Option<String>> {
+        self.text.split('/').skip(1).map(|segment| (segment != "*").then(|| unescape_segment(segment)))
+    }
 }
 
 impl FromStr for Pointer {
@@ -172,6 +183,11 @@ pub(super) fn find<'t>(canonical: &'t [u8], pointer: &Pointer) -> Option<&'t [u8
     })
 }
 
+/// In this order: `~01` means `~1`, not `/` (RFC 6901 section 4).
+fn unescape_segment(text: &str) -> String {
+    text.replace("~1", "/").replace("~0", "~")
+}
+
 /// One step of a pointer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum PointerSegment {
@@ -194,8 +210,7 @@ impl PointerSegment {
         if !valid {
             return Err(PointerError::BadEscape);
         }
-        // In this order: `~01` means `~1`, not `/` (RFC 6901 section 4).
-        let plain = text.replace("~1", "/").replace("~0", "~");
+        let plain = unescape_segment(text);
         let mut name = Vec::with_capacity(plain.len());
         string::escape(&plain, &mut name);
         let is_index = plain.bytes().all(|byte| byte.is_ascii_digit()) && (plain == "0" || !plain.starts_with('0'));

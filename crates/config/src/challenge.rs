@@ -124,6 +124,7 @@ fn is_token68(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use oncegate_domain::place::Place;
     use oncegate_settings::ScopePart;
 
     fn scope(sources: Vec<ScopeSource>) -> ScopeRule {
@@ -179,7 +180,7 @@ mod tests {
             let problem = check(text, &by_authorization()).expect_err(text);
             assert!(problem.starts_with(reason), "{text}: {problem}");
         }
-        let by_cookie = scope(vec![ScopeSource::Cookie("sid".into())]);
+        let by_cookie = scope(vec![ScopeSource::Place(Place::Cookie("sid".into()))]);
         assert!(check("Basic realm=\"a\"", &by_cookie).unwrap_err().starts_with("needs a scope"));
         let by_token = scope(vec![ScopeSource::Jwt { claim: "sub".into(), issuer: Arc::default() }]);
         assert!(check("Basic realm=\"a\"", &by_token).unwrap_err().contains("`Bearer` alone"));

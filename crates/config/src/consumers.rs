@@ -5,16 +5,16 @@ use std::sync::Arc;
 use http::{HeaderName, Method};
 
 use super::kafka::{self, KafkaOptions};
-use super::key::parse_key_pointer;
+use super::key::parse_step;
 use super::options::options;
 use super::reader::{Section, SourcePosition};
 use super::scope;
-use super::value_parsers::header_name;
 use oncegate_domain::message_path::MessagePathTemplate;
 use oncegate_domain::path_template::PathTemplate;
+use oncegate_domain::place::Place;
 use oncegate_settings::{
-    AmqpSource, BROKER_NAME_BYTES_MAX, Broker, Consumer, MessageKey, MessageSource, Route, RouteMode, ScopeRule,
-    ScopeSource,
+    AmqpSource, BROKER_NAME_BYTES_MAX, Broker, Consumer, MessageKey, MessageKeyPlace, MessageSource, Route, RouteMode,
+    ScopePart, ScopeRule, ScopeSource,
 };
 
 options! {
@@ -27,16 +27,18 @@ options! {
         kafka: Table(KafkaOptions::KEYS) = {};
         /// the name of the route whose policy the messages have; they are posted to its path
         route: Text;
-        /// the place of a message's key: `header:NAME`, `body:POINTER` (a JSON Pointer without a colon), each with
-        /// `:STEP` behind it (the value, a colon and the step), or `message-id`; empty for `header:x-idempotency-key`,
-        /// and with Kafka for `message-id`: the topic, the partition and the offset
-        key: Text = "" => Option<MessageKey>, optional(parse_key);
+        /// the place of a message's key: `header:NAME`, a place of the body such as `json:/id`, `message-id`, or with
+        /// Kafka `kafka-key`; empty for `header:x-idempotency-key`, and with Kafka for `message-id`: the topic, the
+        /// partition and the offset
+        key: Text = "" => Option<MessageKeyPlace>, optional(parse_key);
+        /// a step of a saga, which is appended to the key's value behind a colon
+        step: Text = "" => Option<Box<str>>, optional(parse_step);
         /// how many messages are unacknowledged (Kafka: executed) at once, beside those of unknown outcome
         prefetch: Integer = 64
             => u16, integer(1..=u16::MAX.into(), "the broker has 16 bits for it, and takes 0 for no limit");
         /// for a route with `{name}` segments: `/orders/{x-order-id}`, by message headers
         path: Text = "" => Option<MessagePathTemplate>, optional(MessagePathTemplate::parse);
-        /// the headers that tell callers apart: header:NAME of the message, or none
+        /// the parts that tell callers apart: header:NAME of the message, a place of the body, or none
         scope: Texts = ["header:x-tenant?"];
         /// the exchange of RabbitMQ for messages that will never succeed; empty: they are rejected
         dead_letter_exchange: Text = "" => Option<Box<str>>, parsed(parse_name);
@@ -79,17 +81,22 @@ fn read_consumer(section: &Section<'_>, routes: &[Route], all_known: bool) -> Op
         return None;
     }
     let path = resolve_path(section, route, options.path)?;
-    let (source, key, position) = match source? {
+    let (source, place, position) = match source? {
         (source @ MessageSource::Amqp(_), position) => {
-            let key = MessageKey::Header(HeaderName::from_static("x-idempotency-key"), None);
-            (source, options.key.unwrap_or(key), position)
+            let place = || MessageKeyPlace::Place(Place::Header(HeaderName::from_static("x-idempotency-key"), None));
+            let place = options.key.unwrap_or_else(place);
+            if place == MessageKeyPlace::KafkaKey {
+                section.problem("key", "is of Kafka's records, and this is a queue of RabbitMQ");
+            }
+            (source, place, position)
         }
         (MessageSource::Kafka(source), position) => {
             kafka::check_route(section, &source, route)?;
-            (MessageSource::Kafka(source), options.key.unwrap_or(MessageKey::MessageId), position)
+            (MessageSource::Kafka(source), options.key.unwrap_or(MessageKeyPlace::MessageId), position)
         }
     };
     let route = Arc::clone(&route.name);
+    let key = MessageKey { place, step: options.step };
     Some((Consumer { source, route, key, prefetch: options.prefetch, path, scope: scope? }, position))
 }
 
@@ -172,33 +179,44 @@ pub(super) fn parse_name(text: &str) -> Result<Option<Box<str>>, String> {
     }
 }
 
-fn parse_key(text: &str) -> Result<MessageKey, String> {
-    if text == "message-id" {
-        return Ok(MessageKey::MessageId);
+fn parse_key(text: &str) -> Result<MessageKeyPlace, String> {
+    match text {
+        "message-id" => return Ok(MessageKeyPlace::MessageId),
+        "kafka-key" => return Ok(MessageKeyPlace::KafkaKey),
+        _ => {}
     }
-    let (place, rest) = text.split_once(':').unwrap_or((text, ""));
-    let (name, step) = rest.split_once(':').map_or((rest, None), |(name, step)| (name, Some(step)));
-    // What every syntax of a key allows.
-    let is_step =
-        |step: &str| !step.is_empty() && step.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.:".contains(&b));
-    if step.is_some_and(|step| !is_step(step)) {
-        return Err("has a step that is no word: write letters, digits, `-`, `_`, `.` and `:`".into());
+    // The text is not shown: it may be filled in from the environment.
+    if text.starts_with("body:") {
+        return Err("is written with `json:` for `body:` now, and a step behind another colon with `step`".into());
     }
-    let step = step.map(Into::into);
-    match place {
-        "header" => Ok(MessageKey::Header(header_name(name)?, step)),
-        "body" => Ok(MessageKey::Body(parse_key_pointer(name)?, step)),
-        _ => Err("is no known place in a message: write `header:NAME`, `body:POINTER`, one of them with `:STEP` behind it, or \
-                  `message-id`"
-            .into()),
+    if text.strip_prefix("header:").is_some_and(|name| name.contains(':') && !name.contains('#')) {
+        return Err("has a step behind the name, which is written with `step` now".into());
+    }
+    match Place::parse(text) {
+        Ok(place) if place.is_pattern() => Err("has a `*`: a key is one value, in one place".into()),
+        Ok(place @ Place::Header(..)) => Ok(MessageKeyPlace::Place(place)),
+        Ok(place) if place.is_in_body() => Ok(MessageKeyPlace::Place(place)),
+        Ok(_) => Err(NO_MESSAGE_PLACE.into()),
+        Err(_) if !Place::has_kind(text) => Err(NO_MESSAGE_PLACE.into()),
+        Err(problem) => Err(problem),
     }
 }
 
+const NO_MESSAGE_PLACE: &str = "is no place in a message: write `header:NAME`, a place of the body such as `json:/id`, `message-id`, or \
+                                `kafka-key`";
+
 fn read_scope(section: &Section<'_>) -> Option<ScopeRule> {
     let rule = scope::read(section, None)?;
-    if rule.parts.iter().all(|part| matches!(part.source, ScopeSource::Header(_))) {
+    let is_in_messages = |part: &ScopePart| match &part.source {
+        ScopeSource::Place(place) => matches!(place, Place::Header(..)) || place.is_in_body(),
+        ScopeSource::Authorization | ScopeSource::ClientCertificate | ScopeSource::Jwt { .. } => false,
+    };
+    if rule.parts.iter().all(is_in_messages) {
         return Some(rule);
     }
-    section.problem("scope", "has a part that a message does not have: write `header:NAME` or `none`");
+    section.problem(
+        "scope",
+        "has a part that a message does not have: write `header:NAME`, a place of the body or `none`",
+    );
     None
 }

@@ -2,11 +2,11 @@
 
 use super::options::options;
 use super::reader::Section;
-use super::value_parsers::{header_name, is_of_connection, json_pointer};
-use canonical_json::{Pointer, Selection};
+use super::value_parsers::{header_name, is_of_connection};
 use http::HeaderName;
 use oncegate_domain::fingerprint::{BodyRule, FingerprintRules, PathForm, Recipe, Secrets};
-use oncegate_settings::{Dialect, FIRST_SENT, Word};
+use oncegate_domain::place::Place;
+use oncegate_settings::{Dialect, FIRST_SENT, KeyRule, Word};
 
 options! {
     struct FingerprintOptions {
@@ -16,10 +16,11 @@ options! {
         query: Boolean = true => bool, boolean();
         /// request fields that take part
         headers: Texts = [] => Vec<HeaderName>, values(comparable_field);
-        /// JSON Pointers to the values of a JSON body that take part; empty for all; `*` for any
-        include: Texts = [] => Vec<Pointer>, values(json_pointer);
-        /// JSON Pointers to the values that do not take part
-        exclude: Texts = [] => Vec<Pointer>, values(json_pointer);
+        /// the places that take part, as `json:/order/*/id`: of a body, its values; of the query, its parameters; empty
+        /// for all; `*` for any
+        include: Texts = [] => Vec<Place>, values(parse_place);
+        /// the places that do not take part, such as `form:signature`; the key's own never does
+        exclude: Texts = [] => Vec<Place>, values(parse_place);
     }
 }
 
@@ -34,18 +35,44 @@ fn comparable_field(text: &str) -> Result<HeaderName, String> {
     Ok(name)
 }
 
-/// Reads the recipe of a route, whose paths count in this form.
-pub(super) fn read(section: &Section<'_>, dialect: Dialect, path: PathForm, secrets: Option<&Secrets>) -> Recipe {
+/// Parses a place that a comparison may include or leave out.
+fn parse_place(text: &str) -> Result<Place, String> {
+    if text.starts_with('/') {
+        return Err("is written with `json:` before it now".into());
+    }
+    match Place::parse(text)? {
+        Place::Header(..) | Place::Cookie(_) => {
+            Err("is a field: name it in `headers` if it takes part, as none does by itself".into())
+        }
+        Place::Path(_) | Place::Graphql(_) => Err("takes part as a whole, unless it is the place of the key".into()),
+        place => Ok(place),
+    }
+}
+
+/// Reads the recipe of a route, whose paths count in this form. The key's own places never count.
+pub(super) fn read(
+    section: &Section<'_>,
+    (dialect, key): (Dialect, &KeyRule),
+    path: PathForm,
+    secrets: Option<&Secrets>,
+) -> Recipe {
     let FingerprintOptions { body, query, mut headers, include, exclude } = FingerprintOptions::read(section);
-    let selects = !include.is_empty() || !exclude.is_empty();
-    if selects && !matches!(body, BodyRule::Auto | BodyRule::Graphql | BodyRule::Json | BodyRule::Jsonrpc) {
-        let message = "selects values of a JSON body, and by `body` it is not read as JSON";
+    let mut places = include.iter().chain(&exclude);
+    let is_unread = |place: &Place| match body {
+        BodyRule::None | BodyRule::Raw => place.is_in_body(),
+        BodyRule::Form => place.is_in_body() && !matches!(place, Place::Form(..)),
+        BodyRule::Json => place.is_in_body() && !matches!(place, Place::Json(_)),
+        BodyRule::Auto | BodyRule::Graphql | BodyRule::Jsonrpc => false,
+    };
+    if places.any(is_unread) {
+        let message = "selects values of a body, and by `body` it is not read so";
         section.conflict(&["body", "include", "exclude"], message);
     }
     // The specification has it equal on every retry, whatever the route's own list says.
     if dialect == Dialect::Repeatability && !headers.contains(&FIRST_SENT) {
         headers.push(FIRST_SENT);
     }
-    let rules = FingerprintRules { body, path, query, headers, selection: Selection { include, exclude } };
+    let own = key.own_places().cloned().collect();
+    let rules = FingerprintRules { body, path, query, headers, include, exclude, own };
     Recipe::new(rules, secrets.and_then(Secrets::current))
 }

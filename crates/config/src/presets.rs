@@ -64,7 +64,7 @@ fn dialect_preset(dialect: Dialect) -> &'static str {
         // The errors -32700 to -32601 come before the execution. An error of the server itself may come within it.
         Dialect::Jsonrpc => {
             r#"
-            key = { header = "Idempotency-Key" }
+            key = { from = "header:Idempotency-Key" }
             fingerprint = { body = "jsonrpc" }
             outcome = [
                 { pointer = "/error/code", equals = -32700, is = "store" },
@@ -79,9 +79,9 @@ fn dialect_preset(dialect: Dialect) -> &'static str {
         // of the user; beside a result they say nothing. An error of the tool is a result with `isError`.
         Dialect::Mcp => {
             r#"
-            key = { header = "Idempotency-Key", body = ["/params/_meta/idempotencyKey", "/params/idempotencyKey"] }
+            key = { from = ["header:Idempotency-Key", "json:/params/_meta/idempotencyKey", "json:/params/idempotencyKey"] }
             operations = ["tools/call"]
-            fingerprint = { body = "jsonrpc", exclude = ["/params/idempotencyKey"] }
+            fingerprint = { body = "jsonrpc" }
             outcome = [
                 { pointer = "/error/code", equals = -32700, is = "store" },
                 { pointer = "/error/code", equals = -32600, is = "store" },
@@ -99,7 +99,7 @@ fn dialect_preset(dialect: Dialect) -> &'static str {
         // for -32006, an invalid answer of the agent.
         Dialect::A2a => {
             r#"
-            key = { header = "Idempotency-Key", body = "/params/message/messageId" }
+            key = { from = ["header:Idempotency-Key", "json:/params/message/messageId"] }
             operations = ["message/send", "message/stream", "SendMessage", "SendStreamingMessage"]
             fingerprint = { body = "jsonrpc" }
             outcome = [
@@ -120,7 +120,7 @@ fn dialect_preset(dialect: Dialect) -> &'static str {
         Dialect::Ietf => "",
         Dialect::Repeatability => {
             r#"
-            key = { header = "Repeatability-Request-ID", syntax = "uuid" }
+            key = { from = "header:Repeatability-Request-ID", syntax = "uuid" }
             fingerprint = { headers = ["Repeatability-First-Sent"] }
             "#
         }
@@ -129,9 +129,9 @@ fn dialect_preset(dialect: Dialect) -> &'static str {
         Dialect::Ucp => {
             r#"
             methods = ["POST", "PUT", "PATCH"]
-            key = { header = "Idempotency-Key", body = "/params/arguments/meta/idempotency-key" }
+            key = { from = ["header:Idempotency-Key", "json:/params/arguments/meta/idempotency-key"] }
             operations = ["tools/call"]
-            fingerprint = { body = "jsonrpc", exclude = ["/params/arguments/meta"] }
+            fingerprint = { body = "jsonrpc", exclude = ["json:/params/arguments/meta"] }
             in_flight = "wait"
             ttl = "48h"
             "#
@@ -146,9 +146,9 @@ fn dialect_preset(dialect: Dialect) -> &'static str {
             release_statuses = ["307", "308", "401", "402", "403", "407", "408", "412", "417", "421", "423", "425", "426", "428", "429", "431", "451", "5xx"]
 
             [key]
-            payload = [
-                "PAYMENT-SIGNATURE#/extensions/payment-identifier/info/id",
-                "X-PAYMENT#/extensions/payment-identifier/info/id",
+            from = [
+                "header:PAYMENT-SIGNATURE#/extensions/payment-identifier/info/id",
+                "header:X-PAYMENT#/extensions/payment-identifier/info/id",
             ]
             syntax = "opaque"
             min_length = 16
@@ -158,10 +158,12 @@ fn dialect_preset(dialect: Dialect) -> &'static str {
             headers = ["PAYMENT-SIGNATURE", "X-PAYMENT"]
             "#
         }
-        // Stripe stores the result of each execution, a 500 too, and no result of a request that was not executed.
+        // One credential of a platform acts for many accounts. Stripe stores the result of each execution, a 500 too,
+        // and no result of a request that was not executed.
         Dialect::Stripe => {
             r#"
             key = { syntax = "opaque" }
+            scope = ["authorization?", "header:x-api-key?", "header:stripe-account?", "header:stripe-context?"]
             space = "service"
             in_flight = "wait"
             wait_timeout = "10s"

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use http::HeaderName;
 
 use super::reader::{Located, Section};
+use oncegate_domain::acting_for;
 use oncegate_domain::auth_scheme::is_betraying;
+use oncegate_domain::place::Place;
 use oncegate_settings::{ScopePart, ScopeRule, ScopeSource};
 
 /// The proofs of a caller's identity that the configuration sets up.
@@ -41,7 +43,12 @@ pub(super) fn read(section: &Section<'_>, proofs: Option<&ProofSources>) -> Opti
         }
     }
     let parts: Vec<_> = entries.into_iter().filter_map(|entry| entry.value).collect();
-    let is_default = parts == default_parts();
+    // A field that names an account beside the caller does not replace the caller.
+    let is_caller = |part: &&ScopePart| match &part.source {
+        ScopeSource::Place(Place::Header(name, None)) => !acting_for::is_acting_for(name),
+        _ => true,
+    };
+    let is_default = parts.iter().filter(is_caller).eq(&default_parts());
     Some(ScopeRule { parts, is_default })
 }
 
@@ -54,19 +61,19 @@ const CHANGING_FIELDS: [&str; 5] = ["dpop", "signature-input", "traceparent", "x
 /// Claims whose value differs with each token (RFC 7519 section 4.1, OpenID Connect Core sections 2 and 3.3.2.11).
 const CHANGING_CLAIMS: [&str; 7] = ["at_hash", "c_hash", "exp", "iat", "jti", "nbf", "nonce"];
 
-const NOT_IN_MESSAGES: &str = "has a part that a message does not have: write `header:NAME` or `none`";
+const NOT_IN_MESSAGES: &str =
+    "has a part that a message does not have: write `header:NAME`, a place of the body or `none`";
 
 /// The parts of the default that `route_options` declares, to recognize them where they are written.
 fn default_parts() -> Vec<ScopePart> {
     let part = |source, name: &str| ScopePart { source, optional: true, name: name.into() };
-    let api_key = ScopeSource::Header(HeaderName::from_static("x-api-key"));
+    let api_key = ScopeSource::Place(Place::Header(HeaderName::from_static("x-api-key"), None));
     vec![part(ScopeSource::Authorization, "authorization"), part(api_key, "header:x-api-key")]
 }
 
 fn parse(text: &str, proofs: Option<&ProofSources>) -> Result<ScopeEntry, String> {
     let (text, optional) = text.strip_suffix('?').map_or((text, false), |text| (text, true));
-    let right =
-        "write `authorization`, `jwt:CLAIM`, `client-cert`, `header:NAME`, `cookie:NAME`, `query:NAME` or `none`";
+    let right = "write `authorization`, `jwt:CLAIM`, `client-cert`, `none` or a place such as `header:NAME`";
     let (kind, name) = text.split_once(':').unwrap_or((text, ""));
     let source = match (kind, name) {
         ("none", "") if text == "none" => {
@@ -80,18 +87,7 @@ fn parse(text: &str, proofs: Option<&ProofSources>) -> Result<ScopeEntry, String
                 return Err("needs the authorities of clients' certificates: write `client_ca` in `[tls]`".into());
             }
         },
-        ("header" | "cookie" | "jwt" | "query", "") => return Err(format!("lacks the name: {right}")),
-        ("header", name) => match name.parse() {
-            Ok(http::header::AUTHORIZATION) => return Err("must be written as `authorization`".into()),
-            Ok(name) if is_betraying(name.as_str()) || CHANGING_FIELDS.contains(&name.as_str()) => {
-                return Err(CHANGES.into());
-            }
-            Ok(name) => ScopeSource::Header(name),
-            Err(_) => return Err("names a field that HTTP does not allow".into()),
-        },
-        // A cookie's name is a token (RFC 6265), as a field's name is.
-        ("cookie", name) if name.parse::<HeaderName>().is_ok() => ScopeSource::Cookie(name.into()),
-        ("cookie", _) => return Err("names a cookie that HTTP does not allow".into()),
+        ("jwt", "") => return Err(format!("lacks the name: {right}")),
         ("jwt", claim) if CHANGING_CLAIMS.contains(&claim) => return Err(CHANGES.into()),
         ("jwt", claim) => match proofs {
             None => return Err(NOT_IN_MESSAGES.into()),
@@ -102,8 +98,7 @@ fn parse(text: &str, proofs: Option<&ProofSources>) -> Result<ScopeEntry, String
                 return Err("needs the issuer of the tokens: add `[jwt]` with `issuer` and `audience`".into());
             }
         },
-        ("query", name) if is_betraying(name) => return Err(CHANGES.into()),
-        ("query", name) => ScopeSource::Query(name.into()),
+        _ if Place::has_kind(text) => ScopeSource::Place(check_place(Place::parse(text)?)?),
         _ => {
             return Err(format!(
                 "is no part of a request that is known here: {right}; `?` at the end marks what may be missing"
@@ -111,10 +106,24 @@ fn parse(text: &str, proofs: Option<&ProofSources>) -> Result<ScopeEntry, String
         }
     };
     let name = match &source {
-        ScopeSource::Header(name) => format!("header:{name}"),
+        ScopeSource::Place(place) => place.to_string(),
         _ => text.into(),
     };
     Ok(Some(ScopePart { source, optional, name: name.into() }))
+}
+
+fn check_place(place: Place) -> Result<Place, String> {
+    match &place {
+        Place::Header(name, _) if *name == http::header::AUTHORIZATION => {
+            Err("must be written as `authorization`".into())
+        }
+        Place::Header(name, _) if is_betraying(name.as_str()) || CHANGING_FIELDS.contains(&name.as_str()) => {
+            Err(CHANGES.into())
+        }
+        Place::Query(name) | Place::Form(name, _) if is_betraying(name) => Err(CHANGES.into()),
+        place if place.is_pattern() => Err("has a `*`: a part of the scope is one value, in one place".into()),
+        _ => Ok(place),
+    }
 }
 
 #[cfg(test)]
@@ -134,11 +143,11 @@ mod tests {
         assert_eq!(part("authorization").source, ScopeSource::Authorization);
         assert!(part("authorization?").optional);
         let header = part("header:X-Tenant?");
-        assert_eq!(header.source, ScopeSource::Header(HeaderName::from_static("x-tenant")));
+        assert_eq!(header.source, ScopeSource::Place(Place::parse("header:x-tenant").unwrap()));
         assert_eq!(&*header.name, "header:x-tenant");
-        assert_eq!(part("cookie:SID").source, ScopeSource::Cookie("SID".into()));
+        assert_eq!(part("cookie:SID").source, ScopeSource::Place(Place::Cookie("SID".into())));
         assert_eq!(&*part("cookie:SID?").name, "cookie:SID");
-        assert_eq!(part("query:tenant").source, ScopeSource::Query("tenant".into()));
+        assert_eq!(part("query:tenant").source, ScopeSource::Place(Place::Query("tenant".into())));
         let claim = ScopeSource::Jwt { claim: "https://a/id".into(), issuer: Arc::default() };
         assert_eq!((part("jwt:https://a/id?").source, &*part("jwt:sub?").name), (claim, "jwt:sub"));
         assert_eq!(part("client-cert?").source, ScopeSource::ClientCertificate);

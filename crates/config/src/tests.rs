@@ -162,7 +162,7 @@ fn values_of_flags_and_variables_are_checked_and_named_in_problems() {
 #[test]
 fn all_problems_of_a_file_are_found_at_once_in_its_order() {
     let text = "listen = 8080\nupstrem = 'http://a'\n[store]\nurl = 'redis:x'\n[[routes]]\nname = 'a b'\npath = 'v1'\ntll = \
-                '1h'\nttl = 30\n[[routes]]\nname = 'b'\nkey = { headr = 'x' }\n";
+                '1h'\nttl = 30\n[[routes]]\nname = 'b'\nkey = { frm = 'x' }\n";
     let begins = [
         "1:1: upstream: is missing",
         "1:10: listen: must be a text in quotes; this is a number",
@@ -173,7 +173,7 @@ fn all_problems_of_a_file_are_found_at_once_in_its_order() {
         "8:1: routes[0].tll: unknown key; did you mean `ttl`?",
         "9:7: routes[0].ttl: must be in quotes and have a unit, like \"30s\"; this is a number",
         "10:1: routes[1].path: is missing",
-        "12:9: routes[1].key.headr: unknown key; did you mean `header`?",
+        "12:9: routes[1].key.frm: unknown key; did you mean `from`?",
     ];
     let problems = problems_in(FakeEnvironment::default(), text);
     assert_eq!(problems.len(), begins.len(), "{problems:#?}");
@@ -255,7 +255,7 @@ fn strings_are_filled_in_and_never_shown() {
         ("cache.redis", "'${PASSWORD}'"),
         ("telemetry.log", "'a=b=${PASSWORD}'"),
         ("telemetry.format", "'${PASSWORD}'"),
-        ("defaults.key.header", "'${PASSWORD} '"),
+        ("defaults.key.from", "'header:${PASSWORD} '"),
         ("defaults.methods", "['${PASSWORD}']"),
         ("defaults.scope", "['${PASSWORD}']"),
         ("defaults.space", "'${PASSWORD}'"),
@@ -392,14 +392,14 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
             "[defaults]\nconnect_timeout = '3s'\nupstream_timeout = '1s'",
             "4:20: defaults.upstream_timeout: `connect_timeout` (3s) must be shorter",
         ),
-        ("[defaults]\nkey.max_length = 1025", "3:18: defaults.key.max_length: must be 1 to 1024"),
+        ("[defaults]\nkey.max_length = 16385", "3:18: defaults.key.max_length: must be 1 to 16384"),
         (
             "[defaults]\nkey = { min_length = 256 }",
             "3:22: defaults.key.min_length: `min_length` (256) must not be over",
         ),
         (
-            "[defaults]\nkey.header = 'Content-Length'",
-            "3:14: defaults.key.header: `Content-Length` carries something else",
+            "[defaults]\nkey.from = 'header:Content-Length'",
+            "3:12: defaults.key.from: `header:Content-Length` carries something else",
         ),
         ("[defaults]\nmethods = ['post']", "3:12: defaults.methods[0]: `post` is not in capitals"),
         ("[defaults]\nmethods = ['HEAD']", "3:12: defaults.methods[0]: `HEAD` changes nothing"),
@@ -437,6 +437,7 @@ mod lints;
 mod messages;
 mod outcomes;
 mod paths;
+mod places;
 mod routes;
 mod slips;
 

@@ -13,6 +13,7 @@ use ipnet::IpNet;
 use oncegate_domain::grpc_status::GrpcStatus;
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::path_samples::sample_paths;
+use oncegate_domain::place::Place;
 use oncegate_domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus, default_verdict};
 use oncegate_domain::route_table::{RouteMatch, RouteTable, Spelling};
 use oncegate_settings::{
@@ -238,7 +239,9 @@ fn find_in_route(config: &LoadedConfig, route: &Route, found: &mut Vec<LintFindi
         found.push((Lint::BodyWithoutRoom, text.into()));
     }
     // A key inside of a payment that is a part of the fingerprint is of no use without the payment.
-    let has_proof = options.key.payload_headers().any(|name| route.recipe.reads_field(name.as_str()));
+    let is_payment =
+        |place: &Place| matches!(place, Place::Header(name, Some(_)) if route.recipe.reads_field(name.as_str()));
+    let has_proof = options.key.places().any(is_payment);
     if route.scope.parts.is_empty() && !has_proof {
         let text = "scope is `none`: any caller who knows a key gets its stored response";
         found.push((Lint::ScopeNone, text.into()));

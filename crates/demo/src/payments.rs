@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
 use super::DemoError;
-use oncegate_domain::fingerprint::form;
+use oncegate_domain::urlencoded;
 
 /// The service: `POST /v1/payments` charges, and `GET /v1/payments/by-key?key=KEY` shows all callers' payments.
 #[derive(Default)]
@@ -56,7 +56,7 @@ impl Payments {
             (&Method::POST, "/v1/payments") => self.charge(request).await,
             (&Method::GET, "/v1/payments/by-key") => {
                 let query = request.uri().query().unwrap_or_default();
-                let key = form::pairs(query.as_bytes()).find(|(name, _)| name == b"key").map(|(_, value)| value);
+                let key = urlencoded::pairs(query.as_bytes()).find(|(name, _)| name == b"key").map(|(_, value)| value);
                 let key = String::from_utf8_lossy(&key.unwrap_or_default()).into_owned();
                 let charged = self.charged.lock().unwrap_or_else(PoisonError::into_inner);
                 let found: Vec<_> = charged.iter().filter(|payment| payment["for"] == *key).collect();

@@ -4,24 +4,31 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use hmac::{Hmac, Mac};
-use http::header::{CONTENT_TYPE, COOKIE, HOST};
+use http::header::{COOKIE, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 
 use super::macros::{hex_bytes, named};
 use super::normal_path::RequestPath;
-use canonical_json::{Pointer, Selection, canonicalize_selected};
+use crate::acting_for;
+use crate::media_type::content_type;
+use crate::path_pattern::PathPattern;
+use crate::place::{BodyPart, Place, cbor, form, multipart, protobuf, xml};
+use crate::urlencoded;
+use body_format::BodyFormat;
+use canonical_json::canonicalize_selected;
 use content_coding::is_encoded;
 pub use path_form::PathForm;
 pub use secret::{Secret, Secrets};
+use selections::Selections;
 
+mod body_format;
 mod content_coding;
-pub mod form;
 mod graphql;
 mod jsonrpc;
-mod multipart;
 mod path_form;
 mod secret;
+mod selections;
 
 hex_bytes! {
     /// The hash of the parts of a request that a retry must have unchanged, made by a [`Recipe`].
@@ -33,6 +40,8 @@ hex_bytes! {
 pub struct FingerprintInput<'a> {
     pub method: &'a str,
     pub path: &'a RequestPath<'a>,
+    /// The route's path, whose segments have names.
+    pub pattern: Option<&'a PathPattern>,
     /// The host that the request names, by the authority of its target or by its `Host` field.
     pub host: Option<&'a [u8]>,
     /// The query as sent, without the question mark.
@@ -55,6 +64,7 @@ pub struct Recipe(Arc<RecipeParts>);
 #[derive(Debug, PartialEq, Eq)]
 struct RecipeParts {
     rules: FingerprintRules,
+    selections: Selections,
     words: String,
 }
 
@@ -66,8 +76,12 @@ pub struct FingerprintRules {
     pub query: bool,
     /// The fields that are included, with all their values in order.
     pub headers: Vec<HeaderName>,
-    /// The values of a JSON body that are included.
-    pub selection: Selection,
+    /// The values that are included, in the formats that have such places; empty for all.
+    pub include: Vec<Place>,
+    /// The values that are left out.
+    pub exclude: Vec<Place>,
+    /// The places of the key, which never count.
+    pub own: Vec<Place>,
 }
 
 impl Default for FingerprintRules {
@@ -77,7 +91,9 @@ impl Default for FingerprintRules {
             path: PathForm::Normal,
             query: true,
             headers: Vec::new(),
-            selection: Selection::default(),
+            include: Vec::new(),
+            exclude: Vec::new(),
+            own: Vec::new(),
         }
     }
 }
@@ -105,17 +121,66 @@ named! {
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct IncludedBody<'a> {
-    /// The form's name: `encoded` for an encoded body whose content is not known, `form`, `json`, `jsonrpc`,
-    /// `multipart`, `none`, or `raw` for bytes.
+    /// The form's name: `encoded` for an encoded body whose content is not known, `none`, `raw` for bytes, `graphql`,
+    /// `jsonrpc`, or the name of a format.
     pub form: &'static str,
     /// Whether the body was sent encoded, and its content is included.
     pub is_decoded: bool,
-    pub bytes: Cow<'a, [u8]>,
+    pub content: IncludedContent<'a>,
+}
+
+/// The content of a body as it counts.
+#[derive(Debug, PartialEq, Eq)]
+pub enum IncludedContent<'a> {
+    Bytes(Cow<'a, [u8]>),
+    Parts(Vec<BodyPart>),
+}
+
+impl IncludedContent<'_> {
+    pub fn into_owned(self) -> IncludedContent<'static> {
+        match self {
+            Self::Bytes(bytes) => IncludedContent::Bytes(Cow::Owned(bytes.into_owned())),
+            Self::Parts(parts) => IncludedContent::Parts(parts),
+        }
+    }
+
+    /// The content as people read it: parts on a line each.
+    pub fn to_text(&self) -> String {
+        match self {
+            Self::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            Self::Parts(parts) => {
+                let lines = parts.iter().map(|part| format!("{}={}", part.place, String::from_utf8_lossy(&part.value)));
+                lines.collect::<Vec<_>>().join("\n")
+            }
+        }
+    }
+
+    fn hash(&self, hash: &mut Hasher) {
+        match self {
+            Self::Bytes(bytes) => hash.part(bytes),
+            Self::Parts(parts) => {
+                hash.part(&(parts.len() as u64).to_be_bytes());
+                for part in parts {
+                    hash.part(part.place.as_bytes());
+                    hash.part(&part.value);
+                }
+            }
+        }
+    }
 }
 
 impl Recipe {
     /// Makes a route's recipe: keyed where there is a secret.
-    pub fn new(rules: FingerprintRules, secret: Option<&Secret>) -> Self {
+    pub fn new(mut rules: FingerprintRules, secret: Option<&Secret>) -> Self {
+        for place in std::mem::take(&mut rules.own) {
+            match place {
+                Place::Header(name, None) => rules.headers.retain(|field| *field != name),
+                // A field that is named in the rules counts as a whole.
+                Place::Cookie(_) | Place::Header(_, Some(_)) => {}
+                place if rules.exclude.contains(&place) => {}
+                place => rules.exclude.push(place),
+            }
+        }
         Self::from_parts(rules, secret.map(Secret::name).as_deref())
     }
 
@@ -128,12 +193,12 @@ impl Recipe {
         for word in words {
             match word.split_once('=')? {
                 ("body", rule) => rules.body = BodyRule::parse(rule).filter(|rule| *rule != BodyRule::Auto)?,
-                ("exclude", list) => rules.selection.exclude = parse_pointers(list)?,
+                ("exclude", list) => rules.exclude = parse_places(list)?,
                 ("headers", list) => {
                     rules.headers = list.split(',').map(|name| name.parse().ok()).collect::<Option<_>>()?
                 }
                 ("hmac", name) if is_secret_name(name) => secret_name = Some(name),
-                ("include", list) => rules.selection.include = parse_pointers(list)?,
+                ("include", list) => rules.include = parse_places(list)?,
                 ("path", form) => rules.path = PathForm::from_word(form)?,
                 ("query", "no") => rules.query = false,
                 _ => return None,
@@ -148,7 +213,8 @@ impl Recipe {
 
     fn from_parts(rules: FingerprintRules, secret_name: Option<&str>) -> Self {
         let words = to_words(&rules, secret_name);
-        Self(Arc::new(RecipeParts { rules, words }))
+        let selections = Selections::new(&rules.include, &rules.exclude);
+        Self(Arc::new(RecipeParts { rules, selections, words }))
     }
 
     /// Whether a request field of this name, in lower case, is a part of the fingerprint.
@@ -172,6 +238,11 @@ impl Recipe {
         }
     }
 
+    /// Whether a body may count in a format that its media type does not name, or that only a part of it is in.
+    pub fn reads_any_body(&self) -> bool {
+        matches!(self.0.rules.body, BodyRule::Form | BodyRule::Json | BodyRule::Jsonrpc)
+    }
+
     pub fn reads_query(&self) -> bool {
         self.0.rules.query
     }
@@ -183,22 +254,30 @@ impl Recipe {
     /// The fingerprint of a request by this recipe; `None` if it needs a secret that is not among `secrets` any more,
     /// so that requests cannot be compared.
     pub fn fingerprint(&self, parts: &FingerprintInput<'_>, secrets: &Secrets) -> Option<Fingerprint> {
-        let rules = &self.0.rules;
+        let RecipeParts { rules, selections, .. } = &*self.0;
         let mut hash = match self.secret_name() {
             None => Hasher::Plain(Sha256::new()),
             Some(name) => Hasher::Keyed(Box::new(secrets.named(name)?.mac.clone())),
         };
         hash.part(b"oncegate fingerprint 1");
         hash.part(parts.method.as_bytes());
-        hash.part(rules.path.apply(parts.path).as_bytes());
+        match selections.select_path(parts.pattern, parts.path) {
+            None => hash.part(rules.path.apply(parts.path).as_bytes()),
+            Some(path) => hash.part(rules.path.apply(&RequestPath::new(&path)).as_bytes()),
+        }
         match parts.query.filter(|_| rules.query) {
             None => hash.part(b"no query"),
             Some(query) => {
                 hash.part(b"query");
-                hash.part(query.as_bytes());
+                hash.part(selections.select_query(query).as_deref().unwrap_or(query).as_bytes());
             }
         }
         rules.headers.iter().for_each(|name| include_field(&mut hash, name, parts));
+        // A request without them costs nothing.
+        for name in acting_for::fields_in(parts.headers) {
+            hash.part(b"acting for");
+            include_field(&mut hash, name, parts);
+        }
         let body = self.body(parts);
         hash.part(body.form.as_bytes());
         if body.form == ENCODED {
@@ -206,56 +285,76 @@ impl Recipe {
             let codings: Vec<_> = content_coding::names(parts.headers).collect();
             hash.part(&codings.join(&b','));
         }
-        hash.part(&body.bytes);
+        body.content.hash(&mut hash);
         Some(hash.finish())
     }
 
     /// The body in the form in which it is included. An encoded body counts by its content, as if it were not encoded.
     pub fn body<'a>(&self, parts: &FingerprintInput<'a>) -> IncludedBody<'a> {
-        let included = |form, bytes| IncludedBody { form, is_decoded: false, bytes };
-        let sent = Cow::Borrowed(parts.body);
+        let included = |form, content| IncludedBody { form, is_decoded: false, content };
+        let sent = IncludedContent::Bytes(Cow::Borrowed(parts.body));
         match self.0.rules.body {
-            BodyRule::None => included("none", Cow::Borrowed(b"")),
+            BodyRule::None => included("none", IncludedContent::Bytes(Cow::Borrowed(b""))),
             BodyRule::Raw => included("raw", sent),
             _ if is_encoded(parts.headers) => {
-                let Some(content) = content_coding::decode(parts.headers, parts.body) else {
+                let Some(decoded) = content_coding::decode(parts.headers, parts.body) else {
                     return included(ENCODED, sent);
                 };
-                let (form, bytes) = match self.canonical_content(parts.headers, &content) {
-                    Some((form, bytes)) => (form, bytes.into_owned()),
-                    None => ("raw", content),
+                let (form, content) = match self.canonical_content(parts.headers, &decoded) {
+                    Some((form, content)) => (form, content.into_owned()),
+                    None => ("raw", IncludedContent::Bytes(decoded.into())),
                 };
-                IncludedBody { form, is_decoded: true, bytes: Cow::Owned(bytes) }
+                IncludedBody { form, is_decoded: true, content }
             }
             _ => {
-                let canonical = self.canonical_content(parts.headers, parts.body);
-                canonical.map_or(included("raw", sent), |(form, bytes)| included(form, bytes))
+                let (form, content) = self.canonical_content(parts.headers, parts.body).unwrap_or(("raw", sent));
+                included(form, content)
             }
         }
     }
 
     /// The canonical form of a content, and its name; `None` for one that is compared by its bytes.
-    fn canonical_content<'a>(&self, headers: &HeaderMap, content: &'a [u8]) -> Option<(&'static str, Cow<'a, [u8]>)> {
-        let rules = &self.0.rules;
+    fn canonical_content<'a>(
+        &self,
+        headers: &HeaderMap,
+        content: &'a [u8],
+    ) -> Option<(&'static str, IncludedContent<'a>)> {
+        let RecipeParts { rules, selections, .. } = &*self.0;
         let content_type = content_type(headers);
-        match (rules.body, is_json(content_type), is_form(content_type)) {
-            (BodyRule::Graphql, true, _) if let Some(body) = graphql::canonical(content, &rules.selection) => {
-                Some(("graphql", body.into()))
+        let format = match rules.body {
+            BodyRule::None | BodyRule::Raw => return None,
+            BodyRule::Form => BodyFormat::Form,
+            BodyRule::Json => BodyFormat::Json,
+            BodyRule::Jsonrpc if let Some(body) = jsonrpc::canonical(content, &selections.json) => {
+                return Some(("jsonrpc", IncludedContent::Bytes(body.into())));
             }
-            (BodyRule::Jsonrpc, ..) if let Some(body) = jsonrpc::canonical(content, &rules.selection) => {
-                Some(("jsonrpc", body.into()))
+            BodyRule::Auto | BodyRule::Graphql | BodyRule::Jsonrpc => {
+                // A form without a media type is read as one, and no other body that says what it is.
+                let named =
+                    || selections.only_format().filter(|format| content_type.is_empty() || *format != BodyFormat::Form);
+                BodyFormat::of(content_type).or_else(named)?
             }
-            (BodyRule::Json, ..) | (BodyRule::Auto | BodyRule::Graphql | BodyRule::Jsonrpc, true, _) => {
-                canonicalize_selected(content, &rules.selection).ok().map(|body| ("json", body))
+        };
+        let parts = match format {
+            BodyFormat::Json => {
+                if rules.body == BodyRule::Graphql
+                    && let Some(body) = graphql::canonical(content, &selections.json, &selections.directives)
+                {
+                    return Some(("graphql", IncludedContent::Bytes(body.into())));
+                }
+                let body = canonicalize_selected(content, &selections.json).ok()?;
+                return Some(("json", IncludedContent::Bytes(body)));
             }
-            (BodyRule::Form, ..) | (BodyRule::Auto | BodyRule::Graphql | BodyRule::Jsonrpc, false, true) => {
-                Some(("form", form::canonical(content).into()))
-            }
-            (BodyRule::Auto | BodyRule::Graphql | BodyRule::Jsonrpc, false, false) => {
-                multipart::canonical(content_type, content).map(|body| ("multipart", body.into()))
-            }
-            (BodyRule::None | BodyRule::Raw, ..) => None,
-        }
+            // Without a place in it nobody has said how it is to be read.
+            BodyFormat::Cbor if selections.cbor.is_empty() => return None,
+            BodyFormat::Xml if selections.xml.is_empty() => return None,
+            BodyFormat::Cbor => cbor::parts(content, selections.cbor.selection())?,
+            BodyFormat::Form => form::parts(content, selections.form.selection()),
+            BodyFormat::Multipart => multipart::parts(content_type, content, selections.form.selection())?,
+            BodyFormat::Protobuf => protobuf::parts(content_type, content, selections.protobuf.selection())?,
+            BodyFormat::Xml => xml::parts(content, selections.xml.selection())?,
+        };
+        Some((format.name(), IncludedContent::Parts(parts)))
     }
 }
 
@@ -264,15 +363,6 @@ const SECRET_WORD: &str = " hmac=";
 
 /// The form of an encoded body that is not decoded.
 const ENCODED: &str = "encoded";
-
-/// The `Content-Type`; empty for none. Services differ about which one of several counts.
-fn content_type(headers: &HeaderMap) -> &[u8] {
-    let mut lines = headers.get_all(CONTENT_TYPE).iter();
-    match (lines.next(), lines.next()) {
-        (Some(only), None) => only.as_bytes(),
-        _ => b"",
-    }
-}
 
 /// Includes a field by its name and the number of its values, whatever the protocol version of the request.
 fn include_field(hash: &mut Hasher, name: &HeaderName, parts: &FingerprintInput<'_>) {
@@ -311,9 +401,9 @@ fn to_words(rules: &FingerprintRules, secret_name: Option<&str>) -> String {
         let names: Vec<_> = rules.headers.iter().map(HeaderName::as_str).collect();
         words.push_str(&format!(" headers={}", names.join(",")));
     }
-    for (word, list) in [("include", &rules.selection.include), ("exclude", &rules.selection.exclude)] {
+    for (word, list) in [("include", &rules.include), ("exclude", &rules.exclude)] {
         if !list.is_empty() {
-            let list: Vec<_> = list.iter().map(|pointer| form::escape(pointer.to_string().as_bytes())).collect();
+            let list: Vec<_> = list.iter().map(|place| urlencoded::escape(place.to_string().as_bytes())).collect();
             words.push_str(&format!(" {word}={}", list.join(",")));
         }
     }
@@ -328,26 +418,11 @@ fn is_secret_name(text: &str) -> bool {
     text.len() == 8 && text.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 
-/// Reads the pointers of a recipe: each is escaped like a value of a form, so that neither a space nor a comma in it
-/// can end it.
-fn parse_pointers(list: &str) -> Option<Vec<Pointer>> {
-    let unescaped = list.split(',').map(|escaped| String::from_utf8(form::unescape(escaped.as_bytes())).ok());
-    unescaped.map(|pointer| Pointer::parse(&pointer?).ok()).collect()
-}
-
-/// Whether a `Content-Type` names a media type of JSON: `application/json` or `*/*+json` (RFC 6839 section 3.1).
-pub fn is_json(content_type: &[u8]) -> bool {
-    let essence = essence(content_type);
-    let (kind, suffix) = essence.split_at(essence.len().saturating_sub(5));
-    essence.eq_ignore_ascii_case(b"application/json") || suffix.eq_ignore_ascii_case(b"+json") && kind.contains(&b'/')
-}
-
-pub fn is_form(content_type: &[u8]) -> bool {
-    essence(content_type).eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
-}
-
-fn essence(content_type: &[u8]) -> &[u8] {
-    content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii()
+/// Reads the places of a recipe: each is escaped like a value of a form, so that neither a space nor a comma in it can
+/// end it.
+fn parse_places(list: &str) -> Option<Vec<Place>> {
+    let unescaped = list.split(',').map(|escaped| String::from_utf8(urlencoded::unescape(escaped.as_bytes())).ok());
+    unescaped.map(|place| Place::parse(&place?).ok()).collect()
 }
 
 enum Hasher {
@@ -403,6 +478,7 @@ mod tests {
         FingerprintInput {
             method: "POST",
             path: path_of("/pay"),
+            pattern: None,
             host: None,
             query: None,
             headers: typed("application/json"),
@@ -418,8 +494,8 @@ mod tests {
         by(FingerprintRules::default(), parts)
     }
 
-    fn pointer_list(list: &[&str]) -> Vec<Pointer> {
-        list.iter().map(|pointer| Pointer::parse(pointer).unwrap()).collect()
+    fn places(list: &[&str]) -> Vec<Place> {
+        list.iter().map(|place| Place::parse(place).unwrap()).collect()
     }
 
     #[test]
@@ -472,12 +548,13 @@ mod tests {
     }
 
     #[test]
-    fn forms_are_compared_by_their_pairs_in_order() {
+    fn forms_are_compared_by_their_fields() {
         let form = |body: &'static str| {
             of(&FingerprintInput { headers: typed("application/x-www-form-urlencoded; charset=utf-8"), ..parts(body) })
         };
         assert_eq!(form("a=1&b=x+y"), form("a=%31&b=x%20y"));
-        for other in ["b=x+y&a=1", "a=1&b=x+z", "a=1&b=x%2By", "a=1", "a=1&b=x+y&b=x+y", "a=1%26b=x+y"] {
+        assert_eq!(form("a=1&b=x+y"), form("b=x+y&a=1"));
+        for other in ["a=1&b=x+z", "a=1&b=x%2By", "a=1", "a=1&b=x+y&b=x+y", "a=1%26b=x+y"] {
             assert_ne!(form("a=1&b=x+y"), form(other), "{other}");
         }
     }
@@ -594,9 +671,9 @@ mod tests {
 
     #[test]
     fn only_values_that_are_included_and_not_excluded_count() {
-        let include = pointer_list(&["/amount", "/items"]);
-        let exclude = pointer_list(&["/items/*/at"]);
-        let rules = FingerprintRules { selection: Selection { include, exclude }, ..FingerprintRules::default() };
+        let include = places(&["json:/amount", "json:/items"]);
+        let exclude = places(&["json:/items/*/at"]);
+        let rules = FingerprintRules { include, exclude, ..FingerprintRules::default() };
         let of = |body| by(rules.clone(), &parts(body));
         let base = of(r#"{"amount":1,"items":[{"id":1,"at":5}],"sent":"now"}"#);
         assert_eq!(base, of(r#"{"amount":1,"items":[{"id":1,"at":6}],"sent":"later"}"#));
@@ -630,8 +707,8 @@ mod tests {
     fn a_recipe_reads_back_from_its_stored_form() {
         let secret = Secret::new("s");
         let selections = [
-            Selection::default(),
-            Selection { include: pointer_list(&["/a b,c%", "/*/d"]), exclude: pointer_list(&["", "/~1"]) },
+            (vec![], vec![]),
+            (places(&["json:/a b,c%", "json:/*/d"]), places(&["json:/~1", "form:a b#/c", "path:txn"])),
         ];
         for body in [
             BodyRule::Auto,
@@ -645,9 +722,11 @@ mod tests {
             for (query, key, path) in [(true, None, "lenient"), (false, Some(&secret), "lenient:011"), (true, None, "")]
             {
                 for selection in &selections {
-                    for headers in [vec![], vec![CONTENT_TYPE, HeaderName::from_static("x-a")]] {
-                        let (path, selection) = (PathForm::from_word(path).unwrap_or_default(), selection.clone());
-                        let recipe = Recipe::new(FingerprintRules { body, path, query, headers, selection }, key);
+                    for headers in [vec![], vec![http::header::CONTENT_TYPE, HeaderName::from_static("x-a")]] {
+                        let path = PathForm::from_word(path).unwrap_or_default();
+                        let ((include, exclude), own) = (selection.clone(), places(&["json:/key"]));
+                        let rules = FingerprintRules { body, path, query, headers, include, exclude, own };
+                        let recipe = Recipe::new(rules, key);
                         assert_eq!(Recipe::from_stored(&recipe.to_string()), Some(recipe));
                     }
                 }

@@ -4,15 +4,15 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use apollo_parser::Parser;
-use apollo_parser::cst::{Definition, OperationDefinition};
+use apollo_parser::cst::{Definition, FragmentDefinition, OperationDefinition};
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 /// The deepest nesting of a document that is read; a deeper one counts as one that may write.
 const DEPTH_MAX: usize = 200;
 /// The longest document that is read, in tokens; in a batch all documents together.
-const TOKENS_MAX: usize = 20_000;
+pub(crate) const TOKENS_MAX: usize = 20_000;
 
 /// The parameters of a request, as the body has them.
 #[derive(Debug, Default, PartialEq)]
@@ -33,7 +33,14 @@ pub struct GraphqlParameters<Extensions = Value> {
 pub fn only_reads(body: &[u8]) -> bool {
     let first = body.iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
     match first {
-        Some(b'[') => serde_json::from_slice::<ReadingBatch>(body).is_ok(),
+        Some(b'[') => {
+            let (mut tokens_left, mut is_empty) = (TOKENS_MAX, true);
+            let only_reads = |request: &GraphqlParameters<IgnoredAny>| {
+                is_empty = false;
+                request.only_reads(&mut tokens_left)
+            };
+            all_in_batch(body, only_reads) && !is_empty
+        }
         _ => serde_json::from_slice::<GraphqlParameters<IgnoredAny>>(body)
             .is_ok_and(|request| request.only_reads(&mut { TOKENS_MAX })),
     }
@@ -46,27 +53,46 @@ pub fn operation_only_reads(document: &str, name: Option<&str>) -> bool {
 
 /// Takes the tokens of the document from `tokens_left`, and reads no more than these.
 fn operation_only_reads_within(document: &str, name: Option<&str>, tokens_left: &mut usize) -> bool {
-    let tree = Parser::new(document).recursion_limit(DEPTH_MAX).token_limit(*tokens_left).parse();
-    *tokens_left = tokens_left.saturating_sub(tree.token_limit().high);
-    if tree.errors().len() > 0 {
-        return false;
+    let Some(mut document) = ExecutableDocument::read(document, tokens_left) else { return false };
+    document.retain_operations(name);
+    let operations = document.operations;
+    // Of two with one name, nobody can tell which one is executed.
+    let is_clear = operations.len() == 1 || name.is_none_or(str::is_empty);
+    is_clear && !operations.is_empty() && operations.iter().all(is_read)
+}
+
+/// The operations and the fragments of a document.
+pub(crate) struct ExecutableDocument {
+    pub operations: Vec<OperationDefinition>,
+    pub fragments: Vec<FragmentDefinition>,
+}
+
+impl ExecutableDocument {
+    /// Takes the tokens of the document from `tokens_left`, and reads no more than these. `None` for a document with
+    /// errors, and for one with other definitions: a server refuses it whole.
+    pub(crate) fn read(document: &str, tokens_left: &mut usize) -> Option<Self> {
+        let tree = Parser::new(document).recursion_limit(DEPTH_MAX).token_limit(*tokens_left).parse();
+        *tokens_left = tokens_left.saturating_sub(tree.token_limit().high);
+        if tree.errors().len() > 0 {
+            return None;
+        }
+        let (mut operations, mut fragments) = (Vec::new(), Vec::new());
+        for definition in tree.document().definitions() {
+            match definition {
+                Definition::FragmentDefinition(fragment) => fragments.push(fragment),
+                Definition::OperationDefinition(operation) => operations.push(operation),
+                _ => return None,
+            }
+        }
+        Some(Self { operations, fragments })
     }
-    let mut operations = Vec::new();
-    for definition in tree.document().definitions() {
-        match definition {
-            Definition::FragmentDefinition(_) => {}
-            Definition::OperationDefinition(operation) => operations.push(operation),
-            // A server refuses the whole document.
-            _ => return false,
+
+    /// Leaves the operations of this name; all, without a name.
+    pub(crate) fn retain_operations(&mut self, name: Option<&str>) {
+        if let Some(name) = name.filter(|name| !name.is_empty()) {
+            self.operations.retain(|operation| operation.name().is_some_and(|own| own.text() == name));
         }
     }
-    if let Some(name) = name.filter(|name| !name.is_empty()) {
-        operations.retain(|operation| operation.name().is_some_and(|own| own.text() == name));
-        if operations.len() > 1 {
-            return false;
-        }
-    }
-    !operations.is_empty() && operations.iter().all(is_read)
 }
 
 /// A subscription reads too. `{ … }` is short for a query.
@@ -84,33 +110,38 @@ impl<Extensions> GraphqlParameters<Extensions> {
     }
 }
 
-/// A batch of requests that only read. Each is judged when it is read, and dropped: a batch has up to a third as many
-/// elements as bytes.
-struct ReadingBatch;
+/// Whether a body is an array of requests, each of which meets a condition. Each is judged when it is read, and
+/// dropped: a batch has up to a third as many elements as bytes.
+pub(crate) fn all_in_batch(body: &[u8], condition: impl FnMut(&GraphqlParameters<IgnoredAny>) -> bool) -> bool {
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    BatchVisitor(condition).deserialize(&mut deserializer).is_ok() && deserializer.end().is_ok()
+}
 
-/// Reads an array. An element that may write is an error, and so is an empty batch.
-impl<'de> Deserialize<'de> for ReadingBatch {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct BatchVisitor;
-        impl<'de> Visitor<'de> for BatchVisitor {
-            type Value = ReadingBatch;
+/// Reads an array. An element that does not meet the condition is an error.
+struct BatchVisitor<F>(F);
 
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a batch of GraphQL requests")
-            }
+impl<'de, F: FnMut(&GraphqlParameters<IgnoredAny>) -> bool> DeserializeSeed<'de> for BatchVisitor<F> {
+    type Value = ();
 
-            fn visit_seq<S: SeqAccess<'de>>(self, mut requests: S) -> Result<Self::Value, S::Error> {
-                let (mut tokens_left, mut is_empty) = (TOKENS_MAX, true);
-                while let Some(request) = requests.next_element::<GraphqlParameters<IgnoredAny>>()? {
-                    if !request.only_reads(&mut tokens_left) {
-                        return Err(S::Error::custom("a request may write"));
-                    }
-                    is_empty = false;
-                }
-                if is_empty { Err(S::Error::custom("the batch is empty")) } else { Ok(ReadingBatch) }
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de, F: FnMut(&GraphqlParameters<IgnoredAny>) -> bool> Visitor<'de> for BatchVisitor<F> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a batch of GraphQL requests")
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(mut self, mut requests: S) -> Result<(), S::Error> {
+        while let Some(request) = requests.next_element()? {
+            if !self.0(&request) {
+                return Err(S::Error::custom("a request does not meet the condition"));
             }
         }
-        deserializer.deserialize_seq(BatchVisitor)
+        Ok(())
     }
 }
 

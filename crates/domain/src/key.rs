@@ -1,6 +1,10 @@
 //! The idempotency key: the client's name for one operation.
 
+use data_encoding::HEXLOWER;
+
 use super::macros::named;
+use super::scope::Salt;
+use super::urlencoded::escape;
 
 /// A checked idempotency key. A value of this type is the proof that the key is well-formed and within its limits.
 /// Anybody who knows a key can get its replays: only its beginning is printed.
@@ -26,6 +30,22 @@ impl Key {
         }
         let key = Self(key.into());
         limits.check(&key).map(|()| key)
+    }
+
+    /// The key of values that are one key together. No other values give the same one: each is escaped, and a `+`
+    /// between them is in none.
+    pub fn join(values: &[Vec<u8>], limits: KeyLimits) -> Result<Self, KeyError> {
+        let values: Vec<_> = values.iter().map(|value| escape(trim_blanks(value))).collect();
+        if values.iter().any(String::is_empty) {
+            return Err(KeyError::Empty);
+        }
+        let key = Self(values.join("+").into());
+        limits.check(&key).map(|()| key)
+    }
+
+    /// The key that stands for a secret: its hash under the service's salt, in hexadecimal digits.
+    pub fn of_secret(secret: &[u8], salt: &Salt) -> Self {
+        Self(HEXLOWER.encode(&salt.mac("oncegate key", [secret])).into())
     }
 
     pub fn from_stored(bytes: &[u8]) -> Option<Self> {
@@ -109,9 +129,18 @@ impl KeyLimits {
     /// The limits within which all limits are: no key outside of them was ever stored.
     pub const WIDEST: Self = Self { length_min: 1, length_max: 1024 };
 
+    /// The limits within which all limits of secrets are, of which only a hash is kept: a token with many claims has
+    /// several kibibytes, and most servers take no longer fields.
+    pub const WIDEST_SECRET: Self = Self { length_min: 1, length_max: 16 * 1024 };
+
     /// Checks the length of a key that was read within other limits.
     pub fn check(&self, key: &Key) -> Result<(), KeyError> {
-        match key.0.len() {
+        self.check_length(key.0.len())
+    }
+
+    /// Checks a length.
+    pub fn check_length(&self, length: usize) -> Result<(), KeyError> {
+        match length {
             length if length < self.length_min => Err(KeyError::TooShort),
             length if length > self.length_max => Err(KeyError::TooLong),
             _ => Ok(()),
@@ -143,7 +172,7 @@ fn sf_string(value: &[u8]) -> Result<String, KeyError> {
 
 /// Removes the spaces and tabs at both ends. A line feed stays, and is refused: a service that reads the key from a
 /// body may take `k` and `k\n` for two keys.
-pub(super) fn trim_blanks(mut value: &[u8]) -> &[u8] {
+pub fn trim_blanks(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
         value = rest;
     }

@@ -6,6 +6,7 @@
 
 #![allow(missing_docs, reason = "a name that says it all has no comment")]
 
+pub mod acting_for;
 pub mod attempt;
 pub mod auth_scheme;
 pub mod decision;
@@ -24,6 +25,7 @@ pub mod key;
 pub mod key_holder;
 pub mod key_rate;
 pub mod macros;
+pub mod media_type;
 pub mod message_path;
 pub mod normal_path;
 pub mod operation;
@@ -33,6 +35,7 @@ pub mod path_samples;
 pub mod path_template;
 pub mod peer_network;
 pub mod percent;
+pub mod place;
 pub mod placeholders;
 pub mod quantity;
 pub mod record;
@@ -51,3 +54,4 @@ pub mod space;
 pub mod state;
 pub mod stored_salt;
 pub mod unknown_cause;
+pub mod urlencoded;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::foreign_path::problem_of_foreign_syntax;
+use super::normal_path::RequestPath;
 use super::percent::{is_path, normalize_escapes};
 use super::placeholders::{TemplatePiece, split_placeholders};
 
@@ -124,6 +125,41 @@ impl PathPattern {
             left = rest;
         }
         left.is_empty()
+    }
+
+    /// The segment of a path at the placeholder `{name}`, percent-encoded as it is in the path's normal form. `None`
+    /// for a path that does not match, and for a pattern that has no segment of this name.
+    pub fn segment_of<'a>(&self, name: &str, path: &'a RequestPath<'_>) -> Option<&'a str> {
+        let (index, path) = (self.index_of(name)?, self.matching_form(path)?);
+        path.split('/').nth(index)
+    }
+
+    /// The path with `{name}` for that segment.
+    pub fn without_segment(&self, name: &str, path: &RequestPath<'_>) -> Option<String> {
+        let (index, path) = (self.index_of(name)?, self.matching_form(path)?);
+        let placeholder = format!("{{{name}}}");
+        let segments = path.split('/').enumerate();
+        let segments = segments.map(|(at, segment)| if at == index { placeholder.as_str() } else { segment });
+        Some(segments.collect::<Vec<_>>().join("/"))
+    }
+
+    /// Whether it has a segment `{name}`.
+    pub fn has_segment(&self, name: &str) -> bool {
+        self.index_of(name).is_some()
+    }
+
+    /// The form of a path in which its segments stand where the pattern has them.
+    fn matching_form<'a>(&self, path: &'a RequestPath<'_>) -> Option<&'a str> {
+        if self.matches(path.normal()) {
+            return Some(path.normal());
+        }
+        path.lenient().filter(|form| self.matches_leniently(form))
+    }
+
+    /// The number of a placeholder's segment, the empty one before the first `/` counted. `{*rest}` is no segment.
+    fn index_of(&self, name: &str) -> Option<usize> {
+        let inner = |segment: &'_ str| -> Option<bool> { Some(segment.strip_prefix('{')?.strip_suffix('}')? == name) };
+        self.text.split('/').position(|segment| inner(segment) == Some(true)).filter(|_| !name.starts_with('*'))
     }
 
     /// Whether two patterns match the same paths, whatever the names of their placeholders.

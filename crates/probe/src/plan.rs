@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::endpoint::ProbedEndpoint;
 use super::finding::Finding;
 use super::response::member_pointer;
-use oncegate_domain::fingerprint::is_form;
+use oncegate_domain::media_type::is_form;
 
 pub struct ProbePlan {
     pub endpoint: ProbedEndpoint,

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use canonical_json::Pointer;
-use http::HeaderName;
-
 use super::{Broker, KafkaSource, ScopeRule};
 use oncegate_domain::message_path::MessagePathTemplate;
+use oncegate_domain::place::Place;
 
 /// A queue or topics whose messages are requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,26 +46,38 @@ pub struct AmqpSource {
     pub dead_letter_exchange: Option<Box<str>>,
 }
 
-/// The place of a message's key.
+/// The place of a message's key, and its step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MessageKey {
-    /// In one of its headers. With a step, the key is the header's value, a colon and the step.
-    Header(HeaderName, Option<Box<str>>),
-    /// At a place in its JSON body, and the step.
-    Body(Pointer, Option<Box<str>>),
+pub struct MessageKey {
+    /// The place of the value.
+    pub place: MessageKeyPlace,
+    /// Appended to the value, behind a colon.
+    pub step: Option<Box<str>>,
+}
+
+/// Where in a message a value is. Displayed as it is written.
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
+pub enum MessageKeyPlace {
+    /// The key of a record of Kafka.
+    #[display("kafka-key")]
+    KafkaKey,
     /// The id that the broker's message has: the property `message-id` of RabbitMQ; of Kafka the topic, the partition
     /// and the offset.
+    #[display("message-id")]
     MessageId,
+    /// In a header or in the body.
+    #[display("{_0}")]
+    Place(Place),
 }
 
 impl Consumer {
     /// Whether a message header of this name, in lower case, is read for the key or the scope.
     pub fn reads_header(&self, name: &str) -> bool {
-        let key = match &self.key {
-            MessageKey::Header(key, _) => *key == *name,
-            MessageKey::Body(..) | MessageKey::MessageId => false,
+        let key = match &self.key.place {
+            MessageKeyPlace::Place(place) => place.field(),
+            MessageKeyPlace::KafkaKey | MessageKeyPlace::MessageId => None,
         };
-        key || self.scope.header_names().any(|header| *header == *name)
+        key.is_some_and(|key| *key == *name) || self.scope.header_names().any(|header| *header == *name)
     }
 
     /// Whether both consume the same messages.
@@ -123,13 +133,8 @@ impl MessageSource {
 }
 
 impl MessageKey {
-    /// The text in the configuration.
+    /// The place, and the step behind a colon.
     pub fn to_text(&self) -> String {
-        let (place, step) = match self {
-            Self::Header(name, step) => (format!("header:{name}"), step),
-            Self::Body(pointer, step) => (format!("body:{pointer}"), step),
-            Self::MessageId => return "message-id".into(),
-        };
-        step.as_ref().map_or_else(|| place.clone(), |step| format!("{place}:{step}"))
+        self.step.as_ref().map_or_else(|| self.place.to_string(), |step| format!("{}, then `:{step}`", self.place))
     }
 }

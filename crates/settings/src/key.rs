@@ -1,15 +1,18 @@
-//! The place and the syntax of a request's key.
+//! The places and the syntax of a request's key.
 
 use canonical_json::Pointer;
 use http::HeaderName;
 
 use oncegate_domain::key::{KeyLimits, KeySyntax};
+use oncegate_domain::place::Place;
 
-/// The place and the syntax of a request's key.
+/// The places and the syntax of a request's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRule {
     /// The places to look; the first that is present counts. At least one.
-    pub sources: Vec<KeySource>,
+    pub from: Vec<KeyPlace>,
+    /// The key is a secret: only its keyed hash is kept.
+    pub hash: bool,
     /// Refuse a request without a key, rather than pass it unguarded.
     pub required: bool,
     /// The syntax of a key.
@@ -18,49 +21,63 @@ pub struct KeyRule {
     pub limits: KeyLimits,
 }
 
-/// A place where a key may be.
+/// A place of a key, or several whose values are one key together. At least one. Displayed as it is written.
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
-pub enum KeySource {
-    /// A value of a JSON body.
-    #[display("{_0} of a JSON body")]
-    Body(Pointer),
-    /// A field of a form body.
-    #[display("field {_0} of a form")]
-    Form(Box<str>),
-    /// A request field.
-    #[display("{_0}")]
-    Header(HeaderName),
-    /// A value of the JSON document whose base64 is a request field.
-    #[display("{_1} of the JSON in {_0}")]
-    Payload(HeaderName, Pointer),
-    /// A query parameter.
-    #[display("query parameter {_0}")]
-    Query(Box<str>),
+#[display("{}", parts.iter().map(Place::to_string).collect::<Vec<_>>().join("+"))]
+pub struct KeyPlace {
+    /// The places whose values are the key: all of them must be there.
+    pub parts: Vec<Place>,
+}
+
+impl KeyPlace {
+    /// The field whose value is the whole key, if it is in one.
+    pub fn key_field(&self) -> Option<&HeaderName> {
+        match &*self.parts {
+            [Place::Header(name, None)] => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Whether a part of it is in the body.
+    pub fn is_in_body(&self) -> bool {
+        self.parts.iter().any(Place::is_in_body)
+    }
 }
 
 impl KeyRule {
-    /// The request fields that may carry the key, the first that counts before the others.
+    /// The fields whose value is the key, the first that counts before the others.
     pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
-        self.sources.iter().filter_map(|source| match source {
-            KeySource::Header(name) => Some(name),
-            KeySource::Body(_) | KeySource::Form(_) | KeySource::Payload(..) | KeySource::Query(_) => None,
+        self.from.iter().filter_map(KeyPlace::key_field)
+    }
+
+    /// All places of keys and of their parts.
+    pub fn places(&self) -> impl Iterator<Item = &Place> {
+        self.from.iter().flat_map(|place| &place.parts)
+    }
+
+    /// The places that never count in a comparison. A part of a composite key is none where another place may have
+    /// the key instead: the part is there then, and is no key.
+    pub fn own_places(&self) -> impl Iterator<Item = &Place> {
+        let is_only = self.from.len() == 1;
+        self.from.iter().filter(move |place| is_only || place.parts.len() == 1).flat_map(|place| &place.parts)
+    }
+
+    /// The fields that any part of a key may be in.
+    pub fn fields(&self) -> impl Iterator<Item = &HeaderName> {
+        self.places().filter_map(Place::field)
+    }
+
+    /// The places in a JSON body that are a whole key.
+    pub fn json_places(&self) -> impl Iterator<Item = &Pointer> {
+        self.from.iter().filter_map(|place| match &*place.parts {
+            [Place::Json(pointer)] => Some(pointer),
+            _ => None,
         })
     }
 
-    /// The request fields in whose documents the key may be.
-    pub fn payload_headers(&self) -> impl Iterator<Item = &HeaderName> {
-        self.sources.iter().filter_map(|source| match source {
-            KeySource::Payload(name, _) => Some(name),
-            KeySource::Body(_) | KeySource::Form(_) | KeySource::Header(_) | KeySource::Query(_) => None,
-        })
-    }
-
-    /// The places in a JSON body where the key may be.
-    pub fn body_places(&self) -> impl Iterator<Item = &Pointer> {
-        self.sources.iter().filter_map(|source| match source {
-            KeySource::Body(pointer) => Some(pointer),
-            KeySource::Form(_) | KeySource::Header(_) | KeySource::Payload(..) | KeySource::Query(_) => None,
-        })
+    /// Whether a key may be in the body.
+    pub fn may_be_in_body(&self) -> bool {
+        self.places().any(Place::is_in_body)
     }
 }
 

@@ -116,8 +116,7 @@ pub struct CallerLimits {
 impl Route {
     /// Whether the route reads a request field of this name, in lower case, for the key, the scope or the fingerprint.
     pub fn reads_field(&self, name: &str) -> bool {
-        let mut fields =
-            self.options.key.headers().chain(self.options.key.payload_headers()).chain(self.scope.header_names());
+        let mut fields = self.options.key.fields().chain(self.scope.header_names());
         fields.any(|field| *field == *name) || self.recipe.reads_field(name)
     }
 

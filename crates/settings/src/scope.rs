@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use http::HeaderName;
 
+use oncegate_domain::place::Place;
+
 /// The parts of a request that tell callers apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScopeRule {
@@ -25,13 +27,25 @@ impl ScopeRule {
         self.parts.iter().any(|part| part.source == ScopeSource::Authorization)
     }
 
+    /// Whether a part is in the body.
+    pub fn reads_body(&self) -> bool {
+        self.places().any(Place::is_in_body)
+    }
+
+    /// The parts that are places, in their order.
+    pub fn places(&self) -> impl Iterator<Item = &Place> {
+        self.parts.iter().filter_map(|part| match &part.source {
+            ScopeSource::Place(place) => Some(place),
+            ScopeSource::Authorization | ScopeSource::ClientCertificate | ScopeSource::Jwt { .. } => None,
+        })
+    }
+
     /// The names of the fields that its parts are in.
     pub fn header_names(&self) -> impl Iterator<Item = &HeaderName> {
         self.parts.iter().filter_map(|part| match &part.source {
-            ScopeSource::Header(name) => Some(name),
             ScopeSource::Authorization | ScopeSource::Jwt { .. } => Some(&http::header::AUTHORIZATION),
-            ScopeSource::Cookie(_) => Some(&http::header::COOKIE),
-            ScopeSource::ClientCertificate | ScopeSource::Query(_) => None,
+            ScopeSource::ClientCertificate => None,
+            ScopeSource::Place(place) => place.field(),
         })
     }
 }
@@ -47,17 +61,13 @@ pub struct ScopePart {
     pub name: Box<str>,
 }
 
-/// The place of a part of the scope in a request.
+/// The source of a part of the scope: a place of the request, or a proof of who sends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScopeSource {
     /// The `Authorization` field.
     Authorization,
     /// The verified certificate of the connection.
     ClientCertificate,
-    /// A cookie of this name.
-    Cookie(Box<str>),
-    /// A field that a trusted proxy has set.
-    Header(HeaderName),
     /// A claim of the verified token.
     Jwt {
         /// The claim's name.
@@ -65,6 +75,16 @@ pub enum ScopeSource {
         /// The token's issuer: the same name from two issuers is two callers.
         issuer: Arc<str>,
     },
-    /// A parameter of the query.
-    Query(Box<str>),
+    /// A place of the request. A field that names the caller alone counts from trusted proxies only.
+    Place(Place),
+}
+
+impl ScopeSource {
+    /// Whether it proves who the caller is: the service, or Oncegate, verifies it.
+    pub fn is_proof(&self) -> bool {
+        match self {
+            Self::Authorization | Self::ClientCertificate | Self::Jwt { .. } => true,
+            Self::Place(_) => false,
+        }
+    }
 }

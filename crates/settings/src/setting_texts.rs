@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 
-use super::{KeyRule, KeySource, ReconcileConfig, ScopePart, ScopeRule, UpstreamTlsConfig, show_duration};
+use super::{KeyPlace, KeyRule, ReconcileConfig, ScopePart, ScopeRule, UpstreamTlsConfig, show_duration};
 use oncegate_domain::grpc_status::GrpcStatus;
 use oncegate_domain::key::KeySyntax;
 use oncegate_domain::outcome_rules::OutcomeRule;
@@ -11,7 +11,7 @@ use oncegate_domain::response_policy::{ResponseVerdict, ServiceStatus, StatusTab
 
 pub(super) fn key(rule: &KeyRule) -> String {
     let required = if rule.required { "required" } else { "optional" };
-    let sources: Vec<_> = rule.sources.iter().map(KeySource::to_string).collect();
+    let sources: Vec<_> = rule.from.iter().map(KeyPlace::to_string).collect();
     let syntax = match rule.syntax {
         KeySyntax::Ietf => "",
         KeySyntax::Opaque => ", opaque",
@@ -19,7 +19,8 @@ pub(super) fn key(rule: &KeyRule) -> String {
         KeySyntax::Uuid => ", a UUID",
     };
     let (sources, limits) = (sources.join(" or "), rule.limits);
-    format!("{sources}{syntax}, {required}, {} to {} characters", limits.length_min, limits.length_max)
+    let hash = if rule.hash { ", kept as its hash" } else { "" };
+    format!("{sources}{syntax}{hash}, {required}, {} to {} characters", limits.length_min, limits.length_max)
 }
 
 pub(super) fn rule(rule: &OutcomeRule) -> String {

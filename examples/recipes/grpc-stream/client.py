@@ -1,4 +1,4 @@
-"""grpcio's own client: `client.py ADDRESS KEY REPORT` exports until it has all rows, and prints a line for each try."""
+"""grpcio's own client: `client.py URL KEY REPORT` exports until it has all rows, and prints a line for each try."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ import time
 
 import grpc
 
-address, key, report = sys.argv[1:]
+url, key, report = sys.argv[1:]
 # The policy repeats a call until the head of its response is there. A stream that breaks later is repeated by the application.
 retries = {
     "maxAttempts": 5,
@@ -16,7 +16,7 @@ retries = {
     "retryableStatusCodes": ["UNAVAILABLE"],
 }
 policy = {"methodConfig": [{"name": [{"service": "reports.Reports"}], "retryPolicy": retries}]}
-channel = grpc.insecure_channel(address, (("grpc.service_config", json.dumps(policy)),))
+channel = grpc.insecure_channel(url.removeprefix("http://"), (("grpc.service_config", json.dumps(policy)),))
 metadata = [("authorization", "Bearer alice"), ("idempotency-key", key)]
 
 

@@ -1,8 +1,8 @@
 """A link that breaks: passes TCP connections on to the address in the first argument, and prints its own port.
 
-Each further argument is for the next POST, or over HTTP/2 for the next connection: the number of events that arrive before it is cut; or
-a time such as `2s`, after which it is cut; or `-`, for no cut. At 0, not even the head of a response arrives. After the last argument,
-nothing is cut.
+Each further argument is for the next POST or PUT, or over HTTP/2 for the next connection: the number of events that arrive before it is
+cut; or a time such as `2s`, after which it is cut; or `-`, for no cut. At 0, not even the head of a response arrives. After the last
+argument, nothing is cut.
 """
 
 import select
@@ -28,7 +28,7 @@ def pass_on(client):
                 if not piece or (ready is service and events is not None and events <= 0):
                     return
                 if ready is client:
-                    if piece.startswith((b"POST ", b"PRI ")):
+                    if piece.startswith((b"POST ", b"PUT ", b"PRI ")):
                         cut = next(plan, "-")
                         events = int(cut) if cut.isdigit() else None
                         end = time.monotonic() + float(cut[:-1]) if cut.endswith("s") else None

@@ -54,19 +54,28 @@ need_node() {
     exit 77
 }
 
-# start SCRIPT ARGUMENT...: runs a Python script that prints its port. Sets $started, its host and port.
+# choose_runtime SCRIPT: sets $runtime, the program that runs it.
+choose_runtime() {
+    case $1 in
+        *.mjs) runtime=node ;;
+        *) runtime=$python ;;
+    esac
+}
+
+# start SCRIPT ARGUMENT...: runs a script that prints its port. Sets $started, its host and port.
 start() {
     rm -f "$folder/port"
     mkfifo "$folder/port"
-    "$python" "$@" >"$folder/port" 2>>"$folder/service.log" &
+    choose_runtime "$1"
+    "$runtime" "$@" >"$folder/port" 2>>"$folder/service.log" &
     services="$! $services"
     read -r port <"$folder/port" || fail "$1 has not started"
     started=127.0.0.1:$port
 }
 
-# start_service: runs service.py of the recipe. Sets $upstream, its host and port.
+# start_service: runs service.py or service.mjs of the recipe. Sets $upstream, its host and port.
 start_service() {
-    start "$recipe/service.py"
+    start "$recipe"/service.*
     upstream=$started
 }
 
@@ -75,6 +84,22 @@ start_link() {
     start "$recipes/shared/cut_link.py" "$@"
     # shellcheck disable=SC2034 # for the recipe
     link=$started
+}
+
+# run_client ADDRESS CUTS ARGUMENT...: runs client.py or client.mjs of the recipe with the URL of a link that has these cuts, and with the
+# arguments. Keeps the lines that it prints.
+run_client() {
+    # shellcheck disable=SC2086 # one argument for each cut
+    start_link "$1" $2
+    shift 2
+    set -- "$recipe"/client.* "http://$link" "$@"
+    choose_runtime "$1"
+    "$runtime" "$@" >"$folder/answer" 2>&1 || fail "the client"
+}
+
+# printed LINE...: the client has printed these lines.
+printed() {
+    printf '%s\n' "$@" | cmp -s - "$folder/answer" || fail "not as expected: $*"
 }
 
 # start_oncegate SCHEME: runs the recipe's configuration before the service on a free port. Sets $address and $url.

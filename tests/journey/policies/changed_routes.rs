@@ -38,8 +38,8 @@ async fn a_reload_is_refused_where_another_route_would_look_for_keys_of_guarded_
             vec!["PATCH /pay: all -> pay, space: path -> service", "POST /pay: all -> pay, space: path -> service"],
         ),
         (
-            vec![all, "name = \"any\"\npath = \"/{any}\"\nmethods = [\"POST\"]\nkey = { header = \"K\" }"],
-            vec!["POST /{any}: all -> any, key's place: header:\"idempotency-key\" -> header:\"k\""],
+            vec![all, "name = \"any\"\npath = \"/{any}\"\nmethods = [\"POST\"]\nkey = { from = \"header:K\" }"],
+            vec!["POST /{any}: all -> any, key's place: \"header:idempotency-key\" -> \"header:k\""],
         ),
         (
             vec![all, "name = \"one\"\npath = \"/pay\"\nmethods = [\"POST\"]\nhost = \"a.example\""],
@@ -119,9 +119,9 @@ async fn a_start_that_changes_how_keys_are_found_is_refused_until_exactly_this_c
     world.pay("k-1").send().await;
     world.restart_as(guards("ttl = \"1h\"\nkey = { required = true }")).await;
     assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("replayed"), "nothing of that finds a key");
-    let changed = "space = \"service\"\nkey = { header = \"X-Key\" }";
+    let changed = "space = \"service\"\nkey = { from = \"header:X-Key\" }";
     world.restart_accepting(guards(changed)).await;
-    let place = "key's place: header:\"idempotency-key\" -> header:\"x-key\"";
+    let place = "key's place: \"header:idempotency-key\" -> \"header:x-key\"";
     let accepted = format!("POST /pay: pay -> pay, space: path -> service; {place}");
     assert_eq!(logged(&world.proxy, ACCEPTED), [accepted]);
     let first = world.post("/pay").field("X-Key", "k-1").body("x").send().await;

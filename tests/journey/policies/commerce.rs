@@ -108,7 +108,7 @@ async fn a_payment_without_an_id_passes_and_one_that_cannot_be_read_does_not() {
 #[tokio::test]
 async fn a_key_may_be_in_the_json_of_any_field() {
     let world =
-        World::guarding(Store::sqlite(), "key = { header = \"Idempotency-Key\", payload = \"X-Order#/order/id\" }")
+        World::guarding(Store::sqlite(), "key = { from = [\"header:Idempotency-Key\", \"header:X-Order#/order/id\"] }")
             .await;
     let order = |document: &str| world.post("/pay").body("x").field("X-Order", &BASE64_STANDARD.encode(document));
     for (request, status) in [

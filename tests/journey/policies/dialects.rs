@@ -234,7 +234,8 @@ async fn a_dialect_that_finds_keys_elsewhere_is_no_reload_and_must_be_accepted_a
     assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
     world.restart_accepting(|setup| setup.route(&harness::route("pay", "dialect = \"stripe\""))).await;
     let warned = world.proxy.wait_for_log("in another way than at the last start").await;
-    assert_eq!(warned["changed"], "space: path -> service; key's syntax: ietf -> opaque");
+    let changed = warned["changed"].as_str().unwrap();
+    assert!(changed.ends_with("space: path -> service; key's syntax: ietf -> opaque"), "{changed}");
 }
 
 #[tokio::test]

@@ -90,7 +90,7 @@ fn each_configuration_key_is_used_by_some_test_module() {
 fn a_configuration_key_is_found_only_where_it_is_assigned() {
     assert!(writes(r#"setup.top("secret = 7")"#, None, "secret"));
     assert!(writes(r#""ttl = \"1s\"\nafter_ttl = \"refuse\"""#, None, "after_ttl"));
-    assert!(writes(r#""key = {{ required = true, body = \"/k\" }}""#, Some("key"), "body"));
+    assert!(writes(r#""key = {{ required = true, from = \"json:/k\" }}""#, Some("key"), "from"));
     for line in ["let secret = 7;", "secret == 7", r#""previous_secret = 7""#, "secret: 7", "let mut secret = 7;"] {
         assert!(!writes(line, None, "secret"), "{line}");
     }

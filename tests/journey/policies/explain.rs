@@ -25,7 +25,7 @@ pub fn json(setup: &Setup, arguments: &[&str]) -> Value {
 }
 
 const BODY: &str = r#"{ "b": 1.0, "a": "\u0041", "at": 7 }"#;
-const ROUTE: &str = "fingerprint = { exclude = [\"/at\"], headers = [\"X-Tenant\"] }\nkey = { required = true }";
+const ROUTE: &str = "fingerprint = { exclude = [\"json:/at\"], headers = [\"X-Tenant\"] }\nkey = { required = true }";
 const CALLER: [&str; 2] = ["-H", "Authorization: Bearer a"];
 const ASKED: [&str; 8] = [
     "-H",

@@ -35,7 +35,7 @@ async fn the_forwarded_key_is_the_clients_by_default() {
 async fn the_forwarded_key_may_be_omitted() {
     let world = forwarding("none", "").await;
     assert_eq!(seen(&world, "k-1").await, (None, Some("k-1".to_owned())));
-    let world = forwarding("none", "key = { header = \"X-Key\" }").await;
+    let world = forwarding("none", "key = { from = \"header:X-Key\" }").await;
     let answer = world.pay("other").field("X-Key", "k-1").send().await;
     assert_eq!((answer.oncegate_status(), answer.field("x-key")), (Some("executed"), Some("k-1")));
     let call = world.upstream.last();
@@ -54,7 +54,7 @@ async fn the_forwarded_key_may_be_derived_in_the_clients_syntax() {
 
 #[tokio::test]
 async fn a_key_from_a_query_or_body_is_derived_into_the_header() {
-    let world = forwarding("derive:charge", "key = { body = \"/id\" }").await;
+    let world = forwarding("derive:charge", "key = { from = \"json:/id\" }").await;
     let answer = world.post("/pay").json(r#"{"id":"k-1"}"#).send().await;
     assert_eq!((answer.oncegate_status(), answer.field("idempotency-key")), (Some("executed"), None));
     let call = world.upstream.last();
@@ -92,7 +92,7 @@ async fn the_longest_derived_key_is_complete_and_well_formed() {
 
 #[tokio::test]
 async fn of_several_fields_for_the_key_the_service_sees_what_the_route_says() {
-    let names = r#"key = { header = ["Idempotency-Key", "X-Idempotency-Key"] }"#;
+    let names = r#"key = { from = ["header:Idempotency-Key", "header:X-Idempotency-Key"] }"#;
     for (forward_key, sent, expected) in [
         ("same", &["x-idempotency-key"][..], (None, Some("k-1"))),
         ("none", &["x-idempotency-key"], (None, None)),

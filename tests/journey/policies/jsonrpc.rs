@@ -121,7 +121,8 @@ async fn the_operation_is_a_part_of_the_space_and_the_parameters_are_the_fingerp
 
 on_both_stores!(refusals_are_errors_with_the_calls_id);
 async fn refusals_are_errors_with_the_calls_id(store: Store) {
-    let world = world(store, "jsonrpc", &format!("key = {{ body = \"/params/key\", required = true }}\n{SHORT}")).await;
+    let world =
+        world(store, "jsonrpc", &format!("key = {{ from = \"json:/params/key\", required = true }}\n{SHORT}")).await;
     let pay = |id: Value, key: &str, amount: u32| {
         call(
             &world,
@@ -132,8 +133,7 @@ async fn refusals_are_errors_with_the_calls_id(store: Store) {
     pay(json!(1), "k-1", 5).send().await;
     let reused = pay(json!(2), "k-1", 6).send().await;
     assert_eq!(error(&reused), (200, -32_022, "key-reused".into(), json!(2)));
-    // The key is in the parameters, which are compared.
-    assert_eq!(document(&reused)["error"]["data"]["retry"], "fix");
+    assert_eq!(document(&reused)["error"]["data"]["retry"], "new_key");
     let hold = Hold::new();
     world.upstream.then(result(r#"{"jsonrpc":"2.0","id":3,"result":1}"#).hold(&hold));
     let first = pay(json!(3), "k-2", 5).spawn();
@@ -225,7 +225,7 @@ async fn a_guarded_request_whose_answer_could_not_be_kept_is_refused() {
     };
     let required = "key = { required = true }";
     for (dialect, lines, method) in [
-        ("jsonrpc", "key = { body = \"/params/idempotencyKey\" }", "pay"),
+        ("jsonrpc", "key = { from = \"json:/params/idempotencyKey\" }", "pay"),
         ("jsonrpc", required, "pay"),
         ("mcp", "", "tools/call"),
         ("mcp", required, "tools/call"),
@@ -325,7 +325,7 @@ async fn a_member_that_no_message_has_makes_no_other_call() {
 async fn a_call_that_programs_read_in_different_ways_gets_no_space_of_its_own() {
     let plain = odd_call(1, "", "1");
     for dialect in ["jsonrpc", "mcp", "ucp"] {
-        let world = world(Store::sqlite(), dialect, "key = { header = \"Idempotency-Key\", body = [] }").await;
+        let world = world(Store::sqlite(), dialect, "key = { from = \"header:Idempotency-Key\" }").await;
         let post = |body: &str| world.post("/pay").key("k").json(body);
         assert_eq!(post(&plain).send().await.oncegate_status(), Some("executed"), "{dialect}");
         for members in [
@@ -349,7 +349,7 @@ async fn a_call_that_programs_read_in_different_ways_gets_no_space_of_its_own() 
 #[tokio::test]
 async fn half_of_a_surrogate_pair_in_a_call_counts_and_its_id_does_not() {
     for dialect in ["jsonrpc", "mcp", "ucp"] {
-        let world = world(Store::sqlite(), dialect, "key = { header = \"Idempotency-Key\", body = [] }").await;
+        let world = world(Store::sqlite(), dialect, "key = { from = \"header:Idempotency-Key\" }").await;
         let pay = |id: u32, members: &str, to: &str| {
             world.post("/pay").key(&format!("k-{dialect}")).json(&odd_call(id, members, to))
         };
@@ -368,7 +368,7 @@ async fn half_of_a_surrogate_pair_in_a_call_counts_and_its_id_does_not() {
     assert_eq!(error(&refused), (200, -32_602, "key-invalid".into(), json!(1)));
     let error = document(&refused)["error"].clone();
     assert_eq!(error["data"]["retry"], "fix");
-    assert!(error["message"].as_str().unwrap().contains("The key may be in the body"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("is not JSON that all programs read alike"), "{error}");
     assert_eq!(world.upstream.calls(), 0);
 }
 

@@ -42,8 +42,8 @@ async fn the_refusal_of_a_request_whose_key_is_in_a_field_with_underscores_names
     let world = World::with(Store::sqlite(), |setup| {
         setup
             .route(&route("pay", "key = { required = true }"))
-            .route(&route("order", "key = { header = [\"X-Order\", \"X_Order_Id\"], required = true }"))
-            .route(&route("document", "key = { header = \"X-Order\", body = \"/id\", required = true }"))
+            .route(&route("order", "key = { from = [\"header:X-Order\", \"header:X_Order_Id\"], required = true }"))
+            .route(&route("document", "key = { from = [\"header:X-Order\", \"json:/id\"], required = true }"))
     })
     .await;
     for (path, field, named) in [

@@ -307,7 +307,7 @@ const SEQUENCES: &[Sequence] = &[
         &[],
         |world| vec![world.post("/pay").body(vec![b'x'; 2_000])],
     ),
-    sequence("a key in the body", "key = { body = \"/id\", required = true }", &[], |world| {
+    sequence("a key in the body", "key = { from = \"json:/id\", required = true }", &[], |world| {
         let body = |text| world.post("/pay").json(text);
         vec![body(r#"{"id":"k"}"#), body(r#"{"id":"k"}"#), body("{}"), body(r#"{"id":[]}"#), body("no JSON")]
     }),
@@ -323,7 +323,7 @@ const SEQUENCES: &[Sequence] = &[
             world.pay("long").chunked().body(vec![b'x'; 200_000]),
         ]
     }),
-    sequence("chunked bodies with a key in them", "key = { body = \"/id\", required = true }", &[], |world| {
+    sequence("chunked bodies with a key in them", "key = { from = \"json:/id\", required = true }", &[], |world| {
         let body = |text| world.post("/pay").json(text).chunked();
         vec![body(r#"{"id":"k"}"#), body(r#"{"id":"k"}"#), body(r#"{"id":"k","a":1}"#), body("{}")]
     }),

@@ -100,8 +100,8 @@ async fn a_reload_cannot_change_how_a_live_routes_keys_are_found(store: Store) {
     for (times, (lines, what)) in [
         ("scope = [\"none\"]", "scope"),
         ("space = \"service\"", "space"),
-        ("key = { header = \"X-Key\" }", "key's place"),
-        ("key = { query = \"k\" }", "key's place"),
+        ("key = { from = \"header:X-Key\" }", "key's place"),
+        ("key = { from = \"query:k\" }", "key's place"),
     ]
     .into_iter()
     .enumerate()
@@ -200,7 +200,7 @@ async fn secrets_and_trusted_proxies_are_reloaded_with_the_routes() {
     let top =
         format!("{}\nprevious_secrets = [\"the first secret, long enough\"]\ntrusted_proxies = []", secret("second"));
     reload(&world, &with(&world, &top, "").text(), RELOADED, 1).await;
-    settles(async || world.pay("k-2").field("X-Api-Key", "a").send().await.status == 400).await;
+    settles(async || world.pay("k-2").anonymous().field("X-Api-Key", "a").send().await.status == 400).await;
     assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
     assert_eq!(world.pay("k-3").send().await.oncegate_status(), Some("executed"));
     reload(&world, &with(&world, &secret("second"), "").text(), RELOADED, 2).await;

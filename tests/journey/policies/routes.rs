@@ -106,7 +106,7 @@ async fn a_routes_own_service_gets_all_of_its_requests() {
 async fn defaults_apply_where_a_route_sets_nothing() {
     let world = World::with(Store::sqlite(), |setup| {
         setup
-            .defaults("key = { header = \"X-Key\", required = true }\nstore_statuses = [\"2xx\", \"503\"]\nmethods = [\"PUT\"]")
+            .defaults("key = { from = \"header:X-Key\", required = true }\nstore_statuses = [\"2xx\", \"503\"]\nmethods = [\"PUT\"]")
             .route("name = \"pay\"\npath = \"/pay\"")
             .route("name = \"lax\"\npath = \"/lax\"\nkey = { required = false }\nmethods = [\"POST\"]")
     })

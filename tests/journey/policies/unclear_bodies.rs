@@ -75,8 +75,8 @@ async fn a_body_in_another_encoding_hides_neither_an_operation_nor_a_key() {
     let tool = r#"{"jsonrpc":"2.0","id":1,"method":"+AHQ-ools/call","params":{"name":"pay"}}"#;
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"+AHQ-ools/call"}"#;
     let mutation = r#"{"query":"{ a }"}"#;
-    let (in_body, in_form) = ("key = { body = \"/id\" }", "key = { form = \"id\" }");
-    let in_both = "key = { form = \"id\", body = \"/id\" }";
+    let (in_body, in_form) = ("key = { from = \"json:/id\" }", "key = { from = \"form:id\" }");
+    let in_both = "key = { from = [\"form:id\", \"json:/id\"] }";
     let of = |dialect: &str| format!("dialect = \"{dialect}\"\n{REQUIRED}");
     let (unsupported, missing) = ((415, "bad-request"), (400, "key-missing"));
     let invalid = (400, "key-invalid");
@@ -109,7 +109,7 @@ async fn a_body_in_another_encoding_hides_neither_an_operation_nor_a_key() {
         assert_eq!(world.upstream.calls(), 0, "{lines} {media_type}");
     }
     // The document of a field says nothing of its encoding, and is read as UTF-8 alone.
-    let world = World::guarding(Store::sqlite(), "key = { payload = \"X-Order#/id\" }").await;
+    let world = World::guarding(Store::sqlite(), "key = { from = \"header:X-Order#/id\" }").await;
     let order = data_encoding::BASE64.encode(&utf16(r#"{"id":"k-1"}"#));
     assert_eq!(refusal(&world.post("/pay").field("X-Order", &order).send().await), (400, "key-invalid".into()));
     assert_eq!(world.upstream.calls(), 0);
@@ -126,7 +126,7 @@ async fn names_of_encodings_in_which_ascii_is_ascii_change_nothing() {
         assert_eq!(post(tool).key("k-1").send().await.oncegate_status(), Some("executed"), "{charset}");
         let listing = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
         assert_eq!(post(listing).send().await.oncegate_status(), None, "{charset}");
-        let world = World::guarding(Store::sqlite(), "key = { form = \"id\" }").await;
+        let world = World::guarding(Store::sqlite(), "key = { from = \"form:id\" }").await;
         let form = format!("application/x-www-form-urlencoded; charset={charset}");
         let pay = world.post("/pay").field("Content-Type", &form).body("id=k-1").send().await;
         assert_eq!(pay.oncegate_status(), Some("executed"), "{charset}");

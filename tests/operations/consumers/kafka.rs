@@ -226,7 +226,7 @@ async fn an_unknown_outcome_parks_its_key_and_holds_back_the_committed_offset(st
 #[tokio::test]
 async fn a_record_that_fails_for_good_is_a_dead_letter_before_its_offset_counts() {
     for broker in [KafkaBroker::tansu().await, KafkaBroker::mock().await] {
-        let lines = "key = \"header:x-id:process-payment\"\nkafka.give_up_after = \"1s\"";
+        let lines = "key = \"header:x-id\"\nstep = \"process-payment\"\nkafka.give_up_after = \"1s\"";
         let Some(kafka) = kafka_world(broker, Store::sqlite(), "max_request_body = \"64B\"", lines).await else {
             return;
         };

@@ -189,7 +189,7 @@ async fn a_refused_broker_login_is_logged_and_retried_while_requests_are_served(
 
 #[tokio::test]
 async fn of_several_fields_for_the_key_the_service_gets_the_messages_key_in_the_first_and_no_other() {
-    let names = "key = { header = [\"Idempotency-Key\", \"X-Idempotency-Key\"] }";
+    let names = "key = { from = [\"header:Idempotency-Key\", \"header:X-Idempotency-Key\"] }";
     let Some(consumer_world) = consumer_world(Store::sqlite(), names, "key = \"message-id\"").await else { return };
     consumer_world.queue.publish([message("another").id("m-1").body("{}")]).await;
     acknowledged(&consumer_world.world.proxy, 1).await;

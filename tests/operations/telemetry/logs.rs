@@ -85,7 +85,7 @@ async fn an_unguarded_request_is_logged_at_debug_without_its_path() {
 async fn unguarded_keys_are_counted_and_logged_once_a_minute_for_each_method_and_template() {
     let world = World::with(Store::sqlite(), |setup| {
         setup
-            .route(&route("pay", "key = { header = \"X-Order\" }"))
+            .route(&route("pay", "key = { from = \"header:X-Order\" }"))
             .route(&route("off", "mode = \"off\""))
             .route(&route("watched", "mode = \"observe\""))
     })

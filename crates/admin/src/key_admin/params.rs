@@ -5,10 +5,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::problem::ApiProblem;
 pub use json_fields::JsonFields;
-use oncegate_domain::fingerprint::form;
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::response::{FIELDS_MAX, StoredResponse};
 use oncegate_domain::state::StateKind;
+use oncegate_domain::urlencoded;
 use oncegate_http::protocol::fields;
 use oncegate_settings as settings;
 use oncegate_store::admin::{Cursor, IdRange, KeyFilter, ListOrder};
@@ -50,7 +50,7 @@ impl QueryParams {
     /// Reads a query string without its `?`.
     pub fn parse(query: &str) -> Result<Self, ApiProblem> {
         let mut parameters: Vec<(String, Vec<u8>)> = Vec::new();
-        for (name, value) in form::pairs(query.as_bytes()) {
+        for (name, value) in urlencoded::pairs(query.as_bytes()) {
             let name = String::from_utf8_lossy(&name).into_owned();
             if parameters.iter().any(|(known, _)| *known == name) {
                 return Err(ApiProblem::bad(&name, "is given twice"));

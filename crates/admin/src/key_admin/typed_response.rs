@@ -9,7 +9,7 @@ use serde::de::IgnoredAny;
 
 use super::KeyAdmin;
 use super::problem::{ApiProblem, ProblemCode};
-use oncegate_domain::fingerprint::is_json;
+use oncegate_domain::media_type::is_json;
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::response::StoredResponse;
 use oncegate_domain::state::{KeyState, StateKind};

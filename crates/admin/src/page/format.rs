@@ -11,11 +11,11 @@ use super::text;
 use crate::key_admin;
 use crate::key_admin::timeline::TimelineAttempt;
 use oncegate_domain::execution_risk::ActionKind;
-use oncegate_domain::fingerprint::form::escape;
 use oncegate_domain::key::shorten_middle;
 use oncegate_domain::rfc3339;
 use oncegate_domain::state::StateKind;
 use oncegate_domain::unknown_cause::UnknownCause;
+use oncegate_domain::urlencoded::escape;
 use oncegate_store::admin::{KeyCount, KeyCounts, KeyEntry};
 
 const KEY_CHARS_MAX: usize = 25;

@@ -6,16 +6,17 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use canonical_json::{Pointer, ReferencedValue, value_at};
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, DATE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use oncegate_domain::key::KeyError;
+use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::place::{Place, PlaceError, RequestPlaces, read_body_place};
 use oncegate_domain::response::FIELDS_MAX;
 use oncegate_engine::gate::message::Message;
 use oncegate_http::protocol::fields::is_misspelled;
 use oncegate_http::protocol::refusal::Refusal;
-use oncegate_settings::{Consumer, MessageKey};
+use oncegate_settings::{Consumer, MessageKey, MessageKeyPlace};
 
 /// Headers that are not passed to the service: hop-by-hop ones, those about a request's origin, Oncegate's own, and
 /// those of the broker that change with each delivery and so are no part of the request.
@@ -41,6 +42,9 @@ const DROPPED_HEADERS: [&str; 19] = [
     "x-delivery-count",
 ];
 const DROPPED_PREFIXES: [&str; 5] = ["oncegate-", "x-first-death-", "x-forwarded-", "x-last-death-", "x-oncegate-"];
+
+/// The header that has the key of a record of Kafka, for keys and paths that are made of it.
+pub(super) const KAFKA_KEY: &str = "kafka-key";
 
 /// The last second, in Unix time, that an HTTP date can express: its year has four digits.
 const LAST_HTTP_DATE: u64 = 253_402_300_799;
@@ -83,18 +87,14 @@ pub fn decode_message(
     broker: IpAddr,
 ) -> Result<Message, Refusal> {
     let sent = sent.into();
-    let (value, step) = match &consumer.key {
-        MessageKey::MessageId => (sent.id.as_ref().map(|id| id.as_bytes().to_vec()), &None),
-        MessageKey::Header(name, step) => match sent.single(name.as_str()) {
-            HeaderLookup::Missing => (None, step),
-            HeaderLookup::Text(text) => (Some(text.to_vec()), step),
-            HeaderLookup::Several => return Err(KeyError::Several.into()),
-            HeaderLookup::NotText => return Err(KeyError::BadCharacter.into()),
-        },
-        MessageKey::Body(pointer, step) => (key_in_body(&body, pointer)?, step),
+    let value = match &consumer.key.place {
+        MessageKeyPlace::KafkaKey => sent.text(KAFKA_KEY)?,
+        MessageKeyPlace::MessageId => sent.id.as_ref().map(|id| id.as_bytes().to_vec()),
+        MessageKeyPlace::Place(Place::Header(name, None)) => sent.text(name.as_str())?,
+        MessageKeyPlace::Place(place) => key_at(&sent, &body, place)?,
     };
     let mut key = value.ok_or_else(|| key_missing(&consumer.key))?;
-    if let Some(step) = step {
+    if let Some(step) = &consumer.key.step {
         key.extend([b":", step.as_bytes()].concat());
     }
     let filled = consumer.path.fill_in(|name| match sent.single(name) {
@@ -111,23 +111,24 @@ pub fn decode_message(
     Ok(Message { consumer: Arc::clone(consumer), path, key: key.into(), headers, body, broker })
 }
 
-fn key_in_body(body: &[u8], pointer: &Pointer) -> Result<Option<Vec<u8>>, Refusal> {
-    match value_at(body, pointer) {
-        Ok(Some(ReferencedValue::String(text))) => Ok(Some(text.into_bytes())),
-        Ok(Some(ReferencedValue::Number(digits))) => Ok(Some(digits.into_bytes())),
-        Ok(Some(_)) => Err(Refusal::KeyInvalid("The key in the message's body is neither a text nor a number.")),
-        Ok(None) => Ok(None),
-        Err(_) => Err(Refusal::KeyInvalid(
-            "The key is in the message's body, and the body is not JSON that all programs read alike.",
-        )),
-    }
+/// The key at a place of the body, or in the JSON of a header.
+fn key_at(sent: &SentMessage, body: &Bytes, place: &Place) -> Result<Option<Vec<u8>>, Refusal> {
+    let headers = sent.to_fields(|_| false).ok_or(TOO_MANY_HEADERS)?;
+    let reader = RequestPlaces { pattern: None, path: &RequestPath::new("/"), query: None, headers: &headers };
+    let value = if place.is_in_body() { read_body_place(&headers, body, place) } else { reader.read_head(place) };
+    value.map_err(|error| match error {
+        PlaceError::Several => KeyError::Several.into(),
+        PlaceError::NotScalar => Refusal::KeyInvalid("The key in the message is neither a text nor a number."),
+        PlaceError::Unreadable(reason) => Refusal::KeyInvalid(reason),
+    })
 }
 
 fn key_missing(key: &MessageKey) -> Refusal {
-    let place = match key {
-        MessageKey::MessageId => "the property `message-id`".to_owned(),
-        MessageKey::Header(name, _) => format!("the header `{name}`"),
-        MessageKey::Body(pointer, _) => format!("the value at `{pointer}` in its JSON body"),
+    let place = match &key.place {
+        MessageKeyPlace::KafkaKey => "the record's key".to_owned(),
+        MessageKeyPlace::MessageId => "the property `message-id`".to_owned(),
+        MessageKeyPlace::Place(Place::Header(name, None)) => format!("the header `{name}`"),
+        MessageKeyPlace::Place(place) => format!("the value at `{place}`"),
     };
     Refusal::KeyMissing(format!("The message has no idempotency key: {place} is absent.").into())
 }
@@ -152,6 +153,16 @@ impl SentMessage {
             (Some(Some(text)), None) => HeaderLookup::Text(text),
             (Some(None), None) => HeaderLookup::NotText,
             (Some(_), Some(_)) => HeaderLookup::Several,
+        }
+    }
+
+    /// The text of a header, if the message has it.
+    fn text(&self, name: &str) -> Result<Option<Vec<u8>>, KeyError> {
+        match self.single(name) {
+            HeaderLookup::Missing => Ok(None),
+            HeaderLookup::Text(text) => Ok(Some(text.to_vec())),
+            HeaderLookup::Several => Err(KeyError::Several),
+            HeaderLookup::NotText => Err(KeyError::BadCharacter),
         }
     }
 
@@ -289,7 +300,7 @@ mod tests {
                 Ipv4Addr::LOCALHOST.into(),
             )
         };
-        let step = "key = 'body:/data/key:process-payment'";
+        let step = "key = 'json:/data/key'\nstep = 'process-payment'";
         for (body, slug) in [
             (r#"{"data":{}}"#, "key-missing"),
             (r#"{"data":{"key":["k"]}}"#, "key-invalid"),
@@ -301,12 +312,44 @@ mod tests {
         for (lines, body, key) in [
             (step, r#"{"data":{"key":"order-1"}}"#, "order-1:process-payment"),
             (step, r#"{"data":{"key":7}}"#, "7:process-payment"),
-            ("key = 'body:/id'", r#"{"id":"k-1"}"#, "k-1"),
+            ("key = 'json:/id'", r#"{"id":"k-1"}"#, "k-1"),
         ] {
             assert_eq!(&*in_body(lines, body).unwrap().key, key.as_bytes());
         }
         let by_id = read("key = 'message-id'", &properties(&[id()]).with_message_id("m-1".into())).unwrap();
         assert_eq!(&*by_id.key, b"m-1");
+    }
+
+    #[test]
+    fn a_key_is_read_at_each_kind_of_place_that_a_message_has() {
+        let key_at = |place: &str, kind: &str, body: &'static [u8]| {
+            // The base64 of {"id":"k-1"}.
+            let sent = properties(&[("x-id", long("7")), ("x-pay", long("eyJpZCI6ImstMSJ9"))]);
+            let sent = sent.with_content_type(kind.into());
+            let consumer = consumer(&format!("key = '{place}'"));
+            decode_message(&consumer, &sent, Bytes::from_static(body), Ipv4Addr::LOCALHOST.into())
+        };
+        const FORM: &str = "application/x-www-form-urlencoded";
+        for (place, kind, body) in [
+            ("header:x-pay#/id", "", &b""[..]),
+            ("form:id", FORM, b"a=1&id=k-1"),
+            ("form:order#/id", FORM, b"order=%7B%22id%22%3A%22k-1%22%7D"),
+            ("cbor:/id", "application/cbor", b"\xa1\x62id\x63k-1"),
+            ("xml:/order/@id", "application/xml", b"<order id='k-1'/>"),
+            ("protobuf:2", "application/protobuf", b"\x12\x03k-1"),
+        ] {
+            assert_eq!(&*key_at(place, kind, body).expect(place).key, b"k-1", "{place}");
+        }
+        for (place, kind, body, slug) in [
+            ("form:id", FORM, &b"id=k-1&id=k-1"[..], "key-invalid"),
+            ("form:id", FORM, b"a=1", "key-missing"),
+            ("cbor:/id", "application/cbor", b"\xa1\x62id", "key-invalid"),
+            ("xml:/order/@id", "application/xml", b"<order id='k-1'>", "key-invalid"),
+            ("header:x-id#/id", "", b"", "key-invalid"),
+            ("header:x-none#/id", "", b"", "key-missing"),
+        ] {
+            assert_eq!(key_at(place, kind, body).unwrap_err().slug(), slug, "{place}");
+        }
     }
 
     #[test]

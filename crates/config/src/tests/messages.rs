@@ -12,7 +12,7 @@ fn tables_written_as_something_else_are_told_how() {
     );
     one_problem(
         &route("key = 'x'"),
-        "5:7: routes[0].key: must be a table, like `{ header = \"Idempotency-Key\" }`; this is a text",
+        "5:7: routes[0].key: must be a table, like `{ from = \"header:Idempotency-Key\" }`; this is a text",
     );
     one_problem("[[defaults]]\nttl = '1h'", "2:1: defaults: must be a table, like");
 }

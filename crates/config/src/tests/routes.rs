@@ -19,7 +19,7 @@ fn a_wrong_default_is_said_once_even_if_every_route_overwrites_it() {
 #[test]
 fn tables_in_defaults_are_taken_key_by_key() {
     let config = config(&format!(
-        "[defaults]\nttl = '2h'\nkey = {{ header = 'X-Key', max_length = 64 }}\nfingerprint.query = false\n{}ttl = '3h'\n\
+        "[defaults]\nttl = '2h'\nkey = {{ from = 'header:X-Key', max_length = 64 }}\nfingerprint.query = false\n{}ttl = '3h'\n\
          key = {{ required = true, max_length = 32 }}\n[[routes]]\nname = 'b'\npath = '/b'",
         route("fingerprint.body = 'raw'\n")
     ));
@@ -182,7 +182,7 @@ route           create-payment
   mode          enforce
   upstream      http://127.0.0.1:3000
   dialect       ietf
-  key           idempotency-key, required, 1 to 255 characters
+  key           header:idempotency-key, required, 1 to 255 characters
   forwarded as  it came
   scope         none
   space         path
@@ -325,25 +325,6 @@ fn a_path_that_another_routes_spelling_decides_about_is_warned_of() {
     assert!(config(usual).live.warnings.is_empty(), "{:?}", config(usual).live.warnings);
 }
 
-#[test]
-fn several_fields_may_carry_the_key_and_each_is_named_once() {
-    let key = |value: &str| config(&route(&format!("key = {{ {value} }}"))).live.routes[0].options.key.clone();
-    let names = |value: &str| key(value).headers().map(ToString::to_string).collect::<Vec<_>>();
-    assert_eq!(names("header = ['Idempotency-Key', 'X-Idempotency-Key']"), ["idempotency-key", "x-idempotency-key"]);
-    assert_eq!(names("header = 'K'"), ["k"]);
-    assert_eq!(key("header = ['A', 'B'], query = 'k'").sources.len(), 3);
-    assert_eq!(key("query = 'k'").sources.len(), 1);
-    for (value, problem) in [
-        ("header = []", "routes[0].key.header: is empty"),
-        ("header = ['a', 'A']", "routes[0].key.header[1]: is listed a second time"),
-        ("header = ['a', 'cookie']", "routes[0].key.header[1]: `cookie` carries something else"),
-        ("header = 1", "routes[0].key.header: must be "),
-    ] {
-        let problems = problems(&route(&format!("key = {{ {value} }}")));
-        assert!(problems.len() == 1 && problems[0].contains(problem), "{value}: {problems:?}");
-    }
-}
-
 /// The settings of the only route of a file that come from its dialect, as `label: keys`.
 fn preset_settings(config: &LoadedConfig, route: usize) -> Vec<String> {
     let settings = config.live.routes[route].settings().into_iter().flat_map(|setting| {
@@ -369,31 +350,15 @@ fn each_dialect_is_a_preset_whose_values_say_where_they_come_from() {
                 "outcome: outcome",
             ],
         ),
-        ("jsonrpc", &["key: key.header", "fingerprint: fingerprint.body", "outcome: outcome"]),
-        (
-            "mcp",
-            &[
-                "operations: operations",
-                "key: key.body, key.header",
-                "fingerprint: fingerprint.body, fingerprint.exclude",
-                "outcome: outcome",
-            ],
-        ),
-        (
-            "a2a",
-            &[
-                "operations: operations",
-                "key: key.body, key.header",
-                "fingerprint: fingerprint.body",
-                "outcome: outcome",
-            ],
-        ),
+        ("jsonrpc", &["key: key.from", "fingerprint: fingerprint.body", "outcome: outcome"]),
+        ("mcp", &["operations: operations", "key: key.from", "fingerprint: fingerprint.body", "outcome: outcome"]),
+        ("a2a", &["operations: operations", "key: key.from", "fingerprint: fingerprint.body", "outcome: outcome"]),
         (
             "ucp",
             &[
                 "matches: methods",
                 "operations: operations",
-                "key: key.body, key.header",
+                "key: key.from",
                 "fingerprint: fingerprint.body, fingerprint.exclude",
                 "ttl: ttl",
                 "in flight: in_flight",
@@ -403,18 +368,19 @@ fn each_dialect_is_a_preset_whose_values_say_where_they_come_from() {
             "x402",
             &[
                 "matches: methods",
-                "key: key.max_length, key.min_length, key.payload, key.syntax",
+                "key: key.from, key.max_length, key.min_length, key.syntax",
                 "scope: scope",
                 "fingerprint: fingerprint.headers",
                 "in flight: in_flight",
                 "released: release_statuses",
             ],
         ),
-        ("repeatability", &["key: key.header, key.syntax", "fingerprint: fingerprint.headers"]),
+        ("repeatability", &["key: key.from, key.syntax", "fingerprint: fingerprint.headers"]),
         (
             "stripe",
             &[
                 "key: key.syntax",
+                "scope: scope",
                 "space: space",
                 "in flight: in_flight, wait_timeout",
                 "stored: store_statuses",

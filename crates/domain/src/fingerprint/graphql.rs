@@ -4,6 +4,9 @@
 //! Such a client first sends the hash alone, as `extensions.persistedQuery`, and the document with it after
 //! `PersistedQueryNotFound` (Automatic Persisted Queries of Apollo). A client that gives up on them sends the document
 //! alone.
+//!
+//! The argument of a directive that holds the key does not count: the document is hashed without it. The hash alone has
+//! no document to read the key from, so that such a request is none of the steps.
 
 use canonical_json::{Pointer, Selection, canonicalize_selected};
 use data_encoding::HEXLOWER;
@@ -11,10 +14,13 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::graphql::GraphqlParameters;
+use crate::place::Directive;
+use crate::place::graphql::cut;
 
-/// The values that the selection keeps, without the document and its handshake, and then the hash of the document.
-/// `None` for a body whose document and hash are not the same, or that is no single request: it is compared as JSON.
-pub(super) fn canonical(body: &[u8], selection: &Selection) -> Option<Vec<u8>> {
+/// The values that the selection keeps, without the document and its handshake, and then the hash of the document. The
+/// arguments of the directives do not count. `None` for a body whose document and hash are not the same, or that is no
+/// single request: it is compared as JSON.
+pub(super) fn canonical(body: &[u8], selection: &Selection, directives: &[Directive]) -> Option<Vec<u8>> {
     let parameters: GraphqlParameters = serde_json::from_slice(body).ok()?;
     let extensions = match &parameters.extensions {
         None => None,
@@ -25,7 +31,9 @@ pub(super) fn canonical(body: &[u8], selection: &Selection) -> Option<Vec<u8>> {
         None => None,
         Some(handshake) => Some(hash_in(handshake)?),
     };
-    let made = parameters.query.map(|document| HEXLOWER.encode(&Sha256::digest(document)));
+    let document = parameters.query.as_deref();
+    let cut = document.and_then(|document| cut(document, parameters.operation_name.as_deref(), directives));
+    let made = document.map(|document| HEXLOWER.encode(&Sha256::digest(document)));
     let hash = match (made, named) {
         (Some(made), Some(named)) if made != named => return None,
         (Some(hash), _) | (None, Some(hash)) => hash,
@@ -36,6 +44,13 @@ pub(super) fn canonical(body: &[u8], selection: &Selection) -> Option<Vec<u8>> {
     let mut selection = selection.clone();
     let pointer = |text| Pointer::parse(text).expect("it starts with a slash");
     selection.exclude.extend(["/query", extensions].map(pointer));
+    let hash = match cut {
+        None => hash,
+        Some(cut) => {
+            selection.exclude.extend(cut.variables);
+            HEXLOWER.encode(&Sha256::digest(cut.document))
+        }
+    };
     let mut canonical = canonicalize_selected(body, &selection).ok()?.into_owned();
     canonical.push(b'\n');
     canonical.extend_from_slice(hash.as_bytes());
@@ -60,7 +75,7 @@ mod tests {
     const DOCUMENT: &str = "mutation Pay($amount: Int!) { pay(amount: $amount) { id } }";
 
     fn of(request: &Value) -> Option<Vec<u8>> {
-        canonical(request.to_string().as_bytes(), &Selection::default())
+        canonical(request.to_string().as_bytes(), &Selection::default(), &[])
     }
 
     fn handshake(hash: &str) -> Value {
@@ -115,5 +130,33 @@ mod tests {
         ] {
             assert_eq!(of(&request), None, "{request}");
         }
+    }
+
+    #[test]
+    fn the_argument_of_a_directive_does_not_count() {
+        let directives = [Directive::parse("@idempotent(key)").unwrap()];
+        let of = |request: Value, directives: &[Directive]| {
+            canonical(request.to_string().as_bytes(), &Selection::default(), directives).unwrap()
+        };
+        let literal = |key: &str| json!({ "query": format!("mutation {{ pay @idempotent(key: \"{key}\") }}") });
+        assert_eq!(of(literal("a"), &directives), of(literal("b"), &directives));
+        assert_ne!(of(literal("a"), &[]), of(literal("b"), &[]));
+        let with = |query: &str, key: &str, amount: i32| json!({ "query": query, "variables": { "k": key, "amount": amount } });
+        let variable = "mutation($k: ID, $amount: Int) { pay(amount: $amount) @idempotent(key: $k) }";
+        assert_eq!(of(with(variable, "a", 5), &directives), of(with(variable, "b", 5), &directives));
+        assert_ne!(of(with(variable, "a", 5), &directives), of(with(variable, "a", 6), &directives));
+        assert_ne!(of(with(variable, "a", 5), &[]), of(with(variable, "b", 5), &[]));
+        let used_twice = "mutation($k: ID, $amount: Int) { pay(amount: $amount, id: $k) @idempotent(key: $k) }";
+        assert_ne!(of(with(used_twice, "a", 5), &directives), of(with(used_twice, "b", 5), &directives));
+
+        // The client's hash is that of the document as sent.
+        let document = "mutation { pay @idempotent(key: \"a\") }";
+        let named = |hashed: &str| {
+            let hash = HEXLOWER.encode(&Sha256::digest(hashed));
+            let request = json!({ "query": document, "extensions": handshake(&hash) });
+            canonical(request.to_string().as_bytes(), &Selection::default(), &directives)
+        };
+        assert_eq!(named(document), Some(of(literal("b"), &directives)));
+        assert_eq!(named("mutation { pay @idempotent(key: \"\") }"), None);
     }
 }

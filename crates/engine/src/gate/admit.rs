@@ -11,14 +11,15 @@
 
 use std::sync::Arc;
 
-use http::{Request, request};
+use http::{HeaderMap, Request, request};
 
 use super::pass::PassThroughRequest;
 use super::response_context::ResponseContext;
 use super::routing::ActiveRoute;
 use super::state::{Gate, LiveConfig};
-use oncegate_domain::key::Key;
 use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::place::RequestPlaces;
+use oncegate_domain::scope::Salt;
 use oncegate_http::body::Body;
 use oncegate_http::body::request_body::RequestBody;
 use oncegate_http::downstream::client::ClientConnection;
@@ -108,7 +109,8 @@ impl Gate {
             // The refusal of a request that would go around a route's guard looks like the route's other refusals.
             context.note_route(&evaded.route);
             context.guard(observability, &head, &evaded.metrics);
-            echo_valid_key(&head, &evaded.route, context);
+            let reader = key_location::place_reader(&evaded.route, path, &head);
+            echo_valid_key(&reader, &evaded.route, context);
             refusal
         })?;
         if let Some(active) = active {
@@ -150,14 +152,15 @@ impl Gate {
         let mut arrival = Arrival { gate: Some(self), context: Some(&mut *context), is_provisional, body };
         let arrived = arrival.read(incoming).await;
         let BodySource::Client(reader, share) = arrival.body else { unreachable!("it is the client's") };
-        match arrived.inspect_err(|_| echo_valid_key(head, &active.route, context))? {
+        let places = key_location::place_reader(&active.route, path, head);
+        match arrived.inspect_err(|_| echo_valid_key(&places, &active.route, context))? {
             ArrivedRequest::Unkeyed { body, only_reads } => {
                 context.unguard();
                 let body = body.map_or_else(|| Body::Streaming(reader.into_unread()), Body::whole).counted_in(share);
                 Ok(Admission::Unguarded(Box::new(PassThroughRequest { only_reads, ..*routed.pass(body) })))
             }
             ArrivedRequest::Keyed { identity, body, broken_rule } => {
-                echo_key(head, &active.route, context);
+                echo_key(&head.headers, &active.route, context);
                 let received = ReceivedRequest { head: routed.head, body, share, origin: routed.origin };
                 let guarded = self.guard(identity, received, path, active, &live.config).await;
                 if !is_provisional {
@@ -170,17 +173,22 @@ impl Gate {
 }
 
 /// Echoes the field that the key was found in.
-fn echo_key(head: &request::Parts, route: &Route, context: &mut ResponseContext) {
-    if let Some((name, value)) = route.options.key.headers().find_map(|name| Some((name, head.headers.get(name)?))) {
+fn echo_key(headers: &HeaderMap, route: &Route, context: &mut ResponseContext) {
+    // A secret is not sent back.
+    if route.options.key.hash {
+        return;
+    }
+    if let Some((name, value)) = route.options.key.headers().find_map(|name| Some((name, headers.get(name)?))) {
         context.echo_key(name, value);
     }
 }
 
 /// Echoes the key of a request that is refused for another reason.
-fn echo_valid_key(head: &request::Parts, route: &Route, context: &mut ResponseContext) {
-    if let Ok(Some(key)) = key_location::in_head(head, &route.options.key)
-        && Key::parse(&key, route.options.key.syntax, route.options.key.limits).is_ok()
+fn echo_valid_key(reader: &RequestPlaces<'_>, route: &Route, context: &mut ResponseContext) {
+    // The salt does not matter to a field.
+    if let Ok(Some(found)) = key_location::find(route, reader, None, &Salt::new([0; 32]))
+        && route.options.key.limits.check_length(found.length).is_ok()
     {
-        echo_key(head, route, context);
+        echo_key(reader.headers, route, context);
     }
 }

@@ -138,7 +138,8 @@ impl Gate {
         let path = RequestPath::new(head.uri.path());
         let realm = Realm { service: &self.instance.config.service, salt };
         let is_callers = |route: &&Arc<Route>| {
-            let scope = Incoming::new((head, &path), origin, route, realm).compute_scope(token);
+            let incoming = Incoming::new((head, &path), origin, route, realm);
+            let scope = incoming.compute_scope(token, incoming.read_scope_places(None));
             scope.is_ok_and(|scope| id.is_valid_for(&scope, salt))
         };
         // A route that is synchronous now may have been asynchronous.

@@ -11,6 +11,7 @@ use http::header::{AUTHORIZATION, COOKIE, HOST, SET_COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 use crate::instance::metrics::ScopeRenewals;
+use oncegate_domain::place::Place;
 use oncegate_settings::{Config, Route, RouteMode, ScopeSource};
 use oncegate_telemetry::metrics::Counter;
 
@@ -47,10 +48,10 @@ impl RenewableParts {
             for part in &route.scope.parts {
                 let (field, cookie) = match &part.source {
                     ScopeSource::Authorization => (AUTHORIZATION, None),
-                    ScopeSource::Header(name) => (name.clone(), None),
-                    ScopeSource::Cookie(name) => (COOKIE, Some(name.clone())),
-                    // A new token of the same caller has the same claim. A response has no query.
-                    ScopeSource::ClientCertificate | ScopeSource::Jwt { .. } | ScopeSource::Query(_) => continue,
+                    ScopeSource::Place(Place::Header(name, _)) => (name.clone(), None),
+                    ScopeSource::Place(Place::Cookie(name)) => (COOKIE, Some(name.clone())),
+                    // A new token of the same caller has the same claim. A response sets no other place.
+                    ScopeSource::ClientCertificate | ScopeSource::Jwt { .. } | ScopeSource::Place(_) => continue,
                 };
                 if !fields.contains(&field) {
                     fields.push(field.clone());

@@ -4,8 +4,8 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, request};
 
 use super::charset;
-use oncegate_domain::fingerprint::form;
 use oncegate_domain::graphql::{only_reads, operation_only_reads};
+use oncegate_domain::urlencoded;
 
 /// The form of a request's body.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,7 @@ fn media_type(headers: &HeaderMap) -> Option<&[u8]> {
 /// Whether the query of a URL has a parameter of GraphQL: some servers prefer it to the one in the body.
 fn has_parameter(query: Option<&str>) -> bool {
     const NAMES: [&[u8]; 6] = [b"documentid", b"extensions", b"id", b"operationname", b"query", b"variables"];
-    let mut pairs = query.into_iter().flat_map(|query| form::pairs(query.as_bytes()));
+    let mut pairs = query.into_iter().flat_map(|query| urlencoded::pairs(query.as_bytes()));
     pairs.any(|(name, _)| NAMES.contains(&&*name.to_ascii_lowercase()))
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::consumers::decode::SentMessage;
+use crate::consumers::decode::{KAFKA_KEY, SentMessage};
 use crate::kafka::NewRecord;
 use oncegate_engine::gate::message::OutcomeReason;
 use oncegate_settings::{Consumer, KafkaSource, RecordOrder};
@@ -40,14 +40,11 @@ pub(super) enum LaneId {
     Alone(i64),
 }
 
-/// The header that has the record's key, for keys and paths that are made of it.
-const KEY_HEADER: &str = "kafka-key";
-
 impl From<&KafkaRecord> for SentMessage {
     fn from(record: &KafkaRecord) -> Self {
         let headers = record.headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.as_deref()));
-        let key = (KEY_HEADER.to_owned(), record.key.as_deref());
-        let headers = headers.filter(|(name, _)| name != KEY_HEADER).chain(record.key.is_some().then_some(key));
+        let key = (KAFKA_KEY.to_owned(), record.key.as_deref());
+        let headers = headers.filter(|(name, _)| name != KAFKA_KEY).chain(record.key.is_some().then_some(key));
         Self {
             headers: headers.map(|(name, value)| (name, value.map(<[u8]>::to_vec))).collect(),
             id: Some(record.id()),

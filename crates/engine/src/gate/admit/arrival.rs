@@ -103,7 +103,8 @@ impl Arrival<'_> {
             }
         }
         let incoming = Incoming { operation: operation.as_ref(), ..incoming };
-        let (mut search, mut broken_rule) = self.find_key(&incoming, whole.as_deref()).await?;
+        let has_body = whole.is_some();
+        let (mut search, mut broken_rule) = self.find_key(&incoming, whole.as_ref()).await?;
         if search == KeySearch::NoKey {
             return Ok(ArrivedRequest::Unkeyed { body: whole, only_reads: false });
         }
@@ -116,8 +117,10 @@ impl Arrival<'_> {
         }
         // Without the whole body there is no key in it to look up.
         let body = whole.ok_or_else(|| rules::too_large(route))?;
-        if search == KeySearch::InBody {
-            (search, broken_rule) = self.find_key(&incoming, Some(&body)).await?;
+        // A key in the head must be the same as one in the body.
+        if search == KeySearch::InBody || (!has_body && route.options.key.may_be_in_body()) {
+            let (found, broken) = self.find_key(&incoming, Some(&body)).await?;
+            (search, broken_rule) = (found, broken_rule.or(broken));
         }
         match search {
             KeySearch::Found(identity) => {
@@ -134,9 +137,9 @@ impl Arrival<'_> {
     async fn find_key(
         &self,
         incoming: &Incoming<'_>,
-        body: Option<&[u8]>,
+        body: Option<&Bytes>,
     ) -> Result<(KeySearch<RequestIdentity>, Option<Refusal>), Refusal> {
-        let search = incoming.identify(body).await?;
+        let search = incoming.identify(body, self.gate.map(|gate| &gate.fingerprinting)).await?;
         if search != KeySearch::NoKey {
             self.may_guard()?;
         }

@@ -9,6 +9,8 @@ use http::{Method, StatusCode, request};
 use super::fingerprinting::Fingerprinting;
 use super::key_location;
 use oncegate_domain::jsonrpc::{RpcCall, RpcMessage, RpcOperation, is_declared};
+use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::scope::Salt;
 use oncegate_http::protocol::charset;
 use oncegate_http::protocol::graphql::GraphqlBodyForm;
 use oncegate_http::protocol::refusal::Refusal;
@@ -81,10 +83,7 @@ const NOT_UTF8: Refusal = Refusal::BadRequest(
 /// Whether the body has to be read to know if its route guards the request. Without a key, a request passes anyhow,
 /// unless its route requires one.
 pub(super) fn is_needed(head: &request::Parts, route: &Route) -> bool {
-    let may_have_key = || {
-        !matches!(key_location::in_head(head, &route.options.key), Ok(None))
-            || key_location::may_be_in_body(&route.options.key)
-    };
+    let may_have_key = || has_key(head, None, route) || route.options.key.may_be_in_body();
     (route.options.dialect == Dialect::Graphql || route.options.dialect.is_jsonrpc())
         && head.method == Method::POST
         && (route.options.key.required || may_have_key())
@@ -117,6 +116,14 @@ pub(super) fn read_at_once(head: &request::Parts, body: &[u8], route: &Route) ->
     }
 }
 
+/// Whether a request has a key, or something at a place of the key that is none.
+fn has_key(head: &request::Parts, body: Option<&[u8]>, route: &Route) -> bool {
+    let path = RequestPath::new(head.uri.path());
+    let reader = key_location::place_reader(route, &path, head);
+    // Whether there is a key does not depend on the salt.
+    !matches!(key_location::find(route, &reader, body, &Salt::new([0; 32])), Ok(None))
+}
+
 fn read_jsonrpc(head: &request::Parts, body: &[u8], route: &Route) -> BodyOperation {
     if !head.headers.get_all(CONTENT_ENCODING).iter().all(|coding| coding == "identity") {
         return BodyOperation::Refused(ENCODED);
@@ -128,17 +135,14 @@ fn read_jsonrpc(head: &request::Parts, body: &[u8], route: &Route) -> BodyOperat
     if route.options.dialect == Dialect::Ucp && !is_declared(body) {
         return BodyOperation::Unnamed;
     }
-    let places: Vec<_> = route.options.key.body_places().collect();
-    let head_counts =
-        || route.options.key.required || !matches!(key_location::in_head(head, &route.options.key), Ok(None));
+    let places: Vec<_> = route.options.key.json_places().collect();
+    let head_counts = || route.options.key.required || has_key(head, None, route);
     // The answer to such a request could not be kept, or not be found again.
-    let unless_keyed = |is_guarded: bool, refusal| {
-        let has_key = || !matches!(key_location::in_body(&head.headers, body, &route.options.key), Ok(None));
-        match is_guarded && (head_counts() || has_key()) {
+    let unless_keyed =
+        |is_guarded: bool, refusal| match is_guarded && (head_counts() || has_key(head, Some(body), route)) {
             true => BodyOperation::Refused(refusal),
             false => BodyOperation::Passes { only_reads: !is_guarded },
-        }
-    };
+        };
     match RpcMessage::read(body, route.options.dialect.names_tools(), &places) {
         RpcMessage::Call(call) if call.operation.is_among(&route.options.operations) => BodyOperation::Call(call),
         RpcMessage::Call(_) | RpcMessage::Response => BodyOperation::Passes { only_reads: true },

@@ -21,7 +21,7 @@ use super::token::{CallerToken, TokenSource};
 use crate::gate::routing::Router;
 use crate::instance::latency::RouteLatencies;
 use crate::instance::metrics::Metrics;
-use oncegate_domain::fingerprint::{Fingerprint, IncludedBody};
+use oncegate_domain::fingerprint::{Fingerprint, IncludedBody, IncludedContent};
 use oncegate_domain::key::Key;
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::scope::Salt;
@@ -118,7 +118,11 @@ pub fn explain(
             scope: Vec::new(),
             space: String::new(),
             recipe: String::new(),
-            body: IncludedBody { form: "raw", is_decoded: false, bytes: Cow::Owned(body.to_vec()) },
+            body: IncludedBody {
+                form: "raw",
+                is_decoded: false,
+                content: IncludedContent::Bytes(Cow::Owned(body.to_vec())),
+            },
             fingerprint: None,
         });
     };
@@ -145,8 +149,8 @@ fn explain_on_route(
         RouteMode::Off => rules::check_unguarded(head, true, &config.live).map(|()| (None, Vec::new())),
         RouteMode::Enforce | RouteMode::Observe => key_and_caller(incoming, body),
     }?;
-    let input = fingerprint_input(head, path, body);
-    let IncludedBody { form, is_decoded, bytes } = route.recipe.body(&input);
+    let input = fingerprint_input(route, (head, path), body);
+    let IncludedBody { form, is_decoded, content } = route.recipe.body(&input);
     Ok(Explained {
         route: Some(route.name.to_string()),
         mode: route.options.mode.name(),
@@ -157,21 +161,23 @@ fn explain_on_route(
             .collect(),
         space: incoming.key_space(),
         recipe: route.recipe.to_string(),
-        body: IncludedBody { form, is_decoded, bytes: Cow::Owned(bytes.into_owned()) },
+        body: IncludedBody { form, is_decoded, content: content.into_owned() },
         fingerprint: route.recipe.fingerprint(&input, &config.live.secrets),
     })
 }
 
 /// The key and the scope's parts of a request on a route that guards or observes it.
 fn key_and_caller<'a>(incoming: Incoming<'a>, body: &[u8]) -> Result<(Option<Key>, ScopeParts<'a>), Refusal> {
-    let body = BodySource::Whole(Bytes::copy_from_slice(body));
-    let mut arrival = Arrival { gate: None, context: None, is_provisional: false, body };
+    let body = Bytes::copy_from_slice(body);
+    let whole = BodySource::Whole(body.clone());
+    let mut arrival = Arrival { gate: None, context: None, is_provisional: false, body: whole };
     let explained = async {
         Ok(match arrival.read(incoming).await? {
             ArrivedRequest::Unkeyed { .. } => (None, Vec::new()),
             ArrivedRequest::Keyed { identity, .. } => {
                 let token = incoming.token.read(&incoming.head.headers).await?;
-                (Some(identity.key), incoming.identify_caller(&token)?)
+                let places = incoming.read_scope_places(Some(&body));
+                (Some(identity.key), incoming.identify_caller(&token, places)?)
             }
         })
     };

@@ -12,11 +12,12 @@ use tokio::task::spawn_blocking;
 use super::incoming::named_host;
 use oncegate_domain::fingerprint::{Fingerprint, FingerprintInput, Recipe, Secrets};
 use oncegate_domain::normal_path::RequestPath;
+use oncegate_settings::Route;
 
 /// The size from which a body is large, by what it may have decoded. At the 300 MB/s that BENCHMARKS.md aims at, 64 KiB
 /// of JSON take 0.22 ms.
 // See docs/decisions/0026-keep-loads-apart.md.
-const LARGE_BODY: usize = 64 * 1024;
+pub(super) const LARGE_BODY: usize = 64 * 1024;
 
 /// Computes fingerprints for one worker.
 #[derive(Clone, Debug)]
@@ -36,31 +37,33 @@ impl Fingerprinting {
     pub(super) async fn fingerprint(
         &self,
         recipe: &Recipe,
+        route: &Arc<Route>,
         request: (&request::Parts, &RequestPath<'_>),
         body: &Bytes,
         secrets: &Secrets,
     ) -> Option<Fingerprint> {
         let secrets = secrets.clone();
-        self.look_at(recipe, request, body, move |recipe, input| recipe.fingerprint(input, &secrets)).await
+        self.look_at(recipe, route, request, body, move |recipe, input| recipe.fingerprint(input, &secrets)).await
     }
 
     /// Looks at the parts of a request that a recipe may include: at those of a large one on another thread.
     pub(super) async fn look_at<T: Send + 'static>(
         &self,
         recipe: &Recipe,
+        route: &Arc<Route>,
         (head, path): (&request::Parts, &RequestPath<'_>),
         body: &Bytes,
         look: impl FnOnce(&Recipe, &FingerprintInput<'_>) -> T + Send + 'static,
     ) -> T {
         if recipe.body_size_limit(&head.headers, body.len()) < LARGE_BODY {
-            return look(recipe, &fingerprint_input(head, path, body));
+            return look(recipe, &fingerprint_input(route, (head, path), body));
         }
-        let (recipe, body) = (recipe.clone(), body.clone());
+        let (recipe, route, body) = (recipe.clone(), Arc::clone(route), body.clone());
         let (mut owned, ()) = request::Request::new(()).into_parts();
         (owned.method, owned.uri, owned.headers) = (head.method.clone(), head.uri.clone(), head.headers.clone());
         self.run_on_thread(move || {
             let path = RequestPath::new(owned.uri.path());
-            look(&recipe, &fingerprint_input(&owned, &path, &body))
+            look(&recipe, &fingerprint_input(&route, (&owned, &path), &body))
         })
         .await
     }
@@ -85,13 +88,14 @@ impl Fingerprinting {
 
 /// The parts of a request that a fingerprint may include.
 pub(super) fn fingerprint_input<'a>(
-    head: &'a request::Parts,
-    path: &'a RequestPath<'a>,
+    route: &'a Route,
+    (head, path): (&'a request::Parts, &'a RequestPath<'a>),
     body: &'a [u8],
 ) -> FingerprintInput<'a> {
     FingerprintInput {
         method: head.method.as_str(),
         path,
+        pattern: Some(&route.path),
         host: named_host(head),
         query: head.uri.query(),
         headers: &head.headers,

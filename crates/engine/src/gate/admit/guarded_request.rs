@@ -1,5 +1,6 @@
 //! A request with its key, its body and its reservation: what the rest of the journey works with.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,7 +11,6 @@ use http::request;
 use super::fingerprinting::Fingerprinting;
 use super::identity::RequestIdentity;
 use super::incoming::client_address;
-use super::key_location;
 use crate::gate::authorize::{Authorizer, ReplayQuestion};
 use crate::gate::response_context::ResponseContext;
 use crate::gate::routing::ActiveRoute;
@@ -21,11 +21,13 @@ use crate::instance::observability::Observability;
 use crate::instance::store_clock::StoreClock;
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::decision::{DecisionRules, RequestComparison};
-use oncegate_domain::fingerprint::{FingerprintInput, Recipe, Secrets};
+use oncegate_domain::fingerprint::Secrets;
 use oncegate_domain::ids::Token;
 use oncegate_domain::kept_path;
 use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::place::Place;
 use oncegate_domain::record::Record;
+use oncegate_domain::urlencoded;
 use oncegate_http::body::body_budget::BudgetShare;
 use oncegate_http::protocol::fields::RequestOrigin;
 use oncegate_http::protocol::prefer;
@@ -76,10 +78,10 @@ impl Gate {
         config: &Config,
     ) -> GuardedRequest {
         let (ReceivedRequest { head, body, .. }, route) = (&received, &active.route);
-        let fingerprinting = self.fingerprinting.fingerprint(&route.recipe, (head, path), body, &config.secrets);
+        let fingerprinting = self.fingerprinting.fingerprint(&route.recipe, route, (head, path), body, &config.secrets);
         let fingerprint = fingerprinting.await.expect("a route's own recipe uses the current secret");
         let id = identity.record_id();
-        let RequestIdentity { service, scope, space, key } = identity;
+        let RequestIdentity { service, scope, space, key, key_length: _ } = identity;
         let reserve_request = ReserveRequest {
             id,
             service,
@@ -157,23 +159,27 @@ impl GuardedRequest {
             Some(reserve_request.fingerprint)
         } else {
             // Only after a change of the configuration.
-            Box::pin(fingerprinting.fingerprint(&record.recipe, (head, &path), body, secrets)).await
+            Box::pin(fingerprinting.fingerprint(&record.recipe, &self.active.route, (head, &path), body, secrets)).await
         };
         match fingerprint {
             None => RequestComparison::Impossible,
             Some(fingerprint) if fingerprint == record.fingerprint => RequestComparison::Same,
             Some(_) if body.is_empty() => RequestComparison::DifferentWithoutBody,
-            Some(_) => {
-                let rule = self.route().options.key.clone();
-                let is_compared = move |recipe: &Recipe, request: &FingerprintInput<'_>| {
-                    key_location::is_compared(request, recipe, &rule)
-                };
-                match Box::pin(fingerprinting.look_at(&record.recipe, (head, &path), body, is_compared)).await {
-                    true => RequestComparison::DifferentOrRespelled,
-                    false => RequestComparison::Different,
-                }
-            }
+            Some(_) if self.has_key_in_compared_field(record) => RequestComparison::DifferentOrRespelled,
+            Some(_) => RequestComparison::Different,
         }
+    }
+
+    /// Whether its key is in the document of a field that counts as a whole, such as a payment: the same key in another
+    /// document makes another fingerprint.
+    fn has_key_in_compared_field(&self, record: &Record) -> bool {
+        let is_compared = |place: &Place| match place {
+            Place::Header(name, Some(_)) => {
+                record.recipe.reads_field(name.as_str()) && self.head.headers.contains_key(name)
+            }
+            _ => false,
+        };
+        self.route().options.key.places().any(is_compared)
     }
 
     /// Checks that the request breaks no rule of its route.
@@ -228,12 +234,27 @@ impl GuardedRequest {
 }
 
 /// The part of the request's target that the record keeps: the path and query if `reconcile.url` uses them, else the
-/// path for people. Nobody looks at the keys of a route that observes.
+/// path for people. Nobody looks at the keys of a route that observes. A secret that is the key is not kept.
 fn kept_path(route: &Route, head: &request::Parts) -> Option<Bytes> {
     let url_uses_path = route.reconcile.as_ref().is_some_and(|reconcile| reconcile.lookup.names_path());
-    match (route.options.mode, head.uri.path_and_query()) {
-        (_, Some(target)) if url_uses_path => Some(kept_path::keep_target(target.as_str())),
-        (RouteMode::Enforce, _) => Some(kept_path::keep_path(head.uri.path())),
+    let mut path = Cow::Borrowed(head.uri.path());
+    let mut query = head.uri.query().map(Cow::Borrowed);
+    if route.options.key.hash {
+        for place in route.options.key.places() {
+            match place {
+                Place::Path(name) => {
+                    let without = route.path.without_segment(name, &RequestPath::new(&path));
+                    path = without.map_or(path, Cow::Owned);
+                }
+                Place::Query(name) => query = query.map(|query| urlencoded::without(&query, name).into()),
+                _ => {}
+            }
+        }
+    }
+    match (route.options.mode, query) {
+        (_, Some(query)) if url_uses_path => Some(kept_path::keep_target(&[&path, "?", &query].concat())),
+        (_, None) if url_uses_path => Some(kept_path::keep_target(&path)),
+        (RouteMode::Enforce, _) => Some(kept_path::keep_path(&path)),
         (RouteMode::Observe | RouteMode::Off, _) => None,
     }
 }

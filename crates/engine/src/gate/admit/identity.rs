@@ -4,13 +4,21 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+use http::Request;
+
+use super::fingerprinting::{Fingerprinting, LARGE_BODY};
 use super::incoming::Incoming;
-use super::{key_location, scope};
+use super::key_location::{self, FoundKey};
+use super::scope;
 use oncegate_domain::ids::RecordId;
-use oncegate_domain::key::{Key, KeyLimits};
-use oncegate_domain::scope::Scope;
+use oncegate_domain::key::Key;
+use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::place::{Place, PlaceValue, RequestPlaces};
+use oncegate_domain::scope::{Salt, Scope};
 use oncegate_domain::space::SpaceHash;
 use oncegate_http::protocol::refusal::Refusal;
+use oncegate_settings::{Route, ScopeRule};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RequestIdentity {
@@ -18,59 +26,104 @@ pub(super) struct RequestIdentity {
     pub(super) scope: Scope,
     pub(super) space: SpaceHash,
     pub(super) key: Key,
+    /// The length of what the client sent for the key, in characters.
+    pub(super) key_length: usize,
 }
 
-/// The result of looking for a request's key, or for the identity that the key is a part of.
+/// The result of looking for the identity that a request's key is a part of.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum KeySearch<T> {
     Found(T),
-    /// The head has no key, and the body may have one.
+    /// The body has the key, or a part of the scope, or may have it.
     InBody,
     NoKey,
 }
 
+/// The values at the places of a request that its identity is made of.
+struct IdentityValues {
+    key: Option<FoundKey>,
+    /// One for each part of the scope that is a place, in their order.
+    scope: Vec<PlaceValue>,
+}
+
+impl IdentityValues {
+    fn read(
+        (route, scope): (&Route, &ScopeRule),
+        reader: &RequestPlaces<'_>,
+        body: Option<&[u8]>,
+        salt: &Salt,
+    ) -> Result<Self, Refusal> {
+        let key = key_location::find(route, reader, body, salt)?;
+        if let (Some(body), true) = (body, key.is_some()) {
+            key_location::check_readable(scope.places(), reader.headers, body)?;
+        }
+        // The caller of a request without a key does not matter.
+        let places = scope.places().take_while(|_| key.is_some());
+        let scope = places.map(|place| key_location::read_place(place, reader, body.unwrap_or_default())).collect();
+        Ok(Self { key, scope })
+    }
+}
+
 impl Incoming<'_> {
     /// Finds the identity of a request. `body` is `None` while it has not been read. The caller's token is read only
-    /// for a request that has a key.
+    /// for a request that has a key. A large body is read on the thread of `fingerprinting`.
     ///
     /// # Errors
     /// The refusal of a request whose key cannot be used, or whose caller cannot be identified.
-    pub(super) async fn identify(&self, body: Option<&[u8]>) -> Result<KeySearch<RequestIdentity>, Refusal> {
-        let key = match self.find_key(body)? {
-            KeySearch::Found(key) => key,
-            KeySearch::InBody => return Ok(KeySearch::InBody),
-            KeySearch::NoKey => return Ok(KeySearch::NoKey),
+    pub(super) async fn identify(
+        &self,
+        body: Option<&Bytes>,
+        fingerprinting: Option<&Fingerprinting>,
+    ) -> Result<KeySearch<RequestIdentity>, Refusal> {
+        let Self { route, scope, .. } = *self;
+        let rule = &route.options.key;
+        let is_given = self.given_key.is_some();
+        let values = match (body.filter(|body| body.len() >= LARGE_BODY), fingerprinting) {
+            // The thread of the consumers serves no client.
+            _ if is_given => IdentityValues { key: None, scope: self.read_scope_places(body) },
+            (Some(body), Some(fingerprinting)) if rule.may_be_in_body() || scope.reads_body() => {
+                self.read_on_thread(body, fingerprinting).await?
+            }
+            _ => {
+                let body = body.map(|body| &body[..]);
+                IdentityValues::read((route, scope), &self.place_reader(), body, self.realm.salt)?
+            }
+        };
+        let found = match (self.given_key, values.key) {
+            (Some(given), _) => key_location::make_key(rule, &[given.to_vec()], self.realm.salt)?,
+            (None, Some(_)) if body.is_none() && scope.reads_body() => return Ok(KeySearch::InBody),
+            (None, Some(found)) => found,
+            (None, None) if body.is_none() && rule.may_be_in_body() => return Ok(KeySearch::InBody),
+            (None, None) => return Ok(KeySearch::NoKey),
         };
         let token = self.token.read(&self.head.headers).await?;
-        let scope = self.compute_scope(&token);
+        let scope = self.compute_scope(&token, values.scope);
         Ok(KeySearch::Found(RequestIdentity {
             service: Arc::clone(self.realm.service),
             scope: scope.map_err(|refusal| scope::with_challenge(refusal, self.route, &self.head.headers))?,
             space: SpaceHash::from_text(&self.key_space()),
-            key,
+            key: found.key,
+            key_length: found.length,
         }))
     }
 
-    /// Finds the key of a request. A key of any length is found: it may be stored under other limits than the route's.
-    ///
-    /// # Errors
-    /// The refusal of a request whose key cannot be used.
-    fn find_key(&self, body: Option<&[u8]>) -> Result<KeySearch<Key>, Refusal> {
-        let Self { head, route, .. } = *self;
-        if let Some(key) = self.given_key {
-            return Ok(KeySearch::Found(Key::parse(key, route.options.key.syntax, KeyLimits::WIDEST)?));
-        }
-        let found = match (key_location::in_head(head, &route.options.key)?, body) {
-            (Some(key), _) => Some(key),
-            (None, None) if key_location::may_be_in_body(&route.options.key) => return Ok(KeySearch::InBody),
-            (None, None) => None,
-            (None, Some(body)) => key_location::in_body(&head.headers, body, &route.options.key)?,
+    /// The values of the scope's places.
+    pub(in crate::gate) fn read_scope_places(&self, body: Option<&Bytes>) -> Vec<PlaceValue> {
+        let (reader, body) = (self.place_reader(), body.map(|body| &body[..]).unwrap_or_default());
+        self.scope.places().map(|place| key_location::read_place(place, &reader, body)).collect()
+    }
+
+    async fn read_on_thread(&self, body: &Bytes, thread: &Fingerprinting) -> Result<IdentityValues, Refusal> {
+        let (route, scope, salt) = (Arc::clone(self.route), self.scope.clone(), self.realm.salt.clone());
+        let (mut head, ()) = Request::new(()).into_parts();
+        (head.uri, head.headers) = (self.head.uri.clone(), self.head.headers.clone());
+        let body = body.clone();
+        let read = move || {
+            let path = RequestPath::new(head.uri.path());
+            let reader = key_location::place_reader(&route, &path, &head);
+            IdentityValues::read((&route, &scope), &reader, Some(&body), &salt)
         };
-        let Some(key) = found else { return Ok(KeySearch::NoKey) };
-        let key = Key::parse(&key, route.options.key.syntax, KeyLimits::WIDEST)?;
-        let body = body.filter(|_| route.options.dialect.is_jsonrpc());
-        key_location::check_other_places(head, body, &route.options.key, &key)?;
-        Ok(KeySearch::Found(key))
+        thread.run_on_thread(read).await
     }
 
     /// The space in which the key is unique. It is stored as a hash: a path may have kilobytes, with which an anonymous
@@ -78,7 +131,17 @@ impl Incoming<'_> {
     /// whatever the route's `spelling`: a key must not be executed once for each of them.
     pub(super) fn key_space(&self) -> String {
         let Self { head, path, route, operation, .. } = *self;
-        route.space_parts().space_of(&head.method, &path.key_path(), operation)
+        // A key in the path names the operation, and not the space in which it is unique.
+        let names = route.options.key.own_places().filter_map(|place| match place {
+            Place::Path(name) => Some(name),
+            _ => None,
+        });
+        let without_key = names.fold(None, |path_so_far: Option<String>, name| match &path_so_far {
+            None => route.path.without_segment(name, path),
+            Some(before) => route.path.without_segment(name, &RequestPath::new(before)).or(path_so_far),
+        });
+        let key_path = without_key.map_or_else(|| path.key_path(), |path| RequestPath::new(&path).key_path());
+        route.space_parts().space_of(&head.method, &key_path, operation)
     }
 }
 

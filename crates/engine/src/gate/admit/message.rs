@@ -97,7 +97,7 @@ impl Gate {
             given_key: Some(&key),
             ..Incoming::new((&head, &path), &origin, route, realm)
         };
-        let search = incoming.identify(None).await?;
+        let search = incoming.identify(Some(&body), Some(&self.fingerprinting)).await?;
         let evaded = find_evaded_route(&head, &path, origin.host_name(), &live.router);
         let is_overridden = evaded.is_some_and(|evaded| evaded.route.options.mode == RouteMode::Enforce);
         let checked = if is_overridden { Err(OVERRIDDEN_METHOD) } else { Ok(()) };

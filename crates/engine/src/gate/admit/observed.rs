@@ -9,7 +9,6 @@ use super::arrival::{Arrival, ArrivedRequest, BodySource, CopiedBody};
 use super::guarded_request::{GuardedRequest, ReceivedRequest};
 use super::identity::{KeySearch, RequestIdentity};
 use super::incoming::{Incoming, Realm, client_address};
-use super::key_location;
 use super::token::CallerToken;
 use crate::gate::routing::ActiveRoute;
 use crate::gate::state::{Gate, LiveConfig};
@@ -126,16 +125,15 @@ impl Observation {
     pub(in crate::gate) async fn find_clues(&self) -> RequestClues {
         let path = RequestPath::new(self.head.uri.path());
         let incoming = self.incoming(&path);
-        if let Ok(KeySearch::Found(identity)) = incoming.identify(None).await {
+        if let Ok(KeySearch::Found(identity)) = incoming.identify(None, None).await {
             let record = Some(identity.record_id());
             let RequestIdentity { scope, key, .. } = identity;
             return RequestClues { key: Some(key), record, scope: Some(scope) };
         }
         let token = incoming.token.read(&self.head.headers).await.unwrap_or(CallerToken::Unread);
-        let rule = &self.active.route.options.key;
-        let sent = key_location::in_head(&self.head, rule).ok().flatten();
-        let key = sent.and_then(|key| Key::parse(&key, rule.syntax, rule.limits).ok());
-        RequestClues { key, record: None, scope: incoming.compute_scope(&token).ok() }
+        let key = incoming.key_in_head().ok().flatten();
+        let scope = incoming.compute_scope(&token, incoming.read_scope_places(None)).ok();
+        RequestClues { key, record: None, scope }
     }
 
     /// Logs the result that the request would have got.

@@ -7,9 +7,9 @@ use std::collections::HashSet;
 use http::{Method, StatusCode, request};
 
 use crate::gate::routing::{ActiveRoute, Router};
-use oncegate_domain::fingerprint::form;
 use oncegate_domain::normal_path::{RequestPath, has_unsafe_character};
 use oncegate_domain::route_table::RouteMatch;
+use oncegate_domain::urlencoded;
 use oncegate_http::protocol::fields;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_settings::{Route, RouteMode};
@@ -116,7 +116,7 @@ fn named_methods(head: &request::Parts) -> impl Iterator<Item = Vec<u8>> {
     let may_name = |query: &&str| memchr::memmem::find(query.as_bytes(), b"ethod").is_some() || query.contains('%');
     let query = head.uri.query().filter(may_name).unwrap_or_default().as_bytes();
     // Some services separate parameters by `;` too.
-    let in_query = query.split(|byte| *byte == b';').flat_map(form::pairs);
+    let in_query = query.split(|byte| *byte == b';').flat_map(urlencoded::pairs);
     in_fields.chain(in_query.filter(|(name, _)| is_parameter(name)).map(|(_, value)| value))
 }
 

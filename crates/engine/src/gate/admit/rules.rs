@@ -37,8 +37,7 @@ pub(super) fn check_unguarded(head: &request::Parts, is_on_route: bool, config: 
 /// Checks the head of a request on a route that guards it.
 pub(super) fn check_head(incoming: &Incoming<'_>) -> Result<(), Refusal> {
     let Incoming { head, route, .. } = incoming;
-    let key_fields = route.options.key.headers().chain(route.options.key.payload_headers());
-    let needed: Vec<_> = key_fields.chain(route.scope.header_names()).collect();
+    let needed: Vec<_> = route.options.key.fields().chain(route.scope.header_names()).collect();
     if fields::connection_lists_any(&head.headers, &needed) { Err(NOMINATED_FIELD) } else { Ok(()) }
 }
 
@@ -58,7 +57,7 @@ pub(super) fn check_key(
             if needs_key { Err(key_location::missing(&route.options.key, &head.headers)) } else { Ok(()) }
         }
         KeySearch::Found(identity) => {
-            route.options.key.limits.check(&identity.key)?;
+            route.options.key.limits.check_length(identity.key_length)?;
             // The time that a dialect needs is a client's. A message has none.
             let is_message = incoming.given_key.is_some();
             match (route.options.dialect, if is_message { route.options.max_age } else { route.age_limit() }) {

@@ -3,15 +3,15 @@
 use std::net::IpAddr;
 
 use http::header::{AUTHORIZATION, COOKIE};
-use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::incoming::Incoming;
-use super::token::{CallerToken, only};
+use super::token::{CallerToken, SENT_TWICE, only};
 use oncegate_domain::auth_scheme::{ChangingCredentials, find_changing, is_lone_scheme, is_payment};
-use oncegate_domain::fingerprint::form;
+use oncegate_domain::place::{Place, PlaceError, PlaceValue};
 use oncegate_domain::scope::Scope;
 use oncegate_http::protocol::refusal::Refusal;
-use oncegate_settings::{Route, ScopeRule, ScopeSource};
+use oncegate_settings::{Route, ScopePart, ScopeRule, ScopeSource};
 
 /// The parts of a scope: each part's configured name, and its value if the request has it. A value is never empty.
 pub(super) type ScopeParts<'a> = Vec<(&'a str, Option<Vec<u8>>)>;
@@ -21,8 +21,12 @@ impl<'a> Incoming<'a> {
     ///
     /// # Errors
     /// As for [`Self::identify_caller`].
-    pub(in crate::gate) fn compute_scope(&self, token: &CallerToken) -> Result<Scope, Refusal> {
-        let parts = self.identify_caller(token)?;
+    pub(in crate::gate) fn compute_scope(
+        &self,
+        token: &CallerToken,
+        places: Vec<PlaceValue>,
+    ) -> Result<Scope, Refusal> {
+        let parts = self.identify_caller(token, places)?;
         Ok(Scope::from_parts(self.realm.salt, parts.iter().map(|(name, value)| (*name, value.as_deref()))))
     }
 
@@ -31,9 +35,13 @@ impl<'a> Incoming<'a> {
     ///
     /// # Errors
     /// The refusal of a request whose caller cannot be identified.
-    pub(super) fn identify_caller(&self, token: &CallerToken) -> Result<ScopeParts<'a>, Refusal> {
+    pub(super) fn identify_caller(
+        &self,
+        token: &CallerToken,
+        places: Vec<PlaceValue>,
+    ) -> Result<ScopeParts<'a>, Refusal> {
         let Self { head, scope: rule, .. } = *self;
-        let parts = self.read_scope(token)?;
+        let parts = self.read_scope(token, places)?;
         if self.given_key.is_some() {
             return Ok(parts);
         }
@@ -51,13 +59,14 @@ impl<'a> Incoming<'a> {
         Ok(parts)
     }
 
-    /// Reads the parts of the scope.
+    /// Reads the parts of the scope. `places` has the values of those that are places.
     ///
     /// # Errors
     /// The refusal of a request that lacks a required part, has a part twice, or has one that its peer may not set.
-    fn read_scope(&self, token: &CallerToken) -> Result<ScopeParts<'a>, Refusal> {
+    fn read_scope(&self, token: &CallerToken, places: Vec<PlaceValue>) -> Result<ScopeParts<'a>, Refusal> {
         let Self { head, origin, scope: rule, .. } = *self;
         let mut parts = Vec::with_capacity(rule.parts.len());
+        let mut places = places.into_iter();
         for part in &rule.parts {
             let value = match &part.source {
                 // A payment names nobody, so that the request is judged by what stands beside it.
@@ -66,32 +75,36 @@ impl<'a> Incoming<'a> {
                     Some(_) | None => None,
                 },
                 ScopeSource::ClientCertificate => origin.certificate.as_deref().map(|name| name.as_bytes().to_vec()),
-                // HTTP/2 keeps blanks around a value, and the service gets it over HTTP/1.1, which does not (RFC 9112
-                // section 5.1).
-                ScopeSource::Header(name) => {
-                    let value = only(head.headers.get_all(name).iter())?.map(|value| value.as_bytes().trim_ascii());
-                    let value = value.filter(|value| !(carries_credentials(name) && is_payment(value)));
-                    if let Some(value) = value
-                        && carries_credentials(name)
-                    {
-                        refuse_changing(rule, value)?;
-                    }
-                    value.map(<[u8]>::to_vec)
-                }
-                ScopeSource::Cookie(name) => cookie(&head.headers, name)?,
                 ScopeSource::Jwt { claim, issuer } => token.identify(issuer, claim)?,
-                ScopeSource::Query(name) => query(&head.uri, name)?,
+                ScopeSource::Place(place) => {
+                    let value = places.next().expect("each place was read").map_err(|error| unusable(part, error))?;
+                    caller_value(rule, place, value)?
+                }
             };
             let value = value.filter(|value| !value.is_empty());
-            if let (Some(_), ScopeSource::Header(name), Some(_)) = (&value, &part.source, self.untrusted_peer()) {
-                return Err(self.scope_missing(&format!("the request has the field `{name}`")));
-            }
             if value.is_none() && !part.optional {
                 return Err(self.scope_missing(&format!("the request lacks `{}`", part.name)));
             }
-            parts.push((&*part.name, value));
+            parts.push((part, value));
         }
-        Ok(parts)
+        self.check_fields(&parts)?;
+        Ok(parts.into_iter().map(|(part, value)| (&*part.name, value)).collect())
+    }
+
+    /// Checks that a peer may set the fields that name the caller. Beside a proof of the caller, anybody may: a forged
+    /// value separates callers, and joins none.
+    fn check_fields(&self, parts: &[(&ScopePart, Option<Vec<u8>>)]) -> Result<(), Refusal> {
+        let is_proved = || parts.iter().any(|(part, value)| value.is_some() && part.source.is_proof());
+        let field = parts.iter().find_map(|(part, value)| match &part.source {
+            ScopeSource::Place(Place::Header(name, _)) if value.is_some() => Some(name),
+            _ => None,
+        });
+        match (field, self.untrusted_peer()) {
+            (Some(name), Some(_)) if !is_proved() => {
+                Err(self.scope_missing(&format!("the request has the field `{name}`")))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The peer whose fields do not name callers. A queue that is configured here is trusted: its publishers set the
@@ -105,10 +118,11 @@ impl<'a> Incoming<'a> {
     fn scope_missing(&self, cause: &str) -> Refusal {
         let rule = self.scope;
         let mut detail = format!("This route identifies callers by {}, and {cause}.", places(rule));
-        let reads_header = rule.parts.iter().any(|part| matches!(part.source, ScopeSource::Header(_)));
+        let reads_header = rule.parts.iter().any(|part| matches!(part.source, ScopeSource::Place(Place::Header(..))));
         if let (true, Some(peer)) = (reads_header, self.untrusted_peer()) {
             detail.push_str(&format!(
-                " A `header:` part counts only from a peer in `trusted_proxies`, and this one, {peer}, is not in it."
+                " A `header:` part counts only from a peer in `trusted_proxies`, and this one, {peer}, is not in it, or beside \
+                 a proof such as `authorization`."
             ));
         }
         if self.head.headers.get_all(AUTHORIZATION).iter().any(|value| is_payment(value.as_bytes())) {
@@ -190,15 +204,28 @@ fn places(rule: &ScopeRule) -> String {
     rule.parts.iter().map(|part| format!("`{}`", part.name)).collect::<Vec<_>>().join(" and ")
 }
 
-fn cookie(headers: &HeaderMap, name: &str) -> Result<Option<Vec<u8>>, Refusal> {
-    let pairs = headers.get_all(COOKIE).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
-    only(pairs.filter_map(|pair| {
-        let at = memchr::memchr(b'=', pair)?;
-        (pair[..at].trim_ascii() == name.as_bytes()).then(|| pair[at + 1..].trim_ascii().to_vec())
-    }))
+/// A value at a place as it names the caller.
+fn caller_value(rule: &ScopeRule, place: &Place, value: Option<Vec<u8>>) -> Result<Option<Vec<u8>>, Refusal> {
+    let (Place::Header(name, None), Some(value)) = (place, &value) else { return Ok(value) };
+    // HTTP/2 keeps blanks around a value, and the service gets it over HTTP/1.1, which does not (RFC 9112, section
+    // 5.1).
+    let value = value.trim_ascii();
+    if carries_credentials(name) {
+        if is_payment(value) {
+            return Ok(None);
+        }
+        refuse_changing(rule, value)?;
+    }
+    Ok(Some(value.to_vec()))
 }
 
-fn query(uri: &Uri, name: &str) -> Result<Option<Vec<u8>>, Refusal> {
-    let pairs = form::pairs(uri.query().unwrap_or_default().as_bytes());
-    only(pairs.filter(|(key, _)| key == name.as_bytes()).map(|(_, value)| value))
+/// The refusal of a request in which a part of the scope cannot be read.
+fn unusable(part: &ScopePart, error: PlaceError) -> Refusal {
+    let reason = match error {
+        PlaceError::Several => return SENT_TWICE,
+        PlaceError::NotScalar => "it is neither a text nor a number.",
+        PlaceError::Unreadable(reason) => reason,
+    };
+    let detail = format!("This route identifies callers by `{}`, which cannot be read: {reason}", part.name);
+    Refusal::ScopeMissing(detail.into(), None)
 }

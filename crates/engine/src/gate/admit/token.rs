@@ -97,12 +97,15 @@ fn bearer_token(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
 pub(super) fn only<T>(mut values: impl Iterator<Item = T>) -> Result<Option<T>, Refusal> {
     match (values.next(), values.next()) {
         (value, None) => Ok(value),
-        (_, Some(_)) => Err(Refusal::ScopeMissing(
-            Cow::Borrowed("A field, cookie or parameter that identifies the caller was sent more than once."),
-            None,
-        )),
+        (_, Some(_)) => Err(SENT_TWICE),
     }
 }
+
+/// The refusal of a request with two values that name the caller.
+pub(super) const SENT_TWICE: Refusal = Refusal::ScopeMissing(
+    Cow::Borrowed("A field, cookie or parameter that identifies the caller was sent more than once."),
+    None,
+);
 
 #[cfg(test)]
 mod tests {
