@@ -4,14 +4,13 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use hmac::{Hmac, Mac};
-use http::header::{COOKIE, HOST};
+use http::header::{CONTENT_TYPE, COOKIE, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 
 use super::macros::{hex_bytes, named};
 use super::normal_path::RequestPath;
 use crate::acting_for;
-use crate::media_type::content_type;
 use crate::path_pattern::PathPattern;
 use crate::place::{BodyPart, Place, cbor, form, multipart, protobuf, xml};
 use crate::urlencoded;
@@ -238,9 +237,9 @@ impl Recipe {
         }
     }
 
-    /// Whether a body may count in a format that its media type does not name, or that only a part of it is in.
-    pub fn reads_any_body(&self) -> bool {
-        matches!(self.0.rules.body, BodyRule::Form | BodyRule::Json | BodyRule::Jsonrpc)
+    /// Whether a body counts as a form whatever its media type is.
+    pub fn takes_any_body_for_a_form(&self) -> bool {
+        self.0.rules.body == BodyRule::Form
     }
 
     pub fn reads_query(&self) -> bool {
@@ -329,10 +328,7 @@ impl Recipe {
                 return Some(("jsonrpc", IncludedContent::Bytes(body.into())));
             }
             BodyRule::Auto | BodyRule::Graphql | BodyRule::Jsonrpc => {
-                // A form without a media type is read as one, and no other body that says what it is.
-                let named =
-                    || selections.only_format().filter(|format| content_type.is_empty() || *format != BodyFormat::Form);
-                BodyFormat::of(content_type).or_else(named)?
+                BodyFormat::of(content_type).or_else(|| selections.only_format())?
             }
         };
         let parts = match format {
@@ -363,6 +359,15 @@ const SECRET_WORD: &str = " hmac=";
 
 /// The form of an encoded body that is not decoded.
 const ENCODED: &str = "encoded";
+
+/// The `Content-Type`; empty for none. Services differ about which one of several counts.
+fn content_type(headers: &HeaderMap) -> &[u8] {
+    let mut lines = headers.get_all(CONTENT_TYPE).iter();
+    match (lines.next(), lines.next()) {
+        (Some(only), None) => only.as_bytes(),
+        _ => b"",
+    }
+}
 
 /// Includes a field by its name and the number of its values, whatever the protocol version of the request.
 fn include_field(hash: &mut Hasher, name: &HeaderName, parts: &FingerprintInput<'_>) {
@@ -722,7 +727,7 @@ mod tests {
             for (query, key, path) in [(true, None, "lenient"), (false, Some(&secret), "lenient:011"), (true, None, "")]
             {
                 for selection in &selections {
-                    for headers in [vec![], vec![http::header::CONTENT_TYPE, HeaderName::from_static("x-a")]] {
+                    for headers in [vec![], vec![CONTENT_TYPE, HeaderName::from_static("x-a")]] {
                         let path = PathForm::from_word(path).unwrap_or_default();
                         let ((include, exclude), own) = (selection.clone(), places(&["json:/key"]));
                         let rules = FingerprintRules { body, path, query, headers, include, exclude, own };
