@@ -130,7 +130,6 @@ fn render_text(explained: &Explained) -> String {
         ("space", &explained.space),
         ("recipe", &explained.recipe),
         ("body", &format!("as {}{decoded}: {body}", explained.body.form)),
-        ("parts", &explained.parts.join(", ")),
         ("fingerprint", &fingerprint),
     ];
     // A body may have any bytes, and values of forms count with their lengths before them.
@@ -162,7 +161,6 @@ fn render_json(explained: &Explained) -> String {
         "canonical_body": explained.body.content.to_text(),
         "body_form": explained.body.form,
         "body_decoded": explained.body.is_decoded,
-        "parts": explained.parts,
         "fingerprint": explained.fingerprint.map(|fingerprint| fingerprint.to_string()),
     });
     format!("{document:#}\n")

@@ -120,22 +120,6 @@ pub fn value_at(text: &[u8], pointer: &Pointer) -> Result<Option<ReferencedValue
     select::find(&canonical, pointer).map(ReferencedValue::from_canonical).transpose()
 }
 
-/// Returns the members of the object that a canonical text is: the name of each as it is written, with its quotes, and its
-/// value. `None` for another value.
-///
-/// A text that [`canonicalize`] has not returned is split too, at places that mean nothing.
-///
-/// ```
-/// let mut members = canonical_json::canonical_members(br#"{"a":[1,{"b":2}],"c":3}"#).unwrap();
-/// assert_eq!(members.next(), Some((&br#""a""#[..], &br#"[1,{"b":2}]"#[..])));
-/// assert_eq!(members.next(), Some((&br#""c""#[..], &b"3"[..])));
-/// assert!(canonical_json::canonical_members(b"[1]").is_none());
-/// ```
-#[must_use]
-pub fn canonical_members(canonical: &[u8]) -> Option<impl Iterator<Item = (&[u8], &[u8])>> {
-    select::members(canonical)
-}
-
 /// The reason why a text has no canonical form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -40,7 +40,6 @@ pub fn read_job(
         route: Arc::clone(&policy.route),
         recipe: row::recipe(row)?,
         fingerprint: row.read("fingerprint")?,
-        parts: row.read("parts")?,
         instance: request.instance,
         token,
         time_limit: policy.time_limit,

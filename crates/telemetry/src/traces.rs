@@ -128,7 +128,7 @@ pub enum SpanKind {
 #[derive(Clone, Debug)]
 pub enum SpanValue {
     Number(i64),
-    /// A name from the configuration, or names from the request.
+    /// A name from the configuration.
     Name(Arc<str>),
     Word(&'static str),
 }

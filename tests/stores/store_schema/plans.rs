@@ -134,7 +134,6 @@ const INDEXES: [(&str, &str); 24] = [
     ("ended_reports", "keys_pkey"),
     ("expired_keys", "keys_expiring"),
     ("find", "keys_pkey"),
-    ("find_parts", "keys_pkey"),
     ("find_reservation", "keys_pkey"),
     ("holder", "keys_pkey"),
     ("holder_keys", "keys_holder"),

@@ -5,10 +5,7 @@
 use super::admit::GuardedRequest;
 use super::state::{Gate, log_and_refuse};
 use crate::instance::boot_time::BootInstant;
-use oncegate_domain::decision::{Decision, KeyAnswer, KeyRefusal, RequestComparison, decide};
-use oncegate_domain::differing_parts::DifferingParts;
-use oncegate_domain::fingerprint::{Fingerprint, Recipe};
-use oncegate_domain::part_bits::PartKey;
+use oncegate_domain::decision::{Decision, RequestComparison, decide};
 use oncegate_domain::record::Record;
 use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::state::KeyState;
@@ -36,36 +33,10 @@ impl Gate {
     pub(super) async fn decide(&self, guarded: &GuardedRequest, record: Record) -> Decision {
         let request = &guarded.reserve_request;
         let comparison = guarded.compare(&record, &self.fingerprinting).await;
-        let is_incomparable = comparison == RequestComparison::Impossible;
-        if is_incomparable && !guarded.is_observed() {
+        if comparison == RequestComparison::Impossible && !guarded.is_observed() {
             self.instance.observability.log_incomparable(&record.recipe);
         }
-        let is_other = !is_incomparable && comparison != RequestComparison::Same;
-        let first = is_other.then(|| (record.recipe.clone(), record.fingerprint));
-        let mut decision = decide(guarded.store_clock.certain(record, request.time_limit), comparison, &guarded.rules());
-        if let Decision::Answer(KeyAnswer::Refuse(KeyRefusal::KeyReused(differing))) = &mut decision
-            && let Some(first) = first
-        {
-            *differing = Box::pin(self.find_differing_parts(guarded, first)).await;
-        }
-        decision
-    }
-
-    /// The parts in which a request differs from the first one of its key. None are known where the store has no bits, or
-    /// does not answer: the refusal stands without them.
-    async fn find_differing_parts(
-        &self,
-        guarded: &GuardedRequest,
-        (recipe, fingerprint): (Recipe, Fingerprint),
-    ) -> DifferingParts {
-        let (instance, id) = (&self.instance, guarded.reserve_request.id);
-        // Nothing that is found by a provisional salt is in the store.
-        if guarded.is_provisional {
-            return DifferingParts::default();
-        }
-        let Ok(Some(bits)) = instance.store.find_parts(&id, &fingerprint).await else { return DifferingParts::default() };
-        let part_key = PartKey::new(instance.salt.current().salt, &id);
-        guarded.find_differing_parts((&recipe, bits), part_key, &self.fingerprinting).await
+        decide(guarded.store_clock.certain(record, request.time_limit), comparison, &guarded.rules())
     }
 
     /// Decides by a record that this instance has, or by the store's if another instance has made a later attempt. Only

@@ -50,8 +50,6 @@ pub struct Explained {
     pub recipe: String,
     /// The body as it enters the fingerprint.
     pub body: IncludedBody<'static>,
-    /// The places of the parts that count, by which a refused retry is told where it differs.
-    pub parts: Vec<String>,
     /// The fingerprint, which a retry must have too.
     pub fingerprint: Option<Fingerprint>,
 }
@@ -125,7 +123,6 @@ pub fn explain(
                 is_decoded: false,
                 content: IncludedContent::Bytes(Cow::Owned(body.to_vec())),
             },
-            parts: Vec::new(),
             fingerprint: None,
         });
     };
@@ -153,9 +150,7 @@ fn explain_on_route(
         RouteMode::Enforce | RouteMode::Observe => key_and_caller(incoming, body),
     }?;
     let input = fingerprint_input(route, (head, path), body);
-    let included = route.recipe.body(&input);
-    let parts = route.recipe.parts(&input, &included).map(|part| part.place()).collect();
-    let IncludedBody { form, is_decoded, content } = included;
+    let IncludedBody { form, is_decoded, content } = route.recipe.body(&input);
     Ok(Explained {
         route: Some(route.name.to_string()),
         mode: route.options.mode.name(),
@@ -167,7 +162,6 @@ fn explain_on_route(
         space: incoming.key_space(),
         recipe: route.recipe.to_string(),
         body: IncludedBody { form, is_decoded, content: content.into_owned() },
-        parts,
         fingerprint: route.recipe.fingerprint(&input, &config.live.secrets),
     })
 }

@@ -21,12 +21,10 @@ use crate::instance::observability::Observability;
 use crate::instance::store_clock::StoreClock;
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::decision::{DecisionRules, RequestComparison};
-use oncegate_domain::differing_parts::DifferingParts;
-use oncegate_domain::fingerprint::{FingerprintInput, Recipe, RequestPart, Secrets};
+use oncegate_domain::fingerprint::Secrets;
 use oncegate_domain::ids::Token;
 use oncegate_domain::kept_path;
 use oncegate_domain::normal_path::RequestPath;
-use oncegate_domain::part_bits::{PartBits, PartKey};
 use oncegate_domain::place::Place;
 use oncegate_domain::record::Record;
 use oncegate_domain::urlencoded;
@@ -80,11 +78,9 @@ impl Gate {
         config: &Config,
     ) -> GuardedRequest {
         let (ReceivedRequest { head, body, .. }, route) = (&received, &active.route);
+        let fingerprinting = self.fingerprinting.fingerprint(&route.recipe, route, (head, path), body, &config.secrets);
+        let fingerprint = fingerprinting.await.expect("a route's own recipe uses the current secret");
         let id = identity.record_id();
-        let part_key = PartKey::new(self.instance.salt.current().salt, &id);
-        let fingerprinting =
-            self.fingerprinting.fingerprint_with_bits(route, (head, path), body, &config.secrets, part_key);
-        let (fingerprint, parts) = fingerprinting.await;
         let RequestIdentity { service, scope, space, key, key_length: _ } = identity;
         let reserve_request = ReserveRequest {
             id,
@@ -96,7 +92,6 @@ impl Gate {
             route: Arc::clone(&route.name),
             recipe: route.recipe.clone(),
             fingerprint,
-            parts: Some(parts),
             instance: self.instance.instance_lease.id(),
             token: fresh_token(),
             time_limit: self.instance.attempt_time_limit(route),
@@ -170,27 +165,21 @@ impl GuardedRequest {
             None => RequestComparison::Impossible,
             Some(fingerprint) if fingerprint == record.fingerprint => RequestComparison::Same,
             Some(_) if body.is_empty() => RequestComparison::DifferentWithoutBody,
+            Some(_) if self.has_key_in_compared_field(record) => RequestComparison::DifferentOrRespelled,
             Some(_) => RequestComparison::Different,
         }
     }
 
-    /// The parts in which the request differs from the first one of its key, which has these bits by this recipe.
-    pub(in crate::gate) async fn find_differing_parts(
-        &self,
-        (recipe, bits): (&Recipe, PartBits),
-        part_key: PartKey,
-        fingerprinting: &Fingerprinting,
-    ) -> DifferingParts {
-        let Self { head, body, active, .. } = self;
-        let path = RequestPath::new(head.uri.path());
-        // The same key in another document of a field, such as a payment, makes another fingerprint.
-        let documents: Vec<_> = active.route.options.key.places().filter_map(document_field).collect();
-        let look = move |recipe: &Recipe, input: &FingerprintInput<'_>| {
-            let included = recipe.body(input);
-            let holds_key = |part: &RequestPart<'_>| documents.contains(&part.place());
-            bits.compare(&part_key, recipe.parts(input, &included), holds_key)
+    /// Whether its key is in the document of a field that counts as a whole, such as a payment: the same key in another
+    /// document makes another fingerprint.
+    fn has_key_in_compared_field(&self, record: &Record) -> bool {
+        let is_compared = |place: &Place| match place {
+            Place::Header(name, Some(_)) => {
+                record.recipe.reads_field(name.as_str()) && self.head.headers.contains_key(name)
+            }
+            _ => false,
         };
-        fingerprinting.look_at(recipe, &active.route, (head, &path), body, look).await
+        self.route().options.key.places().any(is_compared)
     }
 
     /// Checks that the request breaks no rule of its route.
@@ -241,14 +230,6 @@ impl GuardedRequest {
             trace.note_no_client();
         });
         context
-    }
-}
-
-/// The place of the field in whose document a key is.
-fn document_field(place: &Place) -> Option<String> {
-    match place {
-        Place::Header(name, Some(_)) => Some(Place::Header(name.clone(), None).to_string()),
-        _ => None,
     }
 }
 

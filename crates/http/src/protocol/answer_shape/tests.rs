@@ -3,7 +3,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use super::super::refusal::{DifferingParts, ReachedLimit, RetryAfter};
+use super::super::refusal::{KeyReuse, ReachedLimit, RetryAfter};
 use super::*;
 use oncegate_domain::jsonrpc::RpcMessage;
 use oncegate_settings::Word;
@@ -33,7 +33,7 @@ fn unknown() -> Refusal {
 async fn acp_has_the_flat_errors_of_its_specification() {
     for (refusal, status, kind, code) in [
         (Refusal::KeyMissing("where".into()), 400, "invalid_request", "idempotency_key_required"),
-        (Refusal::KeyReused(DifferingParts::ANOTHER_OPERATION), 422, "invalid_request", "idempotency_conflict"),
+        (Refusal::KeyReused(KeyReuse::Different), 422, "invalid_request", "idempotency_conflict"),
         (in_flight(), 409, "invalid_request", "idempotency_in_flight"),
         (Refusal::KeyInvalid("why"), 400, "invalid_request", "key_invalid"),
         (Refusal::RequestTooLarge(9), 413, "invalid_request", "request_too_large"),
@@ -53,7 +53,7 @@ async fn acp_has_the_flat_errors_of_its_specification() {
 async fn graphql_has_one_error_without_data_and_its_code_in_capitals() {
     for (refusal, status, code, retry) in [
         (Refusal::KeyMissing("where".into()), 400, "KEY_MISSING", "fix"),
-        (Refusal::KeyReused(DifferingParts::ANOTHER_OPERATION), 422, "KEY_REUSED", "new_key"),
+        (Refusal::KeyReused(KeyReuse::Different), 422, "KEY_REUSED", "new_key"),
         (in_flight(), 409, "IN_FLIGHT", "same_key"),
         (unknown(), 409, "OUTCOME_UNKNOWN", "reconcile"),
         (Refusal::StoreUnavailable, 503, "STORE_UNAVAILABLE", "same_key"),
@@ -87,7 +87,7 @@ async fn an_unknown_outcome_says_when_to_ask_again_in_each_dialect_or_not_at_all
 #[tokio::test]
 async fn stripe_has_errors_that_its_sdks_raise_and_retries_what_was_not_executed() {
     for (refusal, status, kind, code, should_retry) in [
-        (Refusal::KeyReused(DifferingParts::ANOTHER_OPERATION), 400, "idempotency_error", "key_reused", "false"),
+        (Refusal::KeyReused(KeyReuse::Different), 400, "idempotency_error", "key_reused", "false"),
         (Refusal::KeyExpired, 400, "idempotency_error", "key_expired", "false"),
         (in_flight(), 409, "invalid_request_error", "idempotency_key_in_use", "true"),
         (unknown(), 409, "api_error", "outcome_unknown", "false"),
@@ -115,7 +115,7 @@ async fn stripe_has_errors_that_its_sdks_raise_and_retries_what_was_not_executed
 #[tokio::test]
 async fn repeatability_answers_412_outside_of_the_window_and_400_to_another_request() {
     for (refusal, status) in [
-        (Refusal::KeyReused(DifferingParts::ANOTHER_OPERATION), 400),
+        (Refusal::KeyReused(KeyReuse::Different), 400),
         (Refusal::KeyInvalid("not a UUID"), 400),
         (Refusal::KeyMissing("where".into()), 400),
         (Refusal::RequestTooOld, 412),
@@ -136,7 +136,7 @@ async fn repeatability_answers_412_outside_of_the_window_and_400_to_another_requ
 async fn json_rpc_has_the_calls_id_and_a_code_that_its_protocol_leaves_free() {
     let RpcMessage::Call(call) = RpcMessage::read(br#"{"id":"a-7","method":"pay"}"#, false, &[]) else { panic!() };
     let bad = Refusal::BadRequest(StatusCode::BAD_REQUEST, "why");
-    let reused = Refusal::KeyReused(DifferingParts::ANOTHER_OPERATION);
+    let reused = Refusal::KeyReused(KeyReuse::Different);
     // Each with the status and the code in JSON-RPC, the code in MCP and A2A, and both in UCP.
     for (refusal, plain, agents, commerce) in [
         (in_flight(), (200, -32_009), -31_009, (503, -32_000)),
@@ -180,7 +180,7 @@ async fn json_rpc_has_the_calls_id_and_a_code_that_its_protocol_leaves_free() {
 #[tokio::test]
 async fn in_the_protocols_of_machine_payments_only_another_request_is_a_conflict() {
     for (refusal, status, code) in [
-        (Refusal::KeyReused(DifferingParts::ANOTHER_OPERATION), 409, "key_reused"),
+        (Refusal::KeyReused(KeyReuse::Different), 409, "key_reused"),
         (in_flight(), 503, "in_flight"),
         (unknown(), 503, "outcome_unknown"),
         (Refusal::ResponseNotKept, 500, "response_not_kept"),
