@@ -145,7 +145,7 @@ fn a_request_keeps_its_fingerprint_by_each_stored_recipe() {
             "1 exclude=cbor%3A/b",
             "application/cbor",
             "aa",
-            "48d036ac24015a62573739d4f9da613235cc303397a494661a7fe7ba89f66d99",
+            "f97af40803aae9c1de9c1a7d50b4589095116c939fbe3dca9338df01db025480",
         ),
         (
             "1",

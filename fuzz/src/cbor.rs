@@ -37,7 +37,7 @@ pub fn check(input: &[u8]) {
         }
         _ => found.collect(),
     };
-    assert_eq!(found, [item.clone()]);
+    assert_eq!(found, std::slice::from_ref(&item));
     let mut longest = Vec::new();
     write(&item, &mut longest);
     assert_eq!(self::parts(&longest, &[], &[]).as_ref(), Some(&parts), "{}", longest.escape_ascii());

@@ -23,7 +23,7 @@ struct ModelField {
 /// - It has parts exactly if the model reads it: one for each field number, in order.
 /// - A part has the fields of its number, each with all its bytes, in their order or as those of a message.
 /// - The same fields, those of each number in their order, have the same parts in another order and with longer
-/// varints.
+///   varints.
 /// - A change of one byte within a value changes the parts.
 /// - A field is read as the model reads it.
 /// - An excluded field has no part, and the others have the parts that they had.

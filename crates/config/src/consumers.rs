@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::{HeaderName, Method};
 
 use super::kafka::{self, KafkaOptions};
+use super::key::parse_step;
 use super::options::options;
 use super::reader::{Section, SourcePosition};
 use super::scope;
@@ -30,14 +31,14 @@ options! {
         /// Kafka `kafka-key`; empty for `header:x-idempotency-key`, and with Kafka for `message-id`: the topic, the
         /// partition and the offset
         key: Text = "" => Option<MessageKeyPlace>, optional(parse_key);
-        /// is appended to the key's value, behind a colon
+        /// a step of a saga, which is appended to the key's value behind a colon
         step: Text = "" => Option<Box<str>>, optional(parse_step);
         /// how many messages are unacknowledged (Kafka: executed) at once, beside those of unknown outcome
         prefetch: Integer = 64
             => u16, integer(1..=u16::MAX.into(), "the broker has 16 bits for it, and takes 0 for no limit");
         /// for a route with `{name}` segments: `/orders/{x-order-id}`, by message headers
         path: Text = "" => Option<MessagePathTemplate>, optional(MessagePathTemplate::parse);
-        /// the headers that tell callers apart: header:NAME of the message, or none
+        /// the parts that tell callers apart: header:NAME of the message, a place of the body, or none
         scope: Texts = ["header:x-tenant?"];
         /// the exchange of RabbitMQ for messages that will never succeed; empty: they are rejected
         dead_letter_exchange: Text = "" => Option<Box<str>>, parsed(parse_name);
@@ -184,11 +185,12 @@ fn parse_key(text: &str) -> Result<MessageKeyPlace, String> {
         "kafka-key" => return Ok(MessageKeyPlace::KafkaKey),
         _ => {}
     }
-    if let Some(pointer) = text.strip_prefix("body:") {
-        return Err(format!("is written `json:{pointer}` now"));
+    // The text is not shown: it may be filled in from the environment.
+    if text.starts_with("body:") {
+        return Err("is written with `json:` for `body:` now, and a step behind another colon with `step`".into());
     }
-    if let Some((name, step)) = text.strip_prefix("header:").and_then(|rest| rest.split_once(':')) {
-        return Err(format!("is written `key = \"header:{name}\"` and `step = \"{step}\"` now"));
+    if text.strip_prefix("header:").is_some_and(|name| name.contains(':') && !name.contains('#')) {
+        return Err("has a step behind the name, which is written with `step` now".into());
     }
     match Place::parse(text) {
         Ok(place) if place.is_pattern() => Err("has a `*`: a key is one value, in one place".into()),
@@ -202,14 +204,6 @@ fn parse_key(text: &str) -> Result<MessageKeyPlace, String> {
 
 const NO_MESSAGE_PLACE: &str = "is no place in a message: write `header:NAME`, a place of the body such as `json:/id`, `message-id`, or \
                                 `kafka-key`";
-
-/// Parses a step: what every syntax of a key allows.
-fn parse_step(text: &str) -> Result<Box<str>, String> {
-    match text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte)) {
-        true => Ok(text.into()),
-        false => Err("is no word: write letters, digits, `-`, `_`, `.` and `:`".into()),
-    }
-}
 
 fn read_scope(section: &Section<'_>) -> Option<ScopeRule> {
     let rule = scope::read(section, None)?;

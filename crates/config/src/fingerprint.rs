@@ -38,7 +38,7 @@ fn comparable_field(text: &str) -> Result<HeaderName, String> {
 /// Parses a place that a comparison may include or leave out.
 fn parse_place(text: &str) -> Result<Place, String> {
     if text.starts_with('/') {
-        return Err(format!("is written `json:{text}` now"));
+        return Err("is written with `json:` before it now".into());
     }
     match Place::parse(text)? {
         Place::Header(..) | Place::Cookie(_) => {
@@ -72,7 +72,7 @@ pub(super) fn read(
     if dialect == Dialect::Repeatability && !headers.contains(&FIRST_SENT) {
         headers.push(FIRST_SENT);
     }
-    let own = key.places().cloned().collect();
+    let own = key.own_places().cloned().collect();
     let rules = FingerprintRules { body, path, query, headers, include, exclude, own };
     Recipe::new(rules, secrets.and_then(Secrets::current))
 }

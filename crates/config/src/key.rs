@@ -6,7 +6,7 @@ use super::value_parsers::{is_of_connection, is_of_name, name};
 use oncegate_domain::key::{KeyLimits, KeySyntax};
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::place::Place;
-use oncegate_settings::{ForwardKey, KeyPlace, KeyRule, Word};
+use oncegate_settings::{ForwardKey, KeyPlace, KeyRule, ScopeRule, Word};
 
 /// The store has an index of keys, and index entries have an upper bound: 1024 leaves room for the other columns.
 const KEY_LENGTH_MAX: usize = KeyLimits::WIDEST.length_max;
@@ -17,7 +17,7 @@ const SECRET_LENGTH_MAX: usize = KeyLimits::WIDEST_SECRET.length_max;
 /// Fields about the caller or the content, which cannot carry a key as well.
 const UNUSABLE_FIELDS: [&str; 5] = ["authorization", "content-type", "cookie", "host", "proxy-authorization"];
 
-/// The longest step of `derive:STEP`: it is appended to every key of its route.
+/// The longest step: it is appended to every key of its route or consumer.
 const STEP_LENGTH_MAX: usize = 64;
 
 const NO_PLACE: &str = "is empty: name a place of the key";
@@ -44,11 +44,6 @@ options! {
 
 pub(super) fn read(section: &Section<'_>) -> KeyRule {
     let KeyOptions { from, hash, required, min_length, mut max_length, syntax } = KeyOptions::read(section);
-    if min_length > max_length {
-        let message =
-            format!("`min_length` ({min_length}) must not be over `max_length` ({max_length}): no key would do");
-        section.conflict(&["min_length", "max_length"], message);
-    }
     if hash {
         if section.position("syntax").is_written() {
             section.conflict(&["hash", "syntax"], "has no use beside `hash`: a secret counts as it comes");
@@ -60,21 +55,38 @@ pub(super) fn read(section: &Section<'_>) -> KeyRule {
         let message = format!("is over {KEY_LENGTH_MAX}: a longer key needs `hash = true`, which keeps its hash alone");
         section.conflict(&["max_length", "hash"], message);
     }
+    if min_length > max_length {
+        let message =
+            format!("`min_length` ({min_length}) must not be over `max_length` ({max_length}): no key would do");
+        section.conflict(&["min_length", "max_length"], message);
+    }
     let limits = KeyLimits { length_min: min_length, length_max: max_length };
     KeyRule { from, hash, required, syntax, limits }
 }
 
-/// Checks what the key's rule needs of the rest of its route.
-pub(super) fn check(section: &Section<'_>, rule: &KeyRule, path: Option<&PathPattern>, forward_key: &ForwardKey) {
+/// Checks what the key's rule needs of the rest of its route, and that each segment that it or the scope names is one
+/// of the path: it would be absent from every request.
+pub(super) fn check(
+    section: &Section<'_>,
+    rule: &KeyRule,
+    scope: Option<&ScopeRule>,
+    path: Option<&PathPattern>,
+    forward_key: &ForwardKey,
+) {
     if rule.hash && matches!(forward_key, ForwardKey::Derive(_)) {
         section.problem("forward_key", "makes a key of the client's, which is a secret: its hash alone is kept");
     }
-    let missing = |place: &&Place| match (place, path) {
+    let is_missing = |place: &&Place| match (place, path) {
         (Place::Path(name), Some(path)) => !path.has_segment(name),
         _ => false,
     };
-    if let Some(place) = rule.places().find(missing) {
-        section.table("key").problem("from", format!("has `{place}`, and the route's `path` has no such segment"));
+    // The place is not shown: it may be filled in from the environment.
+    let problem = "has a `path:NAME` that is no `{NAME}` segment of the route's `path`";
+    if rule.places().any(|place| is_missing(&place)) {
+        section.table("key").problem("from", problem);
+    }
+    if scope.is_some_and(|scope| scope.places().any(|place| is_missing(&place))) {
+        section.problem("scope", problem);
     }
 }
 
@@ -85,7 +97,11 @@ fn parse_key_place(text: &str) -> Result<KeyPlace, String> {
     while !rest.is_empty() || parts.is_empty() {
         let is_joint = |at: &usize| Place::has_kind(&rest[at + 1..]);
         let end = rest.match_indices('+').map(|(at, _)| at).find(is_joint).unwrap_or(rest.len());
-        parts.push(check_key_place(Place::parse(&rest[..end])?)?);
+        let part = check_key_place(Place::parse(&rest[..end])?)?;
+        if parts.contains(&part) {
+            return Err("has one place twice".into());
+        }
+        parts.push(part);
         rest = rest.get(end + 1..).unwrap_or_default();
     }
     Ok(KeyPlace { parts })
@@ -106,10 +122,13 @@ pub(super) fn parse_forward_key(text: &str) -> Result<ForwardKey, String> {
     match (text, text.strip_prefix("derive:")) {
         ("same", _) => Ok(ForwardKey::Same),
         ("none", _) => Ok(ForwardKey::None),
-        (_, Some(step)) => {
-            let wrong = "has no proper step: write 1 to 64 letters, digits, `_`, `.` and `-` behind it";
-            name(step, STEP_LENGTH_MAX, is_of_name, wrong).map(ForwardKey::Derive)
-        }
+        (_, Some(step)) => parse_step(step).map(ForwardKey::Derive),
         _ => Err("is not known: write `same`, `none` or `derive:STEP`".into()),
     }
+}
+
+/// Parses the step that is appended to a key.
+pub(super) fn parse_step(text: &str) -> Result<Box<str>, String> {
+    let wrong = "has no proper step: write 1 to 64 letters, digits, `_`, `.` and `-`";
+    name(text, STEP_LENGTH_MAX, is_of_name, wrong)
 }

@@ -1,7 +1,7 @@
 //! The texts of problems that any key can have.
 
 use strsim::osa_distance;
-use toml::de::DeValue;
+use toml::de::{DeTable, DeValue};
 
 use super::key_doc::{KeyDoc, ValueKind};
 use oncegate_settings::one_of;
@@ -53,14 +53,9 @@ const FOREIGN_NAMES: [(&str, &[&str]); 8] = [
     ("upstream_timeout", &["proxy_read_timeout", "read_timeout", "request_timeout", "timeout"]),
 ];
 
-/// The options of a key that one for all places has replaced, each with its way to write it.
-const EARLIER_PLACES: [(&str, &str); 5] = [
-    ("body", "json:/POINTER"),
-    ("form", "form:NAME"),
-    ("header", "header:NAME"),
-    ("payload", "header:NAME#/POINTER"),
-    ("query", "query:NAME"),
-];
+/// The options of a key that `from` has replaced, each with the kind of its places, in the order in which they counted.
+const EARLIER_PLACES: [(&str, &str); 5] =
+    [("header", "header"), ("query", "query"), ("payload", "header"), ("form", "form"), ("body", "json")];
 
 /// Names by which other programs read a second file.
 const INCLUDES: [&str; 5] = ["extends", "import", "imports", "include", "includes"];
@@ -68,11 +63,6 @@ const INCLUDES: [&str; 5] = ["extends", "import", "imports", "include", "include
 /// The problem of a key that its table does not have: names the nearest key, or all keys and the table that has it.
 pub(super) fn unknown_key(name: &str, keys: &[KeyDoc], tables: &[(&str, &[KeyDoc])]) -> String {
     let names = || keys.iter().map(|key| key.name);
-    if names().any(|known| known == "from")
-        && let Some((_, place)) = EARLIER_PLACES.iter().find(|(earlier, _)| *earlier == name)
-    {
-        return format!("is written `key.from = \"{place}\"` now; several places are a list");
-    }
     let foreign = FOREIGN_NAMES.iter().find(|(_, theirs)| theirs.contains(&name)).map(|(ours, _)| *ours);
     if let Some(near) = nearest(name, names()).or(foreign.filter(|ours| names().any(|known| known == *ours))) {
         return format!("unknown key; did you mean `{near}`?");
@@ -101,6 +91,26 @@ pub(super) fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) 
 /// The word in lower case and with underscores: case and the kind of dash are no slips.
 fn normalize(word: &str) -> String {
     word.to_ascii_lowercase().replace('-', "_")
+}
+
+/// The problem of an earlier option of a key, with `from` as it replaces all of them in this table; `None` for any
+/// other key. The texts are shown before they are filled in.
+pub(super) fn earlier_place(name: &str, table: &DeTable<'_>, keys: &[KeyDoc]) -> Option<String> {
+    if !keys.iter().any(|key| key.name == "from") || !EARLIER_PLACES.iter().any(|(earlier, _)| *earlier == name) {
+        return None;
+    }
+    let mut places = Vec::new();
+    for (earlier, kind) in EARLIER_PLACES {
+        let value = table.get(earlier).map(|value| value.get_ref());
+        let list = value.and_then(DeValue::as_array).into_iter().flatten().filter_map(|item| item.get_ref().as_str());
+        let texts = value.and_then(DeValue::as_str).into_iter().chain(list);
+        places.extend(texts.map(|text| format!("{:?}", format!("{kind}:{text}"))));
+    }
+    let from = match &*places {
+        [place] => place.clone(),
+        places => format!("[{}]", places.join(", ")),
+    };
+    Some(format!("is written `key.from = {from}` now"))
 }
 
 /// The likely mistake of a file that is not TOML; `None` if nothing shows it. `offset` is where the reader of TOML

@@ -158,8 +158,8 @@ fn dialect_preset(dialect: Dialect) -> &'static str {
             headers = ["PAYMENT-SIGNATURE", "X-PAYMENT"]
             "#
         }
-        // One key of a platform acts for many accounts. Stripe stores the result of each execution, a 500 too, and no
-        // result of a request that was not executed.
+        // One credential of a platform acts for many accounts. Stripe stores the result of each execution, a 500 too,
+        // and no result of a request that was not executed.
         Dialect::Stripe => {
             r#"
             key = { syntax = "opaque" }

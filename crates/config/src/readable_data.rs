@@ -48,6 +48,9 @@ pub(super) fn describe(config: &LoadedConfig) -> Vec<(&'static str, String)> {
     let has_secret = !config.live.secrets.is_empty();
     let guess = if has_secret { "only with the `secret`" } else { "by brute force, as there is no `secret`" };
     let mut rows = vec![("in the database", "keys, routes, states and times in clear; and".to_owned())];
+    if let Some(routes) = named(|route| route.options.key.hash) {
+        rows.push(("  secret keys", format!("hashed, by `key.hash`; they can be found {guess}{routes}")));
+    }
     if let Some(routes) = named(|route| !route.scope.parts.is_empty()) {
         rows.push(("  credentials", format!("of callers: hashed; they can be found {guess}{routes}")));
     }
@@ -146,12 +149,13 @@ mod tests {
     fn routes_that_store_less_are_told_apart() {
         let folder = Folder(tempfile::tempdir().unwrap());
         let config = folder.config(
-            "[[routes]]\nname = 'pay'\npath = '/pay'\nscope = ['none']\nreconcile = { url = 'http://a/{id}?of={path}' }\n\
+            "[[routes]]\nname = 'pay'\npath = '/pay'\nscope = ['none']\nkey.hash = true\nreconcile = { url = 'http://a/{id}?of={path}' }\n\
              [[routes]]\nname = 'upload'\npath = '/upload'\nfingerprint = { body = 'none' }\n\
              [[routes]]\nname = 'seen'\npath = '/seen'\nmode = 'observe'",
         );
         let expected = [
             "in the database: keys, routes, states and times in clear; and",
+            "secret keys: hashed, by `key.hash`; they can be found by brute force, as there is no `secret` (pay)",
             "credentials: of callers: hashed; they can be found by brute force, as there is no `secret` (upload, seen)",
             "requests: bodies: hashed; short ones can be found by brute force, as there is no `secret` (pay, seen)",
             "responses: in clear, fields and bodies, without `secret` and `store.encrypt` (pay, upload)",

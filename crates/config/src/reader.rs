@@ -213,7 +213,9 @@ impl<'a> ConfigReader<'a> {
             match (keys.iter().find(|known| known.name == name).map(|known| known.kind), value.get_ref()) {
                 (None, _) => {
                     let position = SourcePosition { rank: Rank::Own, offset: key.span().start, path };
-                    self.problem(&position, messages::unknown_key(name, keys, self.tables));
+                    let earlier = messages::earlier_place(name, table, keys);
+                    let message = earlier.unwrap_or_else(|| messages::unknown_key(name, keys, self.tables));
+                    self.problem(&position, message);
                 }
                 (Some(ValueKind::Table(keys)), DeValue::Table(table)) => self.check_names(&path, table, keys),
                 (Some(ValueKind::Tables(keys)), DeValue::Array(tables)) => {

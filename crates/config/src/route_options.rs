@@ -64,8 +64,8 @@ options! {
         operations: Texts = [] => made(read_operations);
         /// the place and the syntax of a request's key
         key: Table(KeyOptions::KEYS) = {} => inner(key::read);
-        /// the parts of a request that identify its caller: authorization, jwt:CLAIM, client-cert, header:NAME,
-        /// cookie:NAME, query:NAME or none; `?` marks optional ones
+        /// the parts of a request that identify its caller: authorization, jwt:CLAIM, client-cert, a place such as
+        /// header:NAME or cookie:NAME, or none; `?` marks optional ones
         scope: Texts = ["authorization?", "header:x-api-key?"];
         /// the `WWW-Authenticate` of a 401 to a keyed request without credentials; empty for 400
         challenge: Concealed = "";

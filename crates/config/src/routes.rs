@@ -15,6 +15,7 @@ use super::value_parsers::{OwnListener, read_upstream};
 use super::{challenge, cors, fingerprint, key, methods, reconcile, scope, statuses, upstream_tls};
 use oncegate_domain::fingerprint::{PathForm, Secrets};
 use oncegate_domain::path_pattern::PathPattern;
+use oncegate_domain::place::Place;
 use oncegate_domain::route_table::Spelling;
 use oncegate_settings::{
     DeliveryMode, PassThroughConfig, Route, StoreDownPolicy, UpstreamTarget, ValueOrigin, ValueOrigins,
@@ -172,13 +173,22 @@ fn read_route<'a>(
         Some(path) if options.spelling == Spelling::Same => PathForm::lenient(path),
         _ => PathForm::Normal,
     };
-    key::check(section, &options.key, signature.path.as_ref(), &options.forward_key);
+    key::check(section, &options.key, scope.as_ref(), signature.path.as_ref(), &options.forward_key);
     let key = (options.dialect, &options.key);
     let recipe = fingerprint::read(&section.table("fingerprint"), key, path_form, context.secrets.as_ref());
     let statuses = statuses::read(section);
     let cors = cors::read(&section.table("cors").with_fallback(&tops.cors));
     let (quiet_after, reconcile) =
         reconcile::read(&section.table("reconcile"), options.store_down == StoreDownPolicy::Bypass);
+    // A service that does not know the hash would say that there is no such operation.
+    let asks_by_secret = reconcile.as_ref().is_some_and(|reconcile| {
+        let is_kept = |place: &Place| !matches!(place, Place::Path(_) | Place::Query(_));
+        reconcile.lookup.names_key() || (reconcile.lookup.names_path() && !options.key.places().all(is_kept))
+    });
+    if options.key.hash && asks_by_secret {
+        let message = "asks by the key, which is a secret: its hash alone is kept; ask by `{id}`";
+        section.table("reconcile").problem("url", message);
+    }
     let is_without_secret = context.secrets.as_ref().is_some_and(|secrets| secrets.current().is_none());
     if options.delivery != DeliveryMode::Sync && is_without_secret {
         let message = "needs a `secret` at the top of the file: what is queued is stored encrypted, and never without";

@@ -44,8 +44,11 @@ pub(super) fn read(section: &Section<'_>, proofs: Option<&ProofSources>) -> Opti
     }
     let parts: Vec<_> = entries.into_iter().filter_map(|entry| entry.value).collect();
     // A field that names an account beside the caller does not replace the caller.
-    let is_acting_for = |part: &&ScopePart| matches!(&part.source, ScopeSource::Place(Place::Header(name, None)) if acting_for::is_acting_for(name));
-    let is_default = parts.iter().filter(|part| !is_acting_for(part)).eq(&default_parts());
+    let is_caller = |part: &&ScopePart| match &part.source {
+        ScopeSource::Place(Place::Header(name, None)) => !acting_for::is_acting_for(name),
+        _ => true,
+    };
+    let is_default = parts.iter().filter(is_caller).eq(&default_parts());
     Some(ScopeRule { parts, is_default })
 }
 
@@ -58,7 +61,8 @@ const CHANGING_FIELDS: [&str; 5] = ["dpop", "signature-input", "traceparent", "x
 /// Claims whose value differs with each token (RFC 7519 section 4.1, OpenID Connect Core sections 2 and 3.3.2.11).
 const CHANGING_CLAIMS: [&str; 7] = ["at_hash", "c_hash", "exp", "iat", "jti", "nbf", "nonce"];
 
-const NOT_IN_MESSAGES: &str = "has a part that a message does not have: write `header:NAME` or `none`";
+const NOT_IN_MESSAGES: &str =
+    "has a part that a message does not have: write `header:NAME`, a place of the body or `none`";
 
 /// The parts of the default that `route_options` declares, to recognize them where they are written.
 fn default_parts() -> Vec<ScopePart> {

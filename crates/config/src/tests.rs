@@ -433,11 +433,11 @@ mod consumers;
 mod documents;
 mod events;
 mod fingerprint;
-mod keys;
 mod lints;
 mod messages;
 mod outcomes;
 mod paths;
+mod places;
 mod routes;
 mod slips;
 

@@ -4,13 +4,14 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use hmac::{Hmac, Mac};
-use http::header::{CONTENT_TYPE, COOKIE, HOST};
+use http::header::{COOKIE, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 
 use super::macros::{hex_bytes, named};
 use super::normal_path::RequestPath;
 use crate::acting_for;
+use crate::media_type::content_type;
 use crate::path_pattern::PathPattern;
 use crate::place::{BodyPart, Place, cbor, form, multipart, protobuf, xml};
 use crate::urlencoded;
@@ -237,9 +238,9 @@ impl Recipe {
         }
     }
 
-    /// Whether a body counts as a form whatever its media type is.
-    pub fn takes_any_body_for_a_form(&self) -> bool {
-        self.0.rules.body == BodyRule::Form
+    /// Whether a body may count in a format that its media type does not name, or that only a part of it is in.
+    pub fn reads_any_body(&self) -> bool {
+        matches!(self.0.rules.body, BodyRule::Form | BodyRule::Json | BodyRule::Jsonrpc)
     }
 
     pub fn reads_query(&self) -> bool {
@@ -328,7 +329,10 @@ impl Recipe {
                 return Some(("jsonrpc", IncludedContent::Bytes(body.into())));
             }
             BodyRule::Auto | BodyRule::Graphql | BodyRule::Jsonrpc => {
-                BodyFormat::of(content_type).or_else(|| selections.only_format())?
+                // A form without a media type is read as one, and no other body that says what it is.
+                let named =
+                    || selections.only_format().filter(|format| content_type.is_empty() || *format != BodyFormat::Form);
+                BodyFormat::of(content_type).or_else(named)?
             }
         };
         let parts = match format {
@@ -359,15 +363,6 @@ const SECRET_WORD: &str = " hmac=";
 
 /// The form of an encoded body that is not decoded.
 const ENCODED: &str = "encoded";
-
-/// The `Content-Type`; empty for none. Services differ about which one of several counts.
-fn content_type(headers: &HeaderMap) -> &[u8] {
-    let mut lines = headers.get_all(CONTENT_TYPE).iter();
-    match (lines.next(), lines.next()) {
-        (Some(only), None) => only.as_bytes(),
-        _ => b"",
-    }
-}
 
 /// Includes a field by its name and the number of its values, whatever the protocol version of the request.
 fn include_field(hash: &mut Hasher, name: &HeaderName, parts: &FingerprintInput<'_>) {
@@ -426,8 +421,7 @@ fn is_secret_name(text: &str) -> bool {
 /// Reads the places of a recipe: each is escaped like a value of a form, so that neither a space nor a comma in it can
 /// end it.
 fn parse_places(list: &str) -> Option<Vec<Place>> {
-    let unescaped =
-        list.split(',').map(|escaped| String::from_utf8(urlencoded::unescape(escaped.as_bytes()).into_owned()).ok());
+    let unescaped = list.split(',').map(|escaped| String::from_utf8(urlencoded::unescape(escaped.as_bytes())).ok());
     unescaped.map(|place| Place::parse(&place?).ok()).collect()
 }
 
@@ -728,7 +722,7 @@ mod tests {
             for (query, key, path) in [(true, None, "lenient"), (false, Some(&secret), "lenient:011"), (true, None, "")]
             {
                 for selection in &selections {
-                    for headers in [vec![], vec![CONTENT_TYPE, HeaderName::from_static("x-a")]] {
+                    for headers in [vec![], vec![http::header::CONTENT_TYPE, HeaderName::from_static("x-a")]] {
                         let path = PathForm::from_word(path).unwrap_or_default();
                         let ((include, exclude), own) = (selection.clone(), places(&["json:/key"]));
                         let rules = FingerprintRules { body, path, query, headers, include, exclude, own };

@@ -1,5 +1,17 @@
 //! Media types, as `Content-Type` names them.
 
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+
+/// The `Content-Type`; empty for none. Services differ about which one of several counts.
+pub(crate) fn content_type(headers: &HeaderMap) -> &[u8] {
+    let mut lines = headers.get_all(CONTENT_TYPE).iter();
+    match (lines.next(), lines.next()) {
+        (Some(only), None) => only.as_bytes(),
+        _ => b"",
+    }
+}
+
 /// Whether a `Content-Type` names a media type of JSON: `application/json` or `*/*+json` (RFC 6839 section 3.1).
 pub fn is_json(content_type: &[u8]) -> bool {
     let essence = essence(content_type);

@@ -156,10 +156,10 @@ impl PathPattern {
         path.lenient().filter(|form| self.matches_leniently(form))
     }
 
-    /// The number of a placeholder's segment, the empty one before the first `/` counted.
+    /// The number of a placeholder's segment, the empty one before the first `/` counted. `{*rest}` is no segment.
     fn index_of(&self, name: &str) -> Option<usize> {
         let inner = |segment: &'_ str| -> Option<bool> { Some(segment.strip_prefix('{')?.strip_suffix('}')? == name) };
-        self.text.split('/').position(|segment| inner(segment) == Some(true))
+        self.text.split('/').position(|segment| inner(segment) == Some(true)).filter(|_| !name.starts_with('*'))
     }
 
     /// Whether two patterns match the same paths, whatever the names of their placeholders.

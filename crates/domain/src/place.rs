@@ -73,7 +73,8 @@ impl Place {
         text.split_once(':').is_some_and(|(kind, _)| kinds.contains(&kind))
     }
 
-    /// Reads a place. The error is the problem, beginning with a verb.
+    /// Reads a place. The error is the problem, beginning with a verb. It shows nothing of the text, which a caller may
+    /// have filled in with a secret.
     pub fn parse(text: &str) -> Result<Self, String> {
         let Some((kind, name)) = text.split_once(':') else {
             return Err(format!("is no place of a request: write {}", Self::KINDS));

@@ -55,6 +55,13 @@ impl KeyRule {
         self.from.iter().flat_map(|place| &place.parts)
     }
 
+    /// The places that never count in a comparison. A part of a composite key is none where another place may have
+    /// the key instead: the part is there then, and is no key.
+    pub fn own_places(&self) -> impl Iterator<Item = &Place> {
+        let is_only = self.from.len() == 1;
+        self.from.iter().filter(move |place| is_only || place.parts.len() == 1).flat_map(|place| &place.parts)
+    }
+
     /// The fields that any part of a key may be in.
     pub fn fields(&self) -> impl Iterator<Item = &HeaderName> {
         self.places().filter_map(Place::field)

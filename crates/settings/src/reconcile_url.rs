@@ -87,6 +87,11 @@ impl ReconcileUrl {
         }
     }
 
+    /// Whether the URL has the request's key as a parameter.
+    pub fn names_key(&self) -> bool {
+        self.has(UrlParameter::Key)
+    }
+
     /// Whether the URL has the request's path as a parameter.
     pub fn names_path(&self) -> bool {
         self.has(UrlParameter::Path)

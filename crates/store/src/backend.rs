@@ -7,7 +7,7 @@ use super::call_spec::CallSpec;
 use super::postgres::{PgResult, PgTry, Postgres};
 use super::results::{PrimaryCheck, SweptKey};
 use super::sqlite::{InlineDatabase, Sqlite, SqliteResult, SqliteTransaction, StoreNetwork};
-use super::{RelocateError, StoreError, StoreLocation};
+use super::{RelocateError, StoreFuture, StoreLocation};
 
 /// An open store. Clones share it.
 #[derive(Clone)]
@@ -23,22 +23,23 @@ impl Backend {
         Self::Sqlite(Arc::new(database.open(network)))
     }
 
-    /// Runs a call's body for the store that this is: until its outcome is known, or its time is over.
-    pub(super) async fn call<'a, P, T, F>(
+    /// Runs a call's body for the store that this is: until its outcome is known, or its time is over. The future is
+    /// boxed, because it is large, and each one around it would have room for it twice and move it.
+    pub(super) fn call<'a, P, T, F>(
         &'a self,
         spec: CallSpec,
         params: P,
-        on_postgres: impl Fn(PgTry<'a>, Arc<P>) -> F,
+        on_postgres: impl Fn(PgTry<'a>, Arc<P>) -> F + Send + 'a,
         on_sqlite: impl FnOnce(SqliteTransaction<'_>, P) -> SqliteResult<T> + Send + 'static,
-    ) -> Result<T, StoreError>
+    ) -> StoreFuture<'a, T>
     where
         P: Send + Sync + 'static,
         T: Send + 'static,
-        F: Future<Output = PgResult<T>>,
+        F: Future<Output = PgResult<T>> + Send + 'a,
     {
         match self {
-            Self::Postgres(store) => store.call(spec, params, on_postgres).await,
-            Self::Sqlite(store) => store.call(spec, params, on_sqlite).await,
+            Self::Postgres(store) => Box::pin(store.call(spec, params, on_postgres)),
+            Self::Sqlite(store) => Box::pin(store.call(spec, params, on_sqlite)),
         }
     }
 

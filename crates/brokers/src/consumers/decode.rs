@@ -321,6 +321,38 @@ mod tests {
     }
 
     #[test]
+    fn a_key_is_read_at_each_kind_of_place_that_a_message_has() {
+        let key_at = |place: &str, kind: &str, body: &'static [u8]| {
+            // The base64 of {"id":"k-1"}.
+            let sent = properties(&[("x-id", long("7")), ("x-pay", long("eyJpZCI6ImstMSJ9"))]);
+            let sent = sent.with_content_type(kind.into());
+            let consumer = consumer(&format!("key = '{place}'"));
+            decode_message(&consumer, &sent, Bytes::from_static(body), Ipv4Addr::LOCALHOST.into())
+        };
+        const FORM: &str = "application/x-www-form-urlencoded";
+        for (place, kind, body) in [
+            ("header:x-pay#/id", "", &b""[..]),
+            ("form:id", FORM, b"a=1&id=k-1"),
+            ("form:order#/id", FORM, b"order=%7B%22id%22%3A%22k-1%22%7D"),
+            ("cbor:/id", "application/cbor", b"\xa1\x62id\x63k-1"),
+            ("xml:/order/@id", "application/xml", b"<order id='k-1'/>"),
+            ("protobuf:2", "application/protobuf", b"\x12\x03k-1"),
+        ] {
+            assert_eq!(&*key_at(place, kind, body).expect(place).key, b"k-1", "{place}");
+        }
+        for (place, kind, body, slug) in [
+            ("form:id", FORM, &b"id=k-1&id=k-1"[..], "key-invalid"),
+            ("form:id", FORM, b"a=1", "key-missing"),
+            ("cbor:/id", "application/cbor", b"\xa1\x62id", "key-invalid"),
+            ("xml:/order/@id", "application/xml", b"<order id='k-1'>", "key-invalid"),
+            ("header:x-id#/id", "", b"", "key-invalid"),
+            ("header:x-none#/id", "", b"", "key-missing"),
+        ] {
+            assert_eq!(key_at(place, kind, body).unwrap_err().slug(), slug, "{place}");
+        }
+    }
+
+    #[test]
     fn a_message_with_more_headers_than_a_request_has_room_for_is_refused() {
         let names: Vec<_> = (0..40_000).map(|number| format!("x-{number}")).collect();
         let many = names.iter().map(|name| (name.as_str(), AMQPValue::Boolean(true)));

@@ -28,13 +28,11 @@ impl Directive {
     pub fn parse(text: &str) -> Result<Self, String> {
         let inner = text.strip_prefix('@').and_then(|text| text.strip_suffix(')'));
         let Some((name, argument)) = inner.and_then(|inner| inner.split_once('(')) else {
-            return Err(format!(
-                "has `{text}`, which is no argument of a directive: write one like `@idempotent(key)`"
-            ));
+            return Err("is no argument of a directive: write one like `@idempotent(key)`".into());
         };
-        match [name, argument].into_iter().find(|name| !is_graphql_name(name)) {
-            Some(other) => Err(format!("has `{other}`, which is no name in GraphQL: write `@idempotent(key)`")),
-            None => Ok(Self { name: name.into(), argument: argument.into() }),
+        match [name, argument].into_iter().all(is_graphql_name) {
+            true => Ok(Self { name: name.into(), argument: argument.into() }),
+            false => Err("has a name that GraphQL does not allow: write one like `@idempotent(key)`".into()),
         }
     }
 
@@ -76,22 +74,28 @@ pub fn value_at(body: &[u8], directive: &Directive) -> PlaceValue {
         Some(b'[') => {
             let mut tokens_left = TOKENS_MAX;
             let is_without = |request: &GraphqlParameters<IgnoredAny>| {
-                request.query.as_deref().is_none_or(|document| is_without(document, directive, &mut tokens_left))
+                request.query.as_deref().is_some_and(|document| is_without(document, directive, &mut tokens_left))
             };
             if all_in_batch(body, is_without) { Ok(None) } else { Err(BATCH) }
         }
         Some(b'{') => {
             let request: GraphqlParameters<IgnoredAny> = serde_json::from_slice(body).map_err(|_| AMBIGUOUS)?;
-            match request.query.filter(|document| directive.may_be_in(document)) {
+            // A service may know the document by its hash alone, and execute it.
+            let document = request.query.ok_or(NO_DOCUMENT)?;
+            match Some(document).filter(|document| directive.may_be_in(document)) {
                 Some(document) => ExecutedOperation::find(&document, request.operation_name.as_deref())
                     .ok_or(NO_OPERATION)?
                     .value_of(directive, body),
                 None => Ok(None),
             }
         }
-        _ => Ok(None),
+        _ => Err(NO_DOCUMENT),
     }
 }
+
+const NO_DOCUMENT: PlaceError = PlaceError::Unreadable(
+    "The key is in the GraphQL document, and the body is no JSON with a document: send the request with its `query`.",
+);
 
 /// Whether no operation and no fragment of a document has the directive.
 fn is_without(document: &str, directive: &Directive, tokens_left: &mut usize) -> bool {

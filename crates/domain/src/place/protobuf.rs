@@ -64,7 +64,7 @@ impl FieldPath {
     pub fn parse(text: &str) -> Result<Self, String> {
         let numbers: Vec<u32> = text.split('.').map(parse_number).collect::<Result<_, _>>()?;
         if numbers.len() > PATH_MAX {
-            return Err(format!("has {} field numbers: a path has at most {PATH_MAX}", numbers.len()));
+            return Err(format!("has more than {PATH_MAX} field numbers"));
         }
         Ok(Self { text: text.into(), numbers })
     }
@@ -72,12 +72,10 @@ impl FieldPath {
 
 fn parse_number(text: &str) -> Result<u32, String> {
     match text.parse::<u32>().ok().filter(|number| number.to_string() == text) {
-        Some(number @ 19_000..=19_999) => Err(format!("names field {number}: protobuf has no fields 19000 to 19999")),
+        Some(19_000..=19_999) => Err("names a field of 19000 to 19999, which protobuf does not have".into()),
         Some(number @ 1..=NUMBER_MAX) => Ok(number),
-        Some(number @ 1..) => Err(format!("names field {number}: the largest field number is {NUMBER_MAX}")),
-        _ => Err(format!(
-            "has `{text}`, which is no field number: write `5`, or `1.3` for field 3 of the message in field 1"
-        )),
+        Some(1..) => Err(format!("names a field over {NUMBER_MAX}, the largest number of one")),
+        _ => Err("is no path of field numbers: write `5`, or `1.3` for field 3 of the message in field 1".into()),
     }
 }
 

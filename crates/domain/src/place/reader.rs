@@ -2,11 +2,12 @@
 
 use canonical_json::Pointer;
 use data_encoding::{BASE64, BASE64_NOPAD, BASE64URL, BASE64URL_NOPAD};
-use http::header::{CONTENT_TYPE, COOKIE};
+use http::header::COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::value::{PlaceError, PlaceValue, json_value, only, without_mark};
+use super::value::{PlaceError, PlaceValue, json_value, only};
 use super::{Place, cbor, form, graphql, protobuf, xml};
+use crate::media_type::content_type;
 use crate::normal_path::RequestPath;
 use crate::path_pattern::PathPattern;
 use crate::urlencoded::pairs as pairs_of;
@@ -30,8 +31,15 @@ impl RequestPlaces<'_> {
             Place::Query(name) => only(named(self.query.unwrap_or_default().as_bytes(), name)),
             Place::Cookie(name) => only(cookies(self.headers, name)),
             Place::Path(name) => {
-                let segment = self.pattern.and_then(|pattern| pattern.segment_of(name, self.path));
-                Ok(segment.map(|segment| percent_encoding::percent_decode_str(segment).collect()))
+                let Some(segment) = self.pattern.and_then(|pattern| pattern.segment_of(name, self.path)) else {
+                    return Ok(None);
+                };
+                // A lenient service would take `A;x` for `A`: two keys would be one operation.
+                let alone = ["/", segment].concat();
+                if RequestPath::new(&alone).lenient() != Some(&alone) {
+                    return Err(RESPELLED);
+                }
+                Ok(Some(percent_encoding::percent_decode_str(segment).collect()))
             }
             Place::Cbor(_)
             | Place::Form(..)
@@ -54,7 +62,7 @@ impl RequestPlaces<'_> {
 
 /// Reads a place of a body, which has no content coding. An empty body has no values.
 pub fn read_body_place(headers: &HeaderMap, body: &[u8], place: &Place) -> PlaceValue {
-    let content_type = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let content_type = content_type(headers);
     if body.is_empty() {
         return Ok(None);
     }
@@ -67,6 +75,12 @@ pub fn read_body_place(headers: &HeaderMap, body: &[u8], place: &Place) -> Place
         Place::Graphql(directive) => graphql::value_at(without_mark(body), directive),
         Place::Cookie(_) | Place::Header(..) | Place::Path(_) | Place::Query(_) => Ok(None),
     }
+}
+
+/// The body without the byte order mark of UTF-8: some programs write it before JSON, and many readers skip it (RFC
+/// 8259, section 8.1).
+fn without_mark(body: &[u8]) -> &[u8] {
+    body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body)
 }
 
 fn named(pairs: &[u8], name: &str) -> impl Iterator<Item = Vec<u8>> {
@@ -84,6 +98,10 @@ fn cookies(headers: &HeaderMap, name: &str) -> impl Iterator<Item = Vec<u8>> {
 const NOT_CANONICAL: PlaceError = PlaceError::Unreadable(
     "The body is not JSON that all programs read alike: UTF-8, each name once in an object, no lone surrogates, nesting of at most \
      128.",
+);
+
+const RESPELLED: PlaceError = PlaceError::Unreadable(
+    "A segment of the path has a value that programs read in different ways: it has `;`, a `/` or a letter that is percent-encoded.",
 );
 
 const NO_PAYLOAD: PlaceError = PlaceError::Unreadable(

@@ -174,6 +174,10 @@ impl Gate {
 
 /// Echoes the field that the key was found in.
 fn echo_key(headers: &HeaderMap, route: &Route, context: &mut ResponseContext) {
+    // A secret is not sent back.
+    if route.options.key.hash {
+        return;
+    }
     if let Some((name, value)) = route.options.key.headers().find_map(|name| Some((name, headers.get(name)?))) {
         context.echo_key(name, value);
     }

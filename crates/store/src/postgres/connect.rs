@@ -39,8 +39,12 @@ impl Manager for PgManager {
 
     async fn create(&self) -> Result<PgClient, BoxError> {
         let Self(server) = self;
-        let (client, driver, place) = server.connect(server.timeout()).await?;
-        Ok(PgClient::new(server.clone(), client, driver, place).await)
+        // Boxed, because each future of a call would have room for it otherwise: most of the room that it has.
+        let connected = Box::pin(async {
+            let (client, driver, place) = server.connect(server.timeout()).await?;
+            Ok(PgClient::new(server.clone(), client, driver, place).await)
+        });
+        connected.await
     }
 
     /// A connection that died unnoticed costs one statement, which is tried again; asking each connection whether it

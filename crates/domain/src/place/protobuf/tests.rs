@@ -45,20 +45,20 @@ fn a_path_is_one_to_eight_field_numbers() {
         assert_eq!(path(text).to_string(), text);
     }
     for (text, problem) in [
-        ("", "has ``, which is no field number"),
-        ("a", "has `a`"),
-        ("0", "has `0`"),
-        ("05", "has `05`"),
-        ("+5", "has `+5`"),
-        ("1.", "has ``"),
-        (".1", "has ``"),
-        ("1..2", "has ``"),
-        ("-1", "has `-1`"),
-        ("5000000000", "has `5000000000`"),
-        ("536870912", "names field 536870912: the largest"),
-        ("19000", "names field 19000: protobuf has no fields"),
-        ("1.19999", "names field 19999: protobuf has no fields"),
-        ("1.2.3.4.5.6.7.8.9", "has 9 field numbers"),
+        ("", "is no path of field numbers"),
+        ("a", "is no path"),
+        ("0", "is no path"),
+        ("05", "is no path"),
+        ("+5", "is no path"),
+        ("1.", "is no path"),
+        (".1", "is no path"),
+        ("1..2", "is no path"),
+        ("-1", "is no path"),
+        ("5000000000", "is no path"),
+        ("536870912", "names a field over 536870911"),
+        ("19000", "names a field of 19000 to 19999"),
+        ("1.19999", "names a field of 19000 to 19999"),
+        ("1.2.3.4.5.6.7.8.9", "has more than 8 field numbers"),
     ] {
         let found = FieldPath::parse(text).unwrap_err();
         assert!(found.starts_with(problem), "{text}: {found}");

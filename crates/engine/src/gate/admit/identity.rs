@@ -54,6 +54,9 @@ impl IdentityValues {
         salt: &Salt,
     ) -> Result<Self, Refusal> {
         let key = key_location::find(route, reader, body, salt)?;
+        if let (Some(body), true) = (body, key.is_some()) {
+            key_location::check_readable(scope.places(), reader.headers, body)?;
+        }
         // The caller of a request without a key does not matter.
         let places = scope.places().take_while(|_| key.is_some());
         let scope = places.map(|place| key_location::read_place(place, reader, body.unwrap_or_default())).collect();
@@ -76,10 +79,11 @@ impl Incoming<'_> {
         let rule = &route.options.key;
         let is_given = self.given_key.is_some();
         let values = match (body.filter(|body| body.len() >= LARGE_BODY), fingerprinting) {
+            // The thread of the consumers serves no client.
+            _ if is_given => IdentityValues { key: None, scope: self.read_scope_places(body) },
             (Some(body), Some(fingerprinting)) if rule.may_be_in_body() || scope.reads_body() => {
                 self.read_on_thread(body, fingerprinting).await?
             }
-            _ if is_given => IdentityValues { key: None, scope: self.read_scope_places(body) },
             _ => {
                 let body = body.map(|body| &body[..]);
                 IdentityValues::read((route, scope), &self.place_reader(), body, self.realm.salt)?
@@ -128,7 +132,7 @@ impl Incoming<'_> {
     pub(super) fn key_space(&self) -> String {
         let Self { head, path, route, operation, .. } = *self;
         // A key in the path names the operation, and not the space in which it is unique.
-        let names = route.options.key.places().filter_map(|place| match place {
+        let names = route.options.key.own_places().filter_map(|place| match place {
             Place::Path(name) => Some(name),
             _ => None,
         });

@@ -36,12 +36,13 @@ pub(super) fn find(
     if let Some(body) = body
         && rule.may_be_in_body()
     {
-        check_readable(rule, reader.headers, body)?;
+        check_readable(rule.places(), reader.headers, body)?;
     }
     let (mut found, mut unreadable, mut is_readable) = (None, None, false);
     for place in rule.from.iter().filter(|place| body.is_some() || !place.is_in_body()) {
         match read(place, reader, body.unwrap_or_default()) {
-            Ok(None) => is_readable |= place.is_in_body(),
+            // A composite may lack its part in the head.
+            Ok(None) => is_readable |= place.is_in_body() && place.parts.len() == 1,
             Ok(Some(values)) => {
                 let key = make_key(rule, &values, salt)?;
                 match &found {
@@ -59,8 +60,7 @@ pub(super) fn find(
     }
     // Without one of these, the key in the head is enough. In JSON-RPC, each body has to be read for its operation
     // anyhow.
-    let must_be_readable =
-        found.is_none() || route.options.dialect.is_jsonrpc() || route.recipe.takes_any_body_for_a_form();
+    let must_be_readable = found.is_none() || route.options.dialect.is_jsonrpc() || route.recipe.reads_any_body();
     match unreadable {
         // It may be in another format that the route names too.
         Some(reason) if must_be_readable && !is_readable => Err(Refusal::KeyInvalid(reason)),
@@ -104,13 +104,18 @@ pub(super) fn make_key(rule: &KeyRule, values: &[Vec<u8>], salt: &Salt) -> Resul
 }
 
 /// Refuses a body in which a key cannot be looked for.
-fn check_readable(rule: &KeyRule, headers: &HeaderMap, body: &[u8]) -> Result<(), Refusal> {
-    if body.is_empty() {
+pub(super) fn check_readable<'a>(
+    places: impl Iterator<Item = &'a Place>,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<(), Refusal> {
+    let places: Vec<_> = places.filter(|place| place.is_in_body()).collect();
+    if body.is_empty() || places.is_empty() {
         return Ok(());
     }
     if !headers.get_all(CONTENT_ENCODING).iter().all(is_identity) {
         return Err(Refusal::KeyInvalid(
-            "The key may be in the body, and the body has a Content-Encoding. Send it without.",
+            "The key, or the name of the caller, may be in the body, and the body has a Content-Encoding. Send it without.",
         ));
     }
     let is_multipart = headers
@@ -130,8 +135,10 @@ fn check_readable(rule: &KeyRule, headers: &HeaderMap, body: &[u8]) -> Result<()
     };
     // Text in UTF-16 or UTF-32 has zeros, and neither JSON nor a form has any.
     let is_other_text = || !charset::is_plain(headers) || memchr::memchr(0, body).is_some();
-    if rule.places().filter(|place| place.is_in_body()).all(is_text) && rule.may_be_in_body() && is_other_text() {
-        return Err(Refusal::KeyInvalid("The key may be in the body, and the body is not in UTF-8. Send it in UTF-8."));
+    if places.into_iter().all(is_text) && is_other_text() {
+        return Err(Refusal::KeyInvalid(
+            "The key, or the name of the caller, may be in the body, and the body is not in UTF-8. Send it in UTF-8.",
+        ));
     }
     Ok(())
 }

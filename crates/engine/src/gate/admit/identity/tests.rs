@@ -182,9 +182,11 @@ fn a_header_part_counts_only_from_a_trusted_peer() {
     for word in ["`authorization`", "`header:x-api-key`", "`trusted_proxies`", "10.1.2.3"] {
         assert!(refusal.detail().contains(word), "{word}: {}", refusal.detail());
     }
-    // The service may take the field for the caller, so the rest of the scope is not enough.
-    assert_eq!(refused(&default, &sample(&[KEY, CALLER, ("x-api-key", "a")])), "scope-missing");
-    found(&default, &sample(&[KEY, CALLER]));
+    // Beside a proof of the caller, a forged value separates and joins nothing.
+    let scope = |fields: &[(&'static str, &'static str)]| found(&default, &sample(fields)).scope;
+    let scopes =
+        [scope(&[KEY, CALLER]), scope(&[KEY, CALLER, ("x-api-key", "a")]), scope(&[KEY, CALLER, ("x-api-key", "b")])];
+    assert!(scopes[0] != scopes[1] && scopes[1] != scopes[2] && scopes[0] != scopes[2]);
 }
 
 #[test]
@@ -211,23 +213,23 @@ fn a_body_that_cannot_be_searched_is_refused_and_never_counts_as_one_without_a_k
     let deep = format!("{}1{}", "[".repeat(129), "]".repeat(129));
     let nested = format!("{{\"id\":\"a\",\"x\":{deep}}}");
     for (place, label, body) in [
-        ("body = '/id'", json, &b"{\"id\":\"a\",\"id\":\"b\"}"[..]),
-        ("body = '/id'", json, b"{\"id\":\"a\",\"x\":\"\\ud800\"}"),
-        ("body = '/id'", json, b"{\"id\":\"a\",\"x\":\"\xff\"}"),
-        ("body = '/id'", json, nested.as_bytes()),
-        ("body = '/id'", json, b"{\"id\":\"a\""),
-        ("body = '/id'", json, b"id=a"),
-        ("body = '/id'", form, b"id=a"),
-        ("body = '/id'", json, b"\xff\xfe{\0}\0"),
-        ("body = '/id'", ("content-encoding", "gzip"), b"{\"id\":\"a\"}"),
-        ("body = '/id'", json, b"{\"id\":null}"),
-        ("form = 'id'", json, b"{\"id\":\"a\"}"),
-        ("form = 'id'", ("content-type", "multipart/form-data; boundary=x"), b"--x--"),
-        ("form = 'id'", ("content-encoding", "br"), b"id=a"),
-        ("form = 'id'", form, b"id=a&id=b"),
+        ("'json:/id'", json, &b"{\"id\":\"a\",\"id\":\"b\"}"[..]),
+        ("'json:/id'", json, b"{\"id\":\"a\",\"x\":\"\\ud800\"}"),
+        ("'json:/id'", json, b"{\"id\":\"a\",\"x\":\"\xff\"}"),
+        ("'json:/id'", json, nested.as_bytes()),
+        ("'json:/id'", json, b"{\"id\":\"a\""),
+        ("'json:/id'", json, b"id=a"),
+        ("'json:/id'", form, b"id=a"),
+        ("'json:/id'", json, b"\xff\xfe{\0}\0"),
+        ("'json:/id'", ("content-encoding", "gzip"), b"{\"id\":\"a\"}"),
+        ("'json:/id'", json, b"{\"id\":null}"),
+        ("'form:id'", json, b"{\"id\":\"a\"}"),
+        ("'form:id'", ("content-type", "multipart/form-data; boundary=x"), b"id=a"),
+        ("'form:id'", ("content-encoding", "br"), b"id=a"),
+        ("'form:id'", form, b"id=a&id=b"),
     ] {
-        for header in ["", "header = 'Idempotency-Key', "] {
-            let config = config(&format!("key = {{ {header}{place} }}"));
+        for header in ["", "'header:Idempotency-Key', "] {
+            let config = config(&format!("key.from = [{header}{place}]"));
             let sample = Sample { body, ..with(&[CALLER, label]) };
             assert_eq!(refused(&config, &sample), "key-invalid", "{place} {label:?} {}", body.escape_ascii());
         }
@@ -237,18 +239,18 @@ fn a_body_that_cannot_be_searched_is_refused_and_never_counts_as_one_without_a_k
 #[test]
 fn a_key_is_found_in_a_body_however_it_is_labelled() {
     for (place, label, body) in [
-        ("body = '/id'", ("content-type", "application/json"), &b"{\"id\":\"a\"}"[..]),
-        ("body = '/id'", ("content-type", "application/json"), b"\xef\xbb\xbf{\"id\":\"a\"}"),
-        ("body = '/id'", ("content-type", "application/x-www-form-urlencoded"), b"{\"id\":\"a\"}"),
-        ("body = '/id'", ("content-type", "text/plain"), b"{\"id\":\"a\"}"),
-        ("body = '/id'", ("content-encoding", "identity"), b"{\"id\":\"a\"}"),
-        ("form = 'id'", ("content-type", "application/x-www-form-urlencoded"), b"id=a"),
-        ("form = 'id'", ("x-none", ""), b"id=a"),
-        ("form = 'id', body = '/id'", ("content-type", "application/x-www-form-urlencoded; charset=utf-8"), b"id=a"),
-        ("form = 'id', body = '/id'", ("content-type", "application/json"), b"{\"id\":\"a\"}"),
-        ("form = 'id', body = '/id'", ("content-type", "application/x-www-form-urlencoded"), b"{\"id\":\"a\"}"),
+        ("'json:/id'", ("content-type", "application/json"), &b"{\"id\":\"a\"}"[..]),
+        ("'json:/id'", ("content-type", "application/json"), b"\xef\xbb\xbf{\"id\":\"a\"}"),
+        ("'json:/id'", ("content-type", "application/x-www-form-urlencoded"), b"{\"id\":\"a\"}"),
+        ("'json:/id'", ("content-type", "text/plain"), b"{\"id\":\"a\"}"),
+        ("'json:/id'", ("content-encoding", "identity"), b"{\"id\":\"a\"}"),
+        ("'form:id'", ("content-type", "application/x-www-form-urlencoded"), b"id=a"),
+        ("'form:id'", ("x-none", ""), b"id=a"),
+        ("['form:id', 'json:/id']", ("content-type", "application/x-www-form-urlencoded; charset=utf-8"), b"id=a"),
+        ("['form:id', 'json:/id']", ("content-type", "application/json"), b"{\"id\":\"a\"}"),
+        ("['form:id', 'json:/id']", ("content-type", "application/x-www-form-urlencoded"), b"{\"id\":\"a\"}"),
     ] {
-        let config = config(&format!("key = {{ {place} }}"));
+        let config = config(&format!("key.from = {place}"));
         let sample = Sample { body, ..with(&[CALLER, label]) };
         assert_eq!(found(&config, &sample).key.as_bytes(), b"a", "{place} {label:?} {}", body.escape_ascii());
     }
@@ -256,10 +258,8 @@ fn a_key_is_found_in_a_body_however_it_is_labelled() {
 
 #[test]
 fn a_body_without_the_keys_member_has_no_key() {
-    for (place, body) in
-        [("body = '/id'", &b"{}"[..]), ("body = '/id'", b""), ("form = 'id'", b"x=1"), ("form = 'id'", b"")]
-    {
-        let config = config(&format!("key = {{ {place} }}"));
+    for (place, body) in [("'json:/id'", &b"{}"[..]), ("'json:/id'", b""), ("'form:id'", b"x=1"), ("'form:id'", b"")] {
+        let config = config(&format!("key.from = {place}"));
         let sample = Sample { body, ..with(&[CALLER]) };
         assert_eq!(search(&config, &sample), Ok(KeySearch::NoKey), "{place}");
     }
