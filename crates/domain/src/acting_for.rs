@@ -4,9 +4,8 @@
 //! operation: such a field is a part of the scope of its dialect, and elsewhere of each fingerprint.
 //!
 //! Each field is documented by its API: `As-User` by Box, `Dropbox-API-Select-*` by Dropbox, `On-Behalf-Of` by
-//! SendGrid,
-//! `X-On-Behalf-Of` by Airwallex, `X-Scope-OrgID` by Grafana Loki and Mimir, `X-Goog-User-Project` by Google Cloud,
-//! and the others by the API in their name. `X-Tenant-Id` is usual for a service's own tenants.
+//! SendGrid, `X-On-Behalf-Of` by Airwallex, `X-Scope-OrgID` by Grafana Loki and Mimir, `X-Goog-User-Project` by Google
+//! Cloud, and the others by the API in their name. `X-Tenant-Id` is usual for a service's own tenants.
 
 use http::{HeaderMap, HeaderName};
 

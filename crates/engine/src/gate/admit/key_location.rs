@@ -55,6 +55,8 @@ pub(super) fn find(
             Err(PlaceError::NotScalar) => {
                 return Err(Refusal::KeyInvalid("The value at the place of the key is neither a text nor a number."));
             }
+            // A place of the head never counts in the fingerprint: unread, it could be another operation's.
+            Err(PlaceError::Unreadable(reason)) if !place.is_in_body() => return Err(Refusal::KeyInvalid(reason)),
             Err(PlaceError::Unreadable(reason)) => unreadable = unreadable.or(Some(reason)),
         }
     }
