@@ -29,7 +29,6 @@ pub mod dto;
 pub mod four_eyes;
 pub mod params;
 pub mod problem;
-mod purge_wait;
 mod queries;
 pub mod timeline;
 pub mod typed_response;

@@ -321,6 +321,15 @@ impl KeyAdmin<'_> {
         }
         Ok(targets)
     }
+
+    /// Waits until no instance remembers what was purged, for a lease's time at most: an instance that has not read the
+    /// store for so long answers nothing from memory either. Returns how many instances may still remember it; `None`
+    /// where nothing was purged.
+    async fn wait_until_forgotten(&self, purges: Option<u64>) -> Result<Option<u64>, ApiProblem> {
+        let Some(purges) = purges else { return Ok(None) };
+        let behind = self.store.wait_until_forgotten(self.service(), purges, self.start.store.lease.expiry).await?;
+        Ok(Some(behind))
+    }
 }
 
 impl BulkChange {
