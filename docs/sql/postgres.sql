@@ -247,8 +247,8 @@ $function$;
 
 -- enqueue: accepts a key for delivery, with its request. A key with a record is accepted if its record is still as it
 -- was seen; past its TTL a new life begins.
-create or replace function oncegate.enqueue_2a5ccad5(
-  _id bytea, _service text, _scope bytea, _space bytea, _key bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _instance bigint, _token bytea, _holder bytea, _secret text, _sealed bytea,
+create or replace function oncegate.enqueue_32e5a786(
+  _id bytea, _service text, _scope bytea, _space bytea, _key bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _parts bytea, _instance bigint, _token bytea, _holder bytea, _secret text, _sealed bytea,
   _seen_token bytea, _seen_state text, _past_ttl_at bigint
 ) returns boolean
 language plpgsql
@@ -261,15 +261,15 @@ declare
 begin
   if _seen_token is null then
     insert into oncegate.keys
-           (id, service, scope, space, key, path, route, recipe, fingerprint, instance, token, holder, state, attempt, created_at, reserved_at, deadline, settled_at, accepted_at, due_at)
-    values (_id, _service, _scope, _space, _key, _path, _route, _recipe, _fingerprint, _instance, _token, _holder, 'queued', 0, moment, moment, moment, moment, moment, moment)
+           (id, service, scope, space, key, path, route, recipe, fingerprint, parts, instance, token, holder, state, attempt, created_at, reserved_at, deadline, settled_at, accepted_at, due_at)
+    values (_id, _service, _scope, _space, _key, _path, _route, _recipe, _fingerprint, _parts, _instance, _token, _holder, 'queued', 0, moment, moment, moment, moment, moment, moment)
         on conflict (id) do nothing;
   else
     update oncegate.keys as k
        set state = 'queued', attempt = case when _past_ttl_at is null then k.attempt else 0 end,
            deadline = moment, settled_at = moment, accepted_at = moment, due_at = moment,
            -- taken_over: the columns of a key that the next request has taken over. Past its TTL a new life begins.
-           path = _path, route = _route, recipe = _recipe, fingerprint = _fingerprint, instance = _instance, token = _token,
+           path = _path, route = _route, recipe = _recipe, fingerprint = _fingerprint, parts = _parts, instance = _instance, token = _token,
            created_at = case when _past_ttl_at is null then k.created_at else moment end,
            reserved_at = moment,
            remember_ms = null, status = null, fields = null, body = null, cause = null, probes = null, absences = null, probe_at = null, expires_at = null,
@@ -494,7 +494,7 @@ end
 $function$;
 
 -- reserve: reserves a key that has no record.
-create or replace function oncegate.reserve_e5a5fc4a(_id bytea, _service text, _scope bytea, _space bytea, _key bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _instance bigint, _token bytea, _holder bytea, _time_limit_ms bigint) returns boolean
+create or replace function oncegate.reserve_4ce6211f(_id bytea, _service text, _scope bytea, _space bytea, _key bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _parts bytea, _instance bigint, _token bytea, _holder bytea, _time_limit_ms bigint) returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $function$
@@ -503,8 +503,8 @@ declare
   moment constant bigint := oncegate.begin_write();
 begin
   insert into oncegate.keys
-         (id, service, scope, space, key, path, route, recipe, fingerprint, instance, token, holder, state, attempt, created_at, reserved_at, deadline)
-  values (_id, _service, _scope, _space, _key, _path, _route, _recipe, _fingerprint, _instance, _token, _holder, 'in_flight', 1, moment, moment, moment + _time_limit_ms)
+         (id, service, scope, space, key, path, route, recipe, fingerprint, parts, instance, token, holder, state, attempt, created_at, reserved_at, deadline)
+  values (_id, _service, _scope, _space, _key, _path, _route, _recipe, _fingerprint, _parts, _instance, _token, _holder, 'in_flight', 1, moment, moment, moment + _time_limit_ms)
       on conflict (id) do nothing;
   return found;
 end
@@ -514,7 +514,7 @@ $function$;
 --
 -- The settings hold inside the function only. A plan that is kept was made for a table that may have been empty: it
 -- must be the one that is right for a large one, and that is always the primary key, row by row.
-create or replace function oncegate.reserve_all_aca12e71(_id bytea[], _service text[], _scope bytea[], _space bytea[], _key bytea[], _path bytea[], _route text[], _recipe text[], _fingerprint bytea[], _instance bigint[], _token bytea[], _holder bytea[], _time_limit_ms bigint[]) returns table (id bytea)
+create or replace function oncegate.reserve_all_e6e5348a(_id bytea[], _service text[], _scope bytea[], _space bytea[], _key bytea[], _path bytea[], _route text[], _recipe text[], _fingerprint bytea[], _parts bytea[], _instance bigint[], _token bytea[], _holder bytea[], _time_limit_ms bigint[]) returns table (id bytea)
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_hashjoin = off
@@ -529,9 +529,9 @@ declare
 begin
   return query
   insert into oncegate.keys
-         (id, service, scope, space, key, path, route, recipe, fingerprint, instance, token, holder, state, attempt, created_at, reserved_at, deadline)
-  select s.id, s.service, s.scope, s.space, s.key, s.path, s.route, s.recipe, s.fingerprint, s.instance, s.token, s.holder, 'in_flight', 1, moment, moment, moment + s.time_limit_ms
-    from unnest(_id, _service, _scope, _space, _key, _path, _route, _recipe, _fingerprint, _instance, _token, _holder, _time_limit_ms) as s (id, service, scope, space, key, path, route, recipe, fingerprint, instance, token, holder, time_limit_ms)
+         (id, service, scope, space, key, path, route, recipe, fingerprint, parts, instance, token, holder, state, attempt, created_at, reserved_at, deadline)
+  select s.id, s.service, s.scope, s.space, s.key, s.path, s.route, s.recipe, s.fingerprint, s.parts, s.instance, s.token, s.holder, 'in_flight', 1, moment, moment, moment + s.time_limit_ms
+    from unnest(_id, _service, _scope, _space, _key, _path, _route, _recipe, _fingerprint, _parts, _instance, _token, _holder, _time_limit_ms) as s (id, service, scope, space, key, path, route, recipe, fingerprint, parts, instance, token, holder, time_limit_ms)
    order by s.id -- two batches with two keys in common must not deadlock
       on conflict (id) do nothing
   returning id;
@@ -539,14 +539,14 @@ end
 $function$;
 
 -- reserve_each: reserve for many keys of a cluster, one after the other. It returns those that it has reserved.
-create or replace function oncegate.reserve_each_dd585258(_id bytea[], _service text[], _scope bytea[], _space bytea[], _key bytea[], _path bytea[], _route text[], _recipe text[], _fingerprint bytea[], _instance bigint[], _token bytea[], _holder bytea[], _time_limit_ms bigint[]) returns table (id bytea)
+create or replace function oncegate.reserve_each_4a775ea5(_id bytea[], _service text[], _scope bytea[], _space bytea[], _key bytea[], _path bytea[], _route text[], _recipe text[], _fingerprint bytea[], _parts bytea[], _instance bigint[], _token bytea[], _holder bytea[], _time_limit_ms bigint[]) returns table (id bytea)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $function$
 #variable_conflict use_column
 begin
   for i in 1 .. array_length(_id, 1) loop
-    if oncegate.reserve_e5a5fc4a(_id[i], _service[i], _scope[i], _space[i], _key[i], _path[i], _route[i], _recipe[i], _fingerprint[i], _instance[i], _token[i], _holder[i], _time_limit_ms[i]) then
+    if oncegate.reserve_4ce6211f(_id[i], _service[i], _scope[i], _space[i], _key[i], _path[i], _route[i], _recipe[i], _fingerprint[i], _parts[i], _instance[i], _token[i], _holder[i], _time_limit_ms[i]) then
       id := _id[i];
       return next;
     end if;
@@ -555,8 +555,8 @@ end
 $function$;
 
 -- restore: writes the row of an ended attempt that the store has lost.
-create or replace function oncegate.restore_c12b24e3(
-  _id bytea, _service text, _scope bytea, _space bytea, _key bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _instance bigint, _token bytea, _holder bytea, _time_limit_ms bigint, _state text, _ttl_ms bigint, _remember_ms bigint, _status smallint, _fields bytea, _body bytea, _cause text, _due_ms bigint,
+create or replace function oncegate.restore_b7ccf921(
+  _id bytea, _service text, _scope bytea, _space bytea, _key bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _parts bytea, _instance bigint, _token bytea, _holder bytea, _time_limit_ms bigint, _state text, _ttl_ms bigint, _remember_ms bigint, _status smallint, _fields bytea, _body bytea, _cause text, _due_ms bigint,
   _attempt integer, _accepted_at bigint, _replaced_token bytea, _replaced_was_completed boolean,
   out done boolean, out expires_at bigint
 )
@@ -572,12 +572,12 @@ begin
   -- have been reaped or purged, and this be its settlement a second time, after an outage. Then it lives for one more
   -- TTL.
   insert into oncegate.keys as k
-         (id, service, scope, space, key, path, route, recipe, fingerprint, instance, token, holder, attempt, created_at, reserved_at, deadline, state, settled_at, expires_at, remember_ms, status, fields, body, cause,
+         (id, service, scope, space, key, path, route, recipe, fingerprint, parts, instance, token, holder, attempt, created_at, reserved_at, deadline, state, settled_at, expires_at, remember_ms, status, fields, body, cause,
           accepted_at, due_at)
-  values (_id, _service, _scope, _space, _key, _path, _route, _recipe, _fingerprint, _instance, _token, _holder, _attempt, moment, moment, moment + _time_limit_ms, _state, moment, moment + _ttl_ms, _remember_ms, _status, _fields, _body, _cause,
+  values (_id, _service, _scope, _space, _key, _path, _route, _recipe, _fingerprint, _parts, _instance, _token, _holder, _attempt, moment, moment, moment + _time_limit_ms, _state, moment, moment + _ttl_ms, _remember_ms, _status, _fields, _body, _cause,
           _accepted_at, case when _accepted_at is not null then moment + _due_ms end)
       on conflict (id) do update
-     set path = excluded.path, route = excluded.route, recipe = excluded.recipe, fingerprint = excluded.fingerprint, instance = excluded.instance, token = excluded.token, remember_ms = excluded.remember_ms, status = excluded.status, fields = excluded.fields, body = excluded.body, cause = excluded.cause, state = excluded.state, attempt = excluded.attempt,
+     set path = excluded.path, route = excluded.route, recipe = excluded.recipe, fingerprint = excluded.fingerprint, parts = excluded.parts, instance = excluded.instance, token = excluded.token, remember_ms = excluded.remember_ms, status = excluded.status, fields = excluded.fields, body = excluded.body, cause = excluded.cause, state = excluded.state, attempt = excluded.attempt,
          reserved_at = excluded.reserved_at, deadline = excluded.deadline, settled_at = excluded.settled_at,
          expires_at = excluded.expires_at, accepted_at = excluded.accepted_at, due_at = excluded.due_at,
          probes = null, absences = null, probe_at = null,
@@ -769,11 +769,11 @@ $function$;
 
 -- start_delivery: starts the next attempt of an accepted key that is still as it was seen, or marks it dead where its
 -- policy gives it up; `note` says why then. Without a token no attempt begins.
-create or replace function oncegate.start_delivery_fd1e2bdc(
+create or replace function oncegate.start_delivery_15aeda84(
   _id bytea, _seen_token bytea, _seen_state text, _token bytea, _instance bigint, _time_limit_ms bigint,
   _max_attempts integer, _give_up_after_ms bigint, _quiet_after_ms bigint, _as_of bigint,
   out done boolean, out note text, out scope bytea, out space bytea, out key bytea, out path bytea, out recipe text,
-  out fingerprint bytea, out attempt integer, out recovery_point text, out accepted_at bigint, out spent integer,
+  out fingerprint bytea, out parts bytea, out attempt integer, out recovery_point text, out accepted_at bigint, out spent integer,
   out give_up_in_ms bigint, out secret text, out sealed bytea
 )
 language plpgsql
@@ -814,16 +814,16 @@ begin
      and coalesce(k.due_at, k.settled_at) <= due
      -- The last attempt of an unknown key cannot be running any more, unless the route accepts that.
      and (_seen_state <> 'unknown' or _quiet_after_ms is null or k.deadline + _quiet_after_ms <= due)
-  returning k.scope, k.space, k.key, k.path, k.recipe, k.fingerprint, k.attempt, k.recovery_point, k.accepted_at
-    into scope, space, key, path, recipe, fingerprint, attempt, recovery_point, accepted_at;
+  returning k.scope, k.space, k.key, k.path, k.recipe, k.fingerprint, k.parts, k.attempt, k.recovery_point, k.accepted_at
+    into scope, space, key, path, recipe, fingerprint, parts, attempt, recovery_point, accepted_at;
   done := found;
   give_up_in_ms := give_up_at - moment;
 end
 $function$;
 
 -- take_over: starts the next attempt of a key, if its record is still as it was seen; past its TTL a new life begins.
-create or replace function oncegate.take_over_79ef6168(
-  _id bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _instance bigint, _token bytea, _time_limit_ms bigint, _seen_token bytea, _seen_state text, _past_ttl_at bigint,
+create or replace function oncegate.take_over_46fa19b9(
+  _id bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _parts bytea, _instance bigint, _token bytea, _time_limit_ms bigint, _seen_token bytea, _seen_state text, _past_ttl_at bigint,
   out done boolean, out attempt integer, out recovery_point text
 )
 language plpgsql
@@ -837,7 +837,7 @@ begin
      set state = 'in_flight', attempt = case when _past_ttl_at is null then k.attempt + 1 else 1 end,
          deadline = moment + _time_limit_ms, settled_at = null, accepted_at = null, due_at = null,
          -- taken_over: the columns of a key that the next request has taken over. Past its TTL a new life begins.
-         path = _path, route = _route, recipe = _recipe, fingerprint = _fingerprint, instance = _instance, token = _token,
+         path = _path, route = _route, recipe = _recipe, fingerprint = _fingerprint, parts = _parts, instance = _instance, token = _token,
          created_at = case when _past_ttl_at is null then k.created_at else moment end,
          reserved_at = moment,
          remember_ms = null, status = null, fields = null, body = null, cause = null, probes = null, absences = null, probe_at = null, expires_at = null,
@@ -1050,6 +1050,15 @@ select k.id, k.attempt, k.token, k.recipe, k.fingerprint, k.state, k.reserved_at
        k.xmin::text::bigint as writer
   from oncegate.keys as k
  where k.id = any ($1);
+
+-- find_parts: the bits of a record's parts, for a request that was refused because of another fingerprint. A record that
+-- $1 id, $2 fingerprint
+-- came since is another one.
+select k.parts
+  from oncegate.keys as k
+ where k.id = $1
+   and k.fingerprint = $2
+   and k.parts is not null;
 
 -- find_reservation: the keys of reservations, with the tokens of their newest attempts.
 select k.id, k.service, k.token, k.route, k.state from oncegate.keys as k where k.id = any ($1);

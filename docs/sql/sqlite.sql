@@ -215,8 +215,8 @@ update outbox
 
 -- enqueue: accepts a key without a record. Where nothing is inserted, find returns who has it.
 insert into keys
-       (id, service, scope, space, key, path, route, recipe, fingerprint, instance, token, holder, state, attempt, created_at, reserved_at, deadline, settled_at, accepted_at, due_at)
-values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprint, :instance, :token, :holder, 'queued', 0, :now, :now, :now, :now, :now, :now)
+       (id, service, scope, space, key, path, route, recipe, fingerprint, parts, instance, token, holder, state, attempt, created_at, reserved_at, deadline, settled_at, accepted_at, due_at)
+values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprint, :parts, :instance, :token, :holder, 'queued', 0, :now, :now, :now, :now, :now, :now)
     on conflict (id) do nothing;
 
 -- enqueue_over: enqueue for a key that has a record, if it is still as it was seen; past its TTL a new life begins.
@@ -224,7 +224,7 @@ update keys as k
    set state = 'queued', attempt = iif(:past_ttl_at is null, attempt, 0),
        deadline = :now, settled_at = :now, accepted_at = :now, due_at = :now,
        -- taken_over: the columns of a key that the next request has taken over. Past its TTL a new life begins.
-       path = :path, route = :route, recipe = :recipe, fingerprint = :fingerprint, instance = :instance, token = :token,
+       path = :path, route = :route, recipe = :recipe, fingerprint = :fingerprint, parts = :parts, instance = :instance, token = :token,
        created_at = case when :past_ttl_at is null then k.created_at else :now end,
        reserved_at = :now,
        remember_ms = null, status = null, fields = null, body = null, cause = null, probes = null, absences = null, probe_at = null, expires_at = null,
@@ -269,6 +269,14 @@ select id, attempt, token, recipe, fingerprint, state, reserved_at, deadline, se
        accepted_at, recovery_point, cause, probe_at, status, fields, body
   from keys
  where id = :id;
+
+-- find_parts: the bits of a record's parts, for a request that was refused because of another fingerprint. A record that
+-- came since is another one.
+select k.parts
+  from keys as k
+ where k.id = :id
+   and k.fingerprint = :fingerprint
+   and k.parts is not null;
 
 -- find_reservation: the key of a reservation, with the token of its newest attempt.
 select token, service, route, state from keys where id = :id;
@@ -568,8 +576,8 @@ returning seq;
 
 -- reserve: reserves a key without a record. Where nothing is inserted, find returns who has it.
 insert into keys
-       (id, service, scope, space, key, path, route, recipe, fingerprint, instance, token, holder, state, attempt, created_at, reserved_at, deadline)
-values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprint, :instance, :token, :holder, 'in_flight', 1, :now, :now, :now + :time_limit_ms)
+       (id, service, scope, space, key, path, route, recipe, fingerprint, parts, instance, token, holder, state, attempt, created_at, reserved_at, deadline)
+values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprint, :parts, :instance, :token, :holder, 'in_flight', 1, :now, :now, :now + :time_limit_ms)
     on conflict (id) do nothing;
 
 -- reset_retry_budget: a delivery has all its attempts and its time again.
@@ -583,12 +591,12 @@ update outbox
 -- have been reaped or purged, and this be its settlement a second time, after an outage. Then it lives for one more
 -- TTL.
 insert into keys as k
-       (id, service, scope, space, key, path, route, recipe, fingerprint, instance, token, holder, attempt, created_at, reserved_at, deadline, state, settled_at, expires_at, remember_ms, status, fields, body, cause,
+       (id, service, scope, space, key, path, route, recipe, fingerprint, parts, instance, token, holder, attempt, created_at, reserved_at, deadline, state, settled_at, expires_at, remember_ms, status, fields, body, cause,
         accepted_at, due_at)
-values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprint, :instance, :token, :holder, :attempt, :now, :now, :now + :time_limit_ms, :state, :now, :now + :ttl_ms, :remember_ms, :status, :fields, :body, :cause,
+values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprint, :parts, :instance, :token, :holder, :attempt, :now, :now, :now + :time_limit_ms, :state, :now, :now + :ttl_ms, :remember_ms, :status, :fields, :body, :cause,
         :accepted_at, case when :accepted_at is not null then :now + :due_ms end)
     on conflict (id) do update
-   set path = excluded.path, route = excluded.route, recipe = excluded.recipe, fingerprint = excluded.fingerprint, instance = excluded.instance, token = excluded.token, remember_ms = excluded.remember_ms, status = excluded.status, fields = excluded.fields, body = excluded.body, cause = excluded.cause, state = excluded.state, attempt = excluded.attempt,
+   set path = excluded.path, route = excluded.route, recipe = excluded.recipe, fingerprint = excluded.fingerprint, parts = excluded.parts, instance = excluded.instance, token = excluded.token, remember_ms = excluded.remember_ms, status = excluded.status, fields = excluded.fields, body = excluded.body, cause = excluded.cause, state = excluded.state, attempt = excluded.attempt,
        reserved_at = excluded.reserved_at, deadline = excluded.deadline, settled_at = excluded.settled_at,
        expires_at = excluded.expires_at, accepted_at = excluded.accepted_at, due_at = excluded.due_at,
        probes = null, absences = null, probe_at = null,
@@ -642,7 +650,7 @@ update keys
                                          'reserved_ms', reserved_at, 'settled_ms', settled_at))
        end
  where id = :id and state in ('queued', 'unknown')
-returning scope, space, key, path, recipe, fingerprint, attempt, recovery_point, accepted_at,
+returning scope, space, key, path, recipe, fingerprint, parts, attempt, recovery_point, accepted_at,
           attempt - 1 - (select o.attempts_before from outbox as o where o.id = keys.id) as spent,
           (select o.since from outbox as o where o.id = keys.id) + :give_up_after_ms - :as_of as give_up_in_ms,
           (select o.secret from outbox as o where o.id = keys.id) as secret,
@@ -681,7 +689,7 @@ update keys as k
    set state = 'in_flight', attempt = iif(:past_ttl_at is null, attempt + 1, 1),
        deadline = :now + :time_limit_ms, settled_at = null, accepted_at = null, due_at = null,
        -- taken_over: the columns of a key that the next request has taken over. Past its TTL a new life begins.
-       path = :path, route = :route, recipe = :recipe, fingerprint = :fingerprint, instance = :instance, token = :token,
+       path = :path, route = :route, recipe = :recipe, fingerprint = :fingerprint, parts = :parts, instance = :instance, token = :token,
        created_at = case when :past_ttl_at is null then k.created_at else :now end,
        reserved_at = :now,
        remember_ms = null, status = null, fields = null, body = null, cause = null, probes = null, absences = null, probe_at = null, expires_at = null,

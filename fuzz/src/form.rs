@@ -3,7 +3,7 @@
 use http::HeaderMap;
 use oncegate_domain::fingerprint::{BodyRule, FingerprintInput, FingerprintRules, IncludedContent, Recipe};
 use oncegate_domain::normal_path::RequestPath;
-use oncegate_domain::place::BodyPart;
+use oncegate_domain::place::{BodyPart, PlaceError, form};
 use oncegate_domain::urlencoded;
 
 type FormPairs = Vec<(Vec<u8>, Vec<u8>)>;
@@ -12,17 +12,53 @@ type FormPairs = Vec<(Vec<u8>, Vec<u8>)>;
 ///
 /// - its pairs are those that a reader of its own finds;
 /// - a form with the same pairs, all their bytes escaped, has the same parts;
-/// - so has one with the names in another order, and none with another pair.
+/// - so has one with two neighbours exchanged, exactly if they are the same or their names are not related;
+/// - none with another pair has;
+/// - the value that is read is the only one of its name.
 pub fn check(input: &[u8]) {
     let (parts, mut pairs) = (parts(input), pairs(input));
     assert_eq!(urlencoded::pairs(input).collect::<FormPairs>(), pairs);
     assert_eq!(self::parts(&escape_all(&pairs)), parts);
-    let mut longer = pairs.clone();
-    longer.push((b"a".to_vec(), b"b".to_vec()));
-    assert_ne!(self::parts(&escape_all(&longer)), parts);
-    // Stable: the values of one name keep their order.
-    pairs.sort_by(|(one, _), (other, _)| other.cmp(one));
-    assert_eq!(self::parts(&escape_all(&pairs)), parts);
+    let names: Vec<_> = pairs.iter().map(|(name, _)| name.clone()).collect();
+    let groups = groups(&names);
+    for at in (1..pairs.len()).take(20) {
+        let is_same = pairs[at - 1] == pairs[at] || groups[at - 1] != groups[at];
+        pairs.swap(at - 1, at);
+        assert_eq!(self::parts(&escape_all(&pairs)) == parts, is_same, "{}", input.escape_ascii());
+        pairs.swap(at - 1, at);
+    }
+    for (name, value) in pairs.iter().take(20) {
+        let Ok(place) = String::from_utf8(name.clone()) else { continue };
+        let found = form::value_at(b"", &escape_all(&pairs), &(place.into(), None));
+        let is_only = names.iter().filter(|other| *other == name).count() == 1;
+        assert_eq!(found, if is_only { Ok(Some(value.clone())) } else { Err(PlaceError::Several) });
+    }
+    pairs.push((b"a".to_vec(), b"b".to_vec()));
+    assert_ne!(self::parts(&escape_all(&pairs)), parts);
+}
+
+/// The group of each name: the index of the first name that it is related with, over however many others.
+pub(crate) fn groups(names: &[Vec<u8>]) -> Vec<usize> {
+    let segments: Vec<Vec<Vec<u8>>> = names.iter().map(|name| segments(name)).collect();
+    let mut groups: Vec<usize> = (0..names.len()).collect();
+    for (one, own) in segments.iter().enumerate() {
+        for other in 0..one {
+            if own.starts_with(&segments[other]) || segments[other].starts_with(own) {
+                let (kept, joined) = (groups[other].min(groups[one]), groups[other].max(groups[one]));
+                groups.iter_mut().filter(|group| **group == joined).for_each(|group| *group = kept);
+            }
+        }
+    }
+    groups
+}
+
+/// The way to the value that a service makes of a name: `a`, then `b`, for `A[b][][c]`.
+fn segments(name: &[u8]) -> Vec<Vec<u8>> {
+    let blanks = name.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b'\x0c')).count();
+    let name: Vec<u8> =
+        name[blanks..].iter().map(|byte| if b". ".contains(byte) { b'_' } else { byte.to_ascii_lowercase() }).collect();
+    let end = name.windows(2).position(|pair| pair == b"[]").unwrap_or(name.len());
+    name[..end].split(|byte| *byte == b'[').map(<[u8]>::to_vec).collect()
 }
 
 fn parts(body: &[u8]) -> Vec<BodyPart> {

@@ -4,10 +4,12 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue};
 use oncegate_domain::fingerprint::{FingerprintInput, FingerprintRules, IncludedContent, Recipe};
 use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::place::{BodyPart, PlaceError, form};
 
 use super::bytes_reader::BytesReader;
+use super::form::groups;
 
-/// A body as its canonical form shows it.
+/// A body as its parts show it.
 #[derive(Debug)]
 struct Multipart {
     subtype: Vec<u8>,
@@ -24,34 +26,97 @@ enum MultipartPart {
     Nested(Vec<u8>, Vec<u8>, Multipart),
 }
 
-/// Checks a body whose canonical form is that of its parts. The input's first line is the
-/// parameters of its `Content-Type`.
+/// Checks a body that is compared by its parts. The input's first line is the parameters of its `Content-Type`.
 ///
 /// - A strict reader finds the same parts in the body, and the boundary between them and nowhere else, so that two
-///   bodies with one canonical form are the same.
-/// - The same parts with other boundaries have the same canonical form.
+///   bodies with the same parts are the same.
+/// - The same parts with other boundaries count the same.
+/// - In a form, two neighbours may be exchanged exactly if they are the same or their names are not related, and each
+///   name that a reader of its own finds has a value.
 pub fn check(input: &[u8]) {
     let mut input = BytesReader::new(input);
     let (parameters, body) = (input.line(), input.rest());
-    let content_type = [b"multipart/mixed", parameters].concat();
-    let Some(canonical) = canonical(&content_type, body) else { return };
-    let mut rest = &canonical[..];
-    let multipart = decode(&mut rest);
-    assert!(rest.is_empty());
-    check_parts(&multipart, &content_type, body);
+    check_mixed(&[b"multipart/mixed", parameters].concat(), body);
+    check_form(&[b"multipart/form-data", parameters].concat(), body);
+}
 
-    let mut other = "b".repeat(60).into_bytes();
-    while body.windows(other.len()).any(|part| part == other) {
-        let last = other.last_mut().expect("it is long");
-        *last = if *last < b'z' { *last + 1 } else { return };
-    }
+fn check_mixed(content_type: &[u8], body: &[u8]) {
+    let Some(counted) = parts(content_type, body) else { return };
+    let multipart = decode(&counted);
+    check_parts(&multipart, content_type, body);
+    let Some(other) = other_boundary(body) else { return };
     let mut boundaries = 0..;
     let mut next = || [&other[..], format!("{:03}", boundaries.next().expect("it is endless")).as_bytes()].concat();
     let (content_type, written) = write(&multipart, &mut next);
-    assert_eq!(self::canonical(&content_type, &written), Some(canonical), "{}", written.escape_ascii());
+    assert_eq!(parts(&content_type, &written), Some(counted), "{}", written.escape_ascii());
 }
 
-fn canonical(content_type: &[u8], body: &[u8]) -> Option<Vec<u8>> {
+fn check_form(content_type: &[u8], body: &[u8]) {
+    let Some(counted) = parts(content_type, body) else { return };
+    let value = |name: &str| form::value_at(content_type, body, &(name.into(), None));
+    if counted.get(1).is_some_and(|part| !part.place.starts_with("form:")) {
+        assert!(matches!(value("a"), Err(PlaceError::Unreadable(_))), "{}", body.escape_ascii());
+        return;
+    }
+    let boundary = boundary(content_type).expect("a strict reader finds the boundary");
+    let delimiter = [b"--", &boundary[..]].concat();
+    let mut pieces = split(body, &delimiter);
+    let last = pieces.len() - 1;
+    let names: Vec<_> =
+        pieces[1..last].iter().map(|piece| name(piece).expect("a reader of its own finds it")).collect();
+    let groups = groups(&names);
+    for at in (2..last).take(20) {
+        let is_same = pieces[at - 1] == pieces[at] || groups[at - 2] != groups[at - 1];
+        pieces.swap(at - 1, at);
+        let exchanged = parts(content_type, &pieces.join(&delimiter[..]));
+        assert_eq!(exchanged.as_ref() == Some(&counted), is_same, "{}", body.escape_ascii());
+        pieces.swap(at - 1, at);
+    }
+    for (name, piece) in names.iter().zip(&pieces[1..last]).take(20) {
+        let Ok(text) = std::str::from_utf8(name) else { continue };
+        let is_only = names.iter().filter(|other| *other == name).count() == 1;
+        match value(text) {
+            Ok(Some(content)) => assert!(is_only && piece.ends_with(&[b"\r\n\r\n", &content[..], b"\r\n"].concat())),
+            Ok(None) => panic!("the field has a value: {}", body.escape_ascii()),
+            Err(PlaceError::Several) => assert!(!is_only),
+            // Its encoding may be another one.
+            Err(_) => assert!(is_only && piece.to_ascii_lowercase().windows(7).any(|bytes| bytes == b"charset")),
+        }
+    }
+}
+
+/// The name that a part has in a form.
+fn name(piece: &[u8]) -> Option<Vec<u8>> {
+    let mut lines = split(piece, b"\r\n").into_iter();
+    let line = lines.find(|line| line.to_ascii_lowercase().starts_with(b"content-disposition:"))?;
+    let escaped = parameter(line, b"name=")?;
+    let mut name = Vec::new();
+    let mut rest = &escaped[..];
+    while let Some((first, others)) = rest.split_first() {
+        let escape = rest.get(..3).map(<[u8]>::to_ascii_lowercase);
+        let (byte, length) = match escape.as_deref() {
+            Some(b"%22") => (b'"', 3),
+            Some(b"%0d") => (b'\r', 3),
+            Some(b"%0a") => (b'\n', 3),
+            _ => (*first, 1),
+        };
+        name.push(byte);
+        rest = &others[length - 1..];
+    }
+    Some(name)
+}
+
+/// The beginning of boundaries that are not in a body.
+fn other_boundary(body: &[u8]) -> Option<Vec<u8>> {
+    let mut other = "b".repeat(60).into_bytes();
+    while body.windows(other.len()).any(|part| part == other) {
+        let last = other.last_mut()?;
+        *last = Some(*last + 1).filter(|letter| *letter <= b'z')?;
+    }
+    Some(other)
+}
+
+fn parts(content_type: &[u8], body: &[u8]) -> Option<Vec<BodyPart>> {
     let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_bytes(content_type).ok()?)]);
     let recipe = Recipe::new(FingerprintRules::default(), None);
     let input = FingerprintInput {
@@ -65,40 +130,67 @@ fn canonical(content_type: &[u8], body: &[u8]) -> Option<Vec<u8>> {
     };
     let included = recipe.body(&input);
     match included.content {
-        IncludedContent::Parts(parts) if included.form == "multipart" => {
-            parts.into_iter().next().map(|part| part.value)
-        }
+        IncludedContent::Parts(parts) if included.form == "multipart" => Some(parts),
         _ => None,
     }
 }
 
-/// Takes the canonical form apart: each field has its length before it, and each part its kind.
-fn decode(canonical: &mut &[u8]) -> Multipart {
-    fn number(canonical: &mut &[u8]) -> usize {
-        let (number, rest) = canonical.split_at(8);
-        *canonical = rest;
-        usize::try_from(u64::from_be_bytes(number.try_into().expect("eight bytes"))).expect("a length")
+/// Takes the parts apart: the first is the media type, and each field has its length before it.
+fn decode(counted: &[BodyPart]) -> Multipart {
+    let (kind, parts) = counted.split_first().expect("the media type counts");
+    let mut rest = &kind.value[..];
+    let (subtype, parameters) = decode_type(&mut rest);
+    assert!(matches!(rest, [0 | 1]));
+    let decode = |part: &BodyPart| {
+        let (kind, mut rest) = part.value.split_first().expect("each part has a kind");
+        let part = decode_part(*kind, &mut rest);
+        assert!(rest.is_empty());
+        part
+    };
+    Multipart { subtype, parameters, has_preamble: rest == [1], parts: parts.iter().map(decode).collect() }
+}
+
+type MediaType = (Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>);
+
+fn decode_type(canonical: &mut &[u8]) -> MediaType {
+    let subtype = take_field(canonical);
+    (subtype, (0..take_number(canonical)).map(|_| (take_field(canonical), take_field(canonical))).collect())
+}
+
+fn decode_part(kind: u8, canonical: &mut &[u8]) -> MultipartPart {
+    match kind {
+        1 => MultipartPart::Bytes(take_field(canonical)),
+        _ => MultipartPart::Nested(take_field(canonical), take_field(canonical), decode_nested(canonical)),
     }
-    fn field(canonical: &mut &[u8]) -> Vec<u8> {
-        let length = number(canonical);
-        let (field, rest) = canonical.split_at(length);
-        *canonical = rest;
-        field.to_vec()
-    }
-    let subtype = field(canonical);
-    let parameters = (0..number(canonical)).map(|_| (field(canonical), field(canonical))).collect();
+}
+
+/// Decodes a part that is multipart itself: behind its media type is a 3 for an empty preamble, and a 0 at the end.
+fn decode_nested(canonical: &mut &[u8]) -> Multipart {
+    let (subtype, parameters) = decode_type(canonical);
     let has_preamble = canonical.first() == Some(&3);
     *canonical = &canonical[usize::from(has_preamble)..];
     let mut parts = Vec::new();
     loop {
         let (kind, rest) = canonical.split_first().expect("each list of parts has an end");
         *canonical = rest;
-        parts.push(match kind {
+        match kind {
             0 => return Multipart { subtype, parameters, has_preamble, parts },
-            1 => MultipartPart::Bytes(field(canonical)),
-            _ => MultipartPart::Nested(field(canonical), field(canonical), decode(canonical)),
-        });
+            kind => parts.push(decode_part(*kind, canonical)),
+        }
     }
+}
+
+fn take_number(canonical: &mut &[u8]) -> usize {
+    let (number, rest) = canonical.split_at(8);
+    *canonical = rest;
+    usize::try_from(u64::from_be_bytes(number.try_into().expect("eight bytes"))).expect("a length")
+}
+
+fn take_field(canonical: &mut &[u8]) -> Vec<u8> {
+    let length = take_number(canonical);
+    let (field, rest) = canonical.split_at(length);
+    *canonical = rest;
+    field.to_vec()
 }
 
 /// Reads a body by RFC 2046, section 5.1.1. Lines end in CR LF.
@@ -128,10 +220,14 @@ fn check_parts(multipart: &Multipart, content_type: &[u8], body: &[u8]) {
     }
 }
 
-/// The value of the parameter, which a semicolon within quotes does not end.
 fn boundary(content_type: &[u8]) -> Option<Vec<u8>> {
+    parameter(content_type, b"boundary=")
+}
+
+/// The value of a parameter, which a semicolon within quotes does not end.
+fn parameter(text: &[u8], start: &[u8]) -> Option<Vec<u8>> {
     let (mut pieces, mut in_quotes) = (vec![Vec::new()], false);
-    for byte in content_type {
+    for byte in text {
         in_quotes ^= *byte == b'"';
         match *byte {
             b';' if !in_quotes => pieces.push(Vec::new()),
@@ -139,9 +235,9 @@ fn boundary(content_type: &[u8]) -> Option<Vec<u8>> {
         }
     }
     pieces.iter().skip(1).find_map(|piece| {
-        let (name, value) = trim(piece).split_at_checked(b"boundary=".len())?;
+        let (name, value) = trim(piece).split_at_checked(start.len())?;
         let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
-        name.eq_ignore_ascii_case(b"boundary=").then(|| value.to_vec())
+        name.eq_ignore_ascii_case(start).then(|| value.to_vec())
     })
 }
 

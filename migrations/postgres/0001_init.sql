@@ -131,6 +131,7 @@ create table oncegate.keys (
   key             bytea not null,
   holder          bytea,
   path            bytea,
+  parts           bytea,
   recovery_point  text,
   cause           text,
   hand_token      bytea,
@@ -165,6 +166,8 @@ comment on column oncegate.keys.holder is
   'The caller or address that the key counts for, as a salted hash; null where its route has no limit of live keys.';
 comment on column oncegate.keys.path is
   'The path as sent, with its query, where the route''s reconciliation asks with it. After a blank: the beginning of the path, for people alone.';
+comment on column oncegate.keys.parts is
+  'A few keyed bits of each part of the request that counts, by which a refused retry is told in which parts it differs.';
 comment on column oncegate.keys.recovery_point is
   'How far the attempts of this life of the key have come, by their service''s word.';
 comment on column oncegate.keys.cause is 'Why the newest attempt''s outcome is or was unknown; null where it was not.';

@@ -65,6 +65,8 @@ create table keys (
   status          integer,
   fingerprint     blob not null,
   recipe          text not null,
+  -- A few keyed bits of each part of the request that counts, by which a refused retry is told in which parts it differs.
+  parts           blob,
   service         text not null,
   route           text not null,
   scope           blob not null,

@@ -23,6 +23,7 @@ use oncegate_engine::instance::lease::InstanceLease;
 use oncegate_engine::instance::live_keys::LiveKeyLimits;
 use oncegate_engine::instance::metrics::Metrics;
 use oncegate_engine::instance::observability::Observability;
+use oncegate_engine::instance::recent_parts::RecentParts;
 use oncegate_engine::instance::reload_state::ReloadState;
 use oncegate_engine::instance::store_clock::{ClockReading, StoreClock};
 use oncegate_engine::instance::token_verifier::TokenVerifiers;
@@ -82,6 +83,7 @@ pub fn assemble(
         wait_groups: Arc::default(),
         cache: Cache::new(config.cache.memory),
         last_seen: LastSeenRecords::default(),
+        recent_parts: RecentParts::default(),
         shared_cache: OnceLock::new(),
         key_limits: NewKeyLimits::default(),
         live_keys: LiveKeyLimits::default(),

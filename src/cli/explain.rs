@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, request};
 
 use super::request_arguments::{parse_field, parse_method, read_data};
 use super::{CommandError, ConfigFile, block_on, failed, load_without_service, print};
+use oncegate_domain::request_part::RequestPart;
 use oncegate_engine::gate::admit::explain::{Explained, ExplainedCaller, explain};
 use oncegate_engine::gate::admit::token::{CallerToken, verify_token};
 use oncegate_engine::instance::token_verifier::TokenVerifier;
@@ -35,6 +36,12 @@ pub(super) struct ExplainArguments {
     /// The request's body, or @FILE
     #[arg(short, long, value_name = "BODY|@FILE", default_value = "", allow_hyphen_values = true)]
     data: String,
+    /// The body of another request under the same key, or @FILE; tells where it differs, and what its client is told
+    #[arg(long, value_name = "BODY|@FILE", allow_hyphen_values = true)]
+    retry: Option<String>,
+    /// A field of the other request, in place of those with this name; may be given several times
+    #[arg(long, value_name = "NAME: VALUE", value_parser = parse_field, requires = "retry")]
+    retry_header: Vec<(HeaderName, HeaderValue)>,
     /// The client's certificate, as a PEM file
     #[arg(long, value_name = "FILE")]
     client_cert: Option<String>,
@@ -53,10 +60,22 @@ pub(super) fn run(arguments: ExplainArguments) -> Result<(), CommandError> {
     request.headers_mut().extend(arguments.headers.into_iter().map(|(name, value)| (Some(name), value)));
     let (head, ()) = request.into_parts();
     let certificate = arguments.client_cert.as_deref().map(read_certificate).transpose()?.flatten();
-    let caller = ExplainedCaller { token: check_token(&config.live, &head.headers)?, certificate };
-    let text = match (explain(&config, &head, &body, caller), arguments.json) {
-        (Ok(explained), false) => render_text(&explained),
-        (Ok(explained), true) => render_json(&explained),
+    let explain = |head: &request::Parts, body: &[u8]| {
+        let token = check_token(&config.live, &head.headers)?;
+        Ok::<_, CommandError>(explain(&config, head, body, ExplainedCaller { token, certificate: certificate.clone() }))
+    };
+    let explained = match (explain(&head, &body)?, arguments.retry) {
+        (Ok(first), Some(retry)) => {
+            let mut head = head;
+            arguments.retry_header.iter().for_each(|(name, _)| drop(head.headers.remove(name)));
+            head.headers.extend(arguments.retry_header.into_iter().map(|(name, value)| (Some(name), value)));
+            explain(&head, &read_data(retry)?)?.map(|retry| (first, Some(retry)))
+        }
+        (explained, _) => explained.map(|first| (first, None)),
+    };
+    let text = match (explained, arguments.json) {
+        (Ok((first, retry)), false) => render_text(&first, retry.as_ref()),
+        (Ok((first, retry)), true) => render_json(&first, retry.as_ref()),
         (Err(refused), json) => {
             let (status, code) = (refused.answer_shape.status(&refused.refusal).as_u16(), refused.refusal.slug());
             let detail = refused.refusal.detail();
@@ -111,7 +130,57 @@ fn check_token(config: &Config, headers: &HeaderMap) -> Result<Result<CallerToke
     })
 }
 
-fn render_text(explained: &Explained) -> String {
+/// The fate of another request under the same key.
+enum RetryFate {
+    AnotherKey,
+    Unguarded,
+    Same,
+    Refused(Refusal),
+}
+
+impl RetryFate {
+    fn of(first: &Explained, retry: &Explained) -> Self {
+        let record = |explained: &Explained| (explained.key.clone(), explained.scope.clone(), explained.space.clone());
+        if record(first) != record(retry) {
+            return Self::AnotherKey;
+        }
+        if first.key.is_none() {
+            return Self::Unguarded;
+        }
+        first.refuse_retry(retry).map_or(Self::Same, Self::Refused)
+    }
+
+    fn to_text(&self) -> String {
+        match self {
+            Self::AnotherKey => "has a key of its own: another key, caller or space".into(),
+            Self::Same => "is the same request".into(),
+            Self::Unguarded => "has no key: it streams through unguarded".into(),
+            Self::Refused(refusal) => {
+                let parts = match refusal.differs() {
+                    [] => "in no part that has a name".into(),
+                    names => names.join(", "),
+                };
+                format!("{} ({}), differs: {parts}. {}", refusal.slug(), refusal.client_action(), refusal.detail())
+            }
+        }
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        match self {
+            Self::AnotherKey => serde_json::json!({ "code": "another-key" }),
+            Self::Same => serde_json::json!({ "code": "same" }),
+            Self::Unguarded => serde_json::json!({ "code": "unguarded" }),
+            Self::Refused(refusal) => serde_json::json!({
+                "code": refusal.slug(),
+                "retry": refusal.client_action(),
+                "differs": refusal.differs(),
+                "detail": refusal.detail(),
+            }),
+        }
+    }
+}
+
+fn render_text(explained: &Explained, retry: Option<&Explained>) -> String {
     let Some(route) = &explained.route else {
         return "route           none: the request streams through unguarded\n".into();
     };
@@ -130,10 +199,13 @@ fn render_text(explained: &Explained) -> String {
         ("space", &explained.space),
         ("recipe", &explained.recipe),
         ("body", &format!("as {}{decoded}: {body}", explained.body.form)),
+        ("parts", &explained.parts.iter().map(RequestPart::place).collect::<Vec<_>>().join(", ")),
         ("fingerprint", &fingerprint),
     ];
+    let retry = retry.map(|retry| ("retry", RetryFate::of(explained, retry).to_text()));
+    let retry = retry.iter().map(|(label, text)| (*label, text.as_str()));
     // A body may have any bytes, and values of forms count with their lengths before them.
-    rows.iter().map(|(label, value)| format!("{label:<16}{}\n", escape_invisible(value))).collect()
+    rows.into_iter().chain(retry).map(|(label, value)| format!("{label:<16}{}\n", escape_invisible(value))).collect()
 }
 
 fn describe_scope(explained: &Explained) -> String {
@@ -150,8 +222,8 @@ fn describe_scope(explained: &Explained) -> String {
     explained.scope.iter().map(part).collect::<Vec<_>>().join(", ")
 }
 
-fn render_json(explained: &Explained) -> String {
-    let document = serde_json::json!({
+fn render_json(explained: &Explained, retry: Option<&Explained>) -> String {
+    let mut document = serde_json::json!({
         "route": explained.route,
         "mode": explained.mode,
         "key": explained.key,
@@ -161,7 +233,11 @@ fn render_json(explained: &Explained) -> String {
         "canonical_body": explained.body.content.to_text(),
         "body_form": explained.body.form,
         "body_decoded": explained.body.is_decoded,
+        "parts": explained.parts.iter().map(RequestPart::place).collect::<Vec<_>>(),
         "fingerprint": explained.fingerprint.map(|fingerprint| fingerprint.to_string()),
     });
+    if let Some(retry) = retry {
+        document["retry"] = RetryFate::of(explained, retry).to_json();
+    }
     format!("{document:#}\n")
 }

@@ -9,6 +9,7 @@ mod changed_service;
 mod commerce;
 mod cors;
 mod dialects;
+mod differing_parts;
 mod directives;
 mod every_key;
 mod explain;

@@ -22,7 +22,8 @@ async fn a_used_key_is_refused_to_another_request_in_every_state(store: Store) {
     let running = world.pay("in-flight").spawn();
     world.upstream.wait_for_executed(4).await;
     for key in ["completed", "retryable", "unknown", "in-flight"] {
-        let refusal = refused(world.pay(key).body("something else"), 422, "key-reused").await;
+        let refusal =
+            refused(world.post("/pay").key(key).json(r#"{"amount":11,"currency":"EUR"}"#), 422, "key-reused").await;
         assert_eq!(
             (refusal.oncegate_status(), refusal.problem()["retry"].as_str()),
             (Some("key-reused"), Some("new_key")),

@@ -120,6 +120,23 @@ pub fn value_at(text: &[u8], pointer: &Pointer) -> Result<Option<ReferencedValue
     select::find(&canonical, pointer).map(ReferencedValue::from_canonical).transpose()
 }
 
+/// Returns the members of the object that a canonical text is, or the elements of the list: the name of each as it is
+/// written, with its quotes, and `None` in a list; and its value. `None` for another value.
+///
+/// A text that [`canonicalize`] has not returned is split too, at places that mean nothing.
+///
+/// ```
+/// let mut children = canonical_json::canonical_children(br#"{"a":[1,{"b":2}],"c":3}"#).unwrap();
+/// assert_eq!(children.next(), Some((Some(&br#""a""#[..]), &br#"[1,{"b":2}]"#[..])));
+/// assert_eq!(children.next(), Some((Some(&br#""c""#[..]), &b"3"[..])));
+/// assert_eq!(canonical_json::canonical_children(b"[1]").unwrap().next(), Some((None, &b"1"[..])));
+/// assert!(canonical_json::canonical_children(b"1").is_none());
+/// ```
+#[must_use]
+pub fn canonical_children(canonical: &[u8]) -> Option<impl Iterator<Item = (Option<&[u8]>, &[u8])>> {
+    select::children(canonical)
+}
+
 /// The reason why a text has no canonical form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -173,6 +173,14 @@ pub(super) fn apply<'t>(canonical: Cow<'t, [u8]>, selection: &Selection) -> Cow<
     }
 }
 
+/// Returns the members of an object, or the elements of a list, in a canonical text; `None` for another value.
+pub(super) fn children<'t>(canonical: &'t [u8]) -> Option<impl Iterator<Item = (Option<&'t [u8]>, &'t [u8])>> {
+    Some(Children::in_value(canonical)?.map(|child: Child<'t>| match child.step {
+        SelectionStep::Element(_) => (None, child.value),
+        SelectionStep::Member(quoted) => (Some(quoted), child.value),
+    }))
+}
+
 /// Finds the value at `pointer` in a canonical text.
 pub(super) fn find<'t>(canonical: &'t [u8], pointer: &Pointer) -> Option<&'t [u8]> {
     if pointer.is_pattern() {
@@ -355,7 +363,7 @@ impl<'t> Iterator for Children<'t> {
         }
         let step = if self.in_object {
             let (quoted, after) = self.rest.split_at(string_len(self.rest));
-            self.rest = &after[1..];
+            self.rest = after.get(1..).unwrap_or_default();
             SelectionStep::Member(quoted)
         } else {
             SelectionStep::Element(self.position)
@@ -393,12 +401,14 @@ fn value_len(text: &[u8]) -> usize {
 /// Returns the length of the string at the start of a canonical text, with its quotes.
 fn string_len(text: &[u8]) -> usize {
     let mut at = 1;
-    loop {
-        at += string::literal_len(&text[at..]);
-        match text[at] {
-            b'"' => return at + 1,
+    while let Some(rest) = text.get(at..) {
+        at += string::literal_len(rest);
+        match text.get(at) {
+            Some(b'"') => return at + 1,
             // The byte after a backslash never ends the string.
-            _ => at += 2,
+            Some(_) => at += 2,
+            None => break,
         }
     }
+    text.len()
 }

@@ -204,6 +204,26 @@ proptest! {
     }
 
     #[test]
+    fn the_children_of_a_value_make_it_up_and_no_text_stops_their_reader(
+        value in value(decimal()), seed in any::<u64>(), other in any::<Vec<u8>>(), cut in any::<prop::sample::Index>(),
+    ) {
+        let form = canonical(&spell(&value, &mut Choices(seed))).expect("the value is canonicalisable");
+        if let Some(children) = canonical_children(form.as_bytes()) {
+            let children: Vec<_> = children
+                .map(|(name, value)| name.map_or_else(|| value.to_vec(), |name| [name, value].join(&b':')))
+                .collect();
+            let (open, close) = if form.starts_with('[') { (b"[", b"]") } else { (b"{", b"}") };
+            prop_assert_eq!([&open[..], &children.join(&b','), close].concat(), form.as_bytes());
+        } else {
+            prop_assert!(!form.starts_with(['{', '[']), "it has children");
+        }
+        let cut = [&form.as_bytes()[..cut.index(form.len())], &other, b"}"].concat();
+        let children = canonical_children(&cut).into_iter().flatten();
+        let length: usize = children.map(|(name, value)| name.map_or(0, <[u8]>::len) + value.len()).sum();
+        prop_assert!(length <= cut.len());
+    }
+
+    #[test]
     fn two_values_have_the_same_form_exactly_if_they_are_equal(
         one in value(decimal()), other in value(decimal()), seeds in any::<[u64; 2]>(),
     ) {

@@ -9,6 +9,7 @@ use super::fingerprint::{Fingerprint, Recipe};
 use super::ids::{InstanceId, RecordId, Token};
 use super::key::Key;
 use super::key_holder::KeyHolder;
+use super::part_bits::PartBits;
 use super::record::{ExpectedRecord, Record};
 use super::recovery::RecoveryPoint;
 use super::response::StoredResponse;
@@ -37,6 +38,8 @@ pub struct ReserveRequest {
     pub recipe: Recipe,
     /// The request's fingerprint, by which retries are compared.
     pub fingerprint: Fingerprint,
+    /// The bits of the parts that count in it, by which a refused retry is told where it differs.
+    pub parts: Option<PartBits>,
     /// The instance whose lease the attempt would run under.
     pub instance: InstanceId,
     /// The attempt's token, if the reservation succeeds.
@@ -303,6 +306,7 @@ mod tests {
             route: "pay".into(),
             recipe: Recipe::new(FingerprintRules::default(), None),
             fingerprint: Fingerprint::from_stored(&[2; 32]).unwrap(),
+            parts: None,
             instance: InstanceId::from_stored(1),
             token: Token::from_random([3; 16]),
             time_limit: Duration::from_millis(500),

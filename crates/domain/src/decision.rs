@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::differing_parts::DifferingParts;
 use super::execution_risk::{RecordSummary, RetryRule};
 use super::record::{ExpectedRecord, Record};
 use super::response_policy::OnUnknown;
@@ -34,30 +35,19 @@ pub enum KeyAnswer {
 }
 
 /// The reason for which a key's record refuses a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyRefusal {
     /// The key is past its TTL, and is remembered.
     Expired,
     /// An attempt is running, and this request may not wait for it. It should end after this time.
     InFlight(Duration),
-    /// The key was used for another request.
-    KeyReused(KeyReuse),
+    /// The key was used for another request. The caller of [`decide`] looks in which parts they differ.
+    KeyReused(DifferingParts),
     /// An attempt may have executed, or nobody can tell whether this is the same request. Ask again after this time;
     /// `None` where only a report of the service or an operator changes that, whenever they do.
     OutcomeUnknown(Option<Duration>),
     /// The operation was executed, and its response was too large to store.
     ResponseNotKept,
-}
-
-/// The kind of request that came with the key of another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyReuse {
-    /// A request with a body, which is another operation.
-    Different,
-    /// A request with its key in a part that is compared, which may be a retry with the key spelled otherwise.
-    DifferentOrRespelled,
-    /// A request without a body, which may be the beginning of a retry.
-    WithoutBody,
 }
 
 /// The state of an accepted key without a response.
@@ -89,8 +79,6 @@ pub enum RequestComparison {
     Same,
     /// It is another request.
     Different,
-    /// It is another request, or the same one with its key spelled otherwise: the key is in a part that is compared.
-    DifferentOrRespelled,
     /// It has no body, and is not the same request. It may be the beginning of a retry: some clients send no body until
     /// the service has asked for their credentials.
     DifferentWithoutBody,
@@ -136,10 +124,7 @@ pub fn decide(record: Record, comparison: RequestComparison, rules: &DecisionRul
     // This comes before the state: a reused key is a client's bug in every state.
     match comparison {
         RequestComparison::Same => {}
-        RequestComparison::Different => return refuse(KeyRefusal::KeyReused(KeyReuse::Different)),
-        RequestComparison::DifferentOrRespelled => {
-            return refuse(KeyRefusal::KeyReused(KeyReuse::DifferentOrRespelled));
-        }
+        RequestComparison::Different => return refuse(KeyRefusal::KeyReused(DifferingParts::default())),
         RequestComparison::DifferentWithoutBody => return refuse(refuse_without_body(&record, rules)),
         // No client may get a response that may belong to another request, and none may be told to take a new key for
         // what may be a retry. An operator has to put the secret back.
@@ -164,7 +149,7 @@ pub fn decide(record: Record, comparison: RequestComparison, rules: &DecisionRul
 }
 
 /// The refusal of a request without a body that is not the same as the key's. Such a request never executes anything,
-/// waits for nothing, gets no response, and never tells a client that retries to take a new key.
+/// waits for nothing, and gets no response.
 fn refuse_without_body(record: &Record, rules: &DecisionRules) -> KeyRefusal {
     match record.state {
         KeyState::InFlight => KeyRefusal::InFlight(until_done(record, rules.average_latency)),
@@ -172,7 +157,7 @@ fn refuse_without_body(record: &Record, rules: &DecisionRules) -> KeyRefusal {
         KeyState::Dead => KeyRefusal::OutcomeUnknown(None),
         KeyState::Unknown => KeyRefusal::OutcomeUnknown(until_known(record, rules)),
         KeyState::Completed(_) | KeyState::Expired | KeyState::Retryable => {
-            KeyRefusal::KeyReused(KeyReuse::WithoutBody)
+            KeyRefusal::KeyReused(DifferingParts::default())
         }
     }
 }
@@ -241,7 +226,7 @@ mod tests {
     use super::super::ids::{RecordId, Token};
     use super::super::record::RecordReading;
     use super::super::response::StoredResponse;
-    use super::RequestComparison::{Different, DifferentOrRespelled, DifferentWithoutBody, Impossible, Same};
+    use super::RequestComparison::{Different, DifferentWithoutBody, Impossible, Same};
     use super::*;
 
     const RULES: DecisionRules = DecisionRules {
@@ -289,11 +274,9 @@ mod tests {
         match refusal {
             KeyRefusal::Expired => "expired",
             KeyRefusal::InFlight(_) => "in flight",
-            KeyRefusal::KeyReused(KeyReuse::Different) => "key reused",
-            KeyRefusal::KeyReused(KeyReuse::DifferentOrRespelled) => "key reused or respelled",
+            KeyRefusal::KeyReused(_) => "key reused",
             KeyRefusal::OutcomeUnknown(_) => "outcome unknown",
             KeyRefusal::ResponseNotKept => "response not kept",
-            KeyRefusal::KeyReused(KeyReuse::WithoutBody) => "without body",
         }
     }
 
@@ -431,8 +414,6 @@ mod tests {
                 for record in [quiet, accepted] {
                     let rules = DecisionRules { on_unknown, ..RULES };
                     assert_eq!(word(record.clone(), Different, &rules), "key reused");
-                    let respelled = word(record.clone(), DifferentOrRespelled, &rules);
-                    assert_eq!(respelled, "key reused or respelled");
                     assert_eq!(word(record, Impossible, &rules), "outcome unknown");
                 }
             }
@@ -440,13 +421,13 @@ mod tests {
     }
 
     #[test]
-    fn a_request_without_a_body_learns_the_state_of_the_other_one_and_never_executes_or_advises_a_new_key() {
+    fn a_request_without_a_body_learns_the_state_of_the_other_one_and_never_executes() {
         for on_unknown in [OnUnknown::Hold, OnUnknown::Retry, OnUnknown::RetryWhenQuiet] {
             for (state, expected) in [
-                (completed(Some(b"paid")), "without body"),
-                (completed(None), "without body"),
-                (KeyState::Expired, "without body"),
-                (KeyState::Retryable, "without body"),
+                (completed(Some(b"paid")), "key reused"),
+                (completed(None), "key reused"),
+                (KeyState::Expired, "key reused"),
+                (KeyState::Retryable, "key reused"),
                 (KeyState::InFlight, "in flight"),
                 (KeyState::Queued, "in flight"),
                 (KeyState::Dead, "outcome unknown"),
@@ -465,7 +446,7 @@ mod tests {
 
     #[test]
     fn a_late_retry_is_refused_whatever_it_asks() {
-        for comparison in [Same, Different, DifferentOrRespelled, DifferentWithoutBody, Impossible] {
+        for comparison in [Same, Different, DifferentWithoutBody, Impossible] {
             for state in [completed(Some(b"paid")), KeyState::Expired] {
                 assert_eq!(word(Record { late: true, ..record(state) }, comparison, &RULES), "expired");
             }
@@ -474,7 +455,7 @@ mod tests {
 
     #[test]
     fn a_record_past_its_ttl_counts_as_none_whatever_it_was_used_for() {
-        for comparison in [Same, Different, DifferentOrRespelled, DifferentWithoutBody, Impossible] {
+        for comparison in [Same, Different, DifferentWithoutBody, Impossible] {
             for state in [completed(Some(b"paid")), completed(None), KeyState::Expired, KeyState::Retryable] {
                 let past = Record { past_ttl: true, late: true, ..record(state) };
                 assert_eq!(word(past, comparison, &RULES), "take over");

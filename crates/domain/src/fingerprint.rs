@@ -12,6 +12,7 @@ use super::macros::{hex_bytes, named};
 use super::normal_path::RequestPath;
 use crate::acting_for;
 use crate::media_type::content_type;
+use crate::part_bits::{PartBits, PartKey};
 use crate::path_pattern::PathPattern;
 use crate::place::{BodyPart, Place, cbor, form, multipart, protobuf, xml};
 use crate::urlencoded;
@@ -27,6 +28,7 @@ mod content_coding;
 mod graphql;
 mod jsonrpc;
 mod path_form;
+mod request_parts;
 mod secret;
 mod selections;
 
@@ -254,31 +256,42 @@ impl Recipe {
     /// The fingerprint of a request by this recipe; `None` if it needs a secret that is not among `secrets` any more,
     /// so that requests cannot be compared.
     pub fn fingerprint(&self, parts: &FingerprintInput<'_>, secrets: &Secrets) -> Option<Fingerprint> {
-        let RecipeParts { rules, selections, .. } = &*self.0;
+        self.hash(parts, &self.body(parts), secrets)
+    }
+
+    /// The fingerprint, and the bits of the parts that count in it. The body is brought into its form once for both.
+    pub fn fingerprint_with_bits(
+        &self,
+        parts: &FingerprintInput<'_>,
+        secrets: &Secrets,
+        key: &PartKey,
+    ) -> Option<(Fingerprint, PartBits)> {
+        let body = self.body(parts);
+        let fingerprint = self.hash(parts, &body, secrets)?;
+        Some((fingerprint, PartBits::new(key, self.parts(parts, &body))))
+    }
+
+    fn hash(&self, parts: &FingerprintInput<'_>, body: &IncludedBody<'_>, secrets: &Secrets) -> Option<Fingerprint> {
         let mut hash = match self.secret_name() {
             None => Hasher::Plain(Sha256::new()),
             Some(name) => Hasher::Keyed(Box::new(secrets.named(name)?.mac.clone())),
         };
         hash.part(b"oncegate fingerprint 1");
         hash.part(parts.method.as_bytes());
-        match selections.select_path(parts.pattern, parts.path) {
-            None => hash.part(rules.path.apply(parts.path).as_bytes()),
-            Some(path) => hash.part(rules.path.apply(&RequestPath::new(&path)).as_bytes()),
-        }
-        match parts.query.filter(|_| rules.query) {
+        hash.part(self.included_path(parts).as_bytes());
+        match self.included_query(parts) {
             None => hash.part(b"no query"),
             Some(query) => {
                 hash.part(b"query");
-                hash.part(selections.select_query(query).as_deref().unwrap_or(query).as_bytes());
+                hash.part(query.as_bytes());
             }
         }
-        rules.headers.iter().for_each(|name| include_field(&mut hash, name, parts));
+        self.0.rules.headers.iter().for_each(|name| include_field(&mut hash, name, parts));
         // A request without them costs nothing.
         for name in acting_for::fields_in(parts.headers) {
             hash.part(b"acting for");
             include_field(&mut hash, name, parts);
         }
-        let body = self.body(parts);
         hash.part(body.form.as_bytes());
         if body.form == ENCODED {
             // Bytes that are not understood mean something else under another coding.
@@ -287,6 +300,20 @@ impl Recipe {
         }
         body.content.hash(&mut hash);
         Some(hash.finish())
+    }
+
+    fn included_path<'a>(&self, parts: &'a FingerprintInput<'_>) -> Cow<'a, str> {
+        let RecipeParts { rules, selections, .. } = &*self.0;
+        match selections.select_path(parts.pattern, parts.path) {
+            None => rules.path.apply(parts.path),
+            Some(path) => rules.path.apply(&RequestPath::new(&path)).into_owned().into(),
+        }
+    }
+
+    fn included_query<'a>(&self, parts: &FingerprintInput<'a>) -> Option<Cow<'a, str>> {
+        let RecipeParts { rules, selections, .. } = &*self.0;
+        let query = parts.query.filter(|_| rules.query)?;
+        Some(selections.select_query(query).map_or(Cow::Borrowed(query), Cow::Owned))
     }
 
     /// The body in the form in which it is included. An encoded body counts by its content, as if it were not encoded.
@@ -364,25 +391,27 @@ const SECRET_WORD: &str = " hmac=";
 /// The form of an encoded body that is not decoded.
 const ENCODED: &str = "encoded";
 
-/// Includes a field by its name and the number of its values, whatever the protocol version of the request.
+/// Includes a field by its name and the number of its values.
 fn include_field(hash: &mut Hasher, name: &HeaderName, parts: &FingerprintInput<'_>) {
-    let values = parts.headers.get_all(name);
+    let values = field_values(name, parts);
     hash.part(name.as_str().as_bytes());
-    let mut include_one = |value: Option<Vec<u8>>| {
-        hash.part(&u64::from(value.is_some()).to_be_bytes());
-        value.iter().for_each(|value| hash.part(value));
-    };
+    hash.part(&(values.len() as u64).to_be_bytes());
+    values.iter().for_each(|value| hash.part(value));
+}
+
+/// The values of a field, whatever the protocol version of the request.
+fn field_values<'a>(name: &HeaderName, parts: &FingerprintInput<'a>) -> Vec<Cow<'a, [u8]>> {
+    let values = parts.headers.get_all(name).iter().map(HeaderValue::as_bytes);
     if *name == HOST {
         // HTTP/2 has `:authority` instead (RFC 9113, section 8.3.1). The case of letters does not count (RFC 3986,
         // section 3.2.2).
-        include_one(parts.host.map(<[u8]>::to_ascii_lowercase));
+        parts.host.map(|host| host.to_ascii_lowercase().into()).into_iter().collect()
     } else if *name == COOKIE {
         // HTTP/2 may split it at each `; ` (RFC 9113, section 8.2.3).
-        let crumbs: Vec<&[u8]> = values.iter().map(HeaderValue::as_bytes).collect();
-        include_one((!crumbs.is_empty()).then(|| crumbs.join(&b"; "[..])));
+        let crumbs: Vec<&[u8]> = values.collect();
+        (!crumbs.is_empty()).then(|| crumbs.join(&b"; "[..]).into()).into_iter().collect()
     } else {
-        hash.part(&(values.iter().count() as u64).to_be_bytes());
-        values.iter().for_each(|value| hash.part(value.as_bytes()));
+        values.map(Cow::Borrowed).collect()
     }
 }
 
@@ -421,7 +450,8 @@ fn is_secret_name(text: &str) -> bool {
 /// Reads the places of a recipe: each is escaped like a value of a form, so that neither a space nor a comma in it can
 /// end it.
 fn parse_places(list: &str) -> Option<Vec<Place>> {
-    let unescaped = list.split(',').map(|escaped| String::from_utf8(urlencoded::unescape(escaped.as_bytes())).ok());
+    let unescaped =
+        list.split(',').map(|escaped| String::from_utf8(urlencoded::unescape(escaped.as_bytes()).into_owned()).ok());
     unescaped.map(|place| Place::parse(&place?).ok()).collect()
 }
 

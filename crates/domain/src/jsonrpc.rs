@@ -112,14 +112,14 @@ pub enum RpcMessage {
 pub struct RpcElement {
     /// The operation; `None` for an element that programs may read in different ways.
     pub operation: Option<RpcOperation>,
-    /// Whether it has a value at one of the places for keys.
+    /// Whether it has values at all places of a key.
     pub has_key: bool,
 }
 
 impl RpcMessage {
-    /// Reads a body. `names_tools`: the `name` in the parameters is a part of the operation. `places` are those where
-    /// an element of a batch may have its key.
-    pub fn read(body: &[u8], names_tools: bool, places: &[&Pointer]) -> Self {
+    /// Reads a body. `names_tools`: the `name` in the parameters is a part of the operation. `keys` are the places
+    /// where an element of a batch may have its key, each with those that belong to one key.
+    pub fn read(body: &[u8], names_tools: bool, keys: &[Vec<&Pointer>]) -> Self {
         if first_byte(body) != Some(b'[') {
             return match Members::read(body) {
                 Some(members) => members.into_message(names_tools),
@@ -140,7 +140,8 @@ impl RpcMessage {
                 Self::Response => return None,
                 Self::Batch(_) | Self::Ambiguous | Self::Unclear => None,
             };
-            let has_key = places.iter().any(|place| !matches!(value_at(text, place), Ok(None)));
+            let has_value = |place: &&Pointer| !matches!(value_at(text, place), Ok(None));
+            let has_key = keys.iter().any(|places| places.iter().all(has_value));
             Some(RpcElement { operation, has_key })
         });
         Self::Batch(elements.collect())
@@ -336,8 +337,9 @@ mod tests {
 
     #[test]
     fn a_batch_tells_which_of_its_calls_have_a_key() {
-        let place = Pointer::parse("/params/key").unwrap();
-        let read = |body: &str| match RpcMessage::read(body.as_bytes(), false, &[&place]) {
+        let [place, method, name] =
+            ["/params/key", "/method", "/params/name"].map(|text| Pointer::parse(text).unwrap());
+        let read = |body: &str| match RpcMessage::read(body.as_bytes(), false, &[vec![&place], vec![&method, &name]]) {
             RpcMessage::Batch(elements) => elements
                 .into_iter()
                 .map(|element| (element.operation.map(|operation| operation.method), element.has_key))
@@ -347,6 +349,7 @@ mod tests {
         let batch = r#" [{"id":1,"method":"a","params":{"key":"k"}},{"method":"n","params":{"key":"k"}},{"id":2,"method":"b"}]"#;
         assert_eq!(read(batch), [(Some("a".into()), true), (Some("n".into()), true), (Some("b".into()), false)]);
         assert_eq!(read(r#"[{"id":1,"id":1,"method":"a"}]"#), [(None, true)]);
+        assert_eq!(read(r#"[{"id":1,"method":"a","params":{"name":"b"}}]"#), [(Some("a".into()), true)]);
         assert_eq!(
             read(r#"[{"id":1,"method":"a","items":1},{"id":[],"method":"b"}]"#),
             [(Some("a".into()), false), (Some("b".into()), false)]

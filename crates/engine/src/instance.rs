@@ -26,6 +26,7 @@ use oncegate_http::body::body_budget::BodyBudget;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
 use oncegate_settings::{Route, StartConfig, StoreConfig};
 use oncegate_store::{Store, StoreError};
+use recent_parts::RecentParts;
 use reload_state::ReloadState;
 use replay_permissions::ReplayPermissions;
 use store_clock::{ClockLimits, StoreClock};
@@ -39,6 +40,7 @@ pub mod event_states;
 pub mod in_flight;
 pub mod instance_salt;
 pub mod key_limits;
+pub mod key_mismatches;
 pub mod last_seen;
 pub mod latency;
 pub mod lease;
@@ -46,6 +48,7 @@ pub mod live_keys;
 pub mod metrics;
 pub mod observability;
 pub mod recent_outcomes;
+pub mod recent_parts;
 pub mod reload_state;
 pub mod replay_permissions;
 pub mod request_trace;
@@ -94,6 +97,8 @@ pub struct Instance {
     pub cache: Cache,
     /// The records of other keys, as this instance has last seen them: for the time without a store.
     pub last_seen: LastSeenRecords,
+    /// The bits of the parts of requests, where the store has none.
+    pub recent_parts: RecentParts,
     /// Completed responses that instances share; none where no server is configured, or before this
     /// process has [joined](Self::joined) its store.
     pub shared_cache: OnceLock<Arc<SharedCache>>,

@@ -67,11 +67,16 @@ impl KeyRule {
         self.places().filter_map(Place::field)
     }
 
-    /// The places in a JSON body that are a whole key.
-    pub fn json_places(&self) -> impl Iterator<Item = &Pointer> {
-        self.from.iter().filter_map(|place| match &*place.parts {
-            [Place::Json(pointer)] => Some(pointer),
-            _ => None,
+    /// The places in a JSON body of each key that is in one, and whose other parts are there.
+    pub fn json_places(&self, is_there: impl Fn(&Place) -> bool) -> impl Iterator<Item = Vec<&Pointer>> {
+        self.from.iter().filter_map(move |place| {
+            let json = place.parts.iter().filter_map(|part| match part {
+                Place::Json(pointer) => Some(pointer),
+                _ => None,
+            });
+            let pointers: Vec<_> = json.collect();
+            let mut others = place.parts.iter().filter(|part| !matches!(part, Place::Json(_)));
+            (!pointers.is_empty() && others.all(&is_there)).then_some(pointers)
         })
     }
 

@@ -56,6 +56,7 @@ macro_rules! sentences {
                 one_of_many_simultaneous_takeovers_gets_the_key,
                 the_attempts_before_the_newest_are_kept_up_to_twenty,
                 the_next_attempt_increments_the_number_and_has_its_own_retention,
+                the_parts_are_those_of_the_request_whose_fingerprint_the_record_has,
                 a_key_past_its_ttl_starts_over,
                 an_attempt_in_flight_and_a_response_within_its_ttl_cannot_be_taken_over,
                 a_changed_record_is_not_taken_over,

@@ -11,6 +11,7 @@ use oncegate_domain::delivery::{DeliveryPolicy, EnqueueRequest, EnqueueResult, P
 use oncegate_domain::fingerprint::{Fingerprint, FingerprintRules, Recipe, Secret, Secrets};
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
 use oncegate_domain::key::{Key, KeyLimits, KeySyntax};
+use oncegate_domain::part_bits::PartBits;
 use oncegate_domain::record::Record;
 use oncegate_domain::response::StoredResponse;
 use oncegate_domain::scope::{Salt, Scope};
@@ -401,6 +402,7 @@ pub fn new_reserve_request_in(service: &str, scope: [u8; 32], space: &str, key: 
         route: "pay".into(),
         recipe: Recipe::new(FingerprintRules::default(), None),
         fingerprint: Fingerprint::from_stored(&[9; 32]).unwrap(),
+        parts: PartBits::from_stored(&[1, 9, 9, 9]),
         instance: own_instance(),
         token: token(),
         time_limit: Duration::from_secs(30),

@@ -32,8 +32,10 @@ use super::statement::shared;
 use super::{Store, StoreFuture};
 use oncegate_domain::attempt::{ReserveRequest, ReserveResult, Settlement};
 use oncegate_domain::delivery::{EnqueueResult, PickUpRequest, PickUpResult};
+use oncegate_domain::fingerprint::Fingerprint;
 use oncegate_domain::ids::{InstanceId, RecordId};
 use oncegate_domain::inquiry::{Inquiry, InquiryFinding, SettledKeyPage};
+use oncegate_domain::part_bits::PartBits;
 use oncegate_domain::record::Record;
 use oncegate_domain::service_report::{ReportResult, ReservedKey, ServiceReport};
 
@@ -83,6 +85,15 @@ impl Store {
         let spec = CallSpec::new(Begins(Op::Find), Begin, InDoubt, Ordinary, Full, NO_BODY);
         let call = self.backend.call(spec, id, |pg, p| pg.find(p), |db, p| db.find(p));
         self.judged(spec.kind, async move { self.opened(call.await?, Option::as_mut) })
+    }
+
+    /// Returns the bits of the parts of the request that made the fingerprint, if the key's record has that one and
+    /// bits. Ends within 250 ms, and a failure leaves the breaker closed: a refusal is not worth more.
+    pub fn find_parts(&self, id: &RecordId, fingerprint: &Fingerprint) -> StoreFuture<'_, Option<PartBits>> {
+        let spec = CallSpec::new(Unjudged(Op::FindParts), Begin, Never, Ordinary, Short, NO_BODY);
+        let columns = columns! { id: id.as_bytes().to_vec(), fingerprint: fingerprint.as_bytes().to_vec() };
+        let rows = self.rows(spec, &shared::FIND_PARTS, columns);
+        Box::pin(async move { Ok(rows.await?.pop()) })
     }
 
     /// Moves the deadline of an attempt in flight to the time limit from now by the store's clock, unless it is later

@@ -18,6 +18,7 @@ use oncegate_domain::ids::{InstanceId, RecordId, Token};
 use oncegate_domain::inquiry::{InquiryFinding, InquiryVerdict};
 use oncegate_domain::key::Key;
 use oncegate_domain::key_holder::KeyHolder;
+use oncegate_domain::part_bits::PartBits;
 use oncegate_domain::response::StoredResponse;
 use oncegate_domain::scope::Scope;
 use oncegate_domain::space::SpaceHash;
@@ -105,6 +106,7 @@ column_list! {
         route text: &*request.route,
         recipe text: request.recipe.to_stored(),
         fingerprint bytea: &request.fingerprint,
+        parts bytea: request.parts.as_ref().map(PartBits::as_bytes),
         instance bigint: request.instance,
         token bytea: &request.token,
         holder bytea: request.holder.as_ref(),
@@ -112,7 +114,7 @@ column_list! {
 }
 
 /// Those of them that the next attempt of the key writes anew.
-pub(super) const ATTEMPT: [&str; 6] = ["path", "route", "recipe", "fingerprint", "instance", "token"];
+pub(super) const ATTEMPT: [&str; 7] = ["path", "route", "recipe", "fingerprint", "parts", "instance", "token"];
 
 column_list! {
     /// The columns of a response, which are empty where there is none.

@@ -7,6 +7,7 @@ use super::row::{self, RowReader, millis};
 use oncegate_domain::attempt::{AttemptLease, ReplacedRecord, ReserveRequest};
 use oncegate_domain::delivery::{DeliveryJob, DeliveryPolicy, PickUpRequest};
 use oncegate_domain::ids::{RecordId, Token};
+use oncegate_domain::part_bits::PartBits;
 use oncegate_domain::response::CorruptRow;
 use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::retry::DeliveryAttempt;
@@ -40,6 +41,8 @@ pub fn read_job(
         route: Arc::clone(&policy.route),
         recipe: row::recipe(row)?,
         fingerprint: row.read("fingerprint")?,
+        // Those of a later version explain nothing, and the request is delivered all the same.
+        parts: row.read::<Option<Vec<u8>>>("parts")?.and_then(|bits| PartBits::from_stored(&bits)),
         instance: request.instance,
         token,
         time_limit: policy.time_limit,

@@ -10,6 +10,7 @@ label!(
         TakeOver => "take_over",
         Settle => "settle",
         Find => "find",
+        FindParts => "find_parts",
         ExtendDeadline => "extend_deadline",
         CountLiveKeys => "count_live_keys",
         MoveLiveKeys => "move_live_keys",

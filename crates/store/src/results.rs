@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use super::row::{FromRow, RowReader, from_row};
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
+use oncegate_domain::part_bits::PartBits;
 use oncegate_domain::record::Record;
 use oncegate_domain::response::CorruptRow;
 
@@ -29,6 +30,12 @@ pub enum SettleResult {
     /// Nothing was changed: a newer attempt, another decision or an earlier copy of this settlement has settled the
     /// key. Holds the current record; `None` if there is none and the outcome need not be stored.
     Fenced(Option<Record>),
+}
+
+impl FromRow for PartBits {
+    fn read(row: &impl RowReader) -> Result<Self, CorruptRow> {
+        row.read("parts")
+    }
 }
 
 from_row! {

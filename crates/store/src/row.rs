@@ -11,6 +11,7 @@ use oncegate_domain::ids::{InstanceId, RecordId, Token};
 use oncegate_domain::inquiry::{Inquiry, InquirySubject, InquiryVerdict, SettledKey, SettledKeyPage};
 use oncegate_domain::kept_path;
 use oncegate_domain::key::Key;
+use oncegate_domain::part_bits::PartBits;
 use oncegate_domain::record::{Record, RecordReading};
 use oncegate_domain::recovery::RecoveryPoint;
 use oncegate_domain::response::{CorruptRow, StoredResponse};
@@ -114,6 +115,7 @@ from_stored! {
     SpaceHash: Bytes => |bytes| Some(SpaceHash::from_stored_or_text(bytes)),
     Key: Bytes => Key::from_stored,
     Fingerprint: Bytes => Fingerprint::from_stored,
+    PartBits: Bytes => PartBits::from_stored,
     String: Text => |text: &str| Some(text.to_owned()),
     Box<str>: Text => |text: &str| Some(text.into()),
     Arc<str>: Text => |text: &str| Some(text.into()),

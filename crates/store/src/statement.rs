@@ -175,6 +175,7 @@ pub(super) mod shared {
         COUNT_SETTLED_KEYS = "count_settled_keys";
         COUNT_UNSETTLED_KEYS = "count_unsettled_keys";
         CURRENT_ROW = "current_row";
+        FIND_PARTS = "find_parts";
         FIND_ROUTE_IDENTITIES = "find_route_identities";
         LIST_AUDIT_ENTRIES = "list_audit_entries";
         LIST_IN_FLIGHT = "list_in_flight";

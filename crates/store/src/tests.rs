@@ -157,6 +157,7 @@ pub(crate) fn reserve_request() -> ReserveRequest {
         path: None,
         route: "pay".into(),
         recipe: Recipe::new(FingerprintRules::default(), None),
+        parts: None,
         fingerprint: Fingerprint::from_stored(&[2; 32]).unwrap(),
         instance: InstanceId::from_stored(1),
         token: Token::from_random([3; 16]),

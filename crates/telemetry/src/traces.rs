@@ -128,7 +128,7 @@ pub enum SpanKind {
 #[derive(Clone, Debug)]
 pub enum SpanValue {
     Number(i64),
-    /// A name from the configuration.
+    /// A name from the configuration, or names from the request.
     Name(Arc<str>),
     Word(&'static str),
 }

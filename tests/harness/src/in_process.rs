@@ -91,6 +91,7 @@ pub async fn instance(
         wait_groups: Arc::default(),
         cache: Cache::new(start.cache.memory),
         last_seen: Default::default(),
+        recent_parts: Default::default(),
         shared_cache: Default::default(),
         bodies: BodyBudget::new(start.limits.held_bodies),
         response_bodies: BodyBudget::new(start.limits.held_bodies),

@@ -91,10 +91,41 @@ fn explain_prints_the_route_key_scope_and_fingerprint() {
         (&"pay".into(), &"k-1".into(), &"POST /pay".into())
     );
     assert_eq!(explained_request["canonical_body"], r#"{"a":"A","b":1}"#);
+    assert_eq!(
+        explained_request["parts"],
+        serde_json::json!(["method", "path", "query:x", "header:x-tenant", "json:/a", "json:/b"])
+    );
     assert_eq!(explained_request["fingerprint"].as_str().unwrap().len(), 64);
     let scope = explained_request["scope"].as_str().unwrap();
     assert!(scope.contains("authorization") && scope.contains("header:x-api-key"), "{scope}");
     assert!(!explained_request.to_string().contains("top-secret"), "a credential is never printed");
+}
+
+#[test]
+fn explain_foretells_what_another_request_under_the_key_is_told() {
+    let asked = [&["POST", "/pay", "-d", r#"{"amount":10,"ts":1,"at":1}"#], &ASKED[..]].concat();
+    for (retry, code, advice, differs) in [
+        (&["--retry", r#"{"at":2,"ts":1.0,"amount":10}"#][..], "same", None, None),
+        (&["--retry", r#"{"amount":11,"ts":2}"#], "key-reused", Some("new_key"), Some("json:/amount, json:/ts")),
+        (&["--retry", r#"{"amount":10,"ts":2}"#], "key-reused", Some("fix"), Some("json:/ts")),
+        (&["--retry", r#"{"ts":1}"#], "key-reused", Some("fix"), Some("missing")),
+        (
+            &["--retry", r#"{"amount":10,"ts":1}"#, "--retry-header", "X-Tenant: b"],
+            "key-reused",
+            Some("new_key"),
+            Some("header:x-tenant"),
+        ),
+        (&["--retry", "{}", "--retry-header", "Idempotency-Key: k-2"], "another-key", None, None),
+        (&["--retry", "{}", "--retry-header", "Authorization: Bearer b"], "another-key", None, None),
+    ] {
+        let told = &json(&setup(), &[&asked[..], retry].concat())["retry"];
+        let names = told["differs"].as_array();
+        let names = names.map(|names| names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "));
+        assert_eq!((told["code"].as_str(), told["retry"].as_str()), (Some(code), advice), "{retry:?}");
+        assert_eq!(names.as_deref(), differs, "{retry:?}");
+        let words = explain(&setup(), &[&asked[..], retry].concat());
+        assert!(differs.is_none_or(|differs| words.contains(&format!("differs: {differs}. "))), "{words}");
+    }
 }
 
 #[test]

@@ -175,6 +175,23 @@ async fn of_places_with_different_keys_none_counts() {
     }
     let encoded = send("/pay", Some("d"), "{}").field("Content-Encoding", "gzip").send().await;
     assert_eq!(encoded.outcome(), (400, "key-invalid".to_owned()), "it could have another key");
+    // The field does not count in the comparison, whatever it has.
+    let world = keyed(Store::sqlite(), "from = [\"header:X-Key\", \"header:X-Pay#/id\"]").await;
+    let unreadable = world.post("/pay").field("X-Key", "e").field("X-Pay", "!").json("{}").send().await;
+    assert_eq!(unreadable.outcome(), (400, "key-invalid".to_owned()), "it could be of another key");
+}
+
+#[tokio::test]
+async fn a_call_in_a_batch_has_a_key_of_several_places_too() {
+    let options = "dialect = \"jsonrpc\"\nkey = { from = \"header:mcp-session-id+json:/id\" }";
+    let world = World::with(Store::sqlite(), |setup| setup.route(&route("pay", options))).await;
+    let send = |body: &str| world.post("/pay").json(body);
+    let batch = r#"[{"jsonrpc":"2.0","id":1,"method":"pay"}]"#;
+    assert_eq!(send(batch).field("Mcp-Session-Id", "s-1").send().await.status, 400);
+    let notifications = r#"[{"jsonrpc":"2.0","method":"pay"}]"#;
+    assert_eq!(send(notifications).field("Mcp-Session-Id", "s-1").send().await.oncegate_status(), None);
+    assert_eq!(send(batch).send().await.oncegate_status(), None, "without a session there is no key");
+    assert_eq!(world.upstream.calls(), 2);
 }
 
 on_both_stores!(a_secret_key_is_kept_as_its_hash_alone);

@@ -59,6 +59,26 @@ async fn keys_that_need_a_decision_are_shown_first_with_their_age_and_route(stor
     }
 }
 
+on_both_stores!(the_page_of_a_key_names_the_parts_in_which_its_last_mismatch_differs);
+async fn the_page_of_a_key_names_the_parts_in_which_its_last_mismatch_differs(store: Store) {
+    let world = World::guarding(store, "").await;
+    let pay = async |body: &str| world.post("/pay").key("key-of-somebody").json(body).send().await.status;
+    assert_eq!(pay(r#"{"amount":10,"nonce":1}"#).await, 201);
+    let (visitor, id) = (Visitor::of(&world), Operator::of(&world.proxy).id("key-of-somebody").await);
+    let page = async || visitor.page(&format!("/keys/{id}")).await;
+    assert!(!page().await.contains("Last mismatch"));
+    for (body, differs, told) in [
+        (r#"{"amount":11,"nonce":1}"#, "<code>json:/amount</code>", "another operation"),
+        (r#"{"amount":10,"nonce":"<b>"}"#, "<code>json:/nonce</code>", "it may be a retry"),
+        (r#"{"amount":10,"nonce":1,"<i>":1}"#, "<code>json:/&#60;i&#62;</code>", "another operation"),
+    ] {
+        assert_eq!(pay(body).await, 422);
+        let page = page().await;
+        assert!(page.contains("Last mismatch") && page.contains(differs) && page.contains(told), "{body}: {page}");
+        assert!(!page.contains("<b>"), "{page}");
+    }
+}
+
 on_both_stores!(a_key_is_found_by_its_whole_name_and_by_the_beginning_of_its_record);
 async fn a_key_is_found_by_its_whole_name_and_by_the_beginning_of_its_record(store: Store) {
     let world = World::start(store).await;

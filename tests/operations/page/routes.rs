@@ -39,7 +39,7 @@ async fn the_routes_page_shows_each_policy_and_where_its_values_come_from(store:
         (
             "pay",
             "key",
-            "idempotency-key, required, 8 to 255 characters",
+            "header:idempotency-key, required, 8 to 255 characters",
             "route: key.min_length; [defaults]: key.required",
         ),
         ("pay", "space", "path", "built-in"),

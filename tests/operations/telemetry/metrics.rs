@@ -371,6 +371,7 @@ async fn every_label_value_is_fixed_or_a_route_name_and_no_token_is_needed() {
                 "enqueue",
                 "extend_deadline",
                 "find",
+                "find_parts",
                 "give_up",
                 "list_in_flight",
                 "list_settled_keys",

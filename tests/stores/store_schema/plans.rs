@@ -60,7 +60,7 @@ fn value(name: &str, key: usize) -> String {
         "_new_token" | "_token" | "_seen_token" | "_replaced_token" => token,
         "_scope" | "scope" => "sha256('s')".to_owned(),
         "holder" | "_holder" | "_seen_holder" => "sha256('h')".to_owned(),
-        "_fingerprint" => "sha256('f')".to_owned(),
+        "fingerprint" | "_fingerprint" => "sha256('f')".to_owned(),
         "_seen_state" => format!("'{}'", STATES[key % 1000]),
         "_fields" => "'\\x0d0a'".to_owned(),
         // Without one it is a report that an attempt was not executed.
@@ -91,8 +91,8 @@ fn value(name: &str, key: usize) -> String {
         | "_give_up_after_ms" | "expiry_ms" | "_expiry_ms" | "lease_ms" | "older_than_ms" | "since_ms" => {
             "1000".to_owned()
         }
-        "scope_low" | "scope_high" | "key" | "before" | "_path" | "_remember_ms" | "_body" | "_cause" | "_due_ms"
-        | "_accepted_at" | "_absences" => "null".to_owned(),
+        "scope_low" | "scope_high" | "key" | "before" | "_path" | "_parts" | "_remember_ms" | "_body" | "_cause"
+        | "_due_ms" | "_accepted_at" | "_absences" => "null".to_owned(),
         _ => panic!("the parameter {name} has no value here"),
     }
 }
@@ -120,7 +120,7 @@ fn with_values(sql: &str) -> String {
 }
 
 /// The statements that read keys or events, and the index that each reads them by.
-const INDEXES: [(&str, &str); 24] = [
+const INDEXES: [(&str, &str); 25] = [
     ("claim_events", "events_waiting"),
     ("count_events", "events_waiting"),
     ("delete_events", "events_pkey"),
@@ -134,6 +134,7 @@ const INDEXES: [(&str, &str); 24] = [
     ("ended_reports", "keys_pkey"),
     ("expired_keys", "keys_expiring"),
     ("find", "keys_pkey"),
+    ("find_parts", "keys_pkey"),
     ("find_reservation", "keys_pkey"),
     ("holder", "keys_pkey"),
     ("holder_keys", "keys_holder"),

@@ -31,9 +31,8 @@ pub(super) fn statement(sql: String) -> Statement {
 /// The type of a parameter.
 pub(super) fn parameter_type(name: &str) -> Type {
     match name {
-        "after" | "from" | "high" | "holder" | "id" | "key" | "low" | "scope" | "scope_high" | "scope_low" | "to" => {
-            Type::BYTEA
-        }
+        "after" | "fingerprint" | "from" | "high" | "holder" | "id" | "key" | "low" | "scope" | "scope_high"
+        | "scope_low" | "to" => Type::BYTEA,
         "body" | "encrypted" | "keeps_stored" => Type::BOOL,
         "actor" | "events" | "finds" | "note" | "route" | "sink" | "types" | "routes" | "service" | "state" => {
             Type::TEXT

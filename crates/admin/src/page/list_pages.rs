@@ -19,6 +19,7 @@ use oncegate_domain::state::StateKind;
 use oncegate_domain::urlencoded::escape;
 use oncegate_engine::instance::consumer_states::ConsumerView;
 use oncegate_engine::instance::event_states::EventSinkView;
+use oncegate_engine::instance::key_mismatches::KeyMismatch;
 use oncegate_engine::instance::running_stream::RunningStream;
 use oncegate_http::body::Body;
 use oncegate_store::admin::{AuditEntry, KeyEntry, KeyFilter};
@@ -111,6 +112,8 @@ struct KeyPageView<'a> {
     frame: Frame,
     /// Its response, while this instance streams it.
     stream: Option<StreamView>,
+    /// The last request that this instance refused because the key is not its own.
+    mismatch: Option<KeyMismatch>,
     key: &'a KeyEntry,
     details: &'a KeyDetails,
 }
@@ -234,7 +237,8 @@ impl Visit<'_> {
                 let (frame, key) = (self.build_frame().await, &details.entry);
                 let stream = self.admin.instance.in_flight.find_stream(&key.id);
                 let stream = stream.map(|stream| StreamView::new(&stream));
-                Ok(render_page(StatusCode::OK, &KeyPageView { frame, stream, key, details: &details }))
+                let mismatch = self.admin.instance.observability.key_mismatches.find(&key.id);
+                Ok(render_page(StatusCode::OK, &KeyPageView { frame, stream, mismatch, key, details: &details }))
             }
             Err(problem) if problem.code == ProblemCode::NoSuchKey => {
                 // The log is found by whole ids alone, and may be out of reach: then nothing of it is shown.

@@ -1,5 +1,7 @@
 //! The fields of a form by which it is compared, urlencoded or multipart.
 
+use std::borrow::Cow;
+
 use canonical_json::{Pointer, Selection, canonicalize_selected};
 
 use super::value::{BodyPart, PlaceSelection};
@@ -7,38 +9,106 @@ use super::value::{BodyPart, PlaceSelection};
 /// A field of a form by its name, or a value of the JSON in it.
 pub type FormPlace = (Box<str>, Option<Pointer>);
 
-/// The fields that count: each name with its values, and the bytes that count beside each value.
-pub(super) fn by_name(
-    fields: impl Iterator<Item = (Vec<u8>, Vec<u8>, Vec<u8>)>,
+/// A field of a form, as it was sent.
+pub(super) struct FormField<'a> {
+    pub(super) name: Cow<'a, [u8]>,
+    pub(super) content: Cow<'a, [u8]>,
+    /// The part of a multipart form that has the content at its end.
+    pub(super) part: &'a [u8],
+}
+
+impl FormField<'_> {
+    /// The lines before the content; empty in an urlencoded form.
+    pub(super) fn head(&self) -> &[u8] {
+        self.part.strip_suffix(&*self.content).unwrap_or_default()
+    }
+}
+
+/// The fields that count: a part for each name, or for all names that [`field_group`] keeps together. `write_whole`
+/// writes a field that counts as a whole, and begins with another byte than 3.
+pub(super) fn by_name<'a>(
+    fields: impl Iterator<Item = FormField<'a>>,
     selection: PlaceSelection<'_, FormPlace>,
+    write_whole: impl Fn(&mut Vec<u8>, &FormField<'a>),
 ) -> Vec<BodyPart> {
-    let mut fields: Vec<_> = fields.filter(|(name, ..)| selection.may_count(name)).collect();
-    // Stable: the values of one name keep their order.
-    fields.sort_by(|(one, ..), (other, ..)| one.cmp(other));
-    let mut parts: Vec<BodyPart> = Vec::new();
-    let mut last: Option<Vec<u8>> = None;
-    for (name, beside, value) in fields {
-        if last.as_ref() != Some(&name) {
-            // The name itself counts too: two that are no text may look the same.
-            let mut start = Vec::with_capacity(name.len() + beside.len() + value.len() + 32);
-            write_field(&mut start, &name);
-            parts.push(BodyPart { place: format!("form:{}", String::from_utf8_lossy(&name)), value: start });
-        }
-        let part = &mut parts.last_mut().expect("it was pushed").value;
-        write_field(part, &beside);
-        match selection.json_of(&name).and_then(|json| canonicalize_selected(&value, &json).ok()) {
+    let mut fields: Vec<_> = fields.filter(|field| selection.may_count(&field.name)).enumerate().collect();
+    fields
+        .sort_by(|(_, one), (_, other)| group_order(field_group(&one.name)).cmp(group_order(field_group(&other.name))));
+    let write = |value: &mut Vec<u8>, field: &FormField<'a>| {
+        write_field(value, &field.name);
+        let json = selection.json_of(&field.name);
+        match json.and_then(|json| Some(canonicalize_selected(&field.content, &json).ok()?.into_owned())) {
             Some(canonical) => {
-                part.push(1);
-                write_field(part, &canonical);
+                value.push(3);
+                write_field(value, field.head());
+                write_field(value, &canonical);
             }
-            None => {
-                part.push(0);
-                write_field(part, &value);
-            }
+            None => write_whole(value, field),
         }
-        last = Some(name);
+    };
+    let mut parts = Vec::with_capacity(fields.len());
+    let mut rest = &mut fields[..];
+    while let Some((_, first)) = rest.first() {
+        let group = field_group(&first.name);
+        let length = rest.iter().take_while(|(_, field)| is_within(field_group(&field.name), group)).count();
+        let has_one_name = rest[..length].iter().all(|(_, field)| field.name == first.name);
+        let place = String::from_utf8_lossy(if has_one_name { &first.name } else { group });
+        let place = format!("form:{place}");
+        let (own, others) = rest.split_at_mut(length);
+        own.sort_by_key(|(at, _)| *at);
+        let size = own.iter().map(|(_, field)| field.name.len() + field.content.len().max(field.part.len()) + 32).sum();
+        let mut value = Vec::with_capacity(size);
+        own.iter().for_each(|(_, field)| write(&mut value, field));
+        parts.push(BodyPart { place, value });
+        rest = others;
     }
     parts
+}
+
+/// The beginning of a name, up to the first `[]`. The order of two fields counts where the group of one is within that
+/// of the other: services make one value of them. In Rack, an element begins where a name comes again, so that
+/// `i[][id]=1&i[][id]=2&i[][gift]=1` makes a gift of the second item, and in another order of the first. In PHP, the
+/// last one counts of `a=1&a[b]=2`. A name that services read in more ways is in the group of all: then the order of
+/// the whole form counts.
+fn field_group(name: &[u8]) -> &[u8] {
+    let name = name.trim_ascii_start();
+    match is_plain(name) {
+        true => &name[..memchr::memmem::find(name, b"[]").unwrap_or(name.len())],
+        false => b"",
+    }
+}
+
+/// Whether a name is a word with words in brackets behind it, in ASCII. PHP drops what follows a bracket or a zero, and
+/// takes a bracket that does not close for a `_`. ASP.NET takes capital letters for small ones in any script.
+fn is_plain(name: &[u8]) -> bool {
+    let (base, mut rest) = name.split_at(memchr::memchr(b'[', name).unwrap_or(name.len()));
+    while let Some(inner) = rest.strip_prefix(b"[") {
+        let Some(end) = memchr::memchr2(b'[', b']', inner).filter(|end| inner[*end] == b']') else { return false };
+        if end > 0 && inner[..end].trim_ascii().is_empty() {
+            return false;
+        }
+        rest = &inner[end + 1..];
+    }
+    rest.is_empty()
+        && !base.is_empty()
+        && !base.contains(&b']')
+        && name.iter().all(|byte| byte.is_ascii() && *byte != 0)
+}
+
+/// The bytes by which groups are ordered: a group comes right before all that are within it. PHP takes a dot and a
+/// space for a `_`, and ASP.NET a capital letter for a small one.
+fn group_order(group: &[u8]) -> impl Iterator<Item = u16> {
+    group.iter().map(|byte| match byte {
+        b'[' => 0,
+        b'.' | b' ' => u16::from(b'_') + 1,
+        other => u16::from(other.to_ascii_lowercase()) + 1,
+    })
+}
+
+fn is_within(group: &[u8], outer: &[u8]) -> bool {
+    let start = group.get(..outer.len());
+    let is_deeper = || matches!(group[outer.len()..], [] | [b'[', ..]);
+    outer.is_empty() || start.is_some_and(|start| group_order(start).eq(group_order(outer))) && is_deeper()
 }
 
 impl PlaceSelection<'_, FormPlace> {

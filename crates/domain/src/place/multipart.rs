@@ -4,11 +4,14 @@
 //! each part counts with its header fields, byte by byte. A boundary stands between parts and nowhere else, so that no
 //! service finds other parts in one body than in the other.
 
+use std::borrow::Cow;
+
 use memchr::memmem;
 
-use super::form_fields::{FormPlace, by_name, write_field};
+use super::form_fields::{FormField, FormPlace, by_name, write_field};
 use super::value::{BodyPart, PlaceSelection};
 use crate::key::trim_blanks;
+use crate::media_type::essence;
 
 /// More parts than a body of this size has, and few enough to scan.
 const PARTS_MAX: usize = 1024;
@@ -20,66 +23,101 @@ const PARAMETERS_MAX: usize = 16;
 /// A batch has changesets, and they have requests. Each level is scanned again.
 const DEPTH_MAX: usize = 4;
 
-/// The parts that count: those of `multipart/form-data` by their names, in any order between names; a body of another
-/// type as a whole. `None` for a body that is not plainly written: it is then compared by its bytes, which at worst
-/// refuses a retry and never takes one body for another.
+/// The parts that count, behind one for the media type: the parts of `multipart/form-data` by their names, in any
+/// order between names; those of other types, and of a form that does not name them plainly, in their order. `None`
+/// for a body that is not plainly written: it is then compared by its bytes, which at worst refuses a retry and never
+/// takes one body for another.
 pub fn parts(content_type: &[u8], body: &[u8], selection: PlaceSelection<'_, FormPlace>) -> Option<Vec<BodyPart>> {
-    let Some(fields) = fields(content_type, body) else {
-        let value = canonical(content_type, body)?;
-        return Some(vec![BodyPart { place: "multipart".to_owned(), value }]);
-    };
-    let mut kind = Vec::new();
-    MultipartType::parse(content_type)?.write(&mut kind);
-    kind.push(u8::from(body.starts_with(b"\r\n")));
-    let mut parts = vec![BodyPart { place: "form".to_owned(), value: kind }];
-    let fields = fields.into_iter().map(|field| (field.name.to_vec(), field.lines.to_vec(), field.content.to_vec()));
-    parts.extend(by_name(fields, selection));
+    let kind = MultipartType::parse(content_type)?;
+    let (has_preamble, sent) = split(&kind, body)?;
+    let mut value = Vec::new();
+    kind.write(&mut value);
+    value.push(u8::from(has_preamble));
+    let mut parts = vec![BodyPart { place: "multipart".to_owned(), value }];
+    let fields = (kind.subtype == FORM_DATA).then(|| sent.iter().copied().map(read_field).collect::<Option<Vec<_>>>());
+    match fields.flatten() {
+        Some(fields) => parts
+            .extend(by_name(fields.into_iter(), selection, |canonical, field| write_part(canonical, field.part, 1))),
+        None => parts.extend(sent.into_iter().enumerate().map(|(index, part)| {
+            let mut value = Vec::with_capacity(part.len() + 16);
+            write_part(&mut value, part, 1);
+            BodyPart { place: format!("part {}", index + 1), value }
+        })),
+    }
     Some(parts)
 }
 
 /// Whether a `Content-Type` is that of a form.
 pub(super) fn is_form_data(content_type: &[u8]) -> bool {
-    let kind = b"multipart/form-data";
-    let (start, rest) = content_type.split_at(kind.len().min(content_type.len()));
-    start.eq_ignore_ascii_case(kind) && matches!(trim_blanks(rest), [] | [b';', ..])
-}
-
-/// A field of `multipart/form-data` (RFC 7578).
-pub(super) struct FormField<'a> {
-    pub(super) name: &'a [u8],
-    /// The header fields of its part, as lines.
-    lines: &'a [u8],
-    pub(super) content: &'a [u8],
+    let subtype =
+        essence(content_type).split_at_checked(TYPE.len()).filter(|(kind, _)| kind.eq_ignore_ascii_case(TYPE));
+    subtype.is_some_and(|(_, subtype)| subtype.eq_ignore_ascii_case(FORM_DATA))
 }
 
 /// The fields of a form. `None` for a body that is not plainly written, or has a part whose name services may read in
 /// different ways.
 pub(super) fn fields<'a>(content_type: &'a [u8], body: &'a [u8]) -> Option<Vec<FormField<'a>>> {
-    if !is_form_data(content_type) {
-        return None;
-    }
     let (_, parts) = split(&MultipartType::parse(content_type)?, body)?;
-    parts.into_iter().map(FormField::read).collect()
+    parts.into_iter().map(read_field).collect()
 }
 
-impl<'a> FormField<'a> {
-    fn read(part: &'a [u8]) -> Option<Self> {
-        let end = memmem::find(part, b"\r\n\r\n")?;
-        let (lines, content) = (&part[..end + 2], &part[end + 4..]);
-        let mut name = None;
-        for line in lines.split_inclusive(|byte| *byte == b'\n') {
-            let (field, value) = read_line(line.strip_suffix(b"\r\n")?)?;
-            match field.as_slice() {
-                b"content-disposition" if name.is_some() => return None,
-                b"content-disposition" => name = Some(read_name(value)?),
-                // Another encoding hides the value (RFC 7578, section 4.7).
-                b"content-transfer-encoding" if !is_plain_encoding(value) => return None,
-                b"content-encoding" => return None,
-                _ => {}
-            }
+/// Reads a part as a field (RFC 7578). A file is one too: browsers send JSON with a media type of its own as a file.
+fn read_field(part: &[u8]) -> Option<FormField<'_>> {
+    let end = memmem::find(part, b"\r\n\r\n")?;
+    let mut name = None;
+    for line in read_lines(&part[..end + 2]) {
+        let (field, value) = line?;
+        match field.as_slice() {
+            b"content-disposition" if name.is_some() => return None,
+            b"content-disposition" => name = Some(unescape_name(read_name(value)?)),
+            // Another encoding hides the value (RFC 7578, section 4.7).
+            b"content-transfer-encoding" if !is_plain_encoding(value) => return None,
+            b"content-encoding" => return None,
+            _ => {}
         }
-        Some(Self { name: name?, lines, content })
     }
+    Some(FormField { name: name?, content: Cow::Borrowed(&part[end + 4..]), part })
+}
+
+impl FormField<'_> {
+    /// Whether its content is UTF-8, as far as its part says. Apache HttpClient names ISO-8859-1 by default, in which
+    /// ASCII is the same text.
+    pub(super) fn is_utf8(&self) -> bool {
+        let lines = self.head().strip_suffix(b"\r\n").unwrap_or_default();
+        read_lines(lines).flatten().filter(|(name, _)| name == b"content-type").all(|(_, value)| {
+            value.to_ascii_lowercase().split(|byte| *byte == b';').all(|piece| {
+                match trim_blanks(piece).strip_prefix(b"charset=") {
+                    Some(b"utf-8" | b"\"utf-8\"" | b"utf8") => true,
+                    Some(b"us-ascii" | b"\"us-ascii\"" | b"iso-8859-1" | b"\"iso-8859-1\"") => self.content.is_ascii(),
+                    Some(_) => false,
+                    // It may be spelled in a way that some services read (RFC 2231).
+                    None => memmem::find(piece, b"charset").is_none(),
+                }
+            })
+        })
+    }
+}
+
+/// A name without the escapes that browsers and most libraries write (HTML, "multipart/form-data encoding algorithm").
+fn unescape_name(mut name: &[u8]) -> Cow<'_, [u8]> {
+    let mut unescaped = Cow::Borrowed(&name[..0]);
+    while let Some(at) = memchr::memchr(b'%', name) {
+        let escaped = match name.get(at + 1..at + 3) {
+            Some(b"22") => Some(b'"'),
+            Some(b"0D" | b"0d") => Some(b'\r'),
+            Some(b"0A" | b"0a") => Some(b'\n'),
+            _ => None,
+        };
+        let target = unescaped.to_mut();
+        target.extend_from_slice(&name[..at]);
+        target.push(escaped.unwrap_or(b'%'));
+        name = &name[at + if escaped.is_some() { 3 } else { 1 }..];
+    }
+    if unescaped.is_empty() {
+        return Cow::Borrowed(name);
+    }
+    unescaped.to_mut().extend_from_slice(name);
+    unescaped
 }
 
 /// The `name` of a `Content-Disposition: form-data`.
@@ -117,14 +155,14 @@ fn read_line(line: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     Some((lower_token(&line[..colon])?, trim_blanks(&line[colon + 1..])))
 }
 
-/// The canonical form of a body by its parts in their order. `None` for a body that is not plainly written.
-fn canonical(content_type: &[u8], body: &[u8]) -> Option<Vec<u8>> {
-    let mut canonical = Vec::with_capacity(body.len());
-    write_body(&mut canonical, &MultipartType::parse(content_type)?, body, 1)?;
-    Some(canonical)
+/// The header fields of a part, each line with its end.
+fn read_lines(lines: &[u8]) -> impl Iterator<Item = Option<(Vec<u8>, &[u8])>> {
+    lines.split_inclusive(|byte| *byte == b'\n').map(|line| read_line(line.strip_suffix(b"\r\n")?))
 }
 
 const TYPE: &[u8] = b"multipart/";
+
+const FORM_DATA: &[u8] = b"form-data";
 
 struct MultipartType<'a> {
     /// In lower case.

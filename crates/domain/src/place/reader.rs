@@ -5,7 +5,7 @@ use data_encoding::{BASE64, BASE64_NOPAD, BASE64URL, BASE64URL_NOPAD};
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::value::{PlaceError, PlaceValue, json_value, only};
+use super::value::{PlaceError, PlaceValue, json_value, only, without_mark};
 use super::{Place, cbor, form, graphql, protobuf, xml};
 use crate::media_type::content_type;
 use crate::normal_path::RequestPath;
@@ -75,12 +75,6 @@ pub fn read_body_place(headers: &HeaderMap, body: &[u8], place: &Place) -> Place
         Place::Graphql(directive) => graphql::value_at(without_mark(body), directive),
         Place::Cookie(_) | Place::Header(..) | Place::Path(_) | Place::Query(_) => Ok(None),
     }
-}
-
-/// The body without the byte order mark of UTF-8: some programs write it before JSON, and many readers skip it (RFC
-/// 8259, section 8.1).
-fn without_mark(body: &[u8]) -> &[u8] {
-    body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body)
 }
 
 fn named(pairs: &[u8], name: &str) -> impl Iterator<Item = Vec<u8>> {

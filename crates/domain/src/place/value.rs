@@ -52,3 +52,9 @@ pub(super) fn only<T>(mut values: impl Iterator<Item = T>) -> Result<Option<T>, 
         (_, Some(_)) => Err(PlaceError::Several),
     }
 }
+
+/// The body without the byte order mark of UTF-8: some programs write it before JSON, and many readers skip it (RFC
+/// 8259, section 8.1).
+pub(super) fn without_mark(body: &[u8]) -> &[u8] {
+    body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body)
+}

@@ -266,6 +266,10 @@ impl PartsWriter {
 
     /// Appends the declarations that differ from those of the parent, or all of them if it has none in the skeleton.
     fn write_namespaces(&mut self, node: Node<'_, '_>, parent_has: bool) {
+        // Most elements declare none. Without this, many elements within many declarations take long.
+        if node.parent().is_some_and(|parent| parent_has && has_same_namespaces(node, parent)) {
+            return;
+        }
         let declared = namespaces(node);
         let outer = node.parent().filter(|_| parent_has).map(namespaces).unwrap_or_default();
         for (prefix, uri) in &declared {
@@ -306,6 +310,11 @@ impl PartsWriter {
 fn write_text(bytes: &mut Vec<u8>, text: &str) {
     bytes.extend_from_slice(&(text.len() as u64).to_be_bytes());
     bytes.extend_from_slice(text.as_bytes());
+}
+
+fn has_same_namespaces(one: Node<'_, '_>, other: Node<'_, '_>) -> bool {
+    let (one, other) = (one.namespaces(), other.namespaces());
+    one.len() == other.len() && one.zip(other).all(|(one, other)| std::ptr::eq(one, other))
 }
 
 /// The namespaces in scope by their prefixes, that of the default one empty.

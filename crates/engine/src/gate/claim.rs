@@ -96,6 +96,7 @@ impl Gate {
             let record = match taken {
                 Ok(key) => {
                     guarded.note_same_body(instance);
+                    guarded.note_parts(instance);
                     may_take.into_iter().for_each(SameBodyNote::keep);
                     return Ok(key);
                 }

@@ -84,7 +84,7 @@ impl Gate {
         context.with_trace(|trace| {
             trace.note_oncegate_status(outcome.oncegate_status());
             match &outcome {
-                Outcome::Refused(refusal) => trace.note_refusal(refusal.slug()),
+                Outcome::Refused(refusal) => trace.note_refusal(refusal),
                 outcome => trace.note_response(outcome.http_status()),
             }
         });

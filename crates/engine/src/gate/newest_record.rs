@@ -5,7 +5,10 @@
 use super::admit::GuardedRequest;
 use super::state::{Gate, log_and_refuse};
 use crate::instance::boot_time::BootInstant;
-use oncegate_domain::decision::{Decision, RequestComparison, decide};
+use oncegate_domain::decision::{Decision, KeyAnswer, KeyRefusal, RequestComparison, decide};
+use oncegate_domain::differing_parts::DifferingParts;
+use oncegate_domain::fingerprint::{Fingerprint, Recipe};
+use oncegate_domain::part_bits::PartKey;
 use oncegate_domain::record::Record;
 use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::state::KeyState;
@@ -33,10 +36,49 @@ impl Gate {
     pub(super) async fn decide(&self, guarded: &GuardedRequest, record: Record) -> Decision {
         let request = &guarded.reserve_request;
         let comparison = guarded.compare(&record, &self.fingerprinting).await;
-        if comparison == RequestComparison::Impossible && !guarded.is_observed() {
+        let is_incomparable = comparison == RequestComparison::Impossible;
+        if is_incomparable && !guarded.is_observed() {
             self.instance.observability.log_incomparable(&record.recipe);
         }
-        decide(guarded.store_clock.certain(record, request.time_limit), comparison, &guarded.rules())
+        let first = match comparison {
+            RequestComparison::Impossible | RequestComparison::Same => None,
+            RequestComparison::Different | RequestComparison::DifferentWithoutBody => {
+                Some((record.recipe.clone(), record.fingerprint))
+            }
+        };
+        let mut decision =
+            decide(guarded.store_clock.certain(record, request.time_limit), comparison, &guarded.rules());
+        if let Decision::Answer(KeyAnswer::Refuse(KeyRefusal::KeyReused(differing))) = &mut decision
+            && let Some(first) = first
+        {
+            *differing = Box::pin(self.find_differing_parts(guarded, first)).await;
+            if comparison == RequestComparison::DifferentWithoutBody {
+                *differing = std::mem::take(differing).of_possible_retry();
+            }
+            self.instance.observability.key_mismatches.keep(request.id, differing);
+        }
+        decision
+    }
+
+    /// The parts in which a request differs from the first one of its key. None are known where the store has no
+    /// bits, or does not answer: the refusal stands without them.
+    async fn find_differing_parts(
+        &self,
+        guarded: &GuardedRequest,
+        (recipe, fingerprint): (Recipe, Fingerprint),
+    ) -> DifferingParts {
+        let (instance, id) = (&self.instance, guarded.reserve_request.id);
+        // Nothing that is found by a provisional salt is in the store.
+        if guarded.is_provisional {
+            return DifferingParts::default();
+        }
+        let bits = match instance.recent_parts.find(&id, &fingerprint) {
+            None => instance.store.find_parts(&id, &fingerprint).await.ok().flatten(),
+            own => own,
+        };
+        let Some(bits) = bits else { return DifferingParts::default() };
+        let part_key = PartKey::new(instance.salt.current().salt, &id);
+        guarded.find_differing_parts((&recipe, bits), part_key, &self.fingerprinting).await
     }
 
     /// Decides by a record that this instance has, or by the store's if another instance has made a later attempt. Only

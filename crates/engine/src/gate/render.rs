@@ -101,7 +101,7 @@ fn accepted_refusal(progress: AcceptedProgress) -> Refusal {
 
 /// The answer to a refused request: a gRPC status, or the form of its route's dialect.
 fn refuse(refusal: &Refusal, context: &ResponseContext, problem_base: &str) -> Response<Body> {
-    context.with_trace(|trace| trace.note_refusal(refusal.slug()));
+    context.with_trace(|trace| trace.note_refusal(refusal));
     if context.is_call {
         return grpc::refusal_response(refusal);
     }

@@ -387,8 +387,6 @@ impl Label for MethodLabel {
 
 #[cfg(test)]
 mod tests {
-    use oncegate_domain::decision::KeyReuse;
-
     use super::*;
 
     #[test]
@@ -412,11 +410,9 @@ mod tests {
             (KeyAnswer::Join(wait), ReservationResult::InFlight),
             (KeyAnswer::Refuse(KeyRefusal::Expired), ReservationResult::Expired),
             (KeyAnswer::Refuse(KeyRefusal::InFlight(wait)), ReservationResult::InFlight),
-            (KeyAnswer::Refuse(KeyRefusal::KeyReused(KeyReuse::Different)), ReservationResult::KeyReused),
-            (KeyAnswer::Refuse(KeyRefusal::KeyReused(KeyReuse::DifferentOrRespelled)), ReservationResult::KeyReused),
+            (KeyAnswer::Refuse(KeyRefusal::KeyReused(Default::default())), ReservationResult::KeyReused),
             (KeyAnswer::Refuse(KeyRefusal::OutcomeUnknown(Some(wait))), ReservationResult::Unknown),
             (KeyAnswer::Refuse(KeyRefusal::ResponseNotKept), ReservationResult::Replay),
-            (KeyAnswer::Refuse(KeyRefusal::KeyReused(KeyReuse::WithoutBody)), ReservationResult::KeyReused),
         ] {
             assert_eq!(ReservationResult::from(&answer), counted, "{answer:?}");
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::HeaderName;
 use serde::Serialize;
 
+use super::key_mismatches::KeyMismatches;
 use super::metrics::{MethodLabel, Metrics, ReservationResult, RouteMetrics};
 use super::same_bodies::{SameBodies, SameBodyPair};
 use oncegate_domain::fingerprint::Recipe;
@@ -57,6 +58,8 @@ pub struct Observability {
     lost_secret_lines: LogLimiter,
     /// The requests with new keys of late.
     pub same_bodies: SameBodies,
+    /// The requests of late with the key of another one.
+    pub key_mismatches: KeyMismatches,
     same_body_lines: LogLimiter,
 }
 
@@ -110,6 +113,7 @@ impl Observability {
             unguarded_key_lines,
             lost_secret_lines,
             same_bodies,
+            key_mismatches: KeyMismatches::default(),
             same_body_lines,
         }
     }

@@ -16,6 +16,7 @@ use super::observability::Observability;
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::key::{Key, KeyPrefix};
 use oncegate_domain::unknown_cause::UnknownCause;
+use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_telemetry::logs::{REQUESTS, RequestLine, millis};
 use oncegate_telemetry::metrics::Label;
@@ -49,6 +50,8 @@ struct TraceState {
     oncegate_status: Option<OncegateStatus>,
     /// The slug of the problem for which the request was refused.
     refusal: Option<&'static str>,
+    /// The parts in which the request differs from the one that its key belongs to.
+    differs: Option<Arc<str>>,
     attempt: Option<u32>,
     /// The record of the request's key.
     record: Option<RecordId>,
@@ -108,9 +111,11 @@ impl RequestTrace {
         self.state.lock().oncegate_status = Some(oncegate_status);
     }
 
-    /// Notes the slug of the problem for which the request is refused.
-    pub fn note_refusal(&self, slug: &'static str) {
-        self.state.lock().refusal = Some(slug);
+    /// Notes the problem for which the request is refused.
+    pub fn note_refusal(&self, refusal: &Refusal) {
+        let mut state = self.state.lock();
+        state.refusal = Some(refusal.slug());
+        state.differs = Some(refusal.differs()).filter(|names| !names.is_empty()).map(|names| names.join(", ").into());
     }
 
     /// Notes the attempt's number.
@@ -197,6 +202,7 @@ impl RequestTrace {
             method,
             oncegate_status: state.oncegate_status.map(OncegateStatus::name),
             refusal: state.refusal,
+            differs: state.differs.as_deref(),
             status,
             attempt: state.attempt,
             total_ms: millis(total),
@@ -222,6 +228,9 @@ impl RequestTrace {
         }
         if let Some(oncegate_status) = state.oncegate_status {
             attributes.push(("oncegate.status", SpanValue::Word(oncegate_status.name())));
+        }
+        if let Some(differs) = &state.differs {
+            attributes.push(("oncegate.differs", SpanValue::Name(Arc::clone(differs))));
         }
         if let Some(attempt) = state.attempt {
             attributes.push(("oncegate.attempt", SpanValue::Number(i64::from(attempt))));

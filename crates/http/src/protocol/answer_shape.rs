@@ -149,6 +149,8 @@ struct ProblemDocument<'a> {
     detail: &'a str,
     code: &'a str,
     retry: &'a str,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    differs: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<ErrorObject<'a>>,
 }
@@ -159,13 +161,23 @@ struct ErrorObject<'a> {
     kind: &'a str,
     code: &'a str,
     message: &'a str,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    differs: &'a [String],
 }
 
 /// An element of `errors` in a GraphQL response to a request that was not executed (GraphQL, section 7.1).
 #[derive(Serialize)]
 struct GraphqlError<'a> {
     message: &'a str,
-    extensions: BTreeMap<&'a str, &'a str>,
+    extensions: GraphqlErrorExtensions<'a>,
+}
+
+#[derive(Serialize)]
+struct GraphqlErrorExtensions<'a> {
+    code: &'a str,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    differs: &'a [String],
+    retry: &'a str,
 }
 
 /// An error response of JSON-RPC 2.0.
@@ -189,6 +201,8 @@ struct RpcError<'a> {
 #[derive(Serialize)]
 struct RpcErrorData<'a> {
     code: &'a str,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    differs: &'a [String],
     retry: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after: Option<u64>,
@@ -201,6 +215,8 @@ struct RpcErrorData<'a> {
 struct CommerceError<'a> {
     code: &'a str,
     content: &'a str,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    differs: &'a [String],
 }
 
 impl AnswerShape {
@@ -225,27 +241,28 @@ impl AnswerShape {
     /// Builds the answer to a refused request. The type of a problem document is `problem_base`, followed by the slug.
     /// `rpc_id` is the id of a JSON-RPC call that was read.
     pub fn render(self, refusal: &Refusal, problem_base: &str, rpc_id: Option<&RpcId>) -> Response<Body> {
-        let (row, action) = (refusal.row(), refusal.client_action());
+        let (row, action, differs) = (refusal.row(), refusal.client_action(), refusal.differs());
         let DialectError { status, kind, code } = self.error(refusal);
         let status = rpc_id.map_or(status, |_| rpc_status(self.0, refusal));
-        let error = ErrorObject { kind, code: &code, message: &row.detail };
+        let error = ErrorObject { kind, code: &code, message: &row.detail, differs };
         let (media_type, document) = match self.0 {
-            Dialect::Acp => ("application/json", to_json(&error)),
+            // Its schema has no other members. The message names the parts.
+            Dialect::Acp => ("application/json", to_json(&ErrorObject { differs: &[], ..error })),
             // Not `application/graphql-response+json`: clients take an error with the older type for one of the
             // connection, and their policies of retries act on it.
             Dialect::Graphql => {
-                let extensions = BTreeMap::from([("code", &*code), ("retry", action)]);
+                let extensions = GraphqlErrorExtensions { code: &code, differs, retry: action };
                 let errors = [GraphqlError { message: &row.detail, extensions }];
                 ("application/json", to_json(&BTreeMap::from([("errors", errors)])))
             }
             Dialect::Ucp if rpc_id.is_none() => {
-                ("application/json", to_json(&CommerceError { code: &code, content: &row.detail }))
+                ("application/json", to_json(&CommerceError { code: &code, content: &row.detail, differs }))
             }
             Dialect::A2a | Dialect::Jsonrpc | Dialect::Mcp | Dialect::Ucp => {
                 let id = rpc_id.map_or((self.0 != Dialect::Mcp).then_some(RawValue::NULL), |id| Some(id.as_raw()));
                 let kind = &*format!("{problem_base}{}", row.slug);
                 let retry_after = row.retry_after.map(RetryAfter::seconds);
-                let data = RpcErrorData { code: row.slug, retry: action, retry_after, kind };
+                let data = RpcErrorData { code: row.slug, differs, retry: action, retry_after, kind };
                 let error = RpcError { code: rpc_code(self.0, refusal), message: &row.detail, data };
                 ("application/json", to_json(&RpcResponse { jsonrpc: "2.0", id, error }))
             }
@@ -257,6 +274,7 @@ impl AnswerShape {
                     detail: &row.detail,
                     code: row.slug,
                     retry: action,
+                    differs,
                     error: (!matches!(self.0, Dialect::Ietf | Dialect::X402)).then_some(error),
                 };
                 let is_stripe = self.0 == Dialect::Stripe;

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use super::fields;
 use super::status::OncegateStatus;
 use oncegate_domain::decision::KeyRefusal;
-pub use oncegate_domain::decision::KeyReuse;
+pub use oncegate_domain::differing_parts::{DifferingParts, RetryAdvice};
 use oncegate_domain::key::KeyError;
 use oncegate_domain::macros::named;
 use oncegate_domain::operation::OperationId;
@@ -42,7 +42,8 @@ pub enum Refusal {
     KeyInvalid(&'static str),
     /// The route requires a key. The text says where it was looked for.
     KeyMissing(Cow<'static, str>),
-    KeyReused(KeyReuse),
+    /// The key belongs to a request that differs from this one in these parts.
+    KeyReused(DifferingParts),
     /// The request has been through this instance before.
     LoopDetected,
     /// The attempt may have executed; its outcome is unknown, or not for this request. `None` where no time brings it.
@@ -111,7 +112,7 @@ impl From<KeyRefusal> for Refusal {
         match refusal {
             KeyRefusal::Expired => Self::KeyExpired,
             KeyRefusal::InFlight(wait) => Self::InFlight(RetryAfter::new(wait)),
-            KeyRefusal::KeyReused(reuse) => Self::KeyReused(reuse),
+            KeyRefusal::KeyReused(differing) => Self::KeyReused(differing),
             KeyRefusal::OutcomeUnknown(wait) => Self::OutcomeUnknown(wait.map(RetryAfter::new)),
             KeyRefusal::ResponseNotKept => Self::ResponseNotKept,
         }
@@ -143,7 +144,7 @@ impl Refusal {
         Self::KeyExpired,
         Self::KeyInvalid(""),
         Self::KeyMissing(Cow::Borrowed("")),
-        Self::KeyReused(KeyReuse::Different),
+        Self::KeyReused(DifferingParts::ANOTHER_OPERATION),
         Self::LoopDetected,
         Self::OutcomeUnknown(Some(RetryAfter(1))),
         Self::Overloaded(ReachedLimit::HeldBodies),
@@ -180,6 +181,14 @@ impl Refusal {
     /// Returns the client's next step, the document's `retry`: `fix`, `new_key`, `reconcile` or `same_key`.
     pub fn client_action(&self) -> &'static str {
         self.row().action.name()
+    }
+
+    /// Returns the places in which the request differs from the one that its key belongs to, as far as they are known.
+    pub fn differs(&self) -> &[String] {
+        match self {
+            Self::KeyReused(differing) => differing.names(),
+            _ => &[],
+        }
     }
 
     pub fn oncegate_status(&self) -> OncegateStatus {
@@ -289,16 +298,15 @@ mod tests {
     }
 
     #[test]
-    fn a_request_without_a_body_is_never_advised_to_take_a_new_key() {
+    fn a_new_key_is_advised_only_for_another_operation() {
         let wait = Duration::from_secs(1);
         for (refusal, slug, advice) in [
             (KeyRefusal::Expired, "key-expired", "new_key"),
             (KeyRefusal::InFlight(wait), "in-flight", "same_key"),
-            (KeyRefusal::KeyReused(KeyReuse::Different), "key-reused", "new_key"),
-            (KeyRefusal::KeyReused(KeyReuse::DifferentOrRespelled), "key-reused", "fix"),
+            (KeyRefusal::KeyReused(DifferingParts::ANOTHER_OPERATION), "key-reused", "new_key"),
+            (KeyRefusal::KeyReused(DifferingParts::default()), "key-reused", "fix"),
             (KeyRefusal::OutcomeUnknown(Some(wait)), "outcome-unknown", "reconcile"),
             (KeyRefusal::ResponseNotKept, "response-not-kept", "reconcile"),
-            (KeyRefusal::KeyReused(KeyReuse::WithoutBody), "key-reused", "fix"),
         ] {
             let refusal = Refusal::from(refusal);
             assert_eq!((refusal.slug(), refusal.client_action()), (slug, advice));

@@ -25,7 +25,7 @@ use super::plan::{LinkRefusal, LinkStep};
 use crate::endpoint::ProbedEndpoint;
 use crate::response::{ProbedResponse, ProbedResult};
 use oncegate_http::protocol::answer_shape::AnswerShape;
-use oncegate_http::protocol::refusal::{KeyReuse, Refusal, RetryAfter};
+use oncegate_http::protocol::refusal::{DifferingParts, Refusal, RetryAfter};
 use oncegate_settings::Dialect;
 
 /// A request's body, at most. The link holds it to compare it with its retries.
@@ -166,7 +166,7 @@ impl LinkServer {
         let wait = self.timing.retry_after;
         let refusal = match refusal {
             LinkRefusal::InFlight => Refusal::InFlight(wait),
-            LinkRefusal::Reused => Refusal::KeyReused(KeyReuse::Different),
+            LinkRefusal::Reused => Refusal::KeyReused(DifferingParts::ANOTHER_OPERATION),
             // As where nothing but a person settles the key.
             LinkRefusal::Unknown => Refusal::OutcomeUnknown(None),
         };

@@ -43,6 +43,7 @@ pub async fn an_accepted_delivery_is_picked_up_as_an_attempt_with_its_request(wo
         (&reserve_request.key, &reserve_request.path, &reserve_request.route, &reserve_request.recipe)
     );
     assert_eq!((got.fingerprint, got.instance, lease.attempt), (reserve_request.fingerprint, own_instance(), 1));
+    assert_eq!(got.parts, reserve_request.parts);
     assert!(pick_up_request.tokens.contains(&got.token));
     let delivery = lease.delivery.unwrap();
     assert_eq!((Some(delivery.accepted_at), delivery.number), (record.accepted_at, 1));

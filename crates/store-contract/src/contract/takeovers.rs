@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use oncegate_domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult};
 use oncegate_domain::delivery::EnqueueResult;
 use oncegate_domain::fingerprint::{BodyRule, Fingerprint, FingerprintRules, Recipe};
+use oncegate_domain::part_bits::PartBits;
 use oncegate_domain::state::StateKind;
 use oncegate_domain::unknown_cause::UnknownCause;
 use oncegate_store::admin::{IdRange, KeyFilter};
@@ -61,6 +62,37 @@ pub async fn the_next_attempt_increments_the_number_and_has_its_own_retention(wo
         assert!(record.deadline_in_ms > 3_000_000);
         assert!(!record.past_ttl);
     }
+}
+
+pub async fn the_parts_are_those_of_the_request_whose_fingerprint_the_record_has(mut world: StoreFixture) {
+    let with = |request: &ReserveRequest, number: u8| ReserveRequest {
+        fingerprint: Fingerprint::from_stored(&[number; 32]).unwrap(),
+        parts: PartBits::from_stored(&[1, number, 0, number]),
+        ..next_attempt_request(request)
+    };
+    async fn found(world: &StoreFixture, request: &ReserveRequest) -> Option<PartBits> {
+        world.store().find_parts(&request.id, &request.fingerprint).await.unwrap()
+    }
+    let first = with(&new_reserve_request("k"), 1);
+    assert_eq!(found(&world, &first).await, None);
+    world.reserve(&first).await;
+    let other = with(&first, 2);
+    world.reserve_taken(&other).await;
+    assert_eq!((found(&world, &first).await, found(&world, &other).await), (first.parts.clone(), None));
+    world.settle(settlement(&first, UNKNOWN)).await;
+    assert_eq!(found(&world, &first).await, first.parts);
+    // The next attempt is the same request, perhaps by another recipe.
+    let second = with(&first, 3);
+    let lease = unwrap_lease(world.take_over(second.clone(), ExpectedRecord::from(&world.find(&first).await)).await);
+    assert_eq!((found(&world, &first).await, found(&world, &second).await), (None, second.parts.clone()));
+    // A row that was lost is written anew with them.
+    world.execute_sql("delete from keys").await.unwrap();
+    world.settle(lease.complete(response(b"old"), Duration::ZERO)).await;
+    assert_eq!(found(&world, &second).await, second.parts);
+    // A new life of the key, of a request without parts.
+    let third = ReserveRequest { parts: None, ..with(&first, 4) };
+    unwrap_lease(world.take_over(third.clone(), ExpectedRecord::from(&world.find(&first).await)).await);
+    assert_eq!((found(&world, &second).await, found(&world, &third).await), (None, None));
 }
 
 pub async fn a_key_past_its_ttl_starts_over(world: StoreFixture) {

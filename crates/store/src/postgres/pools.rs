@@ -117,7 +117,7 @@ mod tests {
     fn the_documented_table_has_the_shares() {
         let documented = |line: &&str| line.starts_with("| ") && line.split('|').count() == 11;
         let documented: Vec<_> = SIZING.lines().filter(documented).skip(1).collect();
-        let expected: Vec<_> = [6, 7, 8, 9, 10, 12, 16, 32].map(row).into();
+        let expected: Vec<_> = [6, 8, 10, 16, 32].map(row).into();
         assert_eq!(documented, expected, "docs/sizing.md, in the section about connections");
     }
 

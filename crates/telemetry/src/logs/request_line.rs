@@ -22,6 +22,9 @@ pub struct RequestLine<'a> {
     /// The slug of the problem for which Oncegate refused the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refusal: Option<&'a str>,
+    /// The parts in which the request differs from the one that its key belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub differs: Option<&'a str>,
     /// The beginning of the key, at most eight characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<&'a str>,
@@ -89,6 +92,7 @@ impl RequestLine<'_> {
             method = self.method,
             oncegate_status = self.oncegate_status,
             refusal = self.refusal,
+            differs = self.differs,
             status = self.status,
             attempt = self.attempt,
             total_ms = self.total_ms,
@@ -129,6 +133,7 @@ mod tests {
         method: "POST",
         oncegate_status: Some("executed"),
         refusal: None,
+        differs: None,
         status: Some(201),
         attempt: Some(2),
         total_ms: 12.034,

@@ -68,9 +68,63 @@ fn fields_of_a_form_count_whatever_their_order_and_other_parts_do_not() {
     };
     assert_eq!(form("x", &[A, B]), form("y", &[B, A]));
     let places: Vec<_> = form("x", &[B, A]).unwrap().into_iter().map(|part| part.place).collect();
-    assert_eq!(places, ["form", "form:a", "form:b"]);
+    assert_eq!(places, ["multipart", "form:a", "form:b"]);
     let mixed = |parts: &[&str]| of("multipart/mixed; boundary=x", &body("x", parts));
     assert_ne!(mixed(&[A, B]), mixed(&[B, A]));
+    let places: Vec<_> = mixed(&[B, A]).unwrap().into_iter().map(|part| part.place).collect();
+    assert_eq!(places, ["multipart", "part 1", "part 2"]);
+    // Nobody can tell the name of the second part, so that the order counts.
+    const C: &str = "Content-Disposition: form-data; name*=utf-8''c\r\n\r\n3";
+    assert_ne!(form("x", &[A, C]), form("x", &[C, A]));
+    // Rack makes elements of a list of the first and the second name.
+    let [item, gift, other] = ["i[][p]", "i[][q]", "j"].map(|name| A.replace("\"a\"", &format!("\"{name}\"")));
+    assert_eq!(form("x", &[&item, &other, &gift]), form("x", &[&other, &item, &gift]));
+    assert_ne!(form("x", &[&item, &item, &gift]), form("x", &[&item, &gift, &item]));
+    // A list of files (RFC 2388), in a multipart part.
+    let files = |boundary: &str| {
+        let head =
+            format!("Content-Disposition: form-data; name=f\r\nContent-Type: multipart/mixed; boundary={boundary}");
+        format!("{head}\r\n\r\n{}", body(boundary, &[A]))
+    };
+    assert_eq!(form("x", &[&files("i"), A]), form("y", &[A, &files("j")]));
+}
+
+#[test]
+fn only_fields_that_are_selected_count() {
+    let place = |text: &str| match crate::place::Place::parse(text) {
+        Ok(crate::place::Place::Form(name, pointer)) => (name, pointer),
+        other => panic!("{text}: {other:?}"),
+    };
+    let request = |head: &str, key: &str, amount: &str| {
+        let json = format!("{{\"key\": \"{key}\", \"amount\": {amount}}}");
+        let request = format!("Content-Disposition: form-data; name=request\r\n{head}\r\n{json}");
+        body("b", &[&request, A])
+    };
+    let of = |include: &[&str], exclude: &[&str], body: &str| {
+        let [include, exclude] = [include, exclude].map(|list| list.iter().map(|text| place(text)).collect::<Vec<_>>());
+        let selection = PlaceSelection { include: &include, exclude: &exclude };
+        parts(b"multipart/form-data; boundary=b", body.as_bytes(), selection).unwrap()
+    };
+    let base = request("", "k", "1");
+    for (include, exclude, other, is_same) in [
+        (&[][..], &["form:request#/key"][..], request("", "l", "1.0"), true),
+        (&[], &["form:request#/key"], request("", "l", "2"), false),
+        (&[], &["form:request#/key"], request("X: 1\r\n", "l", "1"), false),
+        (&[], &["form:request#/key"], request("", "l", "x"), false),
+        (&[], &[], request("", "l", "1"), false),
+        (&[], &["form:request"], request("X: 1\r\n", "l", "2"), true),
+        (&["form:request#/amount"], &[], request("", "l", "1"), true),
+        (&["form:request#/amount"], &[], request("", "k", "2"), false),
+        (&["form:request#/amount"], &[], request("", "k", "1").replace("\"a\"\r\n\r\n1", "\"a\"\r\n\r\n2"), true),
+        (&["form:a"], &[], request("", "l", "2"), true),
+        (&["form:a"], &[], request("", "k", "1").replace("\"a\"\r\n\r\n1", "\"a\"\r\n\r\n2"), false),
+    ] {
+        assert_eq!(
+            of(include, exclude, &base) == of(include, exclude, &other),
+            is_same,
+            "{include:?} {exclude:?} {other}"
+        );
+    }
 }
 
 #[test]

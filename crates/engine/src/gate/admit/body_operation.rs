@@ -10,6 +10,7 @@ use super::fingerprinting::Fingerprinting;
 use super::key_location;
 use oncegate_domain::jsonrpc::{RpcCall, RpcMessage, RpcOperation, is_declared};
 use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::place::Place;
 use oncegate_domain::scope::Salt;
 use oncegate_http::protocol::charset;
 use oncegate_http::protocol::graphql::GraphqlBodyForm;
@@ -18,7 +19,7 @@ use oncegate_settings::{Dialect, Route};
 
 /// The size from which a body is large: a document takes up to 0.1 µs for each byte, ten times as long as JSON for a
 /// fingerprint.
-const LARGE_BODY: usize = 8 * 1024;
+pub(super) const LARGE_BODY: usize = 8 * 1024;
 
 /// What a request's body says about its admission.
 #[derive(Debug, PartialEq, Eq)]
@@ -135,7 +136,10 @@ fn read_jsonrpc(head: &request::Parts, body: &[u8], route: &Route) -> BodyOperat
     if route.options.dialect == Dialect::Ucp && !is_declared(body) {
         return BodyOperation::Unnamed;
     }
-    let places: Vec<_> = route.options.key.json_places().collect();
+    let path = RequestPath::new(head.uri.path());
+    let reader = key_location::place_reader(route, &path, head);
+    let is_there = |place: &Place| !matches!(key_location::read_place(place, &reader, body), Ok(None));
+    let keys: Vec<_> = route.options.key.json_places(is_there).collect();
     let head_counts = || route.options.key.required || has_key(head, None, route);
     // The answer to such a request could not be kept, or not be found again.
     let unless_keyed =
@@ -143,7 +147,7 @@ fn read_jsonrpc(head: &request::Parts, body: &[u8], route: &Route) -> BodyOperat
             true => BodyOperation::Refused(refusal),
             false => BodyOperation::Passes { only_reads: !is_guarded },
         };
-    match RpcMessage::read(body, route.options.dialect.names_tools(), &places) {
+    match RpcMessage::read(body, route.options.dialect.names_tools(), &keys) {
         RpcMessage::Call(call) if call.operation.is_among(&route.options.operations) => BodyOperation::Call(call),
         RpcMessage::Call(_) | RpcMessage::Response => BodyOperation::Passes { only_reads: true },
         RpcMessage::InvalidId(operation) => unless_keyed(operation.is_among(&route.options.operations), INVALID_ID),

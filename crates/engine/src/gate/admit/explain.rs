@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use super::arrival::{Arrival, ArrivedRequest, BodySource};
 use super::body_operation;
 use super::fingerprinting::fingerprint_input;
+use super::guarded_request::key_document_fields;
 use super::incoming::{Incoming, Realm, request_origin};
 use super::route_search::{EvadedRoute, RouteSearch, check_path, find_route};
 use super::rules;
@@ -24,6 +25,8 @@ use crate::instance::metrics::Metrics;
 use oncegate_domain::fingerprint::{Fingerprint, IncludedBody, IncludedContent};
 use oncegate_domain::key::Key;
 use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::part_bits::compare_parts;
+use oncegate_domain::request_part::RequestPart;
 use oncegate_domain::scope::Salt;
 use oncegate_http::downstream::client::ClientConnection;
 use oncegate_http::protocol::answer_shape::AnswerShape;
@@ -50,8 +53,20 @@ pub struct Explained {
     pub recipe: String,
     /// The body as it enters the fingerprint.
     pub body: IncludedBody<'static>,
+    /// The parts that count, by which a refused retry is told where it differs.
+    pub parts: Vec<RequestPart<'static>>,
+    key_fields: Vec<String>,
     /// The fingerprint, which a retry must have too.
     pub fingerprint: Option<Fingerprint>,
+}
+
+impl Explained {
+    /// The refusal of a retry under the same key; `None` where it is the same request.
+    pub fn refuse_retry(&self, retry: &Self) -> Option<Refusal> {
+        let holds_key = |part: &RequestPart<'_>| self.key_fields.contains(&part.place());
+        let differing = || compare_parts(&self.parts, retry.parts.iter().cloned(), holds_key);
+        (self.fingerprint != retry.fingerprint).then(|| Refusal::KeyReused(differing()))
+    }
 }
 
 /// The refusal of an explained request.
@@ -123,6 +138,8 @@ pub fn explain(
                 is_decoded: false,
                 content: IncludedContent::Bytes(Cow::Owned(body.to_vec())),
             },
+            parts: Vec::new(),
+            key_fields: Vec::new(),
             fingerprint: None,
         });
     };
@@ -150,7 +167,9 @@ fn explain_on_route(
         RouteMode::Enforce | RouteMode::Observe => key_and_caller(incoming, body),
     }?;
     let input = fingerprint_input(route, (head, path), body);
-    let IncludedBody { form, is_decoded, content } = route.recipe.body(&input);
+    let included = route.recipe.body(&input);
+    let parts = route.recipe.parts(&input, &included).map(RequestPart::into_owned).collect();
+    let IncludedBody { form, is_decoded, content } = included;
     Ok(Explained {
         route: Some(route.name.to_string()),
         mode: route.options.mode.name(),
@@ -162,6 +181,8 @@ fn explain_on_route(
         space: incoming.key_space(),
         recipe: route.recipe.to_string(),
         body: IncludedBody { form, is_decoded, content: content.into_owned() },
+        parts,
+        key_fields: key_document_fields(route),
         fingerprint: route.recipe.fingerprint(&input, &config.live.secrets),
     })
 }

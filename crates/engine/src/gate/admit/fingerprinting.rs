@@ -12,6 +12,7 @@ use tokio::task::spawn_blocking;
 use super::incoming::named_host;
 use oncegate_domain::fingerprint::{Fingerprint, FingerprintInput, Recipe, Secrets};
 use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::part_bits::{PartBits, PartKey};
 use oncegate_settings::Route;
 
 /// The size from which a body is large, by what it may have decoded. At the 300 MB/s that BENCHMARKS.md aims at, 64 KiB
@@ -44,6 +45,22 @@ impl Fingerprinting {
     ) -> Option<Fingerprint> {
         let secrets = secrets.clone();
         self.look_at(recipe, route, request, body, move |recipe, input| recipe.fingerprint(input, &secrets)).await
+    }
+
+    /// Computes a request's fingerprint by its route's own recipe, with the bits of its parts.
+    pub(super) async fn fingerprint_with_bits(
+        &self,
+        route: &Arc<Route>,
+        request: (&request::Parts, &RequestPath<'_>),
+        body: &Bytes,
+        secrets: &Secrets,
+        key: PartKey,
+    ) -> (Fingerprint, PartBits) {
+        let secrets = secrets.clone();
+        let look =
+            move |recipe: &Recipe, input: &FingerprintInput<'_>| recipe.fingerprint_with_bits(input, &secrets, &key);
+        let made = self.look_at(&route.recipe, route, request, body, look).await;
+        made.expect("a route's own recipe uses the current secret")
     }
 
     /// Looks at the parts of a request that a recipe may include: at those of a large one on another thread.

@@ -21,12 +21,15 @@ use crate::instance::observability::Observability;
 use crate::instance::store_clock::StoreClock;
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::decision::{DecisionRules, RequestComparison};
-use oncegate_domain::fingerprint::Secrets;
+use oncegate_domain::differing_parts::DifferingParts;
+use oncegate_domain::fingerprint::{FingerprintInput, Recipe, Secrets};
 use oncegate_domain::ids::Token;
 use oncegate_domain::kept_path;
 use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::part_bits::{PartBits, PartKey};
 use oncegate_domain::place::Place;
 use oncegate_domain::record::Record;
+use oncegate_domain::request_part::RequestPart;
 use oncegate_domain::urlencoded;
 use oncegate_http::body::body_budget::BudgetShare;
 use oncegate_http::protocol::fields::RequestOrigin;
@@ -51,6 +54,8 @@ pub struct GuardedRequest {
     pub(in crate::gate) body: Bytes,
     /// The part of the memory for bodies that this request's body and its response take.
     pub(in crate::gate) share: BudgetShare,
+    /// The bits of its parts, where they are not stored.
+    pub(in crate::gate) own_parts: Option<PartBits>,
     pub(in crate::gate) origin: RequestOrigin,
     /// The address that the request comes from, where its route limits new keys.
     pub(in crate::gate) client_address: Option<IpAddr>,
@@ -78,9 +83,11 @@ impl Gate {
         config: &Config,
     ) -> GuardedRequest {
         let (ReceivedRequest { head, body, .. }, route) = (&received, &active.route);
-        let fingerprinting = self.fingerprinting.fingerprint(&route.recipe, route, (head, path), body, &config.secrets);
-        let fingerprint = fingerprinting.await.expect("a route's own recipe uses the current secret");
         let id = identity.record_id();
+        let part_key = PartKey::new(self.instance.salt.current().salt, &id);
+        let fingerprinting =
+            self.fingerprinting.fingerprint_with_bits(route, (head, path), body, &config.secrets, part_key);
+        let (fingerprint, parts) = fingerprinting.await;
         let RequestIdentity { service, scope, space, key, key_length: _ } = identity;
         let reserve_request = ReserveRequest {
             id,
@@ -92,6 +99,7 @@ impl Gate {
             route: Arc::clone(&route.name),
             recipe: route.recipe.clone(),
             fingerprint,
+            parts: Some(parts),
             instance: self.instance.instance_lease.id(),
             token: fresh_token(),
             time_limit: self.instance.attempt_time_limit(route),
@@ -104,17 +112,20 @@ impl Gate {
 impl GuardedRequest {
     pub(in crate::gate) fn new(
         instance: &Instance,
-        reserve_request: ReserveRequest,
+        mut reserve_request: ReserveRequest,
         ReceivedRequest { head, body, share, origin }: ReceivedRequest,
         active: &ActiveRoute,
         config: &Config,
     ) -> Self {
         let client_address = active.route.limits_new_keys().then(|| client_address(&head, &origin, config));
+        // Without a secret, a reader of the store could test guesses of each part alone.
+        let own_parts = reserve_request.parts.take_if(|_| config.secrets.is_empty());
         Self {
             reserve_request,
             head,
             body,
             share,
+            own_parts,
             origin,
             client_address,
             active: active.clone(),
@@ -165,21 +176,33 @@ impl GuardedRequest {
             None => RequestComparison::Impossible,
             Some(fingerprint) if fingerprint == record.fingerprint => RequestComparison::Same,
             Some(_) if body.is_empty() => RequestComparison::DifferentWithoutBody,
-            Some(_) if self.has_key_in_compared_field(record) => RequestComparison::DifferentOrRespelled,
             Some(_) => RequestComparison::Different,
         }
     }
 
-    /// Whether its key is in the document of a field that counts as a whole, such as a payment: the same key in another
-    /// document makes another fingerprint.
-    fn has_key_in_compared_field(&self, record: &Record) -> bool {
-        let is_compared = |place: &Place| match place {
-            Place::Header(name, Some(_)) => {
-                record.recipe.reads_field(name.as_str()) && self.head.headers.contains_key(name)
-            }
-            _ => false,
+    /// The parts in which the request differs from the first one of its key, which has these bits by this recipe.
+    pub(in crate::gate) async fn find_differing_parts(
+        &self,
+        (recipe, bits): (&Recipe, PartBits),
+        part_key: PartKey,
+        fingerprinting: &Fingerprinting,
+    ) -> DifferingParts {
+        let Self { head, body, active, .. } = self;
+        let path = RequestPath::new(head.uri.path());
+        let key_fields = key_document_fields(&active.route);
+        let look = move |recipe: &Recipe, input: &FingerprintInput<'_>| {
+            let included = recipe.body(input);
+            let holds_key = |part: &RequestPart<'_>| key_fields.contains(&part.place());
+            bits.compare(&part_key, recipe.parts(input, &included), holds_key)
         };
-        self.route().options.key.places().any(is_compared)
+        fingerprinting.look_at(recipe, &active.route, (head, &path), body, look).await
+    }
+
+    /// Notes the bits of its parts that are not stored: the request has got its key.
+    pub(in crate::gate) fn note_parts(&mut self, instance: &Instance) {
+        if let Some(parts) = self.own_parts.take() {
+            instance.recent_parts.note(self.reserve_request.id, self.reserve_request.fingerprint, parts);
+        }
     }
 
     /// Checks that the request breaks no rule of its route.
@@ -231,6 +254,16 @@ impl GuardedRequest {
         });
         context
     }
+}
+
+/// The places of the fields that may have a route's key in a document, such as a payment. The same key in another
+/// document makes another fingerprint.
+pub(super) fn key_document_fields(route: &Route) -> Vec<String> {
+    let field = |place: &Place| match place {
+        Place::Header(name, Some(_)) => Some(Place::Header(name.clone(), None).to_string()),
+        _ => None,
+    };
+    route.options.key.places().filter_map(field).collect()
 }
 
 /// The part of the request's target that the record keeps: the path and query if `reconcile.url` uses them, else the

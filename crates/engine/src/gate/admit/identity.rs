@@ -10,7 +10,7 @@ use http::Request;
 use super::fingerprinting::{Fingerprinting, LARGE_BODY};
 use super::incoming::Incoming;
 use super::key_location::{self, FoundKey};
-use super::scope;
+use super::{body_operation, scope};
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::key::Key;
 use oncegate_domain::normal_path::RequestPath;
@@ -78,7 +78,9 @@ impl Incoming<'_> {
         let Self { route, scope, .. } = *self;
         let rule = &route.options.key;
         let is_given = self.given_key.is_some();
-        let values = match (body.filter(|body| body.len() >= LARGE_BODY), fingerprinting) {
+        let has_document = rule.places().any(|place| matches!(place, Place::Graphql(_)));
+        let large_body = if has_document { body_operation::LARGE_BODY } else { LARGE_BODY };
+        let values = match (body.filter(|body| body.len() >= large_body), fingerprinting) {
             // The thread of the consumers serves no client.
             _ if is_given => IdentityValues { key: None, scope: self.read_scope_places(body) },
             (Some(body), Some(fingerprinting)) if rule.may_be_in_body() || scope.reads_body() => {

@@ -140,7 +140,7 @@ impl Observation {
     pub(in crate::gate) fn log(&self, foretold: &ForetoldResult, clues: &RequestClues) {
         let (would, refusal) = match foretold {
             ForetoldResult::NotCompared(reason) => (*reason, None),
-            ForetoldResult::Refused(refusal) => (refusal.slug(), Some(refusal.slug())),
+            ForetoldResult::Refused(refusal) => (refusal.slug(), Some(refusal)),
             ForetoldResult::Status(status) => (status.name(), None),
             ForetoldResult::Unguarded => ("passed without a key", None),
         };
@@ -150,7 +150,9 @@ impl Observation {
         tracing::info!(
             route = %self.active.route.name,
             would,
-            refusal,
+            refusal = refusal.map(Refusal::slug),
+            retry = refusal.map(Refusal::client_action),
+            differs = refusal.map(Refusal::differs).filter(|names| !names.is_empty()).map(|names| names.join(", ")),
             key = key.as_ref().map(Key::prefix).map(display),
             record = record.as_ref().map(display),
             scope = scope.as_ref().map(display),

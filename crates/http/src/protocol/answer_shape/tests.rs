@@ -3,9 +3,14 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use super::super::refusal::{KeyReuse, ReachedLimit, RetryAfter};
+use super::super::refusal::{DifferingParts, ReachedLimit, RetryAfter};
 use super::*;
+use oncegate_domain::fingerprint::{FingerprintInput, FingerprintRules, Recipe, Secrets};
+use oncegate_domain::ids::RecordId;
 use oncegate_domain::jsonrpc::RpcMessage;
+use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::part_bits::PartKey;
+use oncegate_domain::scope::Salt;
 use oncegate_settings::Word;
 
 const BASE: &str = "/.oncegate/problems/";
@@ -33,7 +38,7 @@ fn unknown() -> Refusal {
 async fn acp_has_the_flat_errors_of_its_specification() {
     for (refusal, status, kind, code) in [
         (Refusal::KeyMissing("where".into()), 400, "invalid_request", "idempotency_key_required"),
-        (Refusal::KeyReused(KeyReuse::Different), 422, "invalid_request", "idempotency_conflict"),
+        (Refusal::KeyReused(DifferingParts::ANOTHER_OPERATION), 422, "invalid_request", "idempotency_conflict"),
         (in_flight(), 409, "invalid_request", "idempotency_in_flight"),
         (Refusal::KeyInvalid("why"), 400, "invalid_request", "key_invalid"),
         (Refusal::RequestTooLarge(9), 413, "invalid_request", "request_too_large"),
@@ -53,7 +58,7 @@ async fn acp_has_the_flat_errors_of_its_specification() {
 async fn graphql_has_one_error_without_data_and_its_code_in_capitals() {
     for (refusal, status, code, retry) in [
         (Refusal::KeyMissing("where".into()), 400, "KEY_MISSING", "fix"),
-        (Refusal::KeyReused(KeyReuse::Different), 422, "KEY_REUSED", "new_key"),
+        (Refusal::KeyReused(DifferingParts::ANOTHER_OPERATION), 422, "KEY_REUSED", "new_key"),
         (in_flight(), 409, "IN_FLIGHT", "same_key"),
         (unknown(), 409, "OUTCOME_UNKNOWN", "reconcile"),
         (Refusal::StoreUnavailable, 503, "STORE_UNAVAILABLE", "same_key"),
@@ -87,7 +92,7 @@ async fn an_unknown_outcome_says_when_to_ask_again_in_each_dialect_or_not_at_all
 #[tokio::test]
 async fn stripe_has_errors_that_its_sdks_raise_and_retries_what_was_not_executed() {
     for (refusal, status, kind, code, should_retry) in [
-        (Refusal::KeyReused(KeyReuse::Different), 400, "idempotency_error", "key_reused", "false"),
+        (Refusal::KeyReused(DifferingParts::ANOTHER_OPERATION), 400, "idempotency_error", "key_reused", "false"),
         (Refusal::KeyExpired, 400, "idempotency_error", "key_expired", "false"),
         (in_flight(), 409, "invalid_request_error", "idempotency_key_in_use", "true"),
         (unknown(), 409, "api_error", "outcome_unknown", "false"),
@@ -115,7 +120,7 @@ async fn stripe_has_errors_that_its_sdks_raise_and_retries_what_was_not_executed
 #[tokio::test]
 async fn repeatability_answers_412_outside_of_the_window_and_400_to_another_request() {
     for (refusal, status) in [
-        (Refusal::KeyReused(KeyReuse::Different), 400),
+        (Refusal::KeyReused(DifferingParts::ANOTHER_OPERATION), 400),
         (Refusal::KeyInvalid("not a UUID"), 400),
         (Refusal::KeyMissing("where".into()), 400),
         (Refusal::RequestTooOld, 412),
@@ -136,7 +141,7 @@ async fn repeatability_answers_412_outside_of_the_window_and_400_to_another_requ
 async fn json_rpc_has_the_calls_id_and_a_code_that_its_protocol_leaves_free() {
     let RpcMessage::Call(call) = RpcMessage::read(br#"{"id":"a-7","method":"pay"}"#, false, &[]) else { panic!() };
     let bad = Refusal::BadRequest(StatusCode::BAD_REQUEST, "why");
-    let reused = Refusal::KeyReused(KeyReuse::Different);
+    let reused = Refusal::KeyReused(DifferingParts::ANOTHER_OPERATION);
     // Each with the status and the code in JSON-RPC, the code in MCP and A2A, and both in UCP.
     for (refusal, plain, agents, commerce) in [
         (in_flight(), (200, -32_009), -31_009, (503, -32_000)),
@@ -177,10 +182,51 @@ async fn json_rpc_has_the_calls_id_and_a_code_that_its_protocol_leaves_free() {
     }
 }
 
+/// The parts in which two requests with these bodies differ.
+fn differing(first: &[u8], second: &[u8]) -> DifferingParts {
+    let (recipe, path) = (Recipe::new(FingerprintRules::default(), None), RequestPath::new("/pay"));
+    let key = PartKey::new(&Salt::new([1; 32]), &RecordId::from_stored(&[2; 32]).unwrap());
+    let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
+    let (method, pattern, host, query) = ("POST", None, None, None);
+    let [first, second] = [first, second].map(|body| FingerprintInput {
+        method,
+        path: &path,
+        pattern,
+        host,
+        query,
+        headers: &headers,
+        body,
+    });
+    let (_, bits) = recipe.fingerprint_with_bits(&first, &Secrets::default(), &key).unwrap();
+    bits.compare(&key, recipe.parts(&second, &recipe.body(&second)), |_| false)
+}
+
+#[tokio::test]
+async fn each_dialect_names_the_parts_that_differ_and_nothing_where_none_is_known() {
+    let reused = Refusal::KeyReused(differing(br#"{"amount":1,"nonce":1}"#, br#"{"amount":2,"nonce":2}"#));
+    for (dialect, place) in [
+        (Dialect::Ietf, "/differs"),
+        (Dialect::Repeatability, "/differs"),
+        (Dialect::X402, "/differs"),
+        (Dialect::Stripe, "/differs"),
+        (Dialect::Stripe, "/error/differs"),
+        (Dialect::Ucp, "/differs"),
+        (Dialect::Graphql, "/errors/0/extensions/differs"),
+        (Dialect::Jsonrpc, "/error/data/differs"),
+        (Dialect::Mcp, "/error/data/differs"),
+        (Dialect::A2a, "/error/data/differs"),
+    ] {
+        let (_, _, document) = answered(dialect, &reused).await;
+        assert_eq!(document.pointer(place), Some(&serde_json::json!(["json:/amount", "json:/nonce"])), "{dialect:?}");
+        let (_, _, document) = answered(dialect, &Refusal::KeyReused(DifferingParts::default())).await;
+        assert_eq!(document.pointer(place), None, "{dialect:?}");
+    }
+}
+
 #[tokio::test]
 async fn in_the_protocols_of_machine_payments_only_another_request_is_a_conflict() {
     for (refusal, status, code) in [
-        (Refusal::KeyReused(KeyReuse::Different), 409, "key_reused"),
+        (Refusal::KeyReused(DifferingParts::ANOTHER_OPERATION), 409, "key_reused"),
         (in_flight(), 503, "in_flight"),
         (unknown(), 503, "outcome_unknown"),
         (Refusal::ResponseNotKept, 500, "response_not_kept"),

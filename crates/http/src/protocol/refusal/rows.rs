@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::ClientAction::{Fix, NewKey, Reconcile, SameKey};
-use super::{ClientAction, KeyReuse, Refusal, RetryAfter};
+use super::{ClientAction, DifferingParts, Refusal, RetryAdvice, RetryAfter};
 use crate::protocol::status::OncegateStatus;
 use oncegate_domain::grpc_status::GrpcStatus;
 
@@ -37,6 +37,27 @@ pub struct RefusalRow<'a> {
 const DUPLICATE_SUSPECTED: &str = "You have sent an equal request under another key a short while ago. This one was not executed. If it \
      is a retry, use the first key. If it is another operation, send it again with `Oncegate-Confirm: ` and the record in \
      `Oncegate-Duplicate-Of`.";
+
+fn describe_reuse(differing: &DifferingParts) -> String {
+    let parts = match differing.in_words() {
+        parts if parts.is_empty() => parts,
+        parts => format!(" in {parts}"),
+    };
+    let advice = match (differing.advice(), differing.option_to_write()) {
+        (RetryAdvice::NewKey, _) => {
+            "A new operation needs a new key; a retry must repeat the first request unchanged.".into()
+        }
+        (RetryAdvice::Fix, Some(option)) => format!(
+            "Such parts change with each try, and a retry must repeat the first request unchanged. If it cannot, its route \
+             should leave them out of the comparison: {option}."
+        ),
+        (RetryAdvice::Fix, None) => "That one may have been executed. If this is a retry of it, send it as it was sent \
+                                     first, with its body, and with its key spelled as it was first. Only a new operation \
+                                     needs a new key."
+            .into(),
+    };
+    format!("This request differs{parts} from the one that the key belongs to. {advice}")
+}
 
 /// The pause where nothing says how long it will be.
 const SOON: Option<RetryAfter> = Some(RetryAfter(1));
@@ -179,32 +200,25 @@ impl Refusal {
             operator: "The route has `key.required`, and `key` says where the key is. A gateway in front of the proxy \
                        may be dropping it.",
         },
-        Self::KeyReused(reuse) => RefusalRow {
-            action: if *reuse == KeyReuse::Different { NewKey } else { Fix },
+        Self::KeyReused(differing) => RefusalRow {
+            action: if differing.advice() == RetryAdvice::NewKey { NewKey } else { Fix },
             status: 422, slug: "key-reused", retry_after: None,
             grpc: GrpcStatus::FailedPrecondition, oncegate_status: OncegateStatus::KeyReused,
             title: "The key was used for another request",
-            detail: match reuse {
-                KeyReuse::Different => "This key belongs to a request that differs from this one. A new operation \
-                                         needs a new key; a retry must repeat the first request unchanged.".into(),
-                KeyReuse::DifferentOrRespelled => "This key belongs to a request that differs from this one. The key itself is in \
-                                                   a part that is compared. Repeat the first request unchanged, with its key \
-                                                   spelled as it was first. Only a new operation needs a new key.".into(),
-                KeyReuse::WithoutBody => "This request has no body, and the request that the key belongs to is another \
-                                        one, which may have been executed. If this is a retry of it, send it as it was \
-                                        sent first, with its body and the same key: some clients send no body until \
-                                        they are asked for credentials.".into(),
-            },
+            detail: describe_reuse(differing).into(),
             means: "The key belongs to another request: its method, path, query or body differs from this one.",
             executed: "This request was not executed. The one that the key belongs to may have been; its record is \
                        unchanged.",
             client: "For a new operation, use a new key. For a retry, repeat the first request unchanged: a body that \
-                     is built anew for each try, for example with the current time in it, is another request. If the \
+                     is built anew for each try, for example with the current time in it, is another request. `differs` \
+                     names the parts that are not the same; `missing` are parts that this request lacks. If the \
                      document says `fix`, this may be a retry: do not use a new key for it. Send what was sent first: the \
                      body and the credentials at once, without waiting to be asked, and the key in the same spelling, with \
                      the same case, spaces and quotes.",
             operator: "The cause is nearly always a client that makes its keys from too little, such as a customer \
-                       number. The route's `fingerprint` defines when two requests are the same.",
+                       number. The route's `fingerprint` defines when two requests are the same: leave out of it what \
+                       clients make anew for each try, such as a time and a signature. The log names the parts in \
+                       `differs`.",
         },
         Self::LoopDetected => RefusalRow {
             status: 508, slug: "loop-detected", action: Fix, retry_after: None,

@@ -4,7 +4,7 @@ create function oncegate.start_delivery(
   _id bytea, _seen_token bytea, _seen_state text, _token bytea, _instance bigint, _time_limit_ms bigint,
   _max_attempts integer, _give_up_after_ms bigint, _quiet_after_ms bigint, _as_of bigint,
   out done boolean, out note text, out scope bytea, out space bytea, out key bytea, out path bytea, out recipe text,
-  out fingerprint bytea, out attempt integer, out recovery_point text, out accepted_at bigint, out spent integer,
+  out fingerprint bytea, out parts bytea, out attempt integer, out recovery_point text, out accepted_at bigint, out spent integer,
   out give_up_in_ms bigint, out secret text, out sealed bytea
 )
 declare
@@ -41,8 +41,8 @@ begin
      and coalesce(k.due_at, k.settled_at) <= due
      -- The last attempt of an unknown key cannot be running any more, unless the route accepts that.
      and (_seen_state <> 'unknown' or _quiet_after_ms is null or k.deadline + _quiet_after_ms <= due)
-  returning k.scope, k.space, k.key, k.path, k.recipe, k.fingerprint, k.attempt, k.recovery_point, k.accepted_at
-    into scope, space, key, path, recipe, fingerprint, attempt, recovery_point, accepted_at;
+  returning k.scope, k.space, k.key, k.path, k.recipe, k.fingerprint, k.parts, k.attempt, k.recovery_point, k.accepted_at
+    into scope, space, key, path, recipe, fingerprint, parts, attempt, recovery_point, accepted_at;
   done := found;
   give_up_in_ms := give_up_at - moment;
 end

@@ -5,7 +5,7 @@ update keys
        settled_at = null, due_at = null, {outcome resets}, probes = null, absences = null, probe_at = null, expires_at = null,
        earlier = {with_attempt}
  where id = :id and state in ('queued', 'unknown')
-returning scope, space, key, path, recipe, fingerprint, attempt, recovery_point, accepted_at,
+returning scope, space, key, path, recipe, fingerprint, parts, attempt, recovery_point, accepted_at,
           attempt - 1 - (select o.attempts_before from outbox as o where o.id = keys.id) as spent,
           (select o.since from outbox as o where o.id = keys.id) + :give_up_after_ms - :as_of as give_up_in_ms,
           (select o.secret from outbox as o where o.id = keys.id) as secret,
