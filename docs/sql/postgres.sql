@@ -31,9 +31,9 @@ begin
 end
 $function$;
 
--- apply_probe_finding: applies a reconciler's verdict to an unknown key, with the reason in the audit log.
-create or replace function oncegate.apply_probe_finding_55ca5fcf(
-  _id bytea, _token bytea, _probe integer, _state text, _action text, _absences integer, _ttl_ms bigint,
+-- apply_inquiry_finding: applies a reconciler's verdict to an unknown key, with the reason in the audit log.
+create or replace function oncegate.apply_inquiry_finding_52c417cf(
+  _id bytea, _token bytea, _inquiry integer, _state text, _action text, _absences integer, _ttl_ms bigint,
   _remember_ms bigint, _status smallint, _fields bytea, _body bytea, _note text
 ) returns boolean
 language plpgsql
@@ -44,8 +44,8 @@ declare
   moment constant bigint := oncegate.begin_write('20ms');
   changed record;
 begin
-  -- probe_finding: applies a reconciler's verdict to an unknown key. Only a deliverer tries an accepted key again. A
-  -- response is proof whenever it comes. Any other verdict counts only as the answer to the last probe.
+  -- inquiry_finding: applies a reconciler's verdict to an unknown key. Only a deliverer tries an accepted key again. A
+  -- response is proof whenever it comes. Any other verdict counts only as the answer to the last inquiry.
   update oncegate.keys as k
      set state = case when _state = 'retryable' and k.accepted_at is not null then 'queued' else _state end,
          absences = coalesce(_absences, k.absences),
@@ -57,7 +57,7 @@ begin
    where k.id = _id
      and k.token = _token
      and k.state = 'unknown'
-     and (_state = 'completed' or k.probes = _probe)
+     and (_state = 'completed' or k.inquiries = _inquiry)
   returning k.service, k.state into changed;
   if not found then
     return false;
@@ -73,12 +73,12 @@ begin
 end
 $function$;
 
--- claim_probe: claims an unknown key for a probe. Counts the probe and sets the time of the next before the service is
+-- claim_inquiry: claims an unknown key for an inquiry. Counts the inquiry and sets the time of the next before the service is
 -- asked.
-create or replace function oncegate.claim_probe_247dd4bc(
+create or replace function oncegate.claim_inquiry_f4f62aac(
   _id bytea, _token bytea, _as_of bigint, _quiet_after_ms bigint, _pause_first_ms bigint, _pause_cap_ms bigint,
   out done boolean, out id bytea, out token bytea, out scope bytea, out key bytea, out route text, out path bytea,
-  out probes integer, out absences integer
+  out inquiries integer, out absences integer
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -87,21 +87,21 @@ as $function$
 declare
   moment constant bigint := oncegate.begin_write('20ms');
   due constant bigint := least(moment, _as_of);
-  -- Up to a quarter longer, so that keys that became unknown together are probed apart.
+  -- Up to a quarter longer, so that keys that became unknown together are asked about apart.
   longer constant double precision := 1 + random() / 4;
 begin
   update oncegate.keys as k
-     set probes = coalesce(k.probes, 0) + 1,
+     set inquiries = coalesce(k.inquiries, 0) + 1,
          absences = coalesce(k.absences, 0),
-         probe_at = moment + (longer * least(_pause_first_ms * power(2, least(coalesce(k.probes, 0), 30)), _pause_cap_ms))::bigint
+         inquire_at = moment + (longer * least(_pause_first_ms * power(2, least(coalesce(k.inquiries, 0), 30)), _pause_cap_ms))::bigint
    where k.id = _id
      and k.token = _token
      and k.state = 'unknown'
-     and coalesce(k.probe_at, k.settled_at) <= due
+     and coalesce(k.inquire_at, k.settled_at) <= due
      -- Before that, the service could answer "not executed" for a request that is still on its way.
      and k.deadline + _quiet_after_ms <= due
-  returning k.id, k.token, k.scope, k.key, k.route, k.path, k.probes, k.absences
-    into id, token, scope, key, route, path, probes, absences;
+  returning k.id, k.token, k.scope, k.key, k.route, k.path, k.inquiries, k.absences
+    into id, token, scope, key, route, path, inquiries, absences;
   done := found;
 end
 $function$;
@@ -126,7 +126,7 @@ $function$;
 
 -- decide: applies an operator's decision to a key that is still as it was seen, with its audit entry. The state 'none'
 -- deletes it.
-create or replace function oncegate.decide_a3e0e5a7(
+create or replace function oncegate.decide_f9dc329a(
   _id bytea, _token bytea, _new_token bytea, _seen_state text, _service text, _state text, _ttl_ms bigint,
   _remember_ms bigint, _status smallint, _fields bytea, _body bytea, _quiet_after_ms bigint, _as_of bigint, _actor text, _action text,
   _note text, out done boolean, out queued boolean, out purges bigint
@@ -172,10 +172,10 @@ begin
            attempt = case when not is_release then k.attempt else greatest(k.attempt, 1) end,
            due_at = case when next = 'queued' then moment end,
            remember_ms = _remember_ms, status = _status, fields = _fields, body = _body,
-           -- A key that is to be probed again is probed from the first probe on.
-           probes = case when next not in ('queued', 'unknown') then k.probes end,
+           -- A key that is to be asked again is asked from the first inquiry on.
+           inquiries = case when next not in ('queued', 'unknown') then k.inquiries end,
            absences = case when next not in ('queued', 'unknown') then k.absences end,
-           probe_at = null
+           inquire_at = null
      where k.id = _id
        and k.service = _service
        and k.token = _token
@@ -247,7 +247,7 @@ $function$;
 
 -- enqueue: accepts a key for delivery, with its request. A key with a record is accepted if its record is still as it
 -- was seen; past its TTL a new life begins.
-create or replace function oncegate.enqueue_32e5a786(
+create or replace function oncegate.enqueue_171b3149(
   _id bytea, _service text, _scope bytea, _space bytea, _key bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _parts bytea, _instance bigint, _token bytea, _holder bytea, _secret text, _sealed bytea,
   _seen_token bytea, _seen_state text, _past_ttl_at bigint
 ) returns boolean
@@ -272,7 +272,7 @@ begin
            path = _path, route = _route, recipe = _recipe, fingerprint = _fingerprint, parts = _parts, instance = _instance, token = _token,
            created_at = case when _past_ttl_at is null then k.created_at else moment end,
            reserved_at = moment,
-           remember_ms = null, status = null, fields = null, body = null, cause = null, probes = null, absences = null, probe_at = null, expires_at = null,
+           remember_ms = null, status = null, fields = null, body = null, cause = null, inquiries = null, absences = null, inquire_at = null, expires_at = null,
            recovery_point = case when _past_ttl_at is null then k.recovery_point end,
            earlier = case when _past_ttl_at is null then oncegate.with_attempt(k.earlier, k.attempt, k.instance, k.reserved_at, k.settled_at, k.accepted_at, k.state, k.cause) end
      where
@@ -555,7 +555,7 @@ end
 $function$;
 
 -- restore: writes the row of an ended attempt that the store has lost.
-create or replace function oncegate.restore_b7ccf921(
+create or replace function oncegate.restore_9a740390(
   _id bytea, _service text, _scope bytea, _space bytea, _key bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _parts bytea, _instance bigint, _token bytea, _holder bytea, _time_limit_ms bigint, _state text, _ttl_ms bigint, _remember_ms bigint, _status smallint, _fields bytea, _body bytea, _cause text, _due_ms bigint,
   _attempt integer, _accepted_at bigint, _replaced_token bytea, _replaced_was_completed boolean,
   out done boolean, out expires_at bigint
@@ -580,7 +580,7 @@ begin
      set path = excluded.path, route = excluded.route, recipe = excluded.recipe, fingerprint = excluded.fingerprint, parts = excluded.parts, instance = excluded.instance, token = excluded.token, remember_ms = excluded.remember_ms, status = excluded.status, fields = excluded.fields, body = excluded.body, cause = excluded.cause, state = excluded.state, attempt = excluded.attempt,
          reserved_at = excluded.reserved_at, deadline = excluded.deadline, settled_at = excluded.settled_at,
          expires_at = excluded.expires_at, accepted_at = excluded.accepted_at, due_at = excluded.due_at,
-         probes = null, absences = null, probe_at = null,
+         inquiries = null, absences = null, inquire_at = null,
          created_at = case when k.attempt < excluded.attempt then k.created_at else excluded.created_at end,
          recovery_point = case when k.attempt < excluded.attempt then k.recovery_point end,
          earlier = case when k.attempt < excluded.attempt then k.earlier end
@@ -769,7 +769,7 @@ $function$;
 
 -- start_delivery: starts the next attempt of an accepted key that is still as it was seen, or marks it dead where its
 -- policy gives it up; `note` says why then. Without a token no attempt begins.
-create or replace function oncegate.start_delivery_15aeda84(
+create or replace function oncegate.start_delivery_1179d13f(
   _id bytea, _seen_token bytea, _seen_state text, _token bytea, _instance bigint, _time_limit_ms bigint,
   _max_attempts integer, _give_up_after_ms bigint, _quiet_after_ms bigint, _as_of bigint,
   out done boolean, out note text, out scope bytea, out space bytea, out key bytea, out path bytea, out recipe text,
@@ -805,7 +805,7 @@ begin
   update oncegate.keys as k
      set state = 'in_flight', attempt = k.attempt + 1, token = _token, instance = _instance,
          reserved_at = moment, deadline = moment + _time_limit_ms,
-         settled_at = null, due_at = null, remember_ms = null, status = null, fields = null, body = null, cause = null, probes = null, absences = null, probe_at = null, expires_at = null,
+         settled_at = null, due_at = null, remember_ms = null, status = null, fields = null, body = null, cause = null, inquiries = null, absences = null, inquire_at = null, expires_at = null,
          earlier = oncegate.with_attempt(k.earlier, k.attempt, k.instance, k.reserved_at, k.settled_at, k.accepted_at, k.state, k.cause)
    where k.id = _id
      and k.token = _seen_token
@@ -822,7 +822,7 @@ end
 $function$;
 
 -- take_over: starts the next attempt of a key, if its record is still as it was seen; past its TTL a new life begins.
-create or replace function oncegate.take_over_46fa19b9(
+create or replace function oncegate.take_over_a6dc27d8(
   _id bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _parts bytea, _instance bigint, _token bytea, _time_limit_ms bigint, _seen_token bytea, _seen_state text, _past_ttl_at bigint,
   out done boolean, out attempt integer, out recovery_point text
 )
@@ -840,7 +840,7 @@ begin
          path = _path, route = _route, recipe = _recipe, fingerprint = _fingerprint, parts = _parts, instance = _instance, token = _token,
          created_at = case when _past_ttl_at is null then k.created_at else moment end,
          reserved_at = moment,
-         remember_ms = null, status = null, fields = null, body = null, cause = null, probes = null, absences = null, probe_at = null, expires_at = null,
+         remember_ms = null, status = null, fields = null, body = null, cause = null, inquiries = null, absences = null, inquire_at = null, expires_at = null,
          recovery_point = case when _past_ttl_at is null then k.recovery_point end,
          earlier = case when _past_ttl_at is null then oncegate.with_attempt(k.earlier, k.attempt, k.instance, k.reserved_at, k.settled_at, k.accepted_at, k.state, k.cause) end
    where
@@ -1004,16 +1004,16 @@ select (floor(date_part('epoch', now()) * 1000::double precision)::bigint), $1, 
  order by d.seq
 returning seq;
 
--- due_probes: unknown keys of a route that are quiet and due for a probe, see claim_probe.
+-- due_inquiries: unknown keys of a route that are quiet and due for an inquiry, see claim_inquiry.
 -- $1 service, $2 route, $3 as_of, $4 quiet_after_ms, $5 limit
 select k.id, k.token
   from oncegate.keys as k
  where k.service = $1
    and k.state = 'unknown'
    and k.route = $2
-   and coalesce(k.probe_at, k.settled_at) <= least((floor(date_part('epoch', now()) * 1000::double precision)::bigint), $3)
+   and coalesce(k.inquire_at, k.settled_at) <= least((floor(date_part('epoch', now()) * 1000::double precision)::bigint), $3)
    and k.deadline + $4 <= least((floor(date_part('epoch', now()) * 1000::double precision)::bigint), $3)
- order by coalesce(k.probe_at, k.settled_at)
+ order by coalesce(k.inquire_at, k.settled_at)
  limit $5;
 
 -- ended_reports: reports "not executed" whose attempt is not in flight any more, see apply_deferred_report.
@@ -1035,7 +1035,7 @@ select k.id, k.settled_at >= $1 as fits
 -- find: records by id, without the response where it is larger than the limit. A statement of its own: one snapshot
 -- cannot show the row that an insert has just lost to.
 select k.id, k.attempt, k.token, k.recipe, k.fingerprint, k.state, k.reserved_at, k.deadline, k.settled_at, k.expires_at,
-       k.remember_ms, k.accepted_at, k.recovery_point, k.cause, k.probe_at, k.status,
+       k.remember_ms, k.accepted_at, k.recovery_point, k.cause, k.inquire_at, k.status,
        -- The lengths are known without reading the values.
        case when coalesce(length(k.fields), 0)::bigint + coalesce(length(k.body), 0) <= $2 then k.fields end as fields,
        case when coalesce(length(k.fields), 0)::bigint + coalesce(length(k.body), 0) <= $2 then k.body end as body,
@@ -1173,7 +1173,7 @@ select scan.scanned, scan.last, page.*
                     k.id, k.token, k.state, k.attempt, k.instance, k.scope, k.space, k.key, k.route, k.path, k.created_at, k.reserved_at,
                     k.deadline, k.settled_at, k.expires_at, k.remember_ms, k.due_at is not null as is_due, k.status,
                     coalesce(k.state = 'completed' and k.hand_token = k.token, false) as by_hand,
-                    length(k.body) as body_bytes, coalesce(k.probes, 0) as probes, coalesce(k.absences, 0) as absences, k.probe_at,
+                    length(k.body) as body_bytes, coalesce(k.inquiries, 0) as inquiries, coalesce(k.absences, 0) as absences, k.inquire_at,
                     k.accepted_at, k.cause, k.earlier, (floor(date_part('epoch', now()) * 1000::double precision)::bigint) as now
                from fitting
                join oncegate.keys as k on k.id = fitting.id) as page on true
@@ -1186,7 +1186,7 @@ select
   k.id, k.token, k.state, k.attempt, k.instance, k.scope, k.space, k.key, k.route, k.path, k.created_at, k.reserved_at,
   k.deadline, k.settled_at, k.expires_at, k.remember_ms, k.due_at is not null as is_due, k.status,
   coalesce(k.state = 'completed' and k.hand_token = k.token, false) as by_hand,
-  length(k.body) as body_bytes, coalesce(k.probes, 0) as probes, coalesce(k.absences, 0) as absences, k.probe_at,
+  length(k.body) as body_bytes, coalesce(k.inquiries, 0) as inquiries, coalesce(k.absences, 0) as absences, k.inquire_at,
   k.accepted_at, k.cause, k.earlier, (floor(date_part('epoch', now()) * 1000::double precision)::bigint) as now
   from oncegate.keys as k
  where k.service = $1
@@ -1208,7 +1208,7 @@ select
   k.id, k.token, k.state, k.attempt, k.instance, k.scope, k.space, k.key, k.route, k.path, k.created_at, k.reserved_at,
   k.deadline, k.settled_at, k.expires_at, k.remember_ms, k.due_at is not null as is_due, k.status,
   coalesce(k.state = 'completed' and k.hand_token = k.token, false) as by_hand,
-  length(k.body) as body_bytes, coalesce(k.probes, 0) as probes, coalesce(k.absences, 0) as absences, k.probe_at,
+  length(k.body) as body_bytes, coalesce(k.inquiries, 0) as inquiries, coalesce(k.absences, 0) as absences, k.inquire_at,
   k.accepted_at, k.cause, k.earlier, (floor(date_part('epoch', now()) * 1000::double precision)::bigint) as now
   from oncegate.keys as k
  where k.service = $1

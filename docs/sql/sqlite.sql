@@ -16,6 +16,23 @@ select k.id, k.token, k.service, k.state, d.ttl_ms
  order by d.id
  limit :limit;
 
+-- apply_inquiry_finding: applies a reconciler's verdict to an unknown key.
+-- inquiry_finding: applies a reconciler's verdict to an unknown key. Only a deliverer tries an accepted key again. A
+-- response is proof whenever it comes. Any other verdict counts only as the answer to the last inquiry.
+update keys as k
+   set state = case when :state = 'retryable' and k.accepted_at is not null then 'queued' else :state end,
+       absences = coalesce(:absences, k.absences),
+       settled_at = case when :state = 'unknown' then k.settled_at else :now end,
+       expires_at = case when :state <> 'retryable' or k.accepted_at is null then :now + :ttl_ms end,
+       due_at = case when :state = 'retryable' and k.accepted_at is not null then :now
+                     when :state = 'unknown' then k.due_at end,
+       remember_ms = :remember_ms, status = :status, fields = :fields, body = :body
+ where k.id = :id
+   and k.token = :token
+   and k.state = 'unknown'
+   and (:state = 'completed' or k.inquiries = :inquiry)
+returning service, state;
+
 -- apply_operator_decision: applies an operator's decision to a key that is still as it was seen.
 update keys
    -- Only a deliverer tries an accepted key again; a release gives it to the next request.
@@ -34,10 +51,10 @@ update keys
        due_at = case when accepted_at is null or :action = 'release' or :state = 'completed' then null
                      when :state = 'retryable' or due_at is not null then :now end,
        remember_ms = :remember_ms, status = :status, fields = :fields, body = :body,
-       -- A key that is to be probed again is probed from the first probe on.
-       probes = iif(:state in ('completed', 'retryable'), probes, null),
+       -- A key that is to be asked again is asked from the first inquiry on.
+       inquiries = iif(:state in ('completed', 'retryable'), inquiries, null),
        absences = iif(:state in ('completed', 'retryable'), absences, null),
-       probe_at = null
+       inquire_at = null
  where id = :id
    and service = :service
    and token = :token
@@ -46,23 +63,6 @@ update keys
    and (:action <> 'replace' or hand_token = token)
    and (:quiet_after_ms is null or deadline + :quiet_after_ms <= :as_of)
 returning state;
-
--- apply_probe_finding: applies a reconciler's verdict to an unknown key.
--- probe_finding: applies a reconciler's verdict to an unknown key. Only a deliverer tries an accepted key again. A
--- response is proof whenever it comes. Any other verdict counts only as the answer to the last probe.
-update keys as k
-   set state = case when :state = 'retryable' and k.accepted_at is not null then 'queued' else :state end,
-       absences = coalesce(:absences, k.absences),
-       settled_at = case when :state = 'unknown' then k.settled_at else :now end,
-       expires_at = case when :state <> 'retryable' or k.accepted_at is null then :now + :ttl_ms end,
-       due_at = case when :state = 'retryable' and k.accepted_at is not null then :now
-                     when :state = 'unknown' then k.due_at end,
-       remember_ms = :remember_ms, status = :status, fields = :fields, body = :body
- where k.id = :id
-   and k.token = :token
-   and k.state = 'unknown'
-   and (:state = 'completed' or k.probes = :probe)
-returning service, state;
 
 -- audit_discarded_events: writes the dead events of a sink that are discarded into the audit log: the key's state is
 -- what it was.
@@ -88,13 +88,13 @@ update events
  )
 returning seq, at, created_at, reserved_at, settled_at, attempt, since, tries, status, id, token, outcome, state, route, key, cause, fields, body;
 
--- claim_probes: claims unknown keys that are due for a probe. Counts the probe and sets the time of the next before
+-- claim_inquiries: claims unknown keys that are due for an inquiry. Counts the inquiry and sets the time of the next before
 -- the service is asked.
 update keys
-   set probes = coalesce(probes, 0) + 1,
+   set inquiries = coalesce(inquiries, 0) + 1,
        absences = coalesce(absences, 0),
-       -- Doubled each time, and up to a quarter longer, so that keys that became unknown together are probed apart.
-       probe_at = :now + min(:pause_first_ms * (1 << min(coalesce(probes, 0), 20)), :pause_cap_ms)
+       -- Doubled each time, and up to a quarter longer, so that keys that became unknown together are asked about apart.
+       inquire_at = :now + min(:pause_first_ms * (1 << min(coalesce(inquiries, 0), 20)), :pause_cap_ms)
                        * (1000 + (:spread + 101 * rowid) % 250) / 1000
  where id in (
          select id
@@ -104,10 +104,10 @@ update keys
             and route = :route
             -- Before that, the service could answer "not executed" for a request that is still on its way.
             and deadline + :quiet_after_ms <= :as_of
-            and coalesce(probe_at, settled_at) <= :as_of
-          order by coalesce(probe_at, settled_at)
+            and coalesce(inquire_at, settled_at) <= :as_of
+          order by coalesce(inquire_at, settled_at)
           limit :limit)
-returning id, token, scope, key, route, path, probes, absences;
+returning id, token, scope, key, route, path, inquiries, absences;
 
 -- count_events: counts the waiting and the dead events of a sink, up to 10,000 of each, with the oldest that waits, and
 -- why one of them waits and the newest is dead.
@@ -227,7 +227,7 @@ update keys as k
        path = :path, route = :route, recipe = :recipe, fingerprint = :fingerprint, parts = :parts, instance = :instance, token = :token,
        created_at = case when :past_ttl_at is null then k.created_at else :now end,
        reserved_at = :now,
-       remember_ms = null, status = null, fields = null, body = null, cause = null, probes = null, absences = null, probe_at = null, expires_at = null,
+       remember_ms = null, status = null, fields = null, body = null, cause = null, inquiries = null, absences = null, inquire_at = null, expires_at = null,
        recovery_point = case when :past_ttl_at is null then k.recovery_point end,
        earlier = case when :past_ttl_at is null then -- At most 20 earlier attempts. A request that was accepted for delivery and not tried yet is no attempt.
        case when attempt = 0 or reserved_at = accepted_at then earlier
@@ -266,7 +266,7 @@ update keys
 
 -- find: a record by its id.
 select id, attempt, token, recipe, fingerprint, state, reserved_at, deadline, settled_at, expires_at, remember_ms,
-       accepted_at, recovery_point, cause, probe_at, status, fields, body
+       accepted_at, recovery_point, cause, inquire_at, status, fields, body
   from keys
  where id = :id;
 
@@ -417,7 +417,7 @@ select scan.scanned, scan.last, page.*
                     k.id, k.token, k.state, k.attempt, k.instance, k.scope, k.space, k.key, k.route, k.path, k.created_at, k.reserved_at,
                     k.deadline, k.settled_at, k.expires_at, k.remember_ms, k.due_at is not null as is_due, k.status,
                     coalesce(k.state = 'completed' and k.hand_token = k.token, false) as by_hand,
-                    length(k.body) as body_bytes, coalesce(k.probes, 0) as probes, coalesce(k.absences, 0) as absences, k.probe_at,
+                    length(k.body) as body_bytes, coalesce(k.inquiries, 0) as inquiries, coalesce(k.absences, 0) as absences, k.inquire_at,
                     k.accepted_at, k.cause, k.earlier, :now as now
                from fitting
                join keys as k on k.id = fitting.id) as page on true
@@ -429,7 +429,7 @@ select
   k.id, k.token, k.state, k.attempt, k.instance, k.scope, k.space, k.key, k.route, k.path, k.created_at, k.reserved_at,
   k.deadline, k.settled_at, k.expires_at, k.remember_ms, k.due_at is not null as is_due, k.status,
   coalesce(k.state = 'completed' and k.hand_token = k.token, false) as by_hand,
-  length(k.body) as body_bytes, coalesce(k.probes, 0) as probes, coalesce(k.absences, 0) as absences, k.probe_at,
+  length(k.body) as body_bytes, coalesce(k.inquiries, 0) as inquiries, coalesce(k.absences, 0) as absences, k.inquire_at,
   k.accepted_at, k.cause, k.earlier, :now as now
   from keys as k
  where k.service = :service
@@ -450,7 +450,7 @@ select
   k.id, k.token, k.state, k.attempt, k.instance, k.scope, k.space, k.key, k.route, k.path, k.created_at, k.reserved_at,
   k.deadline, k.settled_at, k.expires_at, k.remember_ms, k.due_at is not null as is_due, k.status,
   coalesce(k.state = 'completed' and k.hand_token = k.token, false) as by_hand,
-  length(k.body) as body_bytes, coalesce(k.probes, 0) as probes, coalesce(k.absences, 0) as absences, k.probe_at,
+  length(k.body) as body_bytes, coalesce(k.inquiries, 0) as inquiries, coalesce(k.absences, 0) as absences, k.inquire_at,
   k.accepted_at, k.cause, k.earlier, :now as now
   from keys as k
  where k.service = :service
@@ -599,7 +599,7 @@ values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprin
    set path = excluded.path, route = excluded.route, recipe = excluded.recipe, fingerprint = excluded.fingerprint, parts = excluded.parts, instance = excluded.instance, token = excluded.token, remember_ms = excluded.remember_ms, status = excluded.status, fields = excluded.fields, body = excluded.body, cause = excluded.cause, state = excluded.state, attempt = excluded.attempt,
        reserved_at = excluded.reserved_at, deadline = excluded.deadline, settled_at = excluded.settled_at,
        expires_at = excluded.expires_at, accepted_at = excluded.accepted_at, due_at = excluded.due_at,
-       probes = null, absences = null, probe_at = null,
+       inquiries = null, absences = null, inquire_at = null,
        created_at = case when k.attempt < excluded.attempt then k.created_at else excluded.created_at end,
        recovery_point = case when k.attempt < excluded.attempt then k.recovery_point end,
        earlier = case when k.attempt < excluded.attempt then k.earlier end
@@ -642,7 +642,7 @@ returning expires_at;
 update keys
    set state = 'in_flight', attempt = attempt + 1, token = :token, instance = :instance,
        reserved_at = :now, deadline = :now + :time_limit_ms,
-       settled_at = null, due_at = null, remember_ms = null, status = null, fields = null, body = null, cause = null, probes = null, absences = null, probe_at = null, expires_at = null,
+       settled_at = null, due_at = null, remember_ms = null, status = null, fields = null, body = null, cause = null, inquiries = null, absences = null, inquire_at = null, expires_at = null,
        earlier = -- At most 20 earlier attempts. A request that was accepted for delivery and not tried yet is no attempt.
        case when attempt = 0 or reserved_at = accepted_at then earlier
             else json_insert(iif(json_array_length(earlier) >= 20, json_remove(earlier, '$[0]'), coalesce(earlier, '[]')), '$[#]',
@@ -692,7 +692,7 @@ update keys as k
        path = :path, route = :route, recipe = :recipe, fingerprint = :fingerprint, parts = :parts, instance = :instance, token = :token,
        created_at = case when :past_ttl_at is null then k.created_at else :now end,
        reserved_at = :now,
-       remember_ms = null, status = null, fields = null, body = null, cause = null, probes = null, absences = null, probe_at = null, expires_at = null,
+       remember_ms = null, status = null, fields = null, body = null, cause = null, inquiries = null, absences = null, inquire_at = null, expires_at = null,
        recovery_point = case when :past_ttl_at is null then k.recovery_point end,
        earlier = case when :past_ttl_at is null then -- At most 20 earlier attempts. A request that was accepted for delivery and not tried yet is no attempt.
        case when attempt = 0 or reserved_at = accepted_at then earlier

@@ -75,7 +75,7 @@ comment on table oncegate.route_retention is
 -- operators is one of pg_catalog for exactly these types: a path of its own would cost 2 µs, 5 % of a reservation.
 create function oncegate.is_possible(
   id bytea, token bytea, scope bytea, fingerprint bytea, attempt integer, state text, settled_at bigint,
-  expires_at bigint, remember_ms bigint, status smallint, fields bytea, body bytea, probes integer, absences integer,
+  expires_at bigint, remember_ms bigint, status smallint, fields bytea, body bytea, inquiries integer, absences integer,
   accepted_at bigint, due_at bigint, recovery_point text
 ) returns boolean
 language plpgsql immutable parallel safe
@@ -89,7 +89,7 @@ begin
      and case when accepted_at is null then attempt >= 1 and due_at is null and state <> 'queued'
               else attempt >= 0 and state <> 'retryable' and (state <> 'queued' or due_at is not null)
          end
-     and (probes is null or (probes >= 0 and absences between 0 and probes))
+     and (inquiries is null or (inquiries >= 0 and absences between 0 and inquiries))
      and (state = 'in_flight') = (settled_at is null)
      and (state in ('completed', 'expired', 'retryable')) = (expires_at is not null)
      and (state = 'completed') = (fields is not null)
@@ -110,13 +110,13 @@ create table oncegate.keys (
   deadline        bigint not null,
   settled_at      bigint,
   expires_at      bigint,
-  probe_at        bigint,
+  inquire_at        bigint,
   accepted_at     bigint,
   due_at          bigint,
   remember_ms     bigint,
   instance        bigint not null,
   attempt         integer not null,
-  probes          integer,
+  inquiries          integer,
   absences        integer,
   status          smallint,
   id              bytea not null,
@@ -144,7 +144,7 @@ create table oncegate.keys (
 
   constraint keys_are_possible check (
     oncegate.is_possible(id, token, scope, fingerprint, attempt, state, settled_at, expires_at, remember_ms, status, fields,
-                         body, probes, absences, accepted_at, due_at, recovery_point))
+                         body, inquiries, absences, accepted_at, due_at, recovery_point))
 ) with (
   -- Every row is inserted once and updated once: room for that second version on the same page.
   fillfactor = 70,
@@ -185,7 +185,7 @@ create index keys_expiring on oncegate.keys (expires_at) where expires_at is not
 -- For operators. It holds what somebody has to look at, which is little.
 create index keys_unsettled on oncegate.keys (service, state, settled_at) where state in ('dead', 'unknown');
 -- For the reconciler: the longest due first, however many are not due or not to be asked about.
-create index keys_due on oncegate.keys (service, route, coalesce(probe_at, settled_at)) where state = 'unknown';
+create index keys_due on oncegate.keys (service, route, coalesce(inquire_at, settled_at)) where state = 'unknown';
 -- For deliveries: the longest due first.
 create index keys_queued on oncegate.keys (service, route, due_at) where state = 'queued';
 -- For deliveries whose last attempt has an unknown outcome. With the deadline in the index, a pick-up reads no row that

@@ -79,9 +79,9 @@ create table keys (
   path            blob,
   -- How often the service was asked what became of the newest attempt, how many times in a row it knew of none, and
   -- when to ask again. Null where it was not asked.
-  probes          integer,
+  inquiries          integer,
   absences        integer,
-  probe_at        integer,
+  inquire_at        integer,
   -- When the key was accepted for asynchronous delivery; null where its client waits for the answer.
   accepted_at     integer,
   -- When the next attempt of an accepted key is due. In a dead key: it is known not to have executed; null where nobody
@@ -111,7 +111,7 @@ create table keys (
   constraint keys_ttl_of_settled check ((state in ('completed', 'expired', 'retryable')) = (expires_at is not null)),
   constraint keys_remembers_completed check (remember_ms is null or (state = 'completed' and remember_ms > 0)),
   constraint keys_in_flight_is_unsettled check ((state = 'in_flight') = (settled_at is null)),
-  constraint keys_probes_count check (probes >= 0 and absences between 0 and probes),
+  constraint keys_inquiries_count check (inquiries >= 0 and absences between 0 and inquiries),
   constraint keys_recovery_point_short check (length(recovery_point) between 1 and 128),
   -- Nobody but we sends what was accepted: it is never for the next request to take over, and waits without an attempt.
   constraint keys_accepted check (
@@ -127,7 +127,7 @@ create index keys_expiring on keys (expires_at) where expires_at is not null;
 -- For operators. It holds what somebody has to look at, which is little.
 create index keys_unsettled on keys (service, state, settled_at) where state in ('dead', 'unknown');
 -- For the reconciler: the longest due first, however many are not due or not to be asked about.
-create index keys_due on keys (service, route, coalesce(probe_at, settled_at)) where state = 'unknown';
+create index keys_due on keys (service, route, coalesce(inquire_at, settled_at)) where state = 'unknown';
 -- For deliveries: the longest due first.
 create index keys_queued on keys (service, route, due_at) where state = 'queued';
 -- For deliveries whose last attempt has an unknown outcome. With the deadline in the index, a pick-up reads no row that

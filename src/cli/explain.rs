@@ -9,8 +9,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, request};
 use super::request_arguments::{parse_field, parse_method, read_data};
 use super::{CommandError, ConfigFile, block_on, failed, load_without_service, print};
 use oncegate_domain::request_part::RequestPart;
+use oncegate_engine::gate::admit::caller_token::{CallerToken, verify_token};
 use oncegate_engine::gate::admit::explain::{Explained, ExplainedCaller, explain};
-use oncegate_engine::gate::admit::token::{CallerToken, verify_token};
 use oncegate_engine::instance::token_verifier::TokenVerifier;
 use oncegate_engine::tasks::issuer_keys::read_keys;
 use oncegate_http::protocol::refusal::Refusal;
@@ -39,7 +39,7 @@ pub(super) struct ExplainArguments {
     /// The body of another request under the same key, or @FILE; tells where it differs, and what its client is told
     #[arg(long, value_name = "BODY|@FILE", allow_hyphen_values = true)]
     retry: Option<String>,
-    /// A field of the other request, in place of those with this name; may be given several times
+    /// A field of the other request (of --retry), in place of those with this name; may be given several times
     #[arg(long, value_name = "NAME: VALUE", value_parser = parse_field, requires = "retry")]
     retry_header: Vec<(HeaderName, HeaderValue)>,
     /// The client's certificate, as a PEM file

@@ -1,18 +1,18 @@
-//! Unknown outcomes, and a service that answers probes about them.
+//! Unknown outcomes, and a service that answers inquiries about them.
 
 use std::time::Duration;
 
 use harness::proxy::Setup;
 use harness::{Answer, Proxy, Response, Store, Upstream, World, route};
 
-mod probes;
+mod inquiries;
 mod report;
 mod two_proxies;
 
 /// The reconcile URL's path and query.
 const QUESTION: &str = "lookup?key={key}&route={route}&path={path}";
 
-/// The first interval between probes.
+/// The first interval between inquiries.
 const EVERY: &str = "500ms";
 
 /// The time from its reservation until an attempt is quiet here: the store's time and a second to send it, the

@@ -204,7 +204,7 @@ pub fn until_known(record: &Record, rules: &DecisionRules) -> Option<Duration> {
         OnUnknown::RetryWhenQuiet => Some(until_quiet),
     };
     let until_asked = rules.reconciles.then(|| {
-        let next = record.reading.and_then(|reading| reading.probe_at?.duration_since(reading.at).ok());
+        let next = record.reading.and_then(|reading| reading.inquire_at?.duration_since(reading.at).ok());
         until_quiet.max(next.unwrap_or_default()).max(INQUIRY_PERIOD_MAX)
     });
     // Only where its instance lost sight of it, or the store its outcome: after any other end, nobody listens for an
@@ -334,12 +334,13 @@ mod tests {
     /// A record that became unknown for this cause, a minute before its attempt is quiet.
     fn unknown(cause: UnknownCause) -> Record {
         let (at, settled_for) = (SystemTime::UNIX_EPOCH + Duration::from_secs(1_000), Duration::ZERO);
-        let reading = RecordReading { at, settled_for, cause: Some(cause), probe_at: None };
+        let reading = RecordReading { at, settled_for, cause: Some(cause), inquire_at: None };
         Record { deadline_in_ms: -10_000, reading: Some(reading), ..record(KeyState::Unknown) }
     }
 
-    fn asked_in(record: Record, probe_in: Duration) -> Record {
-        let reading = record.reading.map(|reading| RecordReading { probe_at: Some(reading.at + probe_in), ..reading });
+    fn asked_in(record: Record, inquire_in: Duration) -> Record {
+        let reading =
+            record.reading.map(|reading| RecordReading { inquire_at: Some(reading.at + inquire_in), ..reading });
         Record { reading, ..record }
     }
 

@@ -105,7 +105,7 @@ pub enum ActionKind {
     Release,
     /// The response that an operator has written is replaced by another one of theirs.
     Replace,
-    /// The service is probed again, or the accepted request delivered again.
+    /// The service is asked again, or the accepted request delivered again.
     Requeue,
 }
 

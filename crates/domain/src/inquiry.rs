@@ -99,7 +99,7 @@ pub struct InquiryFinding {
     pub id: RecordId,
     pub token: Token,
     /// The question's number. A verdict of "not executed" counts for the last question only.
-    pub probe: u32,
+    pub inquiry: u32,
     pub verdict: InquiryVerdict,
     /// The evidence, for people.
     pub note: String,
@@ -171,7 +171,7 @@ mod tests {
     const TTL: Duration = Duration::from_secs(60);
     const POLICY: ReconcilePolicy = ReconcilePolicy { confirmations: 2, max_attempts: 4, ttl: TTL, remember: None };
 
-    fn probe(number: u32, absences: u32) -> Inquiry {
+    fn inquiry(number: u32, absences: u32) -> Inquiry {
         let subject = InquirySubject {
             id: RecordId::from_stored(&[1; 32]).unwrap(),
             token: Token::from_random([2; 16]),
@@ -197,11 +197,11 @@ mod tests {
             // One more, because the instance that asked the last one died.
             (5, 0, InquiryAnswer::Nothing, InquiryVerdict::Dead),
         ] {
-            assert_eq!(probe(number, absences).verdict_on(answer, &POLICY), verdict, "{number} {absences}");
+            assert_eq!(inquiry(number, absences).verdict_on(answer, &POLICY), verdict, "{number} {absences}");
         }
-        assert!(probe(5, 1).is_past_last(&POLICY) && !probe(4, 1).is_past_last(&POLICY));
+        assert!(inquiry(5, 1).is_past_last(&POLICY) && !inquiry(4, 1).is_past_last(&POLICY));
         let once = ReconcilePolicy { confirmations: 1, max_attempts: 1, ..POLICY };
-        assert_eq!(probe(1, 0).verdict_on(InquiryAnswer::Absent, &once), InquiryVerdict::Retryable { ttl: TTL });
+        assert_eq!(inquiry(1, 0).verdict_on(InquiryAnswer::Absent, &once), InquiryVerdict::Retryable { ttl: TTL });
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
             trailers: HeaderMap::new(),
         };
         for (number, absences) in [(1, 0), (4, 1), (9, 0)] {
-            let verdict = probe(number, absences).verdict_on(InquiryAnswer::Executed(response.clone()), &POLICY);
+            let verdict = inquiry(number, absences).verdict_on(InquiryAnswer::Executed(response.clone()), &POLICY);
             assert_eq!(
                 verdict,
                 InquiryVerdict::Completed { response: response.clone().into(), ttl: TTL, remember: None }

@@ -88,5 +88,5 @@ pub struct RecordReading {
     /// The cause for which the newest attempt's outcome is unknown, or was; `None` if it never was.
     pub cause: Option<UnknownCause>,
     /// The time of the next question to the service about it; `None` where there was none yet.
-    pub probe_at: Option<SystemTime>,
+    pub inquire_at: Option<SystemTime>,
 }

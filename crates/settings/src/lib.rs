@@ -135,9 +135,9 @@ impl Config {
     /// The services that are called, each once.
     pub fn upstreams(&self) -> HashSet<&UpstreamTarget> {
         let routes = self.routes.iter().flat_map(|route| {
-            let probed = route.reconcile.as_ref().map(|reconcile| &*reconcile.lookup.upstream);
+            let reconciled = route.reconcile.as_ref().map(|reconcile| &*reconcile.lookup.upstream);
             let asked = route.options.replay.authorize.as_ref().map(|authorize| &*authorize.upstream);
-            [Some(&*route.upstream), probed, asked].into_iter().flatten()
+            [Some(&*route.upstream), reconciled, asked].into_iter().flatten()
         });
         let issuer = self.jwt.iter().filter_map(|jwt| jwt.upstream());
         let events = self.events.iter().filter_map(|sink| sink.target.upstream());

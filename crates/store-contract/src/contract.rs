@@ -6,10 +6,10 @@ mod corrections;
 mod decisions;
 mod deliveries;
 mod events;
+mod inquiries;
 mod live_keys;
 mod losses;
 mod pick_ups;
-mod probes;
 mod rows;
 mod service_reports;
 mod settlements;
@@ -97,22 +97,22 @@ macro_rules! sentences {
                 a_response_stored_since_the_takeover_was_lost_is_kept,
                 a_lost_takeover_replaces_no_later_attempt,
             }
-            probes {
+            inquiries {
                 only_unknown_quiet_and_due_keys_are_claimed,
-                a_probe_is_counted_when_claimed_and_the_intervals_grow,
+                an_inquiry_is_counted_when_claimed_and_the_intervals_grow,
                 concurrent_claims_get_disjoint_keys,
                 a_claim_takes_at_most_its_limit_oldest_first,
                 a_claim_takes_at_most_its_limit_of_several_routes,
                 a_clock_ahead_of_the_caller_makes_no_key_quiet,
                 a_claim_returns_the_data_of_its_reservation,
-                a_probes_response_completes_an_unknown_key,
+                an_inquirys_response_completes_an_unknown_key,
                 a_key_found_not_executed_is_taken_over_as_any_released_one,
                 a_key_given_up_cannot_be_taken_over_and_accepts_its_late_completion,
-                a_not_executed_reply_counts_only_for_the_last_probe,
-                a_probes_result_overwrites_no_decision,
-                a_probes_result_applies_only_to_its_attempt,
-                each_probe_decision_is_audited_with_its_reason,
-                the_next_attempts_probes_start_at_zero,
+                a_not_executed_reply_counts_only_for_the_last_inquiry,
+                an_inquirys_result_overwrites_no_decision,
+                an_inquirys_result_applies_only_to_its_attempt,
+                each_inquiry_decision_is_audited_with_its_reason,
+                the_next_attempts_inquiries_start_at_zero,
                 pages_of_recent_settlements_have_each_one_once,
             }
             admin {
@@ -162,7 +162,7 @@ macro_rules! sentences {
                 a_late_completion_counts_while_a_delivery_waits_and_not_once_its_next_attempt_runs,
                 a_requeued_delivery_has_all_its_attempts_again,
                 a_stored_request_is_deleted_when_its_key_ends,
-                a_probe_deletes_a_stored_request_where_it_completes_the_key_and_nowhere_else,
+                an_inquiry_deletes_a_stored_request_where_it_completes_the_key_and_nowhere_else,
                 a_released_delivery_is_free_for_the_next_request,
                 the_sweeper_treats_a_delivery_as_any_attempt,
                 a_late_unknown_or_released_settlement_overwrites_no_decision_on_a_delivery,

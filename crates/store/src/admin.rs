@@ -190,7 +190,7 @@ pub enum OperatorAction {
     Release,
     /// The response that an operator has written is replaced by this one.
     Replace(Arc<StoredResponse>),
-    /// The service is probed again; an accepted key that is known not to have executed is delivered again.
+    /// The service is asked again; an accepted key that is known not to have executed is delivered again.
     Requeue,
 }
 

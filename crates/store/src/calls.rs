@@ -204,24 +204,25 @@ impl Store {
         self.call(spec, (), |pg, _| pg.ping(), |db, _| db.ping())
     }
 
-    // Probes of the service about keys.
+    // Inquiries of the service about keys.
 
-    /// Claims unknown keys of this service that are quiet and due for a probe: counts the probe, sets the time of the
-    /// next one, and returns the keys. Several callers get different keys; a caller that dies costs one probe.
-    pub fn claim_probes(&self, params: ClaimProbesParams) -> StoreFuture<'_, Vec<Inquiry>> {
-        // A probe counted twice would be a probe that nobody sends.
-        let spec = CallSpec::new(Always(Op::ClaimProbes), Upkeep, Never, Ordinary, Full, NO_BODY);
-        self.call(spec, params, |pg, p| pg.claim_probes(p), |db, p| db.claim_probes(p))
+    /// Claims unknown keys of this service that are quiet and due for an inquiry: counts the inquiry, sets the time
+    /// of the next one, and returns the keys. Several callers get different keys; a caller that dies costs one
+    /// inquiry.
+    pub fn claim_inquiries(&self, params: ClaimInquiriesParams) -> StoreFuture<'_, Vec<Inquiry>> {
+        // An inquiry counted twice would be an inquiry that nobody sends.
+        let spec = CallSpec::new(Always(Op::ClaimInquiries), Upkeep, Never, Ordinary, Full, NO_BODY);
+        self.call(spec, params, |pg, p| pg.claim_inquiries(p), |db, p| db.claim_inquiries(p))
     }
 
-    /// Applies the verdict of a probe, and returns whether it was applied: not if the key is no longer unknown, has a
-    /// newer attempt or, except for a response, a newer probe. A change of state is written together with its audit
-    /// entry.
-    pub fn apply_probe_finding(&self, mut finding: InquiryFinding) -> StoreFuture<'_, bool> {
+    /// Applies the verdict of an inquiry, and returns whether it was applied: not if the key is no longer unknown,
+    /// has a newer attempt or, except for a response, a newer inquiry. A change of state is written together with its
+    /// audit entry.
+    pub fn apply_inquiry_finding(&self, mut finding: InquiryFinding) -> StoreFuture<'_, bool> {
         let bytes = verdict_bytes(&finding.verdict);
-        let spec = CallSpec::new(Always(Op::ApplyProbeFinding), Upkeep, InDoubt, Ordinary, Full, bytes);
+        let spec = CallSpec::new(Always(Op::ApplyInquiryFinding), Upkeep, InDoubt, Ordinary, Full, bytes);
         self.encryption().seal_finding(&mut finding);
-        self.call(spec, finding, |pg, p| pg.apply_probe_finding(p), |db, p| db.apply_probe_finding(p))
+        self.call(spec, finding, |pg, p| pg.apply_inquiry_finding(p), |db, p| db.apply_inquiry_finding(p))
     }
 
     /// Returns a page of the keys of these routes that were settled within `since` and have not lapsed, in the order of

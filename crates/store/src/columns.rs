@@ -193,7 +193,7 @@ pub fn finding(finding: &InquiryFinding) -> Columns<'_> {
     columns! {
         id: &finding.id,
         token: &finding.token,
-        probe: finding.probe.cast_signed(),
+        inquiry: finding.inquiry.cast_signed(),
         state: finding.verdict.state(),
         action: action(&finding.verdict),
         absences: absences,

@@ -23,8 +23,8 @@ label!(
         ListInFlight => "list_in_flight",
         Reap => "reap",
         Ping => "ping",
-        ClaimProbes => "claim_probes",
-        ApplyProbeFinding => "resolve",
+        ClaimInquiries => "claim_inquiries",
+        ApplyInquiryFinding => "resolve",
         ListSettledKeys => "list_settled_keys",
         RememberRouteIdentities => "route_identities",
     }

@@ -84,9 +84,9 @@ params! {
         limit: u32,
         scope: ReapScope,
     }
-    ClaimProbesParams for claim_probes {
+    ClaimInquiriesParams for claim_inquiries {
         service: Arc<str>,
-        /// The schedules of the routes that are probed.
+        /// The schedules of the routes that are asked.
         schedules: Vec<InquirySchedule>,
         limit: u32,
         /// The store's time by the caller's own clock, as in [`SweepParams`].

@@ -21,7 +21,7 @@ pub const JOBS_MAX: usize = 256;
 /// wait behind a hundred large responses.
 pub const BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// The bytes of ordinary jobs that have room in a batch of large urgent ones. Without it, reservations and probes,
+/// The bytes of ordinary jobs that have room in a batch of large urgent ones. Without it, reservations and inquiries,
 /// which are light, would wait until the last of many large responses is stored.
 const LIGHT_BYTES_MAX: usize = 1024 * 1024;
 

@@ -181,7 +181,7 @@ impl FoundRecord {
                 at: time(now)?,
                 settled_for: settled_at.map_or(Duration::ZERO, since),
                 cause: cause(row)?,
-                probe_at: row.read("probe_at")?,
+                inquire_at: row.read("inquire_at")?,
             }),
         };
         Ok(Self { record, expires_at })
@@ -197,8 +197,8 @@ pub fn fresh(
     ReserveResult::Fresh(AttemptLease { reserve_request, attempt, taken_from: None, recovery_point, delivery: None })
 }
 
-/// Reads the subject of a probe.
-pub fn probe_subject(row: &impl RowReader) -> Result<InquirySubject, CorruptRow> {
+/// Reads the subject of an inquiry.
+pub fn inquiry_subject(row: &impl RowReader) -> Result<InquirySubject, CorruptRow> {
     let path: Option<Bytes> = row.read("path")?;
     Ok(InquirySubject {
         id: row.read("id")?,
@@ -210,9 +210,9 @@ pub fn probe_subject(row: &impl RowReader) -> Result<InquirySubject, CorruptRow>
     })
 }
 
-/// Reads a probe that was claimed.
-pub fn probe(row: &impl RowReader) -> Result<Inquiry, CorruptRow> {
-    Ok(Inquiry { subject: probe_subject(row)?, number: row.read("probes")?, absences: row.read("absences")? })
+/// Reads an inquiry that was claimed.
+pub fn inquiry(row: &impl RowReader) -> Result<Inquiry, CorruptRow> {
+    Ok(Inquiry { subject: inquiry_subject(row)?, number: row.read("inquiries")?, absences: row.read("absences")? })
 }
 
 /// Adds a row to the page, if the key fits and is of one of the routes. `read` is the number of rows so far, with it.
@@ -224,7 +224,7 @@ pub(crate) fn add_to_page(
     limit: u32,
 ) -> Result<(), CorruptRow> {
     if row.read("fits")? {
-        let subject = probe_subject(row)?;
+        let subject = inquiry_subject(row)?;
         if routes.iter().any(|route| **route == *subject.route) {
             page.keys.push(SettledKey { subject, state: row.read("state")?, status: row.read("status")? });
         }
@@ -319,7 +319,7 @@ pub(super) mod tests {
             ("accepted_at", None),
             ("recovery_point", None),
             ("cause", None),
-            ("probe_at", None),
+            ("inquire_at", None),
             ("status", Some(Number(201))),
             ("fields", Some(Bytes(b"\r\n"))),
             ("body", None),

@@ -20,7 +20,7 @@ const PARTS: &[(&str, &str)] = parts![
     "may_forget",
     "may_settle",
     "may_take_over",
-    "probe_finding",
+    "inquiry_finding",
     "restored",
     "settled",
     "taken_over",

@@ -65,13 +65,13 @@ pub(super) fn render_key(key: &Value, has_colours: bool) -> String {
             _ => line(name, text(key, name)),
         }
     }
-    for name in ["created_at", "reserved_at", "deadline", "settled_at", "expires_at", "quiet_at", "probe_at"] {
+    for name in ["created_at", "reserved_at", "deadline", "settled_at", "expires_at", "quiet_at", "inquire_at"] {
         if !key[name].is_null() {
             line(name, text(key, name));
         }
     }
-    if key["probes"].as_u64().unwrap_or(0) > 0 {
-        line("probes", format!("{}, of which the last {} got 404", key["probes"], key["absences"]));
+    if key["inquiries"].as_u64().unwrap_or(0) > 0 {
+        line("inquiries", format!("{}, of which the last {} got 404", key["inquiries"], key["absences"]));
     }
     if let Some(hash) = key["fingerprint"]["hash"].as_str() {
         line("fingerprint", format!("{}… by recipe {}", escape_invisible(hash), text(&key["fingerprint"], "recipe")));

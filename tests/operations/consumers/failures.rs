@@ -59,7 +59,7 @@ async fn a_message_with_an_unknown_outcome_is_held_until_the_outcome_is_known(st
     assert_eq!(operator.resolve(&second, not_executed).await.0, 200);
     consumer_world.world.upstream.wait_until(|seen| seen.begun == 3).await;
     assert_eq!(consumer_world.world.upstream.last().field("oncegate-attempt"), Some("2"));
-    // The first message is probed as well and then acknowledged, so there is room for two more.
+    // The first message is asked as well and then acknowledged, so there is room for two more.
     eventually(TEST_TIMEOUT, async || (operator.keys("state=completed").await.len() == 2).then_some(())).await;
     let hold = Hold::new();
     consumer_world.world.upstream.answer_all(Answer::status(201).hold(&hold));

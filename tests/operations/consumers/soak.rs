@@ -32,7 +32,7 @@ struct ProxySlot {
     proxy: Proxy,
 }
 
-/// An endpoint beside the service that answers probes truthfully.
+/// An endpoint beside the service that answers inquiries truthfully.
 pub async fn knows(upstream: Arc<Upstream>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

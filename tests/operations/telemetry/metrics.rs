@@ -243,7 +243,7 @@ async fn a_settlement_after_the_lease_is_counted() {
 }
 
 #[tokio::test]
-async fn probes_are_counted_by_their_result() {
+async fn inquiries_are_counted_by_their_result() {
     let lookup = Upstream::start().await;
     let url = format!("http://{}/lookup?key={{key}}", lookup.address);
     let lines = format!(
@@ -366,7 +366,7 @@ async fn every_label_value_is_fixed_or_a_route_name_and_no_token_is_needed() {
         (
             "op",
             &[
-                "claim_probes",
+                "claim_inquiries",
                 "count_live_keys",
                 "enqueue",
                 "extend_deadline",

@@ -24,9 +24,9 @@ fn read_output(output: &Output) -> (Option<i32>, String, String) {
 
 #[tokio::test]
 async fn reconcile_compares_store_and_service_while_proxies_run() {
-    // No reconciler probes during this test.
-    let probed = ReconcileWorld::open(Store::postgres().await, "max_attempts = 10").await;
-    let world = &probed.world;
+    // No reconciler inquires during this test.
+    let reconciled = ReconcileWorld::open(Store::postgres().await, "max_attempts = 10").await;
+    let world = &reconciled.world;
     let file = || world.proxy.file();
     assert_eq!(read_output(&oncegate(file(), &[]).await).0, Some(0), "nothing to compare");
 
@@ -35,7 +35,7 @@ async fn reconcile_compares_store_and_service_while_proxies_run() {
     assert_eq!(world.pay("released-1").send().await.status, 500);
     for _ in 0..2 {
         // In either order.
-        probed.lookup.then(Answer::status(404));
+        reconciled.lookup.then(Answer::status(404));
     }
     let (code, out, err) = read_output(&oncegate(file(), &[]).await);
     assert_eq!(code, Some(1), "{out}{err}");
@@ -43,7 +43,7 @@ async fn reconcile_compares_store_and_service_while_proxies_run() {
     assert!(out.ends_with("1 agree, 1 disagree, 0 unanswered\n"), "{out}");
     assert!(err.contains("store and service disagree about 1 of 2 keys"), "{err}");
 
-    probed.lookup.answer_all(Answer::status(201));
+    reconciled.lookup.answer_all(Answer::status(201));
     let (code, out, _) = read_output(&oncegate(file(), &["--json", "--route", "pay", "--since", "1h"]).await);
     let document: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &document["agree"], &document["unanswered"]), (Some(1), &1.into(), &Value::Array(vec![])));
@@ -51,18 +51,18 @@ async fn reconcile_compares_store_and_service_while_proxies_run() {
     assert_eq!((&wrong["key"], &wrong["state"]), (&"released-1".into(), &"retryable".into()));
     assert_eq!((&wrong["service"], &wrong["route"]), (&"201".into(), &"pay".into()));
 
-    probed.lookup.answer_all(Answer::status(200));
+    reconciled.lookup.answer_all(Answer::status(200));
     let (_, out, _) = read_output(&oncegate(file(), &[]).await);
     assert!(out.contains("store: completed 201; service: 200 (executed)"), "{out}");
     assert!(out.contains("store: released; service: 200 (executed)"), "{out}");
 
-    probed.lookup.answer_all(Answer::status(503));
+    reconciled.lookup.answer_all(Answer::status(503));
     let (code, out, err) = read_output(&oncegate(file(), &[]).await);
     assert_eq!(code, Some(1), "a key that could not be compared does not agree");
     assert!(out.ends_with("0 agree, 0 disagree, 2 unanswered\n"), "{out}");
     assert!(err.contains("the service does not say what became of 2 of 2 keys"), "{err}");
 
-    probed.lookup.answer_all(Answer::status(404));
+    reconciled.lookup.answer_all(Answer::status(404));
     let (_, out, _) = read_output(&oncegate(file(), &["--since", "0s"]).await);
     assert!(out.starts_with("0 agree"), "older keys are left out: {out}");
     // The report has changed nothing.
@@ -74,19 +74,19 @@ async fn reconcile_compares_store_and_service_while_proxies_run() {
 
 #[tokio::test]
 async fn reconcile_reports_an_unknown_key_with_the_services_answer() {
-    let probed = ReconcileWorld::open(Store::sqlite(), "max_attempts = 10").await;
-    probed.lose("unknown-1", Answer::close()).await;
-    let file = probed.world.proxy.file();
+    let reconciled = ReconcileWorld::open(Store::sqlite(), "max_attempts = 10").await;
+    reconciled.lose("unknown-1", Answer::close()).await;
+    let file = reconciled.world.proxy.file();
     let (code, _, err) = read_output(&oncegate(file.clone(), &[]).await);
     assert_eq!(code, Some(69), "the embedded store is the running proxy's alone: {err}");
     assert!(err.contains("stop the proxy that has the embedded store first"), "{err}");
-    probed.world.proxy.kill9().await;
-    probed.lookup.then(Answer::status(404)).then(Answer::status(200));
+    reconciled.world.proxy.kill9().await;
+    reconciled.lookup.then(Answer::status(404)).then(Answer::status(200));
     for line in ["store: unknown; service: 404 (not executed)", "store: unknown; service: 200 (executed)"] {
         let (code, out, _) = read_output(&oncegate(file.clone(), &[]).await);
         assert!(code == Some(1) && out.contains(line), "{out}");
     }
-    assert_eq!(probed.world.store.states().await, ["unknown"], "it changes nothing");
+    assert_eq!(reconciled.world.store.states().await, ["unknown"], "it changes nothing");
 }
 
 #[tokio::test]

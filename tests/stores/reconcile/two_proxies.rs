@@ -1,4 +1,4 @@
-//! Two proxies that share the probes, and late answers.
+//! Two proxies that share the inquiries, and late answers.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -9,27 +9,27 @@ use harness::relay::Relay;
 use harness::{Answer, Hold, Store, TEST_TIMEOUT, Upstream, World, eventually, route};
 
 #[tokio::test]
-async fn two_proxies_probe_no_more_often_than_one() {
-    let probed = ReconcileWorld::open(Store::postgres().await, "max_attempts = 3").await;
-    let _other = beside(&probed.world).await;
-    probed.lookup.answer_all(Answer::status(500));
+async fn two_proxies_inquire_no_more_often_than_one() {
+    let reconciled = ReconcileWorld::open(Store::postgres().await, "max_attempts = 3").await;
+    let _other = beside(&reconciled.world).await;
+    reconciled.lookup.answer_all(Answer::status(500));
     let keys: Vec<String> = (0..30).map(|number| format!("k-{number}")).collect();
     for key in &keys {
-        probed.lose(key, Answer::close()).await;
+        reconciled.lose(key, Answer::close()).await;
     }
     eventually(TEST_TIMEOUT, async || {
-        let states = probed.world.store.states().await;
+        let states = reconciled.world.store.states().await;
         states.iter().all(|state| state == "dead").then_some(())
     })
     .await;
     let mut asked: HashMap<String, Vec<Instant>> = HashMap::new();
-    for call in probed.lookup.executed() {
+    for call in reconciled.lookup.executed() {
         asked.entry(call.target).or_default().push(call.at);
     }
     assert_eq!(asked.len(), keys.len());
     for (key, asked) in asked {
         let [first, _, third] = asked[..] else { panic!("{key} was asked about {} times", asked.len()) };
-        // Half a second and a second; a probe may be late, and the first one later than the others.
+        // Half a second and a second; an inquiry may be late, and the first one later than the others.
         assert!(third - first >= Duration::from_millis(1_100), "{key}: {:?}", third - first);
     }
 }

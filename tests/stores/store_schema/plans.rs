@@ -83,7 +83,7 @@ fn value(name: &str, key: usize) -> String {
         "limit" | "_limit" => "100".to_owned(),
         "scan_limit" => "1000".to_owned(),
         "_attempt" | "_max_attempts" => "5".to_owned(),
-        "instance" | "_instance" | "_probe" => "1".to_owned(),
+        "instance" | "_instance" | "_inquiry" => "1".to_owned(),
         "_settled_since" | "settled_since" | "settled_at" | "purges" | "_purges_seen" | "_hold_ttls_until" => {
             "0".to_owned()
         }
@@ -130,7 +130,7 @@ const INDEXES: [(&str, &str); 25] = [
     ("count_unsettled_keys", "keys_unsettled"),
     ("crashed_keys", "keys_in_flight"),
     ("current_row", "keys_pkey"),
-    ("due_probes", "keys_due"),
+    ("due_inquiries", "keys_due"),
     ("ended_reports", "keys_pkey"),
     ("expired_keys", "keys_expiring"),
     ("find", "keys_pkey"),

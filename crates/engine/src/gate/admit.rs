@@ -41,6 +41,7 @@ pub(super) use route_search::check_path;
 
 mod arrival;
 mod body_operation;
+pub mod caller_token;
 pub mod explain;
 pub(super) mod fingerprinting;
 mod guarded_request;
@@ -53,7 +54,6 @@ pub(super) mod read_body;
 mod route_search;
 mod rules;
 mod scope;
-pub mod token;
 
 pub(super) enum Admission {
     /// A route guards the request, and the request has a key. Boxed, because it is larger than the other variants.

@@ -10,8 +10,8 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, request};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::admit::caller_token::{CallerToken, verify_token};
 use super::admit::incoming::{Incoming, Realm, request_origin};
-use super::admit::token::{CallerToken, verify_token};
 use super::authorize::ReplayQuestion;
 use super::state::{Gate, LiveConfig, log_and_refuse};
 use oncegate_domain::decision::{DecisionRules, until_known};

@@ -92,7 +92,7 @@ metrics! {
     pub keys: Gauges<StateKind> => "keys",
         "Keys of this service in the store; settled keys are estimated from a sample";
     pub reconcile: Counters<ReconcileResult> => "reconcile",
-        "Probes of services about unknown outcomes";
+        "Inquiries of services about unknown outcomes";
     pub late_completions: Counters<LateCompletion> => "late_completions",
         "Outcomes that came after the lease, or that the store could not take at once";
     pub cache_hits: Counters<CacheTier> => "cache_hits",
@@ -281,7 +281,7 @@ label!(
 );
 
 label!(
-    /// The result of a probe.
+    /// The result of an inquiry.
     ReconcileResult, "result", {
         /// There was no usable answer of the service.
         Failed => "failed",

@@ -375,7 +375,7 @@ mod tests {
                 at: store_time(BootInstant::now(), signed_millis(ahead)),
                 settled_for: age,
                 cause: None,
-                probe_at: None,
+                inquire_at: None,
             }),
         }
     }

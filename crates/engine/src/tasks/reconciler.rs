@@ -19,27 +19,27 @@ use oncegate_http::upstream::UpstreamClient;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
 use oncegate_http::upstream::inquiry::{self, InquiryPools, InquiryReply};
 use oncegate_settings::{Config, ReconcileConfig, Route};
-use oncegate_store::{ClaimProbesParams, StoreError};
+use oncegate_store::{ClaimInquiriesParams, StoreError};
 use oncegate_telemetry::logs::error_causes;
 
-/// The probes that one instance sends at once: no load for a service, and a slow one delays few others. A pass claims
-/// no more than it sends, so that a crash loses no more probes than these.
-const PROBES_MAX: u32 = 8;
+/// The inquiries that one instance sends at once: no load for a service, and a slow one delays few others. A pass
+/// claims no more than it sends, so that a crash loses no more inquiries than these.
+const INQUIRIES_MAX: u32 = 8;
 
-/// The longest pause between two probes of a key. After a night's outage all keys are reconciled within the hour, and
-/// one probe an hour is no load.
+/// The longest pause between two inquiries of a key. After a night's outage all keys are reconciled within the hour,
+/// and one inquiry an hour is no load.
 const PAUSE_CAP: Duration = Duration::from_secs(60 * 60);
 
-/// The task that reconciles: a pass probes the keys that are quiet and due, on all routes with a `reconcile` table, and
-/// stores the results. A probe is counted before it is sent: any number of instances may do this at once, and the probe
-/// of one that crashes counts as sent.
+/// The task that reconciles: a pass asks about the keys that are quiet and due, on all routes with a `reconcile`
+/// table, and stores the results. An inquiry is counted before it is sent: any number of instances may do this at
+/// once, and the inquiry of one that crashes counts as sent.
 pub struct Reconciler {
     instance: Arc<Instance>,
     /// The configuration as of the last reload.
     live: watch::Receiver<Arc<Config>>,
 }
 
-/// A route with a `reconcile` table, and the client for its probes.
+/// A route with a `reconcile` table, and the client for its inquiries.
 pub struct ReconciledRoute {
     route: Arc<Route>,
     reconcile: ReconcileConfig,
@@ -95,16 +95,16 @@ impl Task for Reconciler {
         // A HashMap has another order each time, so no route always comes after one that fills every batch.
         let schedules = routes.iter().map(|(name, route)| schedule(name, route)).collect();
         let service = Arc::clone(&config.service);
-        let params = ClaimProbesParams { service, schedules, limit: PROBES_MAX, as_of: clock.as_of };
-        let probes = store.claim_probes(params).await?;
-        let full = probes.len() == PROBES_MAX as usize;
+        let params = ClaimInquiriesParams { service, schedules, limit: INQUIRIES_MAX, as_of: clock.as_of };
+        let inquiries = store.claim_inquiries(params).await?;
+        let full = inquiries.len() == INQUIRIES_MAX as usize;
         let mut work = JoinSet::new();
-        for probe in probes {
-            if let Some(route) = routes.get(&*probe.subject.route) {
-                work.spawn(reconcile_key(Arc::clone(&self.instance), Arc::clone(route), probe));
+        for inquiry in inquiries {
+            if let Some(route) = routes.get(&*inquiry.subject.route) {
+                work.spawn(reconcile_key(Arc::clone(&self.instance), Arc::clone(route), inquiry));
             }
         }
-        // A drain does not wait for probes.
+        // A drain does not wait for inquiries.
         tokio::select! {
             biased;
             () = draining.cancelled() => return Ok(idle),
@@ -124,16 +124,16 @@ fn schedule(name: &Arc<str>, reconciled: &ReconciledRoute) -> InquirySchedule {
     }
 }
 
-async fn reconcile_key(instance: Arc<Instance>, reconciled: Arc<ReconciledRoute>, probe: Inquiry) {
+async fn reconcile_key(instance: Arc<Instance>, reconciled: Arc<ReconciledRoute>, inquiry: Inquiry) {
     let ReconciledRoute { route, reconcile, .. } = &*reconciled;
     let ReconcileConfig { confirmations, max_attempts, .. } = *reconcile;
     let policy =
         ReconcilePolicy { confirmations, max_attempts, ttl: route.options.ttl, remember: route.options.remember };
-    let reply = match probe.is_past_last(&policy) {
+    let reply = match inquiry.is_past_last(&policy) {
         true => {
             InquiryReply { answer: InquiryAnswer::Nothing, status: None, summary: "the last question was lost".into() }
         }
-        false => reconciled.ask(&probe.subject).await,
+        false => reconciled.ask(&inquiry.subject).await,
     };
     let InquiryReply { answer, summary, .. } = reply;
     let results = &instance.observability.metrics.reconcile;
@@ -141,26 +141,26 @@ async fn reconcile_key(instance: Arc<Instance>, reconciled: Arc<ReconciledRoute>
     if matches!(answer, InquiryAnswer::Nothing) {
         results.count(ReconcileResult::Failed);
     }
-    let verdict = probe.verdict_on(answer, &policy);
-    let note = audit_note(&verdict, &summary, &probe, &policy);
+    let verdict = inquiry.verdict_on(answer, &policy);
+    let note = audit_note(&verdict, &summary, &inquiry, &policy);
     let finding = InquiryFinding {
-        id: probe.subject.id,
-        token: probe.subject.token,
-        probe: probe.number,
+        id: inquiry.subject.id,
+        token: inquiry.subject.token,
+        inquiry: inquiry.number,
         verdict: verdict.clone(),
         note: note.clone(),
     };
     let (record, route) = (finding.id, &route.name);
-    match instance.store.apply_probe_finding(finding).await {
+    match instance.store.apply_inquiry_finding(finding).await {
         Ok(true) => {
             if matches!(verdict, InquiryVerdict::Completed { .. } | InquiryVerdict::Retryable { .. }) {
                 results.count(ReconcileResult::Resolved);
             }
             instance.wait_groups.wake(record);
-            log_verdict(&verdict, &probe, route, &note);
+            log_verdict(&verdict, &inquiry, route, &note);
         }
         Ok(false) => {
-            tracing::info!(%record, %route, result = summary, "the key was settled by another instance or an operator during the probe")
+            tracing::info!(%record, %route, result = summary, "the key was settled by another instance or an operator during the inquiry")
         }
         Err(error) => {
             let cause = error_causes(&error);
@@ -170,19 +170,19 @@ async fn reconcile_key(instance: Arc<Instance>, reconciled: Arc<ReconciledRoute>
 }
 
 /// Returns the evidence for the audit log.
-fn audit_note(verdict: &InquiryVerdict, summary: &str, probe: &Inquiry, policy: &ReconcilePolicy) -> String {
+fn audit_note(verdict: &InquiryVerdict, summary: &str, inquiry: &Inquiry, policy: &ReconcilePolicy) -> String {
     match verdict {
         InquiryVerdict::Completed { .. } | InquiryVerdict::Open { .. } => summary.to_owned(),
-        InquiryVerdict::Retryable { .. } => format!("404 x {}", probe.absences + 1),
+        InquiryVerdict::Retryable { .. } => format!("404 x {}", inquiry.absences + 1),
         InquiryVerdict::Dead => {
-            let asked = quantity(probe.number.min(policy.max_attempts).into(), "time", "times");
+            let asked = quantity(inquiry.number.min(policy.max_attempts).into(), "time", "times");
             format!("asked {asked}, at last: {summary}")
         }
     }
 }
 
-fn log_verdict(verdict: &InquiryVerdict, probe: &Inquiry, route: &str, note: &str) {
-    let (record, asked) = (probe.subject.id, probe.number);
+fn log_verdict(verdict: &InquiryVerdict, inquiry: &Inquiry, route: &str, note: &str) {
+    let (record, asked) = (inquiry.subject.id, inquiry.number);
     match verdict {
         InquiryVerdict::Completed { .. } => {
             tracing::info!(%record, route, asked, result = note, "the service says that it was executed: completed");

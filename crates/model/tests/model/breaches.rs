@@ -114,9 +114,9 @@ pub enum Weakness {
     PauseOutlastsQuiet,
     /// "Not executed" is accepted at once.
     NotExecutedTooSoon,
-    /// A probe's result is written although a newer attempt exists.
+    /// An inquiry's result is written although a newer attempt exists.
     VerdictWithoutToken,
-    /// A probe's result is written although the key has been settled.
+    /// An inquiry's result is written although the key has been settled.
     VerdictOverSettled,
     /// `retry-when-quiet` does not wait.
     RetryBeforeQuiet,

@@ -56,7 +56,7 @@ const LOST_TAKE_OVER: Bounds = Bounds { lost_take_overs: 1, ..NO_FAULTS };
 
 const LOST_END: Bounds = Bounds { lost_settlements: 1, ..NO_FAULTS };
 
-/// Breaches allowed to a store that loses a settlement: the service's probe reply is then a different answer.
+/// Breaches allowed to a store that loses a settlement: the service's inquiry reply is then a different answer.
 const OF_LOST_END: [Breach; 1] = [Breach::Differing];
 /// Breaches allowed to a store that loses acknowledged writes.
 const OF_LOSS: [Breach; 2] = [Breach::SecondEffect, Breach::Superseded];
@@ -344,7 +344,7 @@ fn the_stores_clock_is_believed_only_after_it_was_watched() {
 }
 
 #[test]
-fn a_probes_result_applies_only_to_its_attempt_while_it_is_unsettled() {
+fn an_inquirys_result_applies_only_to_its_attempt_while_it_is_unsettled() {
     assert_found(Weakness::VerdictWithoutToken, Breach::Superseded, retry_when_quiet(3, 2, NO_FAULTS));
     assert_found(Weakness::VerdictWithoutToken, Breach::ForeignToken, retry_when_quiet(2, 2, NO_FAULTS));
     assert_found(Weakness::VerdictOverSettled, Breach::CompletedChanged, hold(2, 2, LAPSE));

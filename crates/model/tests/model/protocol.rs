@@ -6,7 +6,7 @@ use stateright::{Model, Property};
 
 use crate::breaches::{Breach, Weakness};
 use crate::state::{
-    Bounds, ClockWatch, OrphanPass, ProbeReply, Proxy, Record, Request, State, Step, Token, Upstream, World,
+    Bounds, ClockWatch, InquiryReply, OrphanPass, Proxy, Record, Request, State, Step, Token, Upstream, World,
 };
 
 /// The protocol, its bounds, and the promises to check.
@@ -71,7 +71,7 @@ kinds! {
         /// The service reports an attempt as not executed; for an attempt in flight, the report is applied when it has
         /// ended.
         ServiceDenies, ApplyDeferred,
-        /// The reconciler probes, writes the result, or has probed often enough.
+        /// The reconciler inquires, writes the result, or has asked often enough.
         AskService, Resolve, Dead,
         /// An operator who knows the outcome.
         ReconciledExecuted, ReconciledNotExecuted,
@@ -310,13 +310,13 @@ impl Oncegate {
             may(ActionKind::Sweep);
         }
         let executed = attempt.upstream == Upstream::Executed;
-        // Before the quiet time nobody probes; but an operator who knows that it was executed may say so at once.
+        // Before the quiet time nobody inquires; but an operator who knows that it was executed may say so at once.
         let quiet = self.any_believes(world, Self::believes_quiet, record);
         let may_say = executed || quiet || self.is(Weakness::NotExecutedTooSoon);
-        if record.state == State::Unknown && may_say && world.probe_reply == ProbeReply::Nothing {
+        if record.state == State::Unknown && may_say && world.inquiry_reply == InquiryReply::Nothing {
             may(ActionKind::AskService);
         }
-        if world.probe_reply != ProbeReply::Nothing {
+        if world.inquiry_reply != InquiryReply::Nothing {
             may(ActionKind::Resolve);
         }
         if record.state == State::Unknown && record.quiet {

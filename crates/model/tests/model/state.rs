@@ -18,8 +18,8 @@ pub struct World {
     pub record: Option<Record>,
     pub requests: [Request; REQUESTS],
     pub proxies: [Proxy; PROXIES],
-    /// The service's reply to a probe that the reconciler has not written yet.
-    pub probe_reply: ProbeReply,
+    /// The service's reply to an inquiry that the reconciler has not written yet.
+    pub inquiry_reply: InquiryReply,
     /// The attempt that the service reported as not executed while it was in flight.
     pub denied: Option<Token>,
     /// Whether the store holds the ends of TTLs back: an instance has seen its clock jump.
@@ -46,9 +46,9 @@ pub struct Record {
     pub replaced: Option<(Token, State)>,
 }
 
-/// The service's reply to a probe.
+/// The service's reply to an inquiry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum ProbeReply {
+pub enum InquiryReply {
     Nothing,
     Executed(Token),
     Absent(Token),
@@ -58,7 +58,7 @@ pub enum ProbeReply {
 pub enum State {
     InFlight,
     Completed(Body),
-    /// The probes were given up.
+    /// The inquiries were given up.
     Dead,
     Retryable,
     Unknown,
@@ -70,12 +70,12 @@ pub enum Body {
     /// The upstream's response, with this attempt's effect in it.
     Answered(Token),
     /// The service's or a reconciliation's own response about that effect.
-    ProbeReply(Token),
+    InquiryReply(Token),
 }
 
 impl Body {
     pub fn token(self) -> Token {
-        let (Self::Answered(token) | Self::ProbeReply(token)) = self;
+        let (Self::Answered(token) | Self::InquiryReply(token)) = self;
         token
     }
 }
@@ -257,7 +257,7 @@ impl World {
             record: None,
             requests: [request; REQUESTS],
             proxies: [NEW_PROXY; PROXIES],
-            probe_reply: ProbeReply::Nothing,
+            inquiry_reply: InquiryReply::Nothing,
             denied: None,
             ttls_held: false,
             left,
@@ -309,10 +309,10 @@ impl World {
 
     /// The same world without reports about an attempt that is not the newest any more, or has its response.
     pub fn without_stale_reports(mut self) -> Self {
-        if let ProbeReply::Executed(token) | ProbeReply::Absent(token) = self.probe_reply
+        if let InquiryReply::Executed(token) | InquiryReply::Absent(token) = self.inquiry_reply
             && self.record.is_none_or(|record| record.token != token || matches!(record.state, State::Completed(_)))
         {
-            self.probe_reply = ProbeReply::Nothing;
+            self.inquiry_reply = InquiryReply::Nothing;
         }
         self
     }

@@ -32,9 +32,9 @@ async fn complete(world: &StoreFixture, how: &str) -> ReserveRequest {
             world.settle(Settlement::from_service(key.id, key.token, outcome)).await;
         }
         "found" => {
-            let probe = world.probe().await;
+            let inquiry = world.inquire().await;
             let verdict = InquiryVerdict::Completed { response: response(b"paid"), ttl: DAY, remember: None };
-            assert!(world.resolve(&probe, verdict).await);
+            assert!(world.resolve(&inquiry, verdict).await);
         }
         _ => assert_eq!(verdict(world, &by_hand, key.id).await, DecisionResult::Done),
     }

@@ -135,7 +135,7 @@ pub async fn each_decision_has_its_effect_and_is_audited(mut world: StoreFixture
         if before == "dead" {
             unknown(&world, "k").await;
             world
-                .execute_sql("update keys set state = 'dead', probes = 9, absences = 1, probe_at = settled_at")
+                .execute_sql("update keys set state = 'dead', inquiries = 9, absences = 1, inquire_at = settled_at")
                 .await
                 .unwrap();
         }
@@ -147,7 +147,7 @@ pub async fn each_decision_has_its_effect_and_is_audited(mut world: StoreFixture
         if before == "dead" {
             let entry = entry(&world, key.id).await;
             assert_eq!(
-                (entry.probes, entry.absences, entry.probe_at),
+                (entry.inquiries, entry.absences, entry.inquire_at),
                 (0, 0, None),
                 "it is asked about from the start"
             );

@@ -14,7 +14,7 @@ use oncegate_domain::retry::RetryPolicy;
 use oncegate_domain::service_report::{ReportKind, ReportResult, ReservationHandle, ServiceReport};
 use oncegate_domain::state::StateKind;
 use oncegate_store::admin::{COUNTED_MAX, DecisionResult, OperatorAction, Target};
-use oncegate_store::{ApplyOperatorDecisionParams, ClaimProbesParams, ExpectedRecord, GiveUpParams, SettleResult};
+use oncegate_store::{ApplyOperatorDecisionParams, ClaimInquiriesParams, ExpectedRecord, GiveUpParams, SettleResult};
 
 use super::decisions::{at_risk, entry, target};
 use crate::store_fixture::{
@@ -286,7 +286,7 @@ pub async fn a_stored_request_is_deleted_when_its_key_ends(mut world: StoreFixtu
     assert_eq!(world.rows_of("outbox").await, 1);
 }
 
-pub async fn a_probe_deletes_a_stored_request_where_it_completes_the_key_and_nowhere_else(mut world: StoreFixture) {
+pub async fn an_inquiry_deletes_a_stored_request_where_it_completes_the_key_and_nowhere_else(mut world: StoreFixture) {
     let reserve_request = new_reserve_request("k");
     world.accept(&reserve_request).await;
     let over = DeliveryPolicy { time_limit: Duration::ZERO, ..terms() };
@@ -302,9 +302,9 @@ pub async fn a_probe_deletes_a_stored_request_where_it_completes_the_key_and_now
             pause_first: Duration::ZERO,
             pause_cap: Duration::ZERO,
         };
-        let probe = world
+        let inquiry = world
             .store()
-            .claim_probes(ClaimProbesParams {
+            .claim_inquiries(ClaimInquiriesParams {
                 service: "shop".into(),
                 schedules: vec![schedule],
                 limit: 10,
@@ -316,15 +316,15 @@ pub async fn a_probe_deletes_a_stored_request_where_it_completes_the_key_and_now
         let finding = InquiryFinding {
             id: reserve_request.id,
             token: job.lease.reserve_request.token,
-            probe: probe.number,
+            inquiry: inquiry.number,
             verdict,
             note: "because".into(),
         };
         // What is found about another attempt changes nothing.
         let other = InquiryFinding { token: token(), verdict: completed(), ..finding.clone() };
-        assert!(!world.store().apply_probe_finding(other).await.unwrap());
+        assert!(!world.store().apply_inquiry_finding(other).await.unwrap());
         assert_eq!(world.rows_of("outbox").await, 1);
-        assert!(world.store().apply_probe_finding(finding).await.unwrap());
+        assert!(world.store().apply_inquiry_finding(finding).await.unwrap());
         assert_eq!((world.find(&reserve_request).await.state.name(), world.rows_of("outbox").await), (state, requests));
     }
 }

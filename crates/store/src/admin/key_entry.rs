@@ -50,10 +50,10 @@ from_row! {
         pub status: Option<u16>,
         /// The length of the stored body; `None` where there is none, or it was too large to keep.
         pub body_bytes: Option<u64>,
-        pub probes: u32,
+        pub inquiries: u32,
         /// The number of times in a row that the service knew of no such request.
         pub absences: u32,
-        pub probe_at: Option<SystemTime>,
+        pub inquire_at: Option<SystemTime>,
         /// When the request was accepted for asynchronous delivery; `None` if a client waits for each attempt.
         pub accepted_at: Option<SystemTime>,
         /// The cause for which the newest attempt's outcome is unknown, or was before it was decided; `None` if it
@@ -134,7 +134,7 @@ impl KeyEntry {
                 at: self.now,
                 settled_for: settled_for.unwrap_or_default(),
                 cause: self.cause,
-                probe_at: self.probe_at,
+                inquire_at: self.inquire_at,
             }),
         }
     }

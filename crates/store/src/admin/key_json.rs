@@ -31,9 +31,9 @@ impl Serialize for KeyEntry {
             "status": self.status,
             "by_hand": self.is_by_hand,
             "body_bytes": self.body_bytes,
-            "probes": self.probes,
+            "inquiries": self.inquiries,
             "absences": self.absences,
-            "probe_at": render_time(self.probe_at),
+            "inquire_at": render_time(self.inquire_at),
             "accepted_at": render_time(self.accepted_at),
             "cause": self.cause,
         });

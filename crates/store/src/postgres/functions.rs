@@ -58,8 +58,8 @@ macro_rules! functions {
 
 functions! {
     APPLY_DEFERRED_REPORT = "apply_deferred_report";
-    APPLY_PROBE_FINDING = "apply_probe_finding";
-    CLAIM_PROBE = "claim_probe";
+    APPLY_INQUIRY_FINDING = "apply_inquiry_finding";
+    CLAIM_INQUIRY = "claim_inquiry";
     COUNT_LIVE_KEYS = "count_live_keys";
     DECIDE = "decide";
     DISCOUNT_ATTEMPT = "discount_attempt";

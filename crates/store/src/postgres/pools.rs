@@ -39,7 +39,7 @@ pub(super) struct PgPools {
     /// take.
     pub lease: PgPool,
     pub sweep: PgPool,
-    /// Reaping, probes, operators' decisions and the like.
+    /// Reaping, inquiries, operators' decisions and the like.
     pub upkeep: PgPool,
     /// Counts, key lists and pages. Their statements end with their callers, see `call`.
     pub admin_reads: PgPool,

@@ -1,5 +1,5 @@
-//! Upkeep: leases, salts, sweeping, reaping, probes and the like. It selects ids without locks, and then acts on each
-//! by a function whose conditions repeat what made it eligible; the reaper acts on many at once.
+//! Upkeep: leases, salts, sweeping, reaping, inquiries and the like. It selects ids without locks, and then acts on
+//! each by a function whose conditions repeat what made it eligible; the reaper acts on many at once.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use super::lookups::{MOMENT, at_moment};
 use super::rows::one;
 use super::{PgTry, functions};
 use crate::columns::{self, columns};
-use crate::row::{FromRow, RowReader, add_to_page, millis, probe, since_1970_ms};
+use crate::row::{FromRow, RowReader, add_to_page, inquiry, millis, since_1970_ms};
 use crate::statement::{shared, statements};
 use crate::{
-    ClaimProbesParams, LeaseRenewal, ListInFlightParams, ListSettledKeysParams, ReapParams, ReapedRows,
+    ClaimInquiriesParams, LeaseRenewal, ListInFlightParams, ListSettledKeysParams, ReapParams, ReapedRows,
     RememberRouteIdentitiesParams, RenewResult, ReplaceSaltParams, ReservedAttempt, SweepParams, SweptKey,
 };
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
@@ -28,7 +28,7 @@ statements! { "sql/":
     CRASHED_KEYS = "crashed_keys";
     DELETE_OLD_INSTANCES = "delete_old_instances";
     // A statement that upkeep repeats has an index of its own. See docs/decisions/0014-index-what-upkeep-asks.md.
-    DUE_PROBES = "due_probes";
+    DUE_INQUIRIES = "due_inquiries";
     EXPIRED_KEYS = "expired_keys";
     FIND_SALT = "find_salt";
     INSERT_SALT = "insert_salt";
@@ -139,7 +139,7 @@ impl PgTry<'_> {
         Ok(rows.first().map(|row| row.read("generation")).transpose()?)
     }
 
-    pub async fn claim_probes(self, params: Arc<ClaimProbesParams>) -> PgResult<Vec<Inquiry>> {
+    pub async fn claim_inquiries(self, params: Arc<ClaimInquiriesParams>) -> PgResult<Vec<Inquiry>> {
         let mut due = Vec::new();
         for schedule in &params.schedules {
             let columns = columns! {
@@ -149,12 +149,12 @@ impl PgTry<'_> {
                 as_of: params.as_of,
                 limit: i64::from(params.limit),
             };
-            for row in self.run(&DUE_PROBES, columns).await? {
+            for row in self.run(&DUE_INQUIRIES, columns).await? {
                 due.push((schedule, row.read::<RecordId>("id")?, row.read::<Token>("token")?));
             }
         }
         due.truncate(params.limit as usize);
-        let claimed = self.call_each(&functions::CLAIM_PROBE, &due, |(schedule, id, token)| {
+        let claimed = self.call_each(&functions::CLAIM_INQUIRY, &due, |(schedule, id, token)| {
             columns! {
                 id: id,
                 token: token,
@@ -164,11 +164,11 @@ impl PgTry<'_> {
                 pause_cap_ms: millis(schedule.pause_cap),
             }
         });
-        claimed.await?.iter().map(|(_, row)| Ok(probe(row)?)).collect()
+        claimed.await?.iter().map(|(_, row)| Ok(inquiry(row)?)).collect()
     }
 
-    pub async fn apply_probe_finding(self, finding: Arc<InquiryFinding>) -> PgResult<bool> {
-        Ok(self.call(&functions::APPLY_PROBE_FINDING, columns::finding(&finding)).await?.is_some())
+    pub async fn apply_inquiry_finding(self, finding: Arc<InquiryFinding>) -> PgResult<bool> {
+        Ok(self.call(&functions::APPLY_INQUIRY_FINDING, columns::finding(&finding)).await?.is_some())
     }
 
     pub async fn list_settled_keys(self, params: Arc<ListSettledKeysParams>) -> PgResult<SettledKeyPage> {

@@ -1,4 +1,4 @@
-//! The calls of requests, upkeep and probes.
+//! The calls of requests, upkeep and inquiries.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use rusqlite::Row;
 use super::transaction::{SqliteResult, SqliteTransaction, sql};
 use crate::columns::{self, columns};
 use crate::row::add_to_page;
-use crate::row::{FoundRecord, FromRow, RowReader, fresh, millis, probe};
+use crate::row::{FoundRecord, FromRow, RowReader, fresh, inquiry, millis};
 use crate::statement::shared;
 use crate::{
-    ClaimProbesParams, CountLiveKeysParams, ExtendDeadlineParams, LeaseRenewal, ListInFlightParams,
+    ClaimInquiriesParams, CountLiveKeysParams, ExtendDeadlineParams, LeaseRenewal, ListInFlightParams,
     ListSettledKeysParams, MoveLiveKeysParams, ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult,
     ReplaceSaltParams, ReservedAttempt, SettleResult, SweepParams, SweptKey, TakeOverParams,
 };
@@ -153,8 +153,8 @@ impl SqliteTransaction<'_> {
     }
 
     /// Route by route, until there are as many as wanted.
-    pub fn claim_probes(&self, params: ClaimProbesParams) -> SqliteResult<Vec<Inquiry>> {
-        let mut probes = Vec::new();
+    pub fn claim_inquiries(&self, params: ClaimInquiriesParams) -> SqliteResult<Vec<Inquiry>> {
+        let mut inquiries = Vec::new();
         for schedule in &params.schedules {
             let columns = columns! {
                 service: &*params.service,
@@ -162,20 +162,20 @@ impl SqliteTransaction<'_> {
                 quiet_after_ms: millis(schedule.quiet_after),
                 pause_first_ms: millis(schedule.pause_first),
                 pause_cap_ms: millis(schedule.pause_cap),
-                limit: i64::from(params.limit) - probes.len() as i64,
+                limit: i64::from(params.limit) - inquiries.len() as i64,
                 as_of: self.no_later_than(params.as_of),
                 spread: i64::from(random_u32().unwrap_or_default()),
             };
-            probes.extend(self.query(sql!("claim_probes"), &columns, |row| probe(row))?);
+            inquiries.extend(self.query(sql!("claim_inquiries"), &columns, |row| inquiry(row))?);
         }
-        Ok(probes)
+        Ok(inquiries)
     }
 
-    pub fn apply_probe_finding(&self, finding: InquiryFinding) -> SqliteResult<bool> {
+    pub fn apply_inquiry_finding(&self, finding: InquiryFinding) -> SqliteResult<bool> {
         self.in_savepoint(|| {
             let mut columns = columns::finding(&finding);
             let read = |row: &Row<'_>| Ok((row.read::<String>("service")?, row.read::<StateKind>("state")?));
-            let Some((service, after)) = self.query_one(sql!("apply_probe_finding"), &columns, read)? else {
+            let Some((service, after)) = self.query_one(sql!("apply_inquiry_finding"), &columns, read)? else {
                 return Ok(false);
             };
             if after != StateKind::Unknown {

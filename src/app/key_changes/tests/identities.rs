@@ -10,8 +10,8 @@ use http::{Request, request};
 use super::super::super::keyed_route::{from_stored, keyed_routes, to_stored};
 use super::*;
 use oncegate_config::{self as config, Overrides, ProcessEnvironment};
+use oncegate_engine::gate::admit::caller_token::CallerToken;
 use oncegate_engine::gate::admit::explain::{ExplainedCaller, explain};
-use oncegate_engine::gate::admit::token::CallerToken;
 use oncegate_settings::{Dialect, LoadedConfig, Word};
 
 const KEY: &str = "8e03978e-40d5-43dd-bc93-6894a57f9324";

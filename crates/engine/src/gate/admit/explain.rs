@@ -12,13 +12,13 @@ use sha2::{Digest, Sha256};
 
 use super::arrival::{Arrival, ArrivedRequest, BodySource};
 use super::body_operation;
+use super::caller_token::{CallerToken, TokenSource};
 use super::fingerprinting::fingerprint_input;
 use super::guarded_request::key_document_fields;
 use super::incoming::{Incoming, Realm, request_origin};
 use super::route_search::{EvadedRoute, RouteSearch, check_path, find_route};
 use super::rules;
 use super::scope::ScopeParts;
-use super::token::{CallerToken, TokenSource};
 use crate::gate::routing::Router;
 use crate::instance::latency::RouteLatencies;
 use crate::instance::metrics::Metrics;
@@ -173,7 +173,11 @@ fn explain_on_route(
     Ok(Explained {
         route: Some(route.name.to_string()),
         mode: route.options.mode.name(),
-        key: key.map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned()),
+        key: key.map(|key| match route.options.key.hash {
+            // The proxy hashes it with its store's salt.
+            true => format!("a secret ({}...)", String::from_utf8_lossy(&key.as_bytes()[..8])),
+            false => String::from_utf8_lossy(key.as_bytes()).into_owned(),
+        }),
         scope: scope
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value.map(|value| hash_prefix(&value))))

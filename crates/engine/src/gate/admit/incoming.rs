@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::header::HOST;
 use http::{HeaderValue, request};
 
-use super::token::TokenSource;
+use super::caller_token::TokenSource;
 use oncegate_domain::jsonrpc::RpcOperation;
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::peer_network::peer_network;

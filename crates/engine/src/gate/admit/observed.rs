@@ -6,10 +6,10 @@ use http::request;
 use tokio::sync::oneshot;
 
 use super::arrival::{Arrival, ArrivedRequest, BodySource, CopiedBody};
+use super::caller_token::CallerToken;
 use super::guarded_request::{GuardedRequest, ReceivedRequest};
 use super::identity::{KeySearch, RequestIdentity};
 use super::incoming::{Incoming, Realm, client_address};
-use super::token::CallerToken;
 use crate::gate::routing::ActiveRoute;
 use crate::gate::state::{Gate, LiveConfig};
 use oncegate_domain::attempt::ReserveRequest;

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use http::header::{AUTHORIZATION, COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::caller_token::{CallerToken, SENT_TWICE, only};
 use super::incoming::Incoming;
-use super::token::{CallerToken, SENT_TWICE, only};
 use oncegate_domain::auth_scheme::{ChangingCredentials, find_changing, is_lone_scheme, is_payment};
 use oncegate_domain::place::{Place, PlaceError, PlaceValue};
 use oncegate_domain::scope::Scope;

@@ -42,10 +42,10 @@ begin
            attempt = case when not is_release then k.attempt else greatest(k.attempt, 1) end,
            due_at = case when next = 'queued' then moment end,
            {response assignments},
-           -- A key that is to be probed again is probed from the first probe on.
-           probes = case when next not in ('queued', 'unknown') then k.probes end,
+           -- A key that is to be asked again is asked from the first inquiry on.
+           inquiries = case when next not in ('queued', 'unknown') then k.inquiries end,
            absences = case when next not in ('queued', 'unknown') then k.absences end,
-           probe_at = null
+           inquire_at = null
      where k.id = _id
        and k.service = _service
        and k.token = _token

@@ -32,7 +32,7 @@ begin
   update oncegate.keys as k
      set state = 'in_flight', attempt = k.attempt + 1, token = _token, instance = _instance,
          reserved_at = moment, deadline = moment + _time_limit_ms,
-         settled_at = null, due_at = null, {outcome resets}, probes = null, absences = null, probe_at = null, expires_at = null,
+         settled_at = null, due_at = null, {outcome resets}, inquiries = null, absences = null, inquire_at = null, expires_at = null,
          earlier = {with_attempt}
    where k.id = _id
      and k.token = _seen_token

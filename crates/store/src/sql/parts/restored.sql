@@ -11,7 +11,7 @@ values ({reservation values}, :attempt, :now, :now, :now + :time_limit_ms, :stat
    set {attempt excluded}, {outcome excluded}, state = excluded.state, attempt = excluded.attempt,
        reserved_at = excluded.reserved_at, deadline = excluded.deadline, settled_at = excluded.settled_at,
        expires_at = excluded.expires_at, accepted_at = excluded.accepted_at, due_at = excluded.due_at,
-       probes = null, absences = null, probe_at = null,
+       inquiries = null, absences = null, inquire_at = null,
        created_at = case when k.attempt < excluded.attempt then k.created_at else excluded.created_at end,
        recovery_point = case when k.attempt < excluded.attempt then k.recovery_point end,
        earlier = case when k.attempt < excluded.attempt then k.earlier end

@@ -2,6 +2,6 @@
 {attempt assignments},
 created_at = case when :past_ttl_at is null then k.created_at else :now end,
 reserved_at = :now,
-{outcome resets}, probes = null, absences = null, probe_at = null, expires_at = null,
+{outcome resets}, inquiries = null, absences = null, inquire_at = null, expires_at = null,
 recovery_point = case when :past_ttl_at is null then k.recovery_point end,
 earlier = case when :past_ttl_at is null then {with_attempt} end

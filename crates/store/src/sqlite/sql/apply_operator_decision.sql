@@ -16,10 +16,10 @@ update keys
        due_at = case when accepted_at is null or :action = 'release' or :state = 'completed' then null
                      when :state = 'retryable' or due_at is not null then :now end,
        {response assignments},
-       -- A key that is to be probed again is probed from the first probe on.
-       probes = iif(:state in ('completed', 'retryable'), probes, null),
+       -- A key that is to be asked again is asked from the first inquiry on.
+       inquiries = iif(:state in ('completed', 'retryable'), inquiries, null),
        absences = iif(:state in ('completed', 'retryable'), absences, null),
-       probe_at = null
+       inquire_at = null
  where id = :id
    and service = :service
    and token = :token

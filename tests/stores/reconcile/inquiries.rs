@@ -1,55 +1,59 @@
-//! One proxy's probes and their results.
+//! One proxy's inquiries and their results.
 
 use std::time::Instant;
 
 use super::{QUESTION, QUIET, ReconcileWorld, hasty, reconcile};
 use harness::{Answer, Hold, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route};
 
-on_both_stores!(a_response_found_by_a_probe_is_replayed);
-async fn a_response_found_by_a_probe_is_replayed(store: Store) {
-    let probed = ReconcileWorld::open(store, "max_attempts = 10").await;
+on_both_stores!(a_response_found_by_an_inquiry_is_replayed);
+async fn a_response_found_by_an_inquiry_is_replayed(store: Store) {
+    let reconciled = ReconcileWorld::open(store, "max_attempts = 10").await;
     let answer = Answer::status(200).field("X-A", "1").field("Set-Cookie", "a=1").field("Keep-Alive", "timeout=5");
-    probed.lookup.answer_all(answer.field("Oncegate-Status", "forged").field("X-A", "2").body("looked up"));
-    probed.lose("k+1/&?", Answer::close()).await;
-    let replay = probed.clears_up("k+1/&?").await;
+    reconciled.lookup.answer_all(answer.field("Oncegate-Status", "forged").field("X-A", "2").body("looked up"));
+    reconciled.lose("k+1/&?", Answer::close()).await;
+    let replay = reconciled.clears_up("k+1/&?").await;
     assert_eq!((replay.status, replay.oncegate_status(), &*replay.text()), (200, Some("replayed"), "looked up"));
     assert_eq!((replay.is_replay(), replay.all("x-a")), (true, vec!["1", "2"]));
     assert!(replay.all("set-cookie").is_empty() && replay.all("keep-alive").is_empty());
     assert!(replay.field("idempotency-key-expires").is_some());
-    assert_eq!(probed.world.pay("k+1/&?").send().await.comparable(), replay.comparable());
-    let asked = probed.lookup.executed();
+    assert_eq!(reconciled.world.pay("k+1/&?").send().await.comparable(), replay.comparable());
+    let asked = reconciled.lookup.executed();
     assert_eq!(asked.len(), 1, "an answer is enough");
     assert_eq!((&*asked[0].method, &asked[0].body[..]), ("GET", &b""[..]));
     assert_eq!(asked[0].target, "/lookup?key=k%2B1%2F%26%3F&route=pay&path=%2Fpay");
-    assert_eq!(asked[0].field("host"), Some(&*probed.lookup.address.to_string()));
+    assert_eq!(asked[0].field("host"), Some(&*reconciled.lookup.address.to_string()));
     assert_eq!((asked[0].field("idempotency-key"), asked[0].field("authorization")), (None, None));
-    assert_eq!(probed.world.upstream.calls(), 1);
-    let line = probed.world.proxy.wait_for_log("the service says that it was executed").await;
+    assert_eq!(reconciled.world.upstream.calls(), 1);
+    let line = reconciled.world.proxy.wait_for_log("the service says that it was executed").await;
     assert_eq!((&line["level"], &line["route"], &line["result"]), (&"INFO".into(), &"pay".into(), &"200".into()));
 }
 
 on_both_stores!(two_404s_after_the_quiet_time_release_a_key_for_another_attempt);
 async fn two_404s_after_the_quiet_time_release_a_key_for_another_attempt(store: Store) {
-    let probed = ReconcileWorld::open(store, "confirmations = 2").await;
-    probed.lookup.answer_all(Answer::status(404));
+    let reconciled = ReconcileWorld::open(store, "confirmations = 2").await;
+    reconciled.lookup.answer_all(Answer::status(404));
     let begun = Instant::now();
     // The service has not read the request, and so has done nothing.
-    probed.lose("k-1", Answer::end_unread()).await;
-    probed.lookup.wait_for_executed(1).await;
+    reconciled.lose("k-1", Answer::end_unread()).await;
+    reconciled.lookup.wait_for_executed(1).await;
     assert!(begun.elapsed() >= QUIET, "asked after {:?}", begun.elapsed());
-    assert_eq!(probed.world.pay("k-1").send().await.outcome(), (409, "outcome-unknown".to_owned()), "one 404 is none");
-    let second = probed.clears_up("k-1").await;
+    assert_eq!(
+        reconciled.world.pay("k-1").send().await.outcome(),
+        (409, "outcome-unknown".to_owned()),
+        "one 404 is none"
+    );
+    let second = reconciled.clears_up("k-1").await;
     assert_eq!((second.status, second.oncegate_status()), (201, Some("executed")));
-    let executed = probed.world.upstream.executed();
+    let executed = reconciled.world.upstream.executed();
     assert_eq!(executed.len(), 1, "one effect in all");
     assert_eq!(executed[0].field("oncegate-attempt"), Some("2"));
-    assert_eq!(probed.lookup.calls(), 2);
-    assert_eq!(probed.world.proxy.wait_for_log("the next request is the next attempt").await["result"], "404 x 2");
-    assert_eq!(probed.world.pay("k-1").send().await.comparable(), second.replayed());
+    assert_eq!(reconciled.lookup.calls(), 2);
+    assert_eq!(reconciled.world.proxy.wait_for_log("the next request is the next attempt").await["result"], "404 x 2");
+    assert_eq!(reconciled.world.pay("k-1").send().await.comparable(), second.replayed());
 }
 
 #[tokio::test]
-async fn inconclusive_probes_are_repeated_and_given_up_under_every_policy() {
+async fn inconclusive_inquiries_are_repeated_and_given_up_under_every_policy() {
     let (lookup, elsewhere) = (Upstream::start().await, Upstream::start().await);
     let terms = reconcile(&lookup, "max_attempts = 3");
     let policies = ["hold", "retry", "retry-when-quiet"];
@@ -87,46 +91,48 @@ async fn inconclusive_probes_are_repeated_and_given_up_under_every_policy() {
 }
 
 #[tokio::test]
-async fn a_404_is_forgotten_after_a_different_probe_reply() {
-    let probed = ReconcileWorld::open(Store::sqlite(), "max_attempts = 3").await;
-    probed.lookup.then(Answer::status(404)).then(Answer::status(503)).then(Answer::status(404));
-    probed.lose("k-1", Answer::close()).await;
-    probed.world.proxy.wait_for_log("the reconciliation was given up").await;
-    assert_eq!(probed.world.pay("k-1").send().await.outcome(), (409, "outcome-unknown".to_owned()));
-    assert_eq!((probed.lookup.calls(), probed.world.upstream.calls()), (3, 1));
+async fn a_404_is_forgotten_after_a_different_inquiry_reply() {
+    let reconciled = ReconcileWorld::open(Store::sqlite(), "max_attempts = 3").await;
+    reconciled.lookup.then(Answer::status(404)).then(Answer::status(503)).then(Answer::status(404));
+    reconciled.lose("k-1", Answer::close()).await;
+    reconciled.world.proxy.wait_for_log("the reconciliation was given up").await;
+    assert_eq!(reconciled.world.pay("k-1").send().await.outcome(), (409, "outcome-unknown".to_owned()));
+    assert_eq!((reconciled.lookup.calls(), reconciled.world.upstream.calls()), (3, 1));
 }
 
 #[tokio::test]
-async fn an_oversized_probe_reply_completes_its_key() {
-    let probed = ReconcileWorld::with(Store::sqlite(), "max_attempts = 10", "max_response_body = \"16B\"").await;
+async fn an_oversized_inquiry_reply_completes_its_key() {
+    let reconciled = ReconcileWorld::with(Store::sqlite(), "max_attempts = 10", "max_response_body = \"16B\"").await;
     // The rest of the reply never comes, and the proxy does not wait for it.
-    probed.lookup.answer_all(Answer::status(200).body("more than sixteen bytes, twice over").hold_midway(&Hold::new()));
-    probed.lose("k-1", Answer::close()).await;
-    assert_eq!(probed.clears_up("k-1").await.outcome(), (409, "response-not-kept".to_owned()));
-    assert_eq!((probed.lookup.calls(), probed.world.upstream.calls()), (1, 1));
+    reconciled
+        .lookup
+        .answer_all(Answer::status(200).body("more than sixteen bytes, twice over").hold_midway(&Hold::new()));
+    reconciled.lose("k-1", Answer::close()).await;
+    assert_eq!(reconciled.clears_up("k-1").await.outcome(), (409, "response-not-kept".to_owned()));
+    assert_eq!((reconciled.lookup.calls(), reconciled.world.upstream.calls()), (1, 1));
 }
 
-on_both_stores!(a_proxy_killed_during_a_probe_loses_only_that_probe);
-async fn a_proxy_killed_during_a_probe_loses_only_that_probe(store: Store) {
-    let mut probed = ReconcileWorld::open(store, "max_attempts = 10").await;
-    probed.lookup.then(Answer::status(404).hold(&Hold::new())).then(Answer::status(200).body("looked up"));
-    probed.lose("k-1", Answer::close()).await;
-    probed.lookup.wait_for_executed(1).await;
-    probed.world.crash_and_restart().await;
-    assert_eq!(probed.clears_up("k-1").await.text(), "looked up");
-    assert_eq!((probed.lookup.calls(), probed.world.upstream.calls()), (2, 1));
+on_both_stores!(a_proxy_killed_during_an_inquiry_loses_only_that_inquiry);
+async fn a_proxy_killed_during_an_inquiry_loses_only_that_inquiry(store: Store) {
+    let mut reconciled = ReconcileWorld::open(store, "max_attempts = 10").await;
+    reconciled.lookup.then(Answer::status(404).hold(&Hold::new())).then(Answer::status(200).body("looked up"));
+    reconciled.lose("k-1", Answer::close()).await;
+    reconciled.lookup.wait_for_executed(1).await;
+    reconciled.world.crash_and_restart().await;
+    assert_eq!(reconciled.clears_up("k-1").await.text(), "looked up");
+    assert_eq!((reconciled.lookup.calls(), reconciled.world.upstream.calls()), (2, 1));
 }
 
 #[tokio::test]
-async fn a_proxy_killed_during_the_last_probe_leaves_a_key_that_is_given_up() {
-    let mut probed = ReconcileWorld::open(Store::sqlite(), "max_attempts = 1, confirmations = 1").await;
-    probed.lookup.then(Answer::status(404).hold(&Hold::new()));
-    probed.lose("k-1", Answer::close()).await;
-    probed.lookup.wait_for_executed(1).await;
-    probed.world.crash_and_restart().await;
-    probed.world.proxy.wait_for_log("the reconciliation was given up").await;
-    assert_eq!(probed.world.pay("k-1").send().await.outcome(), (409, "outcome-unknown".to_owned()));
-    assert_eq!((probed.lookup.calls(), probed.world.upstream.calls()), (1, 1));
+async fn a_proxy_killed_during_the_last_inquiry_leaves_a_key_that_is_given_up() {
+    let mut reconciled = ReconcileWorld::open(Store::sqlite(), "max_attempts = 1, confirmations = 1").await;
+    reconciled.lookup.then(Answer::status(404).hold(&Hold::new()));
+    reconciled.lose("k-1", Answer::close()).await;
+    reconciled.lookup.wait_for_executed(1).await;
+    reconciled.world.crash_and_restart().await;
+    reconciled.world.proxy.wait_for_log("the reconciliation was given up").await;
+    assert_eq!(reconciled.world.pay("k-1").send().await.outcome(), (409, "outcome-unknown".to_owned()));
+    assert_eq!((reconciled.lookup.calls(), reconciled.world.upstream.calls()), (1, 1));
 }
 
 #[tokio::test]
@@ -201,15 +207,15 @@ async fn two_callers_with_one_key_are_each_reconciled_from_their_own_record() {
 
 on_both_stores!(an_unknown_key_of_a_route_that_was_renamed_is_still_reconciled);
 async fn an_unknown_key_of_a_route_that_was_renamed_is_still_reconciled(store: Store) {
-    let mut probed = ReconcileWorld::open(store, "max_attempts = 10").await;
-    probed.lose("k-1", Answer::close()).await;
-    let terms = reconcile(&probed.lookup, "max_attempts = 10");
+    let mut reconciled = ReconcileWorld::open(store, "max_attempts = 10").await;
+    reconciled.lose("k-1", Answer::close()).await;
+    let terms = reconcile(&reconciled.lookup, "max_attempts = 10");
     let renamed = format!("name = \"new\"\nwas = [\"pay\"]\npath = \"/pay\"\nmethods = [\"POST\"]\n{terms}");
-    probed.lookup.answer_all(Answer::status(200).body("looked up"));
-    probed.world.restart_as(|setup| hasty(setup).route(&renamed)).await;
-    let replay = probed.clears_up("k-1").await;
+    reconciled.lookup.answer_all(Answer::status(200).body("looked up"));
+    reconciled.world.restart_as(|setup| hasty(setup).route(&renamed)).await;
+    let replay = reconciled.clears_up("k-1").await;
     assert_eq!((replay.oncegate_status(), &*replay.text()), (Some("replayed"), "looked up"));
-    let asked = probed.lookup.executed();
+    let asked = reconciled.lookup.executed();
     assert!(
         asked[0].target.contains("route=pay"),
         "the service knows the key under its earlier name: {}",

@@ -1,13 +1,13 @@
--- apply_probe_finding: applies a reconciler's verdict to an unknown key, with the reason in the audit log.
-create function oncegate.apply_probe_finding(
-  _id bytea, _token bytea, _probe integer, _state text, _action text, _absences integer, _ttl_ms bigint,
+-- apply_inquiry_finding: applies a reconciler's verdict to an unknown key, with the reason in the audit log.
+create function oncegate.apply_inquiry_finding(
+  _id bytea, _token bytea, _inquiry integer, _state text, _action text, _absences integer, _ttl_ms bigint,
   {response parameters}, _note text
 ) returns boolean
 declare
   moment constant bigint := oncegate.begin_write('20ms');
   changed record;
 begin
-  {probe_finding}
+  {inquiry_finding}
   returning k.service, k.state into changed;
   if not found then
     return false;

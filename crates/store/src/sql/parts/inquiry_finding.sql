@@ -1,5 +1,5 @@
--- probe_finding: applies a reconciler's verdict to an unknown key. Only a deliverer tries an accepted key again. A
--- response is proof whenever it comes. Any other verdict counts only as the answer to the last probe.
+-- inquiry_finding: applies a reconciler's verdict to an unknown key. Only a deliverer tries an accepted key again. A
+-- response is proof whenever it comes. Any other verdict counts only as the answer to the last inquiry.
 update oncegate.keys as k
    set state = case when :state = 'retryable' and k.accepted_at is not null then 'queued' else :state end,
        absences = coalesce(:absences, k.absences),
@@ -11,4 +11,4 @@ update oncegate.keys as k
  where k.id = :id
    and k.token = :token
    and k.state = 'unknown'
-   and (:state = 'completed' or k.probes = :probe)
+   and (:state = 'completed' or k.inquiries = :inquiry)

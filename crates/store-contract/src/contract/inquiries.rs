@@ -1,4 +1,4 @@
-//! The store's part of probes for unknown attempts.
+//! The store's part of inquiries for unknown attempts.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use oncegate_domain::ids::RecordId;
 use oncegate_domain::inquiry::{Inquiry, InquiryFinding, InquirySchedule, InquiryVerdict, SettledKey};
 use oncegate_domain::kept_path::keep_path;
 use oncegate_domain::state::{KeyState, StateKind};
-use oncegate_store::{ClaimProbesParams, ExpectedRecord, ListSettledKeysParams};
+use oncegate_store::{ClaimInquiriesParams, ExpectedRecord, ListSettledKeysParams};
 
 use crate::store_fixture::{
     DAY, StoreFixture, UNKNOWN, any_time, completion, new_reserve_request, new_reserve_request_in,
@@ -36,9 +36,9 @@ impl StoreFixture {
         self.settle(settlement(reserve_request, UNKNOWN)).await;
     }
 
-    async fn claim_probes(&self, schedule: InquirySchedule, limit: u32) -> Vec<Inquiry> {
+    async fn claim_inquiries(&self, schedule: InquirySchedule, limit: u32) -> Vec<Inquiry> {
         self.store()
-            .claim_probes(ClaimProbesParams {
+            .claim_inquiries(ClaimInquiriesParams {
                 service: "shop".into(),
                 schedules: vec![schedule],
                 limit,
@@ -49,16 +49,16 @@ impl StoreFixture {
     }
 
     /// Claims the only unknown key.
-    pub(super) async fn probe(&self) -> Inquiry {
-        let mut probes = self.claim_probes(at_once(), 10).await;
-        assert_eq!(probes.len(), 1);
-        probes.remove(0)
+    pub(super) async fn inquire(&self) -> Inquiry {
+        let mut inquiries = self.claim_inquiries(at_once(), 10).await;
+        assert_eq!(inquiries.len(), 1);
+        inquiries.remove(0)
     }
 
-    pub(super) async fn resolve(&self, probe: &Inquiry, verdict: InquiryVerdict) -> bool {
-        let (id, token) = (probe.subject.id, probe.subject.token);
-        let finding = InquiryFinding { id, token, probe: probe.number, verdict, note: "because".into() };
-        self.store().apply_probe_finding(finding).await.unwrap()
+    pub(super) async fn resolve(&self, inquiry: &Inquiry, verdict: InquiryVerdict) -> bool {
+        let (id, token) = (inquiry.subject.id, inquiry.subject.token);
+        let finding = InquiryFinding { id, token, inquiry: inquiry.number, verdict, note: "because".into() };
+        self.store().apply_inquiry_finding(finding).await.unwrap()
     }
 
     async fn state(&self, reserve_request: &ReserveRequest) -> &'static str {
@@ -94,8 +94,8 @@ fn completed(body: &[u8]) -> InquiryVerdict {
     InquiryVerdict::Completed { response: response(body), ttl: DAY, remember: None }
 }
 
-fn ids(probes: &[Inquiry]) -> Vec<RecordId> {
-    probes.iter().map(|probe| probe.subject.id).collect()
+fn ids(inquiries: &[Inquiry]) -> Vec<RecordId> {
+    inquiries.iter().map(|inquiry| inquiry.subject.id).collect()
 }
 
 pub async fn only_unknown_quiet_and_due_keys_are_claimed(world: StoreFixture) {
@@ -117,11 +117,11 @@ pub async fn only_unknown_quiet_and_due_keys_are_claimed(world: StoreFixture) {
         world.settle(settlement(&reserve_request, outcome)).await;
     }
     assert_eq!(
-        world.claim_probes(InquirySchedule { quiet_after: DAY, ..at_once() }, 10).await,
+        world.claim_inquiries(InquirySchedule { quiet_after: DAY, ..at_once() }, 10).await,
         [],
         "it may still be running"
     );
-    assert_eq!(ids(&world.claim_probes(at_once(), 10).await), [due.id]);
+    assert_eq!(ids(&world.claim_inquiries(at_once(), 10).await), [due.id]);
 }
 
 pub async fn a_clock_ahead_of_the_caller_makes_no_key_quiet(world: StoreFixture) {
@@ -129,7 +129,12 @@ pub async fn a_clock_ahead_of_the_caller_makes_no_key_quiet(world: StoreFixture)
     let claim = async |as_of| {
         world
             .store()
-            .claim_probes(ClaimProbesParams { service: "shop".into(), schedules: vec![at_once()], limit: 10, as_of })
+            .claim_inquiries(ClaimInquiriesParams {
+                service: "shop".into(),
+                schedules: vec![at_once()],
+                limit: 10,
+                as_of,
+            })
             .await
             .unwrap()
     };
@@ -137,21 +142,21 @@ pub async fn a_clock_ahead_of_the_caller_makes_no_key_quiet(world: StoreFixture)
     assert_eq!(claim(any_time()).await.len(), 1);
 }
 
-pub async fn a_probe_is_counted_when_claimed_and_the_intervals_grow(world: StoreFixture) {
+pub async fn an_inquiry_is_counted_when_claimed_and_the_intervals_grow(world: StoreFixture) {
     world.unknown(&over("k")).await;
     let [first, cap] = [200, 350].map(Duration::from_millis);
     let schedule = InquirySchedule { pause_first: first, pause_cap: cap, ..at_once() };
     let mut at = Vec::new();
     for number in 1..=4 {
-        let (asked_at, probe) = loop {
+        let (asked_at, inquiry) = loop {
             let asked_at = tokio::time::Instant::now();
-            match world.claim_probes(schedule.clone(), 10).await.pop() {
-                Some(probe) => break (asked_at, probe),
+            match world.claim_inquiries(schedule.clone(), 10).await.pop() {
+                Some(inquiry) => break (asked_at, inquiry),
                 None => tokio::time::sleep(Duration::from_millis(2)).await,
             }
         };
         at.push((asked_at, tokio::time::Instant::now()));
-        assert_eq!((probe.number, probe.absences), (number, 0));
+        assert_eq!((inquiry.number, inquiry.absences), (number, 0));
     }
     // From before one claim to after the next: the store's own times lie in between, in milliseconds.
     let pauses: Vec<_> = at.windows(2).map(|pair| pair[1].1 - pair[0].0).collect();
@@ -166,10 +171,10 @@ pub async fn concurrent_claims_get_disjoint_keys(world: StoreFixture) {
     )
     .await;
     let later = InquirySchedule { pause_first: DAY, pause_cap: DAY, ..at_once() };
-    let claims = join_all((0..10).map(|_| world.claim_probes(later.clone(), 3))).await;
+    let claims = join_all((0..10).map(|_| world.claim_inquiries(later.clone(), 3))).await;
     let mut claimed: Vec<_> = claims.iter().flat_map(|claim| ids(claim)).collect();
     loop {
-        let more = world.claim_probes(later.clone(), 3).await;
+        let more = world.claim_inquiries(later.clone(), 3).await;
         if more.is_empty() {
             break;
         }
@@ -187,7 +192,7 @@ pub async fn a_claim_takes_at_most_its_limit_oldest_first(world: StoreFixture) {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     let later = InquirySchedule { pause_first: DAY, pause_cap: DAY, ..at_once() };
-    let mut claimed = ids(&world.claim_probes(later.clone(), 2).await);
+    let mut claimed = ids(&world.claim_inquiries(later.clone(), 2).await);
     claimed.sort();
     let mut oldest = [reserve_requests[0].id, reserve_requests[1].id];
     oldest.sort();
@@ -195,7 +200,7 @@ pub async fn a_claim_takes_at_most_its_limit_oldest_first(world: StoreFixture) {
     let none = InquirySchedule { route: "none".into(), ..later.clone() };
     let rest = world
         .store()
-        .claim_probes(ClaimProbesParams {
+        .claim_inquiries(ClaimInquiriesParams {
             service: "shop".into(),
             schedules: vec![none, later],
             limit: 2,
@@ -213,7 +218,7 @@ pub async fn a_claim_takes_at_most_its_limit_of_several_routes(world: StoreFixtu
     let schedules = ["one", "other"].map(|route| InquirySchedule { route: route.into(), ..at_once() });
     let claimed = world
         .store()
-        .claim_probes(ClaimProbesParams {
+        .claim_inquiries(ClaimInquiriesParams {
             service: "shop".into(),
             schedules: schedules.into(),
             limit: 3,
@@ -227,8 +232,8 @@ pub async fn a_claim_takes_at_most_its_limit_of_several_routes(world: StoreFixtu
 pub async fn a_claim_returns_the_data_of_its_reservation(world: StoreFixture) {
     let first = ReserveRequest { path: Some(Bytes::from_static(b"/pay?a=\0\xff")), ..over("it's-a-key") };
     world.unknown(&first).await;
-    let probe = world.probe().await;
-    let subject = &probe.subject;
+    let inquiry = world.inquire().await;
+    let subject = &inquiry.subject;
     assert_eq!((subject.id, subject.token, subject.scope), (first.id, first.token, first.scope));
     assert_eq!((&subject.key[..], &*subject.route, &subject.path), (&b"it's-a-key"[..], "pay", &first.path));
     let second = ReserveRequest { path: Some(Bytes::from_static(b"/pay?b")), ..next_attempt_request(&first) };
@@ -242,14 +247,14 @@ pub async fn a_claim_returns_the_data_of_its_reservation(world: StoreFixture) {
         let seen = ExpectedRecord::from(&world.find(&first).await);
         unwrap_lease(world.take_over(next.clone(), seen).await);
         world.settle(settlement(next, UNKNOWN)).await;
-        assert_eq!(world.probe().await.subject.path, path);
+        assert_eq!(world.inquire().await.subject.path, path);
     }
 }
 
-pub async fn a_probes_response_completes_an_unknown_key(world: StoreFixture) {
+pub async fn an_inquirys_response_completes_an_unknown_key(world: StoreFixture) {
     let reserve_request = over("k");
     world.unknown(&reserve_request).await;
-    let [old, _new] = [world.probe().await, world.probe().await];
+    let [old, _new] = [world.inquire().await, world.inquire().await];
     let remember = Some(DAY);
     let verdict = InquiryVerdict::Completed { response: response(b"\0\xff"), ttl: ZERO, remember };
     assert!(world.resolve(&old, verdict).await, "proof is proof, whenever it comes");
@@ -261,11 +266,11 @@ pub async fn a_probes_response_completes_an_unknown_key(world: StoreFixture) {
 pub async fn a_key_found_not_executed_is_taken_over_as_any_released_one(world: StoreFixture) {
     let reserve_request = over("k");
     world.unknown(&reserve_request).await;
-    let probe = world.probe().await;
-    assert!(world.resolve(&probe, InquiryVerdict::Open { absences: 1 }).await);
-    let probe = world.probe().await;
-    assert_eq!((probe.number, probe.absences), (2, 1));
-    assert!(world.resolve(&probe, InquiryVerdict::Retryable { ttl: DAY }).await);
+    let inquiry = world.inquire().await;
+    assert!(world.resolve(&inquiry, InquiryVerdict::Open { absences: 1 }).await);
+    let inquiry = world.inquire().await;
+    assert_eq!((inquiry.number, inquiry.absences), (2, 1));
+    assert!(world.resolve(&inquiry, InquiryVerdict::Retryable { ttl: DAY }).await);
     assert_eq!(world.state(&reserve_request).await, "retryable");
     let seen = ExpectedRecord::from(&world.find(&reserve_request).await);
     assert_eq!(unwrap_lease(world.take_over(next_attempt_request(&reserve_request), seen).await).attempt, 2);
@@ -274,10 +279,10 @@ pub async fn a_key_found_not_executed_is_taken_over_as_any_released_one(world: S
 pub async fn a_key_given_up_cannot_be_taken_over_and_accepts_its_late_completion(world: StoreFixture) {
     let reserve_request = over("k");
     world.unknown(&reserve_request).await;
-    let probe = world.probe().await;
-    assert!(world.resolve(&probe, InquiryVerdict::Dead).await);
+    let inquiry = world.inquire().await;
+    assert!(world.resolve(&inquiry, InquiryVerdict::Dead).await);
     assert_eq!(world.state(&reserve_request).await, "dead");
-    assert_eq!(world.claim_probes(at_once(), 10).await, []);
+    assert_eq!(world.claim_inquiries(at_once(), 10).await, []);
     assert_eq!(world.reap(10).await.deleted, 0, "it is kept until somebody decides");
     let seen = ExpectedRecord::from(&world.find(&reserve_request).await);
     assert!(matches!(world.take_over(next_attempt_request(&reserve_request), seen).await, ReserveResult::Taken(_)));
@@ -285,10 +290,10 @@ pub async fn a_key_given_up_cannot_be_taken_over_and_accepts_its_late_completion
     assert_eq!(world.state(&reserve_request).await, "completed");
 }
 
-pub async fn a_not_executed_reply_counts_only_for_the_last_probe(world: StoreFixture) {
+pub async fn a_not_executed_reply_counts_only_for_the_last_inquiry(world: StoreFixture) {
     let reserve_request = over("k");
     world.unknown(&reserve_request).await;
-    let [old, new] = [world.probe().await, world.probe().await];
+    let [old, new] = [world.inquire().await, world.inquire().await];
     for verdict in [InquiryVerdict::Open { absences: 1 }, InquiryVerdict::Dead, InquiryVerdict::Retryable { ttl: DAY }]
     {
         assert!(!world.resolve(&old, verdict).await);
@@ -298,7 +303,7 @@ pub async fn a_not_executed_reply_counts_only_for_the_last_probe(world: StoreFix
     assert_eq!(world.state(&reserve_request).await, "retryable");
 }
 
-pub async fn a_probes_result_overwrites_no_decision(world: StoreFixture) {
+pub async fn an_inquirys_result_overwrites_no_decision(world: StoreFixture) {
     let endings: [fn(&ReserveRequest) -> Settlement; 2] = [
         |reserve_request| completion(reserve_request, b"theirs"),
         |reserve_request| settlement(reserve_request, AttemptOutcome::Retryable { ttl: DAY }),
@@ -306,7 +311,7 @@ pub async fn a_probes_result_overwrites_no_decision(world: StoreFixture) {
     for (number, outcome) in endings.into_iter().enumerate() {
         let reserve_request = over(&format!("k-{number}"));
         world.unknown(&reserve_request).await;
-        let probe = world.probe().await;
+        let inquiry = world.inquire().await;
         world.settle(outcome(&reserve_request)).await;
         let before = world.state(&reserve_request).await;
         for verdict in [
@@ -315,7 +320,7 @@ pub async fn a_probes_result_overwrites_no_decision(world: StoreFixture) {
             InquiryVerdict::Open { absences: 1 },
             InquiryVerdict::Retryable { ttl: ZERO },
         ] {
-            assert!(!world.resolve(&probe, verdict).await);
+            assert!(!world.resolve(&inquiry, verdict).await);
         }
         let record = world.find(&reserve_request).await;
         assert_eq!((record.state.name(), record.past_ttl), (before, false));
@@ -325,22 +330,22 @@ pub async fn a_probes_result_overwrites_no_decision(world: StoreFixture) {
     }
 }
 
-pub async fn a_probes_result_applies_only_to_its_attempt(world: StoreFixture) {
+pub async fn an_inquirys_result_applies_only_to_its_attempt(world: StoreFixture) {
     let first = over("k");
     world.unknown(&first).await;
-    let probe = world.probe().await;
+    let inquiry = world.inquire().await;
     let second = next_attempt_request(&first);
     let seen = ExpectedRecord::from(&world.find(&first).await);
     unwrap_lease(world.take_over(second.clone(), seen).await);
     world.settle(settlement(&second, UNKNOWN)).await;
-    assert_eq!(world.probe().await.number, probe.number, "the numbers are the same, the attempts are not");
+    assert_eq!(world.inquire().await.number, inquiry.number, "the numbers are the same, the attempts are not");
     for verdict in [completed(b"first"), InquiryVerdict::Dead, InquiryVerdict::Retryable { ttl: DAY }] {
-        assert!(!world.resolve(&probe, verdict).await);
+        assert!(!world.resolve(&inquiry, verdict).await);
     }
     assert_eq!(world.state(&second).await, "unknown");
 }
 
-pub async fn each_probe_decision_is_audited_with_its_reason(mut world: StoreFixture) {
+pub async fn each_inquiry_decision_is_audited_with_its_reason(mut world: StoreFixture) {
     for (key, verdict) in [
         ("a", completed(b"")),
         ("b", InquiryVerdict::Dead),
@@ -348,9 +353,9 @@ pub async fn each_probe_decision_is_audited_with_its_reason(mut world: StoreFixt
         ("d", InquiryVerdict::Open { absences: 0 }),
     ] {
         world.unknown(&over(key)).await;
-        let probe = world.probe().await;
-        assert!(world.resolve(&probe, verdict.clone()).await);
-        assert_eq!(world.resolve(&probe, verdict).await, key == "d", "once more is once");
+        let inquiry = world.inquire().await;
+        assert!(world.resolve(&inquiry, verdict.clone()).await);
+        assert_eq!(world.resolve(&inquiry, verdict).await, key == "d", "once more is once");
         if key == "d" {
             break;
         }
@@ -364,18 +369,18 @@ pub async fn each_probe_decision_is_audited_with_its_reason(mut world: StoreFixt
     assert_eq!(reported, expected.into());
 }
 
-pub async fn the_next_attempts_probes_start_at_zero(world: StoreFixture) {
+pub async fn the_next_attempts_inquiries_start_at_zero(world: StoreFixture) {
     let first = over("k");
     world.unknown(&first).await;
     let later = InquirySchedule { pause_first: DAY, pause_cap: DAY, ..at_once() };
-    let probe = world.claim_probes(later, 1).await.remove(0);
-    assert!(world.resolve(&probe, InquiryVerdict::Open { absences: 1 }).await);
+    let inquiry = world.claim_inquiries(later, 1).await.remove(0);
+    assert!(world.resolve(&inquiry, InquiryVerdict::Open { absences: 1 }).await);
     let second = next_attempt_request(&first);
     let seen = ExpectedRecord::from(&world.find(&first).await);
     unwrap_lease(world.take_over(second.clone(), seen).await);
     world.settle(settlement(&second, UNKNOWN)).await;
-    let probe = world.probe().await;
-    assert_eq!((probe.subject.token, probe.number, probe.absences), (second.token, 1, 0));
+    let inquiry = world.inquire().await;
+    assert_eq!((inquiry.subject.token, inquiry.number, inquiry.absences), (second.token, 1, 0));
 }
 
 pub async fn pages_of_recent_settlements_have_each_one_once(world: StoreFixture) {
