@@ -52,13 +52,28 @@ pub(crate) fn groups(names: &[Vec<u8>]) -> Vec<usize> {
     groups
 }
 
-/// The way to the value that a service makes of a name: `a`, then `b`, for `A[b][][c]`.
+/// The way to the value that a service makes of a name: `a`, then `b`, for `A[b][][c]`. A name that services read in
+/// more ways has none: it is related with all.
 fn segments(name: &[u8]) -> Vec<Vec<u8>> {
+    if !is_plain(name.trim_ascii_start()) {
+        return Vec::new();
+    }
     let blanks = name.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b'\x0c')).count();
     let name: Vec<u8> =
         name[blanks..].iter().map(|byte| if b". ".contains(byte) { b'_' } else { byte.to_ascii_lowercase() }).collect();
     let end = name.windows(2).position(|pair| pair == b"[]").unwrap_or(name.len());
     name[..end].split(|byte| *byte == b'[').map(<[u8]>::to_vec).collect()
+}
+
+fn is_plain(name: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(name) else { return false };
+    let mut pieces = text.split('[');
+    let base = pieces.next().unwrap_or_default();
+    let is_index = |piece: &str| match piece.strip_suffix(']') {
+        Some(index) => !index.contains(']') && (index.is_empty() || !index.as_bytes().trim_ascii().is_empty()),
+        None => false,
+    };
+    text.is_ascii() && !text.contains('\0') && !base.is_empty() && !base.contains(']') && pieces.all(is_index)
 }
 
 fn parts(body: &[u8]) -> Vec<BodyPart> {

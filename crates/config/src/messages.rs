@@ -110,7 +110,7 @@ pub(super) fn earlier_place(name: &str, table: &DeTable<'_>, keys: &[KeyDoc]) ->
         [place] => place.clone(),
         places => format!("[{}]", places.join(", ")),
     };
-    Some(format!("is written `key.from = {from}` now"))
+    Some(format!("is a place of `key.from` now: `{from}`"))
 }
 
 /// The likely mistake of a file that is not TOML; `None` if nothing shows it. `offset` is where the reader of TOML

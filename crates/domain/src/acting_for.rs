@@ -37,7 +37,10 @@ pub fn is_acting_for(name: &HeaderName) -> bool {
 
 /// Those of the fields that a request has.
 pub fn fields_in(headers: &HeaderMap) -> impl Iterator<Item = &'static HeaderName> {
-    FIELDS.iter().filter(|name| headers.contains_key(*name))
+    // A request has fewer names than it takes time to look for each of these.
+    let places = headers.keys().filter_map(|name| FIELDS.iter().position(|field| field == name));
+    let found = places.fold(0_u16, |found, place| found | 1 << place);
+    FIELDS.iter().enumerate().filter(move |(place, _)| found >> place & 1 == 1).map(|(_, name)| name)
 }
 
 #[cfg(test)]

@@ -23,8 +23,27 @@ impl Key {
             KeySyntax::Opaque => plain(value, 0x20)?,
             KeySyntax::SfString if value.is_empty() => return Err(KeyError::Empty),
             KeySyntax::SfString => sf_string(value)?,
-            KeySyntax::Uuid => uuid(value)?,
+            KeySyntax::Uuid if value.first() == Some(&b'"') => uuid(sf_string(value)?)?,
+            KeySyntax::Uuid => uuid(plain(value, 0x21)?)?,
         };
+        Self::within(limits, key)
+    }
+
+    /// Reads a key from another place than a field. The place does not count in a comparison, so that nothing else
+    /// would tell two spellings apart: quotes and blanks are a part of the key. An error is the rule that the value
+    /// breaks.
+    pub fn parse_exact(value: &[u8], syntax: KeySyntax, limits: KeyLimits) -> Result<Self, KeyError> {
+        let key = match syntax {
+            KeySyntax::Ietf => plain(value, 0x21)?,
+            KeySyntax::Opaque => plain(value, 0x20)?,
+            KeySyntax::SfString if value.is_empty() => return Err(KeyError::Empty),
+            KeySyntax::SfString => sf_string(value)?,
+            KeySyntax::Uuid => uuid(plain(value, 0x21)?)?,
+        };
+        Self::within(limits, key)
+    }
+
+    fn within(limits: KeyLimits, key: String) -> Result<Self, KeyError> {
         if key.is_empty() {
             return Err(KeyError::Empty);
         }
@@ -34,8 +53,8 @@ impl Key {
 
     /// The key of values that are one key together. No other values give the same one: each is escaped, and a `+`
     /// between them is in none.
-    pub fn join(values: &[Vec<u8>], limits: KeyLimits) -> Result<Self, KeyError> {
-        let values: Vec<_> = values.iter().map(|value| escape(trim_blanks(value))).collect();
+    pub fn join(values: &[&[u8]], limits: KeyLimits) -> Result<Self, KeyError> {
+        let values: Vec<_> = values.iter().map(|value| escape(value)).collect();
         if values.iter().any(String::is_empty) {
             return Err(KeyError::Empty);
         }
@@ -188,8 +207,7 @@ fn plain(value: &[u8], lowest: u8) -> Result<String, KeyError> {
     Ok(String::from_utf8_lossy(value).into_owned())
 }
 
-fn uuid(value: &[u8]) -> Result<String, KeyError> {
-    let text = if value.first() == Some(&b'"') { sf_string(value)? } else { plain(value, 0x21)? };
+fn uuid(text: String) -> Result<String, KeyError> {
     let is_uuid = text.len() == 36
         && text.bytes().enumerate().all(|(at, byte)| match at {
             8 | 13 | 18 | 23 => byte == b'-',
@@ -219,6 +237,26 @@ mod tests {
         assert_eq!(parse(r#""a\"b\\c""#), Ok(r#"a"b\c"#.into()));
         assert_eq!(parse("  \"a b\" "), Ok("a b".into()));
         assert_eq!(parse("\t abc \t"), Ok("abc".into()));
+    }
+
+    #[test]
+    fn outside_of_a_field_each_spelling_is_a_key_of_its_own() {
+        let limits = KeyLimits { length_min: 1, length_max: 40 };
+        let parse = |value: &str, syntax| Key::parse_exact(value.as_bytes(), syntax, limits).map(|key| key.0.into());
+        for (value, ietf, opaque) in [
+            ("a", Ok("a"), Ok("a")),
+            ("\"a\"", Ok("\"a\""), Ok("\"a\"")),
+            (" a", Err(KeyError::BadCharacter), Ok(" a")),
+            ("a ", Err(KeyError::BadCharacter), Ok("a ")),
+            ("a\tb", Err(KeyError::BadCharacter), Err(KeyError::BadCharacter)),
+            ("", Err(KeyError::Empty), Err(KeyError::Empty)),
+        ] {
+            assert_eq!(parse(value, KeySyntax::Ietf), ietf.map(str::to_owned), "{value:?}");
+            assert_eq!(parse(value, KeySyntax::Opaque), opaque.map(str::to_owned), "{value:?}");
+        }
+        let uuid = "67e55044-10b1-426f-9247-bb680e5fe0c8";
+        assert_eq!(parse(uuid, KeySyntax::Uuid), Ok(uuid.to_owned()));
+        assert_eq!(parse(&format!("\"{uuid}\""), KeySyntax::Uuid), Err(KeyError::NotUuid));
     }
 
     #[test]

@@ -61,13 +61,14 @@ pub struct PartBits(Arc<[u8]>);
 impl PartBits {
     pub fn new<'a>(key: &PartKey, parts: impl IntoIterator<Item = RequestPart<'a>>) -> Self {
         let mut parts = parts.into_iter();
-        let mut bytes = Vec::with_capacity(1 + 16 * BITS_BYTES);
-        bytes.push(ALL);
-        parts.by_ref().take(PARTS_MAX).for_each(|part| bytes.extend_from_slice(&key.bits(&part)));
-        if parts.next().is_some() {
-            bytes[0] = FIRST_ONES;
-        }
-        Self(bytes.into())
+        let mut bytes = [0; 1 + PARTS_MAX * BITS_BYTES];
+        let (version, bits) = bytes.split_at_mut(1);
+        let count = bits.chunks_exact_mut(BITS_BYTES).zip(parts.by_ref()).fold(0, |count, (bits, part)| {
+            bits.copy_from_slice(&key.bits(&part));
+            count + 1
+        });
+        version[0] = if count == PARTS_MAX && parts.next().is_some() { FIRST_ONES } else { ALL };
+        Self(bytes[..1 + count * BITS_BYTES].into())
     }
 
     /// Reads stored bits; `None` for those of a version that this one does not know.

@@ -182,6 +182,36 @@ async fn of_places_with_different_keys_none_counts() {
 }
 
 #[tokio::test]
+async fn outside_of_a_field_another_spelling_of_a_key_is_another_key_or_none() {
+    for (key, is_path, requests) in [
+        ("from = \"path:txn\"", true, &["s1", "%22s1%22", "%20s1", "s1%20"][..]),
+        ("from = \"query:k\"", false, &["s1", "%22s1%22", "+s1", "s1+"]),
+        ("from = \"form:k\"", false, &["s1", "%22s1%22", "+s1", "s1+"]),
+        ("from = \"form:k\", syntax = \"opaque\"", false, &["s1", "%22s1%22", "+s1", "s1+"]),
+        ("from = \"form:k\", hash = true", false, &["s1", "%22s1%22", "+s1", "s1+"]),
+        ("from = \"json:/k\"", false, &["s1", "\\\"s1\\\"", " s1", "s1 "]),
+    ] {
+        let world = keyed(Store::sqlite(), key).await;
+        for (number, spelling) in requests.iter().enumerate() {
+            // Else it would be refused as an equal request under another key.
+            let amount = number.to_string();
+            let response = match () {
+                () if is_path => {
+                    world.proxy.client().request("PUT", &format!("/rooms/r/send/{spelling}")).key("x").body(amount)
+                }
+                () if key.contains("query") => world.post(&format!("/pay?k={spelling}")).body(amount),
+                () if key.contains("form") => form(&world, &format!("k={spelling}&n={amount}")),
+                () => world.post("/pay").json(&format!("{{\"k\":\"{spelling}\",\"n\":{amount}}}")),
+            };
+            let response = response.send().await;
+            let is_apart =
+                response.oncegate_status() == Some("executed") || response.problem()["code"] == "key-invalid";
+            assert!(is_apart, "{key} {spelling}: {response:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_call_in_a_batch_has_a_key_of_several_places_too() {
     let options = "dialect = \"jsonrpc\"\nkey = { from = \"header:mcp-session-id+json:/id\" }";
     let world = World::with(Store::sqlite(), |setup| setup.route(&route("pay", options))).await;

@@ -68,9 +68,9 @@ async fn the_page_of_a_key_names_the_parts_in_which_its_last_mismatch_differs(st
     let page = async || visitor.page(&format!("/keys/{id}")).await;
     assert!(!page().await.contains("Last mismatch"));
     for (body, differs, told) in [
-        (r#"{"amount":11,"nonce":1}"#, "<code>json:/amount</code>", "another operation"),
-        (r#"{"amount":10,"nonce":"<b>"}"#, "<code>json:/nonce</code>", "it may be a retry"),
-        (r#"{"amount":10,"nonce":1,"<i>":1}"#, "<code>json:/&#60;i&#62;</code>", "another operation"),
+        (r#"{"amount":11,"nonce":1}"#, "differs in `json:/amount`", "Another operation"),
+        (r#"{"amount":10,"nonce":"<b>"}"#, "differs in `json:/nonce`", "fingerprint.exclude"),
+        (r#"{"amount":10,"nonce":1,"<i>":1}"#, "differs in `json`", "Perhaps a retry"),
     ] {
         assert_eq!(pay(body).await, 422);
         let page = page().await;

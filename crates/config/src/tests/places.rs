@@ -72,11 +72,11 @@ fn an_earlier_option_of_a_key_is_told_with_its_values_how_it_is_written_now() {
         ("header = '${FIELD:-X-Key}'", "\"header:${FIELD:-X-Key}\""),
     ] {
         let name = value.split(' ').next().unwrap();
-        let problem = format!("5:9: routes[0].key.{name}: is written `key.from = {from}` now");
+        let problem = format!("5:9: routes[0].key.{name}: is a place of `key.from` now: `{from}`");
         one_problem(&route(&format!("key = {{ {value} }}")), &problem);
     }
     let both = problems(&route("key = { body = ['/a', '/b'], header = 'A' }"));
-    let from = "is written `key.from = [\"header:A\", \"json:/a\", \"json:/b\"]` now";
+    let from = "is a place of `key.from` now: `[\"header:A\", \"json:/a\", \"json:/b\"]`";
     assert!(both.len() == 2 && both.iter().all(|problem| problem.contains(from)), "in the order of before: {both:?}");
     one_problem("[tls]\nheader = 'x'", "3:1: tls.header: unknown key");
 }

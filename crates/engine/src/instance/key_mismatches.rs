@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
-use oncegate_domain::differing_parts::{DifferingParts, RetryAdvice};
+use oncegate_domain::differing_parts::DifferingParts;
 use oncegate_domain::ids::RecordId;
 
 /// The mismatches that are kept. With 16 places each, of 120 characters, they are at most 600 KB.
@@ -23,21 +23,14 @@ pub struct KeyMismatch {
     record: RecordId,
     /// When it came.
     pub at: SystemTime,
-    /// The parts in which they differ; empty where nobody knows.
-    pub differs: Vec<String>,
-    /// Whether the advice was a new key.
-    pub is_another_operation: bool,
+    /// The parts in which they differ.
+    pub differing: DifferingParts,
 }
 
 impl KeyMismatches {
     /// Keeps a mismatch, in place of the last one of its key.
     pub fn keep(&self, record: RecordId, differing: &DifferingParts) {
-        let mismatch = KeyMismatch {
-            record,
-            at: SystemTime::now(),
-            differs: differing.names().to_vec(),
-            is_another_operation: differing.advice() == RetryAdvice::NewKey,
-        };
+        let mismatch = KeyMismatch { record, at: SystemTime::now(), differing: differing.clone() };
         let mut kept = self.0.lock();
         kept.retain(|known| known.record != record);
         kept.truncate(MISMATCHES_MAX - 1);
@@ -65,7 +58,7 @@ mod tests {
         let kept = KeyMismatches::default();
         kept.keep(record(0), &DifferingParts::default());
         kept.keep(record(0), &DifferingParts::ANOTHER_OPERATION);
-        assert!(kept.find(&record(0)).is_some_and(|mismatch| mismatch.is_another_operation));
+        assert!(kept.find(&record(0)).is_some_and(|mismatch| mismatch.differing.is_another_operation()));
         for number in 1..=256 {
             kept.keep(record(number), &DifferingParts::default());
         }

@@ -1,33 +1,71 @@
 //! The bits of the parts of the requests that this instance has started lately, where the store has none: without a
 //! `secret`, whoever reads the store could test guesses of each part alone.
 
-use quick_cache::sync::Cache as Table;
+use parking_lot::Mutex;
 
 use oncegate_domain::fingerprint::Fingerprint;
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::part_bits::PartBits;
 
-/// The requests that are remembered, the most used and the latest ones: 2 MiB.
-const REQUESTS_MAX: usize = 16 * 1024;
+/// The slots, each for the last request of its records: with bits 2 MiB. Each request writes into one, so that a slot
+/// costs it less than a table would that keeps the most used ones.
+const SLOTS: usize = 16 * 1024;
 
 /// The bits, by the record of the request's key.
-#[derive(Debug)]
-pub struct RecentParts(Table<RecordId, (Fingerprint, PartBits)>);
+pub struct RecentParts(Box<[Mutex<Option<RecentRequest>>]>);
+
+struct RecentRequest {
+    id: RecordId,
+    fingerprint: Fingerprint,
+    parts: PartBits,
+}
 
 impl Default for RecentParts {
     fn default() -> Self {
-        Self(Table::new(REQUESTS_MAX))
+        Self((0..SLOTS).map(|_| Mutex::default()).collect())
     }
 }
 
 impl RecentParts {
     /// Notes the bits of a request with this fingerprint.
     pub fn note(&self, id: RecordId, fingerprint: Fingerprint, parts: PartBits) {
-        self.0.insert(id, (fingerprint, parts));
+        *self.slot(&id).lock() = Some(RecentRequest { id, fingerprint, parts });
     }
 
     /// Returns the bits of the request that made the fingerprint.
     pub fn find(&self, id: &RecordId, fingerprint: &Fingerprint) -> Option<PartBits> {
-        self.0.get(id).filter(|(own, _)| own == fingerprint).map(|(_, parts)| parts)
+        let slot = self.slot(id).lock();
+        let own = slot.as_ref().filter(|own| own.id == *id && own.fingerprint == *fingerprint);
+        own.map(|own| own.parts.clone())
+    }
+
+    /// A record's id is a hash.
+    fn slot(&self, id: &RecordId) -> &Mutex<Option<RecentRequest>> {
+        let [low, high, ..] = *id.as_bytes();
+        &self.0[usize::from(u16::from_le_bytes([low, high])) % SLOTS]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oncegate_domain::fingerprint::Fingerprint;
+
+    use super::*;
+
+    #[test]
+    fn the_last_request_of_a_slot_is_found_by_its_record_and_its_fingerprint() {
+        let recent = RecentParts::default();
+        let [one, other] = [1, 2].map(|last| {
+            let mut bytes = [7; 32];
+            bytes[31] = last;
+            RecordId::from_stored(&bytes).unwrap()
+        });
+        let [first, second] = [1, 2].map(|byte| Fingerprint::from_stored(&[byte; 32]).unwrap());
+        let parts = PartBits::from_stored(&[1, 2, 3, 4]).unwrap();
+        recent.note(one, first, parts.clone());
+        assert_eq!(recent.find(&one, &first), Some(parts.clone()));
+        assert_eq!((recent.find(&one, &second), recent.find(&other, &first)), (None, None));
+        recent.note(other, second, parts.clone());
+        assert_eq!((recent.find(&one, &first), recent.find(&other, &second)), (None, Some(parts)));
     }
 }

@@ -92,7 +92,8 @@ impl Incoming<'_> {
             }
         };
         let found = match (self.given_key, values.key) {
-            (Some(given), _) => key_location::make_key(rule, &[given.to_vec()], self.realm.salt)?,
+            // A message's key is mostly a field.
+            (Some(given), _) => key_location::make_key(rule, true, &[given], self.realm.salt)?,
             (None, Some(_)) if body.is_none() && scope.reads_body() => return Ok(KeySearch::InBody),
             (None, Some(found)) => found,
             (None, None) if body.is_none() && rule.may_be_in_body() => return Ok(KeySearch::InBody),

@@ -40,11 +40,11 @@ pub(super) fn find(
     }
     let (mut found, mut unreadable, mut is_readable) = (None, None, false);
     for place in rule.from.iter().filter(|place| body.is_some() || !place.is_in_body()) {
-        match read(place, reader, body.unwrap_or_default()) {
+        match read(rule, place, reader, body.unwrap_or_default(), salt) {
             // A composite may lack its part in the head.
             Ok(None) => is_readable |= place.is_in_body() && place.parts.len() == 1,
-            Ok(Some(values)) => {
-                let key = make_key(rule, &values, salt)?;
+            Ok(Some(key)) => {
+                let key = key?;
                 match &found {
                     None => found = Some(key),
                     Some(first) if *first == key => {}
@@ -70,14 +70,31 @@ pub(super) fn find(
     }
 }
 
-/// The values of a place; `None` if one of them is missing.
-fn read(place: &KeyPlace, reader: &RequestPlaces<'_>, body: &[u8]) -> Result<Option<Vec<Vec<u8>>>, PlaceError> {
+/// The key at a place; `None` if one of its values is missing.
+fn read(
+    rule: &KeyRule,
+    place: &KeyPlace,
+    reader: &RequestPlaces<'_>,
+    body: &[u8],
+    salt: &Salt,
+) -> Result<Option<Result<FoundKey, KeyError>>, PlaceError> {
+    // The usual place, without a copy.
+    if let Some(name) = place.key_field() {
+        let mut values = reader.headers.get_all(name).iter();
+        return match (values.next(), values.next()) {
+            (None, _) => Ok(None),
+            (Some(value), None) => Ok(Some(make_key(rule, true, &[trim_blanks(value.as_bytes())], salt))),
+            (Some(_), Some(_)) => Err(PlaceError::Several),
+        };
+    }
     let mut values = Vec::with_capacity(place.parts.len());
     for part in &place.parts {
         let Some(value) = read_place(part, reader, body)? else { return Ok(None) };
-        values.push(value);
+        // Space and tab around a field's value are not part of it (RFC 9110, section 5.5).
+        values.push(if matches!(part, Place::Header(_, None)) { trim_blanks(&value).to_vec() } else { value });
     }
-    Ok(Some(values))
+    let values: Vec<_> = values.iter().map(Vec::as_slice).collect();
+    Ok(Some(make_key(rule, false, &values, salt)))
 }
 
 /// Reads a place of the head or of the body.
@@ -85,10 +102,10 @@ pub(super) fn read_place(place: &Place, reader: &RequestPlaces<'_>, body: &[u8])
     if place.is_in_body() { read_body_place(reader.headers, body, place) } else { reader.read_head(place) }
 }
 
-/// Makes the key. It is found whatever its length: it may be stored under other limits than the route's.
-pub(super) fn make_key(rule: &KeyRule, values: &[Vec<u8>], salt: &Salt) -> Result<FoundKey, KeyError> {
+/// Makes the key. It is found whatever its length: it may be stored under other limits than the route's. Only in a
+/// field, quotes are none of it.
+pub(super) fn make_key(rule: &KeyRule, is_field: bool, values: &[&[u8]], salt: &Salt) -> Result<FoundKey, KeyError> {
     if let (true, [secret]) = (rule.hash, values) {
-        let secret = trim_blanks(secret);
         KeyLimits::WIDEST_SECRET.check_length(secret.len()).map_err(|error| match secret.len() {
             0 => KeyError::Empty,
             _ => error,
@@ -97,7 +114,8 @@ pub(super) fn make_key(rule: &KeyRule, values: &[Vec<u8>], salt: &Salt) -> Resul
     }
     let limits = if rule.hash { KeyLimits::WIDEST_SECRET } else { KeyLimits::WIDEST };
     let key = match values {
-        [value] => Key::parse(value, rule.syntax, limits)?,
+        [value] if is_field => Key::parse(value, rule.syntax, limits)?,
+        [value] => Key::parse_exact(value, rule.syntax, limits)?,
         values => Key::join(values, limits)?,
     };
     let length = key.as_bytes().len();

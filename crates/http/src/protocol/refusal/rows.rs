@@ -39,24 +39,20 @@ const DUPLICATE_SUSPECTED: &str = "You have sent an equal request under another 
      `Oncegate-Duplicate-Of`.";
 
 fn describe_reuse(differing: &DifferingParts) -> String {
-    let parts = match differing.in_words() {
-        parts if parts.is_empty() => parts,
-        parts => format!(" in {parts}"),
-    };
     let advice = match (differing.advice(), differing.option_to_write()) {
         (RetryAdvice::NewKey, _) => {
             "A new operation needs a new key; a retry must repeat the first request unchanged.".into()
         }
         (RetryAdvice::Fix, Some(option)) => format!(
             "Such parts change with each try, and a retry must repeat the first request unchanged. If it cannot, its route \
-             should leave them out of the comparison: {option}."
+             should leave them out of the comparison, which then holds for new keys: {option}."
         ),
         (RetryAdvice::Fix, None) => "That one may have been executed. If this is a retry of it, send it as it was sent \
                                      first, with its body, and with its key spelled as it was first. Only a new operation \
                                      needs a new key."
             .into(),
     };
-    format!("This request differs{parts} from the one that the key belongs to. {advice}")
+    format!("{} {advice}", differing.sentence())
 }
 
 /// The pause where nothing says how long it will be.
