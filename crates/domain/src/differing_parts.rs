@@ -22,16 +22,6 @@ const DOUBTFUL_NAMES: &str = "attempt attempts authorization clientmutationid co
     retries retry retrycount seed sentat session sessionid signaturevalue spanid time token traceid \
     traceparent tracestate updatedat useragent uuid version xrequestid";
 
-/// What a client should do whose request is not the one that its key belongs to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RetryAdvice {
-    /// Correct the request: it may be a retry.
-    #[default]
-    Fix,
-    /// Take a new key for this operation, which is another one.
-    NewKey,
-}
-
 /// The parts in which a request differs from the one that its key belongs to. Without any, nobody knows where it
 /// differs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,7 +31,7 @@ pub struct DifferingParts {
     /// Those whose values a client makes anew for each try.
     changing: Vec<String>,
     /// Whether a part differs that names the operation.
-    is_another_operation: bool,
+    differs_in_operation: bool,
     /// Whether it may be a retry all the same.
     may_be_retry: bool,
 }
@@ -60,14 +50,14 @@ pub(super) enum PartDifference {
 impl DifferingParts {
     /// A request of which is known without its parts that it is another operation.
     pub const ANOTHER_OPERATION: Self =
-        Self { names: Vec::new(), changing: Vec::new(), is_another_operation: true, may_be_retry: false };
+        Self { names: Vec::new(), changing: Vec::new(), differs_in_operation: true, may_be_retry: false };
 
     pub(super) fn add(&mut self, part: &RequestPart<'_>, difference: PartDifference) {
         let place = part.place();
         let nested = part.nested_places();
         let all = || [&place].into_iter().chain(nested.iter().flatten());
         let is_plain = !part.is_opaque() && nested.is_some() && all().all(|place| names_operation(place));
-        self.is_another_operation |= difference == PartDifference::Changed && is_plain;
+        self.differs_in_operation |= difference == PartDifference::Changed && is_plain;
         self.may_be_retry |= difference == PartDifference::HoldsKey;
         // Of the values within a part nobody knows which one differs.
         if is_changing(last_name(&place)) {
@@ -106,23 +96,16 @@ impl DifferingParts {
         }
     }
 
-    /// Whether its client should take a new key.
+    /// Whether its client should take a new key. Else it should correct the request, which may be a retry.
     pub fn is_another_operation(&self) -> bool {
-        self.advice() == RetryAdvice::NewKey
-    }
-
-    pub fn advice(&self) -> RetryAdvice {
-        match self.is_another_operation && !self.may_be_retry {
-            true => RetryAdvice::NewKey,
-            false => RetryAdvice::Fix,
-        }
+        self.differs_in_operation && !self.may_be_retry
     }
 
     /// The options by which the parts would not count that change with each try; `None` where none of them differs, or
     /// where the request is another one without them.
     pub fn option_to_write(&self) -> Option<String> {
         let is_told = self.changing.iter().all(|place| is_name(place));
-        if self.changing.is_empty() || !is_told || self.advice() == RetryAdvice::NewKey {
+        if self.changing.is_empty() || !is_told || self.is_another_operation() {
             return None;
         }
         let (fields, values): (Vec<_>, Vec<_>) = self.changing.iter().partition(|name| name.starts_with("header:"));
@@ -185,48 +168,49 @@ mod tests {
 
     #[test]
     fn a_new_key_is_advised_only_where_a_part_differs_that_names_the_operation() {
-        use RetryAdvice::{Fix, NewKey};
+        const NEW_KEY: bool = true;
+        const FIX: bool = false;
         let exclude = |list: &str| Some(format!("`fingerprint.exclude = {list}`"));
         for (parts, advice, option) in [
-            (&[("form:", "amount", "1")][..], NewKey, None),
-            (&[("method", "", "PUT")], NewKey, None),
-            (&[("path", "", "/a")], NewKey, None),
-            (&[("json:/", "\"amount\"", "1"), ("json:/", "\"timestamp\"", "1")], NewKey, None),
-            (&[("json:/", "\"amount\"", r#"{"currency":"EUR","value":[1]}"#)], NewKey, None),
-            (&[("", "form:amount", "1"), ("body", "", "x")], NewKey, None),
-            (&[("", "form:items[][price]", "1")], NewKey, None),
-            (&[], Fix, None),
-            (&[("body", "", "x")], Fix, None),
-            (&[("query", "", "x")], Fix, None),
-            (&[("", "xml:", "x")], Fix, None),
-            (&[("", "part 2", "x")], Fix, None),
-            (&[("", "protobuf:5", "x")], Fix, None),
-            (&[("", "cbor:/1", "x")], Fix, None),
-            (&[("query:", "_", "x")], Fix, None),
-            (&[("json:/", "\"sent_at\"", "1")], Fix, None),
-            (&[("json:/", "\"date\"", "1")], Fix, None),
-            (&[("header:", "traceparent", "1")], Fix, None),
-            (&[("", "xml:", "x"), ("", "xml:/order/amount", "x")], NewKey, None),
+            (&[("form:", "amount", "1")][..], NEW_KEY, None),
+            (&[("method", "", "PUT")], NEW_KEY, None),
+            (&[("path", "", "/a")], NEW_KEY, None),
+            (&[("json:/", "\"amount\"", "1"), ("json:/", "\"timestamp\"", "1")], NEW_KEY, None),
+            (&[("json:/", "\"amount\"", r#"{"currency":"EUR","value":[1]}"#)], NEW_KEY, None),
+            (&[("", "form:amount", "1"), ("body", "", "x")], NEW_KEY, None),
+            (&[("", "form:items[][price]", "1")], NEW_KEY, None),
+            (&[], FIX, None),
+            (&[("body", "", "x")], FIX, None),
+            (&[("query", "", "x")], FIX, None),
+            (&[("", "xml:", "x")], FIX, None),
+            (&[("", "part 2", "x")], FIX, None),
+            (&[("", "protobuf:5", "x")], FIX, None),
+            (&[("", "cbor:/1", "x")], FIX, None),
+            (&[("query:", "_", "x")], FIX, None),
+            (&[("json:/", "\"sent_at\"", "1")], FIX, None),
+            (&[("json:/", "\"date\"", "1")], FIX, None),
+            (&[("header:", "traceparent", "1")], FIX, None),
+            (&[("", "xml:", "x"), ("", "xml:/order/amount", "x")], NEW_KEY, None),
             (
                 &[("form:", "timestamp", "1"), ("form:", "X_SIGNATURE", "1")],
-                Fix,
+                FIX,
                 exclude(r#"["form:timestamp", "form:X_SIGNATURE"]"#),
             ),
-            (&[("form:", "timestamp[]", "1")], Fix, exclude(r#"["form:timestamp[]"]"#)),
-            (&[("json:/params/", "\"nonce\"", "1"), ("body", "", "")], Fix, exclude(r#"["json:/params/nonce"]"#)),
-            (&[("json:/", "\"meta\"", r#"{"at":[{"ts":1}],"trace_id":1}"#)], Fix, None),
-            (&[("", "xml:/Envelope/Header/Timestamp", "1")], Fix, exclude(r#"["xml:/Envelope/Header/Timestamp"]"#)),
-            (&[("", "form:auth[ts]", "1")], Fix, exclude(r#"["form:auth[ts]"]"#)),
-            (&[("query:", "sign", "1"), ("header:", "ok-access-sign", "1"), ("header:", "x-amz-date", "1")], Fix, {
+            (&[("form:", "timestamp[]", "1")], FIX, exclude(r#"["form:timestamp[]"]"#)),
+            (&[("json:/params/", "\"nonce\"", "1"), ("body", "", "")], FIX, exclude(r#"["json:/params/nonce"]"#)),
+            (&[("json:/", "\"meta\"", r#"{"at":[{"ts":1}],"trace_id":1}"#)], FIX, None),
+            (&[("", "xml:/Envelope/Header/Timestamp", "1")], FIX, exclude(r#"["xml:/Envelope/Header/Timestamp"]"#)),
+            (&[("", "form:auth[ts]", "1")], FIX, exclude(r#"["form:auth[ts]"]"#)),
+            (&[("query:", "sign", "1"), ("header:", "ok-access-sign", "1"), ("header:", "x-amz-date", "1")], FIX, {
                 let headers = "`fingerprint.headers` without `ok-access-sign`, `x-amz-date`";
                 exclude(r#"["query:sign"]"#).map(|exclude| format!("{exclude}, and {headers}"))
             }),
-            (&[("query:", "design", "1")], NewKey, None),
-            (&[("query:", "due_date", "1")], NewKey, None),
+            (&[("query:", "design", "1")], NEW_KEY, None),
+            (&[("query:", "due_date", "1")], NEW_KEY, None),
         ] {
             let found = differing(parts);
-            assert_eq!((found.advice(), found.option_to_write()), (advice, option), "{parts:?}");
-            assert_eq!(found.of_possible_retry().advice(), Fix);
+            assert_eq!((found.is_another_operation(), found.option_to_write()), (advice, option), "{parts:?}");
+            assert_eq!(found.of_possible_retry().is_another_operation(), FIX);
         }
     }
 
@@ -237,17 +221,17 @@ mod tests {
         differing.add_missing();
         differing.add(&part, PartDifference::Added);
         assert_eq!(
-            (differing.advice(), differing.names()),
-            (RetryAdvice::Fix, &["missing".into(), "form:amount".into()][..])
+            (differing.is_another_operation(), differing.names()),
+            (false, &["missing".into(), "form:amount".into()][..])
         );
         let sentence =
             "This request differs in `form:amount` from the one that the key belongs to, and lacks parts of it.";
         assert_eq!(differing.sentence(), sentence);
         differing.add(&part, PartDifference::Changed);
-        assert_eq!(differing.advice(), RetryAdvice::NewKey);
+        assert!(differing.is_another_operation());
         let key = RequestPart { kind: "header:", name: b"payment"[..].into(), value: b"1"[..].into() };
         differing.add(&key, PartDifference::HoldsKey);
-        assert_eq!(differing.advice(), RetryAdvice::Fix);
+        assert!(!differing.is_another_operation());
     }
 
     #[test]

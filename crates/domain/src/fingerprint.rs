@@ -245,10 +245,6 @@ impl Recipe {
         matches!(self.0.rules.body, BodyRule::Form | BodyRule::Json | BodyRule::Jsonrpc)
     }
 
-    pub fn reads_query(&self) -> bool {
-        self.0.rules.query
-    }
-
     pub fn reads_body(&self) -> bool {
         self.0.rules.body != BodyRule::None
     }

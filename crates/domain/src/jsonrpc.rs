@@ -117,9 +117,9 @@ pub struct RpcElement {
 }
 
 impl RpcMessage {
-    /// Reads a body. `names_tools`: the `name` in the parameters is a part of the operation. `keys` are the places
-    /// where an element of a batch may have its key, each with those that belong to one key.
-    pub fn read(body: &[u8], names_tools: bool, keys: &[Vec<&Pointer>]) -> Self {
+    /// Reads a body. `names_tools`: the `name` in the parameters is a part of the operation. `keys` makes the places
+    /// where an element of a batch may have its key, each with those that belong to one key; only a batch needs them.
+    pub fn read<'p>(body: &[u8], names_tools: bool, keys: impl FnOnce() -> Vec<Vec<&'p Pointer>>) -> Self {
         if first_byte(body) != Some(b'[') {
             return match Members::read(body) {
                 Some(members) => members.into_message(names_tools),
@@ -131,6 +131,7 @@ impl RpcMessage {
             // A batch has at least one element. An empty list may be a document of another API.
             Ok(_) | Err(_) => return Self::read_unclear(body),
         };
+        let keys = keys();
         let elements = elements.into_iter().filter_map(|element| {
             let text = element.get().as_bytes();
             let message = Members::read(text).map_or(Self::Unclear, |members| members.into_message(names_tools));
@@ -328,9 +329,9 @@ mod tests {
             ("\"a\"", RpcMessage::Unclear),
             ("", RpcMessage::Unclear),
         ] {
-            assert_eq!(RpcMessage::read(body.as_bytes(), true, &[]), expected, "{body}");
+            assert_eq!(RpcMessage::read(body.as_bytes(), true, Vec::new), expected, "{body}");
         }
-        let notification = RpcMessage::read(br#"{"method":"a","params":{"name":"b"}}"#, false, &[]);
+        let notification = RpcMessage::read(br#"{"method":"a","params":{"name":"b"}}"#, false, Vec::new);
         let operation = RpcOperation { method: "a".into(), name: None, has_others: false };
         assert_eq!(notification, RpcMessage::Notification(operation));
     }
@@ -339,13 +340,14 @@ mod tests {
     fn a_batch_tells_which_of_its_calls_have_a_key() {
         let [place, method, name] =
             ["/params/key", "/method", "/params/name"].map(|text| Pointer::parse(text).unwrap());
-        let read = |body: &str| match RpcMessage::read(body.as_bytes(), false, &[vec![&place], vec![&method, &name]]) {
-            RpcMessage::Batch(elements) => elements
-                .into_iter()
-                .map(|element| (element.operation.map(|operation| operation.method), element.has_key))
-                .collect::<Vec<_>>(),
-            other => panic!("{body}: {other:?}"),
-        };
+        let read =
+            |body: &str| match RpcMessage::read(body.as_bytes(), false, || vec![vec![&place], vec![&method, &name]]) {
+                RpcMessage::Batch(elements) => elements
+                    .into_iter()
+                    .map(|element| (element.operation.map(|operation| operation.method), element.has_key))
+                    .collect::<Vec<_>>(),
+                other => panic!("{body}: {other:?}"),
+            };
         let batch = r#" [{"id":1,"method":"a","params":{"key":"k"}},{"method":"n","params":{"key":"k"}},{"id":2,"method":"b"}]"#;
         assert_eq!(read(batch), [(Some("a".into()), true), (Some("n".into()), true), (Some("b".into()), false)]);
         assert_eq!(read(r#"[{"id":1,"id":1,"method":"a"}]"#), [(None, true)]);
@@ -355,7 +357,7 @@ mod tests {
             [(Some("a".into()), false), (Some("b".into()), false)]
         );
         assert_eq!(read(r#"[{"id":1,"result":1}]"#), []);
-        assert_eq!(RpcMessage::read(b"[{}", false, &[]), RpcMessage::Unclear);
+        assert_eq!(RpcMessage::read(b"[{}", false, Vec::new), RpcMessage::Unclear);
     }
 
     #[test]

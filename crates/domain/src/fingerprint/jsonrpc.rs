@@ -12,7 +12,9 @@ pub(super) fn canonical(body: &[u8], selection: &Selection) -> Option<Vec<u8>> {
     if !is_declared(body) {
         return None;
     }
-    let (RpcMessage::Call(_) | RpcMessage::Notification(_)) = RpcMessage::read(body, false, &[]) else { return None };
+    let (RpcMessage::Call(_) | RpcMessage::Notification(_)) = RpcMessage::read(body, false, Vec::new) else {
+        return None;
+    };
     let pointer = |text| Pointer::parse(text).expect("it starts with a slash");
     let mut selection = selection.clone();
     if selection.include.is_empty() {

@@ -78,7 +78,7 @@ impl Gate {
         };
         let Some(bits) = bits else { return DifferingParts::default() };
         let part_key = PartKey::new(instance.salt.current().salt, &id);
-        guarded.find_differing_parts((&recipe, bits), part_key, &self.fingerprinting).await
+        guarded.compare_parts((&recipe, bits), part_key, &self.fingerprinting).await
     }
 
     /// Decides by a record that this instance has, or by the store's if another instance has made a later attempt. Only

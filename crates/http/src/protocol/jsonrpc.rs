@@ -51,7 +51,7 @@ mod tests {
     use oncegate_domain::jsonrpc::RpcMessage;
 
     fn id(text: &str) -> RpcId {
-        match RpcMessage::read(format!("{{\"id\":{text},\"method\":\"a\"}}").as_bytes(), false, &[]) {
+        match RpcMessage::read(format!("{{\"id\":{text},\"method\":\"a\"}}").as_bytes(), false, Vec::new) {
             RpcMessage::Call(call) => call.id,
             other => panic!("{other:?}"),
         }

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use super::fields;
 use super::status::OncegateStatus;
 use oncegate_domain::decision::KeyRefusal;
-pub use oncegate_domain::differing_parts::{DifferingParts, RetryAdvice};
+pub use oncegate_domain::differing_parts::DifferingParts;
 use oncegate_domain::key::KeyError;
 use oncegate_domain::macros::named;
 use oncegate_domain::operation::OperationId;

@@ -6,7 +6,7 @@ use stateright::{Model, Property};
 
 use crate::breaches::{Breach, Weakness};
 use crate::state::{
-    Bounds, ClockWatch, InquiryReply, OrphanPass, Proxy, Record, Request, State, Step, Token, Upstream, World,
+    Bounds, ClockWatch, OrphanPass, Proxy, Record, Request, ServiceReply, State, Step, Token, Upstream, World,
 };
 
 /// The protocol, its bounds, and the promises to check.
@@ -313,10 +313,10 @@ impl Oncegate {
         // Before the quiet time nobody inquires; but an operator who knows that it was executed may say so at once.
         let quiet = self.any_believes(world, Self::believes_quiet, record);
         let may_say = executed || quiet || self.is(Weakness::NotExecutedTooSoon);
-        if record.state == State::Unknown && may_say && world.inquiry_reply == InquiryReply::Nothing {
+        if record.state == State::Unknown && may_say && world.service_reply == ServiceReply::Nothing {
             may(ActionKind::AskService);
         }
-        if world.inquiry_reply != InquiryReply::Nothing {
+        if world.service_reply != ServiceReply::Nothing {
             may(ActionKind::Resolve);
         }
         if record.state == State::Unknown && record.quiet {

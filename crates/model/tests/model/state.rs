@@ -19,7 +19,7 @@ pub struct World {
     pub requests: [Request; REQUESTS],
     pub proxies: [Proxy; PROXIES],
     /// The service's reply to an inquiry that the reconciler has not written yet.
-    pub inquiry_reply: InquiryReply,
+    pub service_reply: ServiceReply,
     /// The attempt that the service reported as not executed while it was in flight.
     pub denied: Option<Token>,
     /// Whether the store holds the ends of TTLs back: an instance has seen its clock jump.
@@ -48,7 +48,7 @@ pub struct Record {
 
 /// The service's reply to an inquiry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum InquiryReply {
+pub enum ServiceReply {
     Nothing,
     Executed(Token),
     Absent(Token),
@@ -70,12 +70,12 @@ pub enum Body {
     /// The upstream's response, with this attempt's effect in it.
     Answered(Token),
     /// The service's or a reconciliation's own response about that effect.
-    InquiryReply(Token),
+    ServiceReply(Token),
 }
 
 impl Body {
     pub fn token(self) -> Token {
-        let (Self::Answered(token) | Self::InquiryReply(token)) = self;
+        let (Self::Answered(token) | Self::ServiceReply(token)) = self;
         token
     }
 }
@@ -257,7 +257,7 @@ impl World {
             record: None,
             requests: [request; REQUESTS],
             proxies: [NEW_PROXY; PROXIES],
-            inquiry_reply: InquiryReply::Nothing,
+            service_reply: ServiceReply::Nothing,
             denied: None,
             ttls_held: false,
             left,
@@ -309,10 +309,10 @@ impl World {
 
     /// The same world without reports about an attempt that is not the newest any more, or has its response.
     pub fn without_stale_reports(mut self) -> Self {
-        if let InquiryReply::Executed(token) | InquiryReply::Absent(token) = self.inquiry_reply
+        if let ServiceReply::Executed(token) | ServiceReply::Absent(token) = self.service_reply
             && self.record.is_none_or(|record| record.token != token || matches!(record.state, State::Completed(_)))
         {
-            self.inquiry_reply = InquiryReply::Nothing;
+            self.service_reply = ServiceReply::Nothing;
         }
         self
     }

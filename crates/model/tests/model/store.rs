@@ -4,7 +4,7 @@
 use crate::breaches::{Breach, Weakness};
 use crate::protocol::{OnUnknown, Oncegate};
 use crate::state::{
-    Body, ClockWatch, ExpectedRecord, InquiryReply, Life, Outcome, Record, Request, State, Token, Upstream, World,
+    Body, ClockWatch, ExpectedRecord, Life, Outcome, Record, Request, ServiceReply, State, Token, Upstream, World,
 };
 
 impl Outcome {
@@ -124,10 +124,10 @@ impl Oncegate {
 
     /// `resolve.sql`: writes an inquiry's result while the key is unknown and the attempt is the newest.
     pub fn resolve(&self, world: &mut World) {
-        let (token, state) = match std::mem::replace(&mut world.inquiry_reply, InquiryReply::Nothing) {
-            InquiryReply::Executed(token) => (token, State::Completed(Body::InquiryReply(token))),
-            InquiryReply::Absent(token) => (token, State::Retryable),
-            InquiryReply::Nothing => return,
+        let (token, state) = match std::mem::replace(&mut world.service_reply, ServiceReply::Nothing) {
+            ServiceReply::Executed(token) => (token, State::Completed(Body::ServiceReply(token))),
+            ServiceReply::Absent(token) => (token, State::Retryable),
+            ServiceReply::Nothing => return,
         };
         let Some(record) = world.record else { return };
         let newest = record.token == token || self.weakness == Some(Weakness::VerdictWithoutToken);

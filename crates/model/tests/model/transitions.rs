@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::breaches::{Breach, Weakness};
 use crate::protocol::{ActionKind, AnswerKind, OnUnknown, Oncegate};
 use crate::state::{
-    Body, ClockWatch, ExpectedRecord, GONE, InquiryReply, OrphanPass, Outcome, Proxy, Record, Request, State,
+    Body, ClockWatch, ExpectedRecord, GONE, OrphanPass, Outcome, Proxy, Record, Request, ServiceReply, State,
     Statement, Step, Token, Upstream, World,
 };
 
@@ -126,7 +126,7 @@ impl Oncegate {
                 }
             }
             ActionKind::Reap => self.write_record(world, None),
-            ActionKind::ServiceCompletes => drop(self.settle(world, who, State::Completed(Body::InquiryReply(who)))),
+            ActionKind::ServiceCompletes => drop(self.settle(world, who, State::Completed(Body::ServiceReply(who)))),
             ActionKind::ServiceDenies => match world.record.map(|record| record.state) {
                 Some(State::InFlight) => world.denied = Some(who),
                 Some(State::Dead | State::Unknown) => self.rewrite(world, |record| record.state = State::Retryable),
@@ -135,15 +135,15 @@ impl Oncegate {
             ActionKind::ApplyDeferred => self.rewrite(world, |record| record.state = State::Retryable),
             ActionKind::AskService => {
                 let Some(Record { token, .. }) = world.record else { return };
-                world.inquiry_reply = match request(world, token).upstream {
-                    Upstream::Executed => InquiryReply::Executed(token),
-                    _ => InquiryReply::Absent(token),
+                world.service_reply = match request(world, token).upstream {
+                    Upstream::Executed => ServiceReply::Executed(token),
+                    _ => ServiceReply::Absent(token),
                 };
             }
             ActionKind::Resolve => self.resolve(world),
             ActionKind::Dead => self.rewrite(world, |record| record.state = State::Dead),
             ActionKind::ReconciledExecuted => {
-                self.rewrite(world, |record| record.state = State::Completed(Body::InquiryReply(record.token)));
+                self.rewrite(world, |record| record.state = State::Completed(Body::ServiceReply(record.token)));
             }
             ActionKind::ReconciledNotExecuted => self.rewrite(world, |record| record.state = State::Retryable),
             ActionKind::LoseReservation => {

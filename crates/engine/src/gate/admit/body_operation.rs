@@ -136,10 +136,12 @@ fn read_jsonrpc(head: &request::Parts, body: &[u8], route: &Route) -> BodyOperat
     if route.options.dialect == Dialect::Ucp && !is_declared(body) {
         return BodyOperation::Unnamed;
     }
-    let path = RequestPath::new(head.uri.path());
-    let reader = key_location::place_reader(route, &path, head);
-    let is_there = |place: &Place| !matches!(key_location::read_place(place, &reader, body), Ok(None));
-    let keys: Vec<_> = route.options.key.json_places(is_there).collect();
+    let keys = || {
+        let path = RequestPath::new(head.uri.path());
+        let reader = key_location::place_reader(route, &path, head);
+        let is_there = |place: &Place| !matches!(key_location::read_place(place, &reader, body), Ok(None));
+        route.options.key.json_places(is_there).collect()
+    };
     let head_counts = || route.options.key.required || has_key(head, None, route);
     // The answer to such a request could not be kept, or not be found again.
     let unless_keyed =
@@ -147,7 +149,7 @@ fn read_jsonrpc(head: &request::Parts, body: &[u8], route: &Route) -> BodyOperat
             true => BodyOperation::Refused(refusal),
             false => BodyOperation::Passes { only_reads: !is_guarded },
         };
-    match RpcMessage::read(body, route.options.dialect.names_tools(), &keys) {
+    match RpcMessage::read(body, route.options.dialect.names_tools(), keys) {
         RpcMessage::Call(call) if call.operation.is_among(&route.options.operations) => BodyOperation::Call(call),
         RpcMessage::Call(_) | RpcMessage::Response => BodyOperation::Passes { only_reads: true },
         RpcMessage::InvalidId(operation) => unless_keyed(operation.is_among(&route.options.operations), INVALID_ID),

@@ -181,7 +181,7 @@ impl GuardedRequest {
     }
 
     /// The parts in which the request differs from the first one of its key, which has these bits by this recipe.
-    pub(in crate::gate) async fn find_differing_parts(
+    pub(in crate::gate) async fn compare_parts(
         &self,
         (recipe, bits): (&Recipe, PartBits),
         part_key: PartKey,

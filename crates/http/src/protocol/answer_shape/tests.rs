@@ -74,7 +74,7 @@ async fn graphql_has_one_error_without_data_and_its_code_in_capitals() {
 
 #[tokio::test]
 async fn an_unknown_outcome_says_when_to_ask_again_in_each_dialect_or_not_at_all() {
-    let RpcMessage::Call(call) = RpcMessage::read(br#"{"id":"a-7","method":"pay"}"#, false, &[]) else { panic!() };
+    let RpcMessage::Call(call) = RpcMessage::read(br#"{"id":"a-7","method":"pay"}"#, false, Vec::new) else { panic!() };
     for &dialect in Dialect::VALUES {
         for seconds in [None, Some(60)] {
             let refusal = Refusal::OutcomeUnknown(seconds.map(|seconds| RetryAfter::new(Duration::from_secs(seconds))));
@@ -139,7 +139,7 @@ async fn repeatability_answers_412_outside_of_the_window_and_400_to_another_requ
 
 #[tokio::test]
 async fn json_rpc_has_the_calls_id_and_a_code_that_its_protocol_leaves_free() {
-    let RpcMessage::Call(call) = RpcMessage::read(br#"{"id":"a-7","method":"pay"}"#, false, &[]) else { panic!() };
+    let RpcMessage::Call(call) = RpcMessage::read(br#"{"id":"a-7","method":"pay"}"#, false, Vec::new) else { panic!() };
     let bad = Refusal::BadRequest(StatusCode::BAD_REQUEST, "why");
     let reused = Refusal::KeyReused(DifferingParts::ANOTHER_OPERATION);
     // Each with the status and the code in JSON-RPC, the code in MCP and A2A, and both in UCP.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::ClientAction::{Fix, NewKey, Reconcile, SameKey};
-use super::{ClientAction, DifferingParts, Refusal, RetryAdvice, RetryAfter};
+use super::{ClientAction, DifferingParts, Refusal, RetryAfter};
 use crate::protocol::status::OncegateStatus;
 use oncegate_domain::grpc_status::GrpcStatus;
 
@@ -39,15 +39,15 @@ const DUPLICATE_SUSPECTED: &str = "You have sent an equal request under another 
      `Oncegate-Duplicate-Of`.";
 
 fn describe_reuse(differing: &DifferingParts) -> String {
-    let advice = match (differing.advice(), differing.option_to_write()) {
-        (RetryAdvice::NewKey, _) => {
+    let advice = match (differing.is_another_operation(), differing.option_to_write()) {
+        (true, _) => {
             "A new operation needs a new key; a retry must repeat the first request unchanged.".into()
         }
-        (RetryAdvice::Fix, Some(option)) => format!(
+        (false, Some(option)) => format!(
             "Such parts change with each try, and a retry must repeat the first request unchanged. If it cannot, its route \
              should leave them out of the comparison, which then holds for new keys: {option}."
         ),
-        (RetryAdvice::Fix, None) => "That one may have been executed. If this is a retry of it, send it as it was sent \
+        (false, None) => "That one may have been executed. If this is a retry of it, send it as it was sent \
                                      first, with its body, and with its key spelled as it was first. Only a new operation \
                                      needs a new key."
             .into(),
@@ -197,7 +197,7 @@ impl Refusal {
                        may be dropping it.",
         },
         Self::KeyReused(differing) => RefusalRow {
-            action: if differing.advice() == RetryAdvice::NewKey { NewKey } else { Fix },
+            action: if differing.is_another_operation() { NewKey } else { Fix },
             status: 422, slug: "key-reused", retry_after: None,
             grpc: GrpcStatus::FailedPrecondition, oncegate_status: OncegateStatus::KeyReused,
             title: "The key was used for another request",
