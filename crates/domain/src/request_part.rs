@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use canonical_json::canonical_children;
 
 /// The most parts of a request that have bits: with them, a row grows by 193 bytes at most.
-pub const PARTS_MAX: usize = 64;
+pub const PARTS_MAX: usize = 48;
 
 /// The most values within a part that are looked at.
 const NESTED_MAX: usize = 1024;
