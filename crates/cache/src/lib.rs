@@ -63,6 +63,12 @@ impl Cache {
         record
     }
 
+    /// Returns the fingerprint of the key's record, if that is cached and within its TTL at `now`, without decoding it.
+    pub fn fingerprint(&self, id: &RecordId, now: SystemTime) -> Option<Fingerprint> {
+        let cached = self.records.peek(id).filter(|cached| self.is_enabled && now < cached.expires_at)?;
+        Some(cached.fingerprint)
+    }
+
     pub fn contains(&self, id: &RecordId) -> bool {
         self.is_enabled && self.records.contains_key(id)
     }

@@ -255,16 +255,19 @@ impl Recipe {
         self.hash(parts, &self.body(parts), secrets)
     }
 
-    /// The fingerprint, and the bits of the parts that count in it. The body is brought into its form once for both.
+    /// The fingerprint, and the bits of the parts that count in it unless it is `known`: a replay needs none. The body
+    /// is brought into its form once for both.
     pub fn fingerprint_with_bits(
         &self,
         parts: &FingerprintInput<'_>,
         secrets: &Secrets,
         key: &PartKey,
-    ) -> Option<(Fingerprint, PartBits)> {
+        known: Option<Fingerprint>,
+    ) -> Option<(Fingerprint, Option<PartBits>)> {
         let body = self.body(parts);
         let fingerprint = self.hash(parts, &body, secrets)?;
-        Some((fingerprint, PartBits::new(key, self.parts(parts, &body))))
+        let bits = (known != Some(fingerprint)).then(|| PartBits::new(key, self.parts(parts, &body)));
+        Some((fingerprint, bits))
     }
 
     fn hash(&self, parts: &FingerprintInput<'_>, body: &IncludedBody<'_>, secrets: &Secrets) -> Option<Fingerprint> {

@@ -74,7 +74,11 @@ mod state;
 mod wait;
 
 impl RequestHandler for Gate {
-    async fn handle(self: &Arc<Self>, mut request: Request<RequestBody>, client: &ClientConnection) -> Response<Body> {
+    async fn handle(
+        self: &Arc<Self>,
+        mut request: Box<Request<RequestBody>>,
+        client: &ClientConnection,
+    ) -> Response<Body> {
         let live = self.live();
         request.body_mut().limit_rate(Some(self.instance.config.limits.body_rate));
         let mut context = ResponseContext::new(&request, &live.config.cors);
@@ -114,7 +118,7 @@ impl RequestHandler for Gate {
 impl Gate {
     async fn journey(
         self: &Arc<Self>,
-        request: Request<RequestBody>,
+        request: Box<Request<RequestBody>>,
         client: &ClientConnection,
         live: &LiveConfig,
         context: &mut ResponseContext,
@@ -126,7 +130,7 @@ impl Gate {
         let target = request.uri().clone();
         let path = RequestPath::new(target.path());
         if let Some(name) = operations::requested_operation(path.normal()) {
-            let mut response = Box::pin(self.show_operation(&name, request, client, live)).await?;
+            let mut response = Box::pin(self.show_operation(&name, *request, client, live)).await?;
             context.add_cors_fields(response.headers_mut());
             return Ok(response);
         }

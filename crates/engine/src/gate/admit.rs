@@ -76,8 +76,8 @@ struct RoutedRequest<'a> {
 
 impl RoutedRequest<'_> {
     /// The request with a body, as it streams to its service.
-    fn pass(self, body: Body) -> Box<PassThroughRequest> {
-        let Self { head, origin, client, live, active, .. } = self;
+    fn pass(self: Box<Self>, body: Body) -> Box<PassThroughRequest> {
+        let Self { head, origin, client, live, active, .. } = *self;
         let upstream = active.map_or(&live.pass_through, |active| &active.upstream);
         let route = active.map(|active| &active.route);
         Box::new(PassThroughRequest::new((head, body), &origin, upstream, client, live, route))
@@ -90,13 +90,13 @@ impl Gate {
     /// nothing.
     pub(super) async fn admit(
         self: &Arc<Self>,
-        request: Request<RequestBody>,
+        request: Box<Request<RequestBody>>,
         path: &RequestPath<'_>,
         client: &ClientConnection,
         live: &LiveConfig,
         context: &mut ResponseContext,
     ) -> Result<Admission, Refusal> {
-        let (head, body) = request.into_parts();
+        let (head, body) = (*request).into_parts();
         let origin = request_origin(&head, client, &live.config);
         let observability = &self.instance.observability;
         let RouteSearch { found, foretold } = find_route(&head, path, origin.host_name(), &live.router);
@@ -116,7 +116,7 @@ impl Gate {
         if let Some(active) = active {
             context.note_route(&active.route);
         }
-        let routed = RoutedRequest { head, path, origin, client, live, active };
+        let routed = Box::new(RoutedRequest { head, path, origin, client, live, active });
         match active.map(|active| (active, active.route.options.mode)) {
             None | Some((_, RouteMode::Off)) => {
                 rules::check_unguarded(&routed.head, active.is_some(), &live.config)?;
@@ -138,12 +138,12 @@ impl Gate {
     /// Reads a request on a route that guards it.
     async fn admit_on_route(
         &self,
-        routed: RoutedRequest<'_>,
+        routed: Box<RoutedRequest<'_>>,
         active: &ActiveRoute,
         body: RequestBody,
         context: &mut ResponseContext,
     ) -> Result<Admission, Refusal> {
-        let RoutedRequest { head, path, origin, live, .. } = &routed;
+        let RoutedRequest { head, path, origin, live, .. } = &*routed;
         let (path, live, salt) = (*path, *live, self.instance.salt.current());
         let realm = Realm { service: &self.instance.config.service, salt: salt.salt };
         let incoming = Incoming { token: active.into(), ..Incoming::new((head, path), origin, &active.route, realm) };
@@ -161,7 +161,8 @@ impl Gate {
             }
             ArrivedRequest::Keyed { identity, body, broken_rule } => {
                 echo_key(&head.headers, &active.route, context);
-                let received = ReceivedRequest { head: routed.head, body, share, origin: routed.origin };
+                let RoutedRequest { head, origin, .. } = *routed;
+                let received = Box::new(ReceivedRequest { head, body, share, origin });
                 let guarded = self.guard(identity, received, path, active, &live.config).await;
                 if !is_provisional {
                     context.with_trace(|trace| trace.note_record(guarded.reserve_request.id));

@@ -36,10 +36,11 @@ impl ClientConnection {
 
 /// The part of the program that answers the requests of clients.
 pub trait RequestHandler: Send + Sync + 'static {
-    /// Responds to a request, whatever happens.
+    /// Responds to a request, whatever happens. It is in a box, because each future that it passes through has room for
+    /// it twice.
     fn handle(
         self: &Arc<Self>,
-        request: Request<RequestBody>,
+        request: Box<Request<RequestBody>>,
         client: &ClientConnection,
     ) -> impl Future<Output = Response<Body>> + Send;
 

@@ -148,7 +148,7 @@ impl<H: RequestHandler> ServedConnection<H> {
     async fn respond_http2(&self, mut request: Request<Incoming>) -> Response<Body> {
         http2::join_cookies(request.headers_mut());
         let (request, unread) = split_unread(request);
-        let response = self.answer(request).await;
+        let response = self.answer(Box::new(request)).await;
         if let Some(unread) = unread {
             delay_reset(unread);
         }
@@ -159,7 +159,7 @@ impl<H: RequestHandler> ServedConnection<H> {
         let is_http10 = request.version() == Version::HTTP_10;
         self.socket.begin_request();
         let (request, unread) = split_unread(request);
-        let mut response = self.answer(request).await;
+        let mut response = self.answer(Box::new(request)).await;
         let is_last = response.headers().get(CONNECTION).is_some_and(|option| option == "close");
         let can_keep = match unread.filter(|_| !is_last) {
             Some(unread) => {
@@ -179,7 +179,7 @@ impl<H: RequestHandler> ServedConnection<H> {
         response
     }
 
-    async fn answer(&self, request: Request<RequestBody>) -> Response<Body> {
+    async fn answer(&self, request: Box<Request<RequestBody>>) -> Response<Body> {
         let Self { handler, client, verdicts, socket, .. } = self;
         let verdict = match request.version() {
             Version::HTTP_2 => http2::check_request(&request),

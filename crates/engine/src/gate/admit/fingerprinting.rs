@@ -2,6 +2,7 @@
 //! of the worker waits for it.
 
 use std::panic;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -47,18 +48,19 @@ impl Fingerprinting {
         self.look_at(recipe, route, request, body, move |recipe, input| recipe.fingerprint(input, &secrets)).await
     }
 
-    /// Computes a request's fingerprint by its route's own recipe, with the bits of its parts.
+    /// Computes a request's fingerprint by its route's own recipe, with the bits of its parts unless it is `known`.
     pub(super) async fn fingerprint_with_bits(
         &self,
         route: &Arc<Route>,
         request: (&request::Parts, &RequestPath<'_>),
         body: &Bytes,
         secrets: &Secrets,
-        key: PartKey,
-    ) -> (Fingerprint, PartBits) {
+        (key, known): (PartKey, Option<Fingerprint>),
+    ) -> (Fingerprint, Option<PartBits>) {
         let secrets = secrets.clone();
-        let look =
-            move |recipe: &Recipe, input: &FingerprintInput<'_>| recipe.fingerprint_with_bits(input, &secrets, &key);
+        let look = move |recipe: &Recipe, input: &FingerprintInput<'_>| {
+            recipe.fingerprint_with_bits(input, &secrets, &key, known)
+        };
         let made = self.look_at(&route.recipe, route, request, body, look).await;
         made.expect("a route's own recipe uses the current secret")
     }
@@ -85,21 +87,25 @@ impl Fingerprinting {
         .await
     }
 
-    /// Runs work on a large body on another thread, after that on others of this worker.
-    pub(in crate::gate) async fn run_on_thread<T: Send + 'static>(
+    /// Runs work on a large body on another thread, after that on others of this worker. In a box: the futures of all
+    /// requests would be a kilobyte longer, and each is moved when it is made.
+    pub(in crate::gate) fn run_on_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> T {
-        // The thread keeps it, also for a client that leaves.
-        let permit = Arc::clone(&self.large).acquire_owned().await.expect("the semaphore is never closed");
-        let working = spawn_blocking(move || {
-            let _permit = permit;
-            work()
-        });
-        match working.await {
-            Ok(result) => result,
-            Err(stopped) => panic::resume_unwind(stopped.into_panic()),
-        }
+    ) -> Pin<Box<dyn Future<Output = T> + Send>> {
+        let large = Arc::clone(&self.large);
+        Box::pin(async move {
+            // The thread keeps it, also for a client that leaves.
+            let permit = large.acquire_owned().await.expect("the semaphore is never closed");
+            let working = spawn_blocking(move || {
+                let _permit = permit;
+                work()
+            });
+            match working.await {
+                Ok(result) => result,
+                Err(stopped) => panic::resume_unwind(stopped.into_panic()),
+            }
+        })
     }
 }
 

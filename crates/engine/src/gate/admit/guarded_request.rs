@@ -77,16 +77,17 @@ impl Gate {
     pub(super) async fn guard(
         &self,
         identity: RequestIdentity,
-        received: ReceivedRequest,
+        received: Box<ReceivedRequest>,
         path: &RequestPath<'_>,
         active: &ActiveRoute,
         config: &Config,
     ) -> GuardedRequest {
-        let (ReceivedRequest { head, body, .. }, route) = (&received, &active.route);
+        let (ReceivedRequest { head, body, .. }, route) = (&*received, &active.route);
         let id = identity.record_id();
         let part_key = PartKey::new(self.instance.salt.current().salt, &id);
+        let known = self.instance.cache.fingerprint(&id, self.instance.store_clock.now());
         let fingerprinting =
-            self.fingerprinting.fingerprint_with_bits(route, (head, path), body, &config.secrets, part_key);
+            self.fingerprinting.fingerprint_with_bits(route, (head, path), body, &config.secrets, (part_key, known));
         let (fingerprint, parts) = fingerprinting.await;
         let RequestIdentity { service, scope, space, key, key_length: _ } = identity;
         let reserve_request = ReserveRequest {
@@ -99,13 +100,13 @@ impl Gate {
             route: Arc::clone(&route.name),
             recipe: route.recipe.clone(),
             fingerprint,
-            parts: Some(parts),
+            parts,
             instance: self.instance.instance_lease.id(),
             token: fresh_token(),
             time_limit: self.instance.attempt_time_limit(route),
             holder: None,
         };
-        GuardedRequest::new(&self.instance, reserve_request, received, active, config)
+        GuardedRequest::new(&self.instance, reserve_request, *received, active, config)
     }
 }
 

@@ -110,7 +110,7 @@ impl Gate {
         set_message_fields(&mut head.headers, &key, route)?;
         // The broker holds back more messages than `prefetch`, so that their bodies are bounded.
         let share = self.instance.bodies.share_of(body.len());
-        let received = ReceivedRequest { head, body, share, origin };
+        let received = Box::new(ReceivedRequest { head, body, share, origin });
         Ok(Box::new(GuardedRequest {
             client_address: None,
             can_wait_for_store: true,

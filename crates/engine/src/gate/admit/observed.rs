@@ -114,7 +114,7 @@ impl Observation {
         match arrived.map_err(|refusal| failure.map_or(refusal.into(), ForetoldResult::NotCompared))? {
             ArrivedRequest::Unkeyed { .. } => Err(ForetoldResult::Unguarded),
             ArrivedRequest::Keyed { identity, body, broken_rule } => {
-                let received = ReceivedRequest { head: head.clone(), body, share, origin: origin.clone() };
+                let received = Box::new(ReceivedRequest { head: head.clone(), body, share, origin: origin.clone() });
                 let guarded = gate.guard(identity, received, &path, active, config).await;
                 Ok(Box::new(GuardedRequest { broken_rule, is_provisional, ..guarded }))
             }

@@ -197,8 +197,8 @@ fn differing(first: &[u8], second: &[u8]) -> DifferingParts {
         headers: &headers,
         body,
     });
-    let (_, bits) = recipe.fingerprint_with_bits(&first, &Secrets::default(), &key).unwrap();
-    bits.compare(&key, recipe.parts(&second, &recipe.body(&second)), |_| false)
+    let (_, bits) = recipe.fingerprint_with_bits(&first, &Secrets::default(), &key, None).unwrap();
+    bits.unwrap().compare(&key, recipe.parts(&second, &recipe.body(&second)), |_| false)
 }
 
 #[tokio::test]
