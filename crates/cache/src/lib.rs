@@ -7,6 +7,7 @@
 
 #![allow(missing_docs, reason = "a name that says it all has no comment")]
 
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
@@ -14,7 +15,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use http::StatusCode;
 use quick_cache::sync::{Cache as Table, DefaultLifecycle};
-use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
+use quick_cache::{OptionsBuilder, Weighter};
 
 use oncegate_domain::fingerprint::{Fingerprint, Recipe};
 use oncegate_domain::ids::{RecordId, Token};
@@ -26,7 +27,7 @@ pub mod shared;
 
 /// Completed records for replays, bounded in bytes.
 pub struct Cache {
-    records: Table<RecordId, Arc<CachedRecord>, ByteWeigher>,
+    records: Table<RecordId, Arc<CachedRecord>, ByteWeigher, BuildHasherDefault<IdHasher>>,
     /// The store's purge count, as last read.
     purges: AtomicU64,
     is_enabled: bool,
@@ -46,7 +47,7 @@ impl Cache {
             .build()
             .expect("the two options that must be there are there");
         let records =
-            Table::with_options(options, ByteWeigher, DefaultHashBuilder::default(), DefaultLifecycle::default());
+            Table::with_options(options, ByteWeigher, BuildHasherDefault::default(), DefaultLifecycle::default());
         Self { records, purges: AtomicU64::new(0), is_enabled: bytes > 0 }
     }
 
@@ -177,6 +178,21 @@ const TYPICAL_BYTES: u64 = 2048;
 /// The size of a record without its response, and of its table slot. The slot counts twice, as tables have room to
 /// grow.
 const RECORD_BYTES: usize = size_of::<CachedRecord>() + 2 * (size_of::<RecordId>() + 32) + 64;
+
+/// The hash of a record's id: its beginning, because it is a keyed hash already, which no client can choose.
+#[derive(Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    /// Comes with the length first, and last with the id.
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes.first_chunk().map_or(self.0, |first| u64::from_le_bytes(*first));
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 #[derive(Clone)]
 struct ByteWeigher;

@@ -37,8 +37,9 @@ pub fn is_acting_for(name: &HeaderName) -> bool {
 
 /// Those of the fields that a request has.
 pub fn fields_in(headers: &HeaderMap) -> impl Iterator<Item = &'static HeaderName> {
-    // A request has fewer names than it takes time to look for each of these.
-    let places = headers.keys().filter_map(|name| FIELDS.iter().position(|field| field == name));
+    // A request has fewer names than it takes time to look for each of these, and most begin with another letter.
+    let candidates = headers.keys().filter(|name| name.as_str().starts_with(['a', 'd', 'h', 'o', 'p', 's', 'x']));
+    let places = candidates.filter_map(|name| FIELDS.iter().position(|field| field == name));
     let found = places.fold(0_u16, |found, place| found | 1 << place);
     FIELDS.iter().enumerate().filter(move |(place, _)| found >> place & 1 == 1).map(|(_, name)| name)
 }
@@ -53,6 +54,10 @@ mod tests {
         assert!(names.is_sorted_by(|one, other| one < other), "{names:?}");
         let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/callers.md")).unwrap();
         let page = page.to_lowercase();
+        assert!(
+            names.iter().all(|name| name.starts_with(['a', 'd', 'h', 'o', 'p', 's', 'x'])),
+            "as `fields_in` expects"
+        );
         names.iter().for_each(|name| assert!(page.contains(&format!("`{name}`")), "docs/callers.md lacks {name}"));
         let headers: HeaderMap = [("Stripe-Account", "a"), ("X-Tenant-Id", "b"), ("X-Other", "c")]
             .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()))

@@ -44,7 +44,7 @@ impl PartKey {
 
     /// The bits of the part's name, and those of its value.
     fn bits(&self, part: &RequestPart<'_>) -> ([u8; NAME_BYTES], [u8; VALUE_BYTES]) {
-        let mut hash = self.0.clone();
+        let mut hash = self.0;
         add_text(&mut hash, [part.kind.as_bytes(), &part.name]);
         let name = first_bytes(&hash);
         add_text(&mut hash, [&part.value]);
