@@ -188,7 +188,7 @@ async fn serve(gate: Arc<Gate>, stream: DuplexStream) {
     let answer = service_fn(move |request: http::Request<hyper::body::Incoming>| {
         let (gate, client) = (Arc::clone(&gate), Arc::clone(&client));
         let body = |incoming| RequestBody::new(CheckedBody::of_message(incoming));
-        async move { Ok::<_, std::convert::Infallible>(gate.handle(request.map(body), &client).await) }
+        async move { Ok::<_, std::convert::Infallible>(gate.handle(Box::new(request.map(body)), &client).await) }
     });
     drop(http1::Builder::new().auto_date_header(false).serve_connection(TokioIo::new(stream), answer).await);
 }
