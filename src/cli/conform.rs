@@ -15,6 +15,8 @@ use tokio::time::timeout;
 
 use super::endpoint_arguments::{EndpointArguments, parse_pointer};
 use super::{CommandError, block_on, failed};
+use oncegate_config as config;
+use oncegate_http::protocol::answer_shape::{AnswerShape, RequestFormat};
 use oncegate_http::protocol::refusal::RetryAfter;
 use oncegate_probe::conform::{ConformPlan, LinkTiming, LossyLink, OperationIdentity, ROUND};
 use oncegate_settings::{self as settings, Dialect, Word};
@@ -62,6 +64,11 @@ pub(super) struct ConformArguments {
     command: Vec<OsString>,
 }
 
+/// The form of refusals in a dialect.
+fn shape_of(dialect: Dialect) -> AnswerShape {
+    AnswerShape::new(dialect, config::dialect_refusals(dialect), RequestFormat::Json)
+}
+
 fn parse_dialect(word: String) -> Dialect {
     Dialect::parse(&word).expect("clap has checked the word")
 }
@@ -92,7 +99,7 @@ pub(super) fn run(arguments: ConformArguments) -> Result<(), CommandError> {
         identity,
         key_place: arguments.endpoint.key_place(false),
         seed: arguments.seed.map_or_else(draw_seed, Ok)?,
-        timing: LinkTiming { delay: arguments.delay, retry_after, dialect: arguments.dialect },
+        timing: LinkTiming { delay: arguments.delay, retry_after, shape: shape_of(arguments.dialect) },
     };
     let report = block_on(async {
         let link = LossyLink::start(plan).await.map_err(CommandError::Unreachable)?;

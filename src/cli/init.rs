@@ -83,11 +83,14 @@ impl Use {
             Self::Payments => (
                 "/v1/payments",
                 "kind = \"money\"   # keys are required, and a 5xx means \"outcome unknown\": the service may have charged\n\
-                 # reconcile = { url = \"https://…/by-record/{id}\" }   # lets Oncegate ask the service: docs/reconciliation.md\n",
+                 # reconcile = { url = \"https://…/by-record/{id}\" }   # lets Oncegate ask the service: docs/reconciliation.md\n\
+                 # in_flight = \"wait\"   # behind a proxy or before clients that hedge: docs/clients.md\n",
             ),
-            Self::Orders => {
-                ("/v1/orders", "key = { required = true }   # without it, a request without a key passes unguarded\n")
-            }
+            Self::Orders => (
+                "/v1/orders",
+                "key = { required = true }   # without it, a request without a key passes unguarded\n\
+                     # in_flight = \"wait\"   # behind a proxy or before clients that hedge: docs/clients.md\n",
+            ),
             Self::Uploads => (
                 "/v1/uploads",
                 "max_request_body = \"64MiB\"   # a larger upload is refused; limits.held_bodies bounds all of them\n",

@@ -245,3 +245,24 @@ async fn pipelined_retries_are_answered_in_order() {
     );
     assert_eq!(answers[2].body, answers[0].body);
 }
+
+on_both_stores!(an_answer_echoes_its_own_requests_fields);
+async fn an_answer_echoes_its_own_requests_fields(store: Store) {
+    let lines = "replay = { echo = [\"X-Interaction-Id\", \"X-Request-Id\"] }";
+    let world = World::guarding(store, lines).await;
+    world.upstream.answer_all(Answer::status(201).field("X-Interaction-Id", "i-1").body("done"));
+    let sent = async |interaction: &str, body: &str| {
+        let request = world.post("/pay").key("k-1").field("X-Request-Id", "r-1");
+        let request = if interaction.is_empty() { request } else { request.field("X-Interaction-Id", interaction) };
+        request.json(body).send().await
+    };
+    let first = sent("i-1", "{}").await;
+    assert_eq!((first.field("x-interaction-id"), first.field("x-request-id")), (Some("i-1"), None));
+    let retry = sent("i-2", "{}").await;
+    assert_eq!((retry.oncegate_status(), retry.all("x-interaction-id")), (Some("replayed"), vec!["i-2"]));
+    assert_eq!((retry.field("x-request-id"), &retry.body), (None, &first.body), "the response has none");
+    assert_eq!(sent("", "{}").await.field("x-interaction-id"), Some("i-1"), "the retry has none");
+    let refused = sent("i-3", "{\"a\":1}").await;
+    assert_eq!(refused.outcome(), (422, "key-reused".to_owned()));
+    assert_eq!((refused.field("x-interaction-id"), refused.field("x-request-id")), (Some("i-3"), Some("r-1")));
+}

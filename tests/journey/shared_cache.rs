@@ -279,7 +279,9 @@ async fn a_server_that_accepts_and_never_answers_costs_a_few_reads_and_two_log_l
     for key in 0..30 {
         assert_eq!(pay(&world.proxy, &format!("k-{key}")).send().await.oncegate_status(), Some("executed"));
     }
-    assert_eq!((reads(&world.proxy, "failed").await, reads(&world.proxy, "unconnected").await), (1.0, 29.0));
+    let (failed, unconnected) = (reads(&world.proxy, "failed").await, reads(&world.proxy, "unconnected").await);
+    // The server may answer the first read before the signal stops it.
+    assert!(failed == 1.0 && [28.0, 29.0].contains(&unconnected), "{failed} failed, {unconnected} unconnected");
     redis.thaw();
     world.proxy.wait_for_log("the shared cache answers again").await;
     wait_until_connected(&world.proxy).await;

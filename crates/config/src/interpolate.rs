@@ -103,7 +103,9 @@ pub(super) fn files_of(text: &str) -> impl Iterator<Item = &Path> {
 fn find_foreign_placeholder(text: &str) -> Option<String> {
     let is_shells = |text: &str| text.strip_prefix('$').is_some_and(is_name);
     let is_between = |start, end| text.len() > 2 && text.starts_with(start) && text.ends_with(end);
-    let is_templates = is_between("{{", "}}") || is_between("<", ">") || is_between("$(", ")");
+    // XML has tags within.
+    let is_manuals = is_between("<", ">") && !text[1..].contains('<') && !text.ends_with("/>");
+    let is_templates = is_between("{{", "}}") || is_manuals || is_between("$(", ")");
     let is_windows = is_between("%", "%") && is_name(&text[1..text.len() - 1]);
     if is_shells(text) || is_templates || is_windows {
         return Some("is a placeholder that nothing fills in: write `${NAME}` or `${file:/path}`".into());
@@ -137,7 +139,12 @@ pub(super) fn find_unfilled_placeholder(text: &str) -> Option<&'static str> {
 
 /// Whether a text is a URL, or a path behind a scheme.
 fn is_url(text: &str) -> bool {
-    text.contains("://") || text.starts_with("sqlite:") || text.starts_with("unix:")
+    let is_scheme = |text: &str| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+.-".contains(&byte))
+    };
+    text.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme))
+        || text.starts_with("sqlite:")
+        || text.starts_with("unix:")
 }
 
 /// Whether a text has a placeholder of a template language, of a manual or of Kubernetes. No URL has these characters
@@ -293,6 +300,8 @@ mod tests {
             ("sqlite:/var/a$5.db", false),
             ("sqlite:/var/$${DIR}", false),
             ("<p>{{ text }}</p> $NAME", false),
+            ("<e xmlns=\"http://a\"><c>{code}</c></e>", false),
+            ("<refused/>", false),
             ("$5", false),
             ("pa$word", false),
             ("100%", false),

@@ -26,6 +26,8 @@ pub enum ValueKind {
     Duration,
     /// A whole number.
     Integer,
+    /// A table of tables with these keys. `about` describes their names.
+    Named(&'static [KeyDoc]),
     /// A text, a number or a boolean.
     Scalar,
     /// A text such as `64KiB`.

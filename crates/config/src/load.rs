@@ -7,20 +7,24 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
-use super::environment::Environment;
+use super::environment::{Environment, ProcessEnvironment};
 use super::file_options::{TABLES, TopOptions, UnguardedPolicy, parse_service};
 use super::messages::syntax_hint;
+use super::presets::with_presets;
 use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
 use super::reader::{ConfigReader, ExternalValue, Section};
+use super::route_options::RouteKeys;
 use super::routes::{self, RouteContext};
 use super::scope::ProofSources;
 use super::value_parsers::{read_upstream, socket_address};
 use super::warnings::Lint;
 use super::{
-    Overrides, admin, consumers, cors, events, file_access, jwt, secrets, store, tls, warnings, written_options,
+    Overrides, admin, consumers, cors, events, file_access, jwt, refusals, secrets, store, tls, warnings,
+    written_options,
 };
 use oncegate_settings::{
-    AdminToken, CacheConfig, Config, Consumer, IssuerKeys, LoadedConfig, StartConfig, StoreLocation, UpstreamTarget,
+    AdminToken, CacheConfig, Config, Consumer, Dialect, IssuerKeys, LoadedConfig, RefusalForms, StartConfig,
+    StoreLocation, UpstreamTarget, Word,
 };
 use oncegate_trust::tls::{Authorities, Trust};
 
@@ -70,6 +74,14 @@ pub fn admin_token(file: Option<&Path>, environment: &dyn Environment) -> Result
 /// Reads the name of the service alone, in the same way.
 pub fn service_name(file: &Path, environment: &dyn Environment) -> Result<Arc<str>, ConfigProblems> {
     read_part(Some(file), &Overrides::default(), environment, |top| top.parsed("service", parse_service))
+}
+
+/// The forms of a dialect, as a route has them that says nothing else.
+pub fn dialect_refusals(dialect: Dialect) -> Arc<RefusalForms> {
+    let text = format!("dialect = '{}'", dialect.word());
+    let (top, route) = (DeTable::new(), DeTable::parse(&text).expect("it is TOML"));
+    let reader = ConfigReader::new(None, &text, TABLES, &ProcessEnvironment, Vec::new(), DeTable::new());
+    refusals::read(&with_presets(reader.top(&top).with_built_in(RouteKeys::KEYS, "routes[0]", route.get_ref())))
 }
 
 /// Reads one value of a file, whatever problems the rest of it has.

@@ -18,6 +18,7 @@ pub(super) fn wrong_kind(kind: ValueKind, value: &DeValue<'_>) -> String {
         ValueKind::Duration if number => "in quotes and have a unit, like \"30s\"",
         ValueKind::Duration => "a duration, like \"30s\"",
         ValueKind::Integer => "a whole number, without quotes",
+        ValueKind::Named(keys) => &format!("a table of tables, like `{{ name = {} }}`", example(keys)),
         ValueKind::Scalar => "a text in quotes, a number, `true` or `false`",
         ValueKind::Size if number => "in quotes and have a unit, like \"64KiB\"",
         ValueKind::Size => "a size, like \"64KiB\"",

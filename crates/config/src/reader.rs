@@ -218,6 +218,13 @@ impl<'a> ConfigReader<'a> {
                     self.problem(&position, message);
                 }
                 (Some(ValueKind::Table(keys)), DeValue::Table(table)) => self.check_names(&path, table, keys),
+                (Some(ValueKind::Named(keys)), DeValue::Table(named)) => {
+                    for (name, table) in named {
+                        if let DeValue::Table(table) = table.get_ref() {
+                            self.check_names(&join(&path, name.get_ref()), table, keys);
+                        }
+                    }
+                }
                 (Some(ValueKind::Tables(keys)), DeValue::Array(tables)) => {
                     for (index, table) in tables.iter().enumerate() {
                         if let DeValue::Table(table) = table.get_ref() {
@@ -321,6 +328,36 @@ impl<'a> Section<'a> {
         sections
     }
 
+    /// The tables with a name, parsed, in each table of this name, in the order in which keys are looked up.
+    pub fn named<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Vec<Vec<(T, Section<'a>)>> {
+        let ValueKind::Named(keys) = self.doc(name).kind else { unreachable!("`{name}` is declared as named tables") };
+        let mut tables = Vec::new();
+        for layer in &self.layers {
+            let Some(value) = layer.table.get(name) else { continue };
+            let path = join(&layer.path, name);
+            let at = |offset, path| SourcePosition { rank: layer.rank, offset, path };
+            let DeValue::Table(table) = value.get_ref() else {
+                self.reader.wrong_kind::<()>(&at(value.span().start, path), self.doc(name).kind, value.get_ref());
+                continue;
+            };
+            let mut named = Vec::new();
+            for (name, value) in table {
+                let position = at(value.span().start, join(&path, name.get_ref()));
+                let DeValue::Table(table) = value.get_ref() else {
+                    self.reader.wrong_kind::<()>(&position, ValueKind::Table(keys), value.get_ref());
+                    continue;
+                };
+                let layers = vec![Layer { rank: layer.rank, path: position.path.clone(), table }];
+                match parse(name.get_ref()) {
+                    Ok(name) => named.push((name, Section { reader: self.reader, keys, position, layers })),
+                    Err(message) => self.reader.problem(&position, message),
+                }
+            }
+            tables.push(named);
+        }
+        tables
+    }
+
     /// Turns this section into the fallback of others.
     pub fn into_defaults(mut self) -> Self {
         self.layers.iter_mut().for_each(|layer| layer.rank = Rank::Defaults);
@@ -349,7 +386,7 @@ impl<'a> Section<'a> {
                 Rank::Own => own,
                 Rank::External => ValueOrigin::External,
             };
-            note_table(origins, "", layer.table, origin);
+            note_table(origins, "", (layer.table, self.keys), origin);
         }
     }
 
@@ -377,12 +414,21 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Notes the keys of a table at this path, and of the tables in it.
-fn note_table(origins: &mut ValueOrigins, before: &str, table: &DeTable<'_>, origin: ValueOrigin) {
+/// Notes the keys of a table at this path, and of the tables in it. A table with a name counts as a whole.
+fn note_table(
+    origins: &mut ValueOrigins,
+    before: &str,
+    (table, keys): (&DeTable<'_>, &'static [KeyDoc]),
+    origin: ValueOrigin,
+) {
     for (key, value) in table {
         let path = join(before, key.get_ref());
-        match value.get_ref() {
-            DeValue::Table(table) => note_table(origins, &path, table, origin),
+        let known = keys.iter().find(|known| known.name == key.get_ref()).map(|known| known.kind);
+        match (value.get_ref(), known) {
+            (DeValue::Table(table), Some(ValueKind::Table(keys))) => note_table(origins, &path, (table, keys), origin),
+            (DeValue::Table(table), _) => {
+                table.keys().for_each(|name| origins.note(join(&path, name.get_ref()), origin))
+            }
             _ => origins.note(path, origin),
         }
     }

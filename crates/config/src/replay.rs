@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use http::HeaderName;
+
 use super::options::options;
 use super::reader::Section;
 use super::value_parsers::header_name;
@@ -13,10 +15,21 @@ options! {
     struct ReplayOptions for ReplayPolicy {
         /// response fields that are not kept for replays
         drop_headers: Texts = ["set-cookie"] => values(header_name);
+        /// fields of a request that its own refusals have, and that a replay has in the place of the first request's
+        echo: Texts = [] => values(echoed_field);
         /// a URL that is asked before each replay whether the caller may read it
         authorize: Concealed = "" => made(read_authorize);
         /// for how long its permission counts
         authorize_cache: Duration = "0s";
+    }
+}
+
+/// The id of a request. Another field could be a credential, or change what the answer says.
+fn echoed_field(text: &str) -> Result<HeaderName, String> {
+    let name = header_name(text)?;
+    match name.as_str().ends_with("id") && !name.as_str().starts_with("oncegate-") {
+        true => Ok(name),
+        false => Err("is no id of a request: write one like `x-request-id`".into()),
     }
 }
 

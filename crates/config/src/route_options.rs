@@ -19,7 +19,7 @@ use super::retry::RetryOptions;
 use super::upstream_tls::UpstreamTlsOptions;
 use super::value_parsers::{is_of_name, name, not_empty};
 use super::warnings::Lint;
-use super::{methods, retry};
+use super::{methods, refusals, retry};
 use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::route_table::Spelling;
 use oncegate_settings::{
@@ -60,6 +60,9 @@ options! {
         kind: Choice(RouteKind::WORDS) = "standard" => choice();
         /// the convention of an API: a preset of the other keys, and the form of Oncegate's own answers
         dialect: Choice(Dialect::WORDS) = "ietf" => choice();
+        /// the statuses and documents of Oncegate's own errors, by a code such as `in-flight`, a next step such as
+        /// `retry:reconcile`, a status, `4xx`, `5xx` or `*`
+        refusals: Named(refusals::Options::KEYS) = {} => made(refusals::read);
         /// for JSON-RPC: the operations that are guarded, each `METHOD`, or `METHOD NAME` for one tool; empty for all
         operations: Texts = [] => made(read_operations);
         /// the place and the syntax of a request's key

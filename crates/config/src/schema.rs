@@ -42,6 +42,7 @@ fn property(key: &KeyDoc) -> Value {
         }
         ValueKind::Duration => quantity(DURATION_UNITS.map(|(unit, _)| unit)),
         ValueKind::Integer => json!({ "type": "integer" }),
+        ValueKind::Named(keys) => json!({ "type": "object", "additionalProperties": table(keys, false) }),
         ValueKind::Scalar => json!({ "anyOf": [{ "type": "string" }, { "type": "number" }, { "type": "boolean" }] }),
         ValueKind::Size => quantity(SIZE_UNITS.map(|(unit, _)| unit)),
         ValueKind::Table(keys) => table(keys, false),
@@ -54,7 +55,9 @@ fn property(key: &KeyDoc) -> Value {
     };
     property["description"] = json!(key.about);
     // A table's own default repeats those of its keys.
-    if let (Some(default), false) = (key.default, matches!(key.kind, ValueKind::Table(_) | ValueKind::Tables(_))) {
+    if let (Some(default), false) =
+        (key.default, matches!(key.kind, ValueKind::Named(_) | ValueKind::Table(_) | ValueKind::Tables(_)))
+    {
         property["default"] = toml(default);
     }
     property
@@ -83,8 +86,14 @@ mod tests {
         for (keyword, rule) in schema.as_object().expect("a schema is an object") {
             let holds = match keyword.as_str() {
                 "$schema" | "default" | "description" | "title" => true,
+                // Of tables with a name.
+                "additionalProperties" if rule.is_object() => {
+                    for (name, item) in value.as_object().into_iter().flatten() {
+                        found.extend(violations(&format!("{at}.{name}"), rule, item));
+                    }
+                    true
+                }
                 "additionalProperties" => {
-                    assert_eq!(rule, false);
                     let names = value.as_object().into_iter().flat_map(Map::keys);
                     names.into_iter().all(|name| schema["properties"].get(name).is_some())
                 }

@@ -438,6 +438,7 @@ mod messages;
 mod outcomes;
 mod paths;
 mod places;
+mod refusals;
 mod routes;
 mod slips;
 

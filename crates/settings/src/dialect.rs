@@ -30,6 +30,8 @@ words! {
         A2a = "a2a",
         /// The Universal Commerce Protocol, over REST and over MCP.
         Ucp = "ucp",
+        /// The REST catalog of Apache Iceberg.
+        Iceberg = "iceberg",
         /// x402 with its extension `payment-identifier`.
         X402 = "x402",
     }
@@ -42,8 +44,35 @@ impl Dialect {
             Self::A2a | Self::Jsonrpc => Some(RpcNaming::Method),
             Self::Mcp => Some(RpcNaming::MethodAndTool),
             Self::Ucp => Some(RpcNaming::DeclaredMethodAndTool),
-            Self::Acp | Self::Graphql | Self::Ietf | Self::Repeatability | Self::Stripe | Self::X402 => None,
+            Self::Acp
+            | Self::Graphql
+            | Self::Iceberg
+            | Self::Ietf
+            | Self::Repeatability
+            | Self::Stripe
+            | Self::X402 => None,
         }
+    }
+
+    /// Whether the clients of the convention take a status for "not executed", and so send the operation anew, under
+    /// another key too. These are the statuses that a route releases by default, and 402, after which a client pays.
+    pub fn means_not_executed(self, status: u16) -> bool {
+        match (self, status) {
+            // The REST catalog's specification: after all others the commit has failed.
+            (Self::Iceberg, status) => !matches!(status, 500 | 502 | 504),
+            // In these protocols 503 says that the same request with the same key comes later, and 409 that the key was
+            // used for another one.
+            (Self::Ucp | Self::X402, 409) => true,
+            (Self::Ucp | Self::X402, 503) => false,
+            (_, 401..=403 | 407 | 408 | 412 | 417 | 421 | 423 | 425 | 426 | 428 | 429 | 431 | 451 | 503) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether the clients of the convention make the operation anew also where they read that it runs, or that nobody
+    /// could say whether it has run.
+    pub fn reads_pending_as_failed(self) -> bool {
+        matches!(self, Self::Iceberg | Self::Ucp | Self::X402)
     }
 
     /// Whether a request may be one of JSON-RPC, whose body has the operation.

@@ -13,6 +13,8 @@ use super::UpstreamTarget;
 pub struct ReplayPolicy {
     /// The response fields that are not kept for replays.
     pub drop_headers: Vec<HeaderName>,
+    /// The fields that a replay, and a refusal, has from its own request.
+    pub echo: Vec<HeaderName>,
     /// The service that is asked before each replay.
     pub authorize: Option<Arc<AuthorizeConfig>>,
 }

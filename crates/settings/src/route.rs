@@ -9,8 +9,8 @@ use http::{HeaderValue, Method};
 use super::setting_texts::{describe_scope, key, reconciled, rule, statuses, upstream_tls};
 use super::{
     CorsPolicy, DeliveryMode, Dialect, ForwardKey, InFlightPolicy, KeyRule, KeySpace, OnClientGone, ReconcileConfig,
-    ReplayPolicy, RouteKind, RouteMode, SameBodyPolicy, ScopeRule, StoreDownPolicy, StreamMode, UpstreamTarget,
-    UpstreamTlsConfig, ValueOrigin, ValueOrigins, Word, show_duration, show_size,
+    RefusalForms, ReplayPolicy, RouteKind, RouteMode, SameBodyPolicy, ScopeRule, StoreDownPolicy, StreamMode,
+    UpstreamTarget, UpstreamTlsConfig, ValueOrigin, ValueOrigins, Word, show_duration, show_size,
 };
 use oncegate_domain::fingerprint::Recipe;
 use oncegate_domain::key_rate::KeyRate;
@@ -73,6 +73,7 @@ pub struct RouteOptions {
     pub mode: RouteMode,
     pub kind: RouteKind,
     pub dialect: Dialect,
+    pub refusals: Arc<RefusalForms>,
     pub operations: Vec<String>,
     pub key: KeyRule,
     pub space: KeySpace,
@@ -212,6 +213,10 @@ pub const ROUTE_SETTINGS: &[DescribedSetting] = &[
     ("upstream tls", &["upstream_tls"], |route| upstream_tls(&route.upstream_tls)),
     ("kind", &["kind"], |route| (route.options.kind == RouteKind::Money).then(|| route.options.kind.word().into())),
     ("dialect", &["dialect"], |route| Some(route.options.dialect.word().into())),
+    ("refusals", &["refusals"], |route| {
+        let names: Vec<_> = route.options.refusals.names().map(|name| name.to_string()).collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    }),
     ("operations", &["operations"], |route| {
         (!route.options.operations.is_empty()).then(|| route.options.operations.join(", "))
     }),
@@ -253,6 +258,10 @@ pub const ROUTE_SETTINGS: &[DescribedSetting] = &[
     ("live keys", &["limits.live_keys"], |route| Some(format!("{} of each caller", route.options.limits.live_keys?))),
     ("authorized by", &["replay.authorize", "replay.authorize_cache"], |route| {
         route.options.replay.authorize.as_ref().map(|service| format!("{}/…", service.upstream))
+    }),
+    ("echoed", &["replay.echo"], |route| {
+        let names: Vec<_> = route.options.replay.echo.iter().map(|name| name.as_str()).collect();
+        (!names.is_empty()).then(|| names.join(", "))
     }),
     ("not replayed", &["replay.drop_headers"], |route| Some(not_replayed(route))),
     ("allowed", &["allow"], |route| (!route.options.allow.is_empty()).then(|| route.options.allow.join(", "))),
@@ -349,7 +358,9 @@ fn in_flight(route: &Route) -> String {
     let wait = show_duration(route.options.wait_timeout);
     match route.options.in_flight {
         InFlightPolicy::Accepted => "202".into(),
-        InFlightPolicy::Conflict => format!("409, or with `Prefer: wait=N` wait up to {wait}"),
+        InFlightPolicy::Conflict => {
+            format!("409 (behind a proxy that hedges: `wait`), or with `Prefer: wait=N` wait up to {wait}")
+        }
         InFlightPolicy::Wait => format!("wait up to {wait}"),
     }
 }

@@ -322,8 +322,20 @@ impl Response {
 
     /// The status, and the problem's slug if the answer is Oncegate's own.
     pub fn outcome(&self) -> (u16, String) {
-        let ours = self.field("content-type") == Some("application/problem+json");
-        let slug = if ours { self.problem()["code"].as_str().unwrap().to_owned() } else { String::new() };
+        let slug = match self.field("content-type") {
+            Some("application/problem+json") => self.problem()["code"].as_str().unwrap().to_owned(),
+            Some("application/problem+xml") => {
+                let text = String::from_utf8_lossy(&self.body);
+                text.split("<code>").nth(1).and_then(|rest| rest.split("</code>").next()).unwrap().to_owned()
+            }
+            // The code stands behind its name and a byte with its length.
+            Some("application/cbor") => {
+                let at = self.body.windows(5).position(|name| name == b"\x64code").unwrap() + 5;
+                let length = usize::from(self.body[at] & 0x1f);
+                String::from_utf8(self.body[at + 1..at + 1 + length].to_vec()).unwrap()
+            }
+            _ => String::new(),
+        };
         (self.status, slug)
     }
 

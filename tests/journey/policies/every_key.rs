@@ -53,7 +53,7 @@ fn all(
     for key in keys {
         let here = format!("{path}{}", key.name);
         match key.kind {
-            ValueKind::Tables(inner) => all(inner, &format!("{here}."), None, found),
+            ValueKind::Named(inner) | ValueKind::Tables(inner) => all(inner, &format!("{here}."), None, found),
             // The same keys as in a route.
             ValueKind::Table(_) if here == "defaults" => {}
             ValueKind::Table(inner) => {

@@ -78,6 +78,23 @@ async fn a_duplicate_passes_while_the_first_attempt_runs(store: Store) {
 }
 
 #[tokio::test]
+async fn a_duplicate_that_a_hedging_proxy_may_have_sent_is_told_so() {
+    let world = World::guarding(Store::sqlite(), OBSERVE).await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(201).hold(&hold));
+    let first = world.pay("k-1").spawn();
+    world.upstream.wait_for_executed(1).await;
+    let created = "oncegate_reservations_total{route=\"pay\",result=\"created\"}";
+    let is_recorded = async || Metrics::of(&world.proxy).await.get(created) == 1.0;
+    eventually(TEST_TIMEOUT, async || is_recorded().await.then_some(())).await;
+    assert_eq!(observed(&world, world.pay("k-1")).await.1, "in-flight");
+    let advised = world.proxy.logged().into_iter().find(|line| line["advice"] == "in_flight = \"wait\"");
+    assert_eq!(advised.map(|line| line["would"].clone()), Some("in-flight".into()));
+    hold.release();
+    first.await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn a_request_that_enforcement_would_execute_again_is_logged_as_such() {
     let world = World::guarding(Store::sqlite(), OBSERVE).await;
     world.upstream.then(Answer::status(500)).then(Answer::status(502));

@@ -168,6 +168,10 @@ fn write_rows(text: &mut String, table: &str, keys: &[KeyDoc]) {
     for key in keys {
         match key.kind {
             ValueKind::Table(keys) => write_rows(text, &format!("{table}{}.", key.name), keys),
+            ValueKind::Named(keys) => {
+                writeln!(text, "| `{table}{}` | `{{}}` | {} |", key.name, key.about).unwrap();
+                write_rows(text, &format!("{table}{}.NAME.", key.name), keys);
+            }
             ValueKind::Tables(keys) => {
                 writeln!(text, "| `{table}{}` | `[]` | {} |", key.name, key.about).unwrap();
                 write_rows(text, &format!("{table}{}[].", key.name), keys);

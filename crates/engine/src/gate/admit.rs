@@ -107,14 +107,14 @@ impl Gate {
         }
         let active = found.map_err(|(evaded, refusal)| {
             // The refusal of a request that would go around a route's guard looks like the route's other refusals.
-            context.note_route(&evaded.route);
+            context.note_route(&evaded.route, &head.headers);
             context.guard(observability, &head, &evaded.metrics);
             let reader = key_location::place_reader(&evaded.route, path, &head);
             echo_valid_key(&reader, &evaded.route, context);
             refusal
         })?;
         if let Some(active) = active {
-            context.note_route(&active.route);
+            context.note_route(&active.route, &head.headers);
         }
         let routed = Box::new(RoutedRequest { head, path, origin, client, live, active });
         match active.map(|active| (active, active.route.options.mode)) {
@@ -165,7 +165,7 @@ impl Gate {
                 let received = Box::new(ReceivedRequest { head, body, share, origin });
                 let guarded = self.guard(identity, received, path, active, &live.config).await;
                 if !is_provisional {
-                    context.with_trace(|trace| trace.note_record(guarded.reserve_request.id));
+                    context.note_record(guarded.reserve_request.id);
                 }
                 Ok(Admission::Guarded(Box::new(GuardedRequest { broken_rule, is_provisional, ..guarded })))
             }

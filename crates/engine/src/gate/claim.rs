@@ -102,8 +102,9 @@ impl Gate {
                 }
                 Err(record) => record,
             };
-            if !guarded.is_observed() {
-                instance.remember(&record, epoch);
+            match guarded.is_observed() {
+                true => guarded.observed_beside = Some(record.running_for),
+                false => instance.remember(&record, epoch),
             }
             match self.decide(guarded, record).await {
                 Decision::TakeOver(found) if take_overs < TAKE_OVERS_MAX => {

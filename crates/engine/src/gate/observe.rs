@@ -30,6 +30,10 @@ use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_settings::{InFlightPolicy, Route, StoreDownPolicy};
 use oncegate_store::{SettleResult, StoreError};
 
+/// The time after which a proxy or a client that hedges has sent the request again, at most: it waits as long as most
+/// answers take.
+const HEDGE_DELAY_MAX: Duration = Duration::from_secs(2);
+
 /// The meaning of a response for its attempt: the verdict, the TTL and the status.
 type ObservedVerdict = (ResponseVerdict, Duration, ServiceStatus);
 
@@ -96,7 +100,15 @@ impl Gate {
             Ok(lease) => lease,
             Err(Unclaimed::Answered(answer)) => {
                 guarded.count((&answer).into(), instance);
-                return foretell(answer, guarded.route().options.in_flight, is_for_later);
+                let foretold = foretell(answer, guarded.route().options.in_flight, is_for_later);
+                return match foretold {
+                    ForetoldResult::Refused(refusal @ Refusal::InFlight(_))
+                        if guarded.observed_beside.is_some_and(|ran| ran <= HEDGE_DELAY_MAX) =>
+                    {
+                        ForetoldResult::Hedged(refusal)
+                    }
+                    foretold => foretold,
+                };
             }
             Err(Unclaimed::Refused(refusal)) => return refusal.into(),
             Err(Unclaimed::Reserving(StoreError::Corrupt(_)) | Unclaimed::TakingOver(StoreError::Corrupt(_))) => {

@@ -45,22 +45,22 @@ impl Outcome {
     }
 
     fn render_as(self, status: OncegateStatus, context: &ResponseContext, problem_base: &str) -> Response<Body> {
-        let is_own = match &self {
-            Self::Accepted { .. } | Self::InFlight(_) | Self::Refused(_) => true,
+        let (is_own, is_replay) = match &self {
+            Self::Accepted { .. } | Self::InFlight(_) | Self::Refused(_) => (true, false),
             // The store's, which another page may have got before.
-            Self::ExecutedElsewhere(_) | Self::Replayed(_) => true,
-            Self::Streamed(streamed) if streamed.status == StreamStatus::Attached => true,
-            Self::Answered { .. } | Self::Bypassed(_) | Self::Streamed(_) => false,
+            Self::ExecutedElsewhere(_) | Self::Replayed(_) => (true, true),
+            Self::Streamed(streamed) if streamed.status == StreamStatus::Attached => (true, true),
+            Self::Answered { .. } | Self::Bypassed(_) | Self::Streamed(_) => (false, false),
         };
         let mut response = match self {
             // Whatever the attempt came to: it was unguarded, and no more is promised than that it was forwarded.
             Self::Bypassed(outcome) => return outcome.render_as(status, context, problem_base),
             // A gRPC client has no other way to ask again than the same call, and one of JSON-RPC reads no 202.
             Self::InFlight(retry_after) if context.is_call || context.rpc_id.is_some() => {
-                refuse(&Refusal::InFlight(retry_after), context, problem_base)
+                context.refuse(&Refusal::InFlight(retry_after), problem_base)
             }
             Self::Accepted { progress, .. } if context.is_call || context.rpc_id.is_some() => {
-                refuse(&accepted_refusal(progress), context, problem_base)
+                context.refuse(&accepted_refusal(progress), problem_base)
             }
             Self::Accepted { operation, progress } => {
                 accepted(operation, progress.retry_after().map(RetryAfter::new), context)
@@ -74,7 +74,7 @@ impl Outcome {
                 response
             }
             Self::InFlight(retry_after) => pending("{\"state\":\"in_flight\"}".to_owned(), Some(retry_after)),
-            Self::Refused(refusal) => refuse(&refusal, context, problem_base),
+            Self::Refused(refusal) => context.refuse(&refusal, problem_base),
             Self::Replayed(completed) => {
                 let mut response = stored(completed, context);
                 response.headers_mut().insert(fields::IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
@@ -84,6 +84,7 @@ impl Outcome {
         };
         context.add_fields(&mut response, status);
         if is_own {
+            context.echo_fields(response.headers_mut(), is_replay);
             context.add_cors_fields(response.headers_mut());
         }
         response
@@ -97,15 +98,6 @@ fn accepted_refusal(progress: AcceptedProgress) -> Refusal {
         AcceptedProgress::Unknown(wait) => Refusal::OutcomeUnknown(wait.map(RetryAfter::new)),
         AcceptedProgress::Dead => Refusal::OutcomeUnknown(None),
     }
-}
-
-/// The answer to a refused request: a gRPC status, or the form of its route's dialect.
-fn refuse(refusal: &Refusal, context: &ResponseContext, problem_base: &str) -> Response<Body> {
-    context.with_trace(|trace| trace.note_refusal(refusal));
-    if context.is_call {
-        return grpc::refusal_response(refusal);
-    }
-    context.answer_shape.render(refusal, problem_base, context.rpc_id.as_ref())
 }
 
 /// The response to the request whose attempt brought it.
@@ -192,6 +184,7 @@ fn pending(document: String, retry_after: Option<RetryAfter>) -> Response<Body> 
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
+    use std::sync::mpsc;
     use std::task::{Context, Poll, Waker};
 
     use http::HeaderMap;
@@ -217,8 +210,15 @@ mod tests {
             let (status, trailers) = (StatusCode::OK, HeaderMap::new());
             let response = StoredResponse { status, headers, body: Some(body(7).into()), trailers };
             let replayed = Outcome::Replayed(CompletedResponse { response: Arc::new(response), expires_at: None });
+            // Until the thread is free, a replacement on it cannot be there at the first poll.
+            let (free, freed) = mpsc::channel::<()>();
+            let mut context = Context::from_waker(Waker::noop());
+            let mut occupied = pin!(fingerprinting.run_on_thread(move || freed.recv()));
+            assert!(occupied.as_mut().poll(&mut context).is_pending());
             let mut replacing = pin!(replayed.with_rpc_id(call.id.clone(), &fingerprinting));
-            let first = replacing.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let first = replacing.as_mut().poll(&mut context);
+            drop(free);
+            occupied.await.unwrap_err();
             assert_eq!(first.is_ready(), is_small, "{media_type} {blanks}");
             let outcome = match first {
                 Poll::Ready(outcome) => outcome,

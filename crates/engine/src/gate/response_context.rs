@@ -13,11 +13,14 @@ use super::outcome::Outcome;
 use crate::instance::metrics::RouteMetrics;
 use crate::instance::observability::Observability;
 use crate::instance::request_trace::{RequestTrace, TraceStage};
+use oncegate_domain::ids::RecordId;
 use oncegate_domain::jsonrpc::RpcId;
+use oncegate_domain::key::Key;
 use oncegate_http::body::Body;
-use oncegate_http::protocol::answer_shape::AnswerShape;
+use oncegate_http::protocol::answer_shape::{AnswerShape, RefusedRequest, RequestFormat};
+use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::protocol::status::OncegateStatus;
-use oncegate_http::protocol::{cors, event_stream, fields, prefer};
+use oncegate_http::protocol::{cors, event_stream, fields, grpc, prefer};
 use oncegate_settings::{CorsPolicy, Route, RouteMode};
 
 /// The fields that Oncegate adds to a response, whether the client takes trailers, and the request's trace.
@@ -41,7 +44,12 @@ pub struct ResponseContext {
     /// The policy for pages of other origins; `None` where it allows none.
     cors: Option<Arc<CorsPolicy>>,
     key_field: Option<(HeaderName, HeaderValue)>,
+    /// The request's fields that its answer echoes.
+    echoed: Vec<(HeaderName, HeaderValue)>,
     pub(super) answer_shape: AnswerShape,
+    /// The key and its record, where the route's own refusals may have them.
+    key: Option<Key>,
+    record: Option<RecordId>,
     /// The id of a JSON-RPC call, which its answer has to have.
     pub(super) rpc_id: Option<RpcId>,
     began: Option<Instant>,
@@ -62,14 +70,20 @@ impl ResponseContext {
             prefers_async: prefer::prefers_async(headers),
             page: cors::request_origin(headers),
             cors: unless_empty(cors),
+            answer_shape: AnswerShape::of_no_route(RequestFormat::of(headers)),
             began: Some(Instant::now()),
             ..Self::default()
         }
     }
 
-    pub(super) fn note_route(&mut self, route: &Route) {
+    pub(super) fn note_route(&mut self, route: &Route, headers: &HeaderMap) {
+        let key = &route.options.key;
+        // A key that is a secret is not sent back.
+        let is_secret = |name: &HeaderName| key.hash && key.fields().any(|field| field == name);
+        let echo = route.options.replay.echo.iter().filter(|name| !is_secret(name));
+        self.echoed = echo.filter_map(|name| Some((name.clone(), headers.get(name)?.clone()))).collect();
         self.cors = unless_empty(&route.cors);
-        self.answer_shape = route.options.dialect.into();
+        self.answer_shape = AnswerShape::of_route(route, self.answer_shape.format());
     }
 
     /// A body with its trailers, if the client understands them (RFC 9110 section 6.5.1). Announces them in `headers`,
@@ -95,6 +109,30 @@ impl ResponseContext {
         }
     }
 
+    /// Notes the key: its beginning in the trace, and the whole for the route's own refusals, unless it is a secret.
+    pub(super) fn note_key(&mut self, key: &Key, route: &Route) {
+        self.with_trace(|trace| trace.note_key(key));
+        self.key = (!route.options.key.hash && !route.options.refusals.is_empty()).then(|| key.clone());
+    }
+
+    /// Notes the record of the key.
+    pub(super) fn note_record(&mut self, id: RecordId) {
+        self.with_trace(|trace| trace.note_record(id));
+        self.record = Some(id);
+    }
+
+    /// The answer to a refused request: a gRPC status, or the form of its route.
+    pub(super) fn refuse(&self, refusal: &Refusal, problem_base: &str) -> Response<Body> {
+        self.with_trace(|trace| trace.note_refusal(refusal));
+        if self.is_call {
+            return grpc::refusal_response(refusal);
+        }
+        let record = self.record.map(|id| id.to_string());
+        let key = self.key.as_ref().map(|key| String::from_utf8_lossy(key.as_bytes()));
+        let (rpc_id, key, record) = (self.rpc_id.as_ref(), key.as_deref(), record.as_deref());
+        self.answer_shape.render(refusal, problem_base, RefusedRequest { rpc_id, key, record })
+    }
+
     /// Echoes the key's field, which is well-formed, as it was received.
     pub fn echo_key(&mut self, name: &HeaderName, value: &HeaderValue) {
         self.key_field = Some((name.clone(), value.clone()));
@@ -116,6 +154,15 @@ impl ResponseContext {
         }
         if let Some((name, value)) = &self.key_field {
             headers.insert(name, value.clone());
+        }
+    }
+
+    /// Gives an answer of Oncegate's own the request's fields, and a replay those of them that its response has.
+    pub(super) fn echo_fields(&self, headers: &mut HeaderMap, is_replay: bool) {
+        for (name, value) in &self.echoed {
+            if !is_replay || headers.contains_key(name) {
+                headers.insert(name, value.clone());
+            }
         }
     }
 

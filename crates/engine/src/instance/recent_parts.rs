@@ -61,7 +61,7 @@ mod tests {
             RecordId::from_stored(&bytes).unwrap()
         });
         let [first, second] = [1, 2].map(|byte| Fingerprint::from_stored(&[byte; 32]).unwrap());
-        let parts = PartBits::from_stored(&[1, 2, 3, 4]).unwrap();
+        let parts = PartBits::from_stored(&[1, 2, 3, 4, 5]).unwrap();
         recent.note(one, first, parts.clone());
         assert_eq!(recent.find(&one, &first), Some(parts.clone()));
         assert_eq!((recent.find(&one, &second), recent.find(&other, &first)), (None, None));

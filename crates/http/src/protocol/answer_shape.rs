@@ -1,301 +1,190 @@
 //! The form of Oncegate's own answers: the document and the status of a refusal, and the fields of a dialect.
 //!
-//! Each form but the default has one table of its errors. A refusal that a table does not name keeps its status, and
-//! its slug is the code.
+//! The forms of the route and of its dialect come first. Where they say nothing, a refusal is a problem document in the
+//! format of the request.
 
-use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
 
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
-use serde::Serialize;
-use serde_json::value::RawValue;
+use serde_json::Value;
 
-use super::refusal::{ClientAction, Refusal, RetryAfter};
+use super::refusal::{Refusal, RetryAfter};
 use super::status::OncegateStatus;
 use crate::body::Body;
 use oncegate_domain::jsonrpc::RpcId;
-use oncegate_settings::Dialect;
+use oncegate_settings::{Dialect, DocumentForm, Placeholder, PlaceholderValue, RefusalForms, Route, Template};
 
 /// Tells Stripe's SDKs whether to send the request again, whatever its status.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
 /// Whether a repeatable request was taken as one (OASIS Repeatable Requests 1.0).
 const REPEATABILITY_RESULT: HeaderName = HeaderName::from_static("repeatability-result");
 
-/// The form of Oncegate's own answers to a request: that of its route's dialect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::From)]
-pub struct AnswerShape(Dialect);
-
-/// Problem documents (RFC 9457).
-impl Default for AnswerShape {
-    fn default() -> Self {
-        Self(Dialect::Ietf)
-    }
+/// The form of Oncegate's own answers to a request: that of its route, and problem documents without one.
+#[derive(Clone, Debug)]
+pub struct AnswerShape {
+    dialect: Dialect,
+    forms: Option<Arc<RefusalForms>>,
+    format: RequestFormat,
 }
 
-struct DialectError {
-    status: u16,
-    /// The `type`; empty in a dialect that has none.
-    kind: &'static str,
-    code: String,
+/// What an answer says about the request that it refuses.
+#[derive(Clone, Copy, Default)]
+pub struct RefusedRequest<'a> {
+    /// The id of a JSON-RPC call that was read.
+    pub rpc_id: Option<&'a RpcId>,
+    /// The key as the client sent it, if that may be shown.
+    pub key: Option<&'a str>,
+    /// The id of the key's record.
+    pub record: Option<&'a str>,
 }
 
-impl DialectError {
-    fn new(status: u16, kind: &'static str, code: impl Into<String>) -> Self {
-        Self { status, kind, code: code.into() }
-    }
+/// The format that a request's client reads and writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RequestFormat {
+    Cbor,
+    #[default]
+    Json,
+    Xml,
 }
 
-#[rustfmt::skip]
-fn acp_error(refusal: &Refusal) -> DialectError {
-    match refusal {
-        Refusal::KeyMissing(_) => DialectError::new(400, "invalid_request", "idempotency_key_required"),
-        Refusal::KeyReused(_) => DialectError::new(422, "invalid_request", "idempotency_conflict"),
-        Refusal::InFlight(_) => DialectError::new(409, "invalid_request", "idempotency_in_flight"),
-        Refusal::OutcomeUnknown(_) | Refusal::ResponseNotKept => DialectError::new(409, "processing_error", in_words(refusal)),
-        other => match other.status().as_u16() {
-            status @ 503 => DialectError::new(status, "service_unavailable", in_words(other)),
-            status @ 500.. => DialectError::new(status, "processing_error", in_words(other)),
-            status => DialectError::new(status, "invalid_request", in_words(other)),
-        },
-    }
-}
-
-/// The errors of OASIS Repeatable Requests 1.0, section 2: 412 outside of the window, 400 for any other fault.
-#[rustfmt::skip]
-fn repeatability_error(refusal: &Refusal) -> DialectError {
-    let status = match refusal {
-        Refusal::KeyReused(_) => 400,
-        Refusal::KeyExpired | Refusal::RequestFromFuture | Refusal::RequestTooOld => 412,
-        other => other.status().as_u16(),
-    };
-    DialectError::new(status, "", refusal.slug())
-}
-
-/// The errors of Stripe's API. The SDKs choose a class by the status (Python) or by the type (Node). A 400, 401, 403 or
-/// 429 has the same class in both; other faults of a request are therefore 400.
-#[rustfmt::skip]
-fn stripe_error(refusal: &Refusal) -> DialectError {
-    match refusal {
-        Refusal::KeyExpired | Refusal::KeyReused(_) => DialectError::new(400, "idempotency_error", in_words(refusal)),
-        Refusal::InFlight(_) => DialectError::new(409, "invalid_request_error", "idempotency_key_in_use"),
-        Refusal::OutcomeUnknown(_) | Refusal::ResponseNotKept => DialectError::new(409, "api_error", in_words(refusal)),
-        Refusal::TooManyKeys(_) => DialectError::new(429, "rate_limit_error", in_words(refusal)),
-        other => match other.status().as_u16() {
-            status @ 500.. => DialectError::new(status, "api_error", in_words(other)),
-            status @ (401 | 403) => DialectError::new(status, "invalid_request_error", in_words(other)),
-            _ => DialectError::new(400, "invalid_request_error", in_words(other)),
-        },
-    }
-}
-
-/// The errors of the Universal Commerce Protocol and of x402, in which a 409 says that the key was used for another
-/// request: a client that reads one takes a new key. What a later retry may answer is 503.
-#[rustfmt::skip]
-fn commerce_error(refusal: &Refusal) -> DialectError {
-    let status = match refusal {
-        Refusal::KeyReused(_) => 409,
-        Refusal::DuplicateSuspected(_) => 400,
-        Refusal::InFlight(_) | Refusal::OutcomeUnknown(_) => 503,
-        Refusal::ResponseNotKept => 500,
-        other => other.status().as_u16(),
-    };
-    DialectError::new(status, "", in_words(refusal))
-}
-
-/// The code of a refusal in JSON-RPC. MCP and A2A keep -32099 to -32000 for errors of their own, and clients act on
-/// some of them: there the same endings stand outside of JSON-RPC's reserved range.
-#[rustfmt::skip]
-fn rpc_code(dialect: Dialect, refusal: &Refusal) -> i32 {
-    let own = match dialect { Dialect::A2a | Dialect::Mcp => -31_000, _ => -32_000 };
-    match refusal {
-        Refusal::BadRequest(..) | Refusal::PathAmbiguous(_) => -32_600,
-        Refusal::KeyInvalid(_) | Refusal::KeyMissing(_) => -32_602,
-        Refusal::ResponseCorrupt => -32_603,
-        // One code for all of the server's own errors; the status has the rest.
-        _ if dialect == Dialect::Ucp => -32_000,
-        Refusal::InFlight(_) => own - 9,
-        Refusal::KeyReused(_) => own - 22,
-        _ if refusal.row().action == ClientAction::Reconcile => own - 50,
-        _ => own,
-    }
-}
-
-/// The status of a JSON-RPC error to a call that was read. Clients of JSON-RPC, MCP and A2A take another status than
-/// 200 for a failure of the connection, and do not read the error: so what is said about the call's key is 200. What
-/// the connection, the caller or the moment is to blame for keeps its status, by which gateways and clients act. In UCP
-/// the status is the signal.
-#[rustfmt::skip]
-fn rpc_status(dialect: Dialect, refusal: &Refusal) -> u16 {
-    match refusal {
-        _ if dialect == Dialect::Ucp => commerce_error(refusal).status,
-        Refusal::DuplicateSuspected(_) | Refusal::InFlight(_) | Refusal::KeyExpired | Refusal::KeyInvalid(_) | Refusal::KeyMissing(_) | Refusal::KeyReused(_) => 200,
-        _ if refusal.row().action == ClientAction::Reconcile => 200,
-        other => other.status().as_u16(),
-    }
-}
-
-/// The slug as the codes of these APIs are spelled.
-fn in_words(refusal: &Refusal) -> String {
-    refusal.slug().replace('-', "_")
-}
-
-/// A problem document, with its members in reading order.
-#[derive(Serialize)]
-struct ProblemDocument<'a> {
-    #[serde(rename = "type")]
-    kind: &'a str,
-    title: &'a str,
-    status: u16,
-    detail: &'a str,
-    code: &'a str,
-    retry: &'a str,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    differs: &'a [String],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<ErrorObject<'a>>,
-}
-
-#[derive(Serialize)]
-struct ErrorObject<'a> {
-    #[serde(rename = "type", skip_serializing_if = "str::is_empty")]
-    kind: &'a str,
-    code: &'a str,
-    message: &'a str,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    differs: &'a [String],
-}
-
-/// An element of `errors` in a GraphQL response to a request that was not executed (GraphQL, section 7.1).
-#[derive(Serialize)]
-struct GraphqlError<'a> {
-    message: &'a str,
-    extensions: GraphqlErrorExtensions<'a>,
-}
-
-#[derive(Serialize)]
-struct GraphqlErrorExtensions<'a> {
-    code: &'a str,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    differs: &'a [String],
-    retry: &'a str,
-}
-
-/// An error response of JSON-RPC 2.0.
-#[derive(Serialize)]
-struct RpcResponse<'a> {
-    jsonrpc: &'a str,
-    /// Null for a request that was not read; MCP has no null.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<&'a RawValue>,
-    error: RpcError<'a>,
-}
-
-#[derive(Serialize)]
-struct RpcError<'a> {
-    code: i32,
-    message: &'a str,
-    data: RpcErrorData<'a>,
-}
-
-/// The part of a JSON-RPC error that is the same in all dialects.
-#[derive(Serialize)]
-struct RpcErrorData<'a> {
-    code: &'a str,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    differs: &'a [String],
-    retry: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after: Option<u64>,
-    #[serde(rename = "type")]
-    kind: &'a str,
-}
-
-/// The error of a REST request in the Universal Commerce Protocol.
-#[derive(Serialize)]
-struct CommerceError<'a> {
-    code: &'a str,
-    content: &'a str,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    differs: &'a [String],
-}
-
-impl AnswerShape {
-    fn error(self, refusal: &Refusal) -> DialectError {
-        let status = refusal.row().status;
-        match self.0 {
-            Dialect::Acp => acp_error(refusal),
-            Dialect::Graphql => DialectError::new(status, "", in_words(refusal).to_ascii_uppercase()),
-            Dialect::Ucp | Dialect::X402 => commerce_error(refusal),
-            Dialect::A2a | Dialect::Ietf | Dialect::Jsonrpc | Dialect::Mcp => {
-                DialectError::new(status, "", refusal.slug())
+impl RequestFormat {
+    /// The format of a request's body; without one, that which its client accepts, if it accepts no other.
+    pub fn of(headers: &HeaderMap) -> Self {
+        let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        match text(CONTENT_TYPE) {
+            "" => {
+                let mut accepted = text(ACCEPT).split(',').map(Self::of_type);
+                let first = accepted.next().unwrap_or_default();
+                if accepted.all(|format| format == first) { first } else { Self::Json }
             }
-            Dialect::Repeatability => repeatability_error(refusal),
-            Dialect::Stripe => stripe_error(refusal),
+            kind => Self::of_type(kind),
         }
     }
 
-    pub fn status(self, refusal: &Refusal) -> StatusCode {
-        StatusCode::from_u16(self.error(refusal).status).expect("the tables have valid statuses only")
+    fn of_type(kind: &str) -> Self {
+        let essence = kind.split(';').next().unwrap_or_default().trim().as_bytes();
+        let ends_with = |suffix: &[u8]| {
+            let (before, end) = essence.split_at(essence.len().saturating_sub(suffix.len()));
+            (before.ends_with(b"/") || before.ends_with(b"+")) && end.eq_ignore_ascii_case(suffix)
+        };
+        match () {
+            () if ends_with(b"xml") => Self::Xml,
+            () if ends_with(b"cbor") => Self::Cbor,
+            () => Self::Json,
+        }
+    }
+
+    fn document(self) -> &'static DocumentForm {
+        let [cbor, json, xml] = &*PROBLEMS;
+        match self {
+            Self::Cbor => cbor,
+            Self::Json => json,
+            Self::Xml => xml,
+        }
+    }
+}
+
+/// Problem documents (RFC 9457, and its appendix B for XML), with the members of JSON in reading order. CBOR has the
+/// same members: the numbers of RFC 9290 have none for a code.
+static PROBLEMS: LazyLock<[DocumentForm; 3]> = LazyLock::new(|| {
+    let json = r#"{"type":"{type}","title":"{title}","status":"{status}","detail":"{detail}","code":"{code}","retry":"{retry}","differs":"{differs}"}"#;
+    let xml = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<problem xmlns=\"urn:ietf:rfc:7807\"><type>{type}</type>\
+               <title>{title}</title><status>{status}</status><detail>{detail}</detail><code>{code}</code>\
+               <retry>{retry}</retry><differs>{differs}</differs></problem>";
+    [("application/cbor", json), ("application/problem+json", json), ("application/problem+xml", xml)].map(
+        |(media_type, template)| DocumentForm {
+            media_type: HeaderValue::from_static(media_type),
+            template: Template::parse(template, media_type).expect("it is a template"),
+        },
+    )
+});
+
+impl Default for AnswerShape {
+    /// That of a request without a route.
+    fn default() -> Self {
+        Self { dialect: Dialect::Ietf, forms: None, format: RequestFormat::Json }
+    }
+}
+
+impl AnswerShape {
+    /// That of a request that no route matches.
+    pub fn of_no_route(format: RequestFormat) -> Self {
+        Self { format, ..Self::default() }
+    }
+
+    pub fn new(dialect: Dialect, forms: Arc<RefusalForms>, format: RequestFormat) -> Self {
+        Self { dialect, forms: Some(forms), format }
+    }
+
+    pub fn of_route(route: &Route, format: RequestFormat) -> Self {
+        Self::new(route.options.dialect, Arc::clone(&route.options.refusals), format)
+    }
+
+    /// The format of the request that is answered.
+    pub fn format(&self) -> RequestFormat {
+        self.format
+    }
+
+    /// The status of a refused request that is no JSON-RPC call.
+    pub fn status(&self, refusal: &Refusal) -> StatusCode {
+        let row = refusal.row();
+        let form = (row.slug, row.action.name(), row.status);
+        let said = self.forms.as_ref().and_then(|forms| forms.find(form, |form| form.status));
+        said.unwrap_or_else(|| refusal.status())
     }
 
     /// Builds the answer to a refused request. The type of a problem document is `problem_base`, followed by the slug.
-    /// `rpc_id` is the id of a JSON-RPC call that was read.
-    pub fn render(self, refusal: &Refusal, problem_base: &str, rpc_id: Option<&RpcId>) -> Response<Body> {
-        let (row, action, differs) = (refusal.row(), refusal.client_action(), refusal.differs());
-        let DialectError { status, kind, code } = self.error(refusal);
-        let status = rpc_id.map_or(status, |_| rpc_status(self.0, refusal));
-        let error = ErrorObject { kind, code: &code, message: &row.detail, differs };
-        let (media_type, document) = match self.0 {
-            // Its schema has no other members. The message names the parts.
-            Dialect::Acp => ("application/json", to_json(&ErrorObject { differs: &[], ..error })),
-            // Not `application/graphql-response+json`: clients take an error with the older type for one of the
-            // connection, and their policies of retries act on it.
-            Dialect::Graphql => {
-                let extensions = GraphqlErrorExtensions { code: &code, differs, retry: action };
-                let errors = [GraphqlError { message: &row.detail, extensions }];
-                ("application/json", to_json(&BTreeMap::from([("errors", errors)])))
-            }
-            Dialect::Ucp if rpc_id.is_none() => {
-                ("application/json", to_json(&CommerceError { code: &code, content: &row.detail, differs }))
-            }
-            Dialect::A2a | Dialect::Jsonrpc | Dialect::Mcp | Dialect::Ucp => {
-                let id = rpc_id.map_or((self.0 != Dialect::Mcp).then_some(RawValue::NULL), |id| Some(id.as_raw()));
-                let kind = &*format!("{problem_base}{}", row.slug);
-                let retry_after = row.retry_after.map(RetryAfter::seconds);
-                let data = RpcErrorData { code: row.slug, differs, retry: action, retry_after, kind };
-                let error = RpcError { code: rpc_code(self.0, refusal), message: &row.detail, data };
-                ("application/json", to_json(&RpcResponse { jsonrpc: "2.0", id, error }))
-            }
-            Dialect::Ietf | Dialect::Repeatability | Dialect::Stripe | Dialect::X402 => {
-                let document = ProblemDocument {
-                    kind: &format!("{problem_base}{}", row.slug),
-                    title: row.title,
-                    status,
-                    detail: &row.detail,
-                    code: row.slug,
-                    retry: action,
-                    differs,
-                    error: (!matches!(self.0, Dialect::Ietf | Dialect::X402)).then_some(error),
-                };
-                let is_stripe = self.0 == Dialect::Stripe;
-                (if is_stripe { "application/json" } else { "application/problem+json" }, to_json(&document))
-            }
+    pub fn render(&self, refusal: &Refusal, problem_base: &str, request: RefusedRequest<'_>) -> Response<Body> {
+        let (row, differs, is_call) = (refusal.row(), refusal.differs(), request.rpc_id.is_some());
+        let (own_form, no_forms) = ((row.slug, row.action.name(), row.status), RefusalForms::default());
+        let forms = self.forms.as_deref().unwrap_or(&no_forms);
+        let call_status = forms.find(own_form, |form| form.call_status).filter(|_| is_call);
+        let status = call_status.unwrap_or_else(|| self.status(refusal));
+        let call_document = forms.find(own_form, |form| form.call_document.as_ref()).filter(|_| is_call);
+        let document = call_document.or_else(|| forms.find(own_form, |form| form.document.as_ref()));
+        let document = document.unwrap_or_else(|| self.format.document());
+        let snake = || row.slug.replace('-', "_");
+        let id = || request.rpc_id.map(|id| PlaceholderValue::Raw(id.as_raw().get().into()));
+        let value = |placeholder| {
+            Some(PlaceholderValue::Json(match placeholder {
+                Placeholder::Code => row.slug.into(),
+                Placeholder::SnakeCode => snake().into(),
+                Placeholder::UpperCode => snake().to_ascii_uppercase().into(),
+                Placeholder::Detail => (*row.detail).into(),
+                Placeholder::Differs if differs.is_empty() => return None,
+                Placeholder::Differs => differs.into(),
+                Placeholder::ErrorCode => {
+                    forms.find(own_form, |form| form.error_code.clone()).unwrap_or_else(|| snake().into())
+                }
+                Placeholder::ErrorType => forms.find(own_form, |form| form.error_type.clone())?,
+                Placeholder::Id => return id(),
+                Placeholder::IdOrNull => return Some(id().unwrap_or(PlaceholderValue::Json(Value::Null))),
+                Placeholder::Key => request.key?.into(),
+                Placeholder::Record => request.record?.into(),
+                Placeholder::Retry => refusal.client_action().into(),
+                Placeholder::RetryAfter => row.retry_after.map(RetryAfter::seconds)?.into(),
+                Placeholder::Status => status.as_u16().into(),
+                Placeholder::Title => row.title.into(),
+                Placeholder::Type => format!("{problem_base}{}", row.slug).into(),
+            }))
         };
-        let mut response = Response::new(Body::whole(document));
-        *response.status_mut() = StatusCode::from_u16(status).expect("the tables have valid statuses only");
+        let mut response = Response::new(Body::whole(document.template.render(value)));
+        *response.status_mut() = status;
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+        headers.insert(CONTENT_TYPE, document.media_type.clone());
         refusal.add_fields(headers);
-        if self.0 == Dialect::Stripe {
-            headers
-                .insert(SHOULD_RETRY, HeaderValue::from_static(if refusal.invites_retry() { "true" } else { "false" }));
+        for (name, value) in
+            forms.find(own_form, |form| Some(&form.headers).filter(|list| !list.is_empty())).into_iter().flatten()
+        {
+            headers.insert(name, value.clone());
         }
         response
     }
 
     /// Adds the fields that the dialect has on answers to guarded requests.
-    pub fn add_fields(self, (code, headers): (StatusCode, &mut HeaderMap), status: OncegateStatus) {
-        let field = match (self.0, status) {
+    pub fn add_fields(&self, (code, headers): (StatusCode, &mut HeaderMap), status: OncegateStatus) {
+        let field = match (self.dialect, status) {
             (Dialect::Repeatability, _) => repeatability_result(status).map(|result| (REPEATABILITY_RESULT, result)),
             // A retry gets the same error again.
             (Dialect::Stripe, OncegateStatus::Replayed | OncegateStatus::Unstored) => {
@@ -304,7 +193,10 @@ impl AnswerShape {
             }
             // A retry gets 409 until somebody knows the outcome.
             (Dialect::Stripe, OncegateStatus::Unknown) => Some((SHOULD_RETRY, "false")),
-            (Dialect::Stripe | Dialect::A2a | Dialect::Acp | Dialect::Graphql | Dialect::Ietf, _) => None,
+            (
+                Dialect::Stripe | Dialect::A2a | Dialect::Acp | Dialect::Graphql | Dialect::Iceberg | Dialect::Ietf,
+                _,
+            ) => None,
             (Dialect::Jsonrpc | Dialect::Mcp | Dialect::Ucp | Dialect::X402, _) => None,
         };
         if let Some((name, value)) = field {
@@ -328,10 +220,6 @@ fn repeatability_result(status: OncegateStatus) -> Option<&'static str> {
         | OncegateStatus::Unknown
         | OncegateStatus::Unstored => Some("accepted"),
     }
-}
-
-fn to_json(document: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(document).expect("strings and a number can be written as JSON")
 }
 
 #[cfg(test)]

@@ -24,9 +24,8 @@ use super::operations::{LinkAnswer, OperationLog, RequestContent, RequestId};
 use super::plan::{LinkRefusal, LinkStep};
 use crate::endpoint::ProbedEndpoint;
 use crate::response::{ProbedResponse, ProbedResult};
-use oncegate_http::protocol::answer_shape::AnswerShape;
+use oncegate_http::protocol::answer_shape::{AnswerShape, RefusedRequest};
 use oncegate_http::protocol::refusal::{DifferingParts, Refusal, RetryAfter};
-use oncegate_settings::Dialect;
 
 /// A request's body, at most. The link holds it to compare it with its retries.
 const BODY_BYTES_MAX: usize = 1024 * 1024;
@@ -37,13 +36,14 @@ type LinkError = Box<dyn std::error::Error + Send + Sync>;
 type LinkBody = UnsyncBoxBody<Bytes, LinkError>;
 
 /// The numbers and the form of the link's own answers.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct LinkTiming {
     /// The wait of a late answer.
     pub delay: Duration,
     /// The value of `Retry-After` in refusals.
     pub retry_after: RetryAfter,
-    pub dialect: Dialect,
+    /// The form of the refusals.
+    pub shape: AnswerShape,
 }
 
 pub(crate) struct LinkServer {
@@ -175,7 +175,7 @@ impl LinkServer {
 
     /// Makes an answer as Oncegate makes it.
     async fn refuse(&self, refusal: &Refusal) -> ProbedResponse {
-        let (head, body) = AnswerShape::from(self.timing.dialect).render(refusal, PROBLEM_BASE, None).into_parts();
+        let (head, body) = self.timing.shape.render(refusal, PROBLEM_BASE, RefusedRequest::default()).into_parts();
         let body = body.collect().await.expect("the body of a refusal is in memory").to_bytes();
         ProbedResponse { status: head.status, headers: head.headers, body }
     }

@@ -135,7 +135,7 @@ impl Arrival<'_> {
     /// Finds the key in what was read, and the refusal of a new request that breaks a rule which may be newer than the
     /// key.
     async fn find_key(
-        &self,
+        &mut self,
         incoming: &Incoming<'_>,
         body: Option<&Bytes>,
     ) -> Result<(KeySearch<RequestIdentity>, Option<Refusal>), Refusal> {
@@ -143,8 +143,8 @@ impl Arrival<'_> {
         if search != KeySearch::NoKey {
             self.may_guard()?;
         }
-        if let (KeySearch::Found(identity), Some(context)) = (&search, &self.context) {
-            context.with_trace(|trace| trace.note_key(&identity.key));
+        if let (KeySearch::Found(identity), Some(context)) = (&search, &mut self.context) {
+            context.note_key(&identity.key, incoming.route);
         }
         let now = || self.gate.map_or_else(SystemTime::now, |gate| gate.instance.store_clock.now());
         let broken_rule = match (rules::check_key(incoming, &search, now), &search) {

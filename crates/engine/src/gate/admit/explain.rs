@@ -29,7 +29,7 @@ use oncegate_domain::part_bits::compare_parts;
 use oncegate_domain::request_part::RequestPart;
 use oncegate_domain::scope::Salt;
 use oncegate_http::downstream::client::ClientConnection;
-use oncegate_http::protocol::answer_shape::AnswerShape;
+use oncegate_http::protocol::answer_shape::{AnswerShape, RequestFormat};
 use oncegate_http::protocol::fields::RequestOrigin;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
@@ -117,7 +117,7 @@ pub fn explain(
     check_path(path.sent())?;
     let refused = |(active, refusal): EvadedRoute<'_>| ExplainedRefusal {
         refusal,
-        answer_shape: active.route.options.dialect.into(),
+        answer_shape: AnswerShape::of_route(&active.route, RequestFormat::of(&head.headers)),
     };
     let RouteSearch { found, foretold } = find_route(head, &path, origin.host_name(), &router);
     // Explained as if an observed route enforced.

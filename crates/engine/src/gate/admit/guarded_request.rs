@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::request;
@@ -54,6 +55,8 @@ pub struct GuardedRequest {
     pub(in crate::gate) body: Bytes,
     /// The part of the memory for bodies that this request's body and its response take.
     pub(in crate::gate) share: BudgetShare,
+    /// The time for which the attempt of its key has run, of an observed request.
+    pub(in crate::gate) observed_beside: Option<Duration>,
     /// The bits of its parts, where they are not stored.
     pub(in crate::gate) own_parts: Option<PartBits>,
     pub(in crate::gate) origin: RequestOrigin,
@@ -127,6 +130,7 @@ impl GuardedRequest {
             body,
             share,
             own_parts,
+            observed_beside: None,
             origin,
             client_address,
             active: active.clone(),

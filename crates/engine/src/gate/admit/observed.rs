@@ -29,6 +29,9 @@ pub(in crate::gate) enum ForetoldResult {
     /// The request could not be compared, for this reason.
     NotCompared(&'static str),
     Refused(Refusal),
+    /// Refused, because the first attempt had just begun: a proxy or a client may hedge, and would take the refusal for
+    /// the answer.
+    Hedged(Refusal),
     Status(OncegateStatus),
     /// It would pass: it has no key and its route requires none, or it is an operation that only reads.
     Unguarded,
@@ -140,7 +143,7 @@ impl Observation {
     pub(in crate::gate) fn log(&self, foretold: &ForetoldResult, clues: &RequestClues) {
         let (would, refusal) = match foretold {
             ForetoldResult::NotCompared(reason) => (*reason, None),
-            ForetoldResult::Refused(refusal) => (refusal.slug(), Some(refusal)),
+            ForetoldResult::Hedged(refusal) | ForetoldResult::Refused(refusal) => (refusal.slug(), Some(refusal)),
             ForetoldResult::Status(status) => (status.name(), None),
             ForetoldResult::Unguarded => ("passed without a key", None),
         };
@@ -152,6 +155,7 @@ impl Observation {
             would,
             refusal = refusal.map(Refusal::slug),
             retry = refusal.map(Refusal::client_action),
+            advice = matches!(foretold, ForetoldResult::Hedged(_)).then_some("in_flight = \"wait\""),
             differs = refusal.map(Refusal::differs).filter(|names| !names.is_empty()).map(|names| names.join(", ")),
             key = key.as_ref().map(Key::prefix).map(display),
             record = record.as_ref().map(display),

@@ -11,9 +11,13 @@ use oncegate_domain::jsonrpc::RpcMessage;
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::part_bits::PartKey;
 use oncegate_domain::scope::Salt;
-use oncegate_settings::Word;
+use oncegate_settings::{REFUSALS, Word};
 
 const BASE: &str = "/.oncegate/problems/";
+
+fn shape_of(dialect: Dialect) -> AnswerShape {
+    AnswerShape::new(dialect, oncegate_config::dialect_refusals(dialect), RequestFormat::Json)
+}
 
 /// The answer to a refusal: its status, its fields and its document.
 async fn answered(shape: Dialect, refusal: &Refusal) -> (u16, HeaderMap, Value) {
@@ -21,7 +25,8 @@ async fn answered(shape: Dialect, refusal: &Refusal) -> (u16, HeaderMap, Value) 
 }
 
 async fn answered_call(shape: Dialect, refusal: &Refusal, id: Option<&RpcId>) -> (u16, HeaderMap, Value) {
-    let (head, body) = AnswerShape(shape).render(refusal, BASE, id).into_parts();
+    let request = RefusedRequest { rpc_id: id, ..RefusedRequest::default() };
+    let (head, body) = shape_of(shape).render(refusal, BASE, request).into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     (head.status.as_u16(), head.headers, serde_json::from_slice(&body).unwrap())
 }
@@ -246,18 +251,7 @@ async fn in_the_protocols_of_machine_payments_only_another_request_is_a_conflict
 async fn no_dialect_makes_an_error_a_success_or_offers_a_retry_of_what_may_have_executed() {
     for refusal in Refusal::ALL {
         // Without the id of a call, also those of JSON-RPC.
-        for shape in [
-            Dialect::A2a,
-            Dialect::Acp,
-            Dialect::Graphql,
-            Dialect::Ietf,
-            Dialect::Jsonrpc,
-            Dialect::Mcp,
-            Dialect::Repeatability,
-            Dialect::Stripe,
-            Dialect::Ucp,
-            Dialect::X402,
-        ] {
+        for &shape in Dialect::VALUES {
             let (status, headers, _) = answered(shape, &refusal).await;
             assert!((400..600).contains(&status), "{shape:?} {}", refusal.slug());
             let may_retry = headers.get(SHOULD_RETRY).is_some_and(|value| value == "true");
@@ -271,7 +265,7 @@ async fn no_dialect_makes_an_error_a_success_or_offers_a_retry_of_what_may_have_
 fn the_dialects_fields_follow_the_meaning_of_an_answer() {
     let fields = |shape: Dialect, code: u16, status| {
         let mut headers = HeaderMap::new();
-        AnswerShape(shape).add_fields((StatusCode::from_u16(code).unwrap(), &mut headers), status);
+        shape_of(shape).add_fields((StatusCode::from_u16(code).unwrap(), &mut headers), status);
         let text = |(name, value): (&HeaderName, &HeaderValue)| format!("{name}: {}", value.to_str().unwrap());
         headers.iter().map(text).collect::<Vec<_>>().join(", ")
     };
@@ -291,5 +285,64 @@ fn the_dialects_fields_follow_the_meaning_of_an_answer() {
         (Dialect::Repeatability, 201, OncegateStatus::Bypassed, ""),
     ] {
         assert_eq!(fields(shape, code, status), expected, "{shape:?} {code} {status:?}");
+    }
+}
+
+#[test]
+fn the_table_of_the_settings_has_each_refusal_as_it_is() {
+    let rows = Refusal::ALL.each_ref().map(|refusal| {
+        let row = refusal.row();
+        (row.slug, row.action.name(), row.status)
+    });
+    assert_eq!(rows, *REFUSALS);
+}
+
+#[tokio::test]
+async fn a_problem_is_in_the_format_of_the_request() {
+    for (content_type, accept, expected) in [
+        ("", "", "application/problem+json"),
+        ("application/json", "application/xml", "application/problem+json"),
+        ("multipart/form-data; boundary=xml", "", "application/problem+json"),
+        ("text/xmlish", "", "application/problem+json"),
+        ("application/xml", "application/json", "application/problem+xml"),
+        ("Text/XML; charset=utf-8", "", "application/problem+xml"),
+        ("application/soap+xml", "", "application/problem+xml"),
+        ("application/cbor", "", "application/cbor"),
+        ("", "application/xml", "application/problem+xml"),
+        ("", "application/xml, text/xml;q=0.5", "application/problem+xml"),
+        ("", "text/html,application/xml;q=0.9,*/*;q=0.8", "application/problem+json"),
+        ("", "application/xml, */*", "application/problem+json"),
+        ("", "application/cbor", "application/cbor"),
+    ] {
+        let fields = [(CONTENT_TYPE, content_type), (ACCEPT, accept)];
+        let fields = fields.into_iter().filter(|(_, text)| !text.is_empty());
+        let headers = fields.map(|(name, text)| (name, HeaderValue::from_static(text))).collect();
+        let shape = AnswerShape::of_no_route(RequestFormat::of(&headers));
+        let answer = shape.render(&in_flight(), BASE, RefusedRequest::default());
+        assert_eq!(answer.headers()[CONTENT_TYPE], expected, "{content_type} {accept}");
+    }
+}
+
+#[tokio::test]
+async fn an_iceberg_client_never_reads_that_a_commit_failed_which_may_have_been_made() {
+    for (refusal, status, kind) in [
+        (in_flight(), 504, "CommitStateUnknownException"),
+        (unknown(), 500, "CommitStateUnknownException"),
+        (Refusal::ResponseNotKept, 500, "CommitStateUnknownException"),
+        (Refusal::UpstreamBroken, 500, "CommitStateUnknownException"),
+        (Refusal::StoreUnavailable, 504, "CommitStateUnknownException"),
+        (Refusal::DuplicateSuspected(None), 500, "CommitStateUnknownException"),
+        (Refusal::KeyExpired, 500, "CommitStateUnknownException"),
+        (Refusal::RequestTooOld, 500, "CommitStateUnknownException"),
+        (Refusal::KeyReused(DifferingParts::default()), 422, "UnprocessableEntityException"),
+        (Refusal::KeyInvalid("why"), 400, "BadRequestException"),
+    ] {
+        let (answered, _, document) = answered(Dialect::Iceberg, &refusal).await;
+        let error = serde_json::json!({ "message": refusal.detail(), "type": kind, "code": status });
+        assert_eq!((answered, document), (status, serde_json::json!({ "error": error })));
+    }
+    for refusal in Refusal::ALL {
+        let (status, ..) = answered(Dialect::Iceberg, &refusal).await;
+        assert!(status != 409 && status != 503, "{}", refusal.slug());
     }
 }
