@@ -95,7 +95,7 @@ impl RefusalMatch {
     }
 }
 
-/// What is said about the refusals of one name. What it does not say, a form for more of them says.
+/// The form of the refusals of one name. A value that it lacks is taken from a form for more of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusalForm {
     /// The refusals of this name.
@@ -145,7 +145,7 @@ impl RefusalForms {
         self.0.iter().map(|form| form.covers)
     }
 
-    /// What the first form says that covers a refusal of this code, next step and status, and says it.
+    /// The value of the first form that covers a refusal of this code, next step and status, and has one.
     pub fn find<'a, T>(
         &'a self,
         refusal: (&'a str, &'a str, u16),

@@ -17,7 +17,7 @@ words! {
         SnakeCode = "snake_code",
         /// The code as `IN_FLIGHT`.
         UpperCode = "upper_code",
-        /// What is wrong, in one to three sentences.
+        /// The fault, in one to three sentences.
         Detail = "detail",
         /// The places of the parts in which a request differs.
         Differs = "differs",
@@ -65,7 +65,7 @@ enum Form {
     /// Written as JSON, and sent as CBOR (RFC 8949).
     Cbor(Node),
     Text(Vec<Piece>, Escape),
-    /// What is no text.
+    /// Bytes that are no text.
     Bytes(Vec<u8>),
 }
 
@@ -86,7 +86,7 @@ enum Piece {
     Value(Placeholder),
 }
 
-/// How a text keeps what is put into it from becoming a part of its form.
+/// The way in which a text keeps a value from becoming a part of its form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Escape {
     None,
@@ -247,34 +247,12 @@ impl Node {
     /// Writes the node, if it is not absent.
     fn write(&self, value: &dyn Fn(Placeholder) -> Option<PlaceholderValue>, bytes: &mut Vec<u8>) -> bool {
         match self {
-            Self::Object(members) => {
-                bytes.push(b'{');
-                let mut is_first = true;
-                for (name, node) in members {
-                    let before = bytes.len();
-                    bytes.extend((!is_first).then_some(b','));
-                    write_json(&Value::from(&**name), bytes);
-                    bytes.push(b':');
-                    match node.write(value, bytes) {
-                        true => is_first = false,
-                        false => bytes.truncate(before),
-                    }
-                }
-                bytes.push(b'}');
-            }
-            Self::Array(nodes) => {
-                bytes.push(b'[');
-                let mut is_first = true;
-                for node in nodes {
-                    let before = bytes.len();
-                    bytes.extend((!is_first).then_some(b','));
-                    match node.write(value, bytes) {
-                        true => is_first = false,
-                        false => bytes.truncate(before),
-                    }
-                }
-                bytes.push(b']');
-            }
+            Self::Object(members) => write_present(members, *b"{}", bytes, |(name, node), bytes| {
+                write_json(&Value::from(&**name), bytes);
+                bytes.push(b':');
+                node.write(value, bytes)
+            }),
+            Self::Array(nodes) => write_present(nodes, *b"[]", bytes, |node, bytes| node.write(value, bytes)),
             Self::Placeholder(placeholder) => match value(*placeholder) {
                 Some(PlaceholderValue::Json(value)) => write_json(&value, bytes),
                 Some(PlaceholderValue::Raw(text)) => bytes.extend_from_slice(text.as_bytes()),
@@ -285,6 +263,26 @@ impl Node {
         }
         true
     }
+}
+
+/// Writes the items that are not absent between brackets.
+fn write_present<T>(
+    items: &[T],
+    [open, close]: [u8; 2],
+    bytes: &mut Vec<u8>,
+    write: impl Fn(&T, &mut Vec<u8>) -> bool,
+) {
+    bytes.push(open);
+    let mut is_first = true;
+    for item in items {
+        let before = bytes.len();
+        bytes.extend((!is_first).then_some(b','));
+        match write(item, bytes) {
+            true => is_first = false,
+            false => bytes.truncate(before),
+        }
+    }
+    bytes.push(close);
 }
 
 fn write_json(value: &Value, bytes: &mut Vec<u8>) {
@@ -387,7 +385,7 @@ mod tests {
 
     use super::*;
 
-    /// What a template makes of a hostile detail, a wait, parts that differ and no key.
+    /// The document of a template with a hostile detail, a wait, parts that differ and no key.
     fn rendered(media_type: &str, text: &str) -> Result<String, String> {
         let value = |placeholder| {
             Some(PlaceholderValue::Json(match placeholder {

@@ -58,9 +58,8 @@ async fn in_observe_mode_every_request_passes_and_the_decision_is_logged(store: 
     }
 }
 
-on_both_stores!(a_duplicate_passes_while_the_first_attempt_runs);
-async fn a_duplicate_passes_while_the_first_attempt_runs(store: Store) {
-    let world = World::guarding(store, "mode = \"observe\"\nin_flight = \"wait\"").await;
+/// Sends a duplicate while the first attempt runs, and returns its log line's word.
+async fn send_duplicate(world: &World) -> String {
     let hold = Hold::new();
     world.upstream.then(Answer::status(201).hold(&hold));
     let first = world.pay("k-1").spawn();
@@ -69,29 +68,27 @@ async fn a_duplicate_passes_while_the_first_attempt_runs(store: Store) {
     let created = "oncegate_reservations_total{route=\"pay\",result=\"created\"}";
     let is_recorded = async || Metrics::of(&world.proxy).await.get(created) == 1.0;
     eventually(TEST_TIMEOUT, async || is_recorded().await.then_some(())).await;
-    let (response, seen) = observed(&world, world.pay("k-1")).await;
+    let (response, seen) = observed(world, world.pay("k-1")).await;
     is_untouched(&response);
-    assert_eq!(seen, "in-flight");
     hold.release();
     is_untouched(&first.await.unwrap().unwrap());
+    seen
+}
+
+on_both_stores!(a_duplicate_passes_while_the_first_attempt_runs);
+async fn a_duplicate_passes_while_the_first_attempt_runs(store: Store) {
+    let world = World::guarding(store, "mode = \"observe\"\nin_flight = \"wait\"").await;
+    assert_eq!(send_duplicate(&world).await, "in-flight");
     eventually(TEST_TIMEOUT, async || (observed(&world, world.pay("k-1")).await.1 == "replayed").then_some(())).await;
+    assert!(world.proxy.logged().iter().all(|line| line["advice"].is_null()), "the route waits already");
 }
 
 #[tokio::test]
 async fn a_duplicate_that_a_hedging_proxy_may_have_sent_is_told_so() {
     let world = World::guarding(Store::sqlite(), OBSERVE).await;
-    let hold = Hold::new();
-    world.upstream.then(Answer::status(201).hold(&hold));
-    let first = world.pay("k-1").spawn();
-    world.upstream.wait_for_executed(1).await;
-    let created = "oncegate_reservations_total{route=\"pay\",result=\"created\"}";
-    let is_recorded = async || Metrics::of(&world.proxy).await.get(created) == 1.0;
-    eventually(TEST_TIMEOUT, async || is_recorded().await.then_some(())).await;
-    assert_eq!(observed(&world, world.pay("k-1")).await.1, "in-flight");
+    assert_eq!(send_duplicate(&world).await, "in-flight");
     let advised = world.proxy.logged().into_iter().find(|line| line["advice"] == "in_flight = \"wait\"");
     assert_eq!(advised.map(|line| line["would"].clone()), Some("in-flight".into()));
-    hold.release();
-    first.await.unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -28,7 +28,7 @@ pub struct AnswerShape {
     format: RequestFormat,
 }
 
-/// What an answer says about the request that it refuses.
+/// The parts of a refused request that its answer may have.
 #[derive(Clone, Copy, Default)]
 pub struct RefusedRequest<'a> {
     /// The id of a JSON-RPC call that was read.
@@ -117,8 +117,11 @@ impl AnswerShape {
         Self { dialect, forms: Some(forms), format }
     }
 
+    /// That of a route. A route without forms costs no count of its references, which all workers share.
     pub fn of_route(route: &Route, format: RequestFormat) -> Self {
-        Self::new(route.options.dialect, Arc::clone(&route.options.refusals), format)
+        let forms = &route.options.refusals;
+        let forms = (!forms.is_empty()).then(|| Arc::clone(forms));
+        Self { dialect: route.options.dialect, forms, format }
     }
 
     /// The format of the request that is answered.
