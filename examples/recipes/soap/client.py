@@ -1,4 +1,4 @@
-"""zeep: `client.py URL MESSAGE_ID AMOUNT` pays, and prints Oncegate's status and the payment, or the error's status."""
+"""zeep: `client.py URL MESSAGE_ID AMOUNT` pays, and prints Oncegate's status and the payment, or the fault's code."""
 
 import datetime
 import pathlib
@@ -51,6 +51,6 @@ try:
     result = client.create_service("{urn:example:payments}Payments", f"{url}/payments").Pay(amount=amount)
     # The answer names the message to which it belongs.
     assert history.last_received["envelope"].findtext(".//{*}RelatesTo") == message_id
-except zeep.exceptions.TransportError as error:
-    result = error.status_code
+except zeep.exceptions.Fault as fault:
+    result = fault.code
 print(*filter(None, (*statuses, result)))
