@@ -23,7 +23,7 @@ fn command(program: &Path) -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("ONCEGATE")) {
         command.env_remove(name);
     }
-    command.env("ONCEGATE", env!("CARGO_BIN_EXE_oncegate"));
+    command.env("ONCEGATE", env!("CARGO_BIN_EXE_oncegate")).env("ONCEGATE_SECRET", "a secret of the recipes");
     command
 }
 

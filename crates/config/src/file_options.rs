@@ -239,10 +239,12 @@ mod tests {
                     Some(field) => format!("[[routes]]\nname = 'r'\npath = '/'\n{field} = {value}"),
                 };
                 let file = if path == "upstream" { file } else { format!("upstream = 'http://a'\n{file}") };
-                // Requests that are stored encrypted need a secret.
-                let file = match path.ends_with(".delivery") {
-                    true => format!("secret = 'a secret of some length'\n{file}"),
-                    false => file,
+                // What is stored encrypted needs a secret.
+                let secret = "secret = 'a secret of some length'\n";
+                let file = match path.rsplit('.').next() {
+                    Some("delivery") => format!("{secret}{file}"),
+                    Some("kind") => format!("{secret}store.encrypt = true\n{file}"),
+                    _ => file,
                 };
                 files.push((path.clone(), file));
             }

@@ -191,7 +191,8 @@ fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Opti
     };
     let has_client_certificates = tls.as_ref().is_none_or(|tls| tls.as_ref().is_some_and(|tls| tls.clients.is_some()));
     let proofs = ProofSources { issuer, has_client_certificates };
-    let context = RouteContext { upstream, listeners, secrets, lease_expiry: store.lease.expiry, proofs };
+    let (encrypts, lease_expiry) = (store.encrypt, store.lease.expiry);
+    let context = RouteContext { upstream, listeners, secrets, encrypts, lease_expiry, proofs };
     let (pass, routes) = routes::read(&top, &context);
     let all_known = top.count("routes").max(1) == routes.len();
     let consumers = consumers::read(&top, &routes, all_known);

@@ -1,4 +1,4 @@
-//! Presets of a route's options: the conventions of a dialect, and the caution of the kind `money`.
+//! Presets of a route's options: the conventions of a dialect, and those of a kind.
 //!
 //! A preset stands directly behind the table that names it: keys that are written beside `dialect` or `kind` overrule
 //! it, and it overrules tables that come after. That of the kind comes before that of the dialect.
@@ -18,6 +18,24 @@ key = { required = true }
 store_statuses = ["2xx", "3xx", "4xx"]
 release_statuses = ["401", "403", "408", "412", "417", "425", "429"]
 unknown_statuses = ["424", "499", "5xx"]
+"#;
+
+/// A refresh of a session, whose token can be used once. The token is the proof of its caller, so that there is no
+/// scope, and the rest of the body is equal for many callers. Each try may send another proof of the client beside it.
+/// What the service refuses was not executed, and its reason may be gone in the retry (DPoP, RFC 9449, section 8). A
+/// second rotation harms the session alone: the service takes the second use for a thief's. So a refresh that nobody
+/// answered is sent again.
+const TOKEN: &str = r#"
+key = { from = ["form:refresh_token", "json:/refresh_token"], hash = true }
+scope = ["none"]
+fingerprint = { exclude = ["form:client_assertion"] }
+same_body = "allow"
+in_flight = "wait"
+store_statuses = ["2xx", "3xx"]
+release_statuses = ["307", "308", "4xx", "5xx"]
+on_unknown = "retry-when-quiet"
+ttl = "30s"
+replay = { drop_headers = [] }
 "#;
 
 /// The members of a problem document (RFC 9457), in reading order.
@@ -70,7 +88,7 @@ macro_rules! rpc_refusals {
 
 /// All presets by their texts.
 static TABLES: LazyLock<HashMap<&'static str, Spanned<DeTable<'static>>>> = LazyLock::new(|| {
-    let presets = Dialect::VALUES.iter().map(|dialect| dialect_preset(*dialect)).chain([MONEY]);
+    let presets = Dialect::VALUES.iter().map(|dialect| dialect_preset(*dialect)).chain([MONEY, TOKEN]);
     presets.map(|preset| (preset, DeTable::parse(preset).expect("a preset is TOML"))).collect()
 });
 
@@ -80,6 +98,7 @@ pub(super) fn with_presets(section: Section<'_>) -> Section<'_> {
     let section = section.with_preset("dialect", TABLES[dialect_preset(dialect)].get_ref());
     match section.choice("kind") {
         RouteKind::Money => section.with_preset("kind", TABLES[MONEY].get_ref()),
+        RouteKind::Token => section.with_preset("kind", TABLES[TOKEN].get_ref()),
         RouteKind::Standard => section,
     }
 }

@@ -56,7 +56,8 @@ options! {
         mode: Choice(RouteMode::WORDS) = "enforce" => choice();
         /// the service of the requests that the route matches, by method too; empty for the one at the top
         upstream: Concealed = "";
-        /// what an execution costs: `money` requires keys, and no 5xx counts as "not executed"; a preset of other keys
+        /// a preset of other keys: `money` requires keys, and no 5xx counts as "not executed"; the key of `token` is a
+        /// token that is used up
         kind: Choice(RouteKind::WORDS) = "standard" => choice();
         /// the convention of an API: a preset of the other keys, and the form of Oncegate's own answers
         dialect: Choice(Dialect::WORDS) = "ietf" => choice();

@@ -18,7 +18,7 @@ use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::place::Place;
 use oncegate_domain::route_table::Spelling;
 use oncegate_settings::{
-    DeliveryMode, PassThroughConfig, Route, StoreDownPolicy, UpstreamTarget, ValueOrigin, ValueOrigins,
+    DeliveryMode, PassThroughConfig, Route, RouteKind, StoreDownPolicy, UpstreamTarget, ValueOrigin, ValueOrigins,
 };
 
 /// The route of a file without routes.
@@ -34,6 +34,8 @@ pub(super) struct RouteContext {
     /// Empty where they have problems.
     pub listeners: Vec<OwnListener>,
     pub secrets: Option<Secrets>,
+    /// Whether responses are stored encrypted.
+    pub encrypts: bool,
     pub lease_expiry: Duration,
     pub proofs: ProofSources,
 }
@@ -193,6 +195,9 @@ fn read_route<'a>(
     if options.delivery != DeliveryMode::Sync && is_without_secret {
         let message = "needs a `secret` at the top of the file: what is queued is stored encrypted, and never without";
         section.problem("delivery", message);
+    }
+    if options.kind == RouteKind::Token && !context.encrypts {
+        section.problem("kind", "needs `store.encrypt` and a `secret`: the stored responses are tokens");
     }
     let called = [
         upstream.as_ref(),

@@ -242,7 +242,8 @@ fn find_in_route(config: &LoadedConfig, route: &Route, found: &mut Vec<LintFindi
     let is_payment =
         |place: &Place| matches!(place, Place::Header(name, Some(_)) if route.recipe.reads_field(name.as_str()));
     let has_proof = options.key.places().any(is_payment);
-    if route.scope.parts.is_empty() && !has_proof {
+    let is_token = options.kind == RouteKind::Token;
+    if route.scope.parts.is_empty() && !has_proof && !is_token {
         let text = "scope is `none`: any caller who knows a key gets its stored response";
         found.push((Lint::ScopeNone, text.into()));
     }
@@ -253,8 +254,8 @@ fn find_in_route(config: &LoadedConfig, route: &Route, found: &mut Vec<LintFindi
                     `Oncegate-Reservation`";
         found.push((Lint::ReconcileByKey, text.into()));
     }
-    // A late retry of a repeatable request is refused by its own date.
-    let is_refused = options.remember.is_some() || options.dialect == Dialect::Repeatability;
+    // A late retry of a repeatable request is refused by its own date, and a token that is used again by the service.
+    let is_refused = options.remember.is_some() || options.dialect == Dialect::Repeatability || is_token;
     if options.ttl < TTL_MIN && !is_refused {
         let text = format!(
             "ttl ({}) may end before a client's last try, which is executed again then: set it above that, or `after_ttl = \

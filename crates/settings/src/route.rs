@@ -211,7 +211,7 @@ pub const ROUTE_SETTINGS: &[DescribedSetting] = &[
     ("mode", &["mode"], |route| Some(route.options.mode.name().into())),
     ("upstream", &["upstream"], |route| Some(route.upstream.to_string())),
     ("upstream tls", &["upstream_tls"], |route| upstream_tls(&route.upstream_tls)),
-    ("kind", &["kind"], |route| (route.options.kind == RouteKind::Money).then(|| route.options.kind.word().into())),
+    ("kind", &["kind"], |route| (route.options.kind != RouteKind::Standard).then(|| route.options.kind.word().into())),
     ("dialect", &["dialect"], |route| Some(route.options.dialect.word().into())),
     ("refusals", &["refusals"], |route| {
         let names: Vec<_> = route.options.refusals.names().map(|name| name.to_string()).collect();

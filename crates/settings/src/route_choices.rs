@@ -103,11 +103,13 @@ words! {
 }
 
 words! {
-    /// The cost of an execution of the route's requests.
+    /// What an execution of the route's requests is.
     pub enum RouteKind {
         /// A response of the service's own failure means that the request was not executed.
         Standard = "standard",
         /// A second execution costs money: a request that may have been executed is never executed again by itself.
         Money = "money",
+        /// A token is used up, and the response has the next one (OAuth: RFC 6749, section 6).
+        Token = "token",
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use indexmap::IndexMap;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::Value;
@@ -143,8 +144,7 @@ impl Template {
 }
 
 fn parse_json(text: &str) -> Result<Node, String> {
-    let node: RawNode = serde_json::from_str(text).map_err(|error| format!("is no JSON: {error}"))?;
-    node.0
+    serde_json::from_str::<ReadNode>(text).map_err(|error| format!("is no JSON: {error}"))?.into_node()
 }
 
 /// Splits a text at its placeholders: lower-case letters and `_` in braces.
@@ -171,67 +171,30 @@ fn parse_pieces(text: &str) -> Result<Vec<Piece>, String> {
     Ok(pieces)
 }
 
-/// A node, or the problem of one of its texts. Members stay in the order in which they are written.
-struct RawNode(Result<Node, String>);
-
-impl<'de> Deserialize<'de> for RawNode {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(NodeVisitor).map(Self)
-    }
+/// A value of JSON as it is read. Members stay in the order in which they are written.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ReadNode {
+    Object(IndexMap<String, ReadNode>),
+    Array(Vec<ReadNode>),
+    Text(String),
+    Other(Value),
 }
 
-struct NodeVisitor;
-
-type ParsedNode = Result<Node, String>;
-
-impl<'de> serde::de::Visitor<'de> for NodeVisitor {
-    type Value = ParsedNode;
-
-    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("a value of JSON")
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<ParsedNode, E> {
-        Ok(Ok(Node::Other(value.into())))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<ParsedNode, E> {
-        Ok(Ok(Node::Other(value.into())))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<ParsedNode, E> {
-        Ok(Ok(Node::Other(value.into())))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<ParsedNode, E> {
-        Ok(Ok(Node::Other(value.into())))
-    }
-
-    fn visit_unit<E>(self) -> Result<ParsedNode, E> {
-        Ok(Ok(Node::Other(Value::Null)))
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<ParsedNode, E> {
-        Ok(parse_pieces(text).map(|pieces| match &pieces[..] {
-            [Piece::Value(placeholder)] => Node::Placeholder(*placeholder),
-            _ => Node::Text(pieces),
-        }))
-    }
-
-    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<ParsedNode, A::Error> {
-        let mut nodes = Vec::new();
-        while let Some(RawNode(node)) = list.next_element()? {
-            nodes.push(node);
-        }
-        Ok(nodes.into_iter().collect::<Result<_, _>>().map(Node::Array))
-    }
-
-    fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<ParsedNode, A::Error> {
-        let mut members = Vec::new();
-        while let Some((name, RawNode(node))) = map.next_entry::<String, RawNode>()? {
-            members.push(node.map(|node| (name, node)));
-        }
-        Ok(members.into_iter().collect::<Result<_, _>>().map(Node::Object))
+impl ReadNode {
+    fn into_node(self) -> Result<Node, String> {
+        Ok(match self {
+            Self::Object(members) => {
+                let read = |(name, node): (String, Self)| Ok((name, node.into_node()?));
+                Node::Object(members.into_iter().map(read).collect::<Result<_, String>>()?)
+            }
+            Self::Array(nodes) => Node::Array(nodes.into_iter().map(Self::into_node).collect::<Result<_, _>>()?),
+            Self::Text(text) => match &*parse_pieces(&text)? {
+                [Piece::Value(placeholder)] => Node::Placeholder(*placeholder),
+                pieces => Node::Text(pieces.to_vec()),
+            },
+            Self::Other(value) => Node::Other(value),
+        })
     }
 }
 

@@ -1,8 +1,9 @@
-// openid-client: `client.mjs URL TOKEN TABS` refreshes a session in so many tabs of a browser at once, each until it has an answer. It
-// prints the different results, and what the next refresh with the new token gives.
+// openid-client: `client.mjs URL TABS TOKEN` refreshes a session in so many tabs of a browser at once, each until it has an answer. It
+// prints the different results, and what the next refresh with the new token gives. With several tokens, it refreshes each session three
+// times, and prints how many were lost.
 import { allowInsecureRequests, Configuration, customFetch, None, refreshTokenGrant, ResponseBodyError } from 'openid-client'
 
-const [url, first, tabs] = process.argv.slice(2)
+const [url, tabs, ...tokens] = process.argv.slice(2)
 const config = new Configuration({ issuer: 'https://login.example', token_endpoint: `${url}/token` }, 'app', undefined, None())
 allowInsecureRequests(config)
 const statuses = new Set()
@@ -31,4 +32,17 @@ async function round(token, count) {
   return [...results].find((result) => result !== 'invalid_grant') ?? token
 }
 
-await round(await round(first, Number(tabs)), 1)
+async function isLost(token) {
+  for (let time = 0; time < 3; time++) {
+    token = await refresh(token)
+    if (token === 'invalid_grant') return true
+  }
+  return false
+}
+
+if (tokens.length === 1) await round(await round(tokens[0], Number(tabs)), 1)
+else {
+  let lost = 0
+  for (const token of tokens) lost += await isLost(token)
+  console.log(lost)
+}

@@ -65,6 +65,8 @@ fn files_that_are_right_stay_quiet() {
         ("", "kind = 'money'\nupstream = 'h2c://h'\nupstream_idle_timeout = '5m'"),
         // A request that has not paid has no key.
         ("", "kind = 'money'\ndialect = 'x402'\nkey = { required = false }"),
+        // The token is the proof, and the service refuses one that is used later.
+        ("secret = 'a secret of some length'\nstore.encrypt = true", "kind = 'token'"),
         // A deletion has no body.
         ("", "kind = 'money'\nmethods = ['DELETE']\nfingerprint.body = 'none'"),
         // Nothing is guarded yet, or by intention.
