@@ -239,7 +239,11 @@ fn init_writes_a_valid_file_for_each_use_each_caller_and_each_store() {
         &["--callers", "one", "--store", "postgres://oncegate@127.0.0.1/oncegate"],
         &["--callers", "jwt", "--issuer", "https://login.example/", "--audience", "shop"],
     ];
-    for what in uses.into_iter().chain(["payments,webhooks,graphql", "orders=/v2/orders/{id}/items"]) {
+    for what in uses.into_iter().chain([
+        "payments,webhooks,graphql",
+        "webhooks:slack,webhooks:twilio=/calls",
+        "orders=/v2/orders/{id}/items",
+    ]) {
         for caller in callers {
             let folder = Folder::with(&[]);
             let upstream = if what == "grpc" { "h2c://127.0.0.1:3000" } else { "http://127.0.0.1:3000" };

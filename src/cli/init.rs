@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf, absolute};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use clap::{Args, ValueEnum};
+use data_encoding::HEXLOWER;
 use http::Method;
 
 use super::{CommandError, failed, is_absent, openapi, print};
@@ -20,7 +21,7 @@ use oncegate_config::{self as config, Overrides, ProcessEnvironment};
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::quantity::quantity;
 use oncegate_machine::fill_random;
-use oncegate_settings::{StoreLocation, UpstreamTarget};
+use oncegate_settings::{StoreLocation, UpstreamTarget, WebhookSender, Word, one_of};
 
 #[derive(Args)]
 pub(super) struct InitArguments {
@@ -29,9 +30,10 @@ pub(super) struct InitArguments {
     upstream: Option<String>,
     /// What the service's routes do; may be repeated. USE=PATH names a path other than the usual one
     ///
-    /// The uses are payments, orders, uploads, model-api, webhooks, graphql, grpc and mcp.
+    /// The uses are payments, orders, uploads, model-api, webhooks, graphql, grpc and mcp; webhooks:SENDER, such as
+    /// webhooks:slack, are those of one sender.
     #[arg(long = "for", value_name = "USE[=PATH]", value_delimiter = ',', value_parser = parse_use)]
-    uses: Vec<(Use, Option<String>)>,
+    uses: Vec<PlannedUse>,
     /// What says who a request's caller is [default: api-key]
     #[arg(long, value_enum)]
     callers: Option<Callers>,
@@ -63,6 +65,45 @@ enum Use {
     Graphql,
     Grpc,
     Mcp,
+}
+
+/// A use on a path other than the usual one, and for webhooks who sends them.
+#[derive(Clone)]
+struct PlannedUse {
+    kind: Use,
+    sender: WebhookSender,
+    path: Option<String>,
+}
+
+impl PlannedUse {
+    fn path(&self) -> String {
+        let usual = match self.sender {
+            WebhookSender::None => self.kind.route().0.to_owned(),
+            sender => format!("/webhooks/{}", sender.word()),
+        };
+        self.path.clone().unwrap_or(usual)
+    }
+
+    /// The lines of its route. The secret of a webhook is drawn: nobody knows it, until the sender's is in its place.
+    fn lines(&self) -> Result<String, CommandError> {
+        let (_, lines) = self.kind.route();
+        if self.sender == WebhookSender::None {
+            return Ok(lines.to_owned());
+        }
+        let mut drawn = [0; 32];
+        fill_random(&mut drawn).map_err(failed)?;
+        let secret = HEXLOWER.encode(&drawn);
+        let (sender, secrets) = (self.sender.word(), format!("secrets = [\"{secret}\"]"));
+        let signature = match self.sender {
+            WebhookSender::Pubsub => String::new(),
+            WebhookSender::Twilio => format!("{secrets}, url = \"https://hooks.example.com\""),
+            _ => secrets,
+        };
+        let comment = "# write the secret that the sender shows, best as `${file:…}`: docs/webhooks.md";
+        let signature =
+            if signature.is_empty() { signature } else { format!("signature = {{ {signature} }}   {comment}\n") };
+        Ok(format!("{lines}sender = \"{sender}\"\n{signature}"))
+    }
 }
 
 /// What says who a caller is.
@@ -104,13 +145,7 @@ impl Use {
                  upstream_timeout = \"120s\"   # until the first event\n\
                  max_response_body = \"8MiB\"\n",
             ),
-            Self::Webhooks => (
-                "/webhooks",
-                "key = { from = \"header:Webhook-Id\", required = true }   # GitHub: header:X-GitHub-Delivery; Stripe: { from = \"json:/id\" }\n\
-                 scope = [\"none\"]   # a sender has no credentials, and its signature differs for each delivery\n\
-                 in_flight = \"wait\"   # a sender takes a 409 for a failed delivery\n\
-                 ttl = \"4d\"   # senders deliver an event for days\n",
-            ),
+            Self::Webhooks => ("/webhooks", "kind = \"webhook\"\n"),
             Self::Graphql => ("/graphql", "dialect = \"graphql\"   # mutations are guarded, queries pass\n"),
             Self::Grpc => (
                 "/package.Service/Method",
@@ -128,14 +163,22 @@ impl Use {
     }
 }
 
-fn parse_use(text: &str) -> Result<(Use, Option<String>), String> {
+fn parse_use(text: &str) -> Result<PlannedUse, String> {
     let text = text.trim();
     let (name, path) = text.split_once('=').map_or((text, None), |(name, path)| (name, Some(path.to_owned())));
+    let (name, sender) = match name.split_once(':') {
+        Some((name @ "webhooks", sender)) => {
+            let unknown = || format!("`{sender}` is none of {}", one_of(&WebhookSender::WORDS[1..]));
+            (name, WebhookSender::parse(sender).filter(|sender| *sender != WebhookSender::None).ok_or_else(unknown)?)
+        }
+        _ if name == "webhooks" => (name, WebhookSender::StandardWebhooks),
+        _ => (name, WebhookSender::None),
+    };
     let found = Use::value_variants().iter().find(|known| known.name() == name);
     let names = || Use::value_variants().iter().map(|known| known.name()).collect::<Vec<_>>().join(", ");
     let found = *found.ok_or_else(|| format!("`{name}` is none of {}", names()))?;
     path.as_deref().map_or(Ok(()), |path| PathPattern::parse(path).map(drop))?;
-    Ok((found, path))
+    Ok(PlannedUse { kind: found, sender, path })
 }
 
 /// A port alone is one of this machine.
@@ -170,7 +213,7 @@ pub(super) fn run(mut arguments: InitArguments) -> Result<(), CommandError> {
     arguments.ask_for_the_rest()?;
     let upstream = arguments.upstream.as_deref().map(UpstreamTarget::parse);
     let is_http1 = matches!(upstream, Some(Ok(UpstreamTarget::Http(_) | UpstreamTarget::Unix(_))));
-    if is_http1 && arguments.uses.iter().any(|(kind, _)| *kind == Use::Grpc) {
+    if is_http1 && arguments.uses.iter().any(|planned| planned.kind == Use::Grpc) {
         return Err(CommandError::Usage("gRPC needs HTTP/2: write --upstream as h2c://HOST:PORT or https://…".into()));
     }
     let secret = arguments.secret_file()?;
@@ -233,7 +276,8 @@ impl InitArguments {
         Ok(())
     }
 
-    /// The file of the `secret`, beside the configuration: for PostgreSQL, which more people can read than one file.
+    /// The file of the `secret`, beside the configuration: for PostgreSQL, which more people can read than one file,
+    /// and for webhooks, some of which are stored until they are delivered.
     fn secret_file(&self) -> Result<Option<PathBuf>, CommandError> {
         // One with a reference, such as `${PASSWORD}`, is not whole yet.
         let is_postgres = self.store.as_deref().is_some_and(|url| url.starts_with("postgres"));
@@ -241,7 +285,8 @@ impl InitArguments {
         // The name alone where both are in the working directory, so that they can be moved together.
         let is_here = self.output.parent().is_none_or(|folder| folder.as_os_str().is_empty());
         let file = if is_here { file } else { absolute(file).map_err(failed)? };
-        Ok(is_postgres.then_some(file))
+        let has_webhooks = self.uses.iter().any(|planned| planned.kind == Use::Webhooks);
+        Ok((is_postgres || has_webhooks).then_some(file))
     }
 
     fn compose(&self, secret: Option<&Path>) -> Result<String, CommandError> {
@@ -254,7 +299,7 @@ impl InitArguments {
             quoted(&self.upstream)
         );
         let routes = self.routes()?;
-        if routes.iter().any(|(kind, ..)| *kind == Use::ModelApi) {
+        if routes.iter().any(|(planned, ..)| planned.kind == Use::ModelApi) {
             text.push_str("drain_timeout = \"120s\"   # the longest upstream_timeout; the supervisor's own limit must be longer\n");
         }
         if let Some(secret) = secret {
@@ -284,15 +329,16 @@ impl InitArguments {
             }
         };
         let (mut names, mut explained) = (BTreeSet::new(), BTreeSet::new());
-        for (kind, path, methods) in routes {
-            let (_, lines) = kind.route();
-            let name = unused_name(&mut names, &path, kind);
+        for (planned, path, methods) in routes {
+            let lines = planned.lines()?;
+            let name = unused_name(&mut names, &path, planned.kind);
             let path = quoted(&Some(path));
-            let scope = if lines.contains("scope = ") { "" } else { scope };
+            let scope = if planned.kind == Use::Webhooks { "" } else { scope };
             text.push_str(&format!("\n[[routes]]\nname = \"{name}\"\npath = {path}\nmethods = {methods:?}\n"));
             for line in lines.lines().chain(scope.lines()) {
                 let (setting, comment) = line.split_at(line.find("# ").unwrap_or(line.len()));
-                let line = if comment.is_empty() || explained.insert(comment) { line } else { setting.trim_end() };
+                let line =
+                    if comment.is_empty() || explained.insert(comment.to_owned()) { line } else { setting.trim_end() };
                 if !line.is_empty() {
                     text.push_str(&format!("{line}\n"));
                 }
@@ -301,14 +347,13 @@ impl InitArguments {
         Ok(text)
     }
 
-    fn routes(&self) -> Result<Vec<(Use, String, Vec<String>)>, CommandError> {
+    fn routes(&self) -> Result<Vec<(PlannedUse, String, Vec<String>)>, CommandError> {
         let Some(spec) = &self.openapi else {
-            let named = self.uses.iter().map(|(kind, path)| {
-                (*kind, path.clone().unwrap_or_else(|| kind.route().0.to_owned()), vec!["POST".to_owned()])
-            });
+            let named = self.uses.iter().map(|planned| (planned.clone(), planned.path(), vec!["POST".to_owned()]));
             return Ok(named.collect());
         };
-        let kind = self.uses.first().map_or(Use::Payments, |(kind, _)| *kind);
+        let payments = PlannedUse { kind: Use::Payments, sender: WebhookSender::None, path: None };
+        let first = self.uses.first().cloned().unwrap_or(payments);
         let mut paths: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for operation in openapi::read(spec).map_err(failed)? {
             if [Method::POST, Method::PATCH].contains(&operation.method) && !operation.is_ignored {
@@ -318,7 +363,7 @@ impl InitArguments {
         if paths.is_empty() {
             return Err(CommandError::Usage(format!("{} has no POST and no PATCH", spec.display())));
         }
-        Ok(paths.into_iter().map(|(path, methods)| (kind, path, methods)).collect())
+        Ok(paths.into_iter().map(|(path, methods)| (first.clone(), path, methods)).collect())
     }
 }
 

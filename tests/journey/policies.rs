@@ -43,4 +43,5 @@ mod tokens;
 mod unclear_bodies;
 mod unread_outcomes;
 mod waiting;
+mod webhooks;
 mod websocket;

@@ -58,6 +58,7 @@ mod tls;
 mod upstream_tls;
 mod value_parsers;
 mod warnings;
+mod webhook;
 mod written_options;
 
 /// The values of command-line flags, which overrule the file; the comments are their help.

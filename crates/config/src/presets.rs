@@ -10,6 +10,7 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use super::reader::Section;
+use super::webhook;
 use oncegate_settings::{Dialect, RouteKind, Word};
 
 /// A service may charge and then answer 500, or a gateway before it may answer 503. So no 5xx is released.
@@ -36,6 +37,18 @@ release_statuses = ["307", "308", "4xx", "5xx"]
 on_unknown = "retry-when-quiet"
 ttl = "30s"
 replay = { drop_headers = [] }
+"#;
+
+/// A sender repeats an event until the answer is a success, and says by that whether it was handled. It has no
+/// credentials but its signature, which differs with each delivery.
+const WEBHOOK: &str = r#"
+key = { required = true }
+scope = ["none"]
+same_body = "allow"
+in_flight = "wait"
+store_statuses = ["2xx", "3xx"]
+release_statuses = ["307", "308", "4xx", "5xx"]
+accepted = 200
 "#;
 
 /// The members of a problem document (RFC 9457), in reading order.
@@ -88,17 +101,22 @@ macro_rules! rpc_refusals {
 
 /// All presets by their texts.
 static TABLES: LazyLock<HashMap<&'static str, Spanned<DeTable<'static>>>> = LazyLock::new(|| {
-    let presets = Dialect::VALUES.iter().map(|dialect| dialect_preset(*dialect)).chain([MONEY, TOKEN]);
+    let presets = Dialect::VALUES.iter().map(|dialect| dialect_preset(*dialect)).chain([MONEY, TOKEN, WEBHOOK]);
     presets.map(|preset| (preset, DeTable::parse(preset).expect("a preset is TOML"))).collect()
 });
 
-/// Puts the presets of a route's dialect and of its kind behind the tables that name them.
+/// Puts the presets of a route's dialect, its kind and its sender behind the tables that name them.
 pub(super) fn with_presets(section: Section<'_>) -> Section<'_> {
     let dialect = section.choice("dialect");
     let section = section.with_preset("dialect", TABLES[dialect_preset(dialect)].get_ref());
     match section.choice("kind") {
         RouteKind::Money => section.with_preset("kind", TABLES[MONEY].get_ref()),
         RouteKind::Token => section.with_preset("kind", TABLES[TOKEN].get_ref()),
+        RouteKind::Webhook => {
+            let sender = webhook::preset(section.choice("sender"));
+            let section = section.with_preset("kind", TABLES[WEBHOOK].get_ref());
+            sender.into_iter().fold(section, |section, preset| section.with_preset("sender", preset))
+        }
         RouteKind::Standard => section,
     }
 }

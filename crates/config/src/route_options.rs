@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::StatusCode;
 use http::uri::Authority;
 
 use super::cors::CorsOptions;
@@ -19,12 +20,13 @@ use super::retry::RetryOptions;
 use super::upstream_tls::UpstreamTlsOptions;
 use super::value_parsers::{is_of_name, name, not_empty};
 use super::warnings::Lint;
-use super::{methods, refusals, retry};
+use super::{methods, refusals, retry, webhook};
 use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::route_table::Spelling;
 use oncegate_settings::{
     BODY_BYTES_MAX, DeliveryMode, Dialect, InFlightPolicy, KeySpace, OnClientGone, RouteKind, RouteMode, RouteOptions,
-    SameBodyPolicy, StoreDownPolicy, StreamMode, Word, parse_duration, parse_size, parse_ttl, show_duration, words,
+    SameBodyPolicy, StoreDownPolicy, StreamMode, WebhookSender, Word, parse_duration, parse_size, parse_ttl,
+    show_duration, words,
 };
 
 words! {
@@ -57,8 +59,12 @@ options! {
         /// the service of the requests that the route matches, by method too; empty for the one at the top
         upstream: Concealed = "";
         /// a preset of other keys: `money` requires keys, and no 5xx counts as "not executed"; the key of `token` is a
-        /// token that is used up
+        /// token that is used up; `webhook` takes the events of a `sender`
         kind: Choice(RouteKind::WORDS) = "standard" => choice();
+        /// for `kind = "webhook"`: who sends the events; a preset of the other keys, and how they are signed
+        sender: Choice(WebhookSender::WORDS) = "none" => choice();
+        /// how the signature of a webhook is verified
+        signature: Table(webhook::Options::KEYS) = {};
         /// the convention of an API: a preset of the other keys, and the form of Oncegate's own answers
         dialect: Choice(Dialect::WORDS) = "ietf" => choice();
         /// the statuses and documents of Oncegate's own errors, by a code such as `in-flight`, a next step such as
@@ -133,6 +139,8 @@ options! {
         /// answer at once, or accept with 202 and deliver later: always, or for clients that send
         /// `Prefer: respond-async`
         delivery: Choice(DeliveryMode::WORDS) = "sync" => choice();
+        /// the status of the answer to a request that is accepted for later
+        accepted: Integer = 202 => made(read_accepted);
         /// how often, and how long, an accepted request is tried
         retry: Table(RetryOptions::KEYS) = {} => inner(retry::read);
         /// the new keys of each caller
@@ -169,6 +177,12 @@ fn read_connect_timeout(section: &Section<'_>) -> Duration {
 fn read_remember(section: &Section<'_>) -> Option<Duration> {
     let (after_ttl, remember) = (section.choice::<AfterTtl>("after_ttl"), section.duration_above_zero("remember"));
     (after_ttl == AfterTtl::Refuse).then_some(remember)
+}
+
+/// Reads the status of an accepted request. Senders of webhooks take other successes than 202 for success only.
+fn read_accepted(section: &Section<'_>) -> StatusCode {
+    let status: u16 = section.integer("accepted", 200..=299, "any other status says that the request was not accepted");
+    StatusCode::from_u16(status).expect("these are statuses")
 }
 
 /// Reads the operations that a route guards. Without JSON-RPC, the method and the path are the operation.

@@ -12,7 +12,7 @@ use super::reader::{Located, Section};
 use super::route_options::{RouteKeys, parse_host, parse_name};
 use super::scope::ProofSources;
 use super::value_parsers::{OwnListener, read_upstream};
-use super::{challenge, cors, fingerprint, key, methods, reconcile, scope, statuses, upstream_tls};
+use super::{challenge, cors, fingerprint, key, methods, reconcile, scope, statuses, upstream_tls, webhook};
 use oncegate_domain::fingerprint::{PathForm, Secrets};
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::place::Place;
@@ -171,6 +171,7 @@ fn read_route<'a>(
     };
     let scope = scope::read(section, Some(&context.proofs));
     let challenge = challenge::read(section, scope.as_ref());
+    let sender_signature = webhook::read(section);
     let path_form = match &signature.path {
         Some(path) if options.spelling == Spelling::Same => PathForm::lenient(path),
         _ => PathForm::Normal,
@@ -221,6 +222,7 @@ fn read_route<'a>(
         upstream: upstream?,
         upstream_tls: upstream_tls?,
         scope: scope?,
+        signature: sender_signature,
         challenge,
         recipe,
         statuses: statuses?,

@@ -336,18 +336,6 @@ fn the_listeners_are_apart_and_the_admins_is_loopback_or_has_a_token() {
 }
 
 #[test]
-fn asynchronous_delivery_is_described() {
-    let described = |lines: &str| {
-        let text = format!("{UPSTREAM}secret = 'a secret of some length'\n[defaults]\n{lines}");
-        describe(&load_in(FakeEnvironment::default(), &text).expect("it loads"))
-    };
-    let later = described("delivery = 'async'\nretry = { max_attempts = 3, give_up_after = '1h' }");
-    assert!(later.contains("later; pauses from 1s to 10m, dead after 3 attempts or 1h"), "{later}");
-    assert!(described("delivery = 'prefer'").contains("later, if the client prefers that; pauses"));
-    assert!(!described("").contains("later"));
-}
-
-#[test]
 fn values_outside_of_their_bounds_are_refused_with_the_reason() {
     for (text, begins) in [
         ("service = 'A'", "2:11: service: `A` is no name"),
@@ -441,6 +429,7 @@ mod places;
 mod refusals;
 mod routes;
 mod slips;
+mod webhooks;
 
 #[test]
 fn the_admin_token_is_found_in_a_file_that_is_otherwise_wrong() {

@@ -243,7 +243,7 @@ fn find_in_route(config: &LoadedConfig, route: &Route, found: &mut Vec<LintFindi
         |place: &Place| matches!(place, Place::Header(name, Some(_)) if route.recipe.reads_field(name.as_str()));
     let has_proof = options.key.places().any(is_payment);
     let is_token = options.kind == RouteKind::Token;
-    if route.scope.parts.is_empty() && !has_proof && !is_token {
+    if route.scope.parts.is_empty() && !has_proof && !is_token && route.signature.is_none() {
         let text = "scope is `none`: any caller who knows a key gets its stored response";
         found.push((Lint::ScopeNone, text.into()));
     }

@@ -29,6 +29,7 @@ pub const REFUSALS: &[(&str, &str, u16)] = &[
     ("response-corrupt", "fix", 500),
     ("response-not-kept", "reconcile", 409),
     ("scope-missing", "fix", 400),
+    ("signature-invalid", "fix", 401),
     ("store-unavailable", "same_key", 503),
     ("token-invalid", "fix", 401),
     ("too-many-keys", "same_key", 429),

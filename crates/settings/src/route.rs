@@ -4,13 +4,13 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderValue, Method};
+use http::{HeaderValue, Method, StatusCode};
 
 use super::setting_texts::{describe_scope, key, reconciled, rule, statuses, upstream_tls};
 use super::{
     CorsPolicy, DeliveryMode, Dialect, ForwardKey, InFlightPolicy, KeyRule, KeySpace, OnClientGone, ReconcileConfig,
     RefusalForms, ReplayPolicy, RouteKind, RouteMode, SameBodyPolicy, ScopeRule, StoreDownPolicy, StreamMode,
-    UpstreamTarget, UpstreamTlsConfig, ValueOrigin, ValueOrigins, Word, show_duration, show_size,
+    UpstreamTarget, UpstreamTlsConfig, ValueOrigin, ValueOrigins, WebhookSender, Word, show_duration, show_size,
 };
 use oncegate_domain::fingerprint::Recipe;
 use oncegate_domain::key_rate::KeyRate;
@@ -21,6 +21,7 @@ use oncegate_domain::response_policy::{OnUnknown, ResponseVerdict, StatusTable};
 use oncegate_domain::retry::RetryPolicy;
 use oncegate_domain::route_table::Spelling;
 use oncegate_domain::space::SpaceParts;
+use oncegate_trust::webhook::SignatureRule;
 
 /// Many bodies are in memory at once, and each is written to a database.
 pub const BODY_BYTES_MAX: usize = 64 << 20;
@@ -45,6 +46,8 @@ pub struct Route {
     pub upstream_tls: UpstreamTlsConfig,
     /// The parts of a request that tell callers apart.
     pub scope: ScopeRule,
+    /// The signature that each request must have; `None` where none is verified.
+    pub signature: Option<Arc<SignatureRule>>,
     /// The `WWW-Authenticate` of the 401 to a keyed request without credentials; `None` to answer it with 400.
     pub challenge: Option<Arc<HeaderValue>>,
     /// The recipe of a request's fingerprint.
@@ -72,6 +75,7 @@ pub struct RouteOptions {
     pub spelling: Spelling,
     pub mode: RouteMode,
     pub kind: RouteKind,
+    pub sender: WebhookSender,
     pub dialect: Dialect,
     pub refusals: Arc<RefusalForms>,
     pub operations: Vec<String>,
@@ -99,6 +103,8 @@ pub struct RouteOptions {
     pub max_age: Option<Duration>,
     pub forward_key: ForwardKey,
     pub delivery: DeliveryMode,
+    /// The status of the answer to a request that is accepted for later.
+    pub accepted: StatusCode,
     pub retry: RetryPolicy,
     pub limits: CallerLimits,
     pub replay: ReplayPolicy,
@@ -212,6 +218,12 @@ pub const ROUTE_SETTINGS: &[DescribedSetting] = &[
     ("upstream", &["upstream"], |route| Some(route.upstream.to_string())),
     ("upstream tls", &["upstream_tls"], |route| upstream_tls(&route.upstream_tls)),
     ("kind", &["kind"], |route| (route.options.kind != RouteKind::Standard).then(|| route.options.kind.word().into())),
+    ("sender", &["sender", "signature"], |route| {
+        let keys = route.signature.as_ref().map(|rule| rule.keys.len() as u64);
+        let verified = keys.map(|keys| format!(", verified by {}", quantity(keys, "secret", "secrets")));
+        let sender = route.options.sender;
+        (sender != WebhookSender::None).then(|| format!("{}{}", sender.word(), verified.unwrap_or_default()))
+    }),
     ("dialect", &["dialect"], |route| Some(route.options.dialect.word().into())),
     ("refusals", &["refusals"], |route| {
         let names: Vec<_> = route.options.refusals.names().map(|name| name.to_string()).collect();
@@ -244,7 +256,7 @@ pub const ROUTE_SETTINGS: &[DescribedSetting] = &[
         (route.options.store_down == StoreDownPolicy::Bypass).then(|| "forwarded unguarded".into())
     }),
     ("on unknown", &["on_unknown", "reconcile.after"], |route| Some(on_unknown(route))),
-    ("delivered", &["delivery", "retry"], delivered),
+    ("delivered", &["delivery", "accepted", "retry"], delivered),
     (
         "reconciled",
         &["reconcile.url", "reconcile.every", "reconcile.max_attempts", "reconcile.confirmations"],
@@ -332,14 +344,15 @@ fn on_unknown(route: &Route) -> String {
 /// The delivery policy; `None` where each request is answered at once.
 fn delivered(route: &Route) -> Option<String> {
     let who = match route.options.delivery {
-        DeliveryMode::Async => "later",
-        DeliveryMode::Prefer => "later, if the client prefers that",
+        DeliveryMode::Async => "",
+        DeliveryMode::Prefer => ", if the client prefers that",
         DeliveryMode::Sync => return None,
     };
     let RetryPolicy { max_attempts, base, cap, give_up_after } = route.options.retry;
     let [base, cap, give_up_after] = [base, cap, give_up_after].map(show_duration);
     Some(format!(
-        "{who}; pauses from {base} to {cap}, dead after {} or {give_up_after}",
+        "later{who}, after {}; pauses from {base} to {cap}, dead after {} or {give_up_after}",
+        route.options.accepted.as_u16(),
         quantity(max_attempts.into(), "attempt", "attempts")
     ))
 }
@@ -359,7 +372,10 @@ fn in_flight(route: &Route) -> String {
     match route.options.in_flight {
         InFlightPolicy::Accepted => "202".into(),
         InFlightPolicy::Conflict => {
-            format!("409 (behind a proxy that hedges: `wait`), or with `Prefer: wait=N` wait up to {wait}")
+            let refusal = ("in-flight", "same_key", 409);
+            let form = route.options.refusals.find(refusal, |form| form.status);
+            let status = form.map_or(409, |status| status.as_u16());
+            format!("{status} (behind a proxy that hedges: `wait`), or with `Prefer: wait=N` wait up to {wait}")
         }
         InFlightPolicy::Wait => format!("wait up to {wait}"),
     }

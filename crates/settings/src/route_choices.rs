@@ -111,5 +111,33 @@ words! {
         Money = "money",
         /// A token is used up, and the response has the next one (OAuth: RFC 6749, section 6).
         Token = "token",
+        /// An event of another's API, which its sender repeats until the answer is a success.
+        Webhook = "webhook",
+    }
+}
+
+words! {
+    /// The sender of a route's webhooks.
+    pub enum WebhookSender {
+        /// Nobody: the route takes no webhooks.
+        None = "none",
+        /// Who follows the specification <https://www.standardwebhooks.com>.
+        StandardWebhooks = "standard-webhooks",
+        /// GitHub.
+        Github = "github",
+        /// Mux.
+        Mux = "mux",
+        /// Google Cloud Pub/Sub, by push.
+        Pubsub = "pubsub",
+        /// Shopify.
+        Shopify = "shopify",
+        /// Slack, by its Events API.
+        Slack = "slack",
+        /// Stripe.
+        Stripe = "stripe",
+        /// Svix, for its customers.
+        Svix = "svix",
+        /// Twilio.
+        Twilio = "twilio",
     }
 }

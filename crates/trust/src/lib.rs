@@ -4,3 +4,4 @@
 
 pub mod jwt;
 pub mod tls;
+pub mod webhook;

@@ -466,3 +466,13 @@ fn a_reload_reckons_with_the_lease_of_the_start() {
         assert_eq!(reloaded.routes[0].quiet_after, Duration::from_secs(27), "{expiry}");
     }
 }
+
+#[test]
+fn asynchronous_delivery_is_described() {
+    let described =
+        |lines: &str| describe(&config(&format!("secret = 'a secret of some length'\n[defaults]\n{lines}")));
+    let later = described("delivery = 'async'\nretry = { max_attempts = 3, give_up_after = '1h' }");
+    assert!(later.contains("later, after 202; pauses from 1s to 10m, dead after 3 attempts or 1h"), "{later}");
+    assert!(described("delivery = 'prefer'").contains("later, if the client prefers that, after 202; pauses"));
+    assert!(!described("").contains("later"));
+}

@@ -157,9 +157,10 @@ fn streamed(streamed: StreamedResponse, context: &ResponseContext) -> Response<B
     response
 }
 
-/// 202, and where to ask for the operation's state.
+/// The route's status, mostly 202, and where to ask for the operation's state.
 fn accepted(operation: OperationId, retry_after: Option<RetryAfter>, context: &ResponseContext) -> Response<Body> {
     let mut response = pending(serde_json::json!({ "id": operation.to_string() }).to_string(), retry_after);
+    *response.status_mut() = context.accepted;
     let headers = response.headers_mut();
     let location = format!("{OPERATIONS}{operation}");
     headers.insert(LOCATION, HeaderValue::from_str(&location).expect("an operation's path is plain ASCII"));

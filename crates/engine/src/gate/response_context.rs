@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::TRAILER;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Version, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version, request};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -39,6 +39,8 @@ pub struct ResponseContext {
     /// Cancelled when the client has left, where the route stops the service then.
     pub(super) client_gone: Option<CancellationToken>,
     pub(super) prefers_async: bool,
+    /// The status of the answer to a request that its route accepts for later.
+    pub(super) accepted: StatusCode,
     /// The origin of the page that sent the request.
     page: Option<HeaderValue>,
     /// The policy for pages of other origins; `None` where it allows none.
@@ -83,6 +85,7 @@ impl ResponseContext {
         let echo = route.options.replay.echo.iter().filter(|name| !is_secret(name));
         self.echoed = echo.filter_map(|name| Some((name.clone(), headers.get(name)?.clone()))).collect();
         self.cors = unless_empty(&route.cors);
+        self.accepted = route.options.accepted;
         self.answer_shape = AnswerShape::of_route(route, self.answer_shape.format());
     }
 

@@ -18,6 +18,7 @@ use oncegate_domain::macros::named;
 use oncegate_domain::operation::OperationId;
 use oncegate_telemetry::metrics::label;
 use oncegate_trust::jwt::TokenFault;
+use oncegate_trust::webhook::SignatureFault;
 
 pub mod rows;
 
@@ -66,6 +67,8 @@ pub enum Refusal {
     /// Nothing in the request identifies its caller. The text says what was looked for. With a value for
     /// `WWW-Authenticate`, the answer asks for credentials.
     ScopeMissing(Cow<'static, str>, Option<Arc<HeaderValue>>),
+    /// The request is not from the sender of the route's webhooks.
+    SignatureInvalid(SignatureFault),
     StoreUnavailable,
     /// The token that identifies the caller does not verify.
     TokenInvalid(TokenFault),
@@ -134,7 +137,7 @@ named! {
 
 impl Refusal {
     /// All refusals, each once, in the order of their names. The values that they carry are examples.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::AuthorizeUnavailable,
         Self::BadRequest(StatusCode::BAD_REQUEST, ""),
         Self::Draining,
@@ -156,6 +159,7 @@ impl Refusal {
         Self::ResponseCorrupt,
         Self::ResponseNotKept,
         Self::ScopeMissing(Cow::Borrowed(""), None),
+        Self::SignatureInvalid(SignatureFault::Missing),
         Self::StoreUnavailable,
         Self::TokenInvalid(TokenFault::Malformed),
         Self::TooManyKeys(RetryAfter(1)),
@@ -210,6 +214,10 @@ impl Refusal {
         if matches!(self, Self::TokenInvalid(_)) {
             // RFC 6750 section 3.
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer error=\"invalid_token\""));
+        }
+        if matches!(self, Self::SignatureInvalid(_)) {
+            // A 401 names a scheme (RFC 9110 section 11.6.1). None is registered for webhooks.
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Signature"));
         }
         if let Self::DuplicateSuspected(Some(operation)) = self {
             headers.insert(fields::DUPLICATE_OF, visible(&operation.record));
@@ -278,13 +286,14 @@ mod tests {
             Refusal::ResponseCorrupt => 18,
             Refusal::ResponseNotKept => 19,
             Refusal::ScopeMissing(..) => 20,
-            Refusal::StoreUnavailable => 21,
-            Refusal::TokenInvalid(_) => 22,
-            Refusal::TooManyKeys(_) => 23,
-            Refusal::Unguarded => 24,
-            Refusal::UpstreamBroken => 25,
-            Refusal::UpstreamTimeout => 26,
-            Refusal::UpstreamUnreachable(_) => 27,
+            Refusal::SignatureInvalid(_) => 21,
+            Refusal::StoreUnavailable => 22,
+            Refusal::TokenInvalid(_) => 23,
+            Refusal::TooManyKeys(_) => 24,
+            Refusal::Unguarded => 25,
+            Refusal::UpstreamBroken => 26,
+            Refusal::UpstreamTimeout => 27,
+            Refusal::UpstreamUnreachable(_) => 28,
         };
         assert!(Refusal::ALL.into_iter().map(index).eq(0..Refusal::ALL.len()));
     }

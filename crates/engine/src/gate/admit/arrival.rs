@@ -82,8 +82,15 @@ impl Arrival<'_> {
         // The body and the operation of a request whose key may be in both of its parts, or whose operation is a part
         // of its space.
         let (mut whole, mut operation) = (None, None);
+        if let Some(rule) = &route.signature {
+            let body = self.read_body(&head.headers, route.options.max_request_body).await?;
+            let body = whole.insert(body.ok_or_else(|| rules::too_large(route))?);
+            rules::check_signature(&incoming, rule, body, self.now())?;
+        }
         if body_operation::is_needed(head, route) {
-            whole = self.read_body(&head.headers, route.options.max_request_body).await?;
+            if whole.is_none() {
+                whole = self.read_body(&head.headers, route.options.max_request_body).await?;
+            }
             match &whole {
                 None if route.options.dialect.is_jsonrpc() => return Err(rules::too_large(route)),
                 None => {}
@@ -146,8 +153,7 @@ impl Arrival<'_> {
         if let (KeySearch::Found(identity), Some(context)) = (&search, &mut self.context) {
             context.note_key(&identity.key, incoming.route);
         }
-        let now = || self.gate.map_or_else(SystemTime::now, |gate| gate.instance.store_clock.now());
-        let broken_rule = match (rules::check_key(incoming, &search, now), &search) {
+        let broken_rule = match (rules::check_key(incoming, &search, || self.now()), &search) {
             (Err(refusal), KeySearch::Found(identity)) if rules::may_be_newer_than_key(&refusal) => {
                 Some(Box::pin(self.check_stored(incoming, identity, refusal)).await?)
             }
@@ -157,6 +163,11 @@ impl Arrival<'_> {
             }
         };
         Ok((search, broken_rule))
+    }
+
+    /// The time by the store's clock, where there is a store.
+    fn now(&self) -> SystemTime {
+        self.gate.map_or_else(SystemTime::now, |gate| gate.instance.store_clock.now())
     }
 
     fn may_guard(&self) -> Result<(), Refusal> {

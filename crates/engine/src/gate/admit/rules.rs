@@ -4,12 +4,14 @@
 //! A rule is checked as soon as the part that it judges is there:
 //!
 //! 1. The head: `Connection` names no field that the key or the scope is read from.
-//! 2. The key: a required one is there, its length is within the limits, and its request is not too old.
-//! 3. The length of the body.
+//! 2. The signature, where the route has one.
+//! 3. The key: a required one is there, its length is within the limits, and its request is not too old.
+//! 4. The length of the body.
 
 use std::time::{Duration, SystemTime};
 
 use http::header::DATE;
+use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, StatusCode, request};
 
 use super::identity::{KeySearch, RequestIdentity};
@@ -19,6 +21,7 @@ use crate::instance::metrics::MethodLabel;
 use oncegate_http::protocol::fields;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_settings::{Config, Dialect, FIRST_SENT, Route};
+use oncegate_trust::webhook::{SignatureRule, SignedRequest};
 
 const NOMINATED_FIELD: Refusal = Refusal::BadRequest(
     StatusCode::BAD_REQUEST,
@@ -39,6 +42,18 @@ pub(super) fn check_head(incoming: &Incoming<'_>) -> Result<(), Refusal> {
     let Incoming { head, route, .. } = incoming;
     let needed: Vec<_> = route.options.key.fields().chain(route.scope.header_names()).collect();
     if fields::connection_lists_any(&head.headers, &needed) { Err(NOMINATED_FIELD) } else { Ok(()) }
+}
+
+/// Checks that a request is from the sender of the route's webhooks.
+pub(super) fn check_signature(
+    incoming: &Incoming<'_>,
+    rule: &SignatureRule,
+    body: &[u8],
+    now: SystemTime,
+) -> Result<(), Refusal> {
+    let request::Parts { method, uri, headers, .. } = incoming.head;
+    let path_and_query = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    rule.verify(SignedRequest { method, path_and_query, headers, body }, now).map_err(Refusal::SignatureInvalid)
 }
 
 /// Checks a request or message by what is known of its key.

@@ -374,6 +374,19 @@ impl Refusal {
                        [\"none\"]` says so. For clients that send credentials only when a 401 asks for them, write the \
                        route's `challenge`.",
         },
+        Self::SignatureInvalid(fault) => RefusalRow {
+            status: 401, slug: "signature-invalid", action: Fix, retry_after: None,
+            grpc: GrpcStatus::Unauthenticated, oncegate_status: OncegateStatus::Rejected,
+            title: "The signature is not valid",
+            detail: format!("{} It was not executed.", fault.detail()).into(),
+            means: "The route takes webhooks of one sender, and the request is not known to be from it: `detail` says \
+                    why.",
+            executed: "This request was not forwarded, and the store was not asked. An earlier one with this key may \
+                       have been executed.",
+            client: "Send the event as its sender does, signed with the secret of this endpoint.",
+            operator: "If all events are refused, compare `signature.secrets` with the sender's page, and the machine's \
+                       clock with the time. A proxy before Oncegate must not change the body.",
+        },
         Self::StoreUnavailable => RefusalRow {
             status: 503, slug: "store-unavailable", action: SameKey, retry_after: SOON,
             grpc: GrpcStatus::Unavailable, oncegate_status: OncegateStatus::Rejected,

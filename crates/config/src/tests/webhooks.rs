@@ -1,0 +1,114 @@
+//! Routes of webhooks: senders, and their signatures by the vectors of their own documents and libraries.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderMap, HeaderName, Method};
+use serde::Deserialize;
+
+use super::*;
+use oncegate_trust::webhook::{SignatureFault, SignedRequest};
+
+/// A delivery with a valid signature.
+#[derive(Clone, Deserialize)]
+struct SenderVector {
+    sender: String,
+    source: String,
+    secret: String,
+    #[serde(default)]
+    url: String,
+    headers: HashMap<String, String>,
+    body: String,
+    /// The time of its signature, in seconds since 1970.
+    now: Option<u64>,
+}
+
+impl SenderVector {
+    fn all() -> Vec<Self> {
+        serde_json::from_str(include_str!("sender_vectors.json")).unwrap()
+    }
+
+    /// The scheme and the host of its URL, and the rest.
+    fn url(&self) -> (&str, &str) {
+        let host = self.url.find("://").map_or(0, |at| at + 3);
+        self.url.split_at(host + self.url[host..].find('/').unwrap_or(0))
+    }
+
+    /// The verdict of a route with these secrets, so many seconds after the signature.
+    fn verdict(&self, secrets: &[&str], body: &str, age: i64) -> Result<(), SignatureFault> {
+        let (url, path_and_query) = self.url();
+        let mut headers = HeaderMap::new();
+        for (name, value) in &self.headers {
+            headers.append(HeaderName::try_from(name.as_str()).unwrap(), value.parse().unwrap());
+        }
+        let lines = format!("sender = '{}'\nsignature = {{ secrets = {secrets:?}, url = '{url}' }}", self.sender);
+        let config =
+            config(&format!("secret = 'a secret of some length'\n{}", route(&format!("kind = 'webhook'\n{lines}"))));
+        let rule = config.live.routes[0].signature.clone().unwrap();
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(self.now.unwrap_or(1).saturating_add_signed(age));
+        let request = SignedRequest { method: &Method::POST, path_and_query, headers: &headers, body: body.as_bytes() };
+        rule.verify(request, now)
+    }
+}
+
+#[test]
+fn each_senders_signature_is_verified_by_its_own_vectors() {
+    for vector in SenderVector::all() {
+        let SenderVector { sender, source, secret, body, .. } = &vector;
+        let wrong = if secret.starts_with("MFkw") { secret } else { "d2hzZWNfYW5vdGhlcg" };
+        let stale = if vector.now.is_some() { Err(SignatureFault::Stale) } else { Ok(()) };
+        assert_eq!(vector.verdict(&[secret], body, 0), Ok(()), "{sender}: {source}");
+        assert_eq!(vector.verdict(&[secret], body, 299), Ok(()), "{sender}");
+        assert_eq!(vector.verdict(&[wrong, secret], body, -299), Ok(()), "{sender}, during a rotation");
+        for age in [301, -301] {
+            assert_eq!(vector.verdict(&[secret], body, age), stale, "{sender}, another time");
+        }
+        assert_eq!(vector.verdict(&[wrong], body, 0), Err(SignatureFault::Wrong), "{sender}, another secret");
+        let other = format!("{body} ");
+        let fault = if body.contains("\"property\"") { SignatureFault::Missing } else { SignatureFault::Wrong };
+        assert_eq!(vector.verdict(&[secret], &other, 0), Err(fault), "{sender}, another body");
+        for missing in vector.headers.keys().filter(|name| name.to_ascii_lowercase().contains("signature")) {
+            let headers = vector.headers.iter().filter(|(name, _)| *name != missing);
+            let headers = headers.map(|(name, value)| (name.clone(), value.clone())).collect();
+            let unsigned = SenderVector { headers, ..vector.clone() };
+            assert_eq!(unsigned.verdict(&[secret], body, 0), Err(SignatureFault::Missing), "{sender}, no signature");
+        }
+    }
+}
+
+#[test]
+fn every_sender_has_a_row_and_a_vector_or_a_token() {
+    for sender in WebhookSender::VALUES.iter().filter(|sender| **sender != WebhookSender::None) {
+        assert!(webhook::preset(*sender).is_some(), "{sender:?} has no row");
+        let is_tested = SenderVector::all().iter().any(|vector| vector.sender == sender.word());
+        assert!(is_tested || *sender == WebhookSender::Pubsub, "{sender:?} has no vector");
+    }
+}
+
+#[test]
+fn a_webhook_needs_its_sender_and_what_the_sender_signs_with() {
+    for (lines, problem) in [
+        ("kind = 'webhook'", "routes[0].sender: is missing: whose webhooks are they?"),
+        ("sender = 'github'", "sender: counts only with `kind = \"webhook\"`"),
+        ("kind = 'webhook'\nsender = 'github'", "signature.secrets: is missing: without it, anybody"),
+        ("kind = 'webhook'\nsender = 'github'\nsignature = { secrets = [''] }", "signature.secrets[0]: is empty"),
+        ("kind = 'webhook'\nsender = 'svix'\nsignature = { secrets = ['whsec_:'] }", "is no secret of this sender"),
+        ("kind = 'webhook'\nsender = 'twilio'\nsignature = { secrets = ['s'] }", "signature.url: is missing"),
+        (
+            "kind = 'webhook'\nsender = 'twilio'\nsignature = { secrets = ['s'], url = 'a.b' }",
+            "is not the begin of a URL",
+        ),
+        ("kind = 'webhook'\nsender = 'slack'\nsignature = { secrets = ['s'] }", "delivery: needs a `secret`"),
+        ("kind = 'webhook'\nsender = 'pubsub'", "`jwt:email` needs the issuer"),
+        ("accepted = 300", "accepted: must be 200 to 299"),
+    ] {
+        let problems = problems(&route(lines));
+        assert!(problems.len() == 1 && problems[0].contains(problem), "{lines}: {problems:?}");
+    }
+    let secret = "kind = 'webhook'\nsender = 'svix'\nsignature = { secrets = ['whsec_hunter2:'] }";
+    assert!(!format!("{:?}", problems(&route(secret))).contains("hunter2"));
+    let right = "kind = 'webhook'\nsender = 'github'\nsignature = { secrets = ['hunter2'] }";
+    let config = config(&route(right));
+    assert_eq!((config.live.warnings.len(), config.live.routes[0].options.accepted.as_u16()), (0, 200));
+    assert!(!format!("{:?}", config.live.routes).contains("hunter2"));
+}
