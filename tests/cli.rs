@@ -242,6 +242,7 @@ fn init_writes_a_valid_file_for_each_use_each_caller_and_each_store() {
     for what in uses.into_iter().chain([
         "payments,webhooks,graphql",
         "webhooks:slack,webhooks:twilio=/calls",
+        "webhooks:adyen,webhooks:hubspot,webhooks:sendgrid",
         "orders=/v2/orders/{id}/items",
     ]) {
         for caller in callers {

@@ -96,7 +96,7 @@ impl PlannedUse {
         let (sender, secrets) = (self.sender.word(), format!("secrets = [\"{secret}\"]"));
         let signature = match self.sender {
             WebhookSender::Pubsub => String::new(),
-            WebhookSender::Twilio => format!("{secrets}, url = \"https://hooks.example.com\""),
+            WebhookSender::Hubspot | WebhookSender::Twilio => format!("{secrets}, url = \"https://hooks.example.com\""),
             _ => secrets,
         };
         let comment = "# write the secret that the sender shows, best as `${file:…}`: docs/webhooks.md";

@@ -195,6 +195,7 @@ impl OidcClient {
             algorithms: PUBLIC_KEY_ALGORITHMS.into(),
             leeway: LEEWAY,
             claims: Default::default(),
+            required: Vec::new(),
         };
         let own = IdTokenRules { client_id: &config.client_id, nonce, begun_ago: begun.elapsed() };
         IdToken::verify(&token, &keys, &rules, own).map_err(SignInFault::IdToken)

@@ -8,7 +8,7 @@ use super::environment::Environment;
 use oncegate_settings::StoreLocation;
 
 /// The keys of the file whose value is a secret.
-const SECRETS: [&[&str]; 8] = [
+const SECRETS: [&[&str]; 10] = [
     &["secret"],
     &["previous_secrets"],
     &["admin", "token"],
@@ -17,6 +17,8 @@ const SECRETS: [&[&str]; 8] = [
     &["consumers", "kafka", "password"],
     &["events", "kafka", "password"],
     &["events", "secret"],
+    &["routes", "signature", "secrets"],
+    &["defaults", "signature", "secrets"],
 ];
 
 /// The keys of the file whose value is a URL that may have a password.

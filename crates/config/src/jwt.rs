@@ -30,6 +30,8 @@ options! {
         /// the `alg` that tokens may have
         algorithms: Texts = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"]
             => Vec<Algorithm>, values(parse_algorithm);
+        /// claims that each token must have, as `email=push@project.iam.gserviceaccount.com`
+        require: Texts = [] => Vec<(Box<str>, Box<str>)>, values(parse_required);
         /// how far the issuer's clock may be from this machine's
         leeway: Duration = "30s" => Duration, parsed(parse_leeway);
     }
@@ -37,7 +39,7 @@ options! {
 
 /// Reads the table. `Some(None)` where it is absent.
 pub(super) fn read(section: &Section<'_>) -> Option<Option<JwtConfig>> {
-    let JwtOptions { issuer, audience, jwks, algorithms, leeway } = JwtOptions::read(section);
+    let JwtOptions { issuer, audience, jwks, algorithms, require, leeway } = JwtOptions::read(section);
     if !section.is_right(&["issuer", "audience", "jwks"]) {
         return None;
     }
@@ -53,19 +55,28 @@ pub(super) fn read(section: &Section<'_>) -> Option<Option<JwtConfig>> {
     if algorithms.is_empty() {
         section.problem("algorithms", "is empty: no token would do");
     }
-    if algorithms.is_empty() || !missing.is_empty() || !section.is_right(&["algorithms", "leeway"]) {
+    if algorithms.is_empty() || !missing.is_empty() || !section.is_right(&["algorithms", "require", "leeway"]) {
         return None;
     }
     let keys = match jwks.is_empty() {
         true => described_keys(section, &issuer)?,
         false => read_keys(section, &jwks, &algorithms)?,
     };
-    let rules = TokenRules { issuer: issuer.into(), audience, algorithms, leeway, claims: BTreeSet::new() };
+    let (issuer, claims) = (issuer.into(), BTreeSet::new());
+    let rules = TokenRules { issuer, audience, algorithms, leeway, claims, required: require };
     Some(Some(JwtConfig { rules, keys }))
 }
 
 fn parse_audience(text: &str) -> Result<Box<str>, String> {
     not_empty(text, "is empty: write the `aud` of the tokens for this service")
+}
+
+fn parse_required(text: &str) -> Result<(Box<str>, Box<str>), String> {
+    let (name, value) = text
+        .split_once('=')
+        .filter(|(name, value)| !name.is_empty() && !value.is_empty())
+        .ok_or("is no claim with its value: write it like `email=push@project.iam.gserviceaccount.com`")?;
+    Ok((name.into(), value.into()))
 }
 
 fn parse_leeway(text: &str) -> Result<Duration, String> {

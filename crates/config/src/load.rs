@@ -190,7 +190,9 @@ fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Opti
         Some(jwt) => jwt.as_ref().map(|jwt| jwt.rules.issuer.clone().into()),
     };
     let has_client_certificates = tls.as_ref().is_none_or(|tls| tls.as_ref().is_some_and(|tls| tls.clients.is_some()));
-    let proofs = ProofSources { issuer, has_client_certificates };
+    let required = jwt.iter().flatten().flat_map(|jwt| &jwt.rules.required);
+    let requires_email = !matches!(jwt, Some(Some(_))) || required.into_iter().any(|(name, _)| **name == *"email");
+    let proofs = ProofSources { issuer, requires_email, has_client_certificates };
     let (encrypts, lease_expiry) = (store.encrypt, store.lease.expiry);
     let context = RouteContext { upstream, listeners, secrets, encrypts, lease_expiry, proofs };
     let (pass, routes) = routes::read(&top, &context);

@@ -27,27 +27,34 @@ unknown_statuses = ["424", "499", "5xx"]
 /// second rotation harms the session alone: the service takes the second use for a thief's. So a refresh that nobody
 /// answered is sent again.
 const TOKEN: &str = r#"
-key = { from = ["form:refresh_token", "json:/refresh_token"], hash = true }
+key = { from = ["form:refresh_token", "json:/refresh_token"], hash = true, required = false, syntax = "ietf" }
 scope = ["none"]
-fingerprint = { exclude = ["form:client_assertion"] }
+challenge = ""
+fingerprint = { exclude = ["form:client_assertion", "json:/client_assertion"] }
 same_body = "allow"
 in_flight = "wait"
 store_statuses = ["2xx", "3xx"]
 release_statuses = ["307", "308", "4xx", "5xx"]
+unknown_statuses = ["424", "499", "502", "504", "520", "522", "524"]
 on_unknown = "retry-when-quiet"
+delivery = "sync"
 ttl = "30s"
 replay = { drop_headers = [] }
 "#;
 
-/// A sender repeats an event until the answer is a success, and says by that whether it was handled. It has no
-/// credentials but its signature, which differs with each delivery.
+/// A sender repeats an event until the answer is a success, which a redirection is not. It has no credentials but its
+/// signature, which differs with each delivery. What `[defaults]` has for clients does not count.
 const WEBHOOK: &str = r#"
-key = { required = true }
+key = { required = true, syntax = "opaque" }
 scope = ["none"]
+challenge = ""
 same_body = "allow"
 in_flight = "wait"
-store_statuses = ["2xx", "3xx"]
-release_statuses = ["307", "308", "4xx", "5xx"]
+store_statuses = ["2xx"]
+release_statuses = ["3xx", "4xx", "5xx"]
+unknown_statuses = ["424", "499", "502", "504", "520", "522", "524"]
+on_unknown = "hold"
+delivery = "sync"
 accepted = 200
 "#;
 

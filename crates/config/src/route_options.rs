@@ -21,6 +21,7 @@ use super::upstream_tls::UpstreamTlsOptions;
 use super::value_parsers::{is_of_name, name, not_empty};
 use super::warnings::Lint;
 use super::{methods, refusals, retry, webhook};
+use oncegate_domain::batch::BatchPlace;
 use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::route_table::Spelling;
 use oncegate_settings::{
@@ -139,6 +140,9 @@ options! {
         /// answer at once, or accept with 202 and deliver later: always, or for clients that send
         /// `Prefer: respond-async`
         delivery: Choice(DeliveryMode::WORDS) = "sync" => choice();
+        /// for `async`: the list of a batch, such as `json:/*`; each element is accepted as a batch of one, with the
+        /// key of that, such as `json:/0/id`
+        split: Text = "" => optional(BatchPlace::parse);
         /// the status of the answer to a request that is accepted for later
         accepted: Integer = 202 => made(read_accepted);
         /// how often, and how long, an accepted request is tried
@@ -181,7 +185,7 @@ fn read_remember(section: &Section<'_>) -> Option<Duration> {
 
 /// Reads the status of an accepted request. Senders of webhooks take other successes than 202 for success only.
 fn read_accepted(section: &Section<'_>) -> StatusCode {
-    let status: u16 = section.integer("accepted", 200..=299, "any other status says that the request was not accepted");
+    let status: u16 = section.integer("accepted", 200..=203, "these are the successes whose answer has a body");
     StatusCode::from_u16(status).expect("these are statuses")
 }
 

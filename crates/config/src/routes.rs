@@ -19,6 +19,7 @@ use oncegate_domain::place::Place;
 use oncegate_domain::route_table::Spelling;
 use oncegate_settings::{
     DeliveryMode, PassThroughConfig, Route, RouteKind, StoreDownPolicy, UpstreamTarget, ValueOrigin, ValueOrigins,
+    WebhookSender,
 };
 
 /// The route of a file without routes.
@@ -196,6 +197,14 @@ fn read_route<'a>(
     if options.delivery != DeliveryMode::Sync && is_without_secret {
         let message = "needs a `secret` at the top of the file: what is queued is stored encrypted, and never without";
         section.problem("delivery", message);
+    }
+    if options.split.is_some() && options.delivery != DeliveryMode::Async {
+        section
+            .conflict(&["split", "delivery"], "`split` needs `delivery = \"async\"`: a batch has one answer for all");
+    }
+    if options.sender == WebhookSender::Pubsub && !context.proofs.requires_email {
+        let message = "needs `email=…` in `jwt.require`: any account at Google gets tokens for any audience";
+        section.problem("sender", message);
     }
     if options.kind == RouteKind::Token && !context.encrypts {
         section.problem("kind", "needs `store.encrypt` and a `secret`: the stored responses are tokens");

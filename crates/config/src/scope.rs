@@ -14,6 +14,8 @@ use oncegate_settings::{ScopePart, ScopeRule, ScopeSource};
 pub(super) struct ProofSources {
     /// The issuer of tokens.
     pub issuer: Option<Arc<str>>,
+    /// Whether each token must name an account.
+    pub requires_email: bool,
     /// Whether clients have certificates.
     pub has_client_certificates: bool,
 }
@@ -131,7 +133,7 @@ mod tests {
     use super::*;
 
     fn proofs() -> ProofSources {
-        ProofSources { issuer: Some(Arc::default()), has_client_certificates: true }
+        ProofSources { issuer: Some(Arc::default()), requires_email: false, has_client_certificates: true }
     }
 
     fn part(text: &str) -> ScopePart {
@@ -190,7 +192,7 @@ mod tests {
         ] {
             assert!(parse(text, Some(&proofs())).unwrap_err().contains("each try"), "{text}");
         }
-        let none = ProofSources { issuer: None, has_client_certificates: false };
+        let none = ProofSources { issuer: None, requires_email: false, has_client_certificates: false };
         assert!(parse("jwt:sub", Some(&none)).unwrap_err().contains("`[jwt]`"));
         assert!(parse("client-cert", Some(&none)).unwrap_err().contains("`client_ca`"));
         assert!(parse("jwt:sub", None).unwrap_err().contains("message"));

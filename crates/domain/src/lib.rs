@@ -9,6 +9,7 @@
 pub mod acting_for;
 pub mod attempt;
 pub mod auth_scheme;
+pub mod batch;
 pub mod decision;
 pub mod delivery;
 pub mod differing_parts;

@@ -7,8 +7,8 @@
 //! - `admit` finds the route, the identity, the body and the fingerprint.
 //! - `execute` executes a guarded request, at most once for its key. Its `progress` is an outcome or a `wait`.
 //! - `claim` takes the key, or finds the answer of its record by [`decide`](oncegate_domain::decision::decide).
-//! - `forward` and `enqueue` are the two ways to execute. `hand_on` streams a response, and `settle` stores the outcome
-//!   of an attempt.
+//! - `forward` and `enqueue` are the two ways to execute, and `batch` is for many requests at once. `hand_on` streams a
+//!   response, and `settle` stores the outcome of an attempt.
 //! - `outcome` is the result of a request, and `render` makes an HTTP response of it.
 //!
 //! Whether a response is stored is decided by
@@ -46,6 +46,7 @@ pub use state::{Gate, LiveConfig};
 pub mod admit;
 mod attempt_end;
 mod authorize;
+mod batch;
 mod bypass;
 mod claim;
 pub mod deliver;
@@ -162,6 +163,11 @@ impl Gate {
                     Some(share) => response.map(|body| body.counted_in(share)),
                     None => response,
                 })
+            }
+            Admission::Batch(parts, share) => {
+                let accepted = self.accept_batch(parts).await?;
+                drop(share);
+                Ok(render::accepted_batch(accepted, context))
             }
             Admission::Observed(passing, observation) => self.pass_on(passing, observation, live, context).await,
             Admission::Unguarded(passing) => {

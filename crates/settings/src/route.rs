@@ -12,6 +12,7 @@ use super::{
     RefusalForms, ReplayPolicy, RouteKind, RouteMode, SameBodyPolicy, ScopeRule, StoreDownPolicy, StreamMode,
     UpstreamTarget, UpstreamTlsConfig, ValueOrigin, ValueOrigins, WebhookSender, Word, show_duration, show_size,
 };
+use oncegate_domain::batch::BatchPlace;
 use oncegate_domain::fingerprint::Recipe;
 use oncegate_domain::key_rate::KeyRate;
 use oncegate_domain::outcome_rules::OutcomeRules;
@@ -103,6 +104,8 @@ pub struct RouteOptions {
     pub max_age: Option<Duration>,
     pub forward_key: ForwardKey,
     pub delivery: DeliveryMode,
+    /// The list of a batch whose elements have keys of their own.
+    pub split: Option<BatchPlace>,
     /// The status of the answer to a request that is accepted for later.
     pub accepted: StatusCode,
     pub retry: RetryPolicy,
@@ -256,7 +259,7 @@ pub const ROUTE_SETTINGS: &[DescribedSetting] = &[
         (route.options.store_down == StoreDownPolicy::Bypass).then(|| "forwarded unguarded".into())
     }),
     ("on unknown", &["on_unknown", "reconcile.after"], |route| Some(on_unknown(route))),
-    ("delivered", &["delivery", "accepted", "retry"], delivered),
+    ("delivered", &["delivery", "split", "accepted", "retry"], delivered),
     (
         "reconciled",
         &["reconcile.url", "reconcile.every", "reconcile.max_attempts", "reconcile.confirmations"],

@@ -123,12 +123,18 @@ words! {
         None = "none",
         /// Who follows the specification <https://www.standardwebhooks.com>.
         StandardWebhooks = "standard-webhooks",
+        /// Adyen, its standard notifications.
+        Adyen = "adyen",
         /// GitHub.
         Github = "github",
+        /// HubSpot.
+        Hubspot = "hubspot",
         /// Mux.
         Mux = "mux",
         /// Google Cloud Pub/Sub, by push.
         Pubsub = "pubsub",
+        /// SendGrid, its event webhook.
+        Sendgrid = "sendgrid",
         /// Shopify.
         Shopify = "shopify",
         /// Slack, by its Events API.

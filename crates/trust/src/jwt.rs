@@ -41,6 +41,8 @@ pub struct TokenRules {
     pub leeway: Duration,
     /// The claims that scopes read. No other claim is kept.
     pub claims: BTreeSet<Box<str>>,
+    /// Claims that each token must have, with their values.
+    pub required: Vec<(Box<str>, Box<str>)>,
 }
 
 named! {
@@ -56,6 +58,8 @@ named! {
         /// It is no signed token.
         Malformed => "malformed",
         NotYetValid => "not_yet_valid",
+        /// A claim has another value than `jwt.require` has.
+        Required => "required",
         /// Its signature is not by a key of the issuer.
         Signature => "signature",
         /// The issuer has published no key of its `kid`.
@@ -76,6 +80,7 @@ impl TokenFault {
             Self::Issuer => "The token is from another issuer.",
             Self::Malformed => "The token is no signed JSON Web Token that can be read.",
             Self::NotYetValid => "The token is not valid yet.",
+            Self::Required => "The token is not for what is done here: a claim has another value than it must have.",
             Self::Signature => "The token's signature is not by a key of its issuer.",
             Self::UnknownKey => "The token names a key that its issuer has not published.",
         }
@@ -127,7 +132,10 @@ fn verify_claims(token: &str, keys: &KeySet, rules: &TokenRules) -> Result<Uniqu
         match decode::<UniqueClaims>(token, key, &validation) {
             // The library takes a list of issuers too, if ours is in it. `iss` is one text (RFC 7519 section 4.1.1).
             Ok(found) if found.claims.text("iss") != Some(&*rules.issuer) => return Err(TokenFault::Issuer),
-            Ok(found) => return Ok(found.claims),
+            Ok(found) => {
+                let has = |(name, value): &(Box<str>, Box<str>)| found.claims.read(name).is_text(value);
+                return if rules.required.iter().all(has) { Ok(found.claims) } else { Err(TokenFault::Required) };
+            }
             Err(error) => match fault_after_signature(error.kind()) {
                 Some(fault) => return Err(fault),
                 // Not by this key.

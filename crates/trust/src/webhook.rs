@@ -12,7 +12,7 @@ use base64::Engine;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, Method};
+use http::{HeaderMap, HeaderName, Method};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -21,6 +21,9 @@ use oncegate_domain::urlencoded;
 
 /// The signatures of one request that are tried. A sender has two during a rotation.
 const SIGNATURES_MAX: usize = 8;
+
+/// The parameters of a form that are sorted. Twilio sends dozens.
+const PARAMETERS_MAX: usize = 1_000;
 
 /// Senders leave out the padding of some secrets.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -149,6 +152,14 @@ impl SignatureScheme {
         self.time.is_some()
     }
 
+    /// The fields that a signature needs.
+    pub fn fields(&self) -> impl Iterator<Item = HeaderName> {
+        let own = self.items.is_none().then_some(&*self.field);
+        let pieces = self.signed.split(['{', '}']).skip(1).step_by(2);
+        let pieces = pieces.filter(|piece| !matches!(*piece, "body" | "form" | "method" | "url"));
+        own.into_iter().chain(pieces).filter_map(|name| HeaderName::try_from(name).ok())
+    }
+
     /// Reads a secret as the sender shows it.
     ///
     /// # Errors
@@ -177,16 +188,34 @@ impl SignatureScheme {
 }
 
 impl SignatureRule {
+    /// Checks what can be checked before the body is there: that the request has a signature, and by its time.
+    ///
+    /// # Errors
+    /// The fault of a request whose body need not be read.
+    pub fn check_head(&self, request: SignedRequest<'_>, now: SystemTime) -> Result<(), SignatureFault> {
+        if self.scheme.items.is_some() {
+            return Ok(());
+        }
+        let part = Part { rule: self, request, members: self.members(request.headers)?, item: &Value::Null };
+        part.signatures().next().ok_or(SignatureFault::Missing)?;
+        part.check_time(now)
+    }
+
+    /// The signatures in the field that has them.
+    fn members<'a>(&self, headers: &'a HeaderMap) -> Result<&'a str, SignatureFault> {
+        let mut fields = headers.get_all(&*self.scheme.field).iter();
+        // A second field could be meant for another reader.
+        let (Some(field), None) = (fields.next(), fields.next()) else { return Err(SignatureFault::Missing) };
+        field.to_str().map_err(|_| SignatureFault::Wrong)
+    }
+
     /// Verifies a request.
     ///
     /// # Errors
     /// The fault of a request that is not known to be from the sender, and now.
     pub fn verify(&self, request: SignedRequest<'_>, now: SystemTime) -> Result<(), SignatureFault> {
         let Some(items) = &self.scheme.items else {
-            let mut fields = request.headers.get_all(&*self.scheme.field).iter();
-            // A second field could be meant for another reader.
-            let (Some(field), None) = (fields.next(), fields.next()) else { return Err(SignatureFault::Missing) };
-            let members = field.to_str().map_err(|_| SignatureFault::Wrong)?;
+            let members = self.members(request.headers)?;
             return self.verify_part(&Part { rule: self, request, members, item: &Value::Null }, now);
         };
         let document: Value = serde_json::from_slice(request.body).map_err(|_| SignatureFault::Missing)?;
@@ -198,22 +227,16 @@ impl SignatureRule {
     }
 
     fn verify_part(&self, part: &Part<'_>, now: SystemTime) -> Result<(), SignatureFault> {
-        let scheme = self.scheme;
         let signatures: Vec<Vec<u8>> = part.signatures().collect();
-        let mut message = Vec::with_capacity(part.request.body.len() + 256);
-        part.write(&mut message).ok_or(SignatureFault::Missing)?;
         if signatures.is_empty() {
             return Err(SignatureFault::Missing);
         }
+        let mut message = Vec::new();
+        part.write(&mut message).ok_or(SignatureFault::Missing)?;
         if !self.keys.iter().any(|key| key.has_signed(&message, &signatures)) {
             return Err(SignatureFault::Wrong);
         }
-        let Some(time) = &scheme.time else { return Ok(()) };
-        let time: u64 = part.value(time).and_then(|time| time.parse().ok()).ok_or(SignatureFault::Missing)?;
-        let since = if scheme.in_milliseconds { Duration::from_millis(time) } else { Duration::from_secs(time) };
-        let signed_at = SystemTime::UNIX_EPOCH.checked_add(since).ok_or(SignatureFault::Stale)?;
-        let difference = now.duration_since(signed_at).unwrap_or_else(|ahead| ahead.duration());
-        if difference > self.tolerance { Err(SignatureFault::Stale) } else { Ok(()) }
+        part.check_time(now)
     }
 }
 
@@ -266,6 +289,16 @@ impl<'a> Part<'a> {
         values.next().filter(|_| values.next().is_none())?.to_str().ok()
     }
 
+    fn check_time(&self, now: SystemTime) -> Result<(), SignatureFault> {
+        let SignatureRule { scheme, tolerance, .. } = self.rule;
+        let Some(time) = &scheme.time else { return Ok(()) };
+        let time: u64 = self.value(time).and_then(|time| time.parse().ok()).ok_or(SignatureFault::Missing)?;
+        let since = if scheme.in_milliseconds { Duration::from_millis(time) } else { Duration::from_secs(time) };
+        let signed_at = SystemTime::UNIX_EPOCH.checked_add(since).ok_or(SignatureFault::Stale)?;
+        let difference = now.duration_since(signed_at).unwrap_or_else(|ahead| ahead.duration());
+        if difference > *tolerance { Err(SignatureFault::Stale) } else { Ok(()) }
+    }
+
     /// Writes the signed bytes. `None` if a part of them is missing.
     fn write(&self, message: &mut Vec<u8>) -> Option<()> {
         let Self { request, item, .. } = *self;
@@ -293,7 +326,10 @@ impl<'a> Part<'a> {
         let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let essence = media_type.split(';').next().unwrap_or_default().trim();
         if essence.eq_ignore_ascii_case("application/x-www-form-urlencoded") {
-            let mut pairs: Vec<_> = urlencoded::pairs(body).collect();
+            let mut pairs: Vec<_> = urlencoded::pairs(body).take(PARAMETERS_MAX + 1).collect();
+            if pairs.len() > PARAMETERS_MAX {
+                return None;
+            }
             pairs.sort();
             pairs.dedup();
             message.extend(pairs.into_iter().flat_map(|(name, value)| [name, value]).flatten());

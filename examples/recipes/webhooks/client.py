@@ -39,7 +39,7 @@ def stripe(event, now, retry):
 def github(event, now, retry):
     body = '{"ref": "refs/heads/main"}'
     signature = hmac.new(secret.encode(), body.encode(), hashlib.sha256).hexdigest()
-    return body, {"X-GitHub-Delivery": event, "X-Hub-Signature-256": f"sha256={signature}"}
+    return body, {"X-GitHub-Hook-ID": "1", "X-GitHub-Delivery": event, "X-Hub-Signature-256": f"sha256={signature}"}
 
 
 def standard_webhooks(event, now, retry):

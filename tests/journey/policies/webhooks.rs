@@ -2,9 +2,11 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use harness::issuer::{KeyServer, SigningKey, claims, jwt};
 use harness::operator::Operator;
-use harness::{Answer, Request, Store, World, on_both_stores, route};
+use harness::{Answer, Request, Store, TEST_TIMEOUT, World, eventually, on_both_stores, route};
 use hmac::{Hmac, KeyInit, Mac};
+use jsonwebtoken::Algorithm;
 
 const SECRETS: &str = "signature.secrets = [\"the next secret\", \"a shared secret\"]";
 
@@ -26,7 +28,8 @@ fn sign(secret: &str, text: &str) -> String {
 /// A delivery of GitHub, signed with this secret.
 fn github(world: &World, secret: &str, id: &str, body: &str) -> Request {
     let signature = format!("sha256={}", sign(secret, body));
-    world.post("/pay").anonymous().field("X-GitHub-Delivery", id).field("X-Hub-Signature-256", &signature).json(body)
+    let request = world.post("/pay").anonymous().field("X-GitHub-Hook-ID", "7").field("X-GitHub-Delivery", id);
+    request.field("X-Hub-Signature-256", &signature).json(body)
 }
 
 /// A delivery of Slack, signed so many seconds ago.
@@ -49,9 +52,11 @@ async fn a_webhook_is_verified_before_it_is_kept_replayed_or_answered(store: Sto
     refused(world.post("/pay").anonymous().field("X-GitHub-Delivery", "d-1").json("{}")).await;
     refused(world.post("/pay").anonymous().json("{}")).await;
     assert_eq!((world.upstream.calls(), Operator::of(&world.proxy).keys("").await.len()), (0, 0), "nothing is stored");
-    // What the service refuses, the sender delivers again.
-    world.upstream.then(Answer::status(404));
-    assert_eq!(github(&world, "a shared secret", "d-1", "{}").send().await.oncegate_status(), Some("released"));
+    // What the service refuses, or leads elsewhere, the sender delivers again.
+    for status in [404, 302] {
+        world.upstream.then(Answer::status(status));
+        assert_eq!(github(&world, "a shared secret", "d-1", "{}").send().await.oncegate_status(), Some("released"));
+    }
     let first = github(&world, "a shared secret", "d-1", "{}").send().await;
     assert_eq!(first.oncegate_status(), Some("executed"));
     assert_eq!(github(&world, "the next secret", "d-1", "{}").send().await.comparable(), first.replayed());
@@ -61,7 +66,9 @@ async fn a_webhook_is_verified_before_it_is_kept_replayed_or_answered(store: Sto
     assert_eq!(other.outcome(), (422, "key-reused".to_owned()));
     let no_id = github(&world, "a shared secret", "", "{}").send().await;
     assert_eq!(no_id.outcome(), (400, "key-invalid".to_owned()));
-    assert_eq!(world.upstream.calls(), 2);
+    let hop = github(&world, "a shared secret", "d-2", "{}").field("Connection", "x-hub-signature-256").send().await;
+    assert_eq!(hop.outcome(), (400, "bad-request".to_owned()), "the service needs the signature too");
+    assert_eq!(world.upstream.calls(), 3);
 }
 
 on_both_stores!(an_event_of_slack_is_answered_at_once_and_delivered_once);
@@ -108,11 +115,134 @@ async fn a_sender_that_signs_its_url_gets_the_services_own_answer() {
 
 #[tokio::test]
 async fn an_accepted_request_gets_the_status_that_its_route_names() {
-    let lines = "delivery = \"async\"\naccepted = 204";
+    let lines = "delivery = \"async\"\naccepted = 201";
     let world = World::with(Store::sqlite(), |setup| {
         setup.top("secret = \"a secret of some length\"").route(&route("pay", lines))
     })
     .await;
-    assert_eq!(world.pay("k-1").send().await.status, 204);
+    assert_eq!(world.pay("k-1").send().await.status, 201);
     world.upstream.wait_for_executed(1).await;
+}
+
+/// A batch of events with these ids.
+fn batch(world: &World, ids: &[&str]) -> Request {
+    let events: Vec<_> = ids.iter().map(|id| format!("{{\"id\":\"{id}\",\"of\":\"é\"}}")).collect();
+    world.post("/pay").json(&format!("{{\"events\":[{}],\"sent\":1}}", events.join(", ")))
+}
+
+/// A world with a route that splits batches, and these lines in it.
+async fn splitting(store: Store, lines: &str) -> World {
+    World::with(store, |setup| {
+        let lines = format!(
+            "delivery = \"async\"\naccepted = 200\nsplit = \"json:/events/*\"\n\
+             key = {{ from = \"json:/events/0/id\", required = true }}\n{lines}"
+        );
+        setup.top("secret = \"a secret of some length\"").short_leases().route(&route("pay", &lines))
+    })
+    .await
+}
+
+/// The id in each body that the service got, in the order of the ids.
+fn handled(world: &World) -> Vec<String> {
+    let id = |body: &[u8]| serde_json::from_slice::<serde_json::Value>(body).unwrap()["events"][0]["id"].to_string();
+    let mut ids: Vec<_> = world.upstream.executed().iter().map(|call| id(&call.body)).collect();
+    ids.sort();
+    ids
+}
+
+on_both_stores!(regrouped_batches_are_handled_once_for_each_event);
+async fn regrouped_batches_are_handled_once_for_each_event(store: Store) {
+    let world = splitting(store, "").await;
+    for ids in [["e1", "e2"], ["e2", "e3"], ["e3", "e1"]] {
+        let answer = batch(&world, &ids).send().await;
+        assert_eq!(
+            (answer.status, answer.oncegate_status(), &*answer.text()),
+            (200, Some("queued"), "{\"accepted\":2}")
+        );
+    }
+    world.upstream.wait_for_executed(3).await;
+    assert_eq!(handled(&world), ["\"e1\"", "\"e2\"", "\"e3\""]);
+    let body = String::from_utf8(world.upstream.last().body).unwrap();
+    assert!(body.starts_with("{\"events\":[{\"id\":\"e") && body.ends_with("\",\"of\":\"é\"}],\"sent\":1}"), "{body}");
+}
+
+on_both_stores!(a_batch_is_accepted_as_a_whole_or_refused);
+async fn a_batch_is_accepted_as_a_whole_or_refused(store: Store) {
+    let world = splitting(store, "").await;
+    let send = |body: &str| world.post("/pay").json(body);
+    for (body, outcome) in [
+        (r#"{"events":[{"id":"e1"},{"name":"without an id"}]}"#, (400, "key-missing")),
+        (r#"{"events":[{"id":"e1"},{"id":{}}]}"#, (400, "key-invalid")),
+        (r#"{"events":{"id":"e1"}}"#, (400, "bad-request")),
+        (r#"{"events":[{"id":"e1"}],"events":[]}"#, (400, "bad-request")),
+        (&format!("{{\"events\":[{}]}}", vec![r#"{"id":"e1"}"#; 1_001].join(",")), (413, "bad-request")),
+    ] {
+        let refused = send(body).send().await.outcome();
+        assert_eq!(refused, (outcome.0, outcome.1.to_owned()), "{}", &body[..40]);
+    }
+    assert_eq!(Operator::of(&world.proxy).keys("").await.len(), 0, "nothing is accepted");
+    // An event that is another one under a known id is refused, and the events beside it are accepted.
+    assert_eq!(batch(&world, &["e1"]).send().await.status, 200);
+    let mixed = send(r#"{"events":[{"id":"e1","of":"another"},{"id":"e2"}]}"#).send().await;
+    assert_eq!(mixed.outcome(), (422, "key-reused".to_owned()));
+    world.upstream.wait_for_executed(2).await;
+    // An empty batch is for the service.
+    assert_eq!(send(r#"{"events":[]}"#).send().await.oncegate_status(), None);
+}
+
+on_both_stores!(no_event_of_a_batch_is_lost_or_handled_twice_by_kills_and_regrouped_retries);
+async fn no_event_of_a_batch_is_lost_or_handled_twice_by_kills_and_regrouped_retries(store: Store) {
+    let mut world = splitting(store, "").await;
+    let ids: Vec<String> = (0..60).map(|number| format!("e{number:02}")).collect();
+    for (round, start) in (0..50).step_by(10).enumerate() {
+        let these: Vec<&str> = ids[start..start + 20].iter().map(String::as_str).collect();
+        let before = world.upstream.calls();
+        let sent = batch(&world, &these).open().await.unwrap();
+        // At another moment of the acceptance and of the deliveries in each round.
+        world.upstream.wait_until(|seen| seen.executed.len() >= before + round).await;
+        world.crash_and_restart().await;
+        drop(sent);
+        let regrouped: Vec<&str> =
+            ids[start + 5..start + 20].iter().chain(&ids[start..start + 5]).map(|id| &**id).collect();
+        for group in [&regrouped[..7], &regrouped[7..]] {
+            eventually(TEST_TIMEOUT, async || (batch(&world, group).send().await.status == 200).then_some(())).await;
+        }
+    }
+    let operator = Operator::of(&world.proxy);
+    let settled = async || {
+        let keys = operator.keys("limit=100").await;
+        let is_settled = |key: &serde_json::Value| matches!(key["state"].as_str(), Some("completed" | "unknown"));
+        (keys.len() == 60 && keys.iter().all(is_settled)).then_some(keys)
+    };
+    eventually(TEST_TIMEOUT, settled).await;
+    let handled = handled(&world);
+    let mut once = handled.clone();
+    once.dedup();
+    assert_eq!(handled, once, "no event was handled twice");
+}
+
+#[tokio::test]
+async fn a_push_of_pubsub_is_of_the_account_that_the_configuration_names() {
+    let key = SigningKey::new("a", Algorithm::ES256);
+    let server = KeyServer::start(&[key.jwk()]).await;
+    let lines = "kind = \"webhook\"\nsender = \"pubsub\"";
+    let world = World::with(Store::sqlite(), |setup| {
+        let required = ", require = [\"email=push@ours.example\", \"email_verified=true\"]";
+        setup.top(&jwt(&server.url(), required)).route(&route("pay", lines))
+    })
+    .await;
+    let push = |email: &str, is_verified: bool| {
+        let mut claims = claims("1");
+        (claims["email"], claims["email_verified"]) = (email.into(), is_verified.into());
+        let body = r#"{"subscription":"s","message":{"messageId":"1"}}"#;
+        world.post("/pay").field("Authorization", &format!("Bearer {}", key.sign(&claims))).json(body)
+    };
+    for (email, is_verified) in [("push@theirs.example", true), ("push@ours.example", false)] {
+        assert_eq!(push(email, is_verified).send().await.outcome(), (401, "token-invalid".to_owned()), "{email}");
+    }
+    assert_eq!(push("push@ours.example", true).send().await.oncegate_status(), Some("executed"));
+    assert!(push("push@ours.example", true).send().await.is_replay());
+    let unsigned = world.post("/pay").anonymous().json(r#"{"subscription":"s","message":{"messageId":"1"}}"#);
+    assert_eq!(unsigned.send().await.status, 400);
+    assert_eq!(world.upstream.calls(), 1);
 }

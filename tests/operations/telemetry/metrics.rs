@@ -402,6 +402,7 @@ async fn every_label_value_is_fixed_or_a_route_name_and_no_token_is_needed() {
                 "issuer",
                 "malformed",
                 "not_yet_valid",
+                "required",
                 "signature",
                 "unknown_key",
             ],

@@ -21,13 +21,14 @@ use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::place::RequestPlaces;
 use oncegate_domain::scope::Salt;
 use oncegate_http::body::Body;
+use oncegate_http::body::body_budget::BudgetShare;
 use oncegate_http::body::request_body::RequestBody;
 use oncegate_http::downstream::client::ClientConnection;
 use oncegate_http::protocol::fields::RequestOrigin;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_settings::{Route, RouteMode};
 
-use arrival::{Arrival, ArrivedRequest, BodySource};
+use arrival::{Arrival, ArrivedRequest, BodySource, KeyedRequest};
 use incoming::{Incoming, Realm, request_origin};
 use observed::Observation;
 use read_body::BodyReader;
@@ -56,6 +57,8 @@ mod rules;
 mod scope;
 
 pub(super) enum Admission {
+    /// The parts of a batch, each of which a route guards, and the memory that the whole takes.
+    Batch(Vec<GuardedRequest>, BudgetShare),
     /// A route guards the request, and the request has a key. Boxed, because it is larger than the other variants.
     Guarded(Box<GuardedRequest>),
     /// A route observes the request: it streams through. `None` if its refusal is foretold already.
@@ -159,7 +162,19 @@ impl Gate {
                 let body = body.map_or_else(|| Body::Streaming(reader.into_unread()), Body::whole).counted_in(share);
                 Ok(Admission::Unguarded(Box::new(PassThroughRequest { only_reads, ..*routed.pass(body) })))
             }
-            ArrivedRequest::Keyed { identity, body, broken_rule } => {
+            ArrivedRequest::Batch(parts) => {
+                let RoutedRequest { head, origin, .. } = *routed;
+                let mut batch = Vec::with_capacity(parts.len());
+                for KeyedRequest { identity, body, broken_rule } in parts {
+                    let share = self.instance.bodies.share_of(body.len());
+                    let received =
+                        Box::new(ReceivedRequest { head: head.clone(), body, share, origin: origin.clone() });
+                    let guarded = self.guard(identity, received, path, active, &live.config).await;
+                    batch.push(GuardedRequest { broken_rule, is_provisional, ..guarded });
+                }
+                Ok(Admission::Batch(batch, share))
+            }
+            ArrivedRequest::Keyed(KeyedRequest { identity, body, broken_rule }) => {
                 echo_key(&head.headers, &active.route, context);
                 let RoutedRequest { head, origin, .. } = *routed;
                 let received = Box::new(ReceivedRequest { head, body, share, origin });

@@ -170,6 +170,15 @@ fn accepted(operation: OperationId, retry_after: Option<RetryAfter>, context: &R
     response
 }
 
+/// The answer to a batch, of which each part is accepted.
+pub(super) fn accepted_batch(parts: usize, context: &ResponseContext) -> Response<Body> {
+    let mut response = pending(serde_json::json!({ "accepted": parts }).to_string(), None);
+    *response.status_mut() = context.accepted;
+    context.add_fields(&mut response, OncegateStatus::Queued);
+    context.add_cors_fields(response.headers_mut());
+    response
+}
+
 fn pending(document: String, retry_after: Option<RetryAfter>) -> Response<Body> {
     let mut response = Response::new(Body::whole(document));
     *response.status_mut() = StatusCode::ACCEPTED;

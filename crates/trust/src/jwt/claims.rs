@@ -19,6 +19,11 @@ pub enum ClaimReading {
 }
 
 impl ClaimReading {
+    /// Whether this is the value, whatever its type.
+    pub(super) fn is_text(&self, text: &str) -> bool {
+        matches!(self, Self::Value(value) if value[1..] == *text.as_bytes())
+    }
+
     fn new(value: &Value) -> Self {
         let tagged = |tag: u8, text: &str| Self::Value([&[tag], text.as_bytes()].concat().into());
         match value {

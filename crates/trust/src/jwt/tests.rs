@@ -14,6 +14,7 @@ fn rules() -> TokenRules {
         algorithms: vec![Algorithm::HS256],
         leeway: Duration::from_secs(30),
         claims: ["sub", "tenant"].into_iter().map(Into::into).collect(),
+        required: Vec::new(),
     }
 }
 

@@ -3,6 +3,7 @@
 //! Requests come here while they come in, copies of observed requests beside them, and one that `oncegate explain`
 //! explains as a whole. The order of the steps and the rules are the same for all of them.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
@@ -11,19 +12,23 @@ use http::header::CONTENT_LENGTH;
 use tokio::sync::oneshot;
 
 use super::body_operation::{self, BodyOperation};
+use super::fingerprinting::LARGE_BODY;
 use super::identity::{KeySearch, RequestIdentity};
 use super::incoming::Incoming;
+use super::key_location;
 use super::read_body::BodyReader;
 use super::rules;
 use crate::gate::pass::BODY_BROKE_OFF;
 use crate::gate::response_context::ResponseContext;
 use crate::gate::state::{Gate, log_and_refuse};
+use oncegate_domain::batch::BatchPlace;
 use oncegate_domain::execution_risk::{RecordSummary, RetryRule};
 use oncegate_http::body::body_budget::BudgetShare;
 use oncegate_http::body::{CopyFailure, CopyResult};
 use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
 use oncegate_settings::BODY_BYTES_MAX;
 use oncegate_store::StoreError;
+use oncegate_trust::webhook::SignatureRule;
 
 /// A request whose head is there, while the rest of it is read.
 pub(super) struct Arrival<'a> {
@@ -56,18 +61,23 @@ pub(super) struct CopiedBody {
 
 /// A request that is read as far as its route needs.
 pub(super) enum ArrivedRequest {
-    Keyed {
-        identity: RequestIdentity,
-        body: Bytes,
-        /// The refusal that the request gets unless its key's record answers it.
-        broken_rule: Option<Refusal>,
-    },
+    Keyed(KeyedRequest),
+    /// The parts of a batch, each with its own key.
+    Batch(Vec<KeyedRequest>),
     /// The request has no key and needs none, or its route does not guard the operation.
     Unkeyed {
         body: Option<Bytes>,
         /// Whether the operation changes nothing, as far as its route says.
         only_reads: bool,
     },
+}
+
+/// A request that has a key.
+pub(super) struct KeyedRequest {
+    pub(super) identity: RequestIdentity,
+    pub(super) body: Bytes,
+    /// The refusal that the request gets unless its key's record answers it.
+    pub(super) broken_rule: Option<Refusal>,
 }
 
 impl Arrival<'_> {
@@ -83,9 +93,10 @@ impl Arrival<'_> {
         // of its space.
         let (mut whole, mut operation) = (None, None);
         if let Some(rule) = &route.signature {
-            let body = self.read_body(&head.headers, route.options.max_request_body).await?;
-            let body = whole.insert(body.ok_or_else(|| rules::too_large(route))?);
-            rules::check_signature(&incoming, rule, body, self.now())?;
+            whole = Some(self.read_signed(&incoming, rule).await?);
+        }
+        if let Some(batch) = &route.options.split {
+            return self.read_batch(&incoming, batch, whole).await;
         }
         if body_operation::is_needed(head, route) {
             if whole.is_none() {
@@ -133,10 +144,57 @@ impl Arrival<'_> {
             KeySearch::Found(identity) => {
                 // A drain may have begun while the body came in.
                 self.may_guard()?;
-                Ok(ArrivedRequest::Keyed { identity, body, broken_rule })
+                Ok(ArrivedRequest::Keyed(KeyedRequest { identity, body, broken_rule }))
             }
             KeySearch::InBody | KeySearch::NoKey => Ok(ArrivedRequest::Unkeyed { body: Some(body), only_reads: false }),
         }
+    }
+
+    /// Reads the body of a request whose sender must have signed it. Nothing else of the request is believed before.
+    async fn read_signed(&mut self, incoming: &Incoming<'_>, rule: &Arc<SignatureRule>) -> Result<Bytes, Refusal> {
+        let Incoming { head, route, .. } = *incoming;
+        let now = self.now();
+        rule.check_head(rules::signed_request(head, &[]), now).map_err(Refusal::SignatureInvalid)?;
+        let body = self.read_body(&head.headers, route.options.max_request_body).await?;
+        let body = body.ok_or_else(|| rules::too_large(route))?;
+        let verified = match self.gate.filter(|_| body.len() >= LARGE_BODY) {
+            None => rule.verify(rules::signed_request(head, &body), now),
+            Some(gate) => {
+                let (rule, head, body) = (Arc::clone(rule), head.clone(), body.clone());
+                let verify = move || rule.verify(rules::signed_request(&head, &body), now);
+                gate.fingerprinting.run_on_thread(verify).await
+            }
+        };
+        verified.map(|()| body).map_err(Refusal::SignatureInvalid)
+    }
+
+    /// Reads a batch, of which each part must have a key: one part without a key refuses the whole. An empty batch has
+    /// nothing to guard.
+    async fn read_batch(
+        &mut self,
+        incoming: &Incoming<'_>,
+        batch: &BatchPlace,
+        whole: Option<Bytes>,
+    ) -> Result<ArrivedRequest, Refusal> {
+        let (headers, bytes_max) = (&incoming.head.headers, incoming.route.options.max_request_body);
+        let whole = match whole {
+            Some(whole) => whole,
+            None => self.read_body(headers, bytes_max).await?.ok_or_else(|| rules::too_large(incoming.route))?,
+        };
+        // The brackets around each part may make them a little longer than the whole.
+        let bodies = batch.split(&whole, 2 * bytes_max).map_err(rules::no_batch)?;
+        if bodies.is_empty() {
+            return Ok(ArrivedRequest::Unkeyed { body: Some(whole), only_reads: false });
+        }
+        let mut parts = Vec::with_capacity(bodies.len());
+        for body in bodies {
+            let (search, broken_rule) = self.find_key(incoming, Some(&body)).await?;
+            let KeySearch::Found(identity) = search else {
+                return Err(key_location::missing(&incoming.route.options.key, headers));
+            };
+            parts.push(KeyedRequest { identity, body, broken_rule });
+        }
+        Ok(ArrivedRequest::Batch(parts))
     }
 
     /// Finds the key in what was read, and the refusal of a new request that breaks a rule which may be newer than the

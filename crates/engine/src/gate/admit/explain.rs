@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use http::request;
 use sha2::{Digest, Sha256};
 
-use super::arrival::{Arrival, ArrivedRequest, BodySource};
+use super::arrival::{Arrival, ArrivedRequest, BodySource, KeyedRequest};
 use super::body_operation;
 use super::caller_token::{CallerToken, TokenSource};
 use super::fingerprinting::fingerprint_input;
@@ -198,8 +198,9 @@ fn key_and_caller<'a>(incoming: Incoming<'a>, body: &[u8]) -> Result<(Option<Key
     let mut arrival = Arrival { gate: None, context: None, is_provisional: false, body: whole };
     let explained = async {
         Ok(match arrival.read(incoming).await? {
-            ArrivedRequest::Unkeyed { .. } => (None, Vec::new()),
-            ArrivedRequest::Keyed { identity, .. } => {
+            // Each part of a batch has a key of its own.
+            ArrivedRequest::Batch(_) | ArrivedRequest::Unkeyed { .. } => (None, Vec::new()),
+            ArrivedRequest::Keyed(KeyedRequest { identity, .. }) => {
                 let token = incoming.token.read(&incoming.head.headers).await?;
                 let places = incoming.read_scope_places(Some(&body));
                 (Some(identity.key), incoming.identify_caller(&token, places)?)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::request;
 use tokio::sync::oneshot;
 
-use super::arrival::{Arrival, ArrivedRequest, BodySource, CopiedBody};
+use super::arrival::{Arrival, ArrivedRequest, BodySource, CopiedBody, KeyedRequest};
 use super::caller_token::CallerToken;
 use super::guarded_request::{GuardedRequest, ReceivedRequest};
 use super::identity::{KeySearch, RequestIdentity};
@@ -116,7 +116,8 @@ impl Observation {
         let BodySource::Copied(CopiedBody { share, failure, .. }) = arrival.body else { unreachable!("it is copied") };
         match arrived.map_err(|refusal| failure.map_or(refusal.into(), ForetoldResult::NotCompared))? {
             ArrivedRequest::Unkeyed { .. } => Err(ForetoldResult::Unguarded),
-            ArrivedRequest::Keyed { identity, body, broken_rule } => {
+            ArrivedRequest::Batch(_) => Err(ForetoldResult::NotCompared("not compared: it is a batch")),
+            ArrivedRequest::Keyed(KeyedRequest { identity, body, broken_rule }) => {
                 let received = Box::new(ReceivedRequest { head: head.clone(), body, share, origin: origin.clone() });
                 let guarded = gate.guard(identity, received, &path, active, config).await;
                 Ok(Box::new(GuardedRequest { broken_rule, is_provisional, ..guarded }))

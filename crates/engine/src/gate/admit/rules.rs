@@ -18,10 +18,11 @@ use super::identity::{KeySearch, RequestIdentity};
 use super::incoming::Incoming;
 use super::key_location;
 use crate::instance::metrics::MethodLabel;
+use oncegate_domain::batch::BatchError;
 use oncegate_http::protocol::fields;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_settings::{Config, Dialect, FIRST_SENT, Route};
-use oncegate_trust::webhook::{SignatureRule, SignedRequest};
+use oncegate_trust::webhook::SignedRequest;
 
 const NOMINATED_FIELD: Refusal = Refusal::BadRequest(
     StatusCode::BAD_REQUEST,
@@ -40,20 +41,15 @@ pub(super) fn check_unguarded(head: &request::Parts, is_on_route: bool, config: 
 /// Checks the head of a request on a route that guards it.
 pub(super) fn check_head(incoming: &Incoming<'_>) -> Result<(), Refusal> {
     let Incoming { head, route, .. } = incoming;
-    let needed: Vec<_> = route.options.key.fields().chain(route.scope.header_names()).collect();
+    let signed: Vec<_> = route.signature.iter().flat_map(|rule| rule.scheme.fields()).collect();
+    let needed: Vec<_> = route.options.key.fields().chain(route.scope.header_names()).chain(&signed).collect();
     if fields::connection_lists_any(&head.headers, &needed) { Err(NOMINATED_FIELD) } else { Ok(()) }
 }
 
-/// Checks that a request is from the sender of the route's webhooks.
-pub(super) fn check_signature(
-    incoming: &Incoming<'_>,
-    rule: &SignatureRule,
-    body: &[u8],
-    now: SystemTime,
-) -> Result<(), Refusal> {
-    let request::Parts { method, uri, headers, .. } = incoming.head;
-    let path_and_query = uri.path_and_query().map_or("/", PathAndQuery::as_str);
-    rule.verify(SignedRequest { method, path_and_query, headers, body }, now).map_err(Refusal::SignatureInvalid)
+/// A request as the sender of the route's webhooks signs it.
+pub(super) fn signed_request<'a>(head: &'a request::Parts, body: &'a [u8]) -> SignedRequest<'a> {
+    let path_and_query = head.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    SignedRequest { method: &head.method, path_and_query, headers: &head.headers, body }
 }
 
 /// Checks a request or message by what is known of its key.
@@ -126,6 +122,19 @@ fn fixdate(value: &HeaderValue) -> Option<SystemTime> {
 /// Checks the length of a body that is there.
 pub(super) fn check_body(route: &Route, length: usize) -> Result<(), Refusal> {
     if length > route.options.max_request_body { Err(too_large(route)) } else { Ok(()) }
+}
+
+/// The refusal of a body that cannot be split into the parts of a batch.
+pub(super) fn no_batch(error: BatchError) -> Refusal {
+    match error {
+        BatchError::TooLarge => Refusal::BadRequest(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "The batch has more than 1000 elements, or its parts have more than twice the bytes that the route takes.",
+        ),
+        BatchError::NoList => {
+            Refusal::BadRequest(StatusCode::BAD_REQUEST, "The body has no list where the batch should be.")
+        }
+    }
 }
 
 /// The refusal of a longer body than the route takes.

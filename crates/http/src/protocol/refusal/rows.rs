@@ -384,7 +384,7 @@ impl Refusal {
             executed: "This request was not forwarded, and the store was not asked. An earlier one with this key may \
                        have been executed.",
             client: "Send the event as its sender does, signed with the secret of this endpoint.",
-            operator: "If all events are refused, compare `signature.secrets` with the sender's page, and the machine's \
+            operator: "If all events are refused, compare `signature.secrets` with the sender's page, and the store's \
                        clock with the time. A proxy before Oncegate must not change the body.",
         },
         Self::StoreUnavailable => RefusalRow {

@@ -1,0 +1,31 @@
+//! Accepts a batch: its parts are accepted for delivery one by one, and its sender gets one answer.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+
+use super::admit::GuardedRequest;
+use super::outcome::Outcome;
+use super::state::Gate;
+use oncegate_http::protocol::refusal::Refusal;
+
+impl Gate {
+    /// Accepts the parts of a batch, at the same time, so that the store takes them together. A part that was accepted
+    /// before is not accepted again. Returns their number once each is durable.
+    ///
+    /// # Errors
+    /// The refusal of a part: one after which the sender sends the batch again, if there is such a one.
+    pub(super) async fn accept_batch(self: &Arc<Self>, parts: Vec<GuardedRequest>) -> Result<usize, Refusal> {
+        let accepted = parts.into_iter().map(async |part| {
+            let context = part.context_without_client(&self.instance.observability);
+            self.execute(Box::new(part), &context, None).await
+        });
+        let outcomes = join_all(accepted).await;
+        let accepted = outcomes.len();
+        let refusals = outcomes.into_iter().filter_map(|outcome| match outcome {
+            Outcome::Refused(refusal) => Some(refusal),
+            _ => None,
+        });
+        refusals.max_by_key(Refusal::invites_retry).map_or(Ok(accepted), Err)
+    }
+}
