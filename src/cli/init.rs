@@ -95,13 +95,11 @@ impl PlannedUse {
         let secret = HEXLOWER.encode(&drawn);
         let (sender, secrets) = (self.sender.word(), format!("secrets = [\"{secret}\"]"));
         let signature = match self.sender {
-            WebhookSender::Pubsub => String::new(),
             WebhookSender::Hubspot | WebhookSender::Twilio => format!("{secrets}, url = \"https://hooks.example.com\""),
             _ => secrets,
         };
-        let comment = "# write the secret that the sender shows, best as `${file:…}`: docs/webhooks.md";
-        let signature =
-            if signature.is_empty() { signature } else { format!("signature = {{ {signature} }}   {comment}\n") };
+        let comment = "# the sender's own in place of these, best as `${file:…}`: docs/webhooks.md";
+        let signature = format!("signature = {{ {signature} }}   {comment}\n");
         Ok(format!("{lines}sender = \"{sender}\"\n{signature}"))
     }
 }
@@ -168,6 +166,11 @@ fn parse_use(text: &str) -> Result<PlannedUse, String> {
     let (name, path) = text.split_once('=').map_or((text, None), |(name, path)| (name, Some(path.to_owned())));
     let (name, sender) = match name.split_once(':') {
         Some((name @ "webhooks", sender)) => {
+            if sender == WebhookSender::Pubsub.word() {
+                return Err(
+                    "`webhooks:pubsub` needs `[jwt]` with `require`, which are yours to write: docs/webhooks.md".into(),
+                );
+            }
             let unknown = || format!("`{sender}` is none of {}", one_of(&WebhookSender::WORDS[1..]));
             (name, WebhookSender::parse(sender).filter(|sender| *sender != WebhookSender::None).ok_or_else(unknown)?)
         }
@@ -232,6 +235,11 @@ pub(super) fn run(mut arguments: InitArguments) -> Result<(), CommandError> {
         secrets.push_str(&format!(
             "{secret} has the `secret` (0600): each instance needs the same, as long as the database exists. "
         ));
+    }
+    if text.contains("signature = ") {
+        secrets.push_str(
+            "The `secrets` of each `signature` are drawn: write the sender's own in their place, or each event gets 401. ",
+        );
     }
     let routes = arguments.openapi.as_ref().map_or_else(String::new, |spec| {
         let (spec, routes) = (spec.display(), text.matches("[[routes]]").count() as u64);

@@ -4,6 +4,7 @@ use super::options::options;
 use super::reader::Section;
 use super::value_parsers::{header_name, is_of_connection};
 use http::HeaderName;
+use oncegate_domain::batch::BatchPlace;
 use oncegate_domain::fingerprint::{BodyRule, FingerprintRules, PathForm, Recipe, Secrets};
 use oncegate_domain::place::Place;
 use oncegate_settings::{Dialect, FIRST_SENT, KeyRule, Word};
@@ -52,11 +53,11 @@ fn parse_place(text: &str) -> Result<Place, String> {
 /// Reads the recipe of a route, whose paths count in this form. The key's own places never count.
 pub(super) fn read(
     section: &Section<'_>,
-    (dialect, key): (Dialect, &KeyRule),
+    (dialect, key, batch): (Dialect, &KeyRule, Option<&BatchPlace>),
     path: PathForm,
     secrets: Option<&Secrets>,
 ) -> Recipe {
-    let FingerprintOptions { body, query, mut headers, include, exclude } = FingerprintOptions::read(section);
+    let FingerprintOptions { body, query, mut headers, mut include, exclude } = FingerprintOptions::read(section);
     let mut places = include.iter().chain(&exclude);
     let is_unread = |place: &Place| match body {
         BodyRule::None | BodyRule::Raw => place.is_in_body(),
@@ -71,6 +72,10 @@ pub(super) fn read(
     // The specification has it equal on every retry, whatever the route's own list says.
     if dialect == Dialect::Repeatability && !headers.contains(&FIRST_SENT) {
         headers.push(FIRST_SENT);
+    }
+    // What stands around the list may be another in each batch that has the element.
+    if include.is_empty() {
+        include.extend(batch.and_then(BatchPlace::list));
     }
     let own = key.own_places().cloned().collect();
     let rules = FingerprintRules { body, path, query, headers, include, exclude, own };

@@ -43,7 +43,8 @@ replay = { drop_headers = [] }
 "#;
 
 /// A sender repeats an event until the answer is a success, which a redirection is not. It has no credentials but its
-/// signature, which differs with each delivery. What `[defaults]` has for clients does not count.
+/// signature, which differs with each delivery. What `[defaults]` has for clients does not count. Nobody
+/// sends an accepted event again: it is tried for the whole time of `give_up_after`.
 const WEBHOOK: &str = r#"
 key = { required = true, syntax = "opaque" }
 scope = ["none"]
@@ -56,6 +57,7 @@ unknown_statuses = ["424", "499", "502", "504", "520", "522", "524"]
 on_unknown = "hold"
 delivery = "sync"
 accepted = 200
+retry = { max_attempts = 1000 }
 "#;
 
 /// The members of a problem document (RFC 9457), in reading order.

@@ -13,13 +13,14 @@ use super::route_options::{RouteKeys, parse_host, parse_name};
 use super::scope::ProofSources;
 use super::value_parsers::{OwnListener, read_upstream};
 use super::{challenge, cors, fingerprint, key, methods, reconcile, scope, statuses, upstream_tls, webhook};
+use oncegate_domain::batch::BatchPlace;
 use oncegate_domain::fingerprint::{PathForm, Secrets};
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::place::Place;
 use oncegate_domain::route_table::Spelling;
 use oncegate_settings::{
-    DeliveryMode, PassThroughConfig, Route, RouteKind, StoreDownPolicy, UpstreamTarget, ValueOrigin, ValueOrigins,
-    WebhookSender,
+    DeliveryMode, KeyPlace, PassThroughConfig, Route, RouteKind, StoreDownPolicy, UpstreamTarget, ValueOrigin,
+    ValueOrigins, WebhookSender,
 };
 
 /// The route of a file without routes.
@@ -178,7 +179,7 @@ fn read_route<'a>(
         _ => PathForm::Normal,
     };
     key::check(section, &options.key, scope.as_ref(), signature.path.as_ref(), &options.forward_key);
-    let key = (options.dialect, &options.key);
+    let key = (options.dialect, &options.key, options.split.as_ref());
     let recipe = fingerprint::read(&section.table("fingerprint"), key, path_form, context.secrets.as_ref());
     let statuses = statuses::read(section);
     let cors = cors::read(&section.table("cors").with_fallback(&tops.cors));
@@ -202,12 +203,23 @@ fn read_route<'a>(
         section
             .conflict(&["split", "delivery"], "`split` needs `delivery = \"async\"`: a batch has one answer for all");
     }
+    let is_outside = |batch: &BatchPlace| {
+        let is_inside = |place: &KeyPlace| place.parts.iter().any(|part| batch.holds(part));
+        !options.key.from.iter().all(is_inside)
+    };
+    if let Some(batch) = options.split.as_ref().filter(|batch| is_outside(batch)) {
+        let example = batch.to_string().replace('*', "0/id");
+        section.table("key").problem("from", format!("is not in an element of `split`: write it like `{example}`"));
+    }
     if options.sender == WebhookSender::Pubsub && !context.proofs.requires_email {
         let message = "needs `email=…` in `jwt.require`: any account at Google gets tokens for any audience";
         section.problem("sender", message);
     }
     if options.kind == RouteKind::Token && !context.encrypts {
-        section.problem("kind", "needs `store.encrypt` and a `secret`: the stored responses are tokens");
+        section.problem(
+            "kind",
+            "needs `encrypt = true` in `[store]`, and a `secret` at the top: the stored responses are tokens",
+        );
     }
     let called = [
         upstream.as_ref(),

@@ -16,8 +16,11 @@ use super::place::Place;
 pub const ELEMENTS_MAX: usize = 1_000;
 
 /// The place of the list in a body.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("{list}/*")]
 pub struct BatchPlace {
+    /// As it is written, without the `/*`.
+    list: Box<str>,
     /// The names of the members that lead to it.
     names: Box<[Box<str>]>,
 }
@@ -39,11 +42,22 @@ impl BatchPlace {
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong = "is no list of a body: write it like `json:/*` or `json:/events/*`";
         let Place::Json(_) = Place::parse(text)? else { return Err(wrong.into()) };
-        let list = text.strip_prefix("json:").and_then(|path| path.strip_suffix("/*")).ok_or(wrong)?;
+        let list = text.strip_suffix("/*").ok_or(wrong)?;
         let names: Vec<_> =
             list.split('/').skip(1).map(|name| name.replace("~1", "/").replace("~0", "~").into()).collect();
-        let place = Self { names: names.into() };
+        let place = Self { list: list.into(), names: names.into() };
         if place.names.iter().any(|name| **name == *"*") { Err(wrong.into()) } else { Ok(place) }
+    }
+
+    /// Whether a place is in the element of a batch of one.
+    pub fn holds(&self, place: &Place) -> bool {
+        let (place, first) = (place.to_string(), format!("{}/0", self.list));
+        place.strip_prefix(&first).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    /// The place of the list; `None` where it is the whole body.
+    pub fn list(&self) -> Option<Place> {
+        Place::parse(&self.list).ok().filter(|_| !self.names.is_empty())
     }
 
     /// Splits a body into one for each element, of this many bytes at most in all.
@@ -108,6 +122,11 @@ mod tests {
         assert_eq!(all.split(&batch(ELEMENTS_MAX + 1), 1 << 20), Err(BatchError::TooLarge));
         // The rest of the body would be kept once for each element.
         assert_eq!(events.split(&Bytes::from(r#"{"a":"aaaaaaaa","events":[1,2]}"#), 50), Err(BatchError::TooLarge));
+        let places = ["json:/events/0/id", "json:/events/0", "json:/events/1/id", "json:/id", "header:a"];
+        let held = places.map(|place| events.holds(&Place::parse(place).unwrap()));
+        assert_eq!(held, [true, true, false, false, false]);
+        assert_eq!((all.list(), events.list()), (None, Some(Place::parse("json:/events").unwrap())));
+        assert_eq!((all.to_string(), events.to_string()), ("json:/*".into(), "json:/events/*".into()));
         for text in ["json:/", "json:/a", "xml:/a/*", "json:/*/a/*", "header:a", "json:/*/*"] {
             assert!(BatchPlace::parse(text).is_err(), "{text}");
         }

@@ -352,9 +352,10 @@ fn delivered(route: &Route) -> Option<String> {
         DeliveryMode::Sync => return None,
     };
     let RetryPolicy { max_attempts, base, cap, give_up_after } = route.options.retry;
+    let split = route.options.split.as_ref().map(|batch| format!(", split at {batch}")).unwrap_or_default();
     let [base, cap, give_up_after] = [base, cap, give_up_after].map(show_duration);
     Some(format!(
-        "later{who}, after {}; pauses from {base} to {cap}, dead after {} or {give_up_after}",
+        "later{who}, after {}{split}; pauses from {base} to {cap}, dead after {} or {give_up_after}",
         route.options.accepted.as_u16(),
         quantity(max_attempts.into(), "attempt", "attempts")
     ))

@@ -134,7 +134,7 @@ impl SignatureFault {
     /// The fault in a sentence.
     pub fn detail(self) -> &'static str {
         match self {
-            Self::Missing => "The request lacks the signature of its sender.",
+            Self::Missing => "The request lacks the signature of its sender, or has one that cannot be read.",
             Self::Stale => "The request was signed too long ago, or in the future.",
             Self::Wrong => "The signature of the request is not by one of the secrets of this route.",
         }

@@ -153,8 +153,10 @@ fn handled(world: &World) -> Vec<String> {
 on_both_stores!(regrouped_batches_are_handled_once_for_each_event);
 async fn regrouped_batches_are_handled_once_for_each_event(store: Store) {
     let world = splitting(store, "").await;
-    for ids in [["e1", "e2"], ["e2", "e3"], ["e3", "e1"]] {
-        let answer = batch(&world, &ids).send().await;
+    for (sent, ids) in [["e1", "e2"], ["e2", "e3"], ["e3", "e1"]].into_iter().enumerate() {
+        let body = String::from_utf8(batch(&world, &ids).bytes()).unwrap();
+        let body = body.rsplit("\r\n\r\n").next().unwrap().replace("\"sent\":1", &format!("\"sent\":{sent}"));
+        let answer = world.post("/pay").json(&body).send().await;
         assert_eq!(
             (answer.status, answer.oncegate_status(), &*answer.text()),
             (200, Some("queued"), "{\"accepted\":2}")
@@ -163,7 +165,7 @@ async fn regrouped_batches_are_handled_once_for_each_event(store: Store) {
     world.upstream.wait_for_executed(3).await;
     assert_eq!(handled(&world), ["\"e1\"", "\"e2\"", "\"e3\""]);
     let body = String::from_utf8(world.upstream.last().body).unwrap();
-    assert!(body.starts_with("{\"events\":[{\"id\":\"e") && body.ends_with("\",\"of\":\"é\"}],\"sent\":1}"), "{body}");
+    assert!(body.starts_with("{\"events\":[{\"id\":\"e") && body.contains("\",\"of\":\"é\"}],\"sent\":"), "{body}");
 }
 
 on_both_stores!(a_batch_is_accepted_as_a_whole_or_refused);

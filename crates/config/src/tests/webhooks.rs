@@ -110,9 +110,15 @@ fn a_webhook_needs_its_sender_and_what_the_sender_signs_with() {
             "kind = 'webhook'\nsender = 'pubsub'\n[jwt]\nissuer = 'https://a'\naudience = 'b'",
             "needs `email=…` in `jwt.require`",
         ),
+        (
+            "delivery = 'async'\nsplit = 'json:/a/*'",
+            "key.from: is not in an element of `split`: write it like `json:/a/0/id`",
+        ),
+        ("split = 'json:/*'\nkey.from = 'json:/0/id'", "`split` needs `delivery = \"async\"`"),
         ("accepted = 300", "accepted: must be 200 to 203"),
     ] {
-        let problems = problems(&route(lines));
+        let secret = if lines.contains("delivery = 'async'") { "secret = 'a secret of some length'\n" } else { "" };
+        let problems = problems(&format!("{secret}{}", route(lines)));
         assert!(problems.len() == 1 && problems[0].contains(problem), "{lines}: {problems:?}");
     }
     let secret = "kind = 'webhook'\nsender = 'svix'\nsignature = { secrets = ['whsec_hunter2:'] }";
