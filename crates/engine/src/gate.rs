@@ -87,9 +87,11 @@ impl RequestHandler for Gate {
         let response = match self.journey(request, client, &live, &mut context).await {
             Ok(response) => response,
             Err(refusal) => {
+                let metrics = &self.instance.observability.metrics;
                 match refusal {
                     Refusal::Overloaded(limit) => self.count_overload(limit),
-                    Refusal::TokenInvalid(fault) => self.instance.observability.metrics.tokens_refused.count(fault),
+                    Refusal::SignatureInvalid(fault) => metrics.signatures_refused.count(fault),
+                    Refusal::TokenInvalid(fault) => metrics.tokens_refused.count(fault),
                     _ => {}
                 }
                 Outcome::Refused(refusal).render(&context, &live.config.problem_base)

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use oncegate_domain::state::StateKind;
 use oncegate_trust::jwt::TokenFault;
+use oncegate_trust::webhook::SignatureFault;
 use parking_lot::RwLock;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::{MetricType, TypedMetric};
@@ -65,6 +66,7 @@ macro_rules! label {
 pub use label;
 
 label!(TokenFault, "reason");
+label!(SignatureFault, "fault");
 label!(StateKind, "state");
 
 /// A metric for each value of a label. All series exist from the start, so that the rate of one that has not moved is

@@ -3,6 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use harness::issuer::{KeyServer, SigningKey, claims, jwt};
+use harness::metrics::Metrics;
 use harness::operator::Operator;
 use harness::{Answer, Request, Store, TEST_TIMEOUT, World, eventually, on_both_stores, route};
 use hmac::{Hmac, KeyInit, Mac};
@@ -51,6 +52,9 @@ async fn a_webhook_is_verified_before_it_is_kept_replayed_or_answered(store: Sto
     refused(github(&world, "another secret", "d-1", "{}")).await;
     refused(world.post("/pay").anonymous().field("X-GitHub-Delivery", "d-1").json("{}")).await;
     refused(world.post("/pay").anonymous().json("{}")).await;
+    let metrics = Metrics::of(&world.proxy).await;
+    let count = |fault: &str| metrics.get(&format!("oncegate_signatures_refused_total{{fault=\"{fault}\"}}"));
+    assert_eq!((count("wrong"), count("missing")), (1.0, 2.0));
     assert_eq!((world.upstream.calls(), Operator::of(&world.proxy).keys("").await.len()), (0, 0), "nothing is stored");
     // What the service refuses, or leads elsewhere, the sender delivers again.
     for status in [404, 302] {

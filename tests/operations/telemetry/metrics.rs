@@ -407,6 +407,7 @@ async fn every_label_value_is_fixed_or_a_route_name_and_no_token_is_needed() {
                 "unknown_key",
             ],
         ),
+        ("fault", &["missing", "stale", "wrong"]),
         ("state", &["completed", "dead", "expired", "in_flight", "queued", "retryable", "unknown"]),
         ("tier", &["memory", "shared"]),
         ("issuer", &["admin.oidc", "jwt"]),

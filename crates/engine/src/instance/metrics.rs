@@ -29,6 +29,7 @@ use oncegate_telemetry::metrics::{
 use oncegate_telemetry::process::ProcessCollector;
 use oncegate_telemetry::traces;
 use oncegate_trust::jwt::TokenFault;
+use oncegate_trust::webhook::SignatureFault;
 
 pub use route_counters::{RenewedPart, ScopeRenewals, UnknownKeys};
 
@@ -113,6 +114,8 @@ metrics! {
         "1 while the issuer that a table of the configuration names cannot be read";
     pub tokens_refused: Counters<TokenFault> => "tokens_refused",
         "Callers' tokens that did not verify";
+    pub signatures_refused: Counters<SignatureFault> => "signatures_refused",
+        "Webhooks that were not known to be from their sender";
     pub admin_denied: Counter => "admin_denied",
         "Requests that the admin listener denied";
     pub reload_successful: Gauge => "config_last_reload_successful",
