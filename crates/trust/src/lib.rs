@@ -1,4 +1,4 @@
-//! Certificates and tokens: who a client is, and whom Oncegate trusts.
+//! Certificates, tokens and signatures: who a client is, and whom Oncegate trusts.
 
 #![allow(missing_docs, reason = "a name that says it all has no comment")]
 
