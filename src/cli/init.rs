@@ -236,7 +236,7 @@ pub(super) fn run(mut arguments: InitArguments) -> Result<(), CommandError> {
             "{secret} has the `secret` (0600): each instance needs the same, as long as the database exists. "
         ));
     }
-    if text.contains("signature = ") {
+    if arguments.has_webhooks() {
         secrets.push_str(
             "The `secrets` of each `signature` are drawn: write the sender's own in their place, or each event gets 401. ",
         );
@@ -293,8 +293,11 @@ impl InitArguments {
         // The name alone where both are in the working directory, so that they can be moved together.
         let is_here = self.output.parent().is_none_or(|folder| folder.as_os_str().is_empty());
         let file = if is_here { file } else { absolute(file).map_err(failed)? };
-        let has_webhooks = self.uses.iter().any(|planned| planned.kind == Use::Webhooks);
-        Ok((is_postgres || has_webhooks).then_some(file))
+        Ok((is_postgres || self.has_webhooks()).then_some(file))
+    }
+
+    fn has_webhooks(&self) -> bool {
+        self.uses.iter().any(|planned| planned.kind == Use::Webhooks)
     }
 
     fn compose(&self, secret: Option<&Path>) -> Result<String, CommandError> {

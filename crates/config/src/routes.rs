@@ -19,8 +19,8 @@ use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::place::Place;
 use oncegate_domain::route_table::Spelling;
 use oncegate_settings::{
-    DeliveryMode, KeyPlace, PassThroughConfig, Route, RouteKind, StoreDownPolicy, UpstreamTarget, ValueOrigin,
-    ValueOrigins, WebhookSender,
+    DeliveryMode, Dialect, KeyPlace, PassThroughConfig, Route, RouteKind, RouteOptions, StoreDownPolicy,
+    UpstreamTarget, ValueOrigin, ValueOrigins, WebhookSender,
 };
 
 /// The route of a file without routes.
@@ -199,27 +199,9 @@ fn read_route<'a>(
         let message = "needs a `secret` at the top of the file: what is queued is stored encrypted, and never without";
         section.problem("delivery", message);
     }
-    if options.split.is_some() && options.delivery != DeliveryMode::Async {
-        section
-            .conflict(&["split", "delivery"], "`split` needs `delivery = \"async\"`: a batch has one answer for all");
-    }
-    let is_outside = |batch: &BatchPlace| {
-        let is_inside = |place: &KeyPlace| place.parts.iter().any(|part| batch.holds(part));
-        !options.key.from.iter().all(is_inside)
-    };
-    if let Some(batch) = options.split.as_ref().filter(|batch| is_outside(batch)) {
-        let example = batch.to_string().replace('*', "0/id");
-        section.table("key").problem("from", format!("is not in an element of `split`: write it like `{example}`"));
-    }
-    if options.sender == WebhookSender::Pubsub && !context.proofs.requires_email {
-        let message = "needs `email=…` in `jwt.require`: any account at Google gets tokens for any audience";
-        section.problem("sender", message);
-    }
-    if options.kind == RouteKind::Token && !context.encrypts {
-        section.problem(
-            "kind",
-            "needs `encrypt = true` in `[store]`, and a `secret` at the top: the stored responses are tokens",
-        );
+    check_kind(section, &options, context);
+    if let Some(batch) = &options.split {
+        check_batch(section, batch, &options);
     }
     let called = [
         upstream.as_ref(),
@@ -252,4 +234,32 @@ fn read_route<'a>(
         cors: Arc::new(cors),
         origins,
     })
+}
+
+/// Checks what a kind and its sender need of the rest of the file.
+fn check_kind(section: &Section<'_>, options: &RouteOptions, context: &RouteContext) {
+    if options.sender == WebhookSender::Pubsub && !context.proofs.requires_email {
+        let message = "needs `email=…` in `jwt.require`: any account at Google gets tokens for any audience";
+        section.problem("sender", message);
+    }
+    if options.kind == RouteKind::Token && !context.encrypts {
+        let message = "needs `encrypt = true` in `[store]`, and a `secret` at the top: the stored responses are tokens";
+        section.problem("kind", message);
+    }
+}
+
+/// Checks what the parts of a batch need: a delivery each, and a key of their own.
+fn check_batch(section: &Section<'_>, batch: &BatchPlace, options: &RouteOptions) {
+    if options.delivery != DeliveryMode::Async {
+        let message = "`split` needs `delivery = \"async\"`: a batch has one answer for all";
+        section.conflict(&["split", "delivery"], message);
+    }
+    if matches!(options.dialect, Dialect::Graphql) || options.dialect.is_jsonrpc() {
+        section.conflict(&["split", "dialect"], "`split` is of no use here: the dialect has batches of its own");
+    }
+    let is_inside = |place: &KeyPlace| place.parts.iter().any(|part| batch.holds(part));
+    if !options.key.from.iter().all(is_inside) {
+        let example = batch.to_string().replace('*', "0/id");
+        section.table("key").problem("from", format!("is not in an element of `split`: write it like `{example}`"));
+    }
 }

@@ -103,7 +103,7 @@ words! {
 }
 
 words! {
-    /// What an execution of the route's requests is.
+    /// The nature of an execution of the route's requests.
     pub enum RouteKind {
         /// A response of the service's own failure means that the request was not executed.
         Standard = "standard",
@@ -121,7 +121,7 @@ words! {
     pub enum WebhookSender {
         /// Nobody: the route takes no webhooks.
         None = "none",
-        /// Who follows the specification <https://www.standardwebhooks.com>.
+        /// Any sender that follows <https://www.standardwebhooks.com>.
         StandardWebhooks = "standard-webhooks",
         /// Adyen, its standard notifications.
         Adyen = "adyen",

@@ -31,7 +31,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// How a sender signs.
+/// The way in which a sender signs.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SignatureScheme {
@@ -105,7 +105,7 @@ pub struct SignatureRule {
     pub keys: Vec<SigningKey>,
     /// The difference between the time of the delivery and now that is allowed.
     pub tolerance: Duration,
-    /// What stands before the path in the URL that the sender calls.
+    /// The URL that the sender calls, as far as its path.
     pub url: Box<str>,
 }
 
@@ -123,7 +123,7 @@ named! {
     pub enum SignatureFault {
         /// It has no signature, or not all that is signed.
         Missing => "missing",
-        /// Its time differs too much from this machine's.
+        /// Its time differs too much from now.
         Stale => "stale",
         /// No signature is by one of the secrets.
         Wrong => "wrong",
@@ -145,11 +145,6 @@ impl SignatureScheme {
     /// Whether the URL is signed, so that the rule must know it.
     pub fn signs_url(&self) -> bool {
         self.signed.contains("{url}")
-    }
-
-    /// Whether a delivery has a time.
-    pub fn has_time(&self) -> bool {
-        self.time.is_some()
     }
 
     /// The fields that a signature needs.
@@ -196,13 +191,13 @@ impl SignatureRule {
         if self.scheme.items.is_some() {
             return Ok(());
         }
-        let part = Part { rule: self, request, members: self.members(request.headers)?, item: &Value::Null };
+        let part = Part { rule: self, request, list: self.list(request.headers)?, item: &Value::Null };
         part.signatures().next().ok_or(SignatureFault::Missing)?;
         part.check_time(now)
     }
 
-    /// The signatures in the field that has them.
-    fn members<'a>(&self, headers: &'a HeaderMap) -> Result<&'a str, SignatureFault> {
+    /// The text of the field that has the signatures.
+    fn list<'a>(&self, headers: &'a HeaderMap) -> Result<&'a str, SignatureFault> {
         let mut fields = headers.get_all(&*self.scheme.field).iter();
         // A second field could be meant for another reader.
         let (Some(field), None) = (fields.next(), fields.next()) else { return Err(SignatureFault::Missing) };
@@ -215,14 +210,14 @@ impl SignatureRule {
     /// The fault of a request that is not known to be from the sender, and now.
     pub fn verify(&self, request: SignedRequest<'_>, now: SystemTime) -> Result<(), SignatureFault> {
         let Some(items) = &self.scheme.items else {
-            let members = self.members(request.headers)?;
-            return self.verify_part(&Part { rule: self, request, members, item: &Value::Null }, now);
+            let list = self.list(request.headers)?;
+            return self.verify_part(&Part { rule: self, request, list, item: &Value::Null }, now);
         };
         let document: Value = serde_json::from_slice(request.body).map_err(|_| SignatureFault::Missing)?;
         let items = document.pointer(items).and_then(Value::as_array).filter(|items| !items.is_empty());
         items.ok_or(SignatureFault::Missing)?.iter().try_for_each(|item| {
-            let members = item.pointer(&self.scheme.field).and_then(Value::as_str).ok_or(SignatureFault::Missing)?;
-            self.verify_part(&Part { rule: self, request, members, item }, now)
+            let list = item.pointer(&self.scheme.field).and_then(Value::as_str).ok_or(SignatureFault::Missing)?;
+            self.verify_part(&Part { rule: self, request, list, item }, now)
         })
     }
 
@@ -255,19 +250,19 @@ impl SigningKey {
     }
 }
 
-/// What one signature is about: the request, or an item of its body.
+/// The subject of one signature: the request, or an item of its body.
 struct Part<'a> {
     rule: &'a SignatureRule,
     request: SignedRequest<'a>,
-    /// The members of the list of signatures.
-    members: &'a str,
+    /// The text of the list of signatures.
+    list: &'a str,
     item: &'a Value,
 }
 
 impl<'a> Part<'a> {
     fn members(&self) -> impl Iterator<Item = &'a str> {
         let separator = if self.rule.scheme.prefix.ends_with(',') { ' ' } else { ',' };
-        self.members.split(separator).map(str::trim)
+        self.list.split(separator).map(str::trim)
     }
 
     fn signatures(&self) -> impl Iterator<Item = Vec<u8>> {

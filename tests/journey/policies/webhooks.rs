@@ -252,3 +252,18 @@ async fn a_push_of_pubsub_is_of_the_account_that_the_configuration_names() {
     assert_eq!(unsigned.send().await.status, 400);
     assert_eq!(world.upstream.calls(), 1);
 }
+
+#[tokio::test]
+async fn a_batch_is_accepted_although_the_response_to_one_of_its_events_was_too_large() {
+    let world = splitting(Store::sqlite(), "max_response_body = \"1KiB\"").await;
+    world.upstream.then(Answer::status(200).padded(2_000));
+    assert_eq!(batch(&world, &["e1"]).send().await.status, 200);
+    Operator::of(&world.proxy).id_when("e1", "completed").await;
+    // A large batch is split on another thread.
+    let padded =
+        format!("{{\"pad\":\"{}\",\"events\":[{{\"id\":\"e1\",\"of\":\"é\"}},{{\"id\":\"e2\"}}]}}", "x".repeat(70_000));
+    let again = world.post("/pay").json(&padded).send().await;
+    assert_eq!((again.status, &*again.text()), (200, "{\"accepted\":2}"));
+    world.upstream.wait_for_executed(2).await;
+    assert_eq!(handled(&world), ["\"e1\"", "\"e2\""]);
+}

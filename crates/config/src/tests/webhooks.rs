@@ -114,6 +114,10 @@ fn a_webhook_needs_its_sender_and_what_the_sender_signs_with() {
             "delivery = 'async'\nsplit = 'json:/a/*'",
             "key.from: is not in an element of `split`: write it like `json:/a/0/id`",
         ),
+        (
+            "delivery = 'async'\nsplit = 'json:/*'\nkey.from = 'json:/0/id'\ndialect = 'graphql'",
+            "has batches of its own",
+        ),
         ("split = 'json:/*'\nkey.from = 'json:/0/id'", "`split` needs `delivery = \"async\"`"),
         ("accepted = 300", "accepted: must be 200 to 203"),
     ] {

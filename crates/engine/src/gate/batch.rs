@@ -23,7 +23,11 @@ impl Gate {
         let outcomes = join_all(accepted).await;
         let accepted = outcomes.len();
         let refusals = outcomes.into_iter().filter_map(|outcome| match outcome {
+            // It was executed, and the sender reads no response.
+            Outcome::Refused(Refusal::ResponseNotKept) => None,
             Outcome::Refused(refusal) => Some(refusal),
+            // An attempt from before the route split batches, which may end without an execution.
+            Outcome::InFlight(retry_after) => Some(Refusal::InFlight(retry_after)),
             _ => None,
         });
         refusals.max_by_key(Refusal::invites_retry).map_or(Ok(accepted), Err)

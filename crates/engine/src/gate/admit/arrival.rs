@@ -157,15 +157,18 @@ impl Arrival<'_> {
         rule.check_head(rules::signed_request(head, &[]), now).map_err(Refusal::SignatureInvalid)?;
         let body = self.read_body(&head.headers, route.options.max_request_body).await?;
         let body = body.ok_or_else(|| rules::too_large(route))?;
-        let verified = match self.gate.filter(|_| body.len() >= LARGE_BODY) {
-            None => rule.verify(rules::signed_request(head, &body), now),
-            Some(gate) => {
-                let (rule, head, body) = (Arc::clone(rule), head.clone(), body.clone());
-                let verify = move || rule.verify(rules::signed_request(&head, &body), now);
-                gate.fingerprinting.run_on_thread(verify).await
-            }
-        };
+        let (rule, head, signed) = (Arc::clone(rule), head.clone(), body.clone());
+        let verify = move || rule.verify(rules::signed_request(&head, &signed), now);
+        let verified = self.run_beside(body.len(), verify).await;
         verified.map(|()| body).map_err(Refusal::SignatureInvalid)
+    }
+
+    /// Does work on a body of this length: for a large one on another thread, so that no other request waits for it.
+    async fn run_beside<T: Send + 'static>(&self, length: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
+        match self.gate.filter(|_| length >= LARGE_BODY) {
+            None => work(),
+            Some(gate) => gate.fingerprinting.run_on_thread(work).await,
+        }
     }
 
     /// Reads a batch, of which each part must have a key: one part without a key refuses the whole. An empty batch has
@@ -182,7 +185,9 @@ impl Arrival<'_> {
             None => self.read_body(headers, bytes_max).await?.ok_or_else(|| rules::too_large(incoming.route))?,
         };
         // The brackets around each part may make them a little longer than the whole.
-        let bodies = batch.split(&whole, 2 * bytes_max).map_err(rules::no_batch)?;
+        let (place, body) = (batch.clone(), whole.clone());
+        let bodies = self.run_beside(whole.len(), move || place.split(&body, 2 * bytes_max)).await;
+        let bodies = bodies.map_err(rules::no_batch)?;
         if bodies.is_empty() {
             return Ok(ArrivedRequest::Unkeyed { body: Some(whole), only_reads: false });
         }

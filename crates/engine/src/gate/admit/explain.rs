@@ -161,11 +161,12 @@ fn explain_on_route(
     // As in the proxy: only a scope that reads the token has it verified.
     let token = if route.scope.reads_token() { TokenSource::Verified(token) } else { TokenSource::Unread };
     let incoming = Incoming { token, operation: operation.call(), ..Incoming::new((head, path), origin, route, realm) };
-    let (key, scope) = match route.options.mode {
+    let (key, scope, part) = match route.options.mode {
         // Its requests stream through, with or without a key.
-        RouteMode::Off => rules::check_unguarded(head, true, &config.live).map(|()| (None, Vec::new())),
+        RouteMode::Off => rules::check_unguarded(head, true, &config.live).map(|()| (None, Vec::new(), None)),
         RouteMode::Enforce | RouteMode::Observe => key_and_caller(incoming, body),
     }?;
+    let body = part.as_deref().unwrap_or(body);
     let input = fingerprint_input(route, (head, path), body);
     let included = route.recipe.body(&input);
     let parts = route.recipe.parts(&input, &included).map(RequestPart::into_owned).collect();
@@ -191,21 +192,24 @@ fn explain_on_route(
     })
 }
 
-/// The key and the scope's parts of a request on a route that guards or observes it.
-fn key_and_caller<'a>(incoming: Incoming<'a>, body: &[u8]) -> Result<(Option<Key>, ScopeParts<'a>), Refusal> {
-    let body = Bytes::copy_from_slice(body);
-    let whole = BodySource::Whole(body.clone());
-    let mut arrival = Arrival { gate: None, context: None, is_provisional: false, body: whole };
+/// The key and the scope's parts of a request on a route that guards or observes it, and its body. Of a batch, those
+/// of its first part.
+fn key_and_caller<'a>(
+    incoming: Incoming<'a>,
+    body: &[u8],
+) -> Result<(Option<Key>, ScopeParts<'a>, Option<Bytes>), Refusal> {
+    let body = BodySource::Whole(Bytes::copy_from_slice(body));
+    let mut arrival = Arrival { gate: None, context: None, is_provisional: false, body };
     let explained = async {
-        Ok(match arrival.read(incoming).await? {
-            // Each part of a batch has a key of its own.
-            ArrivedRequest::Batch(_) | ArrivedRequest::Unkeyed { .. } => (None, Vec::new()),
-            ArrivedRequest::Keyed(KeyedRequest { identity, .. }) => {
-                let token = incoming.token.read(&incoming.head.headers).await?;
-                let places = incoming.read_scope_places(Some(&body));
-                (Some(identity.key), incoming.identify_caller(&token, places)?)
-            }
-        })
+        let keyed = match arrival.read(incoming).await? {
+            ArrivedRequest::Unkeyed { .. } => None,
+            ArrivedRequest::Keyed(keyed) => Some(keyed),
+            ArrivedRequest::Batch(parts) => parts.into_iter().next(),
+        };
+        let Some(KeyedRequest { identity, body, .. }) = keyed else { return Ok((None, Vec::new(), None)) };
+        let token = incoming.token.read(&incoming.head.headers).await?;
+        let places = incoming.read_scope_places(Some(&body));
+        Ok((Some(identity.key), incoming.identify_caller(&token, places)?, Some(body)))
     };
     explained.now_or_never().expect("the whole request is there, and its token was verified")
 }
