@@ -247,9 +247,9 @@ $function$;
 
 -- enqueue: accepts a key for delivery, with its request. A key with a record is accepted if its record is still as it
 -- was seen; past its TTL a new life begins.
-create or replace function oncegate.enqueue_171b3149(
+create or replace function oncegate.enqueue_846cd598(
   _id bytea, _service text, _scope bytea, _space bytea, _key bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _parts bytea, _instance bigint, _token bytea, _holder bytea, _secret text, _sealed bytea,
-  _seen_token bytea, _seen_state text, _past_ttl_at bigint
+  _seen_token bytea, _seen_state text, _past_ttl_at bigint, _redelivered boolean
 ) returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -278,14 +278,17 @@ begin
      where
        -- may_take_over: whether the next request may have a key, whose record must be as it was seen. Nobody takes over a key
        -- that is running or queued, awaits an operator, or has a response within its TTL. The TTL has passed as of the time
-       -- when it was seen: nobody has judged one that was written since.
+       -- when it was seen: nobody has judged one that was written since. A redelivery does not wait for the end of the time for
+       -- which a key is remembered past its TTL.
        k.id = _id
        and k.token = _seen_token
        and k.state = _seen_state
        and k.state not in ('dead', 'in_flight', 'queued')
        and (k.state not in ('completed', 'expired') or _past_ttl_at is not null)
        and (_past_ttl_at is null
-            or k.expires_at + coalesce(k.remember_ms, 0) <= case when _past_ttl_at < moment then _past_ttl_at else moment end)
+            or (_redelivered and k.state = 'expired')
+            or k.expires_at + case when _redelivered then 0 else coalesce(k.remember_ms, 0) end
+               <= case when _past_ttl_at < moment then _past_ttl_at else moment end)
     returning k.attempt into attempts_before;
   end if;
   if not found then
@@ -822,8 +825,8 @@ end
 $function$;
 
 -- take_over: starts the next attempt of a key, if its record is still as it was seen; past its TTL a new life begins.
-create or replace function oncegate.take_over_a6dc27d8(
-  _id bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _parts bytea, _instance bigint, _token bytea, _time_limit_ms bigint, _seen_token bytea, _seen_state text, _past_ttl_at bigint,
+create or replace function oncegate.take_over_b362d3f8(
+  _id bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _parts bytea, _instance bigint, _token bytea, _time_limit_ms bigint, _seen_token bytea, _seen_state text, _past_ttl_at bigint, _redelivered boolean,
   out done boolean, out attempt integer, out recovery_point text
 )
 language plpgsql
@@ -846,14 +849,17 @@ begin
    where
      -- may_take_over: whether the next request may have a key, whose record must be as it was seen. Nobody takes over a key
      -- that is running or queued, awaits an operator, or has a response within its TTL. The TTL has passed as of the time
-     -- when it was seen: nobody has judged one that was written since.
+     -- when it was seen: nobody has judged one that was written since. A redelivery does not wait for the end of the time for
+     -- which a key is remembered past its TTL.
      k.id = _id
      and k.token = _seen_token
      and k.state = _seen_state
      and k.state not in ('dead', 'in_flight', 'queued')
      and (k.state not in ('completed', 'expired') or _past_ttl_at is not null)
      and (_past_ttl_at is null
-          or k.expires_at + coalesce(k.remember_ms, 0) <= case when _past_ttl_at < moment then _past_ttl_at else moment end)
+          or (_redelivered and k.state = 'expired')
+          or k.expires_at + case when _redelivered then 0 else coalesce(k.remember_ms, 0) end
+             <= case when _past_ttl_at < moment then _past_ttl_at else moment end)
   returning k.attempt, k.recovery_point into attempt, recovery_point;
   done := found;
 end

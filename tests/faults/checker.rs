@@ -423,6 +423,8 @@ impl HistoryIndex<'_> {
                 // A completed operation is asked for its response.
                 Some(AnswerKind::Accepted) => match op.answer.as_ref().and_then(|answer| answer.operation.as_deref()) {
                     Some("unknown") => self.rules.policy != Policy::Retry,
+                    // A batch has no response.
+                    Some("completed") if op.route == TargetRoute::Batched => !key.effects.is_empty(),
                     Some("completed") => number + 1 < oncegate_status.len(),
                     _ => false,
                 },

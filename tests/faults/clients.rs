@@ -106,11 +106,14 @@ impl ClientPool {
         });
     }
 
-    /// The keys of all messages.
+    /// The keys of all messages, and of all batches that were accepted.
     #[allow(dead_code, reason = "tests/faults needs it")]
-    pub fn published(&self) -> BTreeSet<ScopedKey> {
-        let ops = self.ops.lock().unwrap();
-        ops.iter().filter(|op| op.route == TargetRoute::Messages).map(|op| op.name.clone()).collect()
+    pub fn owed(&self) -> BTreeSet<ScopedKey> {
+        let is_owed = |op: &&Op| match op.route {
+            TargetRoute::Batched => op.kind() == Some(AnswerKind::Accepted),
+            route => route == TargetRoute::Messages,
+        };
+        self.ops.lock().unwrap().iter().filter(is_owed).map(|op| op.name.clone()).collect()
     }
 
     /// Publishes a copy of the key's message, and waits for the broker's confirmation.
@@ -152,7 +155,7 @@ impl ClientPool {
                     for _ in 0..TRIES {
                         let body = match route {
                             TargetRoute::Messages => message_body(&known.name),
-                            TargetRoute::Pay | TargetRoute::Later | TargetRoute::Preferred => right_body(&known.name),
+                            _ => right_body(&known.name),
                         };
                         let kind = clients_pool.send(&known, body, true, ANSWER_TIMEOUT, &mut random).await;
                         match kind {
@@ -257,19 +260,18 @@ impl ClientPool {
         limit: Duration,
         random: &mut SeededRandom,
     ) -> Option<AnswerKind> {
+        if known.route == TargetRoute::Batched {
+            return self.send_batch(known, body, last, limit, random).await;
+        }
         let id = self.number.fetch_add(1, Ordering::Relaxed);
-        let (proxy, address) = {
-            let proxies = self.proxies.read().unwrap();
-            let proxy = random.below(proxies.len());
-            (proxy, proxies[proxy])
-        };
+        let (proxy, address) = self.choose_proxy(random);
         let RememberedKey { name, route, .. } = known.clone();
         let request = Client { address }.post(route.path()).key(&name.key).field("Authorization", &name.caller);
         let request = match route {
             TargetRoute::Preferred => request.field("Prefer", "respond-async"),
             // The fields and the type of the key's message.
             TargetRoute::Messages => request.field(TENANT, &name.caller).field("Content-Type", "application/json"),
-            TargetRoute::Pay | TargetRoute::Later => request,
+            _ => request,
         };
         let request = request.field("X-Op", &id.to_string()).field("TE", "trailers").body(body.clone());
         let invoked = self.begun.elapsed();
@@ -282,6 +284,53 @@ impl ClientPool {
         let kind = op.kind();
         self.ops.lock().unwrap().push(op);
         kind
+    }
+
+    /// Sends the key's request in a batch, mostly with other keys of the caller, as a retry groups them anew. A refusal
+    /// of several says nothing of any.
+    async fn send_batch(
+        &self,
+        known: &RememberedKey,
+        body: String,
+        last: bool,
+        limit: Duration,
+        random: &mut SeededRandom,
+    ) -> Option<AnswerKind> {
+        let mut requests = vec![(known.name.clone(), body)];
+        if !last && requests[0].1 == right_body(&known.name) {
+            let recent = self.recent.lock().unwrap();
+            let is_beside = |other: &&RememberedKey| {
+                other.route == known.route && other.name.caller == known.name.caller && other.name != known.name
+            };
+            let beside: Vec<_> = recent.iter().filter(is_beside).map(|other| other.name.clone()).collect();
+            let begin = random.below(beside.len() + 1);
+            requests.extend(beside.into_iter().skip(begin).take(2).map(|name| (name.clone(), right_body(&name))));
+        }
+        let (proxy, address) = self.choose_proxy(random);
+        let first = self.number.fetch_add(requests.len() as u64, Ordering::Relaxed);
+        let requests: Vec<_> = (first..).zip(requests).collect();
+        let element = |(id, (name, body)): &(u64, (ScopedKey, String))| serde_json::json!({ "op": id.to_string(), "key": name.key, "body": body });
+        let batch = Value::from_iter(requests.iter().map(element)).to_string();
+        let request =
+            Client { address }.post(known.route.path()).field("Authorization", &known.name.caller).json(&batch);
+        let invoked = self.begun.elapsed();
+        let answer = timeout(limit, request.try_send()).await.ok().and_then(Result::ok).map(answer);
+        let returned = self.begun.elapsed();
+        let is_of_each = |answer: &Answer| requests.len() == 1 || answer.kind() == AnswerKind::Accepted;
+        let answer = answer.filter(is_of_each);
+        let kind = answer.as_ref().map(Answer::kind);
+        let (route, answer) = (known.route, || answer.clone());
+        self.ops.lock().unwrap().extend(requests.into_iter().map(|(id, (name, body))| {
+            let answer = answer();
+            Op { id, name, route, body, proxy, invoked, returned, last, answer }
+        }));
+        kind
+    }
+
+    fn choose_proxy(&self, random: &mut SeededRandom) -> (usize, SocketAddr) {
+        let proxies = self.proxies.read().unwrap();
+        let proxy = random.below(proxies.len());
+        (proxy, proxies[proxy])
     }
 }
 

@@ -260,7 +260,7 @@ impl MessageQueue {
 fn route_lines(target: TargetRoute) -> String {
     let delivery = match target {
         TargetRoute::Pay | TargetRoute::Messages => "sync",
-        TargetRoute::Later => "async",
+        TargetRoute::Later | TargetRoute::Batched => "async",
         TargetRoute::Preferred => "prefer",
     };
     // Nothing is given up: whatever was accepted is delivered, or its outcome is unknown.
@@ -269,8 +269,15 @@ fn route_lines(target: TargetRoute) -> String {
         _ => "retry = { max_attempts = 10000, base = \"100ms\", cap = \"500ms\", give_up_after = \"24h\" }",
     };
     let (path, name) = (target.path(), &target.path()[1..]);
-    let scope = if target == TargetRoute::Messages { SCOPE_OF_MESSAGES } else { "" };
-    format!("name = \"{name}\"\npath = \"{path}\"\nmethods = [\"POST\"]\ndelivery = \"{delivery}\"\n{retry}\n{scope}")
+    let more = match target {
+        TargetRoute::Messages => SCOPE_OF_MESSAGES,
+        // The number of the operation is another one in each retry.
+        TargetRoute::Batched => {
+            "split = \"json:/*\"\nkey = { from = \"json:/0/key\" }\nfingerprint = { exclude = [\"json:/*/op\"] }"
+        }
+        TargetRoute::Pay | TargetRoute::Later | TargetRoute::Preferred => "",
+    };
+    format!("name = \"{name}\"\npath = \"{path}\"\nmethods = [\"POST\"]\ndelivery = \"{delivery}\"\n{retry}\n{more}")
 }
 
 /// The attempts that proxies have logged as unknown.

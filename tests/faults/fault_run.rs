@@ -194,15 +194,16 @@ impl FaultPlan {
         clients_pool.stop();
         join(&mut clients).await;
         sleep_until(over + LEASE + 2 * SWEEP + SLACK).await;
-        wait_for_messages(clients_pool.published(), &service, &deployment).await;
+        wait_for_deliveries(clients_pool.owed(), &service, &deployment).await;
         clients_pool.repeat_every_key(&mut random).await;
+        let mut ops = clients_pool.take_ops();
+        note_states_of_batches(&mut ops, &service, &deployment).await;
         let unknown = deployment.close().await;
         let states = deployment.store.states().await;
         let of_events = match self.on {
             StoreKind::Citus => Vec::new(),
             _ => events::find_breaches(&service.events(), &deployment.store).await,
         };
-        let ops = clients_pool.take_ops();
         let mut faults = count(&injections);
         faults.insert(CONNECTION_FAULTS.to_owned(), deployment.connections_struck().await);
         faults.insert(OPERATIONS.to_owned(), ops.iter().filter(|op| !op.last).count());
@@ -334,9 +335,9 @@ impl Schedule {
     }
 }
 
-/// Waits until each message is executed or its outcome is unknown. One for which that never comes is found lost by the
-/// request with its key.
-async fn wait_for_messages(mut left: BTreeSet<ScopedKey>, service: &Service, deployment: &Deployment) {
+/// Waits until each message and key of a batch is executed, or its outcome unknown. One for which that never comes is
+/// found lost by the request with its key, or in a batch with it.
+async fn wait_for_deliveries(mut left: BTreeSet<ScopedKey>, service: &Service, deployment: &Deployment) {
     let begun = Instant::now();
     while !left.is_empty() && begun.elapsed() < MESSAGES_TIMEOUT {
         for effect in service.effects() {
@@ -348,6 +349,19 @@ async fn wait_for_messages(mut left: BTreeSet<ScopedKey>, service: &Service, dep
             }
         }
         sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// Notes the states of the keys of batches at the end: an answer to a batch does not name an operation.
+async fn note_states_of_batches(ops: &mut [Op], service: &Service, deployment: &Deployment) {
+    let accepted =
+        |op: &&mut Op| op.last && op.route == TargetRoute::Batched && op.kind() == Some(AnswerKind::Accepted);
+    let names = ops.iter_mut().filter(accepted).map(|op| op.name.clone()).collect();
+    wait_for_deliveries(names, service, deployment).await;
+    for op in ops.iter_mut().filter(accepted) {
+        let state = if deployment.is_unknown(&op.name.key).await { "unknown" } else { "completed" };
+        let answer = op.answer.as_mut().expect("it was accepted");
+        answer.operation = Some(state.to_owned());
     }
 }
 

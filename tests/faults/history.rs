@@ -20,6 +20,8 @@ pub enum TargetRoute {
     Later,
     /// `delivery = "prefer"`, and the client prefers to be answered before the delivery.
     Preferred,
+    /// `split`: a request has several keys, and each of them is delivered alone.
+    Batched,
     /// A queue of RabbitMQ leads to it.
     Messages,
 }
@@ -181,13 +183,14 @@ impl TargetRoute {
             Self::Pay => "/pay",
             Self::Later => "/later",
             Self::Preferred => "/preferred",
+            Self::Batched => "/batched",
             Self::Messages => "/messages",
         }
     }
 
     /// Whether an accepted request is executed by another one than the client's.
     pub fn is_asynchronous(self) -> bool {
-        matches!(self, Self::Later | Self::Preferred | Self::Messages)
+        self != Self::Pay
     }
 }
 

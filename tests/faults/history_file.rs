@@ -129,6 +129,7 @@ fn f(route: TargetRoute) -> &'static str {
     match route {
         TargetRoute::Pay => "pay",
         TargetRoute::Later | TargetRoute::Preferred => "enqueue",
+        TargetRoute::Batched => "batch",
         TargetRoute::Messages => "publish",
     }
 }

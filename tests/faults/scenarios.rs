@@ -123,10 +123,20 @@ async fn all_faults_combined_on_citus_execute_nothing_twice_and_lose_nothing() {
         .await;
 }
 
+/// Each as often as it is chosen.
+const ROUTES: [TargetRoute; 6] = [
+    TargetRoute::Pay,
+    TargetRoute::Pay,
+    TargetRoute::Pay,
+    TargetRoute::Later,
+    TargetRoute::Preferred,
+    TargetRoute::Batched,
+];
+
 /// The plan with the faults that every store has, so many kills in ten minutes, and the quotas of a long run.
 fn torture(plan: FaultPlan, kills: usize) -> FaultPlan {
     plan.seconds_from("ONCEGATE_TORTURE_SECONDS")
-        .routes(&[TargetRoute::Pay, TargetRoute::Pay, TargetRoute::Pay, TargetRoute::Later, TargetRoute::Preferred])
+        .routes(&ROUTES)
         .messages_if_long()
         .concurrent_faults(2)
         .with_quota(Fault::Kill, Quota::per_ten_minutes(kills))

@@ -169,12 +169,23 @@ struct Received {
 }
 
 impl Received {
-    fn new(head: &Head, at: Duration) -> Self {
+    /// The request, and its body for the log. A batch has its keys in the body, and arrives as one of one.
+    fn new(head: &Head, body: &[u8], at: Duration) -> (Self, String) {
+        let batch = head.start.starts_with("POST /batched ").then(|| serde_json::from_slice(body).unwrap());
+        let element = |name: &str| match batch.as_ref() {
+            Some(serde_json::Value::Array(elements)) => {
+                assert_eq!(elements.len(), 1);
+                Some(elements[0][name].as_str().unwrap().to_owned())
+            }
+            _ => None,
+        };
         let field = |name| head.all(name).next().unwrap_or_else(|| panic!("{name} is missing: {head:?}")).to_owned();
-        let name = ScopedKey { caller: field("authorization"), key: field("idempotency-key") };
+        let key = element("key").unwrap_or_else(|| field("idempotency-key"));
+        let name = ScopedKey { caller: field("authorization"), key };
         let record = field("oncegate-reservation")[..64].to_owned();
         let attempt = Attempt { record, number: field("oncegate-attempt").parse().unwrap() };
-        Self { op: field("x-op").parse().unwrap(), name, attempt, at }
+        let op = element("op").unwrap_or_else(|| field("x-op")).parse().unwrap();
+        (Self { op, name, attempt, at }, element("body").unwrap_or_else(|| wire::text(body)))
     }
 
     fn ended(&self, ended: Duration, was_refused: bool) -> ServiceCall {
@@ -229,7 +240,8 @@ async fn exchange(inner: &Arc<Inner>, wire: &mut Wire) -> std::io::Result<Option
     if head.start.starts_with("POST /events ") {
         return receive_event(inner, wire, behavior, &body).await;
     }
-    let received = Arc::new(Received::new(&head, inner.begun.elapsed()));
+    let (received, body) = Received::new(&head, &body, inner.begun.elapsed());
+    let received = Arc::new(received);
     let end = |was_refused| {
         let call = received.ended(inner.begun.elapsed(), was_refused);
         inner.calls.lock().unwrap().push(call);
@@ -239,7 +251,7 @@ async fn exchange(inner: &Arc<Inner>, wire: &mut Wire) -> std::io::Result<Option
         wire.write(b"HTTP/1.1 503 Not now\r\nContent-Length: 7\r\n\r\nnot now").await?;
         return Ok(Some(()));
     }
-    let (writing, executed, body) = (Arc::clone(inner), Arc::clone(&received), wire::text(&body));
+    let (writing, executed) = (Arc::clone(inner), Arc::clone(&received));
     let id = tokio::task::spawn_blocking(move || writing.execute(&executed, &body)).await.unwrap();
     if let Behavior::Answers(after) = behavior {
         // The wait ends early once the service is reliable.

@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderValue, Request};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use crate::history::{Answer, AnswerKind, Op, ScopedKey, TargetRoute};
@@ -31,6 +31,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Per mille of clients that give up after an unknown outcome.
 const GIVE_UP_PER_MILLE: usize = 600;
 const CALLERS: [&str; 2] = ["ann", "bob"];
+/// The routes of new keys, each as often as it is chosen.
+const ROUTES: [TargetRoute; 4] = [TargetRoute::Pay, TargetRoute::Pay, TargetRoute::Pay, TargetRoute::Batched];
 
 /// The clients. Cheap to clone.
 #[derive(Clone)]
@@ -68,6 +70,7 @@ impl StreamEnd {
 #[derive(Clone)]
 struct RememberedKey {
     name: ScopedKey,
+    route: TargetRoute,
     acknowledged: bool,
 }
 
@@ -93,10 +96,10 @@ impl Clients {
             while !clients.stopped.load(Ordering::SeqCst) {
                 let known = clients.choose_key(&mut random);
                 if known.acknowledged && random.chance(60) {
-                    clients.send(known.name.clone(), wrong_body(&known.name), false, ANSWER_TIMEOUT, &mut random).await;
+                    clients.send(&known, wrong_body(&known.name), false, ANSWER_TIMEOUT, &mut random).await;
                     continue;
                 }
-                clients.run_operation(known.name, &mut random).await;
+                clients.run_operation(&known, &mut random).await;
                 sleep(random.millis(10, 150)).await;
             }
             clients.running.fetch_sub(1, Ordering::SeqCst);
@@ -127,12 +130,13 @@ impl Clients {
         let clients = Arc::clone(&self.0);
         clients.running.fetch_add(1, Ordering::SeqCst);
         async move {
-            let mut names: Vec<_> = clients.ops.lock().unwrap().iter().map(|op| op.name.clone()).collect();
+            let mut names: Vec<_> = clients.ops.lock().unwrap().iter().map(|op| (op.name.clone(), op.route)).collect();
             names.sort();
             names.dedup();
-            for name in names {
+            for (name, route) in names {
+                let known = RememberedKey { name, route, acknowledged: false };
                 for _ in 0..TRIES_AT_THE_END {
-                    let kind = clients.send(name.clone(), right_body(&name), true, ANSWER_TIMEOUT, &mut random).await;
+                    let kind = clients.send(&known, right_body(&known.name), true, ANSWER_TIMEOUT, &mut random).await;
                     if kind != Some(AnswerKind::Rejected) {
                         break;
                     }
@@ -152,9 +156,11 @@ impl ClientsState {
         }
         let key = format!("k-{}", self.number.fetch_add(1, Ordering::SeqCst));
         // The same key of another caller is another key.
-        let reused = recent.back().filter(|_| random.chance(150)).map(|known| known.name.key.clone());
-        let name = ScopedKey { caller: (*random.one_of(&CALLERS)).to_owned(), key: reused.unwrap_or(key) };
-        let known = RememberedKey { name, acknowledged: false };
+        let of_pay = recent.back().filter(|known| known.route == TargetRoute::Pay);
+        let reused = of_pay.filter(|_| random.chance(150)).map(|known| (known.name.key.clone(), known.route));
+        let (key, route) = reused.unwrap_or_else(|| (key, *random.one_of(&ROUTES)));
+        let name = ScopedKey { caller: (*random.one_of(&CALLERS)).to_owned(), key };
+        let known = RememberedKey { name, route, acknowledged: false };
         recent.push_back(known.clone());
         if recent.len() > RECENT {
             recent.pop_front();
@@ -163,7 +169,7 @@ impl ClientsState {
     }
 
     /// Retries until the outcome is known, as a client library does.
-    async fn run_operation(&self, name: ScopedKey, random: &mut SeededRandom) {
+    async fn run_operation(&self, known: &RememberedKey, random: &mut SeededRandom) {
         for attempt in 1..=TRIES {
             // Some clients do not wait for the answer, and ask again at another proxy.
             let limit = match random.below(1_000) {
@@ -171,10 +177,13 @@ impl ClientsState {
                 80..500 => random.millis(400, 1_200),
                 _ => ANSWER_TIMEOUT,
             };
-            match self.send(name.clone(), right_body(&name), false, limit, random).await {
-                Some(AnswerKind::First | AnswerKind::Replay) => {
+            match self.send(known, right_body(&known.name), false, limit, random).await {
+                Some(AnswerKind::First | AnswerKind::Replay | AnswerKind::Accepted) => {
                     let mut recent = self.recent.lock().unwrap();
-                    recent.iter_mut().filter(|known| known.name == name).for_each(|known| known.acknowledged = true);
+                    recent
+                        .iter_mut()
+                        .filter(|other| other.name == known.name)
+                        .for_each(|other| other.acknowledged = true);
                     return;
                 }
                 Some(AnswerKind::Broken | AnswerKind::Unknown) if random.chance(GIVE_UP_PER_MILLE) => return,
@@ -184,40 +193,59 @@ impl ClientsState {
         }
     }
 
-    /// Sends one request to a random proxy.
+    /// Sends one request to a random proxy. A batch mostly has other keys of the caller too, as a retry groups them
+    /// anew, and a refusal of several says nothing of any.
     async fn send(
         &self,
-        name: ScopedKey,
+        known: &RememberedKey,
         body: String,
         last: bool,
         limit: Duration,
         random: &mut SeededRandom,
     ) -> Option<AnswerKind> {
-        let id = self.number.fetch_add(1, Ordering::SeqCst);
+        let RememberedKey { name: ScopedKey { caller, key }, route, .. } = known.clone();
+        let mut requests = vec![(known.name.clone(), body)];
+        if route == TargetRoute::Batched && !last && requests[0].1 == right_body(&known.name) {
+            let recent = self.recent.lock().unwrap();
+            let is_beside = |other: &&RememberedKey| {
+                other.route == route && other.name.caller == caller && other.name.key != key && random.chance(700)
+            };
+            let beside = recent.iter().filter(is_beside).map(|other| (other.name.clone(), right_body(&other.name)));
+            requests.extend(beside.take(2));
+        }
+        let id = self.number.fetch_add(requests.len() as u64, Ordering::SeqCst);
         let proxy = random.below(self.proxies);
         let invoked = elapsed();
-        trace::record(format_args!("op {id} to proxy {proxy}: {name} {body}"));
-        let answer = timeout(limit, self.exchange(id, proxy, &name, &body)).await.ok().flatten();
-        let route = TargetRoute::Pay;
-        let op = Op { id, name, route, body, proxy, invoked, returned: elapsed(), last, answer };
-        let kind = op.kind();
-        trace::record(format_args!("op {id}: {kind:?}, effect {:?}", op.effect()));
-        self.ops.lock().unwrap().push(op);
+        let requests: Vec<_> = (id..).zip(requests).collect();
+        for (id, (name, body)) in &requests {
+            trace::record(format_args!("op {id} to proxy {proxy}: {name} {body}"));
+        }
+        let request = Request::post(route.path()).header("host", "shop.example").header("authorization", caller);
+        let (request, body) = match route {
+            TargetRoute::Batched => {
+                let element = |(id, (name, body)): &(u64, (ScopedKey, String))| json!({ "op": id.to_string(), "key": name.key, "body": body });
+                let batch = Value::from_iter(requests.iter().map(element)).to_string();
+                (request.header("content-type", "application/json"), batch)
+            }
+            _ => (request.header("idempotency-key", key).header("x-op", id), requests[0].1.1.clone()),
+        };
+        let request = request.header("te", "trailers").body(Full::<Bytes>::from(body)).unwrap();
+        let answer = timeout(limit, self.exchange(id, proxy, request)).await.ok().flatten();
+        let is_of_each = |answer: &Answer| requests.len() == 1 || answer.kind() == AnswerKind::Accepted;
+        let answer = answer.filter(is_of_each);
+        let kind = answer.as_ref().map(Answer::kind);
+        for (id, (name, body)) in requests {
+            let op = Op { id, name, route, body, proxy, invoked, returned: elapsed(), last, answer: answer.clone() };
+            trace::record(format_args!("op {id}: {kind:?}, effect {:?}", op.effect()));
+            self.ops.lock().unwrap().push(op);
+        }
         kind
     }
 
     /// Returns the whole answer; `None` without one.
-    async fn exchange(&self, id: u64, proxy: usize, name: &ScopedKey, body: &str) -> Option<Answer> {
+    async fn exchange(&self, id: u64, proxy: usize, request: Request<Full<Bytes>>) -> Option<Answer> {
         let stream = self.network.connect(Caller::Client(id), Place::Proxy(proxy)).await.ok()?;
         let (mut sender, connection) = handshake(TokioIo::new(stream)).await.ok()?;
-        let request = Request::post("/pay")
-            .header("host", "shop.example")
-            .header("authorization", &name.caller)
-            .header("idempotency-key", &name.key)
-            .header("x-op", id)
-            .header("te", "trailers")
-            .body(Full::<Bytes>::from(body.to_owned()))
-            .unwrap();
         let exchange = async {
             let (mut head, body) = sender.send_request(request).await.ok()?.into_parts();
             let status = head.headers.get("oncegate-status").cloned().unwrap_or_else(|| HeaderValue::from_static(""));

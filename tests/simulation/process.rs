@@ -40,10 +40,11 @@ pub const STREAM_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// The time past an attempt's limit after which it counts as over.
 pub const QUIET_AFTER: Duration = Duration::from_secs(1);
 
-/// The text of the configuration; `ROUTE` stands for what differs between the routes.
+/// The text of the configuration; `ROUTE` stands for what differs between the runs.
 const CONFIG: &str = r#"
 listen = "127.0.0.1:0"
 upstream = "http://service:80"
+secret = "a secret of some length"
 [admin]
 listen = "127.0.0.1:0"
 open = true
@@ -55,11 +56,8 @@ sweep_every = "300ms"
 reap_every = "2s"
 [cache]
 memory = "1MiB"
-[[routes]]
-name = "pay"
-path = "/pay"
+[defaults]
 methods = ["POST"]
-key = { required = true }
 scope = ["authorization"]
 connect_timeout = "400ms"
 upstream_timeout = "1s"
@@ -69,9 +67,21 @@ stream_timeout = "1500ms"
 in_flight = "wait"
 wait_timeout = "300ms"
 ROUTE
+[[routes]]
+name = "pay"
+path = "/pay"
+key = { required = true }
+[[routes]]
+name = "batched"
+path = "/batched"
+delivery = "async"
+split = "json:/*"
+key = { from = "json:/0/key" }
+fingerprint = { exclude = ["json:/*/op"] }
+retry = { max_attempts = 10000, base = "50ms", cap = "200ms", give_up_after = "24h" }
 [[events]]
 name = "bus"
-routes = ["pay"]
+routes = ["pay", "batched"]
 url = "http://service/events"
 "#;
 

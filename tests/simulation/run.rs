@@ -7,7 +7,7 @@ use std::thread;
 
 use crate::checker::{Breach, Rule, Rules, check};
 use crate::clients::Clients;
-use crate::history::{AnswerKind, History};
+use crate::history::{History, Op, TargetRoute};
 use crate::hosts::{Host, Millis, install_machine, set_time};
 use crate::leases::Leases;
 use crate::network::{Network, Place};
@@ -111,6 +111,8 @@ struct Simulation {
     failover: Option<(Millis, bool)>,
     /// The keys of which a failover has lost something.
     lost: BTreeSet<String>,
+    /// The hours by which the store's clock is behind, in milliseconds: a queued key is due by that clock.
+    clock_behind: i64,
     /// The time of the last jump that ends all TTLs.
     ttls_ended_at: Millis,
 }
@@ -164,6 +166,7 @@ impl Simulation {
             struck: BTreeMap::new(),
             failover: None,
             lost: BTreeSet::new(),
+            clock_behind: 0,
             ttls_ended_at: 0,
         }
     }
@@ -197,6 +200,11 @@ impl Simulation {
         self.world.spawn(self.clients.repeat_every_key(random));
         self.step_while(|simulation| !simulation.clients.have_ended());
         self.step_until(self.now + millis(SWEEP));
+        // What was accepted at last is delivered. The deliverer registers its next attempts before it looks for some.
+        let end = self.now + self.settling_time();
+        while self.registered() as i64 + self.store.unsettled() > 0 && self.now < end {
+            self.step();
+        }
         self.finish()
     }
 
@@ -229,6 +237,9 @@ impl Simulation {
                 let by = *self.random.one_of(&[-HOUR, -700, -80, 80, 700, 5_000, DAY_AND_MORE]);
                 trace::record(format_args!("the store's clock jumps by {by} ms"));
                 self.store.step_clock(by);
+                if by == -HOUR {
+                    self.clock_behind += HOUR;
+                }
                 if by == DAY_AND_MORE {
                     self.ttls_ended_at = self.now;
                     self.store.note_jump();
@@ -257,6 +268,10 @@ impl Simulation {
         trace::record(format_args!("the faults are over"));
         if let Some((_, is_announced)) = self.failover.take() {
             self.fail_over(is_announced);
+        }
+        if self.clock_behind > 0 {
+            trace::record(format_args!("the store's clock is put right"));
+            self.store.step_clock(self.clock_behind);
         }
         self.enabled.clear();
         self.network.stop_misbehaving();
@@ -383,11 +398,32 @@ impl Simulation {
         breaches
     }
 
+    /// The number of attempts that the processes run.
+    fn registered(&self) -> usize {
+        let of_process = |running: &RunningInstance| {
+            running.lock().unwrap().as_ref().map_or(0, |instance| instance.in_flight.count())
+        };
+        self.proxies.iter().map(|proxy| of_process(&proxy.running)).sum()
+    }
+
+    /// The requests. The last ones of batches, whose answers name no operation, have the states of their keys.
+    fn ops_with_states(&self) -> Vec<Op> {
+        let states: BTreeMap<String, String> =
+            self.store.told_states().into_iter().map(|(key, _, state)| (key, state)).collect();
+        let mut ops = self.clients.ops();
+        for op in ops.iter_mut().filter(|op| op.last && op.route == TargetRoute::Batched) {
+            if let Some(answer) = &mut op.answer {
+                answer.operation = states.get(&op.name.key).cloned();
+            }
+        }
+        ops
+    }
+
     fn finish(mut self) -> Run {
         self.struck.extend(self.clients.streams());
         let of_events = self.check_events();
         let history = History {
-            ops: self.clients.ops(),
+            ops: self.ops_with_states(),
             effects: self.service.effects(),
             service_calls: self.service.calls(),
             unknown: self.store.unknown(),
@@ -405,15 +441,11 @@ impl Simulation {
             &self.lost,
         ));
         breaches.extend(of_events);
-        if self.store.in_flight() > 0 {
-            breaches.push(format!("{} keys are in flight in the store at the end", self.store.in_flight()));
+        if self.store.unsettled() > 0 {
+            breaches.push(format!("{} keys are in flight or queued in the store at the end", self.store.unsettled()));
         }
-        for proxy in &self.proxies {
-            let running = proxy.running.lock().unwrap();
-            let registered = running.as_ref().map_or(0, |instance| instance.in_flight.count());
-            if registered > 0 {
-                breaches.push(format!("{registered} attempts are registered at the end"));
-            }
+        if self.registered() > 0 {
+            breaches.push(format!("{} attempts are registered at the end", self.registered()));
         }
         for breach in &breaches {
             trace::record(format_args!("BREACH {breach}"));
@@ -449,7 +481,7 @@ fn describe(history: &History) -> impl Fn(&Breach) -> String {
 /// The number of requests during the load, and of those that succeeded.
 pub fn count_requests(history: &History) -> (usize, usize) {
     let during = history.ops.iter().filter(|op| !op.last);
-    let succeeded = |op: &&crate::history::Op| matches!(op.kind(), Some(AnswerKind::First | AnswerKind::Replay));
+    let succeeded = |op: &&Op| op.succeeded();
     (during.clone().count(), during.filter(succeeded).count())
 }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::request::Parts;
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -129,7 +130,8 @@ async fn answer(state: Arc<ServiceState>, request: Request<Incoming>) -> Result<
     if head.uri.path() == "/events" {
         return Ok(state.receive_event(&body).await);
     }
-    let call = state.begin_call(&head.headers);
+    let request = ReceivedRequest::new(&head, body);
+    let call = state.begin_call(&request);
     let behavior = state.choose_behavior();
     let (before, after) = match behavior {
         Behavior::Refuses => {
@@ -142,7 +144,7 @@ async fn answer(state: Arc<ServiceState>, request: Request<Incoming>) -> Result<
     // A task of its own, because the service works on when its client has gone.
     let executed = tokio::spawn(async move {
         state.wait(before).await;
-        let id = state.execute(&head.headers, body);
+        let id = state.execute(request);
         state.wait(after).await;
         if id.is_multiple_of(STREAM_EVERY) {
             return state.stream(id, call);
@@ -195,8 +197,8 @@ impl ServiceState {
     }
 
     /// Logs a request, and returns its place in the log.
-    fn begin_call(&self, fields: &HeaderMap) -> usize {
-        let (op, name, attempt) = origin(fields);
+    fn begin_call(&self, request: &ReceivedRequest) -> usize {
+        let ReceivedRequest { op, name, attempt, .. } = request.clone();
         let mut calls = self.calls.lock().unwrap();
         calls.push(ServiceCall { op, name, attempt, began: elapsed(), ended: Duration::MAX, was_refused: false });
         calls.len() - 1
@@ -207,8 +209,8 @@ impl ServiceState {
         (call.ended, call.was_refused) = (elapsed(), was_refused);
     }
 
-    fn execute(&self, fields: &HeaderMap, body: String) -> u64 {
-        let (op, name, attempt) = origin(fields);
+    fn execute(&self, request: ReceivedRequest) -> u64 {
+        let ReceivedRequest { op, name, attempt, body } = request;
         let mut effects = self.effects.lock().unwrap();
         let id = effects.len() as u64 + 1;
         trace::record(format_args!("EFFECT {id} of op {op} for {name}, attempt {}", attempt.number));
@@ -250,13 +252,31 @@ impl ServiceState {
     }
 }
 
-/// The client's request that a request to the service comes from, its key, and its attempt.
-fn origin(fields: &HeaderMap) -> (u64, ScopedKey, Attempt) {
-    let field = |name| fields[name].to_str().unwrap().to_owned();
-    let record = field("oncegate-reservation")[..64].to_owned();
-    let attempt = Attempt { record, number: field("oncegate-attempt").parse().unwrap() };
-    let name = ScopedKey { caller: field("authorization"), key: field("idempotency-key") };
-    (field("x-op").parse().unwrap(), name, attempt)
+/// A request: the client's that it comes from, its key, and its attempt.
+#[derive(Clone)]
+struct ReceivedRequest {
+    op: u64,
+    name: ScopedKey,
+    attempt: Attempt,
+    body: String,
+}
+
+impl ReceivedRequest {
+    /// A batch arrives as one of one, and has the key and the rest in its element.
+    fn new(head: &Parts, body: String) -> Self {
+        let field = |name| head.headers[name].to_str().unwrap().to_owned();
+        let record = field("oncegate-reservation")[..64].to_owned();
+        let attempt = Attempt { record, number: field("oncegate-attempt").parse().unwrap() };
+        let (op, key, body) = match head.uri.path() {
+            "/batched" => {
+                let batch: [BTreeMap<String, String>; 1] = serde_json::from_str(&body).unwrap();
+                (batch[0]["op"].clone(), batch[0]["key"].clone(), batch[0]["body"].clone())
+            }
+            _ => (field("x-op"), field("idempotency-key"), body),
+        };
+        let name = ScopedKey { caller: field("authorization"), key };
+        Self { op: op.parse().unwrap(), name, attempt, body }
+    }
 }
 
 /// The lines of a response that streams.

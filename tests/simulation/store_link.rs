@@ -214,9 +214,9 @@ impl StoreServer {
         self.0.untold.lock().unwrap().clone()
     }
 
-    /// The number of keys that are in flight.
-    pub fn in_flight(&self) -> i64 {
-        let sql = "select count(*) from keys where state = 'in_flight'";
+    /// The number of keys that are in flight, or wait for their delivery.
+    pub fn unsettled(&self) -> i64 {
+        let sql = "select count(*) from keys where state in ('in_flight', 'queued')";
         self.0.database.with_connection(|db| db.query_row(sql, [], |row| row.get(0)).unwrap())
     }
 

@@ -1,13 +1,14 @@
 //! Reads and checks a route's `replay`: the content of a replay, and the URL that is asked before each.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::HeaderName;
 
 use super::options::options;
 use super::reader::Section;
 use super::value_parsers::header_name;
-use oncegate_settings::{AuthorizeConfig, ReplayPolicy, parse_service_url};
+use oncegate_settings::{AuthorizeConfig, ReplayPolicy, parse_service_url, parse_ttl};
 
 const EXAMPLE: &str = "write it like `http://auth:9000/check`";
 
@@ -17,6 +18,9 @@ options! {
         drop_headers: Texts = ["set-cookie"] => values(header_name);
         /// fields of a request that its own refusals have, and that a replay has in the place of the first request's
         echo: Texts = [] => values(echoed_field);
+        /// how long a key is replayed, where that is shorter than `ttl`: the same request after that is executed
+        /// anew, as a person's redelivery, which is logged and counted
+        until: Text = "" => optional(parse_ttl);
         /// a URL that is asked before each replay whether the caller may read it
         authorize: Concealed = "" => made(read_authorize);
         /// for how long its permission counts
@@ -41,4 +45,9 @@ fn read_authorize(section: &Section<'_>) -> Option<Arc<AuthorizeConfig>> {
         section.problem("authorize_cache", "needs `authorize`");
     }
     url.map(|(upstream, target)| Arc::new(AuthorizeConfig { upstream: Arc::new(upstream), target, cache }))
+}
+
+/// Reads the end of replays of a route, from its `replay`.
+pub(super) fn read_until(route: &Section<'_>) -> Option<Duration> {
+    route.table("replay").optional("until", parse_ttl)
 }

@@ -20,7 +20,7 @@ use super::retry::RetryOptions;
 use super::upstream_tls::UpstreamTlsOptions;
 use super::value_parsers::{is_of_name, name, not_empty};
 use super::warnings::Lint;
-use super::{methods, refusals, retry, webhook};
+use super::{methods, refusals, replay, retry, webhook};
 use oncegate_domain::batch::BatchPlace;
 use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::route_table::Spelling;
@@ -122,7 +122,7 @@ options! {
         /// the response to a retry of an unknown outcome: a refusal, or the next attempt
         on_unknown: Choice(OnUnknown::WORDS) = "hold" => choice();
         /// how long a key is remembered from its completion
-        ttl: Duration = "24h" => parsed(parse_ttl);
+        ttl: Duration = "24h" => made(read_ttl);
         /// the response to a retry past the ttl: another execution, or 410
         after_ttl: Choice(AfterTtl::WORDS) = "forget";
         /// for `refuse`: how long past the ttl a key is remembered
@@ -177,10 +177,29 @@ fn read_connect_timeout(section: &Section<'_>) -> Duration {
     connect.min(whole.mul_f64(0.9))
 }
 
-/// Reads for how long past its TTL a completed key is remembered, to refuse late retries; `None` to forget it.
+/// Reads how long a completed key is replayed, which ends at `replay.until` where that is written.
+fn read_ttl(section: &Section<'_>) -> Duration {
+    let ttl = section.parsed("ttl", parse_ttl);
+    replay::read_until(section).unwrap_or(ttl)
+}
+
+/// Reads for how long past that it is remembered, to refuse late retries or to tell redeliveries; `None` to forget it.
 fn read_remember(section: &Section<'_>) -> Option<Duration> {
     let (after_ttl, remember) = (section.choice::<AfterTtl>("after_ttl"), section.duration_above_zero("remember"));
-    (after_ttl == AfterTtl::Refuse).then_some(remember)
+    let Some(until) = replay::read_until(section) else {
+        return (after_ttl == AfterTtl::Refuse).then_some(remember);
+    };
+    if after_ttl == AfterTtl::Refuse {
+        section.problem("after_ttl", "refuses what `replay.until` executes anew: write one of them");
+    }
+    let ttl = section.parsed("ttl", parse_ttl);
+    if until >= ttl {
+        let (until, ttl) = (show_duration(until), show_duration(ttl));
+        let message =
+            format!("`replay.until` ({until}) must be shorter than `ttl` ({ttl}): redeliveries are told until then");
+        section.conflict(&["ttl"], message);
+    }
+    Some(ttl.saturating_sub(until).max(Duration::from_secs(1)))
 }
 
 /// Reads the status of an accepted request. Senders of webhooks take other successes than 202 for success only.

@@ -255,6 +255,7 @@ fn find_in_route(config: &LoadedConfig, route: &Route, found: &mut Vec<LintFindi
         found.push((Lint::ReconcileByKey, text.into()));
     }
     // A late retry of a repeatable request is refused by its own date, and a token that is used again by the service.
+    // A redelivery is meant to be executed again.
     let is_refused = options.remember.is_some() || options.dialect == Dialect::Repeatability || is_token;
     if options.ttl < TTL_MIN && !is_refused {
         let text = format!(

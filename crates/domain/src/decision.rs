@@ -89,10 +89,8 @@ pub enum RequestComparison {
 /// The route's part in a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct DecisionRules {
-    /// The route's rule for retries of an unknown outcome.
-    pub on_unknown: OnUnknown,
-    /// The time after its deadline from which an attempt cannot be running any more.
-    pub quiet_after: Duration,
+    /// The route's rule for further attempts, by which operators' actions are judged too.
+    pub retry: RetryRule,
     /// The average of the route's recent attempts.
     pub average_latency: Duration,
     /// Whether Oncegate asks the service how unknown attempts ended.
@@ -109,16 +107,14 @@ pub const INQUIRY_PERIOD_MAX: Duration = Duration::from_secs(5);
 /// Decides about a request, which was compared with the record's.
 pub fn decide(record: Record, comparison: RequestComparison, rules: &DecisionRules) -> Decision {
     let expected = ExpectedRecord::from(&record);
-    // The rule that operators' actions are judged by too.
-    let retry_rule = RetryRule { on_unknown: rules.on_unknown, quiet_after: rules.quiet_after };
     let summary = RecordSummary::from(&record);
-    let may_be_executed = summary.may_be_executed(&retry_rule);
+    let may_be_executed = summary.may_be_executed(&rules.retry);
     // A record past its TTL counts as none, and so does what it was used for.
     if record.past_ttl {
         return Decision::TakeOver(expected);
     }
     let refuse = |refusal| Decision::Answer(KeyAnswer::Refuse(refusal));
-    if record.late {
+    if record.late && !rules.retry.redelivers {
         return refuse(KeyRefusal::Expired);
     }
     // This comes before the state: a reused key is a client's bug in every state.
@@ -129,6 +125,9 @@ pub fn decide(record: Record, comparison: RequestComparison, rules: &DecisionRul
         // No client may get a response that may belong to another request, and none may be told to take a new key for
         // what may be a retry. An operator has to put the secret back.
         RequestComparison::Impossible => return refuse(KeyRefusal::OutcomeUnknown(None)),
+    }
+    if record.late {
+        return Decision::TakeOver(ExpectedRecord::redelivered(&record));
     }
     if record.accepted_at.is_some() && !matches!(record.state, KeyState::Completed(_) | KeyState::Expired) {
         return Decision::Answer(KeyAnswer::Accepted(accepted_progress(&record, rules)));
@@ -197,8 +196,8 @@ fn accepted_progress(record: &Record, rules: &DecisionRules) -> AcceptedProgress
 /// the next question to the service, or a late answer that may still come. `None` where none of them is in sight: a
 /// client that waits then holds its thread for nothing.
 pub fn until_known(record: &Record, rules: &DecisionRules) -> Option<Duration> {
-    let until_quiet = RecordSummary::from(record).until_quiet(rules.quiet_after);
-    let until_retried = match rules.on_unknown {
+    let until_quiet = RecordSummary::from(record).until_quiet(rules.retry.quiet_after);
+    let until_retried = match rules.retry.on_unknown {
         OnUnknown::Hold => None,
         OnUnknown::Retry => Some(DEFAULT_RETRY_AFTER),
         OnUnknown::RetryWhenQuiet => Some(until_quiet),
@@ -230,8 +229,7 @@ mod tests {
     use super::*;
 
     const RULES: DecisionRules = DecisionRules {
-        on_unknown: OnUnknown::Hold,
-        quiet_after: Duration::from_secs(70),
+        retry: RetryRule { on_unknown: OnUnknown::Hold, quiet_after: Duration::from_secs(70), redelivers: false },
         average_latency: Duration::from_millis(4_200),
         reconciles: false,
     };
@@ -300,7 +298,7 @@ mod tests {
             (OnUnknown::RetryWhenQuiet, -69_999, "outcome unknown"),
             (OnUnknown::RetryWhenQuiet, -70_000, "take over"),
         ] {
-            let rules = DecisionRules { on_unknown, ..RULES };
+            let rules = DecisionRules { retry: RetryRule { on_unknown, ..RULES.retry }, ..RULES };
             let decided = states().map(|state| word(Record { deadline_in_ms, ..record(state) }, Same, &rules));
             assert_eq!(
                 decided,
@@ -378,7 +376,10 @@ mod tests {
             cases.push(("ended", unknown(cause), Hold, false, None));
         }
         for (name, record, on_unknown, reconciles, seconds) in cases {
-            let (rules, wait) = (DecisionRules { on_unknown, reconciles, ..RULES }, seconds.map(Duration::from_secs));
+            let (rules, wait) = (
+                DecisionRules { retry: RetryRule { on_unknown, ..RULES.retry }, reconciles, ..RULES },
+                seconds.map(Duration::from_secs),
+            );
             let accepted = Record { accepted_at: Some(SystemTime::UNIX_EPOCH), ..record.clone() };
             let told = decide(accepted, Same, &rules);
             let Decision::Answer(KeyAnswer::Accepted(progress)) = told else { panic!("{name}: {told:?}") };
@@ -398,7 +399,7 @@ mod tests {
             [(KeyState::Dead, Same), (KeyState::Dead, DifferentWithoutBody), (KeyState::InFlight, Impossible)]
         {
             for on_unknown in [Hold, Retry, RetryWhenQuiet] {
-                let rules = DecisionRules { on_unknown, reconciles: true, ..RULES };
+                let rules = DecisionRules { retry: RetryRule { on_unknown, ..RULES.retry }, reconciles: true, ..RULES };
                 let told = decide(record(state.clone()), comparison, &rules);
                 let is_silent = matches!(told, Decision::Answer(KeyAnswer::Refuse(KeyRefusal::OutcomeUnknown(None))));
                 assert!(is_silent, "{}, {comparison:?}: {told:?}", state.name());
@@ -413,7 +414,7 @@ mod tests {
                 let quiet = Record { deadline_in_ms: -1_000_000, ..record(state) };
                 let accepted = Record { accepted_at: Some(SystemTime::UNIX_EPOCH), ..quiet.clone() };
                 for record in [quiet, accepted] {
-                    let rules = DecisionRules { on_unknown, ..RULES };
+                    let rules = DecisionRules { retry: RetryRule { on_unknown, ..RULES.retry }, ..RULES };
                     assert_eq!(word(record.clone(), Different, &rules), "key reused");
                     assert_eq!(word(record, Impossible, &rules), "outcome unknown");
                 }
@@ -438,7 +439,7 @@ mod tests {
                 let accepted = Record { accepted_at: Some(SystemTime::UNIX_EPOCH), ..quiet.clone() };
                 for record in [quiet, accepted] {
                     let name = record.state.name();
-                    let rules = DecisionRules { on_unknown, ..RULES };
+                    let rules = DecisionRules { retry: RetryRule { on_unknown, ..RULES.retry }, ..RULES };
                     assert_eq!(word(record, DifferentWithoutBody, &rules), expected, "{name}");
                 }
             }
@@ -451,6 +452,25 @@ mod tests {
             for state in [completed(Some(b"paid")), KeyState::Expired] {
                 assert_eq!(word(Record { late: true, ..record(state) }, comparison, &RULES), "expired");
             }
+        }
+    }
+
+    #[test]
+    fn a_late_retry_of_a_route_that_redelivers_takes_the_key_over_if_it_is_the_same() {
+        let rules = DecisionRules { retry: RetryRule { redelivers: true, ..RULES.retry }, ..RULES };
+        let (at, settled_for) = (SystemTime::UNIX_EPOCH, Duration::ZERO);
+        let reading = Some(RecordReading { at, settled_for, cause: None, inquire_at: None });
+        for state in [completed(Some(b"paid")), completed(None), KeyState::Expired] {
+            let late = Record { late: true, reading, ..record(state.clone()) };
+            for (comparison, expected) in
+                [(Different, "key reused"), (DifferentWithoutBody, "key reused"), (Impossible, "outcome unknown")]
+            {
+                assert_eq!(word(late.clone(), comparison, &rules), expected);
+            }
+            let decision = decide(late, Same, &rules);
+            let Decision::TakeOver(seen) = decision else { panic!("{decision:?}") };
+            assert_eq!((seen.past_ttl_at, seen.is_redelivered), (Some(SystemTime::UNIX_EPOCH), true));
+            assert_ne!(word(record(state), Same, &rules), "take over", "within its TTL it is replayed");
         }
     }
 

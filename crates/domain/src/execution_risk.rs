@@ -49,6 +49,8 @@ pub struct RetryRule {
     pub on_unknown: OnUnknown,
     /// The time after its deadline from which an attempt cannot be running any more.
     pub quiet_after: Duration,
+    /// Whether a late retry is a redelivery, which executes anew.
+    pub redelivers: bool,
 }
 
 impl RecordSummary {
@@ -75,7 +77,7 @@ impl RecordSummary {
         match self.state {
             // A record past its TTL counts as none.
             _ if self.past_ttl => true,
-            _ if self.late => false,
+            _ if self.late => rule.redelivers,
             StateKind::Queued | StateKind::Retryable => true,
             StateKind::Unknown => match rule.on_unknown {
                 OnUnknown::Hold => false,
@@ -201,7 +203,7 @@ impl ActionKind {
 }
 
 /// The rule that lets no attempt follow an unknown outcome.
-const HOLDING: RetryRule = RetryRule { on_unknown: OnUnknown::Hold, quiet_after: Duration::MAX };
+const HOLDING: RetryRule = RetryRule { on_unknown: OnUnknown::Hold, quiet_after: Duration::MAX, redelivers: false };
 
 #[cfg(test)]
 mod tests {
@@ -223,7 +225,7 @@ mod tests {
     }
 
     fn rule(on_unknown: OnUnknown) -> RetryRule {
-        RetryRule { on_unknown, quiet_after: QUIET_AFTER }
+        RetryRule { on_unknown, quiet_after: QUIET_AFTER, redelivers: false }
     }
 
     /// The risks of "not executed", purge, release and requeue.

@@ -24,7 +24,7 @@ pub struct Record {
     pub deadline_in_ms: i64,
     /// Whether the record counts as none: its TTL has ended, and so has the time for which it is remembered past that.
     pub past_ttl: bool,
-    /// Whether its TTL has ended and it is remembered, to refuse late retries.
+    /// Whether its TTL has ended and it is remembered, to refuse late retries or to tell redeliveries.
     pub late: bool,
     /// The last recovery point that the service has reported for its attempts.
     pub recovery_point: Option<RecoveryPoint>,
@@ -42,12 +42,23 @@ pub struct ExpectedRecord {
     pub state: StateKind,
     /// The time at which it was past its TTL, so that it counts as a new key; `None` if it was not.
     pub past_ttl_at: Option<SystemTime>,
+    /// Whether it is past its TTL for a redelivery alone: to other requests it is still remembered.
+    pub is_redelivered: bool,
 }
 
 impl From<&Record> for ExpectedRecord {
     fn from(record: &Record) -> Self {
         let past_ttl_at = record.reading.filter(|_| record.past_ttl).map(|reading| reading.at);
-        Self { token: record.token, state: record.state.kind(), past_ttl_at }
+        Self { token: record.token, state: record.state.kind(), past_ttl_at, is_redelivered: false }
+    }
+}
+
+impl ExpectedRecord {
+    /// The record as a redelivery takes it over: the end of its TTL is enough.
+    pub fn redelivered(record: &Record) -> Self {
+        let late_at = record.reading.filter(|_| record.late).map(|reading| reading.at);
+        let is_redelivered = late_at.is_some();
+        Self { past_ttl_at: late_at, is_redelivered, ..Self::from(record) }
     }
 }
 

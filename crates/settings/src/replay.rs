@@ -15,6 +15,9 @@ pub struct ReplayPolicy {
     pub drop_headers: Vec<HeaderName>,
     /// The fields that a replay, and a refusal, has from its own request.
     pub echo: Vec<HeaderName>,
+    /// The time from a key's completion after which the same request is a redelivery, which executes anew; `None` where
+    /// that counts as a late retry.
+    pub until: Option<Duration>,
     /// The service that is asked before each replay.
     pub authorize: Option<Arc<AuthorizeConfig>>,
 }

@@ -13,6 +13,7 @@ use super::{
     UpstreamTarget, UpstreamTlsConfig, ValueOrigin, ValueOrigins, WebhookSender, Word, show_duration, show_size,
 };
 use oncegate_domain::batch::BatchPlace;
+use oncegate_domain::execution_risk::RetryRule;
 use oncegate_domain::fingerprint::Recipe;
 use oncegate_domain::key_rate::KeyRate;
 use oncegate_domain::outcome_rules::OutcomeRules;
@@ -96,7 +97,8 @@ pub struct RouteOptions {
     pub outcome: Arc<OutcomeRules>,
     pub on_unknown: OnUnknown,
     pub ttl: Duration,
-    /// The time past the TTL for which a completed key is remembered, to refuse late retries; `None` to forget it.
+    /// The time past the TTL for which a completed key is remembered, to refuse late retries or to tell redeliveries;
+    /// `None` to forget it.
     pub remember: Option<Duration>,
     pub max_request_body: usize,
     pub max_response_body: usize,
@@ -175,6 +177,15 @@ impl Route {
         AHEAD_MAX.min(self.options.ttl / 2)
     }
 
+    /// The rule for further attempts of its keys.
+    pub fn retry_rule(&self) -> RetryRule {
+        RetryRule {
+            on_unknown: self.options.on_unknown,
+            quiet_after: self.quiet_after,
+            redelivers: self.options.replay.until.is_some(),
+        }
+    }
+
     /// Whether it limits the new keys of its callers.
     pub fn limits_new_keys(&self) -> bool {
         self.options.limits.new_keys_per_second.is_some() || self.options.limits.live_keys.is_some()
@@ -243,7 +254,7 @@ pub const ROUTE_SETTINGS: &[DescribedSetting] = &[
     }),
     ("space", &["space"], |route| Some(route.options.space.word().into())),
     ("fingerprint", &["fingerprint"], |route| Some(format!("recipe {}", route.recipe))),
-    ("ttl", &["ttl", "after_ttl", "remember", "max_age"], |route| Some(ttl(route))),
+    ("ttl", &["ttl", "after_ttl", "remember", "replay.until", "max_age"], |route| Some(ttl(route))),
     ("in flight", &["in_flight", "wait_timeout"], |route| Some(in_flight(route))),
     ("same body", &["same_body", "same_body_window"], |route| Some(same_body(route))),
     ("timeouts", &["connect_timeout", "upstream_timeout", "upstream_idle_timeout"], |route| Some(timeouts(route))),
@@ -362,8 +373,10 @@ fn delivered(route: &Route) -> Option<String> {
 }
 
 fn ttl(route: &Route) -> String {
-    let late = match route.options.remember {
-        Some(time) => format!("then refused for {}", show_duration(time)),
+    let RouteOptions { remember, replay, .. } = &route.options;
+    let late = match remember {
+        Some(time) if replay.until.is_some() => format!("then executed anew and told for {}", show_duration(*time)),
+        Some(time) => format!("then refused for {}", show_duration(*time)),
         None => "then forgotten".into(),
     };
     let age =

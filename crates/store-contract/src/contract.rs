@@ -62,6 +62,7 @@ macro_rules! sentences {
                 a_changed_record_is_not_taken_over,
                 a_takeover_of_a_deleted_record_reserves_the_key,
                 a_record_settled_after_it_was_seen_past_its_ttl_is_not_taken_over,
+                a_redelivery_takes_over_a_remembered_key_past_its_ttl_and_no_other,
             }
             upkeep {
                 the_sweeper_marks_attempts_without_a_live_instance_unknown,

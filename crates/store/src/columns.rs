@@ -142,6 +142,7 @@ pub fn seen(from: Option<&ExpectedRecord>) -> Columns<'_> {
         seen_token: from.map(|from| &from.token),
         seen_state: from.map(|from| from.state),
         past_ttl_at: from.and_then(|from| from.past_ttl_at),
+        redelivered: from.is_some_and(|from| from.is_redelivered),
     }
 }
 

@@ -75,6 +75,31 @@ async fn a_webhook_is_verified_before_it_is_kept_replayed_or_answered(store: Sto
     assert_eq!(world.upstream.calls(), 3);
 }
 
+on_both_stores!(a_redelivery_by_a_person_is_handled_anew_once);
+async fn a_redelivery_by_a_person_is_handled_anew_once(store: Store) {
+    let world = receiving(store, "github", &format!("{SECRETS}\nreplay.until = \"1s\"")).await;
+    let send = async |body: &str| github(&world, "a shared secret", "d-1", body).send().await;
+    let first = send("{}").await;
+    assert_eq!(first.oncegate_status(), Some("executed"));
+    let id = Operator::of(&world.proxy).id("7%2Bd-1").await;
+    // Two persons press the button at the same time.
+    let redelivered = eventually(TEST_TIMEOUT, async || {
+        let both = tokio::join!(send("{}"), send("{}"));
+        (both.0.comparable() != first.replayed() || both.1.comparable() != first.replayed()).then_some(both)
+    })
+    .await;
+    let mut answers = [&redelivered.0, &redelivered.1].map(|answer| answer.oncegate_status().unwrap());
+    answers.sort_unstable();
+    assert_eq!((answers, world.upstream.calls()), (["executed", "replayed"], 2));
+    assert_eq!(world.upstream.last().field("oncegate-attempt"), Some("1"), "a new life begins");
+    assert_eq!(send(r#"{"other":1}"#).await.outcome(), (422, "key-reused".to_owned()));
+    let count = "oncegate_reservations_total{route=\"pay\",result=\"redelivery\"}";
+    assert_eq!(Metrics::of(&world.proxy).await.get(count), 1.0);
+    let lines =
+        world.proxy.logged().into_iter().filter(|line| line["message"].as_str().unwrap().contains("redelivery"));
+    assert_eq!(lines.map(|line| line["record"].as_str().unwrap().to_owned()).collect::<Vec<_>>(), [id]);
+}
+
 on_both_stores!(an_event_of_slack_is_answered_at_once_and_delivered_once);
 async fn an_event_of_slack_is_answered_at_once_and_delivered_once(store: Store) {
     let world = receiving(store, "slack", &format!("{SECRETS}\nsignature.tolerance = \"2m\"")).await;

@@ -348,6 +348,7 @@ async fn every_label_value_is_fixed_or_a_route_name_and_no_token_is_needed() {
                 "failed_retry",
                 "in_flight",
                 "key_misuse",
+                "redelivery",
                 "replay",
                 "unknown",
                 "failed",

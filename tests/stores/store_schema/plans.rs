@@ -77,6 +77,7 @@ fn value(name: &str, key: usize) -> String {
         "state" => "'dead'".to_owned(),
         "_states" => "'queued,unknown'".to_owned(),
         "_action" => "'resolve'".to_owned(),
+        "_redelivered" => "false".to_owned(),
         "_replaced_was_completed" => "true".to_owned(),
         "_status" => "200".to_owned(),
         "as_of" | "_as_of" | "_past_ttl_at" => "4102444800000".to_owned(),

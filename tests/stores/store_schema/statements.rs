@@ -33,7 +33,7 @@ pub(super) fn parameter_type(name: &str) -> Type {
     match name {
         "after" | "fingerprint" | "from" | "high" | "holder" | "id" | "key" | "low" | "scope" | "scope_high"
         | "scope_low" | "to" => Type::BYTEA,
-        "body" | "encrypted" | "keeps_stored" => Type::BOOL,
+        "body" | "encrypted" | "keeps_stored" | "redelivered" => Type::BOOL,
         "actor" | "events" | "finds" | "note" | "route" | "sink" | "types" | "routes" | "service" | "state" => {
             Type::TEXT
         }

@@ -34,7 +34,7 @@ impl KeyAdmin<'_> {
     /// instances may have the route, and wait for longer than any route here.
     pub(super) fn retry_rule(&self, route: &str) -> Option<RetryRule> {
         let route = find_route(&self.config, route)?;
-        Some(RetryRule { on_unknown: route.options.on_unknown, quiet_after: route.quiet_after })
+        Some(route.retry_rule())
     }
 
     /// Returns the time until this instance believes the store's clock that the key's attempt is quiet; `None` if it

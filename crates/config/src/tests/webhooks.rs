@@ -119,6 +119,8 @@ fn a_webhook_needs_its_sender_and_what_the_sender_signs_with() {
             "has batches of its own",
         ),
         ("split = 'json:/*'\nkey.from = 'json:/0/id'", "`split` needs `delivery = \"async\"`"),
+        ("replay.until = '2d'", "`replay.until` (2d) must be shorter than `ttl` (1d)"),
+        ("replay.until = '1h'\nafter_ttl = 'refuse'", "refuses what `replay.until` executes anew"),
         ("accepted = 300", "accepted: must be 200 to 203"),
     ] {
         let secret = if lines.contains("delivery = 'async'") { "secret = 'a secret of some length'\n" } else { "" };

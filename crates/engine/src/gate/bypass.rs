@@ -43,7 +43,7 @@ impl Gate {
     async fn answer_by_last_seen(&self, guarded: &GuardedRequest) -> Option<Result<KeyAnswer, Refusal>> {
         let id = &guarded.reserve_request.id;
         let mut record = self.instance.last_seen.find(id).filter(|_| self.instance.in_flight.find(id).is_none())?;
-        let until_quiet = RecordSummary::from(&record).until_quiet(guarded.rules().quiet_after);
+        let until_quiet = RecordSummary::from(&record).until_quiet(guarded.rules().retry.quiet_after);
         if matches!(record.state, KeyState::InFlight) && until_quiet.is_zero() {
             // It has ended since, and nobody here knows how.
             record.state = KeyState::Unknown;

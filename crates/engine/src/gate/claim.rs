@@ -95,6 +95,7 @@ impl Gate {
         loop {
             let record = match taken {
                 Ok(key) => {
+                    guarded.note_redelivery();
                     guarded.note_same_body(instance);
                     guarded.note_parts(instance);
                     may_take.into_iter().for_each(SameBodyNote::keep);
@@ -112,6 +113,7 @@ impl Gate {
                         return Err(Unclaimed::Refused(refusal));
                     }
                     take_overs += 1;
+                    guarded.is_redelivery = found.is_redelivered;
                     let permit = NewKeyPermit::default();
                     taken = taker.take(guarded, &permit, Some(found)).await.map_err(Unclaimed::TakingOver)?;
                 }

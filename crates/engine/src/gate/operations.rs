@@ -110,9 +110,8 @@ impl Gate {
         let record = found.map(certain).filter(is_there).ok_or(Refusal::KeyExpired)?;
         // The record does not say which of the caller's routes is its own.
         let until_known = routes.iter().filter_map(|route| {
-            let (on_unknown, quiet_after, reconciles) =
-                (route.options.on_unknown, route.quiet_after, route.reconcile.is_some());
-            let rules = DecisionRules { on_unknown, quiet_after, average_latency: Duration::ZERO, reconciles };
+            let (retry, reconciles) = (route.retry_rule(), route.reconcile.is_some());
+            let rules = DecisionRules { retry, average_latency: Duration::ZERO, reconciles };
             until_known(&record, &rules)
         });
         let until_known = until_known.min();

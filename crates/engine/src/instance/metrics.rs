@@ -238,6 +238,8 @@ label!(
         InFlight => "in_flight",
         /// The key belongs to another request.
         KeyReused => "key_misuse",
+        /// The same request came after `replay.until`: it began a new life of the key.
+        Redelivery => "redelivery",
         /// The response is stored.
         Replay => "replay",
         /// The outcome of the key's attempt is unknown.

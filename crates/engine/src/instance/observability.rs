@@ -122,7 +122,7 @@ impl Observability {
     pub fn count_reservation(&self, route: &RouteMetrics, scope: &Scope, result: ReservationResult) {
         route.reservations.count(result);
         match result {
-            ReservationResult::Created | ReservationResult::FailedRetry => {}
+            ReservationResult::Created | ReservationResult::FailedRetry | ReservationResult::Redelivery => {}
             ReservationResult::KeyReused => self.callers.count(scope.as_bytes(), MISMATCHES),
             ReservationResult::Expired
             | ReservationResult::InFlight

@@ -1,6 +1,6 @@
 //! Asks the services for the outcome of unknown attempts.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use oncegate_domain::quantity::quantity;
 use oncegate_http::upstream::UpstreamClient;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
 use oncegate_http::upstream::inquiry::{self, InquiryPools, InquiryReply};
+use oncegate_machine::random_u32;
 use oncegate_settings::{Config, ReconcileConfig, Route};
 use oncegate_store::{ClaimInquiriesParams, StoreError};
 use oncegate_telemetry::logs::error_causes;
@@ -54,9 +55,9 @@ impl ReconciledRoute {
 }
 
 /// Those of the routes that have a `reconcile` table, by each name that their keys are stored under.
-pub fn reconciled_routes(routes: &[Arc<Route>], slots: &UpstreamSlots) -> HashMap<Arc<str>, Arc<ReconciledRoute>> {
+pub fn reconciled_routes(routes: &[Arc<Route>], slots: &UpstreamSlots) -> BTreeMap<Arc<str>, Arc<ReconciledRoute>> {
     let mut pools = InquiryPools::default();
-    let mut by_name = HashMap::new();
+    let mut by_name = BTreeMap::new();
     for (route, reconcile) in routes.iter().filter_map(|route| Some((route, route.reconcile.clone()?))) {
         let upstream = pools.client_for(route, &reconcile.lookup, slots);
         let reconciled = Arc::new(ReconciledRoute { route: Arc::clone(route), reconcile, upstream });
@@ -92,8 +93,10 @@ impl Task for Reconciler {
         if routes.is_empty() || !instance_lease.may_start() || draining.is_cancelled() {
             return Ok(idle);
         }
-        // A HashMap has another order each time, so no route always comes after one that fills every batch.
-        let schedules = routes.iter().map(|(name, route)| schedule(name, route)).collect();
+        let mut schedules: Vec<_> = routes.iter().map(|(name, route)| schedule(name, route)).collect();
+        // No route always comes after one that fills every batch.
+        let first = random_u32().unwrap_or_default() as usize % schedules.len();
+        schedules.rotate_left(first);
         let service = Arc::clone(&config.service);
         let params = ClaimInquiriesParams { service, schedules, limit: INQUIRIES_MAX, as_of: clock.as_of };
         let inquiries = store.claim_inquiries(params).await?;

@@ -159,7 +159,8 @@ pub async fn an_enqueue_replaces_a_released_record(world: StoreFixture) {
     );
     // An enqueue also replaces a deleted record.
     let gone = new_reserve_request("gone");
-    let seen = ExpectedRecord { token: gone.token, state: StateKind::Retryable, past_ttl_at: None };
+    let seen =
+        ExpectedRecord { token: gone.token, state: StateKind::Retryable, past_ttl_at: None, is_redelivered: false };
     assert!(matches!(world.enqueue(new_enqueue_request(&gone), Some(seen)).await, EnqueueResult::Accepted));
 }
 

@@ -126,7 +126,7 @@ pub async fn an_attempt_in_flight_and_a_response_within_its_ttl_cannot_be_taken_
     for state in [StateKind::InFlight, StateKind::Completed] {
         for past_ttl_at in [None, Some(any_time())] {
             // Even if the caller expects another state.
-            let seen = ExpectedRecord { token: reserve_request.token, state, past_ttl_at };
+            let seen = ExpectedRecord { token: reserve_request.token, state, past_ttl_at, is_redelivered: false };
             let record = unwrap_taken(world.take_over(next_attempt_request(&reserve_request), seen).await);
             assert_eq!((record.state.kind(), record.token), (state, reserve_request.token));
         }
@@ -173,9 +173,46 @@ pub async fn a_record_settled_after_it_was_seen_past_its_ttl_is_not_taken_over(w
     unwrap_lease(world.take_over(next, ExpectedRecord::from(&record)).await);
 }
 
+pub async fn a_redelivery_takes_over_a_remembered_key_past_its_ttl_and_no_other(world: StoreFixture) {
+    for (state, ttl) in [("completed", Duration::ZERO), ("expired", Duration::ZERO), ("completed", DAY)] {
+        let is_late = ttl.is_zero();
+        for is_accepted in [false, true] {
+            let first = new_reserve_request(&format!("{state}-{is_late}-{is_accepted}"));
+            world.reserve(&first).await;
+            let outcome = AttemptOutcome::Completed { response: response(b"done"), ttl, remember: Some(DAY) };
+            world.settle(settlement(&first, outcome)).await;
+            if state == "expired" {
+                world.reap(10).await;
+            }
+            let record = world.find(&first).await;
+            assert_eq!((record.state.name(), record.late), (state, is_late));
+            let read_at = record.reading.unwrap().at;
+            let redelivery =
+                ExpectedRecord { past_ttl_at: Some(read_at), is_redelivered: true, ..ExpectedRecord::from(&record) };
+            assert!(!is_late || redelivery == ExpectedRecord::redelivered(&record));
+            let next = ReserveRequest { token: token(), ..first.clone() };
+            let takes = async |next: ReserveRequest| match is_accepted {
+                true => {
+                    matches!(world.enqueue(new_enqueue_request(&next), Some(redelivery)).await, EnqueueResult::Accepted)
+                }
+                false => {
+                    matches!(world.take_over(next, redelivery).await, ReserveResult::Fresh(lease) if lease.attempt == 1)
+                }
+            };
+            assert_eq!(takes(next.clone()).await, is_late, "{state}");
+            assert!(!takes(ReserveRequest { token: token(), ..next }).await, "it is running now, or within its TTL");
+        }
+    }
+}
+
 pub async fn a_takeover_of_a_deleted_record_reserves_the_key(world: StoreFixture) {
     let reserve_request = new_reserve_request("k");
-    let seen = ExpectedRecord { token: token(), state: StateKind::Retryable, past_ttl_at: Some(any_time()) };
+    let seen = ExpectedRecord {
+        token: token(),
+        state: StateKind::Retryable,
+        past_ttl_at: Some(any_time()),
+        is_redelivered: false,
+    };
     let lease = unwrap_lease(world.take_over(reserve_request.clone(), seen).await);
     assert_eq!((lease.reserve_request.token, lease.attempt), (reserve_request.token, 1));
 }

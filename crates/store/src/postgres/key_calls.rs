@@ -214,10 +214,11 @@ pub(super) fn may_be_taken(record: &Record, from: ExpectedRecord) -> bool {
     let is_settled_before = |at: SystemTime| {
         record.reading.is_some_and(|reading| reading.at.checked_sub(reading.settled_for).is_some_and(|then| then <= at))
     };
+    let is_past_ttl = record.past_ttl || (from.is_redelivered && record.late);
     by_state
         && record.token == from.token
         && record.state.kind() == from.state
-        && from.past_ttl_at.is_none_or(|at| record.past_ttl && is_settled_before(at))
+        && from.past_ttl_at.is_none_or(|at| is_past_ttl && is_settled_before(at))
 }
 
 #[cfg(test)]
@@ -246,7 +247,12 @@ mod tests {
         let (headers, trailers, body) = (HeaderMap::new(), HeaderMap::new(), Some(Bytes::from("abc")));
         let response = StoredResponse { status: StatusCode::OK, headers, body, trailers };
         let settlement = Arc::new(lease.complete(response, Duration::ZERO));
-        let expected = ExpectedRecord { token: reserve_request.token, state: StateKind::Retryable, past_ttl_at: None };
+        let expected = ExpectedRecord {
+            token: reserve_request.token,
+            state: StateKind::Retryable,
+            past_ttl_at: None,
+            is_redelivered: false,
+        };
         let sealed = SealedBytes { secret: "2026".into(), bytes: Bytes::from("12345") };
         let request = (*reserve_request).clone();
         let order = EnqueueRequest { reserve_request: request.clone(), sealed };

@@ -22,7 +22,7 @@ use crate::gate::pass::BODY_BROKE_OFF;
 use crate::gate::response_context::ResponseContext;
 use crate::gate::state::{Gate, log_and_refuse};
 use oncegate_domain::batch::BatchPlace;
-use oncegate_domain::execution_risk::{RecordSummary, RetryRule};
+use oncegate_domain::execution_risk::RecordSummary;
 use oncegate_http::body::body_budget::BudgetShare;
 use oncegate_http::body::{CopyFailure, CopyResult};
 use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
@@ -281,7 +281,7 @@ impl Arrival<'_> {
         };
         let Some(record) = record else { return Err(refusal) };
         let record = instance.store_clock.certain(record, instance.attempt_time_limit(route));
-        let rule = RetryRule { on_unknown: route.options.on_unknown, quiet_after: route.quiet_after };
+        let rule = route.retry_rule();
         let summary = RecordSummary::from(&record);
         // The caller of an accepted request is answered while it waits for its delivery.
         let is_answered = summary.is_accepted && !summary.past_ttl;

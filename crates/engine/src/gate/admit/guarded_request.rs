@@ -64,6 +64,8 @@ pub struct GuardedRequest {
     pub(in crate::gate) client_address: Option<IpAddr>,
     pub(in crate::gate) active: ActiveRoute,
     pub(in crate::gate) secrets: Secrets,
+    /// Whether it takes over a key that it may, because its route redelivers.
+    pub(in crate::gate) is_redelivery: bool,
     /// Whether the sender can wait until the store is back. Such a request is never forwarded unguarded.
     pub(in crate::gate) can_wait_for_store: bool,
     /// The refusal that the request gets unless its key's record decides: it breaks a rule of its route, and the key
@@ -135,6 +137,7 @@ impl GuardedRequest {
             client_address,
             active: active.clone(),
             secrets: config.secrets.clone(),
+            is_redelivery: false,
             can_wait_for_store: false,
             broken_rule: None,
             is_provisional: false,
@@ -149,14 +152,8 @@ impl GuardedRequest {
     /// The route's part in a decision.
     pub fn rules(&self) -> DecisionRules {
         let ActiveRoute { route, latency, .. } = &self.active;
-        let average_latency = latency.average();
-        let reconciles = route.reconcile.is_some();
-        DecisionRules {
-            on_unknown: route.options.on_unknown,
-            quiet_after: route.quiet_after,
-            average_latency,
-            reconciles,
-        }
+        let (average_latency, reconciles) = (latency.average(), route.reconcile.is_some());
+        DecisionRules { retry: route.retry_rule(), average_latency, reconciles }
     }
 
     pub(in crate::gate) fn is_for_later(&self) -> bool {
@@ -240,7 +237,20 @@ impl GuardedRequest {
 
     /// Counts the start of an attempt of this request, or its acceptance for delivery.
     pub(in crate::gate) fn count_start(&self, is_first: bool, instance: &Instance) {
-        self.count(if is_first { ReservationResult::Created } else { ReservationResult::FailedRetry }, instance);
+        let result = match is_first {
+            _ if self.is_redelivery => ReservationResult::Redelivery,
+            true => ReservationResult::Created,
+            false => ReservationResult::FailedRetry,
+        };
+        self.count(result, instance);
+    }
+
+    /// Logs that a redelivery has got its key. One line for each: a person has asked for it.
+    pub(in crate::gate) fn note_redelivery(&self) {
+        if self.is_redelivery {
+            tracing::info!(record = %self.reserve_request.id, route = %self.route().name,
+                "a redelivery: the same request came after `replay.until`, and is executed anew");
+        }
     }
 
     /// Counts the result of this request's reservation.

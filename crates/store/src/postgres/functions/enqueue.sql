@@ -2,7 +2,7 @@
 -- was seen; past its TTL a new life begins.
 create function oncegate.enqueue(
   {reservation parameters}, _secret text, _sealed bytea,
-  _seen_token bytea, _seen_state text, _past_ttl_at bigint
+  _seen_token bytea, _seen_state text, _past_ttl_at bigint, _redelivered boolean
 ) returns boolean
 declare
   moment constant bigint := oncegate.begin_write('20ms');

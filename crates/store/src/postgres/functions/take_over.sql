@@ -1,6 +1,6 @@
 -- take_over: starts the next attempt of a key, if its record is still as it was seen; past its TTL a new life begins.
 create function oncegate.take_over(
-  _id bytea, {attempt parameters}, _time_limit_ms bigint, _seen_token bytea, _seen_state text, _past_ttl_at bigint,
+  _id bytea, {attempt parameters}, _time_limit_ms bigint, _seen_token bytea, _seen_state text, _past_ttl_at bigint, _redelivered boolean,
   out done boolean, out attempt integer, out recovery_point text
 )
 declare
