@@ -233,7 +233,7 @@ fn the_manual_has_every_command_and_its_flags() {
 
 #[test]
 fn init_writes_a_valid_file_for_each_use_each_caller_and_each_store() {
-    let uses = ["payments", "orders", "uploads", "model-api", "webhooks", "graphql", "grpc", "mcp"];
+    let uses = ["payments", "orders", "uploads", "model-api", "webhooks", "egress", "graphql", "grpc", "mcp"];
     let callers: [&[&str]; 3] = [
         &["--callers", "api-key"],
         &["--callers", "one", "--store", "postgres://oncegate@127.0.0.1/oncegate"],
@@ -244,6 +244,8 @@ fn init_writes_a_valid_file_for_each_use_each_caller_and_each_store() {
         "webhooks:slack,webhooks:twilio=/calls",
         "webhooks:adyen,webhooks:hubspot,webhooks:sendgrid",
         "orders=/v2/orders/{id}/items",
+        "egress:stripe",
+        "egress:paypal=/v2/{*rest},egress:openai",
     ]) {
         for caller in callers {
             let folder = Folder::with(&[]);

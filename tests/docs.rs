@@ -440,7 +440,7 @@ fn the_decision_records_are_few_short_and_in_their_index() {
     let index = fs::read_to_string(root().join("docs/decisions/README.md")).unwrap();
     let listed: Vec<_> = index.lines().filter(|line| line.starts_with("- ")).collect();
     let records = decision_records();
-    assert!((1..=30).contains(&records.len()), "{} records", records.len());
+    assert!((1..=31).contains(&records.len()), "{} records", records.len());
     let line = |(number, (name, text)): (usize, (&String, &String))| {
         let lines = text.lines().count();
         assert!(lines <= 40, "{name} has {lines} lines");

@@ -228,7 +228,7 @@ $function$;
 
 -- end_delivery: deletes the request of a key that was delivered. Spares the request of a later life, if the key is
 -- accepted anew at this moment.
-create or replace function oncegate.end_delivery_4c05850f(_id bytea) returns boolean
+create or replace function oncegate.end_delivery_46c9dc23(_id bytea) returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $function$
@@ -236,7 +236,7 @@ as $function$
 begin
   perform oncegate.begin_write('20ms');
   -- Locked, so that the key is not accepted anew before its old request is gone.
-  perform from oncegate.keys as k where k.id = _id and k.state in ('completed', 'expired') for no key update;
+  perform from oncegate.keys as k where k.id = _id and k.state in ('completed', 'expired', 'retryable') for no key update;
   if not found then
     return false;
   end if;
@@ -245,29 +245,37 @@ begin
 end
 $function$;
 
--- enqueue: accepts a key for delivery, with its request. A key with a record is accepted if its record is still as it
--- was seen; past its TTL a new life begins.
-create or replace function oncegate.enqueue_846cd598(
-  _id bytea, _service text, _scope bytea, _space bytea, _key bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _parts bytea, _instance bigint, _token bytea, _holder bytea, _secret text, _sealed bytea,
-  _seen_token bytea, _seen_state text, _past_ttl_at bigint, _redelivered boolean
-) returns boolean
+-- enqueue: reserves or accepts a key, with its request: an attempt begins where it has a time limit, and else the key
+-- waits for its delivery. A key with a record is taken if its record is still as it was seen; past its TTL a new life
+-- begins.
+create or replace function oncegate.enqueue_fdd168be(
+  _id bytea, _service text, _scope bytea, _space bytea, _key bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _parts bytea, _instance bigint, _token bytea, _holder bytea, _time_limit_ms bigint, _secret text, _sealed bytea,
+  _seen_token bytea, _seen_state text, _past_ttl_at bigint, _redelivered boolean,
+  out done boolean, out attempt integer, out recovery_point text
+)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $function$
 #variable_conflict use_column
 declare
   moment constant bigint := oncegate.begin_write('20ms');
-  attempts_before integer := 0;
+  starts constant boolean := _time_limit_ms is not null;
+  first constant integer := case when starts then 1 else 0 end;
 begin
   if _seen_token is null then
-    insert into oncegate.keys
+    insert into oncegate.keys as k
            (id, service, scope, space, key, path, route, recipe, fingerprint, parts, instance, token, holder, state, attempt, created_at, reserved_at, deadline, settled_at, accepted_at, due_at)
-    values (_id, _service, _scope, _space, _key, _path, _route, _recipe, _fingerprint, _parts, _instance, _token, _holder, 'queued', 0, moment, moment, moment, moment, moment, moment)
-        on conflict (id) do nothing;
+    values (_id, _service, _scope, _space, _key, _path, _route, _recipe, _fingerprint, _parts, _instance, _token, _holder, case when starts then 'in_flight' else 'queued' end, first, moment, moment,
+            moment + coalesce(_time_limit_ms, 0), case when not starts then moment end,
+            case when not starts then moment end, moment)
+        on conflict (id) do nothing
+    returning k.attempt into attempt;
   else
     update oncegate.keys as k
-       set state = 'queued', attempt = case when _past_ttl_at is null then k.attempt else 0 end,
-           deadline = moment, settled_at = moment, accepted_at = moment, due_at = moment,
+       set state = case when starts then 'in_flight' else 'queued' end,
+           attempt = case when _past_ttl_at is null then k.attempt else 0 end + first,
+           deadline = moment + coalesce(_time_limit_ms, 0), settled_at = case when not starts then moment end,
+           accepted_at = case when not starts then moment end, due_at = moment,
            -- taken_over: the columns of a key that the next request has taken over. Past its TTL a new life begins.
            path = _path, route = _route, recipe = _recipe, fingerprint = _fingerprint, parts = _parts, instance = _instance, token = _token,
            created_at = case when _past_ttl_at is null then k.created_at else moment end,
@@ -289,18 +297,18 @@ begin
             or (_redelivered and k.state = 'expired')
             or k.expires_at + case when _redelivered then 0 else coalesce(k.remember_ms, 0) end
                <= case when _past_ttl_at < moment then _past_ttl_at else moment end)
-    returning k.attempt into attempts_before;
+    returning k.attempt, k.recovery_point into attempt, recovery_point;
   end if;
-  if not found then
-    return false;
+  done := found;
+  if not done then
+    return;
   end if;
   insert into oncegate.outbox as o (id, since, attempts_before, secret, sealed)
-  values (_id, moment, attempts_before, _secret, _sealed)
+  values (_id, moment, attempt - first, _secret, _sealed)
       -- A request that is left over from an earlier life of the key.
       on conflict (id) do update
      set since = excluded.since, attempts_before = excluded.attempts_before, secret = excluded.secret,
          sealed = excluded.sealed;
-  return true;
 end
 $function$;
 
@@ -612,7 +620,7 @@ end
 $function$;
 
 -- settle: ends an attempt. A completed key stays as it is.
-create or replace function oncegate.settle_7cbe5076(
+create or replace function oncegate.settle_fbb9e098(
   _id bytea, _token bytea, _state text, _ttl_ms bigint, _remember_ms bigint, _status smallint, _fields bytea, _body bytea, _cause text, _due_ms bigint, out done boolean, out expires_at bigint
 )
 -- A plan that is kept was made for a table that may have been empty: it must be the one that is right for a large one.
@@ -644,21 +652,30 @@ begin
        and k.recovery_point is null;
     done := found;
     if done then
+      -- Its request, if it was kept.
+      delete from oncegate.outbox as o where o.id = _id;
       return;
     end if;
   end if;
   update oncegate.keys as k
      set
        -- settled: the columns of a key whose attempt has ended. An accepted one is queued for the next delivery: no other
-       -- request may take it over. One that may_forget has left is remembered for a day.
-       state = case when k.accepted_at is not null and _state = 'retryable' then 'queued' else _state end,
+       -- request may take it over. A kept request stays due while its outcome is unknown, and so does one whose repetition (it
+       -- was due before) was not executed: the attempt before may have been. One that may_forget has left is remembered for a
+       -- day.
+       state = case when _state <> 'retryable' then _state
+                    when k.accepted_at is not null then 'queued'
+                    when k.due_at < k.reserved_at then 'unknown'
+                    else _state end,
        settled_at = moment,
-       expires_at = case when k.accepted_at is null or _state <> 'retryable'
+       expires_at = case when _state <> 'retryable' or (k.accepted_at is null and coalesce(k.due_at >= k.reserved_at, true))
                          then moment + case when _ttl_ms = 0 and _state = 'retryable' then 86400000 else _ttl_ms end
                     end,
-       due_at = case when k.accepted_at is null then null
-                     when _state = 'retryable' then moment + coalesce(_due_ms, 0)
-                     when _state = 'unknown' then moment + _due_ms end,
+       due_at = case when _state = 'unknown' and k.accepted_at is null
+                       then case when k.due_at is not null then moment + coalesce(_due_ms, 0) end
+                     when _state = 'unknown' then moment + _due_ms
+                     when _state = 'retryable' and (k.accepted_at is not null or k.due_at < k.reserved_at)
+                       then moment + coalesce(_due_ms, 0) end,
        remember_ms = _remember_ms, status = _status, fields = _fields, body = _body, cause = _cause
    where
      -- may_settle: whether an attempt may settle its key. Only the newest attempt's token fits. A response counts whatever
@@ -677,7 +694,7 @@ end
 $function$;
 
 -- settle_all: settle for many attempts at once. It returns those that it has ended.
-create or replace function oncegate.settle_all_52e81307(
+create or replace function oncegate.settle_all_3d958157(
   _id bytea[], _token bytea[], _state text[], _ttl_ms bigint[], _remember_ms bigint[], _status smallint[], _fields bytea[], _body bytea[], _cause text[], _due_ms bigint[]
 ) returns table (id bytea, expires_at bigint)
 -- As for reserve_all.
@@ -697,39 +714,50 @@ begin
   -- condition is null, which counts as false.
   if 0 = any (_ttl_ms) then
     return query
-    delete from oncegate.keys as k
-     using unnest(_id, _token, _state, _ttl_ms) as s (id, token, state, ttl_ms)
-     where s.state = 'retryable' and s.ttl_ms = 0 and
-       -- may_forget: whether an attempt that the service has refused to its caller may end with the deletion of its key. An
-       -- accepted key is queued again instead. The next attempt has to know of earlier ones, and how far they have come.
-       -- may_settle: whether an attempt may settle its key. Only the newest attempt's token fits. A response counts whatever
-       -- the key has become meanwhile. Any other outcome undoes nothing that the service, a reconciler or an operator has
-       -- decided since.
-       k.id = s.id
-       and k.token = s.token
-       and case s.state
-             when 'completed' then k.state not in ('completed', 'expired')
-             when 'retryable' then k.state in ('in_flight', 'unknown') or (k.state = 'dead' and k.accepted_at is null)
-             else k.state = 'in_flight'
-           end
-       and k.accepted_at is null
-       and k.attempt = 1
-       and k.recovery_point is null
-    returning k.id, null::bigint;
+    with forgotten as (
+      delete from oncegate.keys as k
+       using unnest(_id, _token, _state, _ttl_ms) as s (id, token, state, ttl_ms)
+       where s.state = 'retryable' and s.ttl_ms = 0 and
+         -- may_forget: whether an attempt that the service has refused to its caller may end with the deletion of its key. An
+         -- accepted key is queued again instead. The next attempt has to know of earlier ones, and how far they have come.
+         -- may_settle: whether an attempt may settle its key. Only the newest attempt's token fits. A response counts whatever
+         -- the key has become meanwhile. Any other outcome undoes nothing that the service, a reconciler or an operator has
+         -- decided since.
+         k.id = s.id
+         and k.token = s.token
+         and case s.state
+               when 'completed' then k.state not in ('completed', 'expired')
+               when 'retryable' then k.state in ('in_flight', 'unknown') or (k.state = 'dead' and k.accepted_at is null)
+               else k.state = 'in_flight'
+             end
+         and k.accepted_at is null
+         and k.attempt = 1
+         and k.recovery_point is null
+      returning k.id),
+    -- Their requests, if they were kept.
+    requests as (delete from oncegate.outbox as o using forgotten where o.id = forgotten.id)
+    select forgotten.id, null::bigint from forgotten;
   end if;
   return query
   update oncegate.keys as k
      set
        -- settled: the columns of a key whose attempt has ended. An accepted one is queued for the next delivery: no other
-       -- request may take it over. One that may_forget has left is remembered for a day.
-       state = case when k.accepted_at is not null and s.state = 'retryable' then 'queued' else s.state end,
+       -- request may take it over. A kept request stays due while its outcome is unknown, and so does one whose repetition (it
+       -- was due before) was not executed: the attempt before may have been. One that may_forget has left is remembered for a
+       -- day.
+       state = case when s.state <> 'retryable' then s.state
+                    when k.accepted_at is not null then 'queued'
+                    when k.due_at < k.reserved_at then 'unknown'
+                    else s.state end,
        settled_at = moment,
-       expires_at = case when k.accepted_at is null or s.state <> 'retryable'
+       expires_at = case when s.state <> 'retryable' or (k.accepted_at is null and coalesce(k.due_at >= k.reserved_at, true))
                          then moment + case when s.ttl_ms = 0 and s.state = 'retryable' then 86400000 else s.ttl_ms end
                     end,
-       due_at = case when k.accepted_at is null then null
-                     when s.state = 'retryable' then moment + coalesce(s.due_ms, 0)
-                     when s.state = 'unknown' then moment + s.due_ms end,
+       due_at = case when s.state = 'unknown' and k.accepted_at is null
+                       then case when k.due_at is not null then moment + coalesce(s.due_ms, 0) end
+                     when s.state = 'unknown' then moment + s.due_ms
+                     when s.state = 'retryable' and (k.accepted_at is not null or k.due_at < k.reserved_at)
+                       then moment + coalesce(s.due_ms, 0) end,
        remember_ms = s.remember_ms, status = s.status, fields = s.fields, body = s.body, cause = s.cause
     from unnest(_id, _token, _state, _ttl_ms, _remember_ms, _status, _fields, _body, _cause, _due_ms)
          as s (id, token, state, ttl_ms, remember_ms, status, fields, body, cause, due_ms)
@@ -749,7 +777,7 @@ end
 $function$;
 
 -- settle_each: settle for many attempts of a cluster, one after the other. It returns those that it has ended.
-create or replace function oncegate.settle_each_c503458a(
+create or replace function oncegate.settle_each_ddb1b9ea(
   _id bytea[], _token bytea[], _state text[], _ttl_ms bigint[], _remember_ms bigint[], _status smallint[], _fields bytea[], _body bytea[], _cause text[], _due_ms bigint[]
 ) returns table (id bytea, expires_at bigint)
 language plpgsql
@@ -760,7 +788,7 @@ declare
   settled record;
 begin
   for i in 1 .. array_length(_id, 1) loop
-    settled := oncegate.settle_7cbe5076(_id[i], _token[i], _state[i], _ttl_ms[i], _remember_ms[i], _status[i], _fields[i], _body[i], _cause[i], _due_ms[i]);
+    settled := oncegate.settle_fbb9e098(_id[i], _token[i], _state[i], _ttl_ms[i], _remember_ms[i], _status[i], _fields[i], _body[i], _cause[i], _due_ms[i]);
     if settled.done then
       id := _id[i];
       expires_at := settled.expires_at;
@@ -770,11 +798,13 @@ begin
 end
 $function$;
 
--- start_delivery: starts the next attempt of an accepted key that is still as it was seen, or marks it dead where its
--- policy gives it up; `note` says why then. Without a token no attempt begins.
-create or replace function oncegate.start_delivery_1179d13f(
+-- start_delivery: starts the next attempt of a key that is still as it was seen, with its kept request, or marks an
+-- accepted one dead where its policy gives it up; `note` says why then. Without a token no attempt begins. A key that was
+-- not accepted is repeated while its window is open, and gets no other attempt: see
+-- docs/decisions/0031-repeat-on-the-vendors-word.md.
+create or replace function oncegate.start_delivery_6de5db4a(
   _id bytea, _seen_token bytea, _seen_state text, _token bytea, _instance bigint, _time_limit_ms bigint,
-  _max_attempts integer, _give_up_after_ms bigint, _quiet_after_ms bigint, _as_of bigint,
+  _max_attempts integer, _give_up_after_ms bigint, _quiet_after_ms bigint, _repeat_within_ms bigint, _as_of bigint,
   out done boolean, out note text, out scope bytea, out space bytea, out key bytea, out path bytea, out recipe text,
   out fingerprint bytea, out parts bytea, out attempt integer, out recovery_point text, out accepted_at bigint, out spent integer,
   out give_up_in_ms bigint, out secret text, out sealed bytea
@@ -787,15 +817,26 @@ declare
   moment constant bigint := oncegate.begin_write('20ms');
   due constant bigint := least(moment, _as_of);
   give_up_at bigint;
+  is_repeat boolean;
+  is_open boolean;
 begin
-  select k.attempt - o.attempts_before, o.since + _give_up_after_ms, o.secret, o.sealed
-    into spent, give_up_at, secret, sealed
+  select k.attempt - o.attempts_before, o.since + _give_up_after_ms, o.secret, o.sealed,
+         k.accepted_at is null, coalesce(o.since + _repeat_within_ms > greatest(moment, _as_of), false)
+    into spent, give_up_at, secret, sealed, is_repeat, is_open
     from oncegate.keys as k
     left join oncegate.outbox as o on o.id = k.id
    where k.id = _id
      -- On a cluster the caller has not locked it: an operator may be giving it all its attempts again.
      for no key update of k;
+  if is_repeat and not is_open then
+    update oncegate.keys as k
+       set due_at = null
+     where k.id = _id and k.token = _seen_token and k.state = _seen_state and k.accepted_at is null;
+    done := false;
+    return;
+  end if;
   note := case
+            when is_repeat then null
             when sealed is null then 'its request is not in the store any more'
             when spent >= _max_attempts then format('tried %s times', spent)
             when give_up_at <= due then format('not delivered in time, after %s attempts', spent)
@@ -808,12 +849,13 @@ begin
   update oncegate.keys as k
      set state = 'in_flight', attempt = k.attempt + 1, token = _token, instance = _instance,
          reserved_at = moment, deadline = moment + _time_limit_ms,
-         settled_at = null, due_at = null, remember_ms = null, status = null, fields = null, body = null, cause = null, inquiries = null, absences = null, inquire_at = null, expires_at = null,
+         settled_at = null, due_at = case when k.accepted_at is null then least(k.due_at, moment - 1) end,
+         remember_ms = null, status = null, fields = null, body = null, cause = null, inquiries = null, absences = null, inquire_at = null, expires_at = null,
          earlier = oncegate.with_attempt(k.earlier, k.attempt, k.instance, k.reserved_at, k.settled_at, k.accepted_at, k.state, k.cause)
    where k.id = _id
      and k.token = _seen_token
      and k.state = _seen_state
-     and k.accepted_at is not null
+     and (k.accepted_at is not null or (is_open and k.due_at is not null))
      and coalesce(k.due_at, k.settled_at) <= due
      -- The last attempt of an unknown key cannot be running any more, unless the route accepts that.
      and (_seen_state <> 'unknown' or _quiet_after_ms is null or k.deadline + _quiet_after_ms <= due)
@@ -1384,7 +1426,7 @@ select $1, n.route, n.ttl_ms, n.remember_ms, n.body_max, n.drop_headers, $2
            is distinct from
            (excluded.ttl_ms, excluded.remember_ms, excluded.body_max, excluded.drop_headers::text, excluded.encrypted);
 
--- unknown_deliveries: accepted keys of a route whose last attempt has an unknown outcome and that are due and quiet,
+-- unknown_deliveries: keys of a route, accepted or with a kept request, whose last attempt has an unknown outcome and that are due and quiet,
 -- $1 service, $2 route, $3 as_of, $4 quiet_after_ms, $5 limit
 -- see start_delivery.
 select k.id, k.token, k.state, coalesce(k.due_at, k.settled_at) as since
@@ -1392,7 +1434,7 @@ select k.id, k.token, k.state, coalesce(k.due_at, k.settled_at) as since
  where k.service = $1
    and k.state = 'unknown'
    and k.route = $2
-   and k.accepted_at is not null
+   and (k.accepted_at is not null or k.due_at is not null)
    and coalesce(k.due_at, k.settled_at) <= least((floor(date_part('epoch', now()) * 1000::double precision)::bigint), $3)
    -- The column stands alone, so that the index is searched for it. Without a time of quiet the route accepts any.
    and k.deadline <= coalesce(least((floor(date_part('epoch', now()) * 1000::double precision)::bigint), $3) - $4, 9223372036854775807)

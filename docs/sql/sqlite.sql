@@ -189,7 +189,7 @@ delete from outbox
 delete from outbox
  where id = :id
    and not exists (select 1 from keys as k
-                    where k.id = :id and k.accepted_at is not null and k.state not in ('completed', 'expired'));
+                    where k.id = :id and k.state not in ('completed', 'expired', 'retryable'));
 
 -- delete_spent_reports: deletes reports whose attempt ended otherwise, was followed by the next one, or was released.
 delete from deferred_reports
@@ -213,16 +213,25 @@ update outbox
  where id = :id
    and attempts_before < (select k.attempt from keys as k where k.id = :id and k.token = :token);
 
--- enqueue: accepts a key without a record. Where nothing is inserted, find returns who has it.
+-- end_repeats: a key whose window has closed is not repeated any more.
+update keys set due_at = null where id = :id and accepted_at is null and state = 'unknown';
+
+-- enqueue: reserves a key without a record, or accepts it where its attempt has no time limit. Where nothing is
+-- inserted, find returns who has it.
 insert into keys
        (id, service, scope, space, key, path, route, recipe, fingerprint, parts, instance, token, holder, state, attempt, created_at, reserved_at, deadline, settled_at, accepted_at, due_at)
-values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprint, :parts, :instance, :token, :holder, 'queued', 0, :now, :now, :now, :now, :now, :now)
-    on conflict (id) do nothing;
+values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprint, :parts, :instance, :token, :holder, iif(:time_limit_ms is null, 'queued', 'in_flight'), iif(:time_limit_ms is null, 0, 1),
+        :now, :now, :now + coalesce(:time_limit_ms, 0), iif(:time_limit_ms is null, :now, null),
+        iif(:time_limit_ms is null, :now, null), :now)
+    on conflict (id) do nothing
+returning attempt, recovery_point;
 
 -- enqueue_over: enqueue for a key that has a record, if it is still as it was seen; past its TTL a new life begins.
 update keys as k
-   set state = 'queued', attempt = iif(:past_ttl_at is null, attempt, 0),
-       deadline = :now, settled_at = :now, accepted_at = :now, due_at = :now,
+   set state = iif(:time_limit_ms is null, 'queued', 'in_flight'),
+       attempt = iif(:past_ttl_at is null, attempt, 0) + iif(:time_limit_ms is null, 0, 1),
+       deadline = :now + coalesce(:time_limit_ms, 0), settled_at = iif(:time_limit_ms is null, :now, null),
+       accepted_at = iif(:time_limit_ms is null, :now, null), due_at = :now,
        -- taken_over: the columns of a key that the next request has taken over. Past its TTL a new life begins.
        path = :path, route = :route, recipe = :recipe, fingerprint = :fingerprint, parts = :parts, instance = :instance, token = :token,
        created_at = case when :past_ttl_at is null then k.created_at else :now end,
@@ -248,7 +257,8 @@ update keys as k
    and (:past_ttl_at is null
         or (:redelivered and k.state = 'expired')
         or k.expires_at + case when :redelivered then 0 else coalesce(k.remember_ms, 0) end
-           <= case when :past_ttl_at < :now then :past_ttl_at else :now end);
+           <= case when :past_ttl_at < :now then :past_ttl_at else :now end)
+returning attempt, recovery_point;
 
 -- expire_responses: drops the response of a record that is remembered past its TTL; the record stays.
 update keys
@@ -346,9 +356,13 @@ select a.seq, a.at, a.actor, a.action, a.id, a.before, a.after, a.note
  order by a.seq desc
  limit :limit;
 
--- list_due_deliveries: a route's deliveries that are due, with the reason where one is not tried again.
+-- list_due_deliveries: a route's deliveries that are due, with the reason where one is not tried again. A key that was
+-- not accepted is repeated while its window is open.
 select k.id, k.token, k.state,
-       case when o.id is null then 'its request is not in the store any more'
+       k.accepted_at is null as is_repeat,
+       coalesce(o.since + :repeat_within_ms > max(:now, :as_of), false) as is_open,
+       case when k.accepted_at is null then null
+            when o.id is null then 'its request is not in the store any more'
             when k.attempt - o.attempts_before >= :max_attempts
               then format('tried %s times', k.attempt - o.attempts_before)
             when o.since + :give_up_after_ms <= :as_of
@@ -356,17 +370,17 @@ select k.id, k.token, k.state,
        end as note
   from (-- A limit for each state, and queued keys in their index's order: a backlog is not read as a whole.
         select *
-          from (select id, token, state, attempt, due_at as since
+          from (select id, token, state, attempt, accepted_at, due_at as since
                   from keys
                  where service = :service and route = :route and state = 'queued' and due_at <= :as_of
                  order by due_at
                  limit :limit)
          union all
         select *
-          from (select id, token, state, attempt, coalesce(due_at, settled_at) as since
+          from (select id, token, state, attempt, accepted_at, coalesce(due_at, settled_at) as since
                   from keys
                  where service = :service and route = :route and state = 'unknown' and not :holds_unknown
-                   and accepted_at is not null and coalesce(due_at, settled_at) <= :as_of
+                   and (accepted_at is not null or due_at is not null) and coalesce(due_at, settled_at) <= :as_of
                    -- Its last attempt cannot be running any more, unless the route accepts that.
                    and (:quiet_after_ms is null or deadline + :quiet_after_ms <= :as_of)
                  order by coalesce(due_at, settled_at)
@@ -618,15 +632,22 @@ returning expires_at;
 update keys as k
    set
      -- settled: the columns of a key whose attempt has ended. An accepted one is queued for the next delivery: no other
-     -- request may take it over. One that may_forget has left is remembered for a day.
-     state = case when k.accepted_at is not null and :state = 'retryable' then 'queued' else :state end,
+     -- request may take it over. A kept request stays due while its outcome is unknown, and so does one whose repetition (it
+     -- was due before) was not executed: the attempt before may have been. One that may_forget has left is remembered for a
+     -- day.
+     state = case when :state <> 'retryable' then :state
+                  when k.accepted_at is not null then 'queued'
+                  when k.due_at < k.reserved_at then 'unknown'
+                  else :state end,
      settled_at = :now,
-     expires_at = case when k.accepted_at is null or :state <> 'retryable'
+     expires_at = case when :state <> 'retryable' or (k.accepted_at is null and coalesce(k.due_at >= k.reserved_at, true))
                        then :now + case when :ttl_ms = 0 and :state = 'retryable' then 86400000 else :ttl_ms end
                   end,
-     due_at = case when k.accepted_at is null then null
-                   when :state = 'retryable' then :now + coalesce(:due_ms, 0)
-                   when :state = 'unknown' then :now + :due_ms end,
+     due_at = case when :state = 'unknown' and k.accepted_at is null
+                     then case when k.due_at is not null then :now + coalesce(:due_ms, 0) end
+                   when :state = 'unknown' then :now + :due_ms
+                   when :state = 'retryable' and (k.accepted_at is not null or k.due_at < k.reserved_at)
+                     then :now + coalesce(:due_ms, 0) end,
      remember_ms = :remember_ms, status = :status, fields = :fields, body = :body, cause = :cause
  where
    -- may_settle: whether an attempt may settle its key. Only the newest attempt's token fits. A response counts whatever
@@ -645,7 +666,7 @@ returning expires_at;
 update keys
    set state = 'in_flight', attempt = attempt + 1, token = :token, instance = :instance,
        reserved_at = :now, deadline = :now + :time_limit_ms,
-       settled_at = null, due_at = null, remember_ms = null, status = null, fields = null, body = null, cause = null, inquiries = null, absences = null, inquire_at = null, expires_at = null,
+       settled_at = null, due_at = iif(accepted_at is null, min(due_at, :now - 1), null), remember_ms = null, status = null, fields = null, body = null, cause = null, inquiries = null, absences = null, inquire_at = null, expires_at = null,
        earlier = -- At most 20 earlier attempts. A request that was accepted for delivery and not tried yet is no attempt.
        case when attempt = 0 or reserved_at = accepted_at then earlier
             else json_insert(iif(json_array_length(earlier) >= 20, json_remove(earlier, '$[0]'), coalesce(earlier, '[]')), '$[#]',
@@ -663,10 +684,10 @@ returning scope, space, key, path, recipe, fingerprint, parts, attempt, recovery
 insert into event_routes (service, route, sink, outcomes, body) values (:service, :route, :sink, :outcomes, :body)
     on conflict (service, route, sink) do nothing;
 
--- store_request: stores an accepted key's request. Replaces a request that is left over from an earlier life of the
+-- store_request: stores the request of a key. Replaces a request that is left over from an earlier life of the
 -- key.
 insert into outbox (id, since, attempts_before, secret, sealed)
-select id, :now, attempt, :secret, :sealed from keys where id = :id
+select id, :now, attempt - iif(:time_limit_ms is null, 0, 1), :secret, :sealed from keys where id = :id
     on conflict (id) do update
    set since = excluded.since, attempts_before = excluded.attempts_before, secret = excluded.secret,
        sealed = excluded.sealed;

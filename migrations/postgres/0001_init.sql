@@ -86,7 +86,7 @@ begin
      and (recovery_point is null or length(recovery_point) between 1 and 128)
      -- Nobody but we sends what was accepted: it is never for the next request to take over, and waits without an
      -- attempt.
-     and case when accepted_at is null then attempt >= 1 and due_at is null and state <> 'queued'
+     and case when accepted_at is null then attempt >= 1 and (due_at is null or state in ('in_flight', 'unknown')) and state <> 'queued'
               else attempt >= 0 and state <> 'retryable' and (state <> 'queued' or due_at is not null)
          end
      and (inquiries is null or (inquiries >= 0 and absences between 0 and inquiries))
@@ -161,7 +161,7 @@ comment on column oncegate.keys.absences is 'How many times in a row the service
 comment on column oncegate.keys.accepted_at is
   'When the key was accepted for asynchronous delivery; null where its client waits for the answer.';
 comment on column oncegate.keys.due_at is
-  'When the next attempt of an accepted key is due. In a dead key: it is known not to have executed; null where nobody knows.';
+  'When the next attempt is due of a key whose request is kept. In a dead key: it is known not to have executed; null where nobody knows.';
 comment on column oncegate.keys.holder is
   'The caller or address that the key counts for, as a salted hash; null where its route has no limit of live keys.';
 comment on column oncegate.keys.path is
@@ -191,7 +191,7 @@ create index keys_queued on oncegate.keys (service, route, due_at) where state =
 -- For deliveries whose last attempt has an unknown outcome. With the deadline in the index, a pick-up reads no row that
 -- is not due or not quiet.
 create index keys_unknown_deliveries on oncegate.keys (service, route, coalesce(due_at, settled_at), deadline)
-  where state = 'unknown' and accepted_at is not null;
+  where state = 'unknown' and (accepted_at is not null or due_at is not null);
 -- For the count of a holder's live keys: only keys of routes with such a limit are in it.
 create index keys_holder on oncegate.keys (holder) where holder is not null;
 

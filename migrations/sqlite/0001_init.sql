@@ -115,7 +115,7 @@ create table keys (
   constraint keys_recovery_point_short check (length(recovery_point) between 1 and 128),
   -- Nobody but we sends what was accepted: it is never for the next request to take over, and waits without an attempt.
   constraint keys_accepted check (
-    case when accepted_at is null then attempt >= 1 and due_at is null and state <> 'queued'
+    case when accepted_at is null then attempt >= 1 and (due_at is null or state in ('in_flight', 'unknown')) and state <> 'queued'
          else attempt >= 0 and state <> 'retryable' and (state <> 'queued' or due_at is not null)
     end)
 ) strict;
@@ -133,7 +133,7 @@ create index keys_queued on keys (service, route, due_at) where state = 'queued'
 -- For deliveries whose last attempt has an unknown outcome. With the deadline in the index, a pick-up reads no row that
 -- is not due or not quiet.
 create index keys_unknown_deliveries on keys (service, route, coalesce(due_at, settled_at), deadline)
-  where state = 'unknown' and accepted_at is not null;
+  where state = 'unknown' and (accepted_at is not null or due_at is not null);
 -- For the count of a holder's live keys: only keys of routes with such a limit are in it.
 create index keys_holder on keys (holder) where holder is not null;
 

@@ -79,6 +79,7 @@ pub fn assemble(
         store_clock: Arc::new(StoreClock::new(instance::clock_limits(&config.store, &live.routes), &reading)),
         delivery_due: Notify::new(),
         unsent_deliveries: Default::default(),
+        delivered: Default::default(),
         in_flight: Arc::default(),
         wait_groups: Arc::default(),
         cache: Cache::new(config.cache.memory),

@@ -21,7 +21,7 @@ use oncegate_config::{self as config, Overrides, ProcessEnvironment};
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::quantity::quantity;
 use oncegate_machine::fill_random;
-use oncegate_settings::{StoreLocation, UpstreamTarget, WebhookSender, Word, one_of};
+use oncegate_settings::{StoreLocation, UpstreamTarget, Vendor, WebhookSender, Word, one_of};
 
 #[derive(Args)]
 pub(super) struct InitArguments {
@@ -30,8 +30,8 @@ pub(super) struct InitArguments {
     upstream: Option<String>,
     /// What the service's routes do; may be repeated. USE=PATH names a path other than the usual one
     ///
-    /// The uses are payments, orders, uploads, model-api, webhooks, graphql, grpc and mcp; webhooks:SENDER, such as
-    /// webhooks:slack, are those of one sender.
+    /// The uses are payments, orders, uploads, model-api, webhooks, egress, graphql, grpc and mcp; webhooks:SENDER,
+    /// such as webhooks:slack, are those of one sender, and egress:VENDOR, such as egress:stripe, calls to one vendor.
     #[arg(long = "for", value_name = "USE[=PATH]", value_delimiter = ',', value_parser = parse_use)]
     uses: Vec<PlannedUse>,
     /// What says who a request's caller is [default: api-key]
@@ -62,16 +62,18 @@ enum Use {
     Uploads,
     ModelApi,
     Webhooks,
+    Egress,
     Graphql,
     Grpc,
     Mcp,
 }
 
-/// A use on a path other than the usual one, and for webhooks who sends them.
+/// A use on a path other than the usual one, and for webhooks who sends them, for egress who is called.
 #[derive(Clone)]
 struct PlannedUse {
     kind: Use,
     sender: WebhookSender,
+    vendor: Vendor,
     path: Option<String>,
 }
 
@@ -87,6 +89,9 @@ impl PlannedUse {
     /// The lines of its route. The secret of a webhook is drawn: nobody knows it, until the sender's is in its place.
     fn lines(&self) -> Result<String, CommandError> {
         let (_, lines) = self.kind.route();
+        if self.kind == Use::Egress {
+            return Ok(lines.replace("VENDOR", self.vendor.word()));
+        }
         if self.sender == WebhookSender::None {
             return Ok(lines.to_owned());
         }
@@ -144,6 +149,12 @@ impl Use {
                  max_response_body = \"8MiB\"\n",
             ),
             Self::Webhooks => ("/webhooks", "kind = \"webhook\"\n"),
+            Self::Egress => (
+                "/{*rest}",
+                "vendor = \"VENDOR\"   # what it promises about keys: docs/egress.md\n\
+                 # set_headers = { Authorization = \"Bearer ${file:/run/secrets/vendor}\" }   # then no caller holds it\n\
+                 # reconcile = { url = \"https://…/search?reference={key}\" }   # ends what the vendor's keys do not\n",
+            ),
             Self::Graphql => ("/graphql", "dialect = \"graphql\"   # mutations are guarded, queries pass\n"),
             Self::Grpc => (
                 "/package.Service/Method",
@@ -164,7 +175,15 @@ impl Use {
 fn parse_use(text: &str) -> Result<PlannedUse, String> {
     let text = text.trim();
     let (name, path) = text.split_once('=').map_or((text, None), |(name, path)| (name, Some(path.to_owned())));
+    let vendor = match name.split_once(':') {
+        Some(("egress", vendor)) => {
+            let unknown = || format!("`{vendor}` is none of {}", one_of(&Vendor::WORDS[1..]));
+            Vendor::parse(vendor).filter(|vendor| *vendor != Vendor::Off).ok_or_else(unknown)?
+        }
+        _ => Vendor::None,
+    };
     let (name, sender) = match name.split_once(':') {
+        Some((name @ "egress", _)) => (name, WebhookSender::None),
         Some((name @ "webhooks", sender)) => {
             if sender == WebhookSender::Pubsub.word() {
                 return Err(
@@ -181,7 +200,7 @@ fn parse_use(text: &str) -> Result<PlannedUse, String> {
     let names = || Use::value_variants().iter().map(|known| known.name()).collect::<Vec<_>>().join(", ");
     let found = *found.ok_or_else(|| format!("`{name}` is none of {}", names()))?;
     path.as_deref().map_or(Ok(()), |path| PathPattern::parse(path).map(drop))?;
-    Ok(PlannedUse { kind: found, sender, path })
+    Ok(PlannedUse { kind: found, sender, vendor, path })
 }
 
 /// A port alone is one of this machine.
@@ -285,7 +304,7 @@ impl InitArguments {
     }
 
     /// The file of the `secret`, beside the configuration: for PostgreSQL, which more people can read than one file,
-    /// and for webhooks, some of which are stored until they are delivered.
+    /// and for webhooks and egress, where some requests are stored until they are delivered or answered.
     fn secret_file(&self) -> Result<Option<PathBuf>, CommandError> {
         // One with a reference, such as `${PASSWORD}`, is not whole yet.
         let is_postgres = self.store.as_deref().is_some_and(|url| url.starts_with("postgres"));
@@ -293,7 +312,8 @@ impl InitArguments {
         // The name alone where both are in the working directory, so that they can be moved together.
         let is_here = self.output.parent().is_none_or(|folder| folder.as_os_str().is_empty());
         let file = if is_here { file } else { absolute(file).map_err(failed)? };
-        Ok((is_postgres || self.has_webhooks()).then_some(file))
+        let has_egress = self.uses.iter().any(|planned| planned.kind == Use::Egress);
+        Ok((is_postgres || has_egress || self.has_webhooks()).then_some(file))
     }
 
     fn has_webhooks(&self) -> bool {
@@ -310,7 +330,7 @@ impl InitArguments {
             quoted(&self.upstream)
         );
         let routes = self.routes()?;
-        if routes.iter().any(|(planned, ..)| planned.kind == Use::ModelApi) {
+        if routes.iter().any(|(planned, ..)| matches!(planned.kind, Use::ModelApi | Use::Egress)) {
             text.push_str("drain_timeout = \"120s\"   # the longest upstream_timeout; the supervisor's own limit must be longer\n");
         }
         if let Some(secret) = secret {
@@ -363,7 +383,7 @@ impl InitArguments {
             let named = self.uses.iter().map(|planned| (planned.clone(), planned.path(), vec!["POST".to_owned()]));
             return Ok(named.collect());
         };
-        let payments = PlannedUse { kind: Use::Payments, sender: WebhookSender::None, path: None };
+        let payments = PlannedUse { kind: Use::Payments, sender: WebhookSender::None, vendor: Vendor::Off, path: None };
         let first = self.uses.first().cloned().unwrap_or(payments);
         let mut paths: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for operation in openapi::read(spec).map_err(failed)? {

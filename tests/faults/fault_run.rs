@@ -397,7 +397,7 @@ async fn join(tasks: &mut JoinSet<()>) {
 }
 
 /// The seed from `ONCEGATE_SEED`, to repeat the same faults; otherwise random.
-fn seed() -> u64 {
+pub fn seed() -> u64 {
     match std::env::var("ONCEGATE_SEED") {
         Ok(message) => u64::from_str_radix(message.trim_start_matches("0x"), 16).expect("a seed in hex"),
         Err(_) => getrandom::u64().unwrap(),

@@ -21,6 +21,7 @@ mod scenarios;
 mod seeded_random;
 mod service;
 mod torture_row;
+mod vendor_orders;
 
 #[path = "../figures/bar_chart.rs"]
 mod bar_chart;

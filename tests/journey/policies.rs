@@ -42,6 +42,7 @@ mod syntax_vectors;
 mod tokens;
 mod unclear_bodies;
 mod unread_outcomes;
+mod vendors;
 mod waiting;
 mod webhooks;
 mod websocket;

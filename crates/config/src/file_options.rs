@@ -242,7 +242,7 @@ mod tests {
                 // What is stored encrypted needs a secret.
                 let secret = "secret = 'a secret of some length'\n";
                 let file = match path.rsplit('.').next() {
-                    Some("delivery") => format!("{secret}{file}"),
+                    Some("delivery" | "vendor") => format!("{secret}{file}"),
                     Some("kind") => format!("{secret}store.encrypt = true\n{file}"),
                     _ => file,
                 };
@@ -279,7 +279,9 @@ mod tests {
         let is_needed = |path: &str, file: &str| {
             let is_sender = path.ends_with(".sender") || file.contains("kind = \"webhook\"");
             // A sender's webhooks need its secrets: a test has each.
+            // A promise needs the vendor whose it is.
             is_sender
+                || file.contains("on_unknown = \"vendor\"")
                 || path.starts_with("consumers") && needed.iter().any(|name| path.ends_with(name))
                 || path.starts_with("events") && needed_of_events.iter().any(|name| path.ends_with(name))
         };

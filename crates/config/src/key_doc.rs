@@ -24,6 +24,8 @@ pub enum ValueKind {
     Choice(&'static [&'static str]),
     /// A text such as `30s`.
     Duration,
+    /// A table of texts that may hold passwords, by the names of fields: a problem of one does not show it.
+    Fields,
     /// A whole number.
     Integer,
     /// A table of tables with these keys. `about` describes their names.

@@ -57,6 +57,7 @@ mod telemetry;
 mod tls;
 mod upstream_tls;
 mod value_parsers;
+mod vendor;
 mod warnings;
 mod webhook;
 mod written_options;

@@ -17,6 +17,7 @@ pub(super) fn wrong_kind(kind: ValueKind, value: &DeValue<'_>) -> String {
         ValueKind::Choice(words) => &format!("{} (in quotes)", one_of(words)),
         ValueKind::Duration if number => "in quotes and have a unit, like \"30s\"",
         ValueKind::Duration => "a duration, like \"30s\"",
+        ValueKind::Fields => "a table of texts, like `{ Authorization = \"…\" }`",
         ValueKind::Integer => "a whole number, without quotes",
         ValueKind::Named(keys) => &format!("a table of tables, like `{{ name = {} }}`", example(keys)),
         ValueKind::Scalar => "a text in quotes, a number, `true` or `false`",

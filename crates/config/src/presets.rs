@@ -10,7 +10,7 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use super::reader::Section;
-use super::webhook;
+use super::{vendor, webhook};
 use oncegate_settings::{Dialect, RouteKind, Word};
 
 /// A service may charge and then answer 500, or a gateway before it may answer 503. So no 5xx is released.
@@ -19,6 +19,7 @@ key = { required = true }
 store_statuses = ["2xx", "3xx", "4xx"]
 release_statuses = ["401", "403", "408", "412", "417", "425", "429"]
 unknown_statuses = ["424", "499", "5xx"]
+replay = { until = "" }
 "#;
 
 /// A refresh of a session, whose token can be used once. The token is the proof of its caller, so that there is no
@@ -39,7 +40,7 @@ unknown_statuses = ["424", "499", "502", "504", "520", "522", "524"]
 on_unknown = "retry-when-quiet"
 delivery = "sync"
 ttl = "30s"
-replay = { drop_headers = [] }
+replay = { drop_headers = [], until = "" }
 "#;
 
 /// A sender repeats an event until the answer is a success, which a redirection is not. It has no credentials but its
@@ -57,6 +58,7 @@ unknown_statuses = ["424", "499", "502", "504", "520", "522", "524"]
 on_unknown = "hold"
 delivery = "sync"
 accepted = 200
+replay = { until = "" }
 retry = { max_attempts = 1000 }
 "#;
 
@@ -118,6 +120,7 @@ static TABLES: LazyLock<HashMap<&'static str, Spanned<DeTable<'static>>>> = Lazy
 pub(super) fn with_presets(section: Section<'_>) -> Section<'_> {
     let dialect = section.choice("dialect");
     let section = section.with_preset("dialect", TABLES[dialect_preset(dialect)].get_ref());
+    let section = vendor::with_preset(section);
     match section.choice("kind") {
         RouteKind::Money => section.with_preset("kind", TABLES[MONEY].get_ref()),
         RouteKind::Token => section.with_preset("kind", TABLES[TOKEN].get_ref()),

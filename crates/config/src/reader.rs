@@ -6,11 +6,13 @@
 //! value with a problem is reported and replaced by its default, so that everything else is read; the file is refused
 //! then.
 
+use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::environment::Environment;
@@ -356,6 +358,24 @@ impl<'a> Section<'a> {
             tables.push(named);
         }
         tables
+    }
+
+    /// The fields of the first table of this name, parsed.
+    pub fn fields<T>(&self, name: &str, parse: impl Fn(&str, &str) -> Result<T, String>) -> Vec<T> {
+        let first = self.layers.iter().find_map(|layer| Some((layer, layer.table.get(name)?)));
+        let Some((layer, value)) = first else { return Vec::new() };
+        let path = join(&layer.path, name);
+        let at = |offset, path| SourcePosition { rank: layer.rank, offset, path };
+        let DeValue::Table(table) = value.get_ref() else {
+            self.reader.wrong_kind::<()>(&at(value.span().start, path), ValueKind::Fields, value.get_ref());
+            return Vec::new();
+        };
+        let read = |(name, value): (&Spanned<Cow<'_, str>>, &Spanned<DeValue<'_>>)| {
+            let position = at(value.span().start, join(&path, name.get_ref()));
+            let text = self.reader.text(position, value.get_ref().clone(), ValueKind::Concealed)?;
+            self.reader.parse(&text, false, |value| parse(name.get_ref(), value))
+        };
+        table.iter().filter_map(read).collect()
     }
 
     /// Turns this section into the fallback of others.

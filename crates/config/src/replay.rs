@@ -47,7 +47,11 @@ fn read_authorize(section: &Section<'_>) -> Option<Arc<AuthorizeConfig>> {
     url.map(|(upstream, target)| Arc::new(AuthorizeConfig { upstream: Arc::new(upstream), target, cache }))
 }
 
-/// Reads the end of replays of a route, from its `replay`.
+/// Reads the end of replays of a route, from its `replay`. One of a preset gives way to a `ttl` that is written: that
+/// was meant against duplicates.
 pub(super) fn read_until(route: &Section<'_>) -> Option<Duration> {
-    route.table("replay").optional("until", parse_ttl)
+    let replay = route.table("replay");
+    let until = replay.optional("until", parse_ttl);
+    let is_written = |name| route.position(name).is_written();
+    until.filter(|_| replay.position("until").is_written() || !(is_written("ttl") || is_written("after_ttl")))
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::StatusCode;
 use http::uri::Authority;
+use http::{HeaderName, HeaderValue, StatusCode};
 
 use super::cors::CorsOptions;
 use super::fingerprint::FingerprintOptions;
@@ -18,7 +18,7 @@ use super::reconcile::ReconcileOptions;
 use super::replay::ReplayOptions;
 use super::retry::RetryOptions;
 use super::upstream_tls::UpstreamTlsOptions;
-use super::value_parsers::{is_of_name, name, not_empty};
+use super::value_parsers::{header_name, is_of_connection, is_of_name, name, not_empty};
 use super::warnings::Lint;
 use super::{methods, refusals, replay, retry, webhook};
 use oncegate_domain::batch::BatchPlace;
@@ -26,7 +26,7 @@ use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::route_table::Spelling;
 use oncegate_settings::{
     BODY_BYTES_MAX, DeliveryMode, Dialect, InFlightPolicy, KeySpace, OnClientGone, RouteKind, RouteMode, RouteOptions,
-    SameBodyPolicy, StoreDownPolicy, StreamMode, WebhookSender, Word, parse_duration, parse_size, parse_ttl,
+    SameBodyPolicy, StoreDownPolicy, StreamMode, Vendor, WebhookSender, Word, parse_duration, parse_size, parse_ttl,
     show_duration, words,
 };
 
@@ -64,6 +64,9 @@ options! {
         kind: Choice(RouteKind::WORDS) = "standard" => choice();
         /// for `kind = "webhook"`: who sends the events; a preset of the other keys, and how they are signed
         sender: Choice(WebhookSender::WORDS) = "none" => choice();
+        /// for calls to another's API: the vendor, a preset of other keys with what it promises about keys; `none` for
+        /// one without keys
+        vendor: Choice(Vendor::WORDS) = "off" => choice();
         /// how the signature of a webhook is verified
         signature: Table(webhook::Options::KEYS) = {};
         /// the convention of an API: a preset of the other keys, and the form of Oncegate's own answers
@@ -137,6 +140,8 @@ options! {
         max_age: Text = "" => optional(parse_duration);
         /// the key towards the service: `same`, `none` or `derive:STEP`
         forward_key: Text = "same" => parsed(parse_forward_key);
+        /// fields that each request has on the way out, such as the credential of a vendor; they replace the client's
+        set_headers: Fields = {} => made(read_set_headers);
         /// answer at once, or accept with 202 and deliver later: always, or for clients that send
         /// `Prefer: respond-async`
         delivery: Choice(DeliveryMode::WORDS) = "sync" => choice();
@@ -192,6 +197,9 @@ fn read_remember(section: &Section<'_>) -> Option<Duration> {
     if after_ttl == AfterTtl::Refuse {
         section.problem("after_ttl", "refuses what `replay.until` executes anew: write one of them");
     }
+    if section.choice::<Dialect>("dialect") == Dialect::Repeatability {
+        section.problem("dialect", "refuses late retries by their dates, so that `replay.until` has no use");
+    }
     let ttl = section.parsed("ttl", parse_ttl);
     if until >= ttl {
         let (until, ttl) = (show_duration(until), show_duration(ttl));
@@ -200,6 +208,20 @@ fn read_remember(section: &Section<'_>) -> Option<Duration> {
         section.conflict(&["ttl"], message);
     }
     Some(ttl.saturating_sub(until).max(Duration::from_secs(1)))
+}
+
+/// Reads the fields that each request has on the way out. Their values are secrets.
+fn read_set_headers(section: &Section<'_>) -> Arc<[(HeaderName, HeaderValue)]> {
+    let parse = |name: &str, value: &str| {
+        let name = header_name(name)?;
+        if is_of_connection(&name) || name.as_str().starts_with("oncegate-") {
+            return Err("is a field of the connection, or of Oncegate's own".into());
+        }
+        let mut value = HeaderValue::from_str(value).map_err(|_| "is no value of a field".to_owned())?;
+        value.set_sensitive(true);
+        Ok((name, value))
+    };
+    section.fields("set_headers", parse).into()
 }
 
 /// Reads the status of an accepted request. Senders of webhooks take other successes than 202 for success only.

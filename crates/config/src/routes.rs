@@ -12,15 +12,16 @@ use super::reader::{Located, Section};
 use super::route_options::{RouteKeys, parse_host, parse_name};
 use super::scope::ProofSources;
 use super::value_parsers::{OwnListener, read_upstream};
-use super::{challenge, cors, fingerprint, key, methods, reconcile, scope, statuses, upstream_tls, webhook};
+use super::{challenge, cors, fingerprint, key, methods, reconcile, scope, statuses, upstream_tls, vendor, webhook};
 use oncegate_domain::batch::BatchPlace;
 use oncegate_domain::fingerprint::{PathForm, Secrets};
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::place::Place;
+use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::route_table::Spelling;
 use oncegate_settings::{
     DeliveryMode, Dialect, KeyPlace, PassThroughConfig, Route, RouteKind, RouteOptions, StoreDownPolicy,
-    UpstreamTarget, ValueOrigin, ValueOrigins, WebhookSender,
+    UpstreamTarget, UpstreamTlsConfig, ValueOrigin, ValueOrigins, WebhookSender,
 };
 
 /// The route of a file without routes.
@@ -178,6 +179,7 @@ fn read_route<'a>(
         Some(path) if options.spelling == Spelling::Same => PathForm::lenient(path),
         _ => PathForm::Normal,
     };
+    let vendor = vendor::read(section, &options.key, upstream.as_deref());
     key::check(section, &options.key, scope.as_ref(), signature.path.as_ref(), &options.forward_key);
     let key = (options.dialect, &options.key, options.split.as_ref());
     let recipe = fingerprint::read(&section.table("fingerprint"), key, path_form, context.secrets.as_ref());
@@ -195,9 +197,12 @@ fn read_route<'a>(
         section.table("reconcile").problem("url", message);
     }
     let is_without_secret = context.secrets.as_ref().is_some_and(|secrets| secrets.current().is_none());
-    if options.delivery != DeliveryMode::Sync && is_without_secret {
-        let message = "needs a `secret` at the top of the file: what is queued is stored encrypted, and never without";
-        section.problem("delivery", message);
+    let keeps =
+        [("delivery", options.delivery != DeliveryMode::Sync), ("on_unknown", options.on_unknown == OnUnknown::Vendor)];
+    for (name, _) in keeps.into_iter().filter(|(_, keeps)| *keeps && is_without_secret) {
+        let message =
+            "needs a `secret` at the top of the file: a request that is kept is stored encrypted, and never without";
+        section.problem(name, message);
     }
     check_kind(section, &options, context);
     if let Some(batch) = &options.split {
@@ -217,19 +222,21 @@ fn read_route<'a>(
         origins.forget("upstream");
     }
     origins.add_fallbacks(&tops.origins, &TOP_FALLBACKS);
+    let is_public = vendor::is_public(vendor.as_deref(), upstream.as_deref());
     Some(Route {
         options,
         name: Arc::clone(&signature.name.as_ref()?.value),
         was: signature.was.iter().map(|was| Arc::clone(&was.value)).collect(),
         path: signature.path.clone()?,
         upstream: upstream?,
-        upstream_tls: upstream_tls?,
+        upstream_tls: UpstreamTlsConfig { is_public, ..upstream_tls? },
         scope: scope?,
         signature: sender_signature,
         challenge,
         recipe,
         statuses: statuses?,
         quiet_after: context.lease_expiry + quiet_after,
+        vendor,
         reconcile,
         cors: Arc::new(cors),
         origins,

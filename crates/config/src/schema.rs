@@ -41,6 +41,7 @@ fn property(key: &KeyDoc) -> Value {
             json!({ "anyOf": [{ "enum": words }, { "type": "string", "pattern": INTERPOLATED }] })
         }
         ValueKind::Duration => quantity(DURATION_UNITS.map(|(unit, _)| unit)),
+        ValueKind::Fields => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
         ValueKind::Integer => json!({ "type": "integer" }),
         ValueKind::Named(keys) => json!({ "type": "object", "additionalProperties": table(keys, false) }),
         ValueKind::Scalar => json!({ "anyOf": [{ "type": "string" }, { "type": "number" }, { "type": "boolean" }] }),
@@ -55,9 +56,10 @@ fn property(key: &KeyDoc) -> Value {
     };
     property["description"] = json!(key.about);
     // A table's own default repeats those of its keys.
-    if let (Some(default), false) =
-        (key.default, matches!(key.kind, ValueKind::Named(_) | ValueKind::Table(_) | ValueKind::Tables(_)))
-    {
+    if let (Some(default), false) = (
+        key.default,
+        matches!(key.kind, ValueKind::Fields | ValueKind::Named(_) | ValueKind::Table(_) | ValueKind::Tables(_)),
+    ) {
         property["default"] = toml(default);
     }
     property

@@ -53,7 +53,7 @@ pub(super) fn read(section: &Section<'_>, is_needed: bool) -> Option<UpstreamTls
     let is_exposed = |key: &PathBuf| section.reader().environment().is_readable_by_all(key);
     let exposed_key = path("key", key).filter(is_exposed);
     let (authorities, certificate) = (path("ca", ca), path("certificate", certificate));
-    Some(UpstreamTlsConfig { trust, server_name, authorities, certificate, exposed_key })
+    Some(UpstreamTlsConfig { trust, server_name, authorities, certificate, exposed_key, is_public: false })
 }
 
 fn parse_identity(chain: &str, key: &str) -> Result<ClientIdentity, CertificateFileError> {

@@ -18,7 +18,7 @@ use oncegate_domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus
 use oncegate_domain::route_table::{RouteMatch, RouteTable, Spelling};
 use oncegate_settings::{
     Dialect, EventTarget, IssuerKeys, LoadedConfig, PostgresUrl, RedisServer, Route, RouteKind, RouteMode, SslMode,
-    StoreLocation, UpstreamTarget, ValueOrigin, Word, show_duration, words,
+    StoreLocation, UpstreamTarget, ValueOrigin, WebhookSender, Word, show_duration, words,
 };
 use oncegate_trust::jwt::Algorithm;
 
@@ -255,8 +255,11 @@ fn find_in_route(config: &LoadedConfig, route: &Route, found: &mut Vec<LintFindi
         found.push((Lint::ReconcileByKey, text.into()));
     }
     // A late retry of a repeatable request is refused by its own date, and a token that is used again by the service.
-    // A redelivery is meant to be executed again.
-    let is_refused = options.remember.is_some() || options.dialect == Dialect::Repeatability || is_token;
+    // A redelivery of a sender is meant to be executed again.
+    let is_refused = (options.remember.is_some() && options.replay.until.is_none())
+        || options.sender != WebhookSender::None
+        || options.dialect == Dialect::Repeatability
+        || is_token;
     if options.ttl < TTL_MIN && !is_refused {
         let text = format!(
             "ttl ({}) may end before a client's last try, which is executed again then: set it above that, or `after_ttl = \

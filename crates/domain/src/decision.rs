@@ -199,6 +199,7 @@ pub fn until_known(record: &Record, rules: &DecisionRules) -> Option<Duration> {
     let until_quiet = RecordSummary::from(record).until_quiet(rules.retry.quiet_after);
     let until_retried = match rules.retry.on_unknown {
         OnUnknown::Hold => None,
+        OnUnknown::Vendor => Some(INQUIRY_PERIOD_MAX),
         OnUnknown::Retry => Some(DEFAULT_RETRY_AFTER),
         OnUnknown::RetryWhenQuiet => Some(until_quiet),
     };

@@ -69,6 +69,8 @@ pub struct DeliveryPolicy {
     /// The time limit of an attempt, from its reservation.
     pub time_limit: Duration,
     pub retry: RetryPolicy,
+    /// The time from the reservation of a kept request within which it may be repeated; `None` where it may not.
+    pub repeat_within: Option<Duration>,
     /// The most attempts of this route that one pick-up begins, and the most of its keys that it reads.
     pub slots: usize,
 }

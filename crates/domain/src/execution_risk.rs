@@ -53,6 +53,14 @@ pub struct RetryRule {
     pub redelivers: bool,
 }
 
+impl RetryRule {
+    /// Whether a completed record may be what a later attempt has replaced: its TTL has ended, for a redelivery at
+    /// least.
+    pub fn counts_as_none(&self, record: &Record) -> bool {
+        record.past_ttl || (record.late && self.redelivers)
+    }
+}
+
 impl RecordSummary {
     /// The record with the times of this summary.
     pub fn apply_to(&self, record: Record) -> Record {
@@ -80,7 +88,8 @@ impl RecordSummary {
             _ if self.late => rule.redelivers,
             StateKind::Queued | StateKind::Retryable => true,
             StateKind::Unknown => match rule.on_unknown {
-                OnUnknown::Hold => false,
+                // Oncegate repeats the request itself, under its key at the vendor.
+                OnUnknown::Hold | OnUnknown::Vendor => false,
                 OnUnknown::Retry => true,
                 OnUnknown::RetryWhenQuiet => self.until_quiet(rule.quiet_after).is_zero(),
             },
@@ -195,7 +204,7 @@ impl ActionKind {
             (Self::Purge | Self::Release, StateKind::Completed | StateKind::Expired) => Some(ActionRisk::LateRetries),
             (Self::Purge | Self::Release, _) => Some(ActionRisk::OutcomeUnknown),
             (Self::Requeue, _) => {
-                let holds = rule.is_some_and(|rule| rule.on_unknown == OnUnknown::Hold);
+                let holds = rule.is_some_and(|rule| matches!(rule.on_unknown, OnUnknown::Hold | OnUnknown::Vendor));
                 (!holds).then_some(ActionRisk::UnknownRetried)
             }
         }

@@ -24,6 +24,9 @@ pub enum OnUnknown {
     Retry,
     /// The next attempt, once the one before cannot be running any more.
     RetryWhenQuiet,
+    /// 409, while Oncegate sends the kept request again under its key at the vendor, which executes a key once within
+    /// its window.
+    Vendor,
 }
 
 /// The status by which a service says how a request ended.

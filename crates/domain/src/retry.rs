@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime};
 /// One try of a delivery, as its attempt needs to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeliveryAttempt {
-    pub accepted_at: SystemTime,
+    /// When it was accepted for later; `None` where the attempt repeats one whose outcome is unknown.
+    pub accepted_at: Option<SystemTime>,
     /// The try's number, 1 for the first; counted anew after an operator has queued the key again.
     pub number: u32,
     /// The time for which it may still be tried, from the attempt's reservation.
@@ -54,7 +55,7 @@ mod tests {
     };
 
     fn delivery(number: u32) -> DeliveryAttempt {
-        DeliveryAttempt { accepted_at: SystemTime::UNIX_EPOCH, number, give_up_in: Duration::from_secs(86_400) }
+        DeliveryAttempt { accepted_at: Some(SystemTime::UNIX_EPOCH), number, give_up_in: Duration::from_secs(86_400) }
     }
 
     #[test]

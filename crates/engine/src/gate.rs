@@ -50,6 +50,7 @@ mod batch;
 mod bypass;
 mod claim;
 pub mod deliver;
+mod egress;
 mod enqueue;
 mod execute;
 mod forward;

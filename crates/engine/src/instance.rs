@@ -93,6 +93,8 @@ pub struct Instance {
     pub delivery_due: Notify,
     /// Deliveries whose attempt was started and not sent. They do not count as tries.
     pub unsent_deliveries: Mutex<Vec<(RecordId, Token)>>,
+    /// The records whose kept requests are not needed any more; the deliverer's next pass tells the store.
+    pub delivered: Mutex<Vec<RecordId>>,
     /// Completed responses in memory.
     pub cache: Cache,
     /// The records of other keys, as this instance has last seen them: for the time without a store.

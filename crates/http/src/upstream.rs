@@ -109,7 +109,8 @@ impl UpstreamClient {
         };
         let uri = Uri::builder().scheme(scheme).authority(target.host()).path_and_query("/").build();
         let uri = uri.expect("scheme, authority and path are all there");
-        Self(UpstreamPool::new(Connector { kind, limit: connect }, protocol, uri, idle, slots.of(target)))
+        let connector = Connector { kind, limit: connect, is_public: tls.is_public };
+        Self(UpstreamPool::new(connector, protocol, uri, idle, slots.of(target)))
     }
 
     /// Whether requests share a connection, or will as far as is known, so that one that lasts long takes none from the

@@ -48,7 +48,7 @@ words! {
     BodyRule { Auto = "auto", Json = "json", Jsonrpc = "jsonrpc", Graphql = "graphql", Form = "form", Raw = "raw", None = "none" }
     ClientCertificates { Required = "required", Optional = "optional" }
     KeySyntax { Ietf = "ietf", SfString = "sf-string", Opaque = "opaque", Uuid = "uuid" }
-    OnUnknown { Hold = "hold", Retry = "retry", RetryWhenQuiet = "retry-when-quiet" }
+    OnUnknown { Hold = "hold", Retry = "retry", RetryWhenQuiet = "retry-when-quiet", Vendor = "vendor" }
     ResponseVerdict { Store = "store", Release = "release", Unknown = "unknown" }
     Spelling { Refuse = "refuse", Same = "same", Pass = "pass" }
 }

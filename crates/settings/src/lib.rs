@@ -42,10 +42,11 @@ pub use start::{
 };
 pub use telemetry::{LogFormat, OtlpCollector, TelemetryConfig};
 pub use template::{Placeholder, PlaceholderValue, Template};
-pub use tls::{TlsConfig, UpstreamTlsConfig};
+pub use tls::{PoolKey, TlsConfig, UpstreamTlsConfig};
 pub use units::{DURATION_UNITS, SIZE_UNITS, parse_duration, parse_size, parse_ttl, show_duration, show_size};
 pub use upstream::UpstreamTarget;
 pub use value_origins::{ValueOrigin, ValueOrigins};
+pub use vendor::{VendorKey, VendorRule};
 pub use written_options::WrittenOptions;
 
 mod admin;
@@ -81,6 +82,7 @@ mod tls;
 mod units;
 mod upstream;
 mod value_origins;
+mod vendor;
 mod written_options;
 
 /// The value of a text; or its problem, which begins with a verb and never shows a text that may hold a password.

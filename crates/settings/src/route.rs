@@ -4,13 +4,14 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderValue, Method, StatusCode};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
 
 use super::setting_texts::{describe_scope, key, reconciled, rule, statuses, upstream_tls};
 use super::{
     CorsPolicy, DeliveryMode, Dialect, ForwardKey, InFlightPolicy, KeyRule, KeySpace, OnClientGone, ReconcileConfig,
     RefusalForms, ReplayPolicy, RouteKind, RouteMode, SameBodyPolicy, ScopeRule, StoreDownPolicy, StreamMode,
-    UpstreamTarget, UpstreamTlsConfig, ValueOrigin, ValueOrigins, WebhookSender, Word, show_duration, show_size,
+    UpstreamTarget, UpstreamTlsConfig, ValueOrigin, ValueOrigins, Vendor, VendorRule, WebhookSender, Word,
+    show_duration, show_size,
 };
 use oncegate_domain::batch::BatchPlace;
 use oncegate_domain::execution_risk::RetryRule;
@@ -59,6 +60,8 @@ pub struct Route {
     /// The time past its deadline after which nothing of an attempt can be running any more: a lease, and
     /// `reconcile.after`.
     pub quiet_after: Duration,
+    /// What the vendor promises, where the route leads to one.
+    pub vendor: Option<Arc<VendorRule>>,
     /// The reconciliation of unknown outcomes, if the route has one.
     pub reconcile: Option<ReconcileConfig>,
     /// The origins whose pages may read its refusals and replays.
@@ -78,6 +81,7 @@ pub struct RouteOptions {
     pub mode: RouteMode,
     pub kind: RouteKind,
     pub sender: WebhookSender,
+    pub vendor: Vendor,
     pub dialect: Dialect,
     pub refusals: Arc<RefusalForms>,
     pub operations: Vec<String>,
@@ -105,6 +109,7 @@ pub struct RouteOptions {
     pub store_down: StoreDownPolicy,
     pub max_age: Option<Duration>,
     pub forward_key: ForwardKey,
+    pub set_headers: Arc<[(HeaderName, HeaderValue)]>,
     pub delivery: DeliveryMode,
     /// The list of a batch whose elements have keys of their own.
     pub split: Option<BatchPlace>,
@@ -177,6 +182,13 @@ impl Route {
         AHEAD_MAX.min(self.options.ttl / 2)
     }
 
+    /// The time from a request's reservation within which it may be repeated under its key at the vendor. It is shorter
+    /// than the vendor's window by a quarter: the vendor's clock and the store's are two.
+    pub fn repeat_within(&self) -> Option<Duration> {
+        let window = self.vendor.as_ref()?.window?;
+        (self.options.on_unknown == OnUnknown::Vendor).then_some(window * 3 / 4)
+    }
+
     /// The rule for further attempts of its keys.
     pub fn retry_rule(&self) -> RetryRule {
         RetryRule {
@@ -232,6 +244,11 @@ pub const ROUTE_SETTINGS: &[DescribedSetting] = &[
     ("upstream", &["upstream"], |route| Some(route.upstream.to_string())),
     ("upstream tls", &["upstream_tls"], |route| upstream_tls(&route.upstream_tls)),
     ("kind", &["kind"], |route| (route.options.kind != RouteKind::Standard).then(|| route.options.kind.word().into())),
+    ("vendor", &["vendor"], |route| (route.options.vendor != Vendor::Off).then(|| route.options.vendor.word().into())),
+    ("sets", &["set_headers"], |route| {
+        let names: Vec<_> = route.options.set_headers.iter().map(|(name, _)| name.as_str()).collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    }),
     ("sender", &["sender", "signature"], |route| {
         let keys = route.signature.as_ref().map(|rule| rule.keys.len() as u64);
         let verified = keys.map(|keys| format!(", verified by {}", quantity(keys, "secret", "secrets")));
@@ -247,7 +264,7 @@ pub const ROUTE_SETTINGS: &[DescribedSetting] = &[
         (!route.options.operations.is_empty()).then(|| route.options.operations.join(", "))
     }),
     ("key", &["key"], |route| Some(key(&route.options.key))),
-    ("forwarded as", &["forward_key"], |route| Some(route.options.forward_key.to_string())),
+    ("forwarded as", &["forward_key"], |route| Some(forwarded_as(route))),
     ("scope", &["scope"], |route| Some(describe_scope(&route.scope))),
     ("challenge", &["challenge"], |route| {
         Some(format!("401 with {}", route.challenge.as_ref()?.to_str().unwrap_or_default()))
@@ -348,6 +365,9 @@ fn stream(route: &Route) -> String {
 fn on_unknown(route: &Route) -> String {
     match route.options.on_unknown {
         OnUnknown::Hold => "hold".into(),
+        OnUnknown::Vendor => {
+            format!("repeat under the vendor's key within {}", show_duration(route.repeat_within().unwrap_or_default()))
+        }
         OnUnknown::Retry => "retry at once".into(),
         OnUnknown::RetryWhenQuiet => {
             format!("retry, {} past the attempt's deadline", show_duration(route.quiet_after))
@@ -370,6 +390,16 @@ fn delivered(route: &Route) -> Option<String> {
         route.options.accepted.as_u16(),
         quantity(max_attempts.into(), "attempt", "attempts")
     ))
+}
+
+fn forwarded_as(route: &Route) -> String {
+    match &route.vendor {
+        None => route.options.forward_key.to_string(),
+        Some(vendor) => match &vendor.key {
+            Some(key) => format!("the vendor reads it, in {}", key.place),
+            None => "nothing: the vendor reads no key".into(),
+        },
+    }
 }
 
 fn ttl(route: &Route) -> String {

@@ -147,3 +147,35 @@ words! {
         Twilio = "twilio",
     }
 }
+
+words! {
+    /// The vendor whose API a route calls.
+    pub enum Vendor {
+        /// Nobody: the route leads to a service of one's own.
+        Off = "off",
+        /// A vendor without keys.
+        None = "none",
+        /// Adyen, its Checkout API.
+        Adyen = "adyen",
+        /// Anthropic.
+        Anthropic = "anthropic",
+        /// Checkout.com.
+        Checkout = "checkout",
+        /// GoCardless.
+        Gocardless = "gocardless",
+        /// Mollie.
+        Mollie = "mollie",
+        /// OpenAI.
+        Openai = "openai",
+        /// PayPal.
+        Paypal = "paypal",
+        /// Square.
+        Square = "square",
+        /// Stripe.
+        Stripe = "stripe",
+        /// Twilio.
+        Twilio = "twilio",
+        /// Wise.
+        Wise = "wise",
+    }
+}

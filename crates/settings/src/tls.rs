@@ -24,6 +24,9 @@ pub struct TlsConfig {
     pub readable_by_all: bool,
 }
 
+/// The values by which connections under one TLS differ from others.
+pub type PoolKey = ([u8; 32], Option<ServerName<'static>>, bool);
+
 /// TLS towards services.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamTlsConfig {
@@ -37,16 +40,18 @@ pub struct UpstreamTlsConfig {
     pub certificate: Option<PathBuf>,
     /// The file of its key, if everybody on the machine may read it.
     pub exposed_key: Option<PathBuf>,
+    /// Whether the service is on the Internet: nothing is sent to a private address that its name leads to.
+    pub is_public: bool,
 }
 
 impl UpstreamTlsConfig {
     /// TLS towards a service that no `upstream_tls` is for: it shows no certificate.
     pub fn with_trust(trust: Trust) -> Self {
-        Self { trust, server_name: None, authorities: None, certificate: None, exposed_key: None }
+        Self { trust, server_name: None, authorities: None, certificate: None, exposed_key: None, is_public: false }
     }
 
     /// The values by which connections under it differ from others.
-    pub fn pool_key(&self) -> ([u8; 32], Option<ServerName<'static>>) {
-        (self.trust.digest(), self.server_name.clone())
+    pub fn pool_key(&self) -> PoolKey {
+        (self.trust.digest(), self.server_name.clone(), self.is_public)
     }
 }

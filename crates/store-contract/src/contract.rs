@@ -7,6 +7,7 @@ mod decisions;
 mod deliveries;
 mod events;
 mod inquiries;
+mod kept_requests;
 mod live_keys;
 mod losses;
 mod pick_ups;
@@ -170,6 +171,13 @@ macro_rules! sentences {
                 a_delivery_with_a_lost_row_is_stored_again_as_accepted,
                 a_delivery_reported_as_not_executed_is_audited_as_queued,
                 a_backlog_hides_no_delivery_in_another_state,
+            }
+            kept_requests {
+                a_kept_request_is_repeated_while_its_outcome_is_unknown,
+                a_kept_request_is_not_repeated_after_its_window_or_without_one,
+                a_kept_request_of_a_crashed_instance_is_repeated,
+                a_kept_request_that_was_not_executed_is_free_for_the_next,
+                a_kept_request_goes_with_its_settlement,
             }
             pick_ups {
                 an_accepted_delivery_is_picked_up_as_an_attempt_with_its_request,

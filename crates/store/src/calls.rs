@@ -137,6 +137,15 @@ impl Store {
         })
     }
 
+    /// Reserves a key as [`Self::reserve`] and [`Self::take_over`] do, and keeps its request with it: both are durable,
+    /// or neither. While the outcome of its attempts is unknown, [`Self::pick_up`] repeats it.
+    pub fn reserve_kept(&self, params: EnqueueParams) -> StoreFuture<'_, ReserveResult> {
+        let bytes = params.request.sealed.bytes.len();
+        let spec = CallSpec::new(Begins(Op::Reserve), Begin, InDoubt, Ordinary, Full, bytes);
+        let call = self.backend.call(spec, params, |pg, p| pg.reserve_kept(p), |db, p| db.reserve_kept(p));
+        self.judged(spec.kind, async move { self.opened(call.await?, taken) })
+    }
+
     /// Starts attempts for deliveries that are due, under the tokens of the request, and marks keys dead that are past
     /// their limits. Several callers get different keys; the attempts of a caller that dies are swept like any other.
     pub fn pick_up(&self, request: PickUpRequest) -> StoreFuture<'_, PickUpResult> {

@@ -13,6 +13,7 @@ use super::row::{millis, since_1970_ms};
 use super::{ExpectedRecord, LeaseRenewal, ListSettledKeysParams};
 use crate::{ApplyOperatorDecisionParams, ListKeysParams};
 use oncegate_domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, Settlement};
+use oncegate_domain::delivery::EnqueueRequest;
 use oncegate_domain::fingerprint::Fingerprint;
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
 use oncegate_domain::inquiry::{InquiryFinding, InquiryVerdict};
@@ -136,6 +137,16 @@ pub fn next_attempt(request: &ReserveRequest) -> Columns<'_> {
     columns
 }
 
+/// The columns of a key with its request, and of the record that it is compared with.
+pub fn kept<'a>(request: &'a EnqueueRequest, from: Option<&'a ExpectedRecord>) -> Columns<'a> {
+    columns! {
+        secret: &*request.sealed.secret,
+        sealed: &request.sealed.bytes,
+        ..reservation(&request.reserve_request),
+        ..seen(from),
+    }
+}
+
 /// The columns of a record that is compared with the one that was seen; empty where none was.
 pub fn seen(from: Option<&ExpectedRecord>) -> Columns<'_> {
     columns! {
@@ -169,7 +180,7 @@ pub fn restored<'a>(lost: &'a AttemptLease, settlement: &'a Settlement) -> Colum
         time_limit_ms: millis(lost.reserve_request.time_limit),
         due_ms: settlement.retry_in.map(millis),
         attempt: lost.attempt.cast_signed(),
-        accepted_at: lost.delivery.map(|delivery| delivery.accepted_at),
+        accepted_at: lost.delivery.and_then(|delivery| delivery.accepted_at),
         replaced_token: lost.taken_from.as_ref().map(|replaced| &replaced.token),
         replaced_was_completed: lost.taken_from.map(|replaced| replaced.was_completed),
         ..reservation(&lost.reserve_request),

@@ -1,7 +1,7 @@
 //! Reading the rows of deliveries, for both stores.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::row::{self, RowReader, millis};
 use oncegate_domain::attempt::{AttemptLease, ReplacedRecord, ReserveRequest};
@@ -17,7 +17,7 @@ use oncegate_domain::sealed::SealedBytes;
 /// route accepts that.
 pub fn quiet_after(policy: &DeliveryPolicy) -> Option<i64> {
     match policy.on_unknown {
-        OnUnknown::Retry => None,
+        OnUnknown::Retry | OnUnknown::Vendor => None,
         OnUnknown::Hold | OnUnknown::RetryWhenQuiet => Some(millis(policy.quiet_after)),
     }
 }
@@ -48,11 +48,13 @@ pub fn read_job(
         time_limit: policy.time_limit,
         holder: None,
     };
-    let delivery = DeliveryAttempt {
-        accepted_at: row.read("accepted_at")?,
-        number: row.read::<u32>("spent")?.saturating_add(1),
-        give_up_in: row.read::<Duration>("give_up_in_ms")?,
+    let accepted_at: Option<SystemTime> = row.read("accepted_at")?;
+    let give_up_in = match accepted_at {
+        Some(_) => row.read::<Duration>("give_up_in_ms")?,
+        // It ends with its window.
+        None => Duration::MAX,
     };
+    let delivery = DeliveryAttempt { accepted_at, number: row.read::<u32>("spent")?.saturating_add(1), give_up_in };
     Ok(DeliveryJob {
         lease: AttemptLease {
             reserve_request: Arc::new(reserve_request),

@@ -23,6 +23,7 @@ use oncegate_domain::attempt::{ReserveRequest, ReserveResult, Settlement};
 use oncegate_domain::delivery::{EnqueueRequest, EnqueueResult};
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::record::Record;
+use oncegate_domain::recovery::RecoveryPoint;
 use oncegate_domain::response::CorruptRow;
 use oncegate_domain::service_report::ServiceReport;
 use oncegate_domain::state::KeyState;
@@ -152,25 +153,51 @@ impl PgTry<'_> {
     }
 
     pub async fn enqueue(self, params: Arc<EnqueueParams>) -> PgResult<EnqueueResult> {
+        Ok(match self.keep(params, KeyCall::enqueue).await? {
+            Ok(_) => EnqueueResult::Accepted,
+            Err(record) => EnqueueResult::Taken(record),
+        })
+    }
+
+    pub async fn reserve_kept(self, params: Arc<EnqueueParams>) -> PgResult<ReserveResult> {
+        let result = match self.keep(Arc::clone(&params), KeyCall::reserve_kept).await? {
+            Ok((attempt, recovery_point)) => {
+                fresh(Arc::new(params.request.reserve_request.clone()), attempt, recovery_point)
+            }
+            Err(record) => ReserveResult::Taken(record),
+        };
+        Ok(match &params.from {
+            Some(from) => result.taken_over_from(from.into()),
+            None => result,
+        })
+    }
+
+    /// Reserves or accepts a key with its request. Returns the number of attempts and the recovery point of earlier
+    /// ones, or the record of a key that it did not get.
+    async fn keep(
+        self,
+        params: Arc<EnqueueParams>,
+        to_call: fn(Arc<EnqueueParams>) -> KeyCall<EnqueueParams>,
+    ) -> PgResult<Result<(u32, Option<RecoveryPoint>), Record>> {
         let EnqueueRequest { reserve_request, .. } = &params.request;
         let mut pauses = RetryPauses::new();
         for _ in 0..ROUNDS_MAX {
-            let call = KeyCall::enqueue(Arc::clone(&params));
-            if unless_held(self.store.enqueue.call(call, self.deadline).await)?.flatten().is_some() {
-                return Ok(EnqueueResult::Accepted);
+            let call = to_call(Arc::clone(&params));
+            if let Some(row) = unless_held(self.store.enqueue.call(call, self.deadline).await)?.flatten() {
+                return Ok(Ok((row.read("attempt")?, row.read("recovery_point")?)));
             }
             let look = self.store.find.find(reserve_request.id, self.in_doubt, self.deadline).await;
             match (look.map_err(PgFailure::for_taken_key)?, params.from) {
                 // Our own, from a try whose answer was lost.
                 (Some(found), _) if self.in_doubt && found.record.token == reserve_request.token => {
-                    return Ok(EnqueueResult::Accepted);
+                    return Ok(Ok((found.record.attempt, found.record.recovery_point)));
                 }
                 // Only another transaction's lock can be in the way.
                 (Some(found), Some(from)) if may_be_taken(&found.record, from) => pauses.next().await,
-                (Some(found), _) => return Ok(EnqueueResult::Taken(found.record)),
+                (Some(found), _) => return Ok(Err(found.record)),
                 (None, Some(_)) => {
                     let params = EnqueueParams { request: params.request.clone(), from: None };
-                    return Box::pin(self.enqueue(Arc::new(params))).await;
+                    return Box::pin(self.keep(Arc::new(params), to_call)).await;
                 }
                 (None, None) => {}
             }

@@ -77,6 +77,7 @@ pub async fn instance(
     let instance = Arc::new(Instance {
         delivery_due: tokio::sync::Notify::new(),
         unsent_deliveries: Default::default(),
+        delivered: Default::default(),
         salt: stored_salt,
         joined: CancellationToken::new(),
         salt_replaced: CancellationToken::new(),

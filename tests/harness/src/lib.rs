@@ -47,6 +47,7 @@ pub mod streams;
 pub mod syscall_fault;
 pub mod tls;
 pub mod upstream;
+pub mod vendor;
 pub mod wire;
 
 /// The program that is built with the tests.

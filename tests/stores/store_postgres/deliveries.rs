@@ -30,7 +30,8 @@ fn pick(tokens: Vec<Token>) -> PickUpRequest {
     let on_unknown = OnUnknown::Hold;
     let slots = tokens.len();
     let quiet_after = Duration::ZERO;
-    let terms = DeliveryPolicy { route: "pay".into(), on_unknown, quiet_after, time_limit, retry, slots };
+    let terms =
+        DeliveryPolicy { route: "pay".into(), on_unknown, quiet_after, time_limit, retry, repeat_within: None, slots };
     new_pick_up_request(tokens, terms)
 }
 

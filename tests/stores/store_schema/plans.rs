@@ -88,10 +88,9 @@ fn value(name: &str, key: usize) -> String {
         "_settled_since" | "settled_since" | "settled_at" | "purges" | "_purges_seen" | "_hold_ttls_until" => {
             "0".to_owned()
         }
-        "_time_limit_ms" | "_ttl_ms" | "_quiet_after_ms" | "quiet_after_ms" | "_pause_first_ms" | "_pause_cap_ms"
-        | "_give_up_after_ms" | "expiry_ms" | "_expiry_ms" | "lease_ms" | "older_than_ms" | "since_ms" => {
-            "1000".to_owned()
-        }
+        "_repeat_within_ms" | "_time_limit_ms" | "_ttl_ms" | "_quiet_after_ms" | "quiet_after_ms"
+        | "_pause_first_ms" | "_pause_cap_ms" | "_give_up_after_ms" | "expiry_ms" | "_expiry_ms" | "lease_ms"
+        | "older_than_ms" | "since_ms" => "1000".to_owned(),
         "scope_low" | "scope_high" | "key" | "before" | "_path" | "_parts" | "_remember_ms" | "_body" | "_cause"
         | "_due_ms" | "_accepted_at" | "_absences" => "null".to_owned(),
         _ => panic!("the parameter {name} has no value here"),

@@ -121,9 +121,20 @@ fn a_webhook_needs_its_sender_and_what_the_sender_signs_with() {
         ("split = 'json:/*'\nkey.from = 'json:/0/id'", "`split` needs `delivery = \"async\"`"),
         ("replay.until = '2d'", "`replay.until` (2d) must be shorter than `ttl` (1d)"),
         ("replay.until = '1h'\nafter_ttl = 'refuse'", "refuses what `replay.until` executes anew"),
+        ("replay.until = '1h'\ndialect = 'repeatability'", "refuses late retries by their dates"),
+        ("vendor = 'stripe'\ndelivery = 'async'", "a route to a vendor answers at once"),
+        ("vendor = 'stripe'\nupstream = 'https://api.example.com'", "is no host of the vendor"),
+        ("vendor = 'stripe'\nupstream = 'http://api.example.com'", "in clear: write `https://`"),
+        ("vendor = 'square'\nkey.from = 'json:/order'", "must have `json:/idempotency_key`"),
+        ("on_unknown = 'vendor'\nvendor = 'openai'", "needs a `vendor` that promises"),
+        ("set_headers = { Connection = 'close' }", "is a field of the connection"),
         ("accepted = 300", "accepted: must be 200 to 203"),
     ] {
-        let secret = if lines.contains("delivery = 'async'") { "secret = 'a secret of some length'\n" } else { "" };
+        let secret = if lines.contains("delivery = 'async'") || lines.contains("vendor") {
+            "secret = 'a secret of some length'\n"
+        } else {
+            ""
+        };
         let problems = problems(&format!("{secret}{}", route(lines)));
         assert!(problems.len() == 1 && problems[0].contains(problem), "{lines}: {problems:?}");
     }

@@ -19,6 +19,7 @@ use super::routing::ActiveRoute;
 use super::state::{Gate, LiveConfig};
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::place::RequestPlaces;
+use oncegate_domain::route_table::RouteMatch;
 use oncegate_domain::scope::Salt;
 use oncegate_http::body::Body;
 use oncegate_http::body::body_budget::BudgetShare;
@@ -74,6 +75,7 @@ struct RoutedRequest<'a> {
     origin: RequestOrigin,
     client: &'a ClientConnection,
     live: &'a LiveConfig,
+    /// Or the vendor's, whose path it has.
     active: Option<&'a ActiveRoute>,
 }
 
@@ -119,7 +121,11 @@ impl Gate {
         if let Some(active) = active {
             context.note_route(&active.route, &head.headers);
         }
-        let routed = Box::new(RoutedRequest { head, path, origin, client, live, active });
+        let way = active.or_else(|| match live.router.beside.find(&head.method, origin.host_name(), path) {
+            RouteMatch::Ambiguous(active) | RouteMatch::Route(active) => Some(active),
+            RouteMatch::NoRoute => None,
+        });
+        let routed = Box::new(RoutedRequest { head, path, origin, client, live, active: way });
         match active.map(|active| (active, active.route.options.mode)) {
             None | Some((_, RouteMode::Off)) => {
                 rules::check_unguarded(&routed.head, active.is_some(), &live.config)?;

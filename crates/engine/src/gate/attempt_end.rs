@@ -81,7 +81,9 @@ pub(super) fn is_final(route: &Route, status: ServiceStatus, headers: &HeaderMap
 }
 
 fn pause(route: &Route, delivery: &DeliveryAttempt, is_final: bool, retry_after: Option<Duration>) -> Duration {
-    match is_final || route.options.retry.is_last(delivery) {
+    // A repetition ends with the vendor's window, and by nothing else.
+    let ends = route.options.on_unknown != OnUnknown::Vendor && (is_final || route.options.retry.is_last(delivery));
+    match ends {
         true => GIVE_UP_WITHIN,
         false => route.options.retry.pause(delivery, random_fraction(), retry_after),
     }

@@ -20,6 +20,7 @@ use crate::instance::request_trace::TraceStage;
 use oncegate_domain::attempt::{AttemptLease, ReserveResult};
 use oncegate_domain::decision::{Decision, KeyAnswer};
 use oncegate_domain::record::{ExpectedRecord, Record};
+use oncegate_domain::response_policy::OnUnknown;
 use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
 use oncegate_store::{StoreError, TakeOverParams};
 
@@ -208,7 +209,12 @@ impl KeyTaker for AttemptTaker<'_> {
         from: Option<ExpectedRecord>,
     ) -> Result<Result<AttemptLease, Record>, StoreError> {
         let store = &self.instance.store;
+        let keeps = guarded.route().options.on_unknown == OnUnknown::Vendor;
         let reserved = match from {
+            None if keeps => {
+                let keeping = store.reserve_kept(guarded.keep(permit, None));
+                self.context.timed(TraceStage::Reserve, pin!(keeping)).await?
+            }
             None => {
                 let reserving = store.reserve(permit.mark(&guarded.reserve_request));
                 self.context.timed(TraceStage::Reserve, pin!(reserving)).await?
@@ -222,13 +228,21 @@ impl KeyTaker for AttemptTaker<'_> {
                     self.entry = self.instance.in_flight.register(guarded.reserve_request.token);
                 }
                 self.reserving_since = BootInstant::now();
+                if keeps {
+                    let keeping = store.reserve_kept(guarded.keep(permit, Some(from)));
+                    return Ok(into_lease(self.context.timed(TraceStage::Reserve, pin!(keeping)).await?));
+                }
                 let taking_over = store.take_over(TakeOverParams { request: guarded.reserve_request.clone(), from });
                 self.context.timed(TraceStage::Reserve, pin!(taking_over)).await?
             }
         };
-        Ok(match reserved {
-            ReserveResult::Fresh(lease) => Ok(lease),
-            ReserveResult::Taken(record) => Err(record),
-        })
+        Ok(into_lease(reserved))
+    }
+}
+
+fn into_lease(reserved: ReserveResult) -> Result<AttemptLease, Record> {
+    match reserved {
+        ReserveResult::Fresh(lease) => Ok(lease),
+        ReserveResult::Taken(record) => Err(record),
     }
 }

@@ -149,7 +149,9 @@ impl Gate {
             DeliveryResult::Final(text) => {
                 (&[StateKind::Queued], format!("another try cannot change the result: {text}"))
             }
-            DeliveryResult::Unknown(text) if is_last && route.options.on_unknown != OnUnknown::Hold => {
+            DeliveryResult::Unknown(text)
+                if is_last && !matches!(route.options.on_unknown, OnUnknown::Hold | OnUnknown::Vendor) =>
+            {
                 (&[StateKind::Unknown], tried(&text))
             }
             DeliveryResult::Retry(text) | DeliveryResult::Unknown(text) => {

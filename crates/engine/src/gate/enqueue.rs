@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::admit::GuardedRequest;
 use super::claim::KeyTaker;
+use super::forwarded_key;
 use super::new_key::NewKeyPermit;
 use super::progress::{AwaitedEnd, RequestProgress};
 use super::response_context::ResponseContext;
@@ -43,12 +44,27 @@ impl GuardedRequest {
         }
     }
 
+    /// The request to keep it with its key, sealed.
+    pub(super) fn keep(&self, permit: &NewKeyPermit, from: Option<ExpectedRecord>) -> EnqueueParams {
+        let reserve_request = permit.mark(&self.reserve_request);
+        EnqueueParams { request: EnqueueRequest { reserve_request, sealed: self.seal() }, from }
+    }
+
     /// The request, sealed for the time until its delivery.
     fn seal(&self) -> SealedBytes {
-        let secret = self.secrets.current().expect("the configuration requires a secret for asynchronous routes");
+        let secret = self.secrets.current().expect("the configuration requires a secret for routes that keep requests");
         let mut salt = [0; 32];
         fill_random(&mut salt).expect("the operating system has random numbers");
-        let encoded = request_codec::encode(&self.head, &self.body, &self.origin);
+        let mut head = self.head.clone();
+        if self.route().vendor.is_some() {
+            let named = (&self.reserve_request.key, self.reserve_request.id);
+            forwarded_key::set_key_field(&mut head.headers, self.route(), named);
+        }
+        // What the route sets on the way out is read anew then.
+        for (name, _) in self.route().options.set_headers.iter() {
+            head.headers.remove(name);
+        }
+        let encoded = request_codec::encode(&head, &self.body, &self.origin);
         SealedBytes::seal(secret, self.reserve_request.id.as_bytes(), salt, &encoded)
     }
 }

@@ -10,13 +10,14 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::admit::GuardedRequest;
 use super::claim::{AttemptTaker, Unclaimed};
 use super::outcome::Outcome;
-use super::progress::RequestProgress;
+use super::progress::{AwaitedEnd, RequestProgress};
 use super::response_context::ResponseContext;
 use super::settle;
 use super::state::Gate;
 use oncegate_domain::decision::Decision;
 use oncegate_http::body::ConnectionGuards;
 use oncegate_http::protocol::refusal::Refusal;
+use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_settings::OnClientGone;
 
 impl Gate {
@@ -100,8 +101,19 @@ impl Gate {
         match self.start_attempt(&guarded, &lease, &mut entry).await {
             Ok(()) => {
                 guarded.count_start(lease.attempt == 1, &self.instance);
+                let (id, kept) = (guarded.reserve_request.id, guarded.copy_if_kept(&self.instance));
                 let outcome = self.forward(guarded, lease, entry, Some(reserving_since), context).await;
-                RequestProgress::Ended(outcome)
+                match kept {
+                    Some(kept) if outcome.oncegate_status() == OncegateStatus::Unknown => {
+                        self.instance.delivery_due.notify_one();
+                        RequestProgress::Waits(kept, AwaitedEnd::Repetition { is_own: true })
+                    }
+                    Some(_) => {
+                        self.instance.delivered.lock().push(id);
+                        RequestProgress::Ended(outcome)
+                    }
+                    None => RequestProgress::Ended(outcome),
+                }
             }
             // Another attempt has started on this instance, and the store does not have it yet.
             Err(answer) => {

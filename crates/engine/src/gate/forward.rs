@@ -22,11 +22,12 @@ use super::response_context::ResponseContext;
 use super::service_answer::{ServiceAnswer, ServiceHead, SettledAnswer};
 use super::settle::{RunningAttempt, Unsettled, persist};
 use super::state::Gate;
-use super::{attempt_end, forwarded_key};
+use super::{attempt_end, egress, forwarded_key};
 use crate::instance::boot_time::BootInstant;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
 use crate::instance::request_trace::TraceStage;
 use oncegate_domain::attempt::{AttemptLease, ReserveRequest};
+use oncegate_domain::execution_risk::RetryRule;
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::record::Record;
 use oncegate_domain::response::StoredResponse;
@@ -92,8 +93,15 @@ impl Gate {
         if protocol != CallProtocol::Http {
             grpc::request_identity_encoding(request.headers_mut());
         }
-        forwarded_key::set_key_field(request.headers_mut(), &active.route, &reserve_request.key);
-        context.continue_trace(request.headers_mut());
+        // A kept request has the key that the vendor has got before, whatever the route says now.
+        let is_kept = lease.delivery.is_some() && forwarded_key::has_vendor_field(request.headers(), &active.route);
+        if !is_kept {
+            let named = (&reserve_request.key, record);
+            forwarded_key::set_key_field(request.headers_mut(), &active.route, named);
+        }
+        if active.route.vendor.is_none() {
+            context.continue_trace(request.headers_mut());
+        }
         context.with_trace(|trace| trace.note_attempt(number));
         // The reservation or the connection may have taken long, and the machine may have slept. A valid lease is not
         // enough: it may have lapsed and been renewed since the reservation, or the store may have lost the reservation
@@ -179,7 +187,7 @@ impl Gate {
         };
         let settled = context.timed(TraceStage::Settle, pin!(persist(instance, settlement, entry))).await;
         let stored = match settled {
-            Ok(SettleResult::Fenced(Some(record))) => stored_outcome(record, &request),
+            Ok(SettleResult::Fenced(Some(record))) => stored_outcome(record, &request, &route.retry_rule()),
             Ok(SettleResult::Done { .. } | SettleResult::Fenced(None)) | Err(_) => None,
         };
         stored.unwrap_or(Outcome::Refused(refusal))
@@ -199,13 +207,13 @@ async fn settle_answer(
             response.body = Some(share.attach_to(body));
         }
     };
-    let request = Arc::clone(attempt.request());
+    let (request, rule) = (Arc::clone(attempt.request()), attempt.route.retry_rule());
     let SettledAnswer { response, verdict, settled, .. } = answer.settle(attempt, context, count).await;
     let (is_stored, expires_at) = match settled {
         Ok(SettleResult::Done { expires_at }) => (true, expires_at),
         // A bypassed request is promised no more than that it was forwarded.
         Err(Unsettled::Bypassed) => (true, None),
-        Ok(SettleResult::Fenced(record)) => match record.and_then(|record| stored_outcome(record, &request)) {
+        Ok(SettleResult::Fenced(record)) => match record.and_then(|record| stored_outcome(record, &request, &rule)) {
             Some(stored) => return stored,
             None => (false, None),
         },
@@ -228,7 +236,8 @@ fn upstream_request(
     let mut headers = head.headers;
     fields::prepare_for_service(&mut headers, origin, |name| route.reads_field(name));
     fields::request_identity_encoding(&mut headers);
-    if let Some(lease) = lease {
+    egress::set_fields(&mut headers, route);
+    if let Some(lease) = lease.filter(|_| route.vendor.is_none()) {
         headers.insert(fields::RESERVATION, reservation_field(lease));
         headers.insert(fields::ATTEMPT, HeaderValue::from(lease.attempt));
         if let Some(reached) = &lease.recovery_point {
@@ -372,13 +381,14 @@ enum StreamStart {
 }
 
 /// The outcome that the store has, if that is a response: every retry will get it, so this request gets it too.
-fn stored_outcome(record: Record, reserve_request: &ReserveRequest) -> Option<Outcome> {
+fn stored_outcome(record: Record, reserve_request: &ReserveRequest, rule: &RetryRule) -> Option<Outcome> {
     // An operator may have purged the key meanwhile, and another request have used it: that response is not for this
     // client.
     if record.recipe != reserve_request.recipe || record.fingerprint != reserve_request.fingerprint {
         tracing::warn!(record = %record.id, "the key was used for another request meanwhile; this response is not stored");
         return None;
     }
+    let is_replaced = rule.counts_as_none(&record);
     match record.state {
         KeyState::Completed(CompletedResponse { response, .. }) if response.body.is_none() => None,
         KeyState::Completed(completed) if record.token == reserve_request.token => {
@@ -386,7 +396,7 @@ fn stored_outcome(record: Record, reserve_request: &ReserveRequest) -> Option<Ou
         }
         // A failover has lost the takeover of the expired key. The earlier operation's response is back, and no retry
         // gets it.
-        KeyState::Completed(_) if record.past_ttl => None,
+        KeyState::Completed(_) if is_replaced => None,
         KeyState::Completed(completed) => Some(Outcome::Replayed(completed)),
         KeyState::Dead
         | KeyState::Expired

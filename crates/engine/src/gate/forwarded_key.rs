@@ -3,24 +3,43 @@
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 
+use oncegate_domain::ids::RecordId;
 use oncegate_domain::key::{Key, KeySyntax};
-use oncegate_settings::{ForwardKey, KeyRule, Route};
+use oncegate_settings::{ForwardKey, KeyRule, Route, VendorKey};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Sets, removes or keeps the key's fields as the route says. A key in the query or in the body stays there.
-pub(super) fn set_key_field(headers: &mut HeaderMap, route: &Route, key: &Key) {
+/// Sets, removes or keeps the key's fields as the route says. A key in the query or in the body stays there. A vendor
+/// gets the key in the field that it reads, and in no other.
+pub(super) fn set_key_field(headers: &mut HeaderMap, route: &Route, (key, id): (&Key, RecordId)) {
+    if let Some(vendor) = &route.vendor {
+        let field = vendor.key.as_ref().and_then(VendorKey::field);
+        // Its callers are one to the vendor.
+        let is_shared = !route.scope.parts.is_empty() && !route.options.set_headers.is_empty();
+        let is_kept = !is_shared && field.is_some_and(|field| headers.contains_key(field));
+        remove_key_fields(headers, &route.options.key, |name| is_kept && Some(name) == field);
+        if let (Some(own), Some(field), false) = (&vendor.key, field, is_kept) {
+            headers.insert(field, own.name(key, &id, is_shared));
+        }
+        return;
+    }
     match &route.options.forward_key {
         ForwardKey::Derive(step) => {
             let name = derived_key_field(headers, &route.options.key);
             let quoted = headers.get(&name).is_some_and(|value| value.as_bytes().starts_with(b"\""));
             let derived = derive(key, step, quoted && route.options.key.syntax != KeySyntax::Opaque);
-            remove_key_fields(headers, &route.options.key);
+            remove_key_fields(headers, &route.options.key, |_| false);
             headers.insert(name, derived);
         }
-        ForwardKey::None => remove_key_fields(headers, &route.options.key),
+        ForwardKey::None => remove_key_fields(headers, &route.options.key, |_| false),
         ForwardKey::Same => {}
     }
+}
+
+/// Whether the key that the vendor reads is there.
+pub(super) fn has_vendor_field(headers: &HeaderMap, route: &Route) -> bool {
+    let field = route.vendor.as_ref().and_then(|vendor| vendor.key.as_ref()?.field());
+    field.is_some_and(|field| headers.contains_key(field))
 }
 
 /// The field of a derived key: the one that the client's key came in, else the route's first.
@@ -29,12 +48,10 @@ fn derived_key_field(headers: &HeaderMap, rule: &KeyRule) -> HeaderName {
     sent.or(rule.headers().next()).cloned().unwrap_or(IDEMPOTENCY_KEY)
 }
 
-/// Removes the fields of the key, and the common one where the route names none.
-fn remove_key_fields(headers: &mut HeaderMap, rule: &KeyRule) {
-    if rule.headers().next().is_none() {
-        headers.remove(IDEMPOTENCY_KEY);
-    }
-    for name in rule.headers() {
+/// Removes the fields of the key, and the common one where the route names none; but those that are kept.
+fn remove_key_fields(headers: &mut HeaderMap, rule: &KeyRule, keeps: impl Fn(&HeaderName) -> bool) {
+    let (common, is_without) = (IDEMPOTENCY_KEY, rule.headers().next().is_none());
+    for name in rule.headers().chain(is_without.then_some(&common)).filter(|name| !keeps(name)) {
         headers.remove(name);
     }
 }

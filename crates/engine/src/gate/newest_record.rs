@@ -101,7 +101,7 @@ impl Gate {
                 let stored = guarded.store_clock.certain(stored, guarded.reserve_request.time_limit);
                 let is_later = match stored.state {
                     // One past its TTL is what the own attempt has replaced.
-                    KeyState::Completed(_) => !stored.past_ttl,
+                    KeyState::Completed(_) => !guarded.rules().retry.counts_as_none(&stored),
                     KeyState::InFlight => stored.token != own.token,
                     // After a failover it may be from before the own attempt.
                     _ => false,

@@ -11,6 +11,7 @@ use http_body::Body as _;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
+use super::egress;
 use super::state::LiveConfig;
 use oncegate_http::body::pooled::PooledBody;
 use oncegate_http::body::request_body::RequestBodyError;
@@ -78,6 +79,9 @@ impl PassThroughRequest {
                 fields::prepare_streaming(&mut head.headers, origin, |name| is_read(route, name));
             }
             _ => fields::prepare_for_service(&mut head.headers, origin, |name| is_read(route, name)),
+        }
+        if let Some(route) = route {
+            egress::set_fields(&mut head.headers, route);
         }
         head.version = Version::HTTP_11;
         let mut request = Request::from_parts(head, body);

@@ -7,7 +7,7 @@ use super::claim::Unclaimed;
 use super::outcome::Outcome;
 use super::state::log_and_refuse;
 use crate::instance::Instance;
-use oncegate_domain::decision::{AcceptedProgress, KeyAnswer};
+use oncegate_domain::decision::{AcceptedProgress, KeyAnswer, KeyRefusal};
 use oncegate_http::protocol::refusal::Refusal;
 
 /// The end of a request's own work.
@@ -27,6 +27,8 @@ pub(super) enum AwaitedEnd {
     Delivery(AcceptedProgress),
     /// The end of the delivery of this request.
     OwnDelivery(Duration),
+    /// The end of an unknown outcome, by its repetition at the vendor: this request's, or an earlier one's.
+    Repetition { is_own: bool },
 }
 
 impl RequestProgress {
@@ -40,6 +42,10 @@ impl RequestProgress {
         match answer {
             KeyAnswer::Accepted(progress) => Self::Waits(guarded, AwaitedEnd::Delivery(progress)),
             KeyAnswer::Join(retry_after) => Self::Waits(guarded, AwaitedEnd::Attempt(retry_after)),
+            // Its repetitions at the vendor may tell.
+            KeyAnswer::Refuse(KeyRefusal::OutcomeUnknown(Some(_))) if guarded.is_repeated() => {
+                Self::Waits(guarded, AwaitedEnd::Repetition { is_own: false })
+            }
             KeyAnswer::Refuse(refusal) => Self::refused(refusal.into()),
             KeyAnswer::Replay(completed) => Self::Ended(Outcome::Replayed(completed)),
         }

@@ -9,7 +9,8 @@ use crate::instance::latency::{LatencyEwma, RouteLatencies};
 use crate::instance::metrics::{Metrics, RouteMetrics};
 use crate::instance::replay_permissions::ReplayPermissions;
 use crate::instance::token_verifier::TokenVerifier;
-use oncegate_domain::route_table::RouteTable;
+use http::Method;
+use oncegate_domain::route_table::{RouteTable, Spelling};
 use oncegate_http::upstream::UpstreamClient;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
 use oncegate_settings::{Config, Route};
@@ -28,12 +29,19 @@ pub struct ActiveRoute {
     pub renewable: Option<Arc<RenewableParts>>,
 }
 
+/// The methods of a vendor's path that may be unguarded.
+const METHODS: [Method; 7] =
+    [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS];
+
 /// The routes by method and path; the most specific path wins.
 pub struct Router {
     pub(super) table: RouteTable<ActiveRoute>,
     /// The routes that requests would have if each observed route enforced. Where that is no observed route, it is the
     /// same.
     pub(super) foretold: RouteTable<ActiveRoute>,
+    /// The routes to vendors, for what no route guards: nobody else may get what is meant for a vendor, such as a
+    /// credential.
+    pub(super) beside: RouteTable<ActiveRoute>,
     names: HashMap<Arc<str>, ActiveRoute>,
     /// The parts of all routes' scopes that a service can renew.
     pub(super) renewable: Option<Arc<RenewableParts>>,
@@ -51,7 +59,7 @@ impl Router {
     ) -> Self {
         let renewable = RenewableParts::of(config, &metrics.scope_renewals);
         let mut pools: HashMap<_, UpstreamClient> = HashMap::new();
-        let (mut table, mut foretold) = (RouteTable::default(), RouteTable::default());
+        let (mut table, mut foretold, mut beside) = <(RouteTable<_>, RouteTable<_>, RouteTable<_>)>::default();
         let mut names = HashMap::new();
         for route in &config.routes {
             let (target, tls) = (&route.upstream, &route.upstream_tls);
@@ -77,9 +85,12 @@ impl Router {
             let (methods, host, path) = (&route.options.methods, route.options.host.as_deref(), &route.path);
             table.insert(methods, host, path, route.guarded_spelling(), &active);
             foretold.insert(methods, host, path, route.foretold_spelling(), &active);
+            if route.vendor.is_some() {
+                beside.insert(&METHODS, host, path, Spelling::Pass, &active);
+            }
             names.extend(route.names().map(|name| (Arc::clone(name), active.clone())));
         }
-        Self { table, foretold, names, renewable }
+        Self { table, foretold, beside, names, renewable }
     }
 
     /// The route whose keys are stored under that name.

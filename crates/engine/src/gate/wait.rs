@@ -6,19 +6,24 @@
 use std::time::Duration;
 
 use http::{HeaderMap, Response};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::admit::GuardedRequest;
 use super::outcome::{Outcome, StreamStatus, StreamedResponse};
 use super::progress::AwaitedEnd;
 use super::response_context::ResponseContext;
 use super::state::Gate;
-use oncegate_domain::decision::{AcceptedProgress, Decision, KeyAnswer};
+use oncegate_domain::decision::{AcceptedProgress, Decision, INQUIRY_PERIOD_MAX, KeyAnswer};
 use oncegate_domain::operation::OperationId;
+use oncegate_domain::state::CompletedResponse;
 use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
 use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_http::protocol::{event_stream, prefer};
 use oncegate_settings::{InFlightPolicy, Route};
+
+/// The pauses between two looks at a key that is repeated: a client waits for it.
+const REPETITION_PAUSE: Duration = Duration::from_millis(100);
+const REPETITION_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// The end of a duplicate's wait, by its route and its client: `Prefer: wait=N` (RFC 7240 section 4.3) counts in every
 /// `in_flight` mode, up to the route's `wait_timeout`. A request for a stream of events waits until there is one to
@@ -54,6 +59,14 @@ impl Gate {
                 context.note_status(progress.into());
                 self.accepted(guarded, progress).await
             }
+            AwaitedEnd::Repetition { is_own } => {
+                context.note_status(OncegateStatus::Unknown);
+                match self.repeated(guarded).await {
+                    Ok(completed) if is_own => Outcome::ExecutedElsewhere(completed),
+                    Ok(completed) => Outcome::Replayed(completed),
+                    Err(refusal) => Outcome::Refused(refusal),
+                }
+            }
             AwaitedEnd::OwnDelivery(retry_after) => {
                 context.note_status(OncegateStatus::Queued);
                 match self.accepted(guarded, AcceptedProgress::Pending(retry_after)).await {
@@ -62,6 +75,29 @@ impl Gate {
                     outcome => outcome,
                 }
             }
+        }
+    }
+
+    /// Waits as long as the client may, until the repetitions at the vendor have told the outcome.
+    async fn repeated(&self, guarded: &GuardedRequest) -> Result<CompletedResponse, Refusal> {
+        let timeout = guarded.route().options.wait_timeout;
+        let wait = prefer::wait_preference(&guarded.head.headers).map_or(timeout, |wait| wait.min(timeout));
+        let (deadline, mut pause) = (Instant::now() + wait, REPETITION_PAUSE);
+        loop {
+            let refusal = match self.decide_by_end(guarded, deadline).await {
+                Ok(Some(Decision::Answer(KeyAnswer::Replay(completed)))) => {
+                    return Ok(completed);
+                }
+                Ok(Some(Decision::Answer(KeyAnswer::Refuse(refusal)))) => refusal.into(),
+                Ok(_) => Refusal::OutcomeUnknown(Some(RetryAfter::new(INQUIRY_PERIOD_MAX))),
+                Err(refusal) => refusal,
+            };
+            let is_open = matches!(refusal, Refusal::OutcomeUnknown(_)) && !self.instance.draining.is_cancelled();
+            if !is_open || Instant::now() + pause >= deadline {
+                return Err(refusal);
+            }
+            sleep(pause).await;
+            pause = (2 * pause).min(REPETITION_PAUSE_MAX);
         }
     }
 

@@ -192,7 +192,7 @@ impl InFlightEntry {
             past_ttl: false,
             late: false,
             recovery_point: lease.recovery_point.clone(),
-            accepted_at: lease.delivery.map(|delivery| delivery.accepted_at),
+            accepted_at: lease.delivery.and_then(|delivery| delivery.accepted_at),
             state: KeyState::InFlight,
             reading: None,
         });

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +16,6 @@ use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::store_clock::ClockView;
 use oncegate_domain::delivery::{DeliveryPolicy, PickUpRequest};
-use oncegate_domain::ids::RecordId;
 use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::retry::RetryPolicy;
 use oncegate_machine::random_u32;
@@ -54,14 +52,12 @@ pub struct Deliverer {
     slots: Arc<DeliverySlots>,
     /// The running deliveries.
     running: TaskTracker,
-    /// The records that were delivered since the last pass; the next one reports them to the store.
-    delivered: Arc<Mutex<Vec<RecordId>>>,
 }
 
 impl Deliverer {
     /// Creates a deliverer with a gate of its own, which must have been made on the runtime that runs it.
     pub fn new(instance: Arc<Instance>, gate: Arc<Gate>, live: watch::Receiver<Arc<Config>>) -> Self {
-        Self { instance, gate, live, slots: Arc::default(), running: TaskTracker::new(), delivered: Arc::default() }
+        Self { instance, gate, live, slots: Arc::default(), running: TaskTracker::new() }
     }
 
     /// Runs until `stop`, and then until the running deliveries have ended. The caller must track it: a drain waits for
@@ -131,10 +127,10 @@ impl Deliverer {
     /// Picks up under policies that follow from this judgement of the store's clock.
     async fn pick_up(&self, policies: Vec<DeliveryPolicy>, clock: &ClockView) -> Result<usize, StoreError> {
         let Instance { store, instance_lease, in_flight, config, tracker, .. } = &*self.instance;
-        let delivered = std::mem::take(&mut *self.delivered.lock());
+        let delivered = std::mem::take(&mut *self.instance.delivered.lock());
         let idle = delivered.is_empty() && policies.is_empty();
         if !instance_lease.may_start() || in_flight.is_full_of_unstored_outcomes() || idle {
-            self.delivered.lock().extend(delivered);
+            self.instance.delivered.lock().extend(delivered);
             return Ok(0);
         }
         let slots = policies.iter().map(|policy| policy.slots).sum::<usize>().min(BATCH);
@@ -152,7 +148,7 @@ impl Deliverer {
             unsent: Vec::new(),
             as_of: clock.as_of,
         };
-        let picked = store.pick_up(request).await.inspect_err(|_| self.delivered.lock().extend(delivered))?;
+        let picked = store.pick_up(request).await.inspect_err(|_| self.instance.delivered.lock().extend(delivered))?;
         let found = picked.jobs.len() + picked.given_up.len();
         for dead in picked.given_up {
             tracing::warn!(record = %dead.id, route = %dead.route, reason = dead.note,
@@ -163,11 +159,11 @@ impl Deliverer {
             let (id, token) = (job.lease.reserve_request.id, job.lease.reserve_request.token);
             let Some(index) = entries.iter().position(|(entered, _)| *entered == token) else { continue };
             let (_, entry) = entries.swap_remove(index);
-            let (gate, delivered) = (Arc::clone(&self.gate), Arc::clone(&self.delivered));
+            let (gate, instance) = (Arc::clone(&self.gate), Arc::clone(&self.instance));
             let slot = DeliverySlot::take(&self.instance, &self.slots, &job.lease.reserve_request.route);
             tracker.spawn(self.running.track_future(async move {
                 if gate.deliver(job, entry, started).await == DeliveryProgress::Completed {
-                    delivered.lock().push(id);
+                    instance.delivered.lock().push(id);
                 }
                 drop(slot);
             }));
@@ -220,6 +216,7 @@ impl Deliverer {
             quiet_after: route.quiet_after,
             time_limit: self.instance.attempt_time_limit(route),
             retry: RetryPolicy { give_up_after: give_up_after(route.options.retry), ..route.options.retry },
+            repeat_within: route.repeat_within(),
             slots: 0,
         };
         let is_included = |route: &&Arc<Route>| match routes {
@@ -242,9 +239,7 @@ impl Deliverer {
     }
 }
 
+/// Whether the route's requests are kept for attempts that no client starts.
 fn is_asynchronous(route: &Route) -> bool {
-    match route.options.delivery {
-        DeliveryMode::Sync => false,
-        DeliveryMode::Async | DeliveryMode::Prefer => true,
-    }
+    route.options.delivery != DeliveryMode::Sync || route.options.on_unknown == OnUnknown::Vendor
 }

@@ -98,6 +98,7 @@ fn policy(route: String, give_up_after: Duration) -> DeliveryPolicy {
             cap: Duration::ZERO,
             give_up_after,
         },
+        repeat_within: None,
         slots: GIVE_UP_ROWS_MAX,
     }
 }

@@ -230,6 +230,16 @@ pub fn prepare_for_service(headers: &mut HeaderMap, origin: &RequestOrigin, is_r
     add_forwarding(headers, origin);
 }
 
+/// Prepares the fields for another's host: it gets its own name, and learns nothing of who stands before it.
+pub fn prepare_for_vendor(headers: &mut HeaderMap, host: &str) {
+    remove(headers, |name| {
+        let name = name.as_str();
+        name.starts_with("x-forwarded-")
+            || ["forwarded", "via", "x-real-ip", "traceparent", "tracestate", "baggage"].contains(&name)
+    });
+    headers.insert(HOST, HeaderValue::from_str(host).expect("a host is visible ASCII"));
+}
+
 /// Prepares the fields of a request whose body streams, like [`prepare_for_service`]. Keeps the announcement of
 /// trailers, of those that [`prepare_trailers`] lets pass: HTTP/1.1 sends no others.
 pub fn prepare_streaming(headers: &mut HeaderMap, origin: &RequestOrigin, is_read: impl Fn(&str) -> bool) {

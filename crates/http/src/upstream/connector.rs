@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -33,6 +34,8 @@ const VERDICT_MAX: Duration = Duration::from_millis(300);
 pub(super) struct Connector {
     pub(super) kind: ConnectorKind,
     pub(super) limit: Duration,
+    /// Whether nothing is sent to a private address, whatever the host's name leads to.
+    pub(super) is_public: bool,
 }
 
 /// The way to an upstream.
@@ -83,6 +86,9 @@ impl Connector {
                     AlpnOffer::Http1 => &service.http1,
                 };
                 let stream = connect_tcp(connector, uri).await?;
+                if self.is_public && !is_public(stream.peer_addr()?.ip()) {
+                    return Err(PRIVATE.into());
+                }
                 let connecting = TlsConnector::from(Arc::clone(config)).connect(name.clone(), stream);
                 let mut stream = connecting.await.map_err(HandshakeError::from)?;
                 if service.asks_for_certificate() {
@@ -92,6 +98,28 @@ impl Connector {
             }
             ConnectorKind::Unix(path) => Ok(Transport::Unix(UnixStream::connect(path).await?)),
             ConnectorKind::Memory(network, authority) => Ok(Transport::Memory(network.connect(authority).await?)),
+        }
+    }
+}
+
+/// The failure of a connection to a vendor whose name leads into a private network: somebody's DNS has been changed.
+const PRIVATE: &str = "the host's name leads to a private address, and the configuration does not name that";
+
+/// Whether an address is one of the Internet: not of this machine, of a private network or of a link (RFC 6890).
+fn is_public(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => {
+            let [first, second, ..] = v4.octets();
+            let is_shared = first == 100 && (64..128).contains(&second);
+            !(v4.is_private() || v4.is_loopback() || v4.is_link_local() || v4.is_broadcast() || v4.is_multicast())
+                && !(first == 0 || first >= 240 || is_shared || (first == 198 && (18..20).contains(&second)))
+        }
+        IpAddr::V6(v6) => {
+            // Those of IPv4 in it, by a translator (RFC 6052) or 6to4 (RFC 3056), may be any.
+            let [first, second, ..] = v6.segments();
+            let is_translated = first == 0x2002 || (first == 0x64 && second == 0xff9b);
+            let is_local = is_translated || v6.is_loopback() || v6.is_unspecified() || v6.is_unique_local();
+            !(is_local || v6.is_unicast_link_local() || v6.is_multicast())
         }
     }
 }
@@ -121,4 +149,41 @@ async fn wait_for_verdict(stream: &mut TlsStream<TcpStream>) -> io::Result<()> {
         }
     });
     timeout(VERDICT_MAX, verdict).await.unwrap_or(Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_addresses_are_not_of_the_internet() {
+        for address in
+            ["1.1.1.1", "172.15.0.1", "172.32.0.1", "100.63.0.1", "100.128.0.1", "2606:4700::1", "::ffff:8.8.8.8"]
+        {
+            assert!(is_public(address.parse().unwrap()), "{address}");
+        }
+        for address in [
+            "0.0.0.0",
+            "10.0.0.1",
+            "100.64.0.1",
+            "127.0.0.1",
+            "169.254.169.254",
+            "172.16.0.1",
+            "192.168.1.1",
+            "224.0.0.1",
+            "198.18.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::ffff:10.0.0.1",
+            "64:ff9b::a00:1",
+            "2002:a00:1::1",
+            "fc00::1",
+            "fe80::1",
+            "ff02::1",
+        ] {
+            assert!(!is_public(address.parse().unwrap()), "{address}");
+        }
+    }
 }

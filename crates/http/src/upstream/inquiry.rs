@@ -7,7 +7,6 @@ use std::time::Duration;
 use http::header::{ACCEPT_ENCODING, HOST, HeaderValue, USER_AGENT};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use rustls::pki_types::ServerName;
 use tokio::time::{Instant, timeout_at};
 
 use super::connection_slots::UpstreamSlots;
@@ -18,7 +17,7 @@ use crate::protocol::fields;
 use crate::protocol::stored_response;
 use oncegate_domain::inquiry::{InquiryAnswer, InquirySubject};
 use oncegate_domain::response::StoredResponse;
-use oncegate_settings::{self as settings, ReconcileConfig, ReconcileUrl, Route};
+use oncegate_settings::{self as settings, PoolKey, ReconcileConfig, ReconcileUrl, Route};
 use oncegate_telemetry::logs::error_causes;
 
 /// The time limit of one inquiry where the route's own times are longer. An inquiry reads one record; a service that
@@ -43,7 +42,7 @@ impl InquiryReply {
 }
 
 /// The values by which connections for inquiries differ: target, TLS and the time limit for connecting.
-type InquiryPoolKey = (Arc<settings::UpstreamTarget>, ([u8; 32], Option<ServerName<'static>>), Duration);
+type InquiryPoolKey = (Arc<settings::UpstreamTarget>, PoolKey, Duration);
 
 /// The connections for inquiries, by target. Only hosts that the configuration names are among them.
 #[derive(Default)]
@@ -77,6 +76,10 @@ pub async fn send_inquiry(
     let headers = request.headers_mut();
     if let Some(host) = host(lookup) {
         headers.insert(HOST, host);
+    }
+    // The service's own, and no other's: they may be its credential.
+    if lookup.upstream == route.upstream {
+        headers.extend(route.options.set_headers.iter().cloned());
     }
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(USER_AGENT, HeaderValue::from_static(concat!("oncegate/", env!("CARGO_PKG_VERSION"))));

@@ -380,7 +380,7 @@ mod tests {
     async fn an_answer_that_came_before_the_first_request_is_not_its_answer() {
         let service = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let authority = service.local_addr().unwrap().to_string();
-        let connector = Connector { kind: ConnectorKind::Tcp(tcp()), limit: Duration::from_secs(5) };
+        let connector = Connector { kind: ConnectorKind::Tcp(tcp()), limit: Duration::from_secs(5), is_public: false };
         let slots = UpstreamSlots::new(8).of(&Arc::new(UpstreamTarget::Http(authority.parse().unwrap())));
         let idle_max = Duration::from_secs(60);
         let target = format!("http://{authority}/").parse().unwrap();

@@ -145,6 +145,10 @@ pub enum Weakness {
     StartTrustsClock,
     /// A clock is believed again although an attempt from before its jump may be running.
     WatchTooShort,
+    /// A request is repeated at a vendor without a look at the time.
+    WindowUnchecked,
+    /// A repetition that was not executed frees the key.
+    RepeatFrees,
     /// The ends of TTLs are believed as soon as the attempts from before a jump must be over.
     TtlsNotHeld,
 }

@@ -45,6 +45,8 @@ const NO_FAULTS: Bounds = Bounds {
 };
 const ONE_OF_EACH: Bounds = Bounds { crashes: 1, lapses: 1, doubts: 1, ttls: 1, ..NO_FAULTS };
 
+const ONE_OF_EACH_BUT_TTLS: Bounds = Bounds { ttls: 0, ..ONE_OF_EACH };
+
 /// One fault is enough for most of the tests.
 const LAPSE: Bounds = Bounds { lapses: 1, ..NO_FAULTS };
 const DOUBT: Bounds = Bounds { doubts: 1, ..NO_FAULTS };
@@ -81,6 +83,11 @@ fn hold(requests: u8, proxies: u8, bounds: Bounds) -> Oncegate {
 
 fn retry_when_quiet(requests: u8, proxies: u8, bounds: Bounds) -> Oncegate {
     Oncegate { on_unknown: OnUnknown::RetryWhenQuiet, ..but(hold(requests, proxies, bounds), &OF_RETRYING) }
+}
+
+/// A vendor may execute an attempt that has a repetition already.
+fn vendor(requests: u8, proxies: u8, bounds: Bounds) -> Oncegate {
+    Oncegate { on_unknown: OnUnknown::Vendor, ..but(hold(requests, proxies, bounds), &[Breach::Superseded]) }
 }
 
 fn service_reports(model: Oncegate) -> Oncegate {
@@ -149,6 +156,16 @@ fn a_held_key_has_one_effect_and_one_answer_at_three_proxies() {
 fn with_retry_when_quiet_an_unknown_attempt_is_over_before_the_next_begins() {
     assert_holds(retry_when_quiet(2, 2, ONE_OF_EACH));
     assert_holds(retry_when_quiet(3, 2, Bounds { crashes: 1, lapses: 1, ..NO_FAULTS }));
+}
+
+/// The vendor's word: while it remembers a key, it executes it once. The rest of its window is longer than a request
+/// takes.
+#[test]
+fn a_request_that_is_repeated_at_a_vendor_within_its_window_has_one_effect() {
+    assert_holds(vendor(2, 2, ONE_OF_EACH_BUT_TTLS));
+    assert_holds(vendor(3, 2, Bounds { crashes: 1, lapses: 1, ..NO_FAULTS }));
+    assert_found(Weakness::WindowUnchecked, Breach::SecondEffect, vendor(2, 2, NO_FAULTS));
+    assert_found(Weakness::RepeatFrees, Breach::SecondEffect, vendor(3, 2, NO_FAULTS));
 }
 
 #[test]
@@ -223,6 +240,7 @@ fn every_action_and_every_answer_is_reachable() {
         service_reports(hold(2, 2, bounds)),
         hold(2, 1, ONE_OF_EACH),
         hold(2, 2, Bounds { ttls: 1, ..JUMP }),
+        vendor(2, 2, NO_FAULTS),
     ];
     let (mut done, mut answered) = (0, 0);
     for model in models {
@@ -242,6 +260,7 @@ fn a_settled_key_is_reachable_from_every_state() {
         hold(2, 2, Bounds { ttls: 0, ..ONE_OF_EACH }),
         retry_when_quiet(2, 2, Bounds { ttls: 0, ..ONE_OF_EACH }),
         retry_when_quiet(2, 2, Bounds { crashes: 1, ..JUMP }),
+        vendor(2, 2, ONE_OF_EACH_BUT_TTLS),
     ] {
         let first = model.init_states().remove(0);
         let (mut numbers, mut waiting) = (HashMap::from([(first, 0)]), VecDeque::from([first]));

@@ -30,6 +30,8 @@ pub struct Oncegate {
 pub enum OnUnknown {
     Hold,
     RetryWhenQuiet,
+    /// The next attempt at once, under the same key at the vendor, while a request may be repeated.
+    Vendor,
 }
 
 /// An action and its actor: a request (or its attempt, or the upstream with it), a proxy, or 0 for neither.
@@ -89,6 +91,9 @@ kinds! {
         NoticeJump,
         /// A proxy has watched the clock for as long as an attempt may take.
         WatchEnds,
+        /// The time ends within which a request may be repeated at the vendor; and the vendor's window, when nothing is
+        /// on its way there any more.
+        RepeatsEnd, VendorForgets,
         /// The time that the clock has skipped has passed: the TTLs that it ended have truly ended.
         HoldEnds,
     }
@@ -121,6 +126,8 @@ impl ActionKind {
                 | Self::LoseSettlement
                 | Self::LoseTakeOver
                 | Self::ClockJumps
+                | Self::RepeatsEnd
+                | Self::VendorForgets
         )
     }
 }
@@ -301,7 +308,9 @@ impl Oncegate {
         let Some(record) = &world.record else { return };
         let attempt = &world.requests[usize::from(record.token)];
         // No pause before the first byte lasts longer than the quiet time, and no upstream works for longer.
-        let pauses = attempt.step == Step::Checked && !self.is(Weakness::PauseOutlastsQuiet);
+        let pauses = attempt.step == Step::Checked
+            || (record.is_repeat && world.requests.iter().any(|request| request.step == Step::Checked));
+        let pauses = pauses && !self.is(Weakness::PauseOutlastsQuiet);
         if matches!(record.state, State::InFlight | State::Unknown) && !record.quiet && !pauses {
             may(ActionKind::Quiet);
         }
@@ -309,7 +318,20 @@ impl Oncegate {
         if record.state == State::InFlight && (record.quiet || record.overtaken || world.has_lapsed(record)) {
             may(ActionKind::Sweep);
         }
-        let executed = attempt.upstream == Upstream::Executed;
+        let executed = attempt.upstream == Upstream::Executed || world.vendor.executed.is_some();
+        if self.on_unknown == OnUnknown::Vendor {
+            if !world.vendor.repeats_ended {
+                may(ActionKind::RepeatsEnd);
+            }
+            let is_under_way = |request: &Request| {
+                request.upstream == Upstream::Arrived || !matches!(request.step, Step::NotYet | Step::Ended)
+            };
+            // The rest of the window is longer than any request takes.
+            let idle = !world.requests.iter().any(is_under_way);
+            if world.vendor.repeats_ended && !world.vendor.has_forgotten && idle {
+                may(ActionKind::VendorForgets);
+            }
+        }
         // Before the quiet time nobody inquires; but an operator who knows that it was executed may say so at once.
         let quiet = self.any_believes(world, Self::believes_quiet, record);
         let may_say = executed || quiet || self.is(Weakness::NotExecutedTooSoon);

@@ -22,11 +22,24 @@ pub struct World {
     pub service_reply: ServiceReply,
     /// The attempt that the service reported as not executed while it was in flight.
     pub denied: Option<Token>,
+    /// What the vendor behind the upstream knows of the key.
+    pub vendor: Vendor,
     /// Whether the store holds the ends of TTLs back: an instance has seen its clock jump.
     pub ttls_held: bool,
     pub left: Bounds,
     pub life: Life,
     pub breaches: Breaches,
+}
+
+/// A vendor that executes a key once while it remembers it. Other upstreams remember nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Vendor {
+    /// The attempt that it has executed; each later one gets the same response.
+    pub executed: Option<Token>,
+    /// Whether the time has ended within which a request may be repeated. It is shorter than the vendor's window.
+    pub repeats_ended: bool,
+    /// Whether its window has ended: it remembers nothing.
+    pub has_forgotten: bool,
 }
 
 /// The row in the store.
@@ -42,6 +55,8 @@ pub struct Record {
     /// Whether the store's clock was set forward since it wrote the record's times: by that
     /// clock all of them have passed.
     pub overtaken: bool,
+    /// Whether its attempt repeats one of unknown outcome.
+    pub is_repeat: bool,
     /// The attempt and state before the newest takeover, where a failover may bring them back.
     pub replaced: Option<(Token, State)>,
 }
@@ -259,6 +274,7 @@ impl World {
             proxies: [NEW_PROXY; PROXIES],
             service_reply: ServiceReply::Nothing,
             denied: None,
+            vendor: Vendor { executed: None, repeats_ended: false, has_forgotten: false },
             ttls_held: false,
             left,
             life: Life { number: 0, effects: [0; 2], promised: None, first: false, response_stored: false },

@@ -40,7 +40,16 @@ impl State {
 
 impl Record {
     pub fn new(token: Token, instance: u8, state: State) -> Self {
-        Self { token, instance, state, past_ttl: false, quiet: false, overtaken: false, replaced: None }
+        Self {
+            token,
+            instance,
+            state,
+            past_ttl: false,
+            quiet: false,
+            overtaken: false,
+            is_repeat: false,
+            replaced: None,
+        }
     }
 
     pub fn is_past_ttl_by_clock(&self) -> bool {
@@ -101,6 +110,8 @@ impl Oncegate {
         let allowed = match record.state {
             State::Dead | State::InFlight => false,
             State::Completed(_) => seen.past_ttl,
+            // The statement that starts a repetition looks at the time itself.
+            State::Unknown if self.on_unknown == OnUnknown::Vendor => self.may_retry(world, false),
             State::Retryable | State::Unknown => true,
         };
         let fits = match self.weakness {
@@ -144,8 +155,11 @@ impl Oncegate {
         let request = &mut world.requests[usize::from(token)];
         request.life = world.life.number;
         let instance = request.at;
-        let state = State::InFlight;
-        self.write_record(world, Some(Record::new(token, instance, state)));
+        let repeats = |record: Record| {
+            self.on_unknown == OnUnknown::Vendor && (record.state == State::Unknown || record.is_repeat)
+        };
+        let is_repeat = !new_life && world.record.is_some_and(repeats);
+        self.write_record(world, Some(Record { is_repeat, ..Record::new(token, instance, State::InFlight) }));
     }
 
     /// Whether no TTL has ended since the current life began.
@@ -187,6 +201,11 @@ impl Oncegate {
             self.write_record(world, Some(Record::new(token, instance, state)));
             return true;
         }
+        // A repetition that was not executed says nothing of the attempt before.
+        let state = match state {
+            State::Retryable if record.is_repeat && !self.is(Weakness::RepeatFrees) => State::Unknown,
+            state => state,
+        };
         let newest = record.token == token || self.weakness == Some(Weakness::SettleWithoutToken);
         // A response counts in every state of its key. Any other outcome overwrites no later decision.
         let open = match state {
@@ -213,6 +232,8 @@ impl Oncegate {
         world.breaches.record_if(Breach::IllegalStep, !self.is_legal(world, old, new));
         if let Some(Record { token, state: State::Completed(body), .. }) = new {
             let made = world.requests[usize::from(token)].upstream == Upstream::Executed && body.token() == token;
+            // A vendor has one effect for all attempts.
+            let made = made || world.vendor.executed.is_some();
             world.breaches.record_if(Breach::ForeignToken, old != new && !made);
         }
         world.record = new;
@@ -244,13 +265,22 @@ impl Oncegate {
             State::Dead | State::InFlight => same_attempt,
             // A late response counts; a late "unknown" would overwrite a decision.
             State::Retryable => (same_attempt && new.state != State::Unknown) || next_attempt,
-            State::Unknown => same_attempt || (next_attempt && self.may_retry(old.quiet)),
+            State::Unknown => same_attempt || (next_attempt && self.may_retry(world, old.quiet)),
             State::Completed(_) => next_attempt && old.past_ttl,
         }
     }
 
     /// Whether the policy lets an unknown attempt be followed by another.
-    pub fn may_retry(&self, quiet: bool) -> bool {
-        self.on_unknown == OnUnknown::RetryWhenQuiet && quiet
+    pub fn may_retry(&self, world: &World, quiet: bool) -> bool {
+        match self.on_unknown {
+            OnUnknown::Hold => false,
+            OnUnknown::RetryWhenQuiet => quiet,
+            OnUnknown::Vendor => !world.vendor.repeats_ended || self.is(Weakness::WindowUnchecked),
+        }
+    }
+
+    /// The attempt whose effect is in the response to this one: a vendor's first.
+    pub fn answering(&self, world: &World, token: Token) -> Token {
+        world.vendor.executed.unwrap_or(token)
     }
 }

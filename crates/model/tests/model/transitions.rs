@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::breaches::{Breach, Weakness};
 use crate::protocol::{ActionKind, AnswerKind, OnUnknown, Oncegate};
 use crate::state::{
-    Body, ClockWatch, ExpectedRecord, GONE, OrphanPass, Outcome, Proxy, Record, Request, ServiceReply, State,
+    Body, ClockWatch, ExpectedRecord, GONE, OrphanPass, Outcome, Proxy, REQUESTS, Record, Request, ServiceReply, State,
     Statement, Step, Token, Upstream, World,
 };
 
@@ -31,7 +31,9 @@ impl Oncegate {
             ActionKind::ExecutePending => match request(world, who).pending.take() {
                 Some(Statement::Reserve) => drop(self.insert(world, who)),
                 Some(Statement::TakeOver(seen)) => drop(self.overwrite(world, who, seen)),
-                Some(Statement::Settle(outcome)) => drop(self.settle(world, who, outcome.state(who))),
+                Some(Statement::Settle(outcome)) => {
+                    self.settle(world, who, outcome.state(self.answering(world, who)));
+                }
                 None => {}
             },
             ActionKind::GiveUp => match request(world, who).step {
@@ -59,8 +61,14 @@ impl Oncegate {
             }
             ActionKind::CannotConnect => request(world, who).step = settling(Outcome::NeverSent),
             ActionKind::Execute => {
-                let request = request(world, who);
+                let request = &mut world.requests[usize::from(who)];
                 request.upstream = Upstream::Executed;
+                if self.on_unknown == OnUnknown::Vendor && !world.vendor.has_forgotten {
+                    if world.vendor.executed.is_some() {
+                        return;
+                    }
+                    world.vendor.executed = Some(who);
+                }
                 let effects = &mut world.life.effects[usize::from(request.life)];
                 *effects += 1;
                 let second = *effects > 1;
@@ -81,7 +89,7 @@ impl Oncegate {
             ActionKind::SettleInBackground => {
                 if let Step::SettlingInBackground { outcome } = request(world, who).step {
                     world.life.response_stored |= outcome == Outcome::Answered && !world.is_superseded(who);
-                    self.settle(world, who, outcome.state(who));
+                    self.settle(world, who, outcome.state(self.answering(world, who)));
                     request(world, who).acted = outcome.is_restored();
                 }
                 request(world, who).step = Step::Ended;
@@ -105,6 +113,8 @@ impl Oncegate {
                 world.proxies[usize::from(who)].orphan_pass = OrphanPass::Idle;
             }
             ActionKind::Quiet => pass_quiet_time(world),
+            ActionKind::RepeatsEnd => world.vendor.repeats_ended = true,
+            ActionKind::VendorForgets => world.vendor.has_forgotten = true,
             ActionKind::TtlEnds => {
                 world.left.ttls -= 1;
                 if let Some(record) = &mut world.record {
@@ -135,7 +145,8 @@ impl Oncegate {
             ActionKind::ApplyDeferred => self.rewrite(world, |record| record.state = State::Retryable),
             ActionKind::AskService => {
                 let Some(Record { token, .. }) = world.record else { return };
-                world.service_reply = match request(world, token).upstream {
+                world.service_reply = match world.requests[usize::from(token)].upstream {
+                    _ if world.vendor.executed.is_some() => ServiceReply::Executed(token),
                     Upstream::Executed => ServiceReply::Executed(token),
                     _ => ServiceReply::Absent(token),
                 };
@@ -233,7 +244,7 @@ impl Oncegate {
                 State::InFlight => lapsed && self.is(Weakness::TakeOverLapsed),
                 State::Retryable => true,
                 State::Unknown => {
-                    self.may_retry(self.believes_quiet(world, at, record))
+                    self.may_retry(world, self.believes_quiet(world, at, record))
                         || self.retries_too_soon()
                         || self.is(Weakness::TakeOverUnknown)
                 }
@@ -266,7 +277,8 @@ impl Oncegate {
             _ => Outcome::Declined,
         };
         if outcome == Outcome::Answered && self.is(Weakness::AnswerBeforeStored) {
-            self.answer(world, token, AnswerKind::Executed, Some(Body::Answered(token)));
+            let answering = self.answering(world, token);
+            self.answer(world, token, AnswerKind::Executed, Some(Body::Answered(answering)));
         }
         request(world, token).step = settling(outcome);
     }
@@ -275,11 +287,14 @@ impl Oncegate {
     fn settle_and_answer(&self, world: &mut World, token: Token) {
         let Step::Settling { outcome, doubt } = request(world, token).step else { return };
         world.life.response_stored |= outcome == Outcome::Answered && !world.is_superseded(token);
-        let written = self.settle(world, token, outcome.state(token));
+        let written = self.settle(world, token, outcome.state(self.answering(world, token)));
         request(world, token).acted = outcome.is_restored();
         if written {
             match outcome {
-                Outcome::Answered => self.answer(world, token, AnswerKind::Executed, Some(Body::Answered(token))),
+                Outcome::Answered => {
+                    let answering = self.answering(world, token);
+                    self.answer(world, token, AnswerKind::Executed, Some(Body::Answered(answering)));
+                }
                 Outcome::Declined => self.answer(world, token, AnswerKind::Released, None),
                 Outcome::Abandoned => self.answer(world, token, AnswerKind::StoreUnavailable, None),
                 Outcome::NeverSent => self.answer(world, token, AnswerKind::Unreachable, None),
@@ -287,7 +302,7 @@ impl Oncegate {
             }
             return;
         }
-        let own = (outcome == Outcome::Answered).then_some(Body::Answered(token));
+        let own = (outcome == Outcome::Answered).then(|| Body::Answered(self.answering(world, token)));
         let stored = world.record.and_then(|record| match record.state {
             State::Completed(body) => Some((body, record.token == token)),
             _ => None,
@@ -405,10 +420,14 @@ fn lose_reply(world: &mut World, token: Token) {
 fn pass_quiet_time(world: &mut World) {
     if let Some(record) = &mut world.record {
         record.quiet = true;
-        let attempt = &mut world.requests[usize::from(record.token)];
-        attempt.late = true;
-        if attempt.upstream == Upstream::Arrived {
-            attempt.upstream = Upstream::Nothing;
+        // Those that it repeats began before it.
+        let repeated =
+            if record.is_repeat { 0..REQUESTS } else { usize::from(record.token)..usize::from(record.token) + 1 };
+        for attempt in &mut world.requests[repeated] {
+            attempt.late = true;
+            if attempt.upstream == Upstream::Arrived {
+                attempt.upstream = Upstream::Nothing;
+            }
         }
     }
 }

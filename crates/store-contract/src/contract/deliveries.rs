@@ -31,6 +31,7 @@ pub(super) const RETRY: RetryPolicy = RetryPolicy {
 
 pub(super) fn terms() -> DeliveryPolicy {
     DeliveryPolicy {
+        repeat_within: None,
         route: "pay".into(),
         on_unknown: OnUnknown::Hold,
         quiet_after: Duration::ZERO,

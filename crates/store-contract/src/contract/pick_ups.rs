@@ -46,7 +46,7 @@ pub async fn an_accepted_delivery_is_picked_up_as_an_attempt_with_its_request(wo
     assert_eq!(got.parts, reserve_request.parts);
     assert!(pick_up_request.tokens.contains(&got.token));
     let delivery = lease.delivery.unwrap();
-    assert_eq!((Some(delivery.accepted_at), delivery.number), (record.accepted_at, 1));
+    assert_eq!((delivery.accepted_at, delivery.number), (record.accepted_at, 1));
     assert!(delivery.give_up_in <= RETRY.give_up_after && delivery.give_up_in > Duration::from_secs(3_000));
     assert_eq!(sealed, new_enqueue_request(&reserve_request).sealed);
     assert_eq!(world.current_state(&reserve_request).await, "in_flight");

@@ -61,7 +61,7 @@ pub async fn no_impossible_row_can_be_written(mut world: StoreFixture) {
         ("state = 'unknown'", "completed retryable"),
         ("state = 'done'", "completed retryable unknown"),
         ("attempt = 0", "completed"),
-        ("due_at = settled_at", "completed retryable unknown"),
+        ("due_at = settled_at", "completed retryable"),
         ("accepted_at = settled_at", "retryable"),
         ("state = 'queued'", "unknown"),
         ("state = 'queued', accepted_at = settled_at", "unknown"),

@@ -131,6 +131,7 @@ async fn start<'a>(
             max_attempts: policy.retry.max_attempts.cast_signed(),
             give_up_after_ms: millis(policy.retry.give_up_after),
             quiet_after_ms: quiet_after(policy),
+            repeat_within_ms: policy.repeat_within.map(millis),
             as_of: request.as_of,
         };
         let rows = client.call(&functions::START_DELIVERY, &columns).await?;

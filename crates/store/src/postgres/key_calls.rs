@@ -114,22 +114,28 @@ impl KeyCall<EnqueueParams> {
     /// Accepts a key for delivery, with its request: one that has no record, or one whose record is still as it was
     /// seen.
     pub fn enqueue(params: Arc<EnqueueParams>) -> Self {
+        Self::keep(params, false)
+    }
+
+    /// The same, and begins the attempt. The row is like that of a takeover.
+    pub fn reserve_kept(params: Arc<EnqueueParams>) -> Self {
+        Self::keep(params, true)
+    }
+
+    fn keep(params: Arc<EnqueueParams>, starts: bool) -> Self {
         let EnqueueRequest { reserve_request, sealed } = &params.request;
+        let columns: fn(&EnqueueParams) -> Columns<'_> = match starts {
+            true => |EnqueueParams { request, from }| {
+                let time_limit_ms = millis(request.reserve_request.time_limit);
+                columns! { time_limit_ms: time_limit_ms, ..columns::kept(request, from.as_ref()) }
+            },
+            false => |EnqueueParams { request, from }| {
+                columns! { time_limit_ms: None::<i64>, ..columns::kept(request, from.as_ref()) }
+            },
+        };
         Self {
             sent_bytes: reserve_request.key.as_bytes().len() + path_bytes(reserve_request) + sealed.bytes.len(),
-            ..Self::new(
-                reserve_request.id,
-                Arc::clone(&params),
-                &functions::ENQUEUE,
-                |EnqueueParams { request, from }| {
-                    columns! {
-                        secret: &*request.sealed.secret,
-                        sealed: &request.sealed.bytes,
-                        ..columns::reservation(&request.reserve_request),
-                        ..columns::seen(from.as_ref()),
-                    }
-                },
-            )
+            ..Self::new(reserve_request.id, Arc::clone(&params), &functions::ENQUEUE, columns)
         }
     }
 }

@@ -1,38 +1,78 @@
 //! The calls of asynchronous deliveries.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use rusqlite::Row;
 
 use super::transaction::{SqliteResult, SqliteTransaction, sql};
 use crate::columns::{self, columns};
 use crate::deliveries::{quiet_after, read_job};
-use crate::row::{RowReader, millis};
+use crate::row::{RowReader, fresh, millis};
 use crate::{EnqueueParams, GiveUpParams};
-use oncegate_domain::delivery::{
-    DeliveryPolicy, EnqueueRequest, EnqueueResult, GivenUpKey, PickUpRequest, PickUpResult,
-};
+use oncegate_domain::attempt::ReserveResult;
+use oncegate_domain::delivery::{DeliveryPolicy, EnqueueResult, GivenUpKey, PickUpRequest, PickUpResult};
 use oncegate_domain::ids::{RecordId, Token};
+use oncegate_domain::record::Record;
+use oncegate_domain::recovery::RecoveryPoint;
 use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::state::StateKind;
 
-/// A key that is due, the token and state that it has, and the reason where it is not tried again.
-type DueDelivery = (RecordId, Token, StateKind, Option<String>);
+/// A key that is due.
+struct DueDelivery {
+    id: RecordId,
+    token: Token,
+    state: StateKind,
+    /// The reason where it is not tried again.
+    note: Option<String>,
+    /// Whether it is a repetition whose window has closed.
+    has_closed: bool,
+}
 
 impl SqliteTransaction<'_> {
-    pub fn enqueue(&self, EnqueueParams { request, from }: EnqueueParams) -> SqliteResult<EnqueueResult> {
-        let EnqueueRequest { reserve_request, sealed } = &request;
+    pub fn enqueue(&self, params: EnqueueParams) -> SqliteResult<EnqueueResult> {
+        Ok(match self.keep(&params, None)? {
+            Ok(_) => EnqueueResult::Accepted,
+            Err(record) => EnqueueResult::Taken(record),
+        })
+    }
+
+    pub fn reserve_kept(&self, params: EnqueueParams) -> SqliteResult<ReserveResult> {
+        let time_limit = params.request.reserve_request.time_limit;
+        let result = match self.keep(&params, Some(time_limit))? {
+            Ok((attempt, recovery_point)) => fresh(Arc::new(params.request.reserve_request), attempt, recovery_point),
+            Err(record) => ReserveResult::Taken(record),
+        };
+        Ok(match &params.from {
+            Some(from) => result.taken_over_from(from.into()),
+            None => result,
+        })
+    }
+
+    /// Reserves or accepts a key, with its request.
+    fn keep(
+        &self,
+        EnqueueParams { request, from }: &EnqueueParams,
+        time_limit: Option<Duration>,
+    ) -> SqliteResult<Result<(u32, Option<RecoveryPoint>), Record>> {
+        let reserve_request = &request.reserve_request;
         let columns = columns! {
-            secret: &*sealed.secret,
-            sealed: &sealed.bytes,
-            ..columns::reservation(reserve_request),
-            ..columns::seen(from.as_ref()),
+            time_limit_ms: time_limit.map(millis),
+            ..columns::kept(request, from.as_ref()),
         };
         self.in_savepoint(|| {
-            let is_over = from.is_some() && self.execute(sql!("enqueue_over"), &columns)? == 1;
-            if is_over || self.execute(sql!("enqueue"), &columns)? == 1 {
-                self.execute(sql!("store_request"), &columns)?;
-                return Ok(EnqueueResult::Accepted);
-            }
-            Ok(EnqueueResult::Taken(self.find_taken(reserve_request.id)?))
+            let read = |row: &Row<'_>| Ok((row.read("attempt")?, row.read("recovery_point")?));
+            let over = match from {
+                Some(_) => self.query_one(sql!("enqueue_over"), &columns, read)?,
+                None => None,
+            };
+            let kept = match over {
+                Some(over) => Some(over),
+                None => self.query_one(sql!("enqueue"), &columns, read)?,
+            };
+            let Some(kept) = kept else { return Ok(Err(self.find_taken(reserve_request.id)?)) };
+            self.execute(sql!("store_request"), &columns)?;
+            Ok(Ok(kept))
         })
     }
 
@@ -49,9 +89,15 @@ impl SqliteTransaction<'_> {
             for policy in &order.policies {
                 let mut slots = policy.slots;
                 let rows_max = limit.saturating_sub(picked.jobs.len()).min(slots) + order.busy.len();
-                for (id, seen_token, state, note) in self.list_due(&order, policy, rows_max)? {
+                for DueDelivery { id, token: seen_token, state, note, has_closed } in
+                    self.list_due(&order, policy, rows_max)?
+                {
                     // A new token would fence its settlement.
                     if order.busy.contains(&id) {
+                        continue;
+                    }
+                    if has_closed {
+                        self.execute(sql!("end_repeats"), &columns! { id: &id })?;
                         continue;
                     }
                     if let Some(note) = note {
@@ -98,10 +144,15 @@ impl SqliteTransaction<'_> {
             quiet_after_ms: quiet_after(policy),
             max_attempts: i64::from(policy.retry.max_attempts),
             give_up_after_ms: millis(policy.retry.give_up_after),
+            repeat_within_ms: policy.repeat_within.map(millis),
             limit: limit as i64,
             as_of: self.no_later_than(order.as_of),
         };
-        let read = |row: &Row<'_>| Ok((row.read("id")?, row.read("token")?, row.read("state")?, row.read("note")?));
+        let read = |row: &Row<'_>| {
+            let (is_repeat, is_open) = (row.read::<bool>("is_repeat")?, row.read::<bool>("is_open")?);
+            let (id, token, state, note) = (row.read("id")?, row.read("token")?, row.read("state")?, row.read("note")?);
+            Ok(DueDelivery { id, token, state, note, has_closed: is_repeat && !is_open })
+        };
         self.query(sql!("list_due_deliveries"), &columns, read)
     }
 

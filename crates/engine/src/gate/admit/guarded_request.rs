@@ -31,6 +31,7 @@ use oncegate_domain::part_bits::{PartBits, PartKey};
 use oncegate_domain::place::Place;
 use oncegate_domain::record::Record;
 use oncegate_domain::request_part::RequestPart;
+use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::urlencoded;
 use oncegate_http::body::body_budget::BudgetShare;
 use oncegate_http::protocol::fields::RequestOrigin;
@@ -162,6 +163,35 @@ impl GuardedRequest {
             DeliveryMode::Prefer => prefer::prefers_async(&self.head.headers),
             DeliveryMode::Sync => false,
         }
+    }
+
+    /// Whether its route repeats a request at the vendor while its outcome is unknown.
+    pub(in crate::gate) fn is_repeated(&self) -> bool {
+        self.route().options.on_unknown == OnUnknown::Vendor
+    }
+
+    /// A copy that waits for the end of the repetitions, where the route keeps requests for them.
+    pub(in crate::gate) fn copy_if_kept(&self, instance: &Instance) -> Option<Box<Self>> {
+        self.is_repeated().then(|| {
+            Box::new(Self {
+                reserve_request: self.reserve_request.clone(),
+                head: self.head.clone(),
+                body: self.body.clone(),
+                // The attempt and its copy share the bytes.
+                share: instance.bodies.share_of(0),
+                own_parts: None,
+                observed_beside: None,
+                origin: self.origin.clone(),
+                client_address: None,
+                active: self.active.clone(),
+                secrets: self.secrets.clone(),
+                is_redelivery: false,
+                can_wait_for_store: false,
+                broken_rule: None,
+                is_provisional: false,
+                store_clock: Arc::clone(&self.store_clock),
+            })
+        })
     }
 
     /// Compares the request with the one that a record was made for, by the record's own recipe.

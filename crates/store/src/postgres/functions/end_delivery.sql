@@ -4,7 +4,7 @@ create function oncegate.end_delivery(_id bytea) returns boolean
 begin
   perform oncegate.begin_write('20ms');
   -- Locked, so that the key is not accepted anew before its old request is gone.
-  perform from oncegate.keys as k where k.id = _id and k.state in ('completed', 'expired') for no key update;
+  perform from oncegate.keys as k where k.id = _id and k.state in ('completed', 'expired', 'retryable') for no key update;
   if not found then
     return false;
   end if;

@@ -13,6 +13,8 @@ begin
        {may_forget};
     done := found;
     if done then
+      -- Its request, if it was kept.
+      delete from oncegate.outbox as o where o.id = _id;
       return;
     end if;
   end if;

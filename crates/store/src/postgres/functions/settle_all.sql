@@ -15,11 +15,15 @@ begin
   -- condition is null, which counts as false.
   if 0 = any (_ttl_ms) then
     return query
-    delete from oncegate.keys as k
-     using unnest(_id, _token, _state, _ttl_ms) as s (id, token, state, ttl_ms)
-     where s.state = 'retryable' and s.ttl_ms = 0 and
-       {may_forget of s}
-    returning k.id, null::bigint;
+    with forgotten as (
+      delete from oncegate.keys as k
+       using unnest(_id, _token, _state, _ttl_ms) as s (id, token, state, ttl_ms)
+       where s.state = 'retryable' and s.ttl_ms = 0 and
+         {may_forget of s}
+      returning k.id),
+    -- Their requests, if they were kept.
+    requests as (delete from oncegate.outbox as o using forgotten where o.id = forgotten.id)
+    select forgotten.id, null::bigint from forgotten;
   end if;
   return query
   update oncegate.keys as k

@@ -2,4 +2,4 @@
 delete from outbox
  where id = :id
    and not exists (select 1 from keys as k
-                    where k.id = :id and k.accepted_at is not null and k.state not in ('completed', 'expired'))
+                    where k.id = :id and k.state not in ('completed', 'expired', 'retryable'))

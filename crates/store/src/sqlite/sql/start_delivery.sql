@@ -2,7 +2,7 @@
 update keys
    set state = 'in_flight', attempt = attempt + 1, token = :token, instance = :instance,
        reserved_at = :now, deadline = :now + :time_limit_ms,
-       settled_at = null, due_at = null, {outcome resets}, inquiries = null, absences = null, inquire_at = null, expires_at = null,
+       settled_at = null, due_at = iif(accepted_at is null, min(due_at, :now - 1), null), {outcome resets}, inquiries = null, absences = null, inquire_at = null, expires_at = null,
        earlier = {with_attempt}
  where id = :id and state in ('queued', 'unknown')
 returning scope, space, key, path, recipe, fingerprint, parts, attempt, recovery_point, accepted_at,

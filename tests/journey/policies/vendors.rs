@@ -1,0 +1,183 @@
+//! Calls to other people's APIs: an unknown outcome ends by the vendor's own promise about keys.
+
+use std::time::Duration;
+
+use harness::metrics::Metrics;
+use harness::operator::Operator;
+use harness::vendor::{Vendor, VendorFault, VendorRules};
+use harness::{Response, Store, TEST_TIMEOUT, World, eventually, on_both_stores, route, skip};
+
+const DAY: Duration = Duration::from_secs(86_400);
+const STRIPE: VendorRules = VendorRules { field: "idempotency-key", window: DAY };
+
+/// A world before this vendor, with a route to it at `/pay` and these lines in it.
+async fn calling(store: Store, vendor: &Vendor, lines: &str) -> World {
+    let upstream = format!("upstream = \"http://{}\"\n{lines}", vendor.address);
+    World::with(store, |setup| {
+        setup.top("secret = \"a secret of some length\"").short_leases().route(&route("pay", &upstream))
+    })
+    .await
+}
+
+fn id(answer: &Response) -> Option<String> {
+    Some(serde_json::from_slice::<serde_json::Value>(&answer.body).ok()?["id"].as_str()?.to_owned())
+}
+
+on_both_stores!(a_lost_answer_of_a_vendor_is_asked_for_again_while_the_client_waits);
+async fn a_lost_answer_of_a_vendor_is_asked_for_again_while_the_client_waits(store: Store) {
+    let vendor = Vendor::start(STRIPE).await;
+    let world = calling(store, &vendor, "vendor = \"stripe\"\nretry = { base = \"100ms\" }").await;
+    for (key, faults) in [
+        ("k-1", vec![VendorFault::LosesAnswer]),
+        ("k-2", vec![VendorFault::Refuses, VendorFault::LosesAnswerAtGateway, VendorFault::Limits]),
+        ("k-3", vec![VendorFault::LosesAnswer, VendorFault::LosesAnswer, VendorFault::Limits]),
+    ] {
+        vendor.then(faults);
+        let answer = world.pay(key).send().await;
+        assert_eq!((answer.status, answer.oncegate_status()), (201, Some("executed")), "{key}");
+        let replay = world.pay(key).send().await;
+        assert_eq!((replay.is_replay(), id(&replay)), (true, id(&answer)), "{key}");
+    }
+    assert_eq!(vendor.charges().len(), 3);
+    let states: Vec<_> = Operator::of(&world.proxy).keys("state=unknown").await;
+    assert!(states.is_empty(), "{states:?}");
+    // The kept requests go with the settlements.
+    let metrics = async || Metrics::of(&world.proxy).await.get("oncegate_upstream_duration_seconds_count") >= 10.0;
+    eventually(TEST_TIMEOUT, async || metrics().await.then_some(())).await;
+}
+
+on_both_stores!(a_killed_proxy_repeats_what_it_had_sent_and_charges_once);
+async fn a_killed_proxy_repeats_what_it_had_sent_and_charges_once(store: Store) {
+    let vendor = Vendor::start(STRIPE).await;
+    let mut world = calling(store, &vendor, "vendor = \"stripe\"").await;
+    vendor.then([VendorFault::Delays(Duration::from_millis(300))]);
+    drop(world.pay("k-1").open().await.unwrap());
+    eventually(TEST_TIMEOUT, async || (vendor.heads().len() == 1).then_some(())).await;
+    world.crash_and_restart().await;
+    let answer =
+        eventually(TEST_TIMEOUT, async || Some(world.pay("k-1").send().await).filter(|answer| answer.status == 201))
+            .await;
+    assert_eq!((vendor.charges().len(), id(&answer)), (1, Some("ch_1".to_owned())));
+    assert!(vendor.heads().len() >= 2, "it was asked again");
+}
+
+on_both_stores!(a_vendor_is_not_asked_again_once_it_may_have_forgotten_the_key);
+async fn a_vendor_is_not_asked_again_once_it_may_have_forgotten_the_key(store: Store) {
+    let forgetful = VendorRules { window: Duration::from_millis(100), ..STRIPE };
+    let vendor = Vendor::start(forgetful).await;
+    let mut world = calling(store, &vendor, "vendor = \"stripe\"\nwait_timeout = \"1s\"").await;
+    vendor.then([VendorFault::Hangs(Duration::from_secs(5))]);
+    drop(world.pay("k-1").open().await.unwrap());
+    eventually(TEST_TIMEOUT, async || (vendor.charges().len() == 1).then_some(())).await;
+    world.proxy.kill9().await;
+    // Three quarters of a day are over.
+    world.store.tamper("update outbox set since = since - 64800001").await;
+    world.crash_and_restart().await;
+    Operator::of(&world.proxy).id_when("k-1", "unknown").await;
+    // Time and not an event: the deliverer looks once a second, and each look would send it.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    Operator::of(&world.proxy).id_when("k-1", "unknown").await;
+    assert_eq!(vendor.charges().len(), 1, "a person decides");
+    let retry = world.pay("k-1").send().await;
+    assert_eq!(retry.outcome(), (409, "outcome-unknown".to_owned()));
+}
+
+on_both_stores!(a_vendor_gets_its_own_field_its_own_host_and_nothing_of_ours);
+async fn a_vendor_gets_its_own_field_its_own_host_and_nothing_of_ours(store: Store) {
+    let vendor = Vendor::start(VendorRules { field: "paypal-request-id", window: DAY }).await;
+    let world = calling(store, &vendor, "vendor = \"paypal\"").await;
+    let long = "k".repeat(200);
+    for key in ["k-1", &long] {
+        assert_eq!(world.pay(key).send().await.oncegate_status(), Some("executed"));
+    }
+    let own = world.post("/pay").field("PayPal-Request-Id", "k-3").json("{}").send().await;
+    assert_eq!(own.oncegate_status(), Some("executed"));
+    let heads = vendor.heads();
+    let keys: Vec<_> = heads.iter().map(|head| head.all("paypal-request-id").collect::<Vec<_>>().join(",")).collect();
+    assert_eq!((keys[0].as_str(), keys[1].len(), keys[2].as_str()), ("k-1", 36, "k-3"));
+    for head in &heads {
+        let host = vendor.address.to_string();
+        assert_eq!(head.all("host").collect::<Vec<_>>(), [host.as_str()]);
+        let ours =
+            ["idempotency-key", "x-forwarded-for", "forwarded", "via", "oncegate-reservation", "oncegate-attempt"];
+        assert!(ours.iter().all(|name| head.all(name).next().is_none()), "{head:?}");
+    }
+}
+
+on_both_stores!(a_vendor_without_keys_is_not_asked_again);
+async fn a_vendor_without_keys_is_not_asked_again(store: Store) {
+    let vendor = Vendor::start(STRIPE).await;
+    let lines = format!(
+        "vendor = \"none\"\nupstream_timeout = \"1s\"\nkey = {{ from = \"json:/order\" }}\n\
+         reconcile = {{ url = \"http://{}/charges?order={{key}}\", after = \"1s\", every = \"1s\" }}",
+        vendor.address
+    );
+    let world = calling(store, &vendor, &lines).await;
+    vendor.then([VendorFault::LosesAnswer]);
+    let order = || world.post("/pay").json(r#"{"order":"o-1"}"#);
+    assert_eq!(order().send().await.oncegate_status(), Some("unknown"));
+    assert!(vendor.heads()[0].all("idempotency-key").next().is_none());
+    // Its search tells.
+    let found = eventually(TEST_TIMEOUT, async || Some(order().send().await).filter(|answer| answer.is_replay())).await;
+    assert_eq!((id(&found), vendor.charges().len()), (Some("ch_1".to_owned()), 1));
+}
+
+on_both_stores!(callers_of_one_credential_share_no_key_at_the_vendor_and_hold_no_secret_of_it);
+async fn callers_of_one_credential_share_no_key_at_the_vendor_and_hold_no_secret_of_it(store: Store) {
+    let vendor = Vendor::start(STRIPE).await;
+    let world = calling(
+        store,
+        &vendor,
+        "vendor = \"stripe\"\nset_headers = { Authorization = \"Bearer sk_test_hunter2\", Stripe-Version = \"2026\" }",
+    )
+    .await;
+    vendor.then([VendorFault::LosesAnswer]);
+    for caller in ["ann", "bob"] {
+        let answer = world.pay("k-1").field("Authorization", caller).send().await;
+        assert_eq!(answer.oncegate_status(), Some("executed"), "{caller}");
+    }
+    let heads = vendor.heads();
+    let keys: Vec<_> = heads.iter().map(|head| head.all("idempotency-key").next().unwrap().to_owned()).collect();
+    assert_eq!((heads.len(), keys[0] == keys[1], keys[0] == keys[2]), (3, true, false), "{keys:?}");
+    for head in &heads {
+        assert_eq!(head.all("authorization").collect::<Vec<_>>(), ["Bearer sk_test_hunter2"]);
+        assert_eq!(head.all("stripe-version").collect::<Vec<_>>(), ["2026"]);
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_sent_to_a_private_address_that_a_vendors_name_leads_to() {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned();
+    let resolved = tokio::net::lookup_host((name.as_str(), 443)).await.map(Iterator::collect::<Vec<_>>);
+    if !resolved.is_ok_and(|found| found.iter().any(|found| found.ip().is_loopback())) {
+        return skip("this machine's name does not lead to itself");
+    }
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let upstream = format!("vendor = \"none\"\nupstream = \"https://{name}:{port}\"");
+    let world = World::guarding(Store::sqlite(), &upstream).await;
+    let refused = world.pay("k-1").send().await;
+    assert_eq!(refused.outcome(), (502, "upstream-unreachable".to_owned()));
+    let told = world.proxy.logged().iter().any(|line| line.to_string().contains("private address"));
+    assert!(told, "the log says why");
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let mut sent = Vec::new();
+    tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut sent).await.unwrap();
+    assert!(sent.is_empty());
+}
+
+#[tokio::test]
+async fn what_is_meant_for_a_vendor_reaches_nobody_else() {
+    let vendor = Vendor::start(STRIPE).await;
+    let lines = "vendor = \"stripe\"\nset_headers = { Authorization = \"Bearer sk_test_hunter2\" }";
+    let world = calling(Store::sqlite(), &vendor, lines).await;
+    for method in ["GET", "DELETE", "PATCH"] {
+        let answer = world.proxy.client().request(method, "/pay?order=o-1").field("Authorization", "ann").send().await;
+        assert_eq!(answer.oncegate_status(), None, "{method} is not guarded");
+    }
+    assert_eq!((vendor.heads().len(), world.upstream.calls()), (3, 0));
+    for head in vendor.heads() {
+        assert_eq!(head.all("authorization").collect::<Vec<_>>(), ["Bearer sk_test_hunter2"]);
+        assert!(["x-forwarded-for", "via"].iter().all(|name| head.all(name).next().is_none()), "{head:?}");
+    }
+}
