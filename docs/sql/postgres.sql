@@ -1426,9 +1426,9 @@ select $1, n.route, n.ttl_ms, n.remember_ms, n.body_max, n.drop_headers, $2
            is distinct from
            (excluded.ttl_ms, excluded.remember_ms, excluded.body_max, excluded.drop_headers::text, excluded.encrypted);
 
--- unknown_deliveries: keys of a route, accepted or with a kept request, whose last attempt has an unknown outcome and that are due and quiet,
+-- unknown_deliveries: keys of a route, accepted or with a kept request, whose last attempt has an unknown outcome and
 -- $1 service, $2 route, $3 as_of, $4 quiet_after_ms, $5 limit
--- see start_delivery.
+-- that are due and quiet, see start_delivery.
 select k.id, k.token, k.state, coalesce(k.due_at, k.settled_at) as since
   from oncegate.keys as k
  where k.service = $1

@@ -360,7 +360,7 @@ select a.seq, a.at, a.actor, a.action, a.id, a.before, a.after, a.note
 -- not accepted is repeated while its window is open.
 select k.id, k.token, k.state,
        k.accepted_at is null as is_repeat,
-       coalesce(o.since + :repeat_within_ms > max(:now, :as_of), false) as is_open,
+       coalesce(o.since + :repeat_within_ms > max(:now, :estimate), false) as is_open,
        case when k.accepted_at is null then null
             when o.id is null then 'its request is not in the store any more'
             when k.attempt - o.attempts_before >= :max_attempts

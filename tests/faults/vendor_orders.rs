@@ -15,7 +15,7 @@ use crate::seeded_random::SeededRandom;
 use harness::client::Client;
 use harness::operator::Operator;
 use harness::postgres::Cluster;
-use harness::vendor::{Vendor, VendorFault, VendorRules};
+use harness::vendor::{VendorDouble, VendorFault, VendorRules};
 use harness::{Proxy, Setup, Store, route};
 
 const WORKERS: usize = 24;
@@ -49,7 +49,7 @@ async fn run(lines: &str, reconcile: &str) {
     eprintln!("seed {seed:#x}");
     let mut random = SeededRandom::new(seed);
     let count = std::env::var("ONCEGATE_ORDERS").map_or(ORDERS, |count| count.parse().unwrap());
-    let vendor = Vendor::start(STRIPE).await;
+    let vendor = VendorDouble::start(STRIPE).await;
     vendor.then((0..10 * count).map(|_| draw_fault(&mut random)));
     let cluster = block_in_place(|| Cluster::start("-c max_connections=60"));
     let store = Store::Postgres(cluster.empty_database().await);

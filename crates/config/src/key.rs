@@ -6,7 +6,7 @@ use super::value_parsers::{is_of_connection, is_of_name, name};
 use oncegate_domain::key::{KeyLimits, KeySyntax};
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::place::Place;
-use oncegate_settings::{ForwardKey, KeyPlace, KeyRule, ScopeRule, Word};
+use oncegate_settings::{ForwardKey, KeyPlace, KeyRule, RouteOptions, ScopeRule, VendorRule, Word};
 
 /// The store has an index of keys, and index entries have an upper bound: 1024 leaves room for the other columns.
 const KEY_LENGTH_MAX: usize = KeyLimits::WIDEST.length_max;
@@ -68,12 +68,17 @@ pub(super) fn read(section: &Section<'_>) -> KeyRule {
 /// of the path: it would be absent from every request.
 pub(super) fn check(
     section: &Section<'_>,
-    rule: &KeyRule,
+    options: &RouteOptions,
     scope: Option<&ScopeRule>,
     path: Option<&PathPattern>,
-    forward_key: &ForwardKey,
+    vendor: Option<&VendorRule>,
 ) {
-    if rule.hash && matches!(forward_key, ForwardKey::Derive(_)) {
+    let rule = &options.key;
+    let vendor_field = vendor.and_then(|vendor| vendor.key.as_ref()?.field());
+    if options.set_headers.iter().any(|(name, _)| rule.fields().chain(vendor_field).any(|field| field == name)) {
+        section.problem("set_headers", "sets a field of the key: each request would have the same key upstream");
+    }
+    if rule.hash && matches!(options.forward_key, ForwardKey::Derive(_)) {
         section.problem("forward_key", "makes a key of the client's, which is a secret: its hash alone is kept");
     }
     let is_missing = |place: &&Place| match (place, path) {

@@ -180,7 +180,7 @@ fn read_route<'a>(
         _ => PathForm::Normal,
     };
     let vendor = vendor::read(section, &options.key, upstream.as_deref());
-    key::check(section, &options.key, scope.as_ref(), signature.path.as_ref(), &options.forward_key);
+    key::check(section, &options, scope.as_ref(), signature.path.as_ref(), vendor.as_deref());
     let key = (options.dialect, &options.key, options.split.as_ref());
     let recipe = fingerprint::read(&section.table("fingerprint"), key, path_form, context.secrets.as_ref());
     let statuses = statuses::read(section);

@@ -15,7 +15,7 @@ use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::path_samples::sample_paths;
 use oncegate_domain::place::Place;
 use oncegate_domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus, default_verdict};
-use oncegate_domain::route_table::{RouteMatch, RouteTable, Spelling};
+use oncegate_domain::route_table::{METHODS, RouteMatch, RouteTable, Spelling};
 use oncegate_settings::{
     Dialect, EventTarget, IssuerKeys, LoadedConfig, PostgresUrl, RedisServer, Route, RouteKind, RouteMode, SslMode,
     StoreLocation, UpstreamTarget, ValueOrigin, WebhookSender, Word, show_duration, words,
@@ -354,8 +354,6 @@ fn released_failure(route: &Route) -> Option<ServiceStatus> {
 /// The routes of a host that send their requests to a service of their own, while other requests of the host go
 /// elsewhere.
 fn split_hosts(config: &LoadedConfig) -> Vec<PlacedFinding<'_>> {
-    const METHODS: [Method; 7] =
-        [Method::GET, Method::HEAD, Method::OPTIONS, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
     let is_apart = |route: &&Arc<Route>| route.options.host.is_some() && route.upstream != config.live.pass.upstream;
     let apart: Vec<_> = config.live.routes.iter().filter(is_apart).collect();
     if apart.is_empty() {

@@ -8,6 +8,10 @@ use super::normal_path::{RequestPath, path_behind_authority};
 use super::path_pattern::PathPattern;
 use super::path_template::PathTemplate;
 
+/// The methods that a path without a route may be asked with. CONNECT and TRACE have no path of a service.
+pub const METHODS: [Method; 7] =
+    [Method::GET, Method::HEAD, Method::OPTIONS, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+
 /// Routes by method, host and path; the most specific path wins.
 ///
 /// By method first: a specific path that does not name a method must not shadow a general one that does, or a

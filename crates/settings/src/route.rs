@@ -60,7 +60,7 @@ pub struct Route {
     /// The time past its deadline after which nothing of an attempt can be running any more: a lease, and
     /// `reconcile.after`.
     pub quiet_after: Duration,
-    /// What the vendor promises, where the route leads to one.
+    /// The vendor's promises; `None` where the route leads to none.
     pub vendor: Option<Arc<VendorRule>>,
     /// The reconciliation of unknown outcomes, if the route has one.
     pub reconcile: Option<ReconcileConfig>,

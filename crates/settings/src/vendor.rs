@@ -9,7 +9,7 @@ use oncegate_domain::ids::RecordId;
 use oncegate_domain::key::Key;
 use oncegate_domain::place::Place;
 
-/// What a vendor promises.
+/// The promises of a vendor.
 #[derive(Clone, Debug)]
 pub struct VendorRule {
     /// The hosts of its API; `*.` stands for any name before the rest.

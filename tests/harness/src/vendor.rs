@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::wire::{Fields, Framing, Head, Wire};
 
-/// What goes wrong with one request.
+/// A fault of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VendorFault {
     /// Nothing: it executes and answers.
@@ -37,7 +37,7 @@ pub struct VendorRules {
     pub window: Duration,
 }
 
-pub struct Vendor {
+pub struct VendorDouble {
     pub address: SocketAddr,
     inner: Arc<Inner>,
 }
@@ -57,15 +57,15 @@ struct KeptKey {
     since: Instant,
 }
 
-/// What the vendor knows of a key.
-enum Known {
+/// The state of a key.
+enum KeyState {
     New,
     Running,
     Answered(String),
     OfAnother,
 }
 
-impl Vendor {
+impl VendorDouble {
     pub async fn start(rules: VendorRules) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let (keys, charges, heads, faults) = (Mutex::default(), Mutex::default(), Mutex::default(), Mutex::default());
@@ -119,16 +119,16 @@ async fn exchange(inner: &Inner, wire: &mut Wire) -> std::io::Result<Option<()>>
         _ => {}
     }
     let key = head.all(inner.rules.field).next().map(str::to_owned);
-    let answered = match key.as_deref().map_or(Known::New, |key| inner.look_up(key, &body)) {
-        Known::New => {
+    let answered = match key.as_deref().map_or(KeyState::New, |key| inner.look_up(key, &body)) {
+        KeyState::New => {
             if let Some(VendorFault::Delays(time)) = fault {
                 sleep(time).await;
             }
             inner.charge(key, &body)
         }
-        Known::Running => answer("409 Conflict", "", r#"{"error":{"code":"idempotency_key_in_use"}}"#),
-        Known::Answered(body) => answer("201 Created", "Idempotent-Replayed: true\r\n", &body),
-        Known::OfAnother => answer("400 Bad Request", "", r#"{"error":{"type":"idempotency_error"}}"#),
+        KeyState::Running => answer("409 Conflict", "", r#"{"error":{"code":"idempotency_key_in_use"}}"#),
+        KeyState::Answered(body) => answer("201 Created", "Idempotent-Replayed: true\r\n", &body),
+        KeyState::OfAnother => answer("400 Bad Request", "", r#"{"error":{"type":"idempotency_error"}}"#),
     };
     match fault {
         Some(VendorFault::LosesAnswer) => Ok(None),
@@ -142,16 +142,16 @@ async fn exchange(inner: &Inner, wire: &mut Wire) -> std::io::Result<Option<()>>
 }
 
 impl Inner {
-    /// What is known of the key; from now on it runs where nothing is.
-    fn look_up(&self, key: &str, body: &[u8]) -> Known {
+    /// The key's state before this request. A new key runs from now on.
+    fn look_up(&self, key: &str, body: &[u8]) -> KeyState {
         let mut keys = self.keys.lock().unwrap();
         match keys.get(key).filter(|kept| kept.since.elapsed() < self.rules.window) {
-            Some(kept) if kept.body != body => Known::OfAnother,
-            Some(KeptKey { answer: Some(answer), .. }) => Known::Answered(answer.clone()),
-            Some(_) => Known::Running,
+            Some(kept) if kept.body != body => KeyState::OfAnother,
+            Some(KeptKey { answer: Some(answer), .. }) => KeyState::Answered(answer.clone()),
+            Some(_) => KeyState::Running,
             None => {
                 keys.insert(key.to_owned(), KeptKey { body: body.to_vec(), answer: None, since: Instant::now() });
-                Known::New
+                KeyState::New
             }
         }
     }

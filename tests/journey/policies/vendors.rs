@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use harness::metrics::Metrics;
 use harness::operator::Operator;
-use harness::vendor::{Vendor, VendorFault, VendorRules};
+use harness::vendor::{VendorDouble, VendorFault, VendorRules};
 use harness::{Response, Store, TEST_TIMEOUT, World, eventually, on_both_stores, route, skip};
 
 const DAY: Duration = Duration::from_secs(86_400);
 const STRIPE: VendorRules = VendorRules { field: "idempotency-key", window: DAY };
 
 /// A world before this vendor, with a route to it at `/pay` and these lines in it.
-async fn calling(store: Store, vendor: &Vendor, lines: &str) -> World {
+async fn calling(store: Store, vendor: &VendorDouble, lines: &str) -> World {
     let upstream = format!("upstream = \"http://{}\"\n{lines}", vendor.address);
     World::with(store, |setup| {
         setup.top("secret = \"a secret of some length\"").short_leases().route(&route("pay", &upstream))
@@ -25,7 +26,7 @@ fn id(answer: &Response) -> Option<String> {
 
 on_both_stores!(a_lost_answer_of_a_vendor_is_asked_for_again_while_the_client_waits);
 async fn a_lost_answer_of_a_vendor_is_asked_for_again_while_the_client_waits(store: Store) {
-    let vendor = Vendor::start(STRIPE).await;
+    let vendor = VendorDouble::start(STRIPE).await;
     let world = calling(store, &vendor, "vendor = \"stripe\"\nretry = { base = \"100ms\" }").await;
     for (key, faults) in [
         ("k-1", vec![VendorFault::LosesAnswer]),
@@ -41,22 +42,31 @@ async fn a_lost_answer_of_a_vendor_is_asked_for_again_while_the_client_waits(sto
     assert_eq!(vendor.charges().len(), 3);
     let states: Vec<_> = Operator::of(&world.proxy).keys("state=unknown").await;
     assert!(states.is_empty(), "{states:?}");
-    // The kept requests go with the settlements.
-    let metrics = async || Metrics::of(&world.proxy).await.get("oncegate_upstream_duration_seconds_count") >= 10.0;
-    eventually(TEST_TIMEOUT, async || metrics().await.then_some(())).await;
+}
+
+on_both_stores!(a_duplicate_waits_for_the_repetition_too);
+async fn a_duplicate_waits_for_the_repetition_too(store: Store) {
+    let vendor = VendorDouble::start(STRIPE).await;
+    let world = calling(store, &vendor, "vendor = \"stripe\"\nupstream_timeout = \"1s\"").await;
+    vendor.then([VendorFault::Hangs(Duration::from_secs(2))]);
+    let answers = join_all([world.pay("k-1").send(), world.pay("k-1").send()]).await;
+    let told: Vec<_> = answers.iter().map(|answer| (answer.status, id(answer))).collect();
+    assert_eq!(told, vec![(201, Some("ch_1".to_owned())); 2]);
+    assert_eq!(answers.iter().filter(|answer| answer.is_replay()).count(), 1);
+    assert_eq!(vendor.charges().len(), 1);
 }
 
 on_both_stores!(a_killed_proxy_repeats_what_it_had_sent_and_charges_once);
 async fn a_killed_proxy_repeats_what_it_had_sent_and_charges_once(store: Store) {
-    let vendor = Vendor::start(STRIPE).await;
+    let vendor = VendorDouble::start(STRIPE).await;
     let mut world = calling(store, &vendor, "vendor = \"stripe\"").await;
     vendor.then([VendorFault::Delays(Duration::from_millis(300))]);
     drop(world.pay("k-1").open().await.unwrap());
     eventually(TEST_TIMEOUT, async || (vendor.heads().len() == 1).then_some(())).await;
     world.crash_and_restart().await;
-    let answer =
-        eventually(TEST_TIMEOUT, async || Some(world.pay("k-1").send().await).filter(|answer| answer.status == 201))
-            .await;
+    // The worker that comes back waits too.
+    let answer = world.pay("k-1").send().await;
+    assert_eq!((answer.status, answer.is_replay()), (201, true));
     assert_eq!((vendor.charges().len(), id(&answer)), (1, Some("ch_1".to_owned())));
     assert!(vendor.heads().len() >= 2, "it was asked again");
 }
@@ -64,7 +74,7 @@ async fn a_killed_proxy_repeats_what_it_had_sent_and_charges_once(store: Store) 
 on_both_stores!(a_vendor_is_not_asked_again_once_it_may_have_forgotten_the_key);
 async fn a_vendor_is_not_asked_again_once_it_may_have_forgotten_the_key(store: Store) {
     let forgetful = VendorRules { window: Duration::from_millis(100), ..STRIPE };
-    let vendor = Vendor::start(forgetful).await;
+    let vendor = VendorDouble::start(forgetful).await;
     let mut world = calling(store, &vendor, "vendor = \"stripe\"\nwait_timeout = \"1s\"").await;
     vendor.then([VendorFault::Hangs(Duration::from_secs(5))]);
     drop(world.pay("k-1").open().await.unwrap());
@@ -74,8 +84,11 @@ async fn a_vendor_is_not_asked_again_once_it_may_have_forgotten_the_key(store: S
     world.store.tamper("update outbox set since = since - 64800001").await;
     world.crash_and_restart().await;
     Operator::of(&world.proxy).id_when("k-1", "unknown").await;
-    // Time and not an event: the deliverer looks once a second, and each look would send it.
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    // Each look of the deliverer for what is due would send it.
+    let looks = "oncegate_store_duration_seconds_count{op=\"pick_up\"}";
+    let picked = async || Metrics::of(&world.proxy).await.get(looks);
+    let enough = picked().await + 3.0;
+    eventually(TEST_TIMEOUT, async || (picked().await >= enough).then_some(())).await;
     Operator::of(&world.proxy).id_when("k-1", "unknown").await;
     assert_eq!(vendor.charges().len(), 1, "a person decides");
     let retry = world.pay("k-1").send().await;
@@ -84,7 +97,7 @@ async fn a_vendor_is_not_asked_again_once_it_may_have_forgotten_the_key(store: S
 
 on_both_stores!(a_vendor_gets_its_own_field_its_own_host_and_nothing_of_ours);
 async fn a_vendor_gets_its_own_field_its_own_host_and_nothing_of_ours(store: Store) {
-    let vendor = Vendor::start(VendorRules { field: "paypal-request-id", window: DAY }).await;
+    let vendor = VendorDouble::start(VendorRules { field: "paypal-request-id", window: DAY }).await;
     let world = calling(store, &vendor, "vendor = \"paypal\"").await;
     let long = "k".repeat(200);
     for key in ["k-1", &long] {
@@ -106,9 +119,10 @@ async fn a_vendor_gets_its_own_field_its_own_host_and_nothing_of_ours(store: Sto
 
 on_both_stores!(a_vendor_without_keys_is_not_asked_again);
 async fn a_vendor_without_keys_is_not_asked_again(store: Store) {
-    let vendor = Vendor::start(STRIPE).await;
+    let vendor = VendorDouble::start(STRIPE).await;
     let lines = format!(
         "vendor = \"none\"\nupstream_timeout = \"1s\"\nkey = {{ from = \"json:/order\" }}\n\
+         set_headers = {{ Authorization = \"Bearer sk_test_hunter2\" }}\n\
          reconcile = {{ url = \"http://{}/charges?order={{key}}\", after = \"1s\", every = \"1s\" }}",
         vendor.address
     );
@@ -120,11 +134,14 @@ async fn a_vendor_without_keys_is_not_asked_again(store: Store) {
     // Its search tells.
     let found = eventually(TEST_TIMEOUT, async || Some(order().send().await).filter(|answer| answer.is_replay())).await;
     assert_eq!((id(&found), vendor.charges().len()), (Some("ch_1".to_owned()), 1));
+    for head in vendor.heads() {
+        assert_eq!(head.all("authorization").collect::<Vec<_>>(), ["Bearer sk_test_hunter2"], "{}", head.start);
+    }
 }
 
 on_both_stores!(callers_of_one_credential_share_no_key_at_the_vendor_and_hold_no_secret_of_it);
 async fn callers_of_one_credential_share_no_key_at_the_vendor_and_hold_no_secret_of_it(store: Store) {
-    let vendor = Vendor::start(STRIPE).await;
+    let vendor = VendorDouble::start(STRIPE).await;
     let world = calling(
         store,
         &vendor,
@@ -168,7 +185,7 @@ async fn nothing_is_sent_to_a_private_address_that_a_vendors_name_leads_to() {
 
 #[tokio::test]
 async fn what_is_meant_for_a_vendor_reaches_nobody_else() {
-    let vendor = Vendor::start(STRIPE).await;
+    let vendor = VendorDouble::start(STRIPE).await;
     let lines = "vendor = \"stripe\"\nset_headers = { Authorization = \"Bearer sk_test_hunter2\" }";
     let world = calling(Store::sqlite(), &vendor, lines).await;
     for method in ["GET", "DELETE", "PATCH"] {
@@ -180,4 +197,18 @@ async fn what_is_meant_for_a_vendor_reaches_nobody_else() {
         assert_eq!(head.all("authorization").collect::<Vec<_>>(), ["Bearer sk_test_hunter2"]);
         assert!(["x-forwarded-for", "via"].iter().all(|name| head.all(name).next().is_none()), "{head:?}");
     }
+}
+
+on_both_stores!(a_route_that_observes_keeps_no_request);
+async fn a_route_that_observes_keeps_no_request(store: Store) {
+    let vendor = VendorDouble::start(STRIPE).await;
+    let lines = "vendor = \"stripe\"\nmode = \"observe\"\nset_headers = { Authorization = \"Bearer sk_test_hunter2\" }";
+    let world = calling(store, &vendor, lines).await;
+    vendor.then([VendorFault::LosesAnswerAtGateway]);
+    assert_eq!(world.pay("k-1").field("Authorization", "ann").send().await.status, 502);
+    world.proxy.wait_for_log("observed").await;
+    world.proxy.kill9().await;
+    // Fails where a request is kept.
+    let check = "create table kept (n bigint check (n = 0)); insert into kept select count(*) from outbox";
+    world.store.tamper(check).await;
 }

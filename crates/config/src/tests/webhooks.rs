@@ -128,6 +128,8 @@ fn a_webhook_needs_its_sender_and_what_the_sender_signs_with() {
         ("vendor = 'square'\nkey.from = 'json:/order'", "must have `json:/idempotency_key`"),
         ("on_unknown = 'vendor'\nvendor = 'openai'", "needs a `vendor` that promises"),
         ("set_headers = { Connection = 'close' }", "is a field of the connection"),
+        ("set_headers = { Idempotency-Key = 'k' }", "sets a field of the key"),
+        ("vendor = 'paypal'\nset_headers = { PayPal-Request-Id = 'k' }", "sets a field of the key"),
         ("accepted = 300", "accepted: must be 200 to 203"),
     ] {
         let secret = if lines.contains("delivery = 'async'") || lines.contains("vendor") {

@@ -20,7 +20,6 @@ use crate::instance::request_trace::TraceStage;
 use oncegate_domain::attempt::{AttemptLease, ReserveResult};
 use oncegate_domain::decision::{Decision, KeyAnswer};
 use oncegate_domain::record::{ExpectedRecord, Record};
-use oncegate_domain::response_policy::OnUnknown;
 use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
 use oncegate_store::{StoreError, TakeOverParams};
 
@@ -209,7 +208,7 @@ impl KeyTaker for AttemptTaker<'_> {
         from: Option<ExpectedRecord>,
     ) -> Result<Result<AttemptLease, Record>, StoreError> {
         let store = &self.instance.store;
-        let keeps = guarded.route().options.on_unknown == OnUnknown::Vendor;
+        let keeps = guarded.is_repeated();
         let reserved = match from {
             None if keeps => {
                 let keeping = store.reserve_kept(guarded.keep(permit, None));

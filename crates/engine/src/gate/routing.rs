@@ -9,8 +9,7 @@ use crate::instance::latency::{LatencyEwma, RouteLatencies};
 use crate::instance::metrics::{Metrics, RouteMetrics};
 use crate::instance::replay_permissions::ReplayPermissions;
 use crate::instance::token_verifier::TokenVerifier;
-use http::Method;
-use oncegate_domain::route_table::{RouteTable, Spelling};
+use oncegate_domain::route_table::{METHODS, RouteTable, Spelling};
 use oncegate_http::upstream::UpstreamClient;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
 use oncegate_settings::{Config, Route};
@@ -28,10 +27,6 @@ pub struct ActiveRoute {
     /// The parts of scopes that its service can renew; `None` where there are none.
     pub renewable: Option<Arc<RenewableParts>>,
 }
-
-/// The methods of a vendor's path that may be unguarded.
-const METHODS: [Method; 7] =
-    [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS];
 
 /// The routes by method and path; the most specific path wins.
 pub struct Router {

@@ -13,7 +13,7 @@ use super::outcome::{Outcome, StreamStatus, StreamedResponse};
 use super::progress::AwaitedEnd;
 use super::response_context::ResponseContext;
 use super::state::Gate;
-use oncegate_domain::decision::{AcceptedProgress, Decision, INQUIRY_PERIOD_MAX, KeyAnswer};
+use oncegate_domain::decision::{AcceptedProgress, Decision, INQUIRY_PERIOD_MAX, KeyAnswer, KeyRefusal};
 use oncegate_domain::operation::OperationId;
 use oncegate_domain::state::CompletedResponse;
 use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
@@ -85,9 +85,7 @@ impl Gate {
         let (deadline, mut pause) = (Instant::now() + wait, REPETITION_PAUSE);
         loop {
             let refusal = match self.decide_by_end(guarded, deadline).await {
-                Ok(Some(Decision::Answer(KeyAnswer::Replay(completed)))) => {
-                    return Ok(completed);
-                }
+                Ok(Some(Decision::Answer(KeyAnswer::Replay(completed)))) => return Ok(completed),
                 Ok(Some(Decision::Answer(KeyAnswer::Refuse(refusal)))) => refusal.into(),
                 Ok(_) => Refusal::OutcomeUnknown(Some(RetryAfter::new(INQUIRY_PERIOD_MAX))),
                 Err(refusal) => refusal,
@@ -118,6 +116,10 @@ impl Gate {
         };
         match decision.answer_without_take_over(&guarded.rules()) {
             KeyAnswer::Replay(completed) => Outcome::Replayed(completed),
+            // The next repetition may tell.
+            KeyAnswer::Refuse(KeyRefusal::OutcomeUnknown(Some(_))) if guarded.is_repeated() => {
+                self.repeated(guarded).await.map_or_else(Outcome::Refused, Outcome::Replayed)
+            }
             KeyAnswer::Refuse(refusal) => Outcome::Refused(refusal.into()),
             KeyAnswer::Accepted(progress) => self.accepted(guarded, progress).await,
             KeyAnswer::Join(retry_after) => still_running(guarded.route(), retry_after),

@@ -22,8 +22,8 @@ pub struct World {
     pub service_reply: ServiceReply,
     /// The attempt that the service reported as not executed while it was in flight.
     pub denied: Option<Token>,
-    /// What the vendor behind the upstream knows of the key.
-    pub vendor: Vendor,
+    /// The vendor behind the upstream.
+    pub vendor: VendorMemory,
     /// Whether the store holds the ends of TTLs back: an instance has seen its clock jump.
     pub ttls_held: bool,
     pub left: Bounds,
@@ -33,7 +33,7 @@ pub struct World {
 
 /// A vendor that executes a key once while it remembers it. Other upstreams remember nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Vendor {
+pub struct VendorMemory {
     /// The attempt that it has executed; each later one gets the same response.
     pub executed: Option<Token>,
     /// Whether the time has ended within which a request may be repeated. It is shorter than the vendor's window.
@@ -274,7 +274,7 @@ impl World {
             proxies: [NEW_PROXY; PROXIES],
             service_reply: ServiceReply::Nothing,
             denied: None,
-            vendor: Vendor { executed: None, repeats_ended: false, has_forgotten: false },
+            vendor: VendorMemory { executed: None, repeats_ended: false, has_forgotten: false },
             ttls_held: false,
             left,
             life: Life { number: 0, effects: [0; 2], promised: None, first: false, response_stored: false },

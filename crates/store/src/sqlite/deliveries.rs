@@ -147,6 +147,7 @@ impl SqliteTransaction<'_> {
             repeat_within_ms: policy.repeat_within.map(millis),
             limit: limit as i64,
             as_of: self.no_later_than(order.as_of),
+            estimate: order.as_of,
         };
         let read = |row: &Row<'_>| {
             let (is_repeat, is_open) = (row.read::<bool>("is_repeat")?, row.read::<bool>("is_open")?);

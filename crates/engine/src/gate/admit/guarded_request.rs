@@ -165,9 +165,9 @@ impl GuardedRequest {
         }
     }
 
-    /// Whether its route repeats a request at the vendor while its outcome is unknown.
+    /// Whether Oncegate repeats it at the vendor while its outcome is unknown. It keeps no request that it observes.
     pub(in crate::gate) fn is_repeated(&self) -> bool {
-        self.route().options.on_unknown == OnUnknown::Vendor
+        self.route().options.on_unknown == OnUnknown::Vendor && !self.is_observed()
     }
 
     /// A copy that waits for the end of the repetitions, where the route keeps requests for them.

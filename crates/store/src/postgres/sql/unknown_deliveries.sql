@@ -1,5 +1,5 @@
--- unknown_deliveries: keys of a route, accepted or with a kept request, whose last attempt has an unknown outcome and that are due and quiet,
--- see start_delivery.
+-- unknown_deliveries: keys of a route, accepted or with a kept request, whose last attempt has an unknown outcome and
+-- that are due and quiet, see start_delivery.
 select k.id, k.token, k.state, coalesce(k.due_at, k.settled_at) as since
   from oncegate.keys as k
  where k.service = :service
