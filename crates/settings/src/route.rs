@@ -16,6 +16,7 @@ use super::{
 use oncegate_domain::batch::BatchPlace;
 use oncegate_domain::execution_risk::RetryRule;
 use oncegate_domain::fingerprint::Recipe;
+use oncegate_domain::ids::RecordId;
 use oncegate_domain::key_rate::KeyRate;
 use oncegate_domain::outcome_rules::OutcomeRules;
 use oncegate_domain::path_pattern::PathPattern;
@@ -180,6 +181,17 @@ impl Route {
     /// TTL.
     pub fn ahead_limit(&self) -> Duration {
         AHEAD_MAX.min(self.options.ttl / 2)
+    }
+
+    /// Whether the callers are one to the vendor: it sees the credential of the route, and not theirs.
+    pub fn shares_credential(&self) -> bool {
+        !self.scope.parts.is_empty() && !self.options.set_headers.is_empty()
+    }
+
+    /// The key of a record as its vendor gets it; `None` where the route leads to none, or that reads none in a field.
+    pub fn vendor_key(&self, key: &[u8], id: &RecordId) -> Option<(&HeaderName, HeaderValue)> {
+        let own = self.vendor.as_ref()?.key.as_ref()?;
+        Some((own.field()?, own.name(key, id, self.shares_credential())))
     }
 
     /// The time from a request's reservation within which it may be repeated under its key at the vendor. It is shorter

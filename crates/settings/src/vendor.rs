@@ -6,7 +6,6 @@ use data_encoding::HEXLOWER;
 use http::{HeaderName, HeaderValue};
 
 use oncegate_domain::ids::RecordId;
-use oncegate_domain::key::Key;
 use oncegate_domain::place::Place;
 
 /// The promises of a vendor.
@@ -53,10 +52,9 @@ impl VendorKey {
 
     /// The key at the vendor: the caller's, or a UUID of the record (RFC 9562, section 5.8) where the vendor would not
     /// take that, or several callers share a credential.
-    pub fn name(&self, key: &Key, id: &RecordId, is_shared: bool) -> HeaderValue {
-        let bytes = key.as_bytes();
-        let own = (!self.is_uuid && !is_shared && bytes.len() <= self.length_max)
-            .then(|| HeaderValue::from_bytes(bytes).ok());
+    pub fn name(&self, key: &[u8], id: &RecordId, is_shared: bool) -> HeaderValue {
+        let own =
+            (!self.is_uuid && !is_shared && key.len() <= self.length_max).then(|| HeaderValue::from_bytes(key).ok());
         own.flatten().unwrap_or_else(|| {
             let mut bytes: [u8; 16] = id.as_bytes()[..16].try_into().expect("an id is longer");
             bytes[6] = bytes[6] & 0x0f | 0x80;

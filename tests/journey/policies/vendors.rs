@@ -103,11 +103,19 @@ async fn a_vendor_gets_its_own_field_its_own_host_and_nothing_of_ours(store: Sto
     for key in ["k-1", &long] {
         assert_eq!(world.pay(key).send().await.oncegate_status(), Some("executed"));
     }
-    let own = world.post("/pay").field("PayPal-Request-Id", "k-3").json("{}").send().await;
-    assert_eq!(own.oncegate_status(), Some("executed"));
+    for key in ["k-3", &format!("k-4-{long}")] {
+        let own = world.post("/pay").field("PayPal-Request-Id", key).json("{}").send().await;
+        assert_eq!(own.oncegate_status(), Some("executed"));
+    }
     let heads = vendor.heads();
     let keys: Vec<_> = heads.iter().map(|head| head.all("paypal-request-id").collect::<Vec<_>>().join(",")).collect();
-    assert_eq!((keys[0].as_str(), keys[1].len(), keys[2].as_str()), ("k-1", 36, "k-3"));
+    assert_eq!((keys[0].as_str(), keys[1].len(), keys[2].as_str(), keys[3].len()), ("k-1", 36, "k-3", 36));
+    // The record says which. A key that is too long for its vendor is another one there in its own field too.
+    let operator = Operator::of(&world.proxy);
+    for (own, at_vendor) in [("k-1", &keys[0]), (&long, &keys[1]), ("k-3", &keys[2])] {
+        let (_, shown) = operator.get(&format!("/api/v1/keys/{}", operator.id(own).await)).await;
+        assert_eq!(shown["vendor_key"], at_vendor.as_str(), "{shown}");
+    }
     for head in &heads {
         let host = vendor.address.to_string();
         assert_eq!(head.all("host").collect::<Vec<_>>(), [host.as_str()]);

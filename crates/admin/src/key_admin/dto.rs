@@ -35,6 +35,9 @@ pub struct KeyDetails {
     pub entry: KeyEntry,
     /// The entry's path, which lists leave out.
     pub path: Option<String>,
+    /// Its name at the vendor that its route leads to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vendor_key: Option<String>,
     /// The time from which nothing of its newest attempt can be running; `None` where the route is not configured here.
     #[serde(serialize_with = "rfc3339::serialize")]
     pub quiet_at: Option<SystemTime>,

@@ -5,11 +5,11 @@ use std::time::Duration;
 use http::HeaderMap;
 use tokio::time::Instant;
 
-use super::KeyAdmin;
 use super::dto::{AuditLog, FingerprintSummary, KeyDetails, KeyList, KeyStats, ResponseSummary};
 use super::params;
 use super::problem::ApiProblem;
 use super::timeline::timeline;
+use super::{KeyAdmin, find_route};
 use oncegate_domain::execution_risk::{ActionKind, ActionRisk};
 use oncegate_domain::record::Record;
 use oncegate_domain::state::KeyState;
@@ -69,10 +69,14 @@ impl KeyAdmin<'_> {
         let counts = |risk: &ActionRisk| !(*risk == ActionRisk::AttemptRunning && is_quiet);
         let risk = |action| Some((action, self.risk(&entry, action).filter(counts)?));
         let risks = ActionKind::ALL.into_iter().filter_map(risk).collect();
+        let vendor_key =
+            find_route(&self.config, &entry.route).and_then(|route| route.vendor_key(&entry.key, &entry.id));
+        let vendor_key = vendor_key.map(|(_, value)| String::from_utf8_lossy(value.as_bytes()).into_owned());
         let (path, timeline) = (entry.path.take(), timeline(&entry, &audit));
         Ok(KeyDetails {
             entry,
             path,
+            vendor_key,
             risks,
             is_quiet,
             quiet_at,

@@ -5,21 +5,22 @@ use http::header::{HeaderName, HeaderValue};
 
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::key::{Key, KeySyntax};
-use oncegate_settings::{ForwardKey, KeyRule, Route, VendorKey};
+use oncegate_settings::{ForwardKey, KeyRule, Route};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// Sets, removes or keeps the key's fields as the route says. A key in the query or in the body stays there. A vendor
 /// gets the key in the field that it reads, and in no other.
 pub(super) fn set_key_field(headers: &mut HeaderMap, route: &Route, (key, id): (&Key, RecordId)) {
-    if let Some(vendor) = &route.vendor {
-        let field = vendor.key.as_ref().and_then(VendorKey::field);
-        // Its callers are one to the vendor.
-        let is_shared = !route.scope.parts.is_empty() && !route.options.set_headers.is_empty();
-        let is_kept = !is_shared && field.is_some_and(|field| headers.contains_key(field));
+    if route.vendor.is_some() {
+        let own = route.vendor_key(key.as_bytes(), &id);
+        // As it was spelt, where the caller wrote it there.
+        let is_kept =
+            own.as_ref().is_some_and(|(field, value)| headers.contains_key(*field) && value == key.as_bytes());
+        let field = own.as_ref().map(|(field, _)| *field);
         remove_key_fields(headers, &route.options.key, |name| is_kept && Some(name) == field);
-        if let (Some(own), Some(field), false) = (&vendor.key, field, is_kept) {
-            headers.insert(field, own.name(key, &id, is_shared));
+        if let (Some((field, value)), false) = (own, is_kept) {
+            headers.insert(field, value);
         }
         return;
     }
