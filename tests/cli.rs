@@ -263,6 +263,8 @@ fn init_writes_a_valid_file_for_each_use_each_caller_and_each_store() {
                 |line: &str| line.contains("scope is `none`") || line.contains("no route's `scope` has a `jwt:` part");
             assert!(checked.err.lines().all(is_known), "{what} {caller:?}: {}", checked.err);
             assert_eq!(checked.out.matches("\nroute ").count(), what.split(',').count(), "{}", checked.out);
+            // A trial never reaches the vendor itself.
+            assert!(!checked.out.contains("https://api."), "{what}: {}", checked.out);
         }
     }
 }

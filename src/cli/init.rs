@@ -152,7 +152,10 @@ impl Use {
             Self::Egress => (
                 "/{*rest}",
                 "vendor = \"VENDOR\"   # what it promises about keys: docs/egress.md\n\
-                 # set_headers = { Authorization = \"Bearer ${file:/run/secrets/vendor}\" }   # then no caller holds it\n\
+                 upstream = UPSTREAM   # without it, the vendor's own\n\
+                 # An SDK draws another key for each call. Without the name of the operation, a worker that is started again charges again:\n\
+                 # key = { from = \"json:/order_id\" }\n\
+                 # set_headers = { Authorization = \"Bearer ${file:/run/secrets/vendor}\" }   # then no caller holds it, and one worker needs scope = [\"none\"]\n\
                  # reconcile = { url = \"https://…/search?reference={key}\" }   # ends what the vendor's keys do not\n",
             ),
             Self::Graphql => ("/graphql", "dialect = \"graphql\"   # mutations are guarded, queries pass\n"),
@@ -361,7 +364,7 @@ impl InitArguments {
         };
         let (mut names, mut explained) = (BTreeSet::new(), BTreeSet::new());
         for (planned, path, methods) in routes {
-            let lines = planned.lines()?;
+            let lines = planned.lines()?.replace("UPSTREAM", &quoted(&self.upstream));
             let name = unused_name(&mut names, &path, planned.kind);
             let path = quoted(&Some(path));
             let scope = if planned.kind == Use::Webhooks { "" } else { scope };

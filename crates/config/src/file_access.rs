@@ -8,7 +8,7 @@ use super::environment::Environment;
 use oncegate_settings::StoreLocation;
 
 /// The keys of the file whose value is a secret.
-const SECRETS: [&[&str]; 10] = [
+const SECRETS: [&[&str]; 12] = [
     &["secret"],
     &["previous_secrets"],
     &["admin", "token"],
@@ -17,6 +17,8 @@ const SECRETS: [&[&str]; 10] = [
     &["consumers", "kafka", "password"],
     &["events", "kafka", "password"],
     &["events", "secret"],
+    &["routes", "set_headers"],
+    &["defaults", "set_headers"],
     &["routes", "signature", "secrets"],
     &["defaults", "signature", "secrets"],
 ];
@@ -76,6 +78,9 @@ fn value_has_text(value: &DeValue<'_>, rest: &[&str], is_wanted: &dyn Fn(&str) -
     match value {
         DeValue::String(text) => rest.is_empty() && is_wanted(text),
         DeValue::Array(values) => values.iter().any(|value| value_has_text(value.get_ref(), rest, is_wanted)),
+        DeValue::Table(table) if rest.is_empty() => {
+            table.values().any(|value| value_has_text(value.get_ref(), rest, is_wanted))
+        }
         DeValue::Table(table) => has_text(table, rest, is_wanted),
         _ => false,
     }
@@ -115,6 +120,8 @@ mod tests {
             ("[store]\nurl = 'postgres://u@h/d?sslmode=require&password=p'", Some("store.url")),
             ("[store]\nurl = 'postgres://u@h/d?password=${P}'", None),
             ("[store]\nurl = 'sqlite:a'", None),
+            ("[[routes]]\nset_headers = { Authorization = 'Bearer a' }", Some("routes.set_headers")),
+            ("[[routes]]\nset_headers = { Authorization = '${file:/a}' }", None),
             ("[cache]\nredis = 'redis://:p@h'", Some("cache.redis")),
             ("[[consumers]]\namqp = 'amqp://h'\n[[consumers]]\namqp = 'amqps://u:p@h'", Some("consumers.amqp")),
         ] {

@@ -118,7 +118,8 @@ static TABLES: LazyLock<HashMap<&'static str, Spanned<DeTable<'static>>>> = Lazy
 
 /// Puts the presets of a route's dialect, its kind and its sender behind the tables that name them.
 pub(super) fn with_presets(section: Section<'_>) -> Section<'_> {
-    let dialect = section.choice("dialect");
+    // The vendor's own preset names its dialect, and comes before that of the dialect.
+    let dialect = vendor::dialect(&section).unwrap_or_else(|| section.choice("dialect"));
     let section = section.with_preset("dialect", TABLES[dialect_preset(dialect)].get_ref());
     let section = vendor::with_preset(section);
     match section.choice("kind") {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use oncegate_domain::response_policy::OnUnknown;
 use oncegate_settings::{LoadedConfig, Route, RouteMode, StoreLocation};
 
 /// The part of the exposure that a start logs.
@@ -56,6 +57,9 @@ pub(super) fn describe(config: &LoadedConfig) -> Vec<(&'static str, String)> {
     }
     if let Some(routes) = named(|route| route.recipe.reads_body()) {
         rows.push(("  requests", format!("bodies: hashed; short ones can be found {guess}{routes}")));
+    }
+    if let Some(routes) = named(|route| route.options.on_unknown == OnUnknown::Vendor) {
+        rows.push(("  kept requests", format!("encrypted, until they are settled{routes}")));
     }
     if let Some(routes) = named(|route| route.options.mode == RouteMode::Enforce) {
         let setting = if has_secret { "`store.encrypt`" } else { "`secret` and `store.encrypt`" };

@@ -12,7 +12,8 @@ use super::reader::Section;
 use oncegate_domain::place::Place;
 use oncegate_domain::response_policy::OnUnknown;
 use oncegate_settings::{
-    DeliveryMode, KeyRule, UpstreamTarget, Vendor, VendorKey, VendorRule, Word, bare_host, is_local, parse_duration,
+    DeliveryMode, Dialect, KeyRule, UpstreamTarget, Vendor, VendorKey, VendorRule, Word, bare_host, is_local,
+    parse_duration,
 };
 
 /// One row for each vendor.
@@ -65,18 +66,28 @@ static RULES: LazyLock<HashMap<String, Arc<VendorRule>>> = LazyLock::new(|| {
 static PRESETS: LazyLock<[Spanned<DeTable<'static>>; 3]> =
     LazyLock::new(|| [VENDORS, EGRESS, REPEATED].map(|preset| DeTable::parse(preset).expect("a preset is TOML")));
 
+/// The options of the routes to a vendor alone.
+fn preset_of(vendor: Vendor) -> Option<&'static DeTable<'static>> {
+    PRESETS[0].get_ref().get(vendor.word())?.get_ref().get("route")?.get_ref().as_table()
+}
+
+/// The dialect of the route's vendor, where the file names none.
+pub(super) fn dialect(section: &Section<'_>) -> Option<Dialect> {
+    let word = preset_of(section.choice("vendor"))?.get("dialect")?.get_ref().as_str()?;
+    Dialect::parse(word).filter(|_| !section.position("dialect").is_written())
+}
+
 /// Puts the options of a route to its vendor behind the table that names the vendor.
 pub(super) fn with_preset(section: Section<'_>) -> Section<'_> {
     let vendor: Vendor = section.choice("vendor");
     let Some(rule) = RULES.get(vendor.word()) else { return section };
-    let [rows, egress, repeated] = &*PRESETS;
+    let [_, egress, repeated] = &*PRESETS;
     let section = section.with_preset("vendor", egress.get_ref());
     let section = match rule.window {
         Some(_) => section.with_preset("vendor", repeated.get_ref()),
         None => section,
     };
-    let row = rows.get_ref().get(vendor.word()).and_then(|row| row.get_ref().get("route")?.get_ref().as_table());
-    row.into_iter().fold(section, |section, preset| section.with_preset("vendor", preset))
+    preset_of(vendor).into_iter().fold(section, |section, preset| section.with_preset("vendor", preset))
 }
 
 /// Reads what the vendor promises, and checks what it needs of the rest of the route.

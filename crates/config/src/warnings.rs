@@ -314,7 +314,7 @@ fn find_in_money(route: &Route, found: &mut Vec<LintFinding>) {
                     write `reject`";
         found.push((Lint::MoneyBypass, text.into()));
     }
-    if options.on_unknown != OnUnknown::Hold {
+    if !matches!(options.on_unknown, OnUnknown::Hold | OnUnknown::Vendor) {
         let text = format!(
             "kind is `money`, and on_unknown is `{}`: a request that may have been executed is executed again; write `hold`, \
              and a `reconcile.url`",
