@@ -15,6 +15,7 @@ use oncegate_settings::{LoadedConfig, StoreLocation};
 use oncegate_store::OpenError;
 use oncegate_telemetry::logs::format_chain;
 
+mod audit;
 mod check;
 mod client;
 mod completions;
@@ -108,6 +109,8 @@ enum Command {
     Conform(conform::ConformArguments),
     /// Lists and shows keys, and carries out decisions about them
     Keys(keys::KeysArguments),
+    /// Lists who decided what about keys, the latest first
+    Audit(audit::AuditArguments),
     /// Lists the events about settled keys that wait or are dead, and publishes dead ones again
     Events(events::EventsArguments),
     /// Asks the running instance whether it is ready
@@ -220,6 +223,7 @@ pub fn main() -> ExitCode {
         Command::Reconcile(arguments) => reconcile::run(&arguments),
         Command::Probe(arguments) => probe::run(arguments),
         Command::Conform(arguments) => conform::run(arguments),
+        Command::Audit(arguments) => audit::run(&arguments),
         Command::Events(arguments) => events::run(&arguments),
         Command::Keys(arguments) => keys::run(arguments),
         Command::Healthcheck(instance) => healthcheck::run(&instance),

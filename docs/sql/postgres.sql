@@ -248,8 +248,8 @@ $function$;
 -- enqueue: reserves or accepts a key, with its request: an attempt begins where it has a time limit, and else the key
 -- waits for its delivery. A key with a record is taken if its record is still as it was seen; past its TTL a new life
 -- begins.
-create or replace function oncegate.enqueue_fdd168be(
-  _id bytea, _service text, _scope bytea, _space bytea, _key bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _parts bytea, _instance bigint, _token bytea, _holder bytea, _time_limit_ms bigint, _secret text, _sealed bytea,
+create or replace function oncegate.enqueue_1afac13d(
+  _id bytea, _service text, _scope bytea, _space bytea, _key bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _parts bytea, _trace_id bytea, _client_address text, _lookups bytea, _instance bigint, _token bytea, _holder bytea, _time_limit_ms bigint, _secret text, _sealed bytea,
   _seen_token bytea, _seen_state text, _past_ttl_at bigint, _redelivered boolean,
   out done boolean, out attempt integer, out recovery_point text
 )
@@ -264,8 +264,8 @@ declare
 begin
   if _seen_token is null then
     insert into oncegate.keys as k
-           (id, service, scope, space, key, path, route, recipe, fingerprint, parts, instance, token, holder, state, attempt, created_at, reserved_at, deadline, settled_at, accepted_at, due_at)
-    values (_id, _service, _scope, _space, _key, _path, _route, _recipe, _fingerprint, _parts, _instance, _token, _holder, case when starts then 'in_flight' else 'queued' end, first, moment, moment,
+           (id, service, scope, space, key, path, route, recipe, fingerprint, parts, trace_id, client_address, lookups, instance, token, holder, state, attempt, created_at, reserved_at, deadline, settled_at, accepted_at, due_at)
+    values (_id, _service, _scope, _space, _key, _path, _route, _recipe, _fingerprint, _parts, _trace_id, _client_address, _lookups, _instance, _token, _holder, case when starts then 'in_flight' else 'queued' end, first, moment, moment,
             moment + coalesce(_time_limit_ms, 0), case when not starts then moment end,
             case when not starts then moment end, moment)
         on conflict (id) do nothing
@@ -277,7 +277,7 @@ begin
            deadline = moment + coalesce(_time_limit_ms, 0), settled_at = case when not starts then moment end,
            accepted_at = case when not starts then moment end, due_at = moment,
            -- taken_over: the columns of a key that the next request has taken over. Past its TTL a new life begins.
-           path = _path, route = _route, recipe = _recipe, fingerprint = _fingerprint, parts = _parts, instance = _instance, token = _token,
+           space = _space, key = _key, path = _path, route = _route, recipe = _recipe, fingerprint = _fingerprint, parts = _parts, trace_id = _trace_id, client_address = _client_address, lookups = _lookups, instance = _instance, token = _token,
            created_at = case when _past_ttl_at is null then k.created_at else moment end,
            reserved_at = moment,
            remember_ms = null, status = null, fields = null, body = null, cause = null, inquiries = null, absences = null, inquire_at = null, expires_at = null,
@@ -432,6 +432,47 @@ begin
 end
 $function$;
 
+-- redact: takes what belongs to its caller from a key that is still as it was seen, with the audit entry.
+create or replace function oncegate.redact_cc8cc1ad(
+  _id bytea, _token bytea, _seen_state text, _service text, _nothing bytea, _no_space bytea, _no_fields bytea, _actor text, _action text, _note text,
+  out done boolean, out queued boolean, out purges bigint
+)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $function$
+#variable_conflict use_column
+declare
+  moment constant bigint := oncegate.begin_write('20ms');
+begin
+  update oncegate.keys as k
+     set -- redacted: the columns of a key without what belongs to its caller. It stays, so that no retry is executed: one that
+     -- was not executed is refused as late, and a response that is not kept is not replayed.
+     key = _nothing, space = _no_space, holder = null, path = null, parts = null, trace_id = null, client_address = null, lookups = null, recovery_point = null,
+     hand_token = null, body = null, fields = case when k.state = 'completed' then _no_fields end,
+     state = case when k.state = 'completed' then k.state else 'expired' end
+   where k.id = _id
+     and k.service = _service
+     and k.token = _token
+     and k.state = _seen_state
+     and k.state in ('completed', 'expired', 'retryable');
+  done := found;
+  queued := false;
+  if not done then
+    return;
+  end if;
+  -- Without the triggers there are no events, and on the nodes of a cluster no table of them.
+  if exists (select from pg_catalog.pg_trigger as t where t.tgname = 'keys_tell_their_end') then
+    update oncegate.events as e set key = null, fields = null, body = null where e.id = _id;
+  end if;
+  delete from oncegate.outbox as o where o.id = _id;
+  -- No instance may replay what is gone.
+  update oncegate.counters as c set value = c.value + 1 where c.name = 'purges' returning c.value into purges;
+  insert into oncegate.audit (at, service, actor, action, id, before, after, note)
+  values (moment, _service, _actor, _action, _id, _seen_state,
+          case when _seen_state = 'completed' then _seen_state else 'expired' end, _note);
+end
+$function$;
+
 -- renew_lease: takes or renews an instance's lease, stores which purges it has seen, and returns the time, the purge
 -- count, and the time until which the ends of TTLs are held.
 create or replace function oncegate.renew_lease_bfb25071(
@@ -505,7 +546,7 @@ end
 $function$;
 
 -- reserve: reserves a key that has no record.
-create or replace function oncegate.reserve_4ce6211f(_id bytea, _service text, _scope bytea, _space bytea, _key bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _parts bytea, _instance bigint, _token bytea, _holder bytea, _time_limit_ms bigint) returns boolean
+create or replace function oncegate.reserve_5a88ff30(_id bytea, _service text, _scope bytea, _space bytea, _key bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _parts bytea, _trace_id bytea, _client_address text, _lookups bytea, _instance bigint, _token bytea, _holder bytea, _time_limit_ms bigint) returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $function$
@@ -514,8 +555,8 @@ declare
   moment constant bigint := oncegate.begin_write();
 begin
   insert into oncegate.keys
-         (id, service, scope, space, key, path, route, recipe, fingerprint, parts, instance, token, holder, state, attempt, created_at, reserved_at, deadline)
-  values (_id, _service, _scope, _space, _key, _path, _route, _recipe, _fingerprint, _parts, _instance, _token, _holder, 'in_flight', 1, moment, moment, moment + _time_limit_ms)
+         (id, service, scope, space, key, path, route, recipe, fingerprint, parts, trace_id, client_address, lookups, instance, token, holder, state, attempt, created_at, reserved_at, deadline)
+  values (_id, _service, _scope, _space, _key, _path, _route, _recipe, _fingerprint, _parts, _trace_id, _client_address, _lookups, _instance, _token, _holder, 'in_flight', 1, moment, moment, moment + _time_limit_ms)
       on conflict (id) do nothing;
   return found;
 end
@@ -525,7 +566,7 @@ $function$;
 --
 -- The settings hold inside the function only. A plan that is kept was made for a table that may have been empty: it
 -- must be the one that is right for a large one, and that is always the primary key, row by row.
-create or replace function oncegate.reserve_all_e6e5348a(_id bytea[], _service text[], _scope bytea[], _space bytea[], _key bytea[], _path bytea[], _route text[], _recipe text[], _fingerprint bytea[], _parts bytea[], _instance bigint[], _token bytea[], _holder bytea[], _time_limit_ms bigint[]) returns table (id bytea)
+create or replace function oncegate.reserve_all_5734134c(_id bytea[], _service text[], _scope bytea[], _space bytea[], _key bytea[], _path bytea[], _route text[], _recipe text[], _fingerprint bytea[], _parts bytea[], _trace_id bytea[], _client_address text[], _lookups bytea[], _instance bigint[], _token bytea[], _holder bytea[], _time_limit_ms bigint[]) returns table (id bytea)
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_hashjoin = off
@@ -540,9 +581,9 @@ declare
 begin
   return query
   insert into oncegate.keys
-         (id, service, scope, space, key, path, route, recipe, fingerprint, parts, instance, token, holder, state, attempt, created_at, reserved_at, deadline)
-  select s.id, s.service, s.scope, s.space, s.key, s.path, s.route, s.recipe, s.fingerprint, s.parts, s.instance, s.token, s.holder, 'in_flight', 1, moment, moment, moment + s.time_limit_ms
-    from unnest(_id, _service, _scope, _space, _key, _path, _route, _recipe, _fingerprint, _parts, _instance, _token, _holder, _time_limit_ms) as s (id, service, scope, space, key, path, route, recipe, fingerprint, parts, instance, token, holder, time_limit_ms)
+         (id, service, scope, space, key, path, route, recipe, fingerprint, parts, trace_id, client_address, lookups, instance, token, holder, state, attempt, created_at, reserved_at, deadline)
+  select s.id, s.service, s.scope, s.space, s.key, s.path, s.route, s.recipe, s.fingerprint, s.parts, s.trace_id, s.client_address, s.lookups, s.instance, s.token, s.holder, 'in_flight', 1, moment, moment, moment + s.time_limit_ms
+    from unnest(_id, _service, _scope, _space, _key, _path, _route, _recipe, _fingerprint, _parts, _trace_id, _client_address, _lookups, _instance, _token, _holder, _time_limit_ms) as s (id, service, scope, space, key, path, route, recipe, fingerprint, parts, trace_id, client_address, lookups, instance, token, holder, time_limit_ms)
    order by s.id -- two batches with two keys in common must not deadlock
       on conflict (id) do nothing
   returning id;
@@ -550,14 +591,14 @@ end
 $function$;
 
 -- reserve_each: reserve for many keys of a cluster, one after the other. It returns those that it has reserved.
-create or replace function oncegate.reserve_each_4a775ea5(_id bytea[], _service text[], _scope bytea[], _space bytea[], _key bytea[], _path bytea[], _route text[], _recipe text[], _fingerprint bytea[], _parts bytea[], _instance bigint[], _token bytea[], _holder bytea[], _time_limit_ms bigint[]) returns table (id bytea)
+create or replace function oncegate.reserve_each_57b96ef4(_id bytea[], _service text[], _scope bytea[], _space bytea[], _key bytea[], _path bytea[], _route text[], _recipe text[], _fingerprint bytea[], _parts bytea[], _trace_id bytea[], _client_address text[], _lookups bytea[], _instance bigint[], _token bytea[], _holder bytea[], _time_limit_ms bigint[]) returns table (id bytea)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $function$
 #variable_conflict use_column
 begin
   for i in 1 .. array_length(_id, 1) loop
-    if oncegate.reserve_4ce6211f(_id[i], _service[i], _scope[i], _space[i], _key[i], _path[i], _route[i], _recipe[i], _fingerprint[i], _parts[i], _instance[i], _token[i], _holder[i], _time_limit_ms[i]) then
+    if oncegate.reserve_5a88ff30(_id[i], _service[i], _scope[i], _space[i], _key[i], _path[i], _route[i], _recipe[i], _fingerprint[i], _parts[i], _trace_id[i], _client_address[i], _lookups[i], _instance[i], _token[i], _holder[i], _time_limit_ms[i]) then
       id := _id[i];
       return next;
     end if;
@@ -566,8 +607,8 @@ end
 $function$;
 
 -- restore: writes the row of an ended attempt that the store has lost.
-create or replace function oncegate.restore_9a740390(
-  _id bytea, _service text, _scope bytea, _space bytea, _key bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _parts bytea, _instance bigint, _token bytea, _holder bytea, _time_limit_ms bigint, _state text, _ttl_ms bigint, _remember_ms bigint, _status smallint, _fields bytea, _body bytea, _cause text, _due_ms bigint,
+create or replace function oncegate.restore_bab3e130(
+  _id bytea, _service text, _scope bytea, _space bytea, _key bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _parts bytea, _trace_id bytea, _client_address text, _lookups bytea, _instance bigint, _token bytea, _holder bytea, _time_limit_ms bigint, _state text, _ttl_ms bigint, _remember_ms bigint, _status smallint, _fields bytea, _body bytea, _cause text, _due_ms bigint,
   _attempt integer, _accepted_at bigint, _replaced_token bytea, _replaced_was_completed boolean,
   out done boolean, out expires_at bigint
 )
@@ -583,12 +624,12 @@ begin
   -- have been reaped or purged, and this be its settlement a second time, after an outage. Then it lives for one more
   -- TTL.
   insert into oncegate.keys as k
-         (id, service, scope, space, key, path, route, recipe, fingerprint, parts, instance, token, holder, attempt, created_at, reserved_at, deadline, state, settled_at, expires_at, remember_ms, status, fields, body, cause,
+         (id, service, scope, space, key, path, route, recipe, fingerprint, parts, trace_id, client_address, lookups, instance, token, holder, attempt, created_at, reserved_at, deadline, state, settled_at, expires_at, remember_ms, status, fields, body, cause,
           accepted_at, due_at)
-  values (_id, _service, _scope, _space, _key, _path, _route, _recipe, _fingerprint, _parts, _instance, _token, _holder, _attempt, moment, moment, moment + _time_limit_ms, _state, moment, moment + _ttl_ms, _remember_ms, _status, _fields, _body, _cause,
+  values (_id, _service, _scope, _space, _key, _path, _route, _recipe, _fingerprint, _parts, _trace_id, _client_address, _lookups, _instance, _token, _holder, _attempt, moment, moment, moment + _time_limit_ms, _state, moment, moment + _ttl_ms, _remember_ms, _status, _fields, _body, _cause,
           _accepted_at, case when _accepted_at is not null then moment + _due_ms end)
       on conflict (id) do update
-     set path = excluded.path, route = excluded.route, recipe = excluded.recipe, fingerprint = excluded.fingerprint, parts = excluded.parts, instance = excluded.instance, token = excluded.token, remember_ms = excluded.remember_ms, status = excluded.status, fields = excluded.fields, body = excluded.body, cause = excluded.cause, state = excluded.state, attempt = excluded.attempt,
+     set space = excluded.space, key = excluded.key, path = excluded.path, route = excluded.route, recipe = excluded.recipe, fingerprint = excluded.fingerprint, parts = excluded.parts, trace_id = excluded.trace_id, client_address = excluded.client_address, lookups = excluded.lookups, instance = excluded.instance, token = excluded.token, remember_ms = excluded.remember_ms, status = excluded.status, fields = excluded.fields, body = excluded.body, cause = excluded.cause, state = excluded.state, attempt = excluded.attempt,
          reserved_at = excluded.reserved_at, deadline = excluded.deadline, settled_at = excluded.settled_at,
          expires_at = excluded.expires_at, accepted_at = excluded.accepted_at, due_at = excluded.due_at,
          inquiries = null, absences = null, inquire_at = null,
@@ -867,8 +908,8 @@ end
 $function$;
 
 -- take_over: starts the next attempt of a key, if its record is still as it was seen; past its TTL a new life begins.
-create or replace function oncegate.take_over_b362d3f8(
-  _id bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _parts bytea, _instance bigint, _token bytea, _time_limit_ms bigint, _seen_token bytea, _seen_state text, _past_ttl_at bigint, _redelivered boolean,
+create or replace function oncegate.take_over_5d8b4284(
+  _id bytea, _space bytea, _key bytea, _path bytea, _route text, _recipe text, _fingerprint bytea, _parts bytea, _trace_id bytea, _client_address text, _lookups bytea, _instance bigint, _token bytea, _time_limit_ms bigint, _seen_token bytea, _seen_state text, _past_ttl_at bigint, _redelivered boolean,
   out done boolean, out attempt integer, out recovery_point text
 )
 language plpgsql
@@ -882,7 +923,7 @@ begin
      set state = 'in_flight', attempt = case when _past_ttl_at is null then k.attempt + 1 else 1 end,
          deadline = moment + _time_limit_ms, settled_at = null, accepted_at = null, due_at = null,
          -- taken_over: the columns of a key that the next request has taken over. Past its TTL a new life begins.
-         path = _path, route = _route, recipe = _recipe, fingerprint = _fingerprint, parts = _parts, instance = _instance, token = _token,
+         space = _space, key = _key, path = _path, route = _route, recipe = _recipe, fingerprint = _fingerprint, parts = _parts, trace_id = _trace_id, client_address = _client_address, lookups = _lookups, instance = _instance, token = _token,
          created_at = case when _past_ttl_at is null then k.created_at else moment end,
          reserved_at = moment,
          remember_ms = null, status = null, fields = null, body = null, cause = null, inquiries = null, absences = null, inquire_at = null, expires_at = null,
@@ -1191,30 +1232,40 @@ select i.id, i.started_at, i.renewed_at, i.lease_until, (floor(date_part('epoch'
  order by i.renewed_at desc, i.id
  limit $2;
 
--- list_keys: the keys that fit the filter among the next rows in the order of ids.
--- $1 from, $2 low, $3 high, $4 scan_limit, $5 service, $6 state, $7 scope_low, $8 scope_high, $9 route, $10 key, $11 older_than_ms, $12 limit
+-- list_keys: the keys that fit the filter among the next rows, the newest first.
+-- $1 created_from, $2 at, $3 from, $4 scan_limit, $5 service, $6 state, $7 scope_low, $8 scope_high, $9 route, $10 key, $11 path, $12 path_length, $13 people_path, $14 older_than_ms, $15 created_until, $16 limit
 with scanned_rows as materialized (
   -- Rows of all services: a limit on rows that fit would not limit the rows that are read.
-  select k.id, k.service, k.state, k.scope, k.route, k.key, k.created_at, k.settled_at
+  select k.id, k.service, k.state, k.scope, k.route, k.key, k.path, k.created_at, k.settled_at
     from oncegate.keys as k
-   where k.id >= $1 and k.id between $2 and $3
-   order by k.id
+   where k.created_at between $1 and $2
+     and (k.created_at < $2 or k.id < $3)
+   order by k.created_at desc, k.id desc
    limit $4
 ),
+-- newest_page: a page of the keys that fit the filter among scanned rows, the newest first, and where the scan ended.
 fitting as materialized (
-  select s.id
-    from scanned_rows as s
-   where s.service = $5
-     and ($6 is null or s.state = $6)
-     and ($7 is null or s.scope between $7 and $8)
-     and ($9 is null or s.route = $9)
-     and ($10 is null or s.key = $10)
-     and ($11 is null or coalesce(s.settled_at, s.created_at) <= (floor(date_part('epoch', now()) * 1000::double precision)::bigint) - $11)
-   order by s.id
-   limit $12
+  select id, created_at
+    from scanned_rows
+   where
+     -- fits_filter: whether a key fits an operator's filter.
+     service = $5
+     and ($6 is null or state = $6)
+     and ($7 is null or scope between $7 and $8)
+     and ($9 is null or route = $9)
+     and ($10 is null or key = $10)
+     -- The target, or the path for people.
+     and ($11 is null or substr(path, 1, $12) = $11 or substr(path, 1, $12 + 1) = $13)
+     and ($14 is null or coalesce(settled_at, created_at) <= (floor(date_part('epoch', now()) * 1000::double precision)::bigint) - $14)
+     and created_at >= $1
+     and created_at < $15
+   order by created_at desc, id desc
+   limit $16
 )
-select scan.scanned, scan.last, page.*
-  from (select count(*) as scanned, (select s.id from scanned_rows as s order by s.id desc limit 1) as last
+select scan.scanned, scan.last_at, scan.last, page.*
+  from (select count(*) as scanned,
+               (select s.created_at from scanned_rows as s order by s.created_at, s.id limit 1) as last_at,
+               (select s.id from scanned_rows as s order by s.created_at, s.id limit 1) as last
           from scanned_rows) as scan
   left join (select
                     -- key_columns: the columns of a key that operators see.
@@ -1222,53 +1273,133 @@ select scan.scanned, scan.last, page.*
                     k.deadline, k.settled_at, k.expires_at, k.remember_ms, k.due_at is not null as is_due, k.status,
                     coalesce(k.state = 'completed' and k.hand_token = k.token, false) as by_hand,
                     length(k.body) as body_bytes, coalesce(k.inquiries, 0) as inquiries, coalesce(k.absences, 0) as absences, k.inquire_at,
-                    k.accepted_at, k.cause, k.earlier, (floor(date_part('epoch', now()) * 1000::double precision)::bigint) as now
+                    k.accepted_at, k.cause, k.trace_id, k.client_address, k.earlier, (floor(date_part('epoch', now()) * 1000::double precision)::bigint) as now
                from fitting
                join oncegate.keys as k on k.id = fitting.id) as page on true
- order by page.id;
+ order by page.created_at desc, page.id desc;
 
 -- list_keys_by_age: dead or unknown keys that fit the filter, the oldest first.
--- $1 service, $2 state, $3 settled_at, $4 from, $5 low, $6 high, $7 scope_low, $8 scope_high, $9 route, $10 key, $11 older_than_ms, $12 limit
+-- $1 service, $2 state, $3 at, $4 from, $5 scope_low, $6 scope_high, $7 route, $8 key, $9 path, $10 path_length, $11 people_path, $12 older_than_ms, $13 created_from, $14 created_until, $15 limit
 select
   -- key_columns: the columns of a key that operators see.
   k.id, k.token, k.state, k.attempt, k.instance, k.scope, k.space, k.key, k.route, k.path, k.created_at, k.reserved_at,
   k.deadline, k.settled_at, k.expires_at, k.remember_ms, k.due_at is not null as is_due, k.status,
   coalesce(k.state = 'completed' and k.hand_token = k.token, false) as by_hand,
   length(k.body) as body_bytes, coalesce(k.inquiries, 0) as inquiries, coalesce(k.absences, 0) as absences, k.inquire_at,
-  k.accepted_at, k.cause, k.earlier, (floor(date_part('epoch', now()) * 1000::double precision)::bigint) as now
+  k.accepted_at, k.cause, k.trace_id, k.client_address, k.earlier, (floor(date_part('epoch', now()) * 1000::double precision)::bigint) as now
   from oncegate.keys as k
  where k.service = $1
    and k.state in ('dead', 'unknown')
    and k.state = $2
    and (k.settled_at, k.id) >= ($3, $4)
-   and k.id between $5 and $6
-   and ($7 is null or k.scope between $7 and $8)
-   and ($9 is null or k.route = $9)
-   and ($10 is null or k.key = $10)
-   and ($11 is null or coalesce(k.settled_at, k.created_at) <= (floor(date_part('epoch', now()) * 1000::double precision)::bigint) - $11)
+   and
+     -- fits_filter: whether a key fits an operator's filter.
+     service = $1
+     and ($2 is null or state = $2)
+     and ($5 is null or scope between $5 and $6)
+     and ($7 is null or route = $7)
+     and ($8 is null or key = $8)
+     -- The target, or the path for people.
+     and ($9 is null or substr(path, 1, $10) = $9 or substr(path, 1, $10 + 1) = $11)
+     and ($12 is null or coalesce(settled_at, created_at) <= (floor(date_part('epoch', now()) * 1000::double precision)::bigint) - $12)
+     and created_at >= $13
+     and created_at < $14
  order by k.settled_at, k.id
- limit $12;
+ limit $15;
 
--- list_keys_in_flight: keys in flight that fit the filter; there are few.
--- $1 service, $2 from, $3 low, $4 high, $5 scope_low, $6 scope_high, $7 route, $8 key, $9 older_than_ms, $10 limit
+-- list_keys_by_id: the keys whose ids begin so. Ids are hashes: few do.
+-- $1 low, $2 high, $3 service, $4 limit
 select
   -- key_columns: the columns of a key that operators see.
   k.id, k.token, k.state, k.attempt, k.instance, k.scope, k.space, k.key, k.route, k.path, k.created_at, k.reserved_at,
   k.deadline, k.settled_at, k.expires_at, k.remember_ms, k.due_at is not null as is_due, k.status,
   coalesce(k.state = 'completed' and k.hand_token = k.token, false) as by_hand,
   length(k.body) as body_bytes, coalesce(k.inquiries, 0) as inquiries, coalesce(k.absences, 0) as absences, k.inquire_at,
-  k.accepted_at, k.cause, k.earlier, (floor(date_part('epoch', now()) * 1000::double precision)::bigint) as now
+  k.accepted_at, k.cause, k.trace_id, k.client_address, k.earlier, (floor(date_part('epoch', now()) * 1000::double precision)::bigint) as now
   from oncegate.keys as k
- where k.service = $1
-   and k.state = 'in_flight'
-   and k.id >= $2
-   and k.id between $3 and $4
-   and ($5 is null or k.scope between $5 and $6)
-   and ($7 is null or k.route = $7)
-   and ($8 is null or k.key = $8)
-   and ($9 is null or k.created_at <= (floor(date_part('epoch', now()) * 1000::double precision)::bigint) - $9)
+ where k.id between $1 and $2
+   and k.service = $3
  order by k.id
- limit $10;
+ limit $4;
+
+-- list_keys_by_lookup: the keys that fit the filter among the next ones with a value, the newest first.
+-- $1 lookup, $2 created_from, $3 at, $4 from, $5 scan_limit, $6 service, $7 state, $8 scope_low, $9 scope_high, $10 route, $11 key, $12 path, $13 path_length, $14 people_path, $15 older_than_ms, $16 created_until, $17 limit
+with found as materialized (
+  select k.id
+    from oncegate.keys as k
+   where k.lookups is not null
+     and oncegate.split_lookups(k.lookups) operator(pg_catalog.@>) array[$1]
+),
+scanned_rows as materialized (
+  select k.id, k.service, k.state, k.scope, k.route, k.key, k.path, k.created_at, k.settled_at
+    from found
+    join oncegate.keys as k on k.id = found.id
+   where k.created_at between $2 and $3
+     and (k.created_at < $3 or k.id < $4)
+   order by k.created_at desc, k.id desc
+   limit $5
+),
+-- newest_page: a page of the keys that fit the filter among scanned rows, the newest first, and where the scan ended.
+fitting as materialized (
+  select id, created_at
+    from scanned_rows
+   where
+     -- fits_filter: whether a key fits an operator's filter.
+     service = $6
+     and ($7 is null or state = $7)
+     and ($8 is null or scope between $8 and $9)
+     and ($10 is null or route = $10)
+     and ($11 is null or key = $11)
+     -- The target, or the path for people.
+     and ($12 is null or substr(path, 1, $13) = $12 or substr(path, 1, $13 + 1) = $14)
+     and ($15 is null or coalesce(settled_at, created_at) <= (floor(date_part('epoch', now()) * 1000::double precision)::bigint) - $15)
+     and created_at >= $2
+     and created_at < $16
+   order by created_at desc, id desc
+   limit $17
+)
+select scan.scanned, scan.last_at, scan.last, page.*
+  from (select count(*) as scanned,
+               (select s.created_at from scanned_rows as s order by s.created_at, s.id limit 1) as last_at,
+               (select s.id from scanned_rows as s order by s.created_at, s.id limit 1) as last
+          from scanned_rows) as scan
+  left join (select
+                    -- key_columns: the columns of a key that operators see.
+                    k.id, k.token, k.state, k.attempt, k.instance, k.scope, k.space, k.key, k.route, k.path, k.created_at, k.reserved_at,
+                    k.deadline, k.settled_at, k.expires_at, k.remember_ms, k.due_at is not null as is_due, k.status,
+                    coalesce(k.state = 'completed' and k.hand_token = k.token, false) as by_hand,
+                    length(k.body) as body_bytes, coalesce(k.inquiries, 0) as inquiries, coalesce(k.absences, 0) as absences, k.inquire_at,
+                    k.accepted_at, k.cause, k.trace_id, k.client_address, k.earlier, (floor(date_part('epoch', now()) * 1000::double precision)::bigint) as now
+               from fitting
+               join oncegate.keys as k on k.id = fitting.id) as page on true
+ order by page.created_at desc, page.id desc;
+
+-- list_keys_in_flight: keys in flight that fit the filter; there are few.
+-- $1 from, $2 service, $3 state, $4 scope_low, $5 scope_high, $6 route, $7 key, $8 path, $9 path_length, $10 people_path, $11 older_than_ms, $12 created_from, $13 created_until, $14 limit
+select
+  -- key_columns: the columns of a key that operators see.
+  k.id, k.token, k.state, k.attempt, k.instance, k.scope, k.space, k.key, k.route, k.path, k.created_at, k.reserved_at,
+  k.deadline, k.settled_at, k.expires_at, k.remember_ms, k.due_at is not null as is_due, k.status,
+  coalesce(k.state = 'completed' and k.hand_token = k.token, false) as by_hand,
+  length(k.body) as body_bytes, coalesce(k.inquiries, 0) as inquiries, coalesce(k.absences, 0) as absences, k.inquire_at,
+  k.accepted_at, k.cause, k.trace_id, k.client_address, k.earlier, (floor(date_part('epoch', now()) * 1000::double precision)::bigint) as now
+  from oncegate.keys as k
+ where k.state = 'in_flight'
+   and k.id >= $1
+   and
+     -- fits_filter: whether a key fits an operator's filter.
+     service = $2
+     and ($3 is null or state = $3)
+     and ($4 is null or scope between $4 and $5)
+     and ($6 is null or route = $6)
+     and ($7 is null or key = $7)
+     -- The target, or the path for people.
+     and ($8 is null or substr(path, 1, $9) = $8 or substr(path, 1, $9 + 1) = $10)
+     and ($11 is null or coalesce(settled_at, created_at) <= (floor(date_part('epoch', now()) * 1000::double precision)::bigint) - $11)
+     and created_at >= $12
+     and created_at < $13
+ order by k.id
+ limit $14;
 
 -- list_settled_keys: keys after this id. Reads at most so many rows, whether they were settled lately or not.
 -- $1 service, $2 since_ms, $3 after, $4 limit
@@ -1485,7 +1616,7 @@ begin
                                state, service, sink, route, key, cause, fields, body)
   select moment, its.created_at, its.reserved_at, its.settled_at, moment, moment, its.attempt,
          case when state_after = 'completed' then its.status end, its.id, its.token, outcome,
-         nullif(state_after, 'none'), its.service, r.sink, its.route, its.key,
+         nullif(state_after, 'none'), its.service, r.sink, its.route, nullif(its.key, ''::bytea),
          case when state_after = 'unknown' then its.cause end,
          case when r.body and state_after = 'completed' then its.fields end,
          case when r.body and state_after = 'completed' then its.body end

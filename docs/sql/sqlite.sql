@@ -219,8 +219,8 @@ update keys set due_at = null where id = :id and accepted_at is null and state =
 -- enqueue: reserves a key without a record, or accepts it where its attempt has no time limit. Where nothing is
 -- inserted, find returns who has it.
 insert into keys
-       (id, service, scope, space, key, path, route, recipe, fingerprint, parts, instance, token, holder, state, attempt, created_at, reserved_at, deadline, settled_at, accepted_at, due_at)
-values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprint, :parts, :instance, :token, :holder, iif(:time_limit_ms is null, 'queued', 'in_flight'), iif(:time_limit_ms is null, 0, 1),
+       (id, service, scope, space, key, path, route, recipe, fingerprint, parts, trace_id, client_address, lookups, instance, token, holder, state, attempt, created_at, reserved_at, deadline, settled_at, accepted_at, due_at)
+values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprint, :parts, :trace_id, :client_address, :lookups, :instance, :token, :holder, iif(:time_limit_ms is null, 'queued', 'in_flight'), iif(:time_limit_ms is null, 0, 1),
         :now, :now, :now + coalesce(:time_limit_ms, 0), iif(:time_limit_ms is null, :now, null),
         iif(:time_limit_ms is null, :now, null), :now)
     on conflict (id) do nothing
@@ -233,7 +233,7 @@ update keys as k
        deadline = :now + coalesce(:time_limit_ms, 0), settled_at = iif(:time_limit_ms is null, :now, null),
        accepted_at = iif(:time_limit_ms is null, :now, null), due_at = :now,
        -- taken_over: the columns of a key that the next request has taken over. Past its TTL a new life begins.
-       path = :path, route = :route, recipe = :recipe, fingerprint = :fingerprint, parts = :parts, instance = :instance, token = :token,
+       space = :space, key = :key, path = :path, route = :route, recipe = :recipe, fingerprint = :fingerprint, parts = :parts, trace_id = :trace_id, client_address = :client_address, lookups = :lookups, instance = :instance, token = :token,
        created_at = case when :past_ttl_at is null then k.created_at else :now end,
        reserved_at = :now,
        remember_ms = null, status = null, fields = null, body = null, cause = null, inquiries = null, absences = null, inquire_at = null, expires_at = null,
@@ -405,29 +405,39 @@ select i.id, i.started_at, i.renewed_at, i.lease_until, :now as now
  order by i.renewed_at desc, i.id
  limit :limit;
 
--- list_keys: the keys that fit the filter among the next rows in the order of ids.
+-- list_keys: the keys that fit the filter among the next rows, the newest first.
 with scanned_rows as materialized (
   -- Rows of all services: a limit on rows that fit would not limit the rows that are read.
-  select k.id, k.service, k.state, k.scope, k.route, k.key, k.created_at, k.settled_at
+  select k.id, k.service, k.state, k.scope, k.route, k.key, k.path, k.created_at, k.settled_at
     from keys as k
-   where k.id >= :from and k.id between :low and :high
-   order by k.id
+   where k.created_at between :created_from and :at
+     and (k.created_at < :at or k.id < :from)
+   order by k.created_at desc, k.id desc
    limit :scan_limit
 ),
+-- newest_page: a page of the keys that fit the filter among scanned rows, the newest first, and where the scan ended.
 fitting as materialized (
-  select s.id
-    from scanned_rows as s
-   where s.service = :service
-     and (:state is null or s.state = :state)
-     and (:scope_low is null or s.scope between :scope_low and :scope_high)
-     and (:route is null or s.route = :route)
-     and (:key is null or s.key = :key)
-     and (:older_than_ms is null or coalesce(s.settled_at, s.created_at) <= :now - :older_than_ms)
-   order by s.id
+  select id, created_at
+    from scanned_rows
+   where
+     -- fits_filter: whether a key fits an operator's filter.
+     service = :service
+     and (:state is null or state = :state)
+     and (:scope_low is null or scope between :scope_low and :scope_high)
+     and (:route is null or route = :route)
+     and (:key is null or key = :key)
+     -- The target, or the path for people.
+     and (:path is null or substr(path, 1, :path_length) = :path or substr(path, 1, :path_length + 1) = :people_path)
+     and (:older_than_ms is null or coalesce(settled_at, created_at) <= :now - :older_than_ms)
+     and created_at >= :created_from
+     and created_at < :created_until
+   order by created_at desc, id desc
    limit :limit
 )
-select scan.scanned, scan.last, page.*
-  from (select count(*) as scanned, (select s.id from scanned_rows as s order by s.id desc limit 1) as last
+select scan.scanned, scan.last_at, scan.last, page.*
+  from (select count(*) as scanned,
+               (select s.created_at from scanned_rows as s order by s.created_at, s.id limit 1) as last_at,
+               (select s.id from scanned_rows as s order by s.created_at, s.id limit 1) as last
           from scanned_rows) as scan
   left join (select
                     -- key_columns: the columns of a key that operators see.
@@ -435,10 +445,10 @@ select scan.scanned, scan.last, page.*
                     k.deadline, k.settled_at, k.expires_at, k.remember_ms, k.due_at is not null as is_due, k.status,
                     coalesce(k.state = 'completed' and k.hand_token = k.token, false) as by_hand,
                     length(k.body) as body_bytes, coalesce(k.inquiries, 0) as inquiries, coalesce(k.absences, 0) as absences, k.inquire_at,
-                    k.accepted_at, k.cause, k.earlier, :now as now
+                    k.accepted_at, k.cause, k.trace_id, k.client_address, k.earlier, :now as now
                from fitting
                join keys as k on k.id = fitting.id) as page on true
- order by page.id;
+ order by page.created_at desc, page.id desc;
 
 -- list_keys_by_age: dead or unknown keys that fit the filter, the oldest first.
 select
@@ -447,19 +457,95 @@ select
   k.deadline, k.settled_at, k.expires_at, k.remember_ms, k.due_at is not null as is_due, k.status,
   coalesce(k.state = 'completed' and k.hand_token = k.token, false) as by_hand,
   length(k.body) as body_bytes, coalesce(k.inquiries, 0) as inquiries, coalesce(k.absences, 0) as absences, k.inquire_at,
-  k.accepted_at, k.cause, k.earlier, :now as now
+  k.accepted_at, k.cause, k.trace_id, k.client_address, k.earlier, :now as now
   from keys as k
  where k.service = :service
    and k.state in ('dead', 'unknown')
    and k.state = :state
-   and (k.settled_at, k.id) >= (:settled_at, :from)
-   and k.id between :low and :high
-   and (:scope_low is null or k.scope between :scope_low and :scope_high)
-   and (:route is null or k.route = :route)
-   and (:key is null or k.key = :key)
-   and (:older_than_ms is null or coalesce(k.settled_at, k.created_at) <= :now - :older_than_ms)
+   and (k.settled_at, k.id) >= (:at, :from)
+   and
+     -- fits_filter: whether a key fits an operator's filter.
+     service = :service
+     and (:state is null or state = :state)
+     and (:scope_low is null or scope between :scope_low and :scope_high)
+     and (:route is null or route = :route)
+     and (:key is null or key = :key)
+     -- The target, or the path for people.
+     and (:path is null or substr(path, 1, :path_length) = :path or substr(path, 1, :path_length + 1) = :people_path)
+     and (:older_than_ms is null or coalesce(settled_at, created_at) <= :now - :older_than_ms)
+     and created_at >= :created_from
+     and created_at < :created_until
  order by k.settled_at, k.id
  limit :limit;
+
+-- list_keys_by_id: the keys whose ids begin so. Ids are hashes: few do.
+select
+  -- key_columns: the columns of a key that operators see.
+  k.id, k.token, k.state, k.attempt, k.instance, k.scope, k.space, k.key, k.route, k.path, k.created_at, k.reserved_at,
+  k.deadline, k.settled_at, k.expires_at, k.remember_ms, k.due_at is not null as is_due, k.status,
+  coalesce(k.state = 'completed' and k.hand_token = k.token, false) as by_hand,
+  length(k.body) as body_bytes, coalesce(k.inquiries, 0) as inquiries, coalesce(k.absences, 0) as absences, k.inquire_at,
+  k.accepted_at, k.cause, k.trace_id, k.client_address, k.earlier, :now as now
+  from keys as k
+ where k.id between :low and :high
+   and k.service = :service
+ order by k.id
+ limit :limit;
+
+-- list_keys_by_lookup: the keys that fit the filter among the next ones with a value, the newest first.
+with found (id) as materialized (
+  select k.id from keys as k where k.lookups is not null and substr(k.lookups, 1, 16) = :lookup
+  union
+  select k.id from keys as k where k.lookups is not null and substr(k.lookups, 17, 16) = :lookup
+  union
+  select k.id from keys as k where k.lookups is not null and substr(k.lookups, 33, 16) = :lookup
+  union
+  select k.id from keys as k where k.lookups is not null and substr(k.lookups, 49, 16) = :lookup
+),
+scanned_rows as materialized (
+  select k.id, k.service, k.state, k.scope, k.route, k.key, k.path, k.created_at, k.settled_at
+    from found
+   -- In this order: the values are few.
+   cross join keys as k on k.id = found.id
+   where k.created_at between :created_from and :at
+     and (k.created_at < :at or k.id < :from)
+   order by k.created_at desc, k.id desc
+   limit :scan_limit
+),
+-- newest_page: a page of the keys that fit the filter among scanned rows, the newest first, and where the scan ended.
+fitting as materialized (
+  select id, created_at
+    from scanned_rows
+   where
+     -- fits_filter: whether a key fits an operator's filter.
+     service = :service
+     and (:state is null or state = :state)
+     and (:scope_low is null or scope between :scope_low and :scope_high)
+     and (:route is null or route = :route)
+     and (:key is null or key = :key)
+     -- The target, or the path for people.
+     and (:path is null or substr(path, 1, :path_length) = :path or substr(path, 1, :path_length + 1) = :people_path)
+     and (:older_than_ms is null or coalesce(settled_at, created_at) <= :now - :older_than_ms)
+     and created_at >= :created_from
+     and created_at < :created_until
+   order by created_at desc, id desc
+   limit :limit
+)
+select scan.scanned, scan.last_at, scan.last, page.*
+  from (select count(*) as scanned,
+               (select s.created_at from scanned_rows as s order by s.created_at, s.id limit 1) as last_at,
+               (select s.id from scanned_rows as s order by s.created_at, s.id limit 1) as last
+          from scanned_rows) as scan
+  left join (select
+                    -- key_columns: the columns of a key that operators see.
+                    k.id, k.token, k.state, k.attempt, k.instance, k.scope, k.space, k.key, k.route, k.path, k.created_at, k.reserved_at,
+                    k.deadline, k.settled_at, k.expires_at, k.remember_ms, k.due_at is not null as is_due, k.status,
+                    coalesce(k.state = 'completed' and k.hand_token = k.token, false) as by_hand,
+                    length(k.body) as body_bytes, coalesce(k.inquiries, 0) as inquiries, coalesce(k.absences, 0) as absences, k.inquire_at,
+                    k.accepted_at, k.cause, k.trace_id, k.client_address, k.earlier, :now as now
+               from fitting
+               join keys as k on k.id = fitting.id) as page on true
+ order by page.created_at desc, page.id desc;
 
 -- list_keys_in_flight: keys in flight that fit the filter; there are few.
 select
@@ -468,16 +554,22 @@ select
   k.deadline, k.settled_at, k.expires_at, k.remember_ms, k.due_at is not null as is_due, k.status,
   coalesce(k.state = 'completed' and k.hand_token = k.token, false) as by_hand,
   length(k.body) as body_bytes, coalesce(k.inquiries, 0) as inquiries, coalesce(k.absences, 0) as absences, k.inquire_at,
-  k.accepted_at, k.cause, k.earlier, :now as now
+  k.accepted_at, k.cause, k.trace_id, k.client_address, k.earlier, :now as now
   from keys as k
- where k.service = :service
-   and k.state = 'in_flight'
+ where k.state = 'in_flight'
    and k.id >= :from
-   and k.id between :low and :high
-   and (:scope_low is null or k.scope between :scope_low and :scope_high)
-   and (:route is null or k.route = :route)
-   and (:key is null or k.key = :key)
-   and (:older_than_ms is null or k.created_at <= :now - :older_than_ms)
+   and
+     -- fits_filter: whether a key fits an operator's filter.
+     service = :service
+     and (:state is null or state = :state)
+     and (:scope_low is null or scope between :scope_low and :scope_high)
+     and (:route is null or route = :route)
+     and (:key is null or key = :key)
+     -- The target, or the path for people.
+     and (:path is null or substr(path, 1, :path_length) = :path or substr(path, 1, :path_length + 1) = :people_path)
+     and (:older_than_ms is null or coalesce(settled_at, created_at) <= :now - :older_than_ms)
+     and created_at >= :created_from
+     and created_at < :created_until
  order by k.id
  limit :limit;
 
@@ -534,6 +626,20 @@ delete from keys
                        limit :limit)
                -- Not above, so that a call reads no more rows than its limit where it leaves many of them.
                where settled_at >= :settled_since);
+
+-- redact: takes what belongs to its caller from a key that is still as it was seen.
+update keys as k
+   set -- redacted: the columns of a key without what belongs to its caller. It stays, so that no retry is executed: one that
+   -- was not executed is refused as late, and a response that is not kept is not replayed.
+   key = :nothing, space = :no_space, holder = null, path = null, parts = null, trace_id = null, client_address = null, lookups = null, recovery_point = null,
+   hand_token = null, body = null, fields = case when k.state = 'completed' then :no_fields end,
+   state = case when k.state = 'completed' then k.state else 'expired' end
+ where k.id = :id
+   and k.service = :service
+   and k.token = :token
+   and k.state = :seen_state
+   and k.state in ('completed', 'expired', 'retryable')
+returning state;
 
 -- release_lease: gives an instance's lease back.
 delete from instances where id = :id;
@@ -593,8 +699,8 @@ returning seq;
 
 -- reserve: reserves a key without a record. Where nothing is inserted, find returns who has it.
 insert into keys
-       (id, service, scope, space, key, path, route, recipe, fingerprint, parts, instance, token, holder, state, attempt, created_at, reserved_at, deadline)
-values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprint, :parts, :instance, :token, :holder, 'in_flight', 1, :now, :now, :now + :time_limit_ms)
+       (id, service, scope, space, key, path, route, recipe, fingerprint, parts, trace_id, client_address, lookups, instance, token, holder, state, attempt, created_at, reserved_at, deadline)
+values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprint, :parts, :trace_id, :client_address, :lookups, :instance, :token, :holder, 'in_flight', 1, :now, :now, :now + :time_limit_ms)
     on conflict (id) do nothing;
 
 -- reset_retry_budget: a delivery has all its attempts and its time again.
@@ -608,12 +714,12 @@ update outbox
 -- have been reaped or purged, and this be its settlement a second time, after an outage. Then it lives for one more
 -- TTL.
 insert into keys as k
-       (id, service, scope, space, key, path, route, recipe, fingerprint, parts, instance, token, holder, attempt, created_at, reserved_at, deadline, state, settled_at, expires_at, remember_ms, status, fields, body, cause,
+       (id, service, scope, space, key, path, route, recipe, fingerprint, parts, trace_id, client_address, lookups, instance, token, holder, attempt, created_at, reserved_at, deadline, state, settled_at, expires_at, remember_ms, status, fields, body, cause,
         accepted_at, due_at)
-values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprint, :parts, :instance, :token, :holder, :attempt, :now, :now, :now + :time_limit_ms, :state, :now, :now + :ttl_ms, :remember_ms, :status, :fields, :body, :cause,
+values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprint, :parts, :trace_id, :client_address, :lookups, :instance, :token, :holder, :attempt, :now, :now, :now + :time_limit_ms, :state, :now, :now + :ttl_ms, :remember_ms, :status, :fields, :body, :cause,
         :accepted_at, case when :accepted_at is not null then :now + :due_ms end)
     on conflict (id) do update
-   set path = excluded.path, route = excluded.route, recipe = excluded.recipe, fingerprint = excluded.fingerprint, parts = excluded.parts, instance = excluded.instance, token = excluded.token, remember_ms = excluded.remember_ms, status = excluded.status, fields = excluded.fields, body = excluded.body, cause = excluded.cause, state = excluded.state, attempt = excluded.attempt,
+   set space = excluded.space, key = excluded.key, path = excluded.path, route = excluded.route, recipe = excluded.recipe, fingerprint = excluded.fingerprint, parts = excluded.parts, trace_id = excluded.trace_id, client_address = excluded.client_address, lookups = excluded.lookups, instance = excluded.instance, token = excluded.token, remember_ms = excluded.remember_ms, status = excluded.status, fields = excluded.fields, body = excluded.body, cause = excluded.cause, state = excluded.state, attempt = excluded.attempt,
        reserved_at = excluded.reserved_at, deadline = excluded.deadline, settled_at = excluded.settled_at,
        expires_at = excluded.expires_at, accepted_at = excluded.accepted_at, due_at = excluded.due_at,
        inquiries = null, absences = null, inquire_at = null,
@@ -713,7 +819,7 @@ update keys as k
    set state = 'in_flight', attempt = iif(:past_ttl_at is null, attempt + 1, 1),
        deadline = :now + :time_limit_ms, settled_at = null, accepted_at = null, due_at = null,
        -- taken_over: the columns of a key that the next request has taken over. Past its TTL a new life begins.
-       path = :path, route = :route, recipe = :recipe, fingerprint = :fingerprint, parts = :parts, instance = :instance, token = :token,
+       space = :space, key = :key, path = :path, route = :route, recipe = :recipe, fingerprint = :fingerprint, parts = :parts, trace_id = :trace_id, client_address = :client_address, lookups = :lookups, instance = :instance, token = :token,
        created_at = case when :past_ttl_at is null then k.created_at else :now end,
        reserved_at = :now,
        remember_ms = null, status = null, fields = null, body = null, cause = null, inquiries = null, absences = null, inquire_at = null, expires_at = null,
@@ -750,7 +856,7 @@ begin
   insert into events (at, created_at, reserved_at, settled_at, since, due_at, attempt, status, id, token, outcome, state,
                       service, sink, route, key, cause, fields, body)
   select k.at, k.created_at, k.reserved_at, k.settled_at, k.at, 0, k.attempt, iif(new.after = 'completed', k.status, null),
-         k.id, k.token, k.outcome, nullif(new.after, 'none'), k.service, r.sink, k.route, k.key,
+         k.id, k.token, k.outcome, nullif(new.after, 'none'), k.service, r.sink, k.route, nullif(k.key, x''),
          iif(new.after = 'unknown', k.cause, null), iif(r.body and new.after = 'completed', k.fields, null),
          iif(r.body and new.after = 'completed', k.body, null)
     from (select k.*, cast(unixepoch('subsec') * 1000 as integer) as at,

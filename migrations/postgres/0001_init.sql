@@ -103,6 +103,14 @@ begin
 end
 $function$;
 
+-- The hashes in the column lookups, one by one.
+create function oncegate.split_lookups(lookups bytea) returns bytea[]
+language sql immutable parallel safe
+set search_path = pg_catalog, pg_temp
+as $function$
+  select array_agg(substr(lookups, 16 * n + 1, 16)) from generate_series(0, octet_length(lookups) / 16 - 1) as n
+$function$;
+
 -- Fixed widths first: no padding between them.
 create table oncegate.keys (
   created_at      bigint not null,
@@ -132,6 +140,9 @@ create table oncegate.keys (
   holder          bytea,
   path            bytea,
   parts           bytea,
+  trace_id        bytea,
+  client_address  text,
+  lookups         bytea,
   recovery_point  text,
   cause           text,
   hand_token      bytea,
@@ -168,6 +179,10 @@ comment on column oncegate.keys.path is
   'The path as sent, with its query, where the route''s reconciliation asks with it. After a blank: the beginning of the path, for people alone.';
 comment on column oncegate.keys.parts is
   'A few keyed bits of each part of the request that counts, by which a refused retry is told in which parts it differs.';
+comment on column oncegate.keys.trace_id is 'Of the newest request: W3C Trace Context, section 3.2.2.3.';
+comment on column oncegate.keys.client_address is 'Of the newest request, where its route keeps it.';
+comment on column oncegate.keys.lookups is
+  'The salted hashes of the values in `index` of the route, 16 bytes each.';
 comment on column oncegate.keys.recovery_point is
   'How far the attempts of this life of the key have come, by their service''s word.';
 comment on column oncegate.keys.cause is 'Why the newest attempt''s outcome is or was unknown; null where it was not.';
@@ -182,6 +197,10 @@ comment on column oncegate.keys.body is 'Null in a completed record: the body wa
 create index keys_in_flight on oncegate.keys (instance) where state = 'in_flight';
 -- For the reaper: the oldest end of life first.
 create index keys_expiring on oncegate.keys (expires_at) where expires_at is not null;
+-- For operators, who look for the newest first.
+create index keys_created on oncegate.keys (created_at);
+-- For operators who look for a value of a request: only keys of routes with an `index` are in it.
+create index keys_lookups on oncegate.keys using gin (oncegate.split_lookups(lookups)) where lookups is not null;
 -- For operators. It holds what somebody has to look at, which is little.
 create index keys_unsettled on oncegate.keys (service, state, settled_at) where state in ('dead', 'unknown');
 -- For the reconciler: the longest due first, however many are not due or not to be asked about.

@@ -67,6 +67,12 @@ create table keys (
   recipe          text not null,
   -- A few keyed bits of each part of the request that counts, by which a refused retry is told in which parts it differs.
   parts           blob,
+  -- Of the newest request: W3C Trace Context, section 3.2.2.3.
+  trace_id        blob,
+  -- Of the newest request, where its route keeps it.
+  client_address  text,
+  -- The salted hashes of the values in `index` of the route, 16 bytes each.
+  lookups         blob,
   service         text not null,
   route           text not null,
   scope           blob not null,
@@ -124,6 +130,13 @@ create table keys (
 create index keys_in_flight on keys (instance) where state = 'in_flight';
 -- For the reaper: the oldest end of life first.
 create index keys_expiring on keys (expires_at) where expires_at is not null;
+-- For operators, who look for the newest first.
+create index keys_created on keys (created_at);
+-- For operators who look for a value of a request: only keys of routes with an `index` are in them.
+create index keys_lookup_1 on keys (substr(lookups, 1, 16)) where lookups is not null;
+create index keys_lookup_2 on keys (substr(lookups, 17, 16)) where lookups is not null;
+create index keys_lookup_3 on keys (substr(lookups, 33, 16)) where lookups is not null;
+create index keys_lookup_4 on keys (substr(lookups, 49, 16)) where lookups is not null;
 -- For operators. It holds what somebody has to look at, which is little.
 create index keys_unsettled on keys (service, state, settled_at) where state in ('dead', 'unknown');
 -- For the reconciler: the longest due first, however many are not due or not to be asked about.

@@ -1,29 +1,25 @@
 //! `oncegate explain`
 
-use std::sync::Arc;
-use std::time::Duration;
-
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use clap::Args;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, request};
+use http::{HeaderName, HeaderValue, Method, Request, Uri, request};
+use serde_json::{Value, json};
 
+use super::client::InstanceArguments;
+use super::keys::source::KeyAdminSource;
 use super::request_arguments::{parse_field, parse_method, read_data};
-use super::{CommandError, ConfigFile, block_on, failed, load_without_service, print};
-use oncegate_domain::request_part::RequestPart;
-use oncegate_engine::gate::admit::caller_token::{CallerToken, verify_token};
-use oncegate_engine::gate::admit::explain::{Explained, ExplainedCaller, explain};
-use oncegate_engine::instance::token_verifier::TokenVerifier;
-use oncegate_engine::tasks::issuer_keys::read_keys;
-use oncegate_http::protocol::refusal::Refusal;
-use oncegate_http::upstream::connection_slots::UpstreamSlots;
-use oncegate_settings::Config;
+use super::{CommandError, block_on, failed, load_without_service, print};
+use oncegate_admin::{AdminMethod, render_explanation as render};
+use oncegate_engine::gate::admit::explain::{ExplainedCaller, explain};
+use oncegate_engine::tasks::issuer_keys::verify_now;
 use oncegate_telemetry::terminal::escape_invisible;
-use oncegate_trust::jwt::TokenFault;
 use oncegate_trust::tls::{self, CertificateName};
 
 #[derive(Args)]
 pub(super) struct ExplainArguments {
     #[command(flatten)]
-    file: ConfigFile,
+    instance: InstanceArguments,
     /// The request's method, unless -X gives it, and its target, with its query
     #[arg(value_names = ["METHOD", "PATH"], num_args = 1..=2, required = true)]
     request: Vec<String>,
@@ -42,8 +38,14 @@ pub(super) struct ExplainArguments {
     /// A field of the other request (of --retry), in place of those with this name; may be given several times
     #[arg(long, value_name = "NAME: VALUE", value_parser = parse_field, requires = "retry")]
     retry_header: Vec<(HeaderName, HeaderValue)>,
+    /// Asks the running instance, or the store: prints the caller's hash and the record's id as they are there
+    #[arg(long)]
+    connect: bool,
+    /// Compares the request with that of this record (its id, or the first 8 digits), by the record's own rules
+    #[arg(long, value_name = "ID", conflicts_with = "retry")]
+    against: Option<String>,
     /// The client's certificate, as a PEM file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["against", "connect"])]
     client_cert: Option<String>,
     /// Prints JSON
     #[arg(long)]
@@ -52,17 +54,23 @@ pub(super) struct ExplainArguments {
 
 pub(super) fn run(arguments: ExplainArguments) -> Result<(), CommandError> {
     let (method, target) = read_request(&arguments.request, arguments.method.as_deref())?;
-    let config = load_without_service(&arguments.file)?;
     let body = read_data(arguments.data)?;
     let mut request = Request::new(());
     *request.method_mut() = method;
     *request.uri_mut() = target;
     request.headers_mut().extend(arguments.headers.into_iter().map(|(name, value)| (Some(name), value)));
     let (head, ()) = request.into_parts();
+    if arguments.connect || arguments.against.is_some() {
+        let asked = ask_store(&arguments.instance, &head, &body, arguments.against.as_deref());
+        return show(&block_on(asked)?, arguments.json);
+    }
+    let config = load_without_service(&arguments.instance.file)?;
     let certificate = arguments.client_cert.as_deref().map(read_certificate).transpose()?.flatten();
     let explain = |head: &request::Parts, body: &[u8]| {
-        let token = check_token(&config.live, &head.headers)?;
-        Ok::<_, CommandError>(explain(&config, head, body, ExplainedCaller { token, certificate: certificate.clone() }))
+        let (token, problem) = block_on(async { Ok(verify_now(&config.live, &head.headers).await) })?;
+        problem.iter().for_each(|problem| eprintln!("{problem}"));
+        let caller = ExplainedCaller { token, certificate: certificate.clone() };
+        Ok::<_, CommandError>(explain((&config.start.service, &config.live), head, body, caller, (None, None)))
     };
     let explained = match (explain(&head, &body)?, arguments.retry) {
         (Ok(first), Some(retry)) => {
@@ -73,20 +81,37 @@ pub(super) fn run(arguments: ExplainArguments) -> Result<(), CommandError> {
         }
         (explained, _) => explained.map(|first| (first, None)),
     };
-    let text = match (explained, arguments.json) {
-        (Ok((first, retry)), false) => render_text(&first, retry.as_ref()),
-        (Ok((first, retry)), true) => render_json(&first, retry.as_ref()),
-        (Err(refused), json) => {
-            let (status, code) = (refused.answer_shape.status(&refused.refusal).as_u16(), refused.refusal.slug());
-            let detail = refused.refusal.detail();
-            if json {
-                format!("{:#}\n", serde_json::json!({ "status": status, "code": code, "detail": detail }))
-            } else {
-                format!("refused         {status} {code}\n                {detail}\n")
-            }
-        }
+    let document = match &explained {
+        Ok((first, retry)) => render(Ok(first), retry.as_ref()),
+        Err(refused) => render(Err(refused), None),
     };
-    print(&text)
+    show(&document, arguments.json)
+}
+
+fn show(document: &Value, json: bool) -> Result<(), CommandError> {
+    print(&if json { format!("{document:#}\n") } else { render_text(document) })
+}
+
+/// Has the request explained where the store is.
+async fn ask_store(
+    instance: &InstanceArguments,
+    head: &request::Parts,
+    body: &[u8],
+    against: Option<&str>,
+) -> Result<Value, CommandError> {
+    let source = KeyAdminSource::open(instance).await?;
+    let headers =
+        head.headers.iter().map(|(name, value)| json!([name.as_str(), String::from_utf8_lossy(value.as_bytes())]));
+    let question = json!({
+        "method": head.method.as_str(),
+        "target": head.uri.to_string(),
+        "headers": headers.collect::<Vec<_>>(),
+        "body_base64": BASE64_STANDARD.encode(body),
+    });
+    let method = if against.is_some() { AdminMethod::Compare } else { AdminMethod::Explain };
+    let document = source.request(method, against.unwrap_or_default(), "", Some(question)).await?;
+    document["warning"].as_str().iter().for_each(|problem| eprintln!("{problem}"));
+    Ok(document)
 }
 
 fn read_request(words: &[String], method: Option<&str>) -> Result<(Method, Uri), CommandError> {
@@ -112,132 +137,59 @@ fn read_certificate(file: &str) -> Result<Option<CertificateName>, CommandError>
     Ok(chain.first().and_then(|certificate| CertificateName::read(certificate)))
 }
 
-/// Verifies the request's token as the proxy would, with the keys as they are now.
-fn check_token(config: &Config, headers: &HeaderMap) -> Result<Result<CallerToken, Refusal>, CommandError> {
-    let Some(jwt) = config.jwt.as_ref().filter(|jwt| !jwt.rules.claims.is_empty()) else {
-        return Ok(Ok(CallerToken::Absent));
-    };
-    block_on(async {
-        let verifier = TokenVerifier::new(Arc::clone(jwt));
-        let keys = read_keys(&jwt.keys, &config.trust, &UpstreamSlots::new(1)).await;
-        if let Err(problem) = verifier.note_read(keys) {
-            eprintln!("jwt.jwks: {}: {problem}", jwt.keys);
-        }
-        // The keys are those of now: a token with an unknown `kid` causes no second read.
-        Ok(tokio::time::timeout(Duration::ZERO, verify_token(&verifier, headers))
-            .await
-            .unwrap_or(Err(Refusal::TokenInvalid(TokenFault::UnknownKey))))
-    })
-}
-
-/// The fate of another request under the same key.
-enum RetryFate {
-    AnotherKey,
-    Unguarded,
-    Same,
-    Refused(Refusal),
-}
-
-impl RetryFate {
-    fn of(first: &Explained, retry: &Explained) -> Self {
-        let record = |explained: &Explained| (explained.key.clone(), explained.scope.clone(), explained.space.clone());
-        if record(first) != record(retry) {
-            return Self::AnotherKey;
-        }
-        if first.key.is_none() {
-            return Self::Unguarded;
-        }
-        first.refuse_retry(retry).map_or(Self::Same, Self::Refused)
+/// The document as a table.
+fn render_text(document: &Value) -> String {
+    if document["code"].is_string() {
+        let (status, code, detail) = (&document["status"], text(document, "code"), text(document, "detail"));
+        return format!("refused         {status} {code}\n                {detail}\n");
     }
-
-    fn to_text(&self) -> String {
-        match self {
-            Self::AnotherKey => "has a key of its own: another key, caller or space".into(),
-            Self::Same => "is the same request".into(),
-            Self::Unguarded => "has no key: it streams through unguarded".into(),
-            Self::Refused(refusal) => {
-                let parts = match refusal.differs() {
-                    [] => "in no part that has a name".into(),
-                    names => names.join(", "),
-                };
-                format!("{} ({}), differs: {parts}. {}", refusal.slug(), refusal.client_action(), refusal.detail())
-            }
-        }
-    }
-
-    fn to_json(&self) -> serde_json::Value {
-        match self {
-            Self::AnotherKey => serde_json::json!({ "code": "another-key" }),
-            Self::Same => serde_json::json!({ "code": "same" }),
-            Self::Unguarded => serde_json::json!({ "code": "unguarded" }),
-            Self::Refused(refusal) => serde_json::json!({
-                "code": refusal.slug(),
-                "retry": refusal.client_action(),
-                "differs": refusal.differs(),
-                "detail": refusal.detail(),
-            }),
-        }
-    }
-}
-
-fn render_text(explained: &Explained, retry: Option<&Explained>) -> String {
-    let Some(route) = &explained.route else {
+    if document["route"].is_null() {
         return "route           none: the request streams through unguarded\n".into();
-    };
-    let body = explained.body.content.to_text();
-    let decoded = if explained.body.is_decoded { ", decoded" } else { "" };
-    let key = match &explained.key {
-        Some(key) => key,
-        None => "none: the request streams through unguarded",
-    };
-    let fingerprint = explained.fingerprint.map_or_else(String::new, |fingerprint| fingerprint.to_string());
+    }
+    let decoded = if document["body_decoded"] == true { ", decoded" } else { "" };
+    let body = format!("as {}{decoded}: {}", text(document, "body_form"), text(document, "canonical_body"));
+    let key = document["key"].as_str().unwrap_or("none: the request streams through unguarded");
+    let parts: Vec<_> = document["parts"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let parts = parts.join(", ");
+    let of = |name: &'static str| (name, text(document, name));
     let rows = [
-        ("route", route.as_str()),
-        ("mode", explained.mode),
+        of("route"),
+        of("mode"),
         ("key", key),
-        ("scope", &describe_scope(explained)),
-        ("space", &explained.space),
-        ("recipe", &explained.recipe),
-        ("body", &format!("as {}{decoded}: {body}", explained.body.form)),
-        ("parts", &explained.parts.iter().map(RequestPart::place).collect::<Vec<_>>().join(", ")),
-        ("fingerprint", &fingerprint),
+        of("scope"),
+        of("space"),
+        of("recipe"),
+        ("body", &body),
+        ("parts", &parts),
     ];
-    let retry = retry.map(|retry| ("retry", RetryFate::of(explained, retry).to_text()));
-    let retry = retry.iter().map(|(label, text)| (*label, text.as_str()));
+    let stored = ["caller", "record"].into_iter().filter(|name| document[*name].is_string()).map(of);
+    let compared = ["against", "retry"].into_iter().filter(|name| document[*name].is_object());
+    let compared: Vec<_> = compared.map(|name| (name, compared_text(&document[name]))).collect();
+    let compared = compared.iter().map(|(label, text)| (*label, text.as_str()));
+    let rows = rows.into_iter().chain([of("fingerprint")]).chain(stored).chain(compared);
     // A body may have any bytes, and values of forms count with their lengths before them.
-    rows.into_iter().chain(retry).map(|(label, value)| format!("{label:<16}{}\n", escape_invisible(value))).collect()
+    rows.map(|(label, value)| format!("{label:<16}{}\n", escape_invisible(value))).collect()
 }
 
-fn describe_scope(explained: &Explained) -> String {
-    if explained.key.is_none() {
-        return "none: the request has no key".into();
-    }
-    if explained.scope.is_empty() {
-        return "none: all callers share their keys".into();
-    }
-    let part = |(name, hash): &(String, Option<String>)| match hash {
-        Some(hash) => format!("{name} (sha256 {hash}...)"),
-        None => format!("{name} (missing)"),
-    };
-    explained.scope.iter().map(part).collect::<Vec<_>>().join(", ")
+fn text<'a>(document: &'a Value, name: &str) -> &'a str {
+    document[name].as_str().unwrap_or_default()
 }
 
-fn render_json(explained: &Explained, retry: Option<&Explained>) -> String {
-    let mut document = serde_json::json!({
-        "route": explained.route,
-        "mode": explained.mode,
-        "key": explained.key,
-        "scope": describe_scope(explained),
-        "space": explained.space,
-        "recipe": explained.recipe,
-        "canonical_body": explained.body.content.to_text(),
-        "body_form": explained.body.form,
-        "body_decoded": explained.body.is_decoded,
-        "parts": explained.parts.iter().map(RequestPart::place).collect::<Vec<_>>(),
-        "fingerprint": explained.fingerprint.map(|fingerprint| fingerprint.to_string()),
-    });
-    if let Some(retry) = retry {
-        document["retry"] = RetryFate::of(explained, retry).to_json();
+/// The request beside another one.
+fn compared_text(compared: &Value) -> String {
+    match text(compared, "code") {
+        "another-key" => "has a key of its own: another key, caller or space".into(),
+        "same" => "is the same request".into(),
+        "unguarded" => "has no key: it streams through unguarded".into(),
+        "secret-gone" => "cannot be compared: the secret of the record's fingerprint is not configured any more".into(),
+        code if compared["differs"].is_null() => {
+            format!("{code}: another request; the record does not say in which parts")
+        }
+        code => {
+            let names: Vec<_> =
+                compared["differs"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            let parts = if names.is_empty() { "in no part that has a name".to_owned() } else { names.join(", ") };
+            format!("{code} ({}), differs: {parts}. {}", text(compared, "retry"), text(compared, "detail"))
+        }
     }
-    format!("{document:#}\n")
 }

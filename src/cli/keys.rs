@@ -22,11 +22,11 @@ use oncegate_domain::urlencoded;
 use oncegate_telemetry::terminal;
 use source::KeyAdminSource;
 
-mod source;
+pub(super) mod source;
 mod table;
 
 const TABLE_ROWS: usize = 100;
-const PAGE: usize = 500;
+const PAGE: usize = 1_000;
 
 #[derive(Args)]
 pub(super) struct KeysArguments {
@@ -36,7 +36,7 @@ pub(super) struct KeysArguments {
 
 #[derive(Subcommand)]
 enum KeysCommand {
-    /// Lists keys: with --state unknown or dead, the oldest first; else in the order of their ids
+    /// Lists keys, the newest first; with --state unknown or dead, those that have waited longest
     List(ListArguments),
     /// Shows all about a key but the content of its response
     Show(ShowArguments),
@@ -50,6 +50,9 @@ enum KeysCommand {
     /// Asks the service, or delivers an accepted request, again: dead becomes unknown or queued, as it was; only with
     /// --accept-risk where retries of unknown keys are executed
     Requeue(ChangeArguments),
+    /// Erases what records have of their callers, and refuses their retries until the TTL ends; open outcomes are
+    /// decided before
+    Redact(ChangeArguments),
     /// Forgets keys, but never one in flight: those whose next retry is not executed now only with --accept-risk
     Purge(ChangeArguments),
 }
@@ -69,21 +72,42 @@ struct FilterArguments {
     /// Records of exactly this key
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     key: Option<String>,
+    /// Keys of this caller, as `PART=VALUE` with a part of the route's scope, such as jwt:sub=42; once for each part
+    #[arg(long, value_name = "PART=VALUE", value_parser = NonEmptyStringValueParser::new())]
+    caller: Vec<String>,
+    /// Keys whose request had this value, as `PLACE=VALUE` with a place of the route's `index`
+    #[arg(long = "where", value_name = "PLACE=VALUE", value_parser = NonEmptyStringValueParser::new())]
+    lookup: Option<String>,
+    /// Keys of requests whose path begins with this
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    path: Option<String>,
+    /// Keys that were first seen from this time on, such as 2026-11-29T12:03 (UTC), or 2h for the last two hours
+    #[arg(long, value_name = "TIME", value_parser = NonEmptyStringValueParser::new())]
+    from: Option<String>,
+    /// Keys that were first seen before this time
+    #[arg(long, value_name = "TIME", value_parser = NonEmptyStringValueParser::new())]
+    until: Option<String>,
     /// Keys that were settled (in flight: created) at least this long ago, such as 5m or 24h
     #[arg(long, value_name = "DURATION", value_parser = NonEmptyStringValueParser::new())]
     older_than: Option<String>,
 }
 
 impl FilterArguments {
-    fn conditions(&self) -> Vec<(&'static str, &str)> {
+    fn conditions(&self) -> Vec<(&'static str, String)> {
+        let caller = (!self.caller.is_empty()).then(|| self.caller.join("\n"));
         let conditions = [
             ("state", &self.state),
             ("scope", &self.scope),
             ("route", &self.route),
             ("key", &self.key),
+            ("caller", &caller),
+            ("where", &self.lookup),
+            ("path", &self.path),
+            ("created_from", &self.from),
+            ("created_until", &self.until),
             ("older_than", &self.older_than),
         ];
-        conditions.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect()
+        conditions.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))).collect()
     }
 }
 
@@ -170,6 +194,7 @@ pub(super) fn run(arguments: KeysArguments) -> Result<(), CommandError> {
             }
             KeysCommand::Release(change) => change.run(AdminMethod::Release, "release", json!({})).await,
             KeysCommand::Requeue(change) => change.run(AdminMethod::Requeue, "requeue", json!({})).await,
+            KeysCommand::Redact(change) => change.run(AdminMethod::Redact, "redact", json!({})).await,
             KeysCommand::Purge(change) => change.run(AdminMethod::Purge, "purge", json!({})).await,
         }
     })
@@ -183,10 +208,9 @@ impl ListArguments {
         let (mut rows, mut count) = (Vec::new(), 0);
         let mut cursor = None::<String>;
         while count < limit {
-            let page = PAGE.min(limit - count).to_string();
             let mut query = self.filter.conditions();
-            query.push(("limit", &page));
-            query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
+            query.push(("limit", PAGE.min(limit - count).to_string()));
+            query.extend(cursor.map(|cursor| ("cursor", cursor)));
             let mut response = source.request(AdminMethod::List, "", &encode_query(&query), None).await?;
             for key in response["keys"].as_array_mut().into_iter().flatten() {
                 match self.json {
@@ -266,6 +290,7 @@ impl ChangeArguments {
             }
             [id] => {
                 let source = KeyAdminSource::open(&self.instance).await?;
+                self.ask_about_one(&source, name, &fields, id).await?;
                 let (status, answer) = source.send(method, id, "", Some(fields.clone())).await?;
                 if answer["code"] != admin::EMPTY_BODY {
                     return self.print_change(&source::check(status, answer)?);
@@ -292,6 +317,28 @@ impl ChangeArguments {
         }
     }
 
+    /// On a terminal, says what each retry of the key will get, and asks.
+    async fn ask_about_one(
+        &self,
+        source: &KeyAdminSource,
+        name: &str,
+        fields: &Value,
+        id: &str,
+    ) -> Result<(), CommandError> {
+        if self.yes || !std::io::stdin().is_terminal() {
+            return Ok(());
+        }
+        let mut question = fields.clone();
+        (question["action"], question["ids"]) = (name.into(), json!([id]));
+        let (status, counted) = source.send(AdminMethod::BulkChange, "", "", Some(question)).await?;
+        // The change itself says why the key is refused.
+        if !status.is_success() || counted["count"] == 0 {
+            return Ok(());
+        }
+        eprintln!("{name}: retries of {id} {}", counted["retries"].as_str().unwrap_or_default());
+        if ask_to_confirm()? { Ok(()) } else { Err(failed("nothing was changed")) }
+    }
+
     /// Counts the keys first; then, if the operator agrees, changes so many and no more.
     async fn run_on_many(&self, name: &str, mut fields: Value) -> Result<(), CommandError> {
         let source = KeyAdminSource::open(&self.instance).await?;
@@ -300,9 +347,8 @@ impl ChangeArguments {
         if count > 0 {
             let states: Vec<_> = counted["by_state"].as_object().into_iter().flatten().collect();
             let states: Vec<_> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
-            let response = response_for_all(&fields).unwrap_or_default();
-            let keys = quantity(count, "key", "keys");
-            eprintln!("{name}: {keys} ({}) {source}{response}", states.join(", "));
+            let (keys, retries) = (quantity(count, "key", "keys"), counted["retries"].as_str().unwrap_or_default());
+            eprintln!("{name}: {keys} ({}) {source}; retries {retries}", states.join(", "));
             if !self.yes && !ask_to_confirm()? {
                 return Err(failed("nothing was changed"));
             }
@@ -334,14 +380,6 @@ impl ChangeArguments {
     }
 }
 
-/// The part of the question that names the response, where the keys get one.
-fn response_for_all(fields: &Value) -> Option<String> {
-    let status = fields.get("status")?;
-    let text = fields["body"].as_str().map(str::len);
-    let bytes = text.or_else(|| Some(BASE64_STANDARD.decode(fields["body_base64"].as_str()?).ok()?.len()));
-    Some(format!("; their retries get {status} with {}", quantity(bytes.unwrap_or(0) as u64, "byte", "bytes")))
-}
-
 /// Waits for a change, and shows on a terminal that it still goes on: many keys are changed in many commits.
 async fn await_with_progress<T>(name: &str, change: impl Future<Output = T>) -> T {
     let mut change = std::pin::pin!(change);
@@ -364,7 +402,7 @@ fn has_colours() -> bool {
     terminal::wants_colours(&std::io::stdout())
 }
 
-fn encode_query(query: &[(&str, &str)]) -> String {
-    let pair = |(name, value): &(&str, &str)| format!("{name}={}", urlencoded::escape(value.as_bytes()));
+fn encode_query(query: &[(&str, String)]) -> String {
+    let pair = |(name, value): &(&str, String)| format!("{name}={}", urlencoded::escape(value.as_bytes()));
     query.iter().map(pair).collect::<Vec<_>>().join("&")
 }

@@ -2,6 +2,7 @@
 
 mod causes;
 mod decisions;
+mod people;
 mod queries;
 mod risks;
 mod shell;

@@ -30,6 +30,8 @@ pub enum Access {
     Anybody,
     /// Operators: the request names the listener by one of its own names and, where the listener has a token, shows it.
     Operators,
+    /// As for operators. A question, whatever its method: also one who may only look may ask it.
+    Readers,
     /// Services that report about their own attempts: the request names the listener by one of its own names. The
     /// reservation in the path is the authorization; services do not know the listener's token.
     Services,
@@ -85,7 +87,8 @@ impl Access {
             return Ok(());
         }
         let role = find_role(request.headers(), peer, tokens, guesses)?;
-        match role == Role::Operator || matches!(*request.method(), Method::GET | Method::HEAD) {
+        let only_reads = self == Self::Readers || matches!(*request.method(), Method::GET | Method::HEAD);
+        match role == Role::Operator || only_reads {
             true => Ok(()),
             false => Err(AccessDenied::ReadOnly),
         }

@@ -26,10 +26,12 @@ pub use actors::terminal_actor;
 pub mod actors;
 pub mod changes;
 pub mod dto;
+pub mod explain;
 pub mod four_eyes;
 pub mod params;
 pub mod problem;
 mod queries;
+pub mod request_hashes;
 pub mod timeline;
 pub mod typed_response;
 
@@ -43,10 +45,16 @@ pub enum AdminMethod {
     Audit,
     /// Counts keys, and changes them if they are not more than expected.
     BulkChange,
+    /// Says whether a request is that of a record, and in which parts they differ.
+    Compare,
+    /// Says how a request is treated.
+    Explain,
     /// Lists keys.
     List,
     /// Forgets a key.
     Purge,
+    /// Drops what a record has of its caller, so that its retries are refused.
+    Redact,
     /// Drops a stored response, so that the next request is the next attempt.
     Release,
     /// Has the service asked again about a key that was given up, or its request delivered again.
@@ -109,18 +117,35 @@ impl<'a> KeyAdmin<'a> {
             }
             AdminMethod::BulkChange => {
                 query.finish()?;
-                let (method, keys, expect) =
-                    (fields.take_action()?, fields.take_selection()?, fields.take_number("expect")?);
+                let (method, keys, expect) = (
+                    fields.take_action()?,
+                    fields.take_selection(Some(&self.request_hashes().await))?,
+                    fields.take_number("expect")?,
+                );
                 let decision = fields.take_decision(method, actor, false)?;
                 fields.finish()?;
                 json!(self.change_keys(keys, decision, expect).await?)
             }
+            AdminMethod::Compare | AdminMethod::Explain => {
+                query.finish()?;
+                let (head, body) = fields.take_request()?;
+                fields.finish()?;
+                self.explain(&head, &body, (method == AdminMethod::Compare).then_some(id)).await?
+            }
             AdminMethod::List => {
-                let (filter, limit, cursor) = (query.take_filter()?, query.take_limit()?, query.take_text("cursor")?);
+                let (filter, limit, cursor) = (
+                    query.take_filter(Some(&self.request_hashes().await))?,
+                    query.take_limit()?,
+                    query.take_text("cursor")?,
+                );
                 query.finish()?;
                 json!(self.list_keys(filter, &cursor, limit).await?)
             }
-            AdminMethod::Purge | AdminMethod::Release | AdminMethod::Requeue | AdminMethod::Resolve => {
+            AdminMethod::Purge
+            | AdminMethod::Redact
+            | AdminMethod::Release
+            | AdminMethod::Requeue
+            | AdminMethod::Resolve => {
                 // Some clients drop the body of a DELETE.
                 let accept_risk = query.take_flag("accept_risk")?;
                 query.finish()?;

@@ -40,6 +40,7 @@ use oncegate_telemetry::log_limiter::LogLimiter;
 use services::ServiceMethod;
 use tokens::AdminTokens;
 
+pub use key_admin::explain::render as render_explanation;
 pub use key_admin::{AdminMethod, AdminRequest, answer_on_store, terminal_actor};
 
 mod auth;
@@ -80,7 +81,7 @@ enum Endpoint {
 type ApiAnswer = Result<(StatusCode, Value), ApiProblem>;
 
 /// The path, method and access of each endpoint. `GET` answers `HEAD` too. `{id}` is one segment.
-const TABLE: [(&str, Method, Access, Endpoint); 20] = [
+const TABLE: [(&str, Method, Access, Endpoint); 23] = [
     ("/healthz", Method::GET, Access::Anybody, Endpoint::Health),
     ("/readyz", Method::GET, Access::Anybody, Endpoint::Readiness),
     ("/metrics", Method::GET, Access::Anybody, Endpoint::Metrics),
@@ -90,10 +91,14 @@ const TABLE: [(&str, Method, Access, Endpoint); 20] = [
     ("/api/v1/events", Method::GET, Access::Operators, Events(EventMethod::List)),
     ("/api/v1/events/{id}/discard", Method::POST, Access::Operators, Events(EventMethod::Discard)),
     ("/api/v1/events/{id}/requeue", Method::POST, Access::Operators, Events(EventMethod::Requeue)),
+    ("/api/v1/explain", Method::POST, Access::Readers, Keys(AdminMethod::Explain)),
     ("/api/v1/keys", Method::GET, Access::Operators, Keys(AdminMethod::List)),
     ("/api/v1/keys/actions", Method::POST, Access::Operators, Keys(AdminMethod::BulkChange)),
     ("/api/v1/keys/{id}", Method::DELETE, Access::Operators, Keys(AdminMethod::Purge)),
     ("/api/v1/keys/{id}", Method::GET, Access::Operators, Keys(AdminMethod::Show)),
+    // Not for readers: who may ask often would guess a part of a body.
+    ("/api/v1/keys/{id}/compare", Method::POST, Access::Operators, Keys(AdminMethod::Compare)),
+    ("/api/v1/keys/{id}/redact", Method::POST, Access::Operators, Keys(AdminMethod::Redact)),
     ("/api/v1/keys/{id}/release", Method::POST, Access::Operators, Keys(AdminMethod::Release)),
     ("/api/v1/keys/{id}/requeue", Method::POST, Access::Operators, Keys(AdminMethod::Requeue)),
     ("/api/v1/keys/{id}/resolve", Method::POST, Access::Operators, Keys(AdminMethod::Resolve)),
@@ -105,8 +110,8 @@ const TABLE: [(&str, Method, Access, Endpoint); 20] = [
 
 /// The method and path of a request about keys.
 pub fn endpoint_of(method: AdminMethod, id: &str) -> (Method, String) {
-    let mut endpoints = TABLE.iter().filter(|(.., endpoint)| *endpoint == Keys(method));
-    let (path, method, ..) = endpoints.next().expect("each method has an endpoint");
+    let found = TABLE.iter().find(|(.., endpoint)| *endpoint == Keys(method));
+    let (path, method, ..) = found.expect("each method has an endpoint");
     (method.clone(), path.replace("{id}", id))
 }
 
@@ -270,7 +275,7 @@ impl AdminListener {
             self.note_denied(peer, denied);
             return deny(denied);
         }
-        if access == Access::Operators
+        if matches!(access, Access::Operators | Access::Readers)
             && let Some(named) = self.another_service(&request)
         {
             return refuse(&ApiProblem::another_service(&self.instance.config.service, &named));

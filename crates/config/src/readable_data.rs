@@ -58,6 +58,12 @@ pub(super) fn describe(config: &LoadedConfig) -> Vec<(&'static str, String)> {
     if let Some(routes) = named(|route| route.recipe.reads_body()) {
         rows.push(("  requests", format!("bodies: hashed; short ones can be found {guess}{routes}")));
     }
+    if let Some(routes) = named(|route| !route.options.index.is_empty()) {
+        rows.push(("  indexed values", format!("hashed; they can be found {guess}{routes}")));
+    }
+    if let Some(routes) = named(|route| route.options.keep_client_address) {
+        rows.push(("  addresses", format!("of clients: in clear{routes}")));
+    }
     if let Some(routes) = named(|route| route.options.on_unknown == OnUnknown::Vendor) {
         rows.push(("  kept requests", format!("encrypted, until they are settled{routes}")));
     }

@@ -22,6 +22,8 @@ use super::value_parsers::{header_name, is_of_connection, is_of_name, name, not_
 use super::warnings::Lint;
 use super::{methods, refusals, replay, retry, webhook};
 use oncegate_domain::batch::BatchPlace;
+use oncegate_domain::lookup::LOOKUPS_MAX;
+use oncegate_domain::place::Place;
 use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::route_table::Spelling;
 use oncegate_settings::{
@@ -78,6 +80,11 @@ options! {
         operations: Texts = [] => made(read_operations);
         /// the place and the syntax of a request's key
         key: Table(KeyOptions::KEYS) = {} => inner(key::read);
+        /// the places of values by which operators look keys up (`keys list --where`), such as `json:/order_id`; only
+        /// salted hashes are kept; at most 4
+        index: Texts = [] => made(read_index);
+        /// whether the record has the address of the newest request's client, for operators: personal data
+        keep_client_address: Boolean = false => boolean();
         /// the parts of a request that identify its caller: authorization, jwt:CLAIM, client-cert, a place such as
         /// header:NAME or cookie:NAME, or none; `?` marks optional ones
         scope: Texts = ["authorization?", "header:x-api-key?"];
@@ -228,6 +235,18 @@ fn read_set_headers(section: &Section<'_>) -> Arc<[(HeaderName, HeaderValue)]> {
 fn read_accepted(section: &Section<'_>) -> StatusCode {
     let status: u16 = section.integer("accepted", 200..=203, "these are the successes whose answer has a body");
     StatusCode::from_u16(status).expect("these are statuses")
+}
+
+/// Reads the places of the values by which keys are looked up.
+fn read_index(section: &Section<'_>) -> Vec<Place> {
+    let places: Vec<Place> = section.values("index", Place::parse);
+    if places.iter().enumerate().any(|(at, place)| places[..at].contains(place)) {
+        section.problem("index", "names a place twice");
+    }
+    if places.len() > LOOKUPS_MAX {
+        section.problem("index", format!("has more than {LOOKUPS_MAX} places: each costs every first attempt"));
+    }
+    places
 }
 
 /// Reads the operations that a route guards. Without JSON-RPC, the method and the path are the operation.

@@ -1,5 +1,6 @@
 //! One attempt: the request to reserve it, the lease that it runs under, and its settlement.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use super::fingerprint::{Fingerprint, Recipe};
 use super::ids::{InstanceId, RecordId, Token};
 use super::key::Key;
 use super::key_holder::KeyHolder;
+use super::lookup::LookupHashes;
 use super::part_bits::PartBits;
 use super::record::{ExpectedRecord, Record};
 use super::recovery::RecoveryPoint;
@@ -40,6 +42,12 @@ pub struct ReserveRequest {
     pub fingerprint: Fingerprint,
     /// The bits of the parts that count in it, by which a refused retry is told where it differs.
     pub parts: Option<PartBits>,
+    /// The id of the request's trace, for operators.
+    pub trace_id: Option<[u8; 16]>,
+    /// The address that it comes from, where its route keeps that for operators.
+    pub client_address: Option<IpAddr>,
+    /// The values by which operators look the key up.
+    pub lookups: Option<LookupHashes>,
     /// The instance whose lease the attempt would run under.
     pub instance: InstanceId,
     /// The attempt's token, if the reservation succeeds.
@@ -306,6 +314,9 @@ mod tests {
             route: "pay".into(),
             recipe: Recipe::new(FingerprintRules::default(), None),
             fingerprint: Fingerprint::from_stored(&[2; 32]).unwrap(),
+            trace_id: None,
+            client_address: None,
+            lookups: None,
             parts: None,
             instance: InstanceId::from_stored(1),
             token: Token::from_random([3; 16]),

@@ -112,6 +112,8 @@ pub enum ActionKind {
     Completed,
     NotExecuted,
     Purge,
+    /// What the record has of its caller is dropped, and the key stays: no attempt follows.
+    Redact,
     /// The stored response is dropped: the next request becomes the next attempt.
     Release,
     /// The response that an operator has written is replaced by another one of theirs.
@@ -171,14 +173,16 @@ pub enum ActionRisk {
 
 impl ActionKind {
     /// All actions in the order in which they are offered: those that settle a key first, the one that forgets it last.
-    pub const ALL: [Self; 6] =
-        [Self::Completed, Self::Replace, Self::NotExecuted, Self::Requeue, Self::Release, Self::Purge];
+    pub const ALL: [Self; 7] =
+        [Self::Completed, Self::Replace, Self::NotExecuted, Self::Requeue, Self::Release, Self::Redact, Self::Purge];
 
     /// Whether the action is possible in a state. A replacement also needs a response that an operator has written.
     pub fn is_for(self, state: StateKind) -> bool {
         match self {
             Self::Completed | Self::NotExecuted => matches!(state, StateKind::Dead | StateKind::Unknown),
             Self::Purge => state != StateKind::InFlight,
+            // An open outcome is decided first: its key and its path are what it can be found by at the service.
+            Self::Redact => matches!(state, StateKind::Completed | StateKind::Expired | StateKind::Retryable),
             Self::Release | Self::Replace => state == StateKind::Completed,
             Self::Requeue => state == StateKind::Dead,
         }
@@ -198,7 +202,7 @@ impl ActionKind {
             return is_lost.then_some(ActionRisk::DeliveryLost);
         }
         match (self, record.state) {
-            (Self::Completed | Self::Replace, _) => None,
+            (Self::Completed | Self::Redact | Self::Replace, _) => None,
             (Self::NotExecuted, _) => Some(ActionRisk::AttemptRunning),
             (Self::Purge | Self::Release, StateKind::Completed) if !record.late => Some(ActionRisk::ResponseWithdrawn),
             (Self::Purge | Self::Release, StateKind::Completed | StateKind::Expired) => Some(ActionRisk::LateRetries),

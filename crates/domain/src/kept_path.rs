@@ -7,7 +7,7 @@
 use bytes::Bytes;
 
 /// The bytes of a path for people, at most.
-const PATH_BYTES_MAX: usize = 256;
+pub const PATH_BYTES_MAX: usize = 256;
 
 /// The first byte of a path for people. A whole target never begins with it (RFC 9112 section 3.2).
 const FOR_PEOPLE: &str = " ";

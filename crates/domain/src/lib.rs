@@ -26,6 +26,7 @@ pub mod kept_path;
 pub mod key;
 pub mod key_holder;
 pub mod key_rate;
+pub mod lookup;
 pub mod macros;
 pub mod media_type;
 pub mod message_path;

@@ -36,6 +36,18 @@ pub fn parse(text: &str) -> Option<SystemTime> {
     humantime::parse_rfc3339(text).ok().filter(|&time| format(time) == text)
 }
 
+/// Parses a time as a person writes it, in UTC: `2026-11-29T12:03:00Z`, also with a space, without the `Z`, the seconds
+/// or the whole time of the day.
+pub fn parse_written(text: &str) -> Option<SystemTime> {
+    let text = text.strip_suffix('Z').unwrap_or(text);
+    let missing = match text.len() {
+        10 => "T00:00:00",
+        16 => ":00",
+        _ => "",
+    };
+    humantime::parse_rfc3339_weak(&format!("{text}{missing}")).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,6 +67,10 @@ mod tests {
             assert_eq!(format(time), text);
             assert_eq!(parse(text), Some(time));
         }
+        for written in ["2024-02-29 00:00", "2024-02-29T00:00:00.000", "2024-02-29", "2024-02-29T00:00Z"] {
+            assert_eq!(parse_written(written), parse("2024-02-29T00:00:00.000Z"), "{written}");
+        }
+        assert_eq!(["", "12:03", "2024-02-30", "2024-02-29T0"].map(parse_written), [None; 4]);
         for wrong in ["", "2024-02-30T00:00:00.000Z", "2024-13-01T00:00:00.000Z", "2024-02-29 00:00:00.001Z", "x"] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }

@@ -37,7 +37,7 @@ pub struct Salt([u8; 32]);
 
 impl Salt {
     /// Makes a salt from 32 random bytes, or from the stored ones.
-    pub fn new(bytes: [u8; 32]) -> Self {
+    pub const fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 

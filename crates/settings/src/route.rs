@@ -20,6 +20,7 @@ use oncegate_domain::ids::RecordId;
 use oncegate_domain::key_rate::KeyRate;
 use oncegate_domain::outcome_rules::OutcomeRules;
 use oncegate_domain::path_pattern::PathPattern;
+use oncegate_domain::place::Place;
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::response_policy::{OnUnknown, ResponseVerdict, StatusTable};
 use oncegate_domain::retry::RetryPolicy;
@@ -87,6 +88,9 @@ pub struct RouteOptions {
     pub refusals: Arc<RefusalForms>,
     pub operations: Vec<String>,
     pub key: KeyRule,
+    /// The places whose values operators look keys up by.
+    pub index: Vec<Place>,
+    pub keep_client_address: bool,
     pub space: KeySpace,
     pub in_flight: InFlightPolicy,
     pub wait_timeout: Duration,
@@ -276,6 +280,11 @@ pub const ROUTE_SETTINGS: &[DescribedSetting] = &[
         (!route.options.operations.is_empty()).then(|| route.options.operations.join(", "))
     }),
     ("key", &["key"], |route| Some(key(&route.options.key))),
+    ("index", &["index", "keep_client_address"], |route| {
+        let address = route.options.keep_client_address.then(|| "the client's address".to_owned());
+        let kept: Vec<_> = route.options.index.iter().map(Place::to_string).chain(address).collect();
+        (!kept.is_empty()).then(|| kept.join(", "))
+    }),
     ("forwarded as", &["forward_key"], |route| Some(forwarded_as(route))),
     ("scope", &["scope"], |route| Some(describe_scope(&route.scope))),
     ("challenge", &["challenge"], |route| {

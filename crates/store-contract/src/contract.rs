@@ -121,6 +121,7 @@ macro_rules! sentences {
                 instances_of_a_service_are_listed_with_their_leases,
                 the_audit_log_can_be_appended_to_and_not_changed,
                 a_list_matches_its_filter_and_its_pages_have_each_key_once,
+                keys_are_listed_the_newest_first_by_time_path_and_value,
                 other_services_keys_are_not_listed,
                 keys_are_counted_by_route_and_state,
                 the_audit_log_lists_the_latest_first,
@@ -141,6 +142,7 @@ macro_rules! sentences {
             }
             corrections {
                 only_a_response_that_an_operator_has_written_is_replaced,
+                a_redacted_key_keeps_nothing_of_its_caller_and_no_retry_of_it_is_executed,
             }
             service_reports {
                 a_reservation_finds_its_key_only_for_its_service_and_its_newest_attempt,

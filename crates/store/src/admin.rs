@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::row::{FromRow, RowReader, from_row, since_1970_ms};
 use oncegate_domain::execution_risk::{ActionKind, ActionRisk, FourEyesAction};
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
+use oncegate_domain::lookup::LookupHash;
 use oncegate_domain::response::{CorruptRow, StoredResponse};
 use oncegate_domain::rfc3339;
 use oncegate_domain::state::StateKind;
@@ -45,6 +46,14 @@ pub struct KeyFilter {
     pub scope: Option<IdRange>,
     pub route: Option<String>,
     pub key: Option<Vec<u8>>,
+    /// The beginning of the newest request's path, of which the record keeps 256 bytes.
+    pub path: Option<String>,
+    /// The first time at which a key may have been seen first.
+    pub created_from: Option<SystemTime>,
+    /// The time before which it was seen first.
+    pub created_until: Option<SystemTime>,
+    /// A value of its request, as [`Salt::lookup`](oncegate_domain::scope::Salt::lookup) hashes it.
+    pub lookup: Option<LookupHash>,
     /// The least time since the key was settled, by the store's clock; since it was created, where it is in flight.
     pub older_than: Option<Duration>,
 }
@@ -53,10 +62,12 @@ impl KeyFilter {
     /// The order of the list.
     pub fn order(&self) -> ListOrder {
         match self.state {
+            _ if self.ids != IdRange::default() => ListOrder::Id,
+            _ if self.lookup.is_some() => ListOrder::Newest,
             Some(StateKind::Dead | StateKind::Unknown) => ListOrder::Age,
             Some(StateKind::InFlight) => ListOrder::Running,
             Some(StateKind::Completed | StateKind::Expired | StateKind::Queued | StateKind::Retryable) | None => {
-                ListOrder::Id
+                ListOrder::Newest
             }
         }
     }
@@ -67,8 +78,10 @@ impl KeyFilter {
 pub enum ListOrder {
     /// The key that was settled first comes first: for keys that wait for an operator.
     Age,
-    /// By id, over the whole table, a scan at a time.
+    /// By id, among those that begin alike.
     Id,
+    /// The key that was seen last for the first time comes first: over the whole table, a scan at a time.
+    Newest,
     /// By id, among the keys in flight.
     Running,
 }
@@ -77,8 +90,8 @@ pub enum ListOrder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Cursor {
-    /// When the key was settled, in milliseconds since 1970; 0 unless the order is [`ListOrder::Age`].
-    pub settled_ms: i64,
+    /// The time by which the order goes, in milliseconds since 1970; 0 in an order of ids.
+    pub at_ms: i64,
     pub id: RecordId,
 }
 
@@ -94,11 +107,11 @@ pub struct KeyPage {
 impl KeyPage {
     /// Adds a row of a listing. A full page continues after its last entry, a full scan after its end; an index search
     /// finds all keys that fit, up to the limit.
-    pub(super) fn add(&mut self, row: &impl RowReader, order: ListOrder, limit: u32) -> Result<(), CorruptRow> {
-        if order == ListOrder::Id {
+    pub(super) fn add(&mut self, row: &impl RowReader, filter: &KeyFilter, limit: u32) -> Result<(), CorruptRow> {
+        if filter.order() == ListOrder::Newest {
             let (scanned, end): (u64, Option<RecordId>) = (row.read("scanned")?, row.read("last")?);
-            let end = end.filter(|_| scanned >= u64::from(SCAN_ROWS_MAX));
-            self.next = end.map(|id| Cursor { settled_ms: 0, id });
+            let end = end.filter(|_| scanned >= u64::from(SCAN_ROWS_MAX)).zip(row.read("last_at")?);
+            self.next = end.map(|(id, at_ms)| Cursor { at_ms, id });
             // A scan that finds nothing has a row for its end.
             if row.read::<Option<RecordId>>("id")?.is_none() {
                 return Ok(());
@@ -106,8 +119,12 @@ impl KeyPage {
         }
         let entry = KeyEntry::read(row)?;
         if self.entries.len() + 1 >= limit as usize {
-            let settled_at = entry.settled_at.filter(|_| order == ListOrder::Age);
-            self.next = Some(Cursor { settled_ms: settled_at.map_or(0, since_1970_ms), id: entry.id });
+            let at = match filter.order() {
+                ListOrder::Age => entry.settled_at,
+                ListOrder::Newest => Some(entry.created_at),
+                ListOrder::Id | ListOrder::Running => None,
+            };
+            self.next = Some(Cursor { at_ms: at.map_or(0, since_1970_ms), id: entry.id });
         }
         self.entries.push(entry);
         Ok(())
@@ -186,6 +203,9 @@ pub enum OperatorAction {
     /// Nothing changes: the audit log says that this person proposes this action.
     Propose(FourEyesAction),
     Purge,
+    /// All that the record has of its caller is dropped: response, path, key and lookups. Its retries are refused, also
+    /// those that would be executed.
+    Redact,
     /// The stored response is dropped and the token replaced: the next request becomes the next attempt.
     Release,
     /// The response that an operator has written is replaced by this one.
@@ -202,6 +222,7 @@ impl OperatorAction {
             Self::NotExecuted => ActionKind::NotExecuted,
             Self::Propose(action) => action.kind(),
             Self::Purge => ActionKind::Purge,
+            Self::Redact => ActionKind::Redact,
             Self::Release => ActionKind::Release,
             Self::Replace(_) => ActionKind::Replace,
             Self::Requeue => ActionKind::Requeue,
@@ -212,7 +233,7 @@ impl OperatorAction {
     pub fn response(&self) -> Option<&Arc<StoredResponse>> {
         match self {
             Self::Complete(response) | Self::Replace(response) => Some(response),
-            Self::NotExecuted | Self::Propose(_) | Self::Purge | Self::Release | Self::Requeue => None,
+            Self::NotExecuted | Self::Propose(_) | Self::Purge | Self::Redact | Self::Release | Self::Requeue => None,
         }
     }
 
@@ -222,6 +243,7 @@ impl OperatorAction {
             Self::Complete(_) | Self::NotExecuted => "resolve",
             Self::Propose(action) => action.proposal(),
             Self::Purge => "purge",
+            Self::Redact => "redact",
             Self::Release => "release",
             Self::Replace(_) => "replace",
             Self::Requeue => "requeue",
@@ -230,16 +252,18 @@ impl OperatorAction {
 
     /// Whether it withdraws a response that instances may have cached.
     pub fn withdraws_response(&self) -> bool {
-        matches!(self, Self::Purge | Self::Release | Self::Replace(_))
+        matches!(self, Self::Purge | Self::Redact | Self::Release | Self::Replace(_))
     }
 
-    /// The key's new state where it was not accepted for delivery; `None` where the record is deleted, or nothing
-    /// changes.
-    pub fn resulting_state(&self) -> Option<StateKind> {
+    /// The new state of a key in a state, where it was not accepted for delivery; `None` where the record is deleted,
+    /// or nothing changes.
+    pub fn resulting_state(&self, from: StateKind) -> Option<StateKind> {
         match self {
             Self::Complete(_) | Self::Replace(_) => Some(StateKind::Completed),
             Self::NotExecuted | Self::Release => Some(StateKind::Retryable),
             Self::Propose(_) | Self::Purge => None,
+            Self::Redact if from == StateKind::Completed => Some(StateKind::Completed),
+            Self::Redact => Some(StateKind::Expired),
             Self::Requeue => Some(StateKind::Unknown),
         }
     }
@@ -250,8 +274,8 @@ impl OperatorAction {
     }
 
     /// The name of [`Self::resulting_state`] in the audit log.
-    pub fn resulting_state_name(&self) -> &'static str {
-        self.resulting_state().map_or("none", StateKind::name)
+    pub fn resulting_state_name(&self, from: StateKind) -> &'static str {
+        self.resulting_state(from).map_or("none", StateKind::name)
     }
 }
 
@@ -389,6 +413,7 @@ mod tests {
             (OperatorAction::NotExecuted, &[Dead, Unknown]),
             (OperatorAction::Release, &[Completed]),
             (OperatorAction::Replace(response().into()), &[Completed]),
+            (OperatorAction::Redact, &[Completed, Expired, Retryable]),
             (OperatorAction::Requeue, &[Dead]),
             (OperatorAction::Purge, &[Completed, Dead, Expired, Queued, Retryable, Unknown]),
         ] {
@@ -411,11 +436,12 @@ mod tests {
         let id = RecordId::from_stored(&[7; 32]);
         let next = |scanned| {
             let (mut page, last) = (KeyPage::default(), Some(StoredValue::Bytes(&[7; 32])));
-            let row = [("scanned", Some(StoredValue::Number(scanned))), ("last", last), ("id", None)];
-            page.add(&TestRow(row.into()), ListOrder::Id, 10).unwrap();
-            page.next.map(|cursor| cursor.id)
+            let scanned = Some(StoredValue::Number(scanned));
+            let row = [("scanned", scanned), ("last", last), ("last_at", Some(StoredValue::Number(5))), ("id", None)];
+            page.add(&TestRow(row.into()), &KeyFilter::default(), 10).unwrap();
+            page.next.map(|cursor| (cursor.at_ms, cursor.id))
         };
-        assert_eq!(next(i64::from(SCAN_ROWS_MAX)), id);
+        assert_eq!(next(i64::from(SCAN_ROWS_MAX)), id.map(|id| (5, id)));
         assert_eq!(next(i64::from(SCAN_ROWS_MAX) - 1), None);
     }
 

@@ -5,10 +5,11 @@ use std::error::Error;
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, StatusCode};
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
-use super::admin::{OperatorAction, SCAN_ROWS_MAX, Target};
+use super::admin::{ListOrder, OperatorAction, SCAN_ROWS_MAX, Target};
 use super::row::{millis, since_1970_ms};
 use super::{ExpectedRecord, LeaseRenewal, ListSettledKeysParams};
 use crate::{ApplyOperatorDecisionParams, ListKeysParams};
@@ -17,8 +18,10 @@ use oncegate_domain::delivery::EnqueueRequest;
 use oncegate_domain::fingerprint::Fingerprint;
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
 use oncegate_domain::inquiry::{InquiryFinding, InquiryVerdict};
+use oncegate_domain::kept_path;
 use oncegate_domain::key::Key;
 use oncegate_domain::key_holder::KeyHolder;
+use oncegate_domain::lookup::LookupHashes;
 use oncegate_domain::part_bits::PartBits;
 use oncegate_domain::response::StoredResponse;
 use oncegate_domain::scope::Scope;
@@ -108,6 +111,9 @@ column_list! {
         recipe text: request.recipe.to_stored(),
         fingerprint bytea: &request.fingerprint,
         parts bytea: request.parts.as_ref().map(PartBits::as_bytes),
+        trace_id bytea: request.trace_id.as_ref().map(|trace| &trace[..]),
+        client_address text: request.client_address.map(|address| address.to_string()),
+        lookups bytea: request.lookups.as_ref(),
         instance bigint: request.instance,
         token bytea: &request.token,
         holder bytea: request.holder.as_ref(),
@@ -115,7 +121,21 @@ column_list! {
 }
 
 /// Those of them that the next attempt of the key writes anew.
-pub(super) const ATTEMPT: [&str; 7] = ["path", "route", "recipe", "fingerprint", "parts", "instance", "token"];
+pub(super) const ATTEMPT: [&str; 12] = [
+    // The same as before, but where the record was redacted.
+    "key",
+    "space",
+    "path",
+    "route",
+    "recipe",
+    "fingerprint",
+    "parts",
+    "trace_id",
+    "client_address",
+    "lookups",
+    "instance",
+    "token",
+];
 
 column_list! {
     /// The columns of a response, which are empty where there is none.
@@ -236,11 +256,19 @@ pub fn settled_keys(params: &ListSettledKeysParams) -> Columns<'_> {
 
 pub fn key_list(params: &ListKeysParams) -> Columns<'_> {
     let ListKeysParams { service, filter, after, limit } = params;
+    let until = filter.created_until.map_or(i64::MAX, since_1970_ms);
+    let path = filter.path.as_deref();
+    let (at, from) = match (after, filter.order()) {
+        (Some(cursor), ListOrder::Newest) => (cursor.at_ms, cursor.id.as_bytes().to_vec()),
+        (None, ListOrder::Newest) => (until, Vec::new()),
+        // The smallest bytes that sort after the id.
+        (Some(cursor), _) => (cursor.at_ms, [cursor.id.as_bytes(), &[0][..]].concat()),
+        (None, _) => (0, Vec::new()),
+    };
     columns! {
         service: &**service,
-        // The smallest bytes that sort after the id.
-        from: after.map_or_else(Vec::new, |cursor| [cursor.id.as_bytes(), &[0][..]].concat()),
-        settled_at: after.map_or(0, |cursor| cursor.settled_ms),
+        from: from,
+        at: at,
         low: &filter.ids.low[..],
         high: &filter.ids.high[..],
         state: filter.state,
@@ -248,7 +276,13 @@ pub fn key_list(params: &ListKeysParams) -> Columns<'_> {
         scope_high: filter.scope.as_ref().map(|scope| &scope.high[..]),
         route: filter.route.as_deref(),
         key: filter.key.as_deref(),
+        path: path.map(str::as_bytes),
+        people_path: path.map(|path| kept_path::keep_path(path).to_vec()),
+        path_length: i32::try_from(path.map_or(0, str::len)).unwrap_or(i32::MAX),
         older_than_ms: filter.older_than.map(millis),
+        created_from: filter.created_from.map_or(0, since_1970_ms),
+        created_until: until,
+        lookup: filter.lookup.as_ref().map(|lookup| &lookup[..]),
         scan_limit: i64::from(SCAN_ROWS_MAX),
         limit: i64::from(*limit),
     }
@@ -267,6 +301,14 @@ pub fn decision<'a>(params: &'a ApplyOperatorDecisionParams, target: &'a Target)
     }
 }
 
+/// What stands in a redacted record where something must stand: no key, no space, and the fields of a response without
+/// any.
+pub fn redacted() -> Columns<'static> {
+    let (headers, trailers) = (HeaderMap::new(), HeaderMap::new());
+    let response = StoredResponse { status: StatusCode::OK, headers, body: None, trailers };
+    columns! { nothing: Vec::new(), no_space: vec![0; 32], no_fields: response.encode_fields() }
+}
+
 /// The columns that a decision about a key writes, except for a purge.
 pub fn decided<'a>(params: &'a ApplyOperatorDecisionParams, target: &'a Target) -> Columns<'a> {
     let decision = &params.decision;
@@ -274,7 +316,7 @@ pub fn decided<'a>(params: &'a ApplyOperatorDecisionParams, target: &'a Target) 
     let forgets = !matches!(decision.change, OperatorAction::Requeue);
     columns! {
         new_token: &target.new_token,
-        state: decision.change.resulting_state_name(),
+        state: decision.change.resulting_state_name(target.state),
         ttl_ms: forgets.then(|| millis(target.ttl)),
         quiet_after_ms: decision.requires_quiet(target).then(|| millis(target.quiet_after)),
         ..self::response(response, response.and(target.remember)),
@@ -331,6 +373,7 @@ from! {
     &'a Key => |value| Bytes(bytes(value.as_bytes())),
     &'a Fingerprint => |value| Bytes(bytes(value.as_bytes())),
     &'a KeyHolder => |value| Bytes(bytes(value.as_bytes())),
+    &'a LookupHashes => |value| Bytes(bytes(value.as_bytes())),
 }
 
 fn bytes(bytes: &[u8]) -> Cow<'_, [u8]> {

@@ -43,6 +43,10 @@ pub fn read_job(
         fingerprint: row.read("fingerprint")?,
         // Those of a later version explain nothing, and the request is delivered all the same.
         parts: row.read::<Option<Vec<u8>>>("parts")?.and_then(|bits| PartBits::from_stored(&bits)),
+        // The record has what operators look for. Only a failover that loses it takes that away.
+        trace_id: None,
+        client_address: None,
+        lookups: None,
         instance: request.instance,
         token,
         time_limit: policy.time_limit,

@@ -16,10 +16,13 @@ macro_rules! parts {
 
 /// The parts that several statements have in common. In each, `:name` is a parameter, and `:now` the store's time.
 const PARTS: &[(&str, &str)] = parts![
+    "fits_filter",
     "key_columns",
     "may_forget",
     "may_settle",
     "may_take_over",
+    "newest_page",
+    "redacted",
     "inquiry_finding",
     "restored",
     "settled",
@@ -182,6 +185,7 @@ pub(super) mod shared {
         LIST_INSTANCES = "list_instances";
         LIST_KEYS = "list_keys";
         LIST_KEYS_BY_AGE = "list_keys_by_age";
+        LIST_KEYS_BY_ID = "list_keys_by_id";
         LIST_KEYS_IN_FLIGHT = "list_keys_in_flight";
         LIST_SETTLED_KEYS = "list_settled_keys";
         POSTPONE_EVENT = "postpone_event";
@@ -192,11 +196,13 @@ pub(super) mod shared {
 }
 
 impl ListKeysParams {
-    /// The statement that lists the keys.
-    pub(super) fn statement(&self) -> &'static Statement {
+    /// The statement that lists the keys. `by_lookup` is the database's own.
+    pub(super) fn statement(&self, by_lookup: &'static Statement) -> &'static Statement {
         match self.filter.order() {
             ListOrder::Age => &shared::LIST_KEYS_BY_AGE,
-            ListOrder::Id => &shared::LIST_KEYS,
+            ListOrder::Id => &shared::LIST_KEYS_BY_ID,
+            ListOrder::Newest if self.filter.lookup.is_some() => by_lookup,
+            ListOrder::Newest => &shared::LIST_KEYS,
             ListOrder::Running => &shared::LIST_KEYS_IN_FLIGHT,
         }
     }

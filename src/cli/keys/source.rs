@@ -19,7 +19,7 @@ use oncegate_store::{self as store, OpenError, Store, StoreSettings, salts};
 const RESPONSE_MAX: Duration = Duration::from_secs(600);
 
 /// The place where requests about keys are answered.
-pub(super) enum KeyAdminSource {
+pub(in crate::cli) enum KeyAdminSource {
     Instance(Connected),
     /// This process, on the store.
     Store(Arc<Store>, Arc<StartConfig>, Arc<Config>),
@@ -134,7 +134,11 @@ pub(super) fn name_flags(detail: &str, field: Option<&str>) -> String {
         Some("headers") => "--header",
         Some("body" | "body_base64") => "--body",
         Some("older_than") => "--older-than",
-        Some(name @ ("key" | "limit" | "note" | "route" | "scope" | "state")) => &format!("--{name}"),
+        Some("created_from") => "--from",
+        Some("created_until") => "--until",
+        Some(name @ ("caller" | "key" | "limit" | "note" | "path" | "route" | "scope" | "state" | "where")) => {
+            &format!("--{name}")
+        }
         _ => "",
     };
     let detail = match field {

@@ -57,10 +57,23 @@ pub(super) fn render_key(key: &Value, has_colours: bool) -> String {
     let mut rendered = String::new();
     let mut line = |name: &str, value: String| rendered.push_str(&format!("{name:<14}  {value}\n"));
     let state = paint(&text(key, "state"), text(key, "state"), has_colours);
-    for name in ["id", "key", "vendor_key", "state", "cause", "route", "path", "space", "scope", "attempts", "instance"]
-    {
+    for name in [
+        "id",
+        "key",
+        "vendor_key",
+        "state",
+        "cause",
+        "route",
+        "path",
+        "space",
+        "scope",
+        "client_address",
+        "trace_id",
+        "attempts",
+        "instance",
+    ] {
         match name {
-            "cause" | "path" | "vendor_key" if key[name].is_null() => {}
+            "cause" | "client_address" | "path" | "trace_id" | "vendor_key" if key[name].is_null() => {}
             "state" if key["lapsed"] == true => line(name, format!("{state}, past its TTL")),
             "state" => line(name, state.clone()),
             _ => line(name, text(key, name)),

@@ -107,7 +107,7 @@ async fn an_invalid_request_is_refused_with_the_name_of_the_field() {
     for (path, field) in [
         ("/api/v1/keys?status=unknown", "status"),
         ("/api/v1/keys?state=lost", "state"),
-        ("/api/v1/keys?limit=1000", "limit"),
+        ("/api/v1/keys?limit=1001", "limit"),
         ("/api/v1/keys?cursor=zz", "cursor"),
         ("/api/v1/keys/abcdefg", "id"),
         ("/api/v1/keys/abcdefgh", "id"),

@@ -109,6 +109,30 @@ async fn a_key_is_found_by_its_whole_name_and_by_the_beginning_of_its_record(sto
     }
 }
 
+on_both_stores!(a_key_is_found_by_its_caller_and_by_a_value_of_its_request);
+async fn a_key_is_found_by_its_caller_and_by_a_value_of_its_request(store: Store) {
+    let world = World::guarding(store, "index = [\"json:/order_id\"]").await;
+    let visitor = Visitor::of(&world);
+    for (caller, order) in [("alice", "o-8"), ("bob", "o-9")] {
+        let request = world.post("/pay").key(&format!("key-of-{caller}")).field("Authorization", caller);
+        assert_eq!(request.json(&format!(r#"{{"order_id":"{order}"}}"#)).send().await.status, 201);
+    }
+    let find = async |field: &str, text: &str| {
+        let token = visitor.token().await;
+        let found = visitor.form("/keys/find", &[("form", &token), (field, text)]).send().await;
+        assert_eq!(found.status, 303, "{}", found.html());
+        visitor.page(found.field("location").unwrap()).await
+    };
+    let by_value = find("where", "json:/order_id=o-9").await;
+    assert!(by_value.contains("key-of-b") && !by_value.contains("key-of-a"), "{by_value}");
+    let by_caller = find("caller", "authorization=alice").await;
+    assert!(by_caller.contains("key-of-a") && !by_caller.contains("key-of-b"), "{by_caller}");
+    for filter in ["path=/pay&created_from=1h", "path=/refund", "created_until=2020-01-01"] {
+        let listed = visitor.page(&format!("/keys?{filter}")).await;
+        assert_eq!(listed.contains("key-of-a"), filter.starts_with("path=/pay"), "{filter}");
+    }
+}
+
 on_both_stores!(lists_have_pages_and_begin_with_the_oldest_unknown_keys);
 async fn lists_have_pages_and_begin_with_the_oldest_unknown_keys(store: Store) {
     let world = World::start(store).await;

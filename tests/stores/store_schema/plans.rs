@@ -14,14 +14,14 @@ async fn fill(database: &TestDatabase) {
     let rows = "
       insert into oncegate.keys (id, service, scope, space, key, route, recipe, fingerprint, token, instance, attempt,
                                  state, created_at, reserved_at, deadline, settled_at, accepted_at, due_at, expires_at, status,
-                                 fields, holder)
+                                 fields, holder, lookups)
       select sha256(n::text::bytea), 'shop', sha256('s'), 'p', n::text::bytea, 'pay', '1', sha256('f'),
-             substr(sha256(n::text::bytea), 1, 16), 1, 1, s.state, t.now, t.now, t.now,
+             substr(sha256(n::text::bytea), 1, 16), 1, 1, s.state, t.now - n, t.now, t.now,
              case when s.state <> 'in_flight' then t.now end,
              case when s.state = 'queued' then t.now end, case when s.state = 'queued' then t.now end,
              case when s.state in ('completed', 'expired', 'retryable') then t.now + n::bigint * 60000 end,
              case when s.state = 'completed' then 200 end, case when s.state = 'completed' then '\\x0d0a'::bytea end,
-             case when n % 100 = 6 then sha256('h') end
+             case when n % 100 = 6 then sha256('h') end, case when n % 100 = 6 then substr(sha256('v'), 1, 16) end
         from generate_series(1, 50000) as n
        cross join (select (extract(epoch from now()) * 1000)::bigint as now) as t
        cross join lateral (select case n % 1000 when 0 then 'in_flight' when 1 then 'unknown' when 2 then 'queued'
@@ -58,16 +58,15 @@ fn value(name: &str, key: usize) -> String {
         "id" | "_id" | "after" | "from" | "low" => id,
         "high" => "decode(repeat('ff', 32), 'hex')".to_owned(),
         "_new_token" | "_token" | "_seen_token" | "_replaced_token" => token,
-        "_scope" | "scope" => "sha256('s')".to_owned(),
+        "_no_space" | "_scope" | "scope" => "sha256('s')".to_owned(),
         "holder" | "_holder" | "_seen_holder" => "sha256('h')".to_owned(),
         "fingerprint" | "_fingerprint" => "sha256('f')".to_owned(),
         "_seen_state" => format!("'{}'", STATES[key % 1000]),
-        "_fields" => "'\\x0d0a'".to_owned(),
+        "_fields" | "_no_fields" => "'\\x0d0a'".to_owned(),
         // Without one it is a report that an attempt was not executed.
         "_recovery_point" if key % 1000 < 2 => "null".to_owned(),
-        "_space" | "_key" | "_secret" | "_sealed" | "actor" | "_actor" | "_note" | "_recipe" | "_recovery_point" => {
-            "'x'".to_owned()
-        }
+        "_nothing" | "_space" | "_key" | "_secret" | "_sealed" | "actor" | "_actor" | "_note" | "_recipe"
+        | "_recovery_point" => "'x'".to_owned(),
         "service" | "_service" => "'shop'".to_owned(),
         "route" | "_route" => "'pay'".to_owned(),
         "sink" => "'bus'".to_owned(),
@@ -81,25 +80,33 @@ fn value(name: &str, key: usize) -> String {
         "_replaced_was_completed" => "true".to_owned(),
         "_status" => "200".to_owned(),
         "as_of" | "_as_of" | "_past_ttl_at" => "4102444800000".to_owned(),
+        // The newest keys of a table whose keys are of now.
+        "at" | "created_until" => "4102444800000".to_owned(),
+        "lookup" => "substr(sha256('v'), 1, 16)".to_owned(),
+        "path_length" => "4".to_owned(),
         "limit" | "_limit" => "100".to_owned(),
         "scan_limit" => "1000".to_owned(),
         "_attempt" | "_max_attempts" => "5".to_owned(),
         "instance" | "_instance" | "_inquiry" => "1".to_owned(),
-        "_settled_since" | "settled_since" | "settled_at" | "purges" | "_purges_seen" | "_hold_ttls_until" => {
+        "_settled_since" | "settled_since" | "created_from" | "purges" | "_purges_seen" | "_hold_ttls_until" => {
             "0".to_owned()
         }
         "_repeat_within_ms" | "_time_limit_ms" | "_ttl_ms" | "_quiet_after_ms" | "quiet_after_ms"
         | "_pause_first_ms" | "_pause_cap_ms" | "_give_up_after_ms" | "expiry_ms" | "_expiry_ms" | "lease_ms"
         | "older_than_ms" | "since_ms" => "1000".to_owned(),
-        "scope_low" | "scope_high" | "key" | "before" | "_path" | "_parts" | "_remember_ms" | "_body" | "_cause"
-        | "_due_ms" | "_accepted_at" | "_absences" => "null".to_owned(),
+        "scope_low" | "scope_high" | "key" | "before" | "path" | "people_path" | "_trace_id" | "_client_address"
+        | "_lookups" | "_path" | "_parts" | "_remember_ms" | "_body" | "_cause" | "_due_ms" | "_accepted_at"
+        | "_absences" => "null".to_owned(),
         _ => panic!("the parameter {name} has no value here"),
     }
 }
 
 /// The statement of a file with values in the place of its parameters.
 fn with_values(sql: &str) -> String {
-    let mut rest = sql;
+    let parts = sql_files("sql/parts");
+    // Parts have parts.
+    let sql = parts.iter().rev().fold(sql.to_owned(), |sql, (name, part)| sql.replace(&format!("{{{name}}}"), part));
+    let mut rest = &*sql;
     let mut filled = String::new();
     while let Some(at) = rest.find([':', '$']) {
         let (before, from) = rest.split_at(at);
@@ -120,7 +127,7 @@ fn with_values(sql: &str) -> String {
 }
 
 /// The statements that read keys or events, and the index that each reads them by.
-const INDEXES: [(&str, &str); 25] = [
+const INDEXES: [(&str, &str); 27] = [
     ("claim_events", "events_waiting"),
     ("count_events", "events_waiting"),
     ("delete_events", "events_pkey"),
@@ -139,8 +146,10 @@ const INDEXES: [(&str, &str); 25] = [
     ("holder", "keys_pkey"),
     ("holder_keys", "keys_holder"),
     ("list_in_flight", "keys_in_flight"),
-    ("list_keys", "keys_pkey"),
+    ("list_keys", "keys_created"),
     ("list_keys_by_age", "keys_unsettled"),
+    ("list_keys_by_id", "keys_pkey"),
+    ("list_keys_by_lookup", "keys_lookups"),
     ("list_keys_in_flight", "keys_in_flight"),
     ("list_settled_keys", "keys_pkey"),
     ("queued_deliveries", "keys_queued"),

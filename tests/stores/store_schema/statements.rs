@@ -19,7 +19,7 @@ pub(super) fn sql_files(folder: &str) -> Vec<(String, String)> {
         .map(|path| (path.file_stem().unwrap().to_str().unwrap().to_owned(), fs::read_to_string(&path).unwrap()))
         .collect();
     files.sort();
-    assert!(files.len() > 10, "{} has the SQL files", folder.display());
+    assert!(files.len() > 9, "{} has the SQL files", folder.display());
     files
 }
 
@@ -31,8 +31,9 @@ pub(super) fn statement(sql: String) -> Statement {
 /// The type of a parameter.
 pub(super) fn parameter_type(name: &str) -> Type {
     match name {
-        "after" | "fingerprint" | "from" | "high" | "holder" | "id" | "key" | "low" | "scope" | "scope_high"
-        | "scope_low" | "to" => Type::BYTEA,
+        "after" | "fingerprint" | "from" | "high" | "holder" | "id" | "key" | "lookup" | "low" | "path"
+        | "people_path" | "scope" | "scope_high" | "scope_low" | "to" => Type::BYTEA,
+        "path_length" => Type::INT4,
         "body" | "encrypted" | "keeps_stored" | "redelivered" => Type::BOOL,
         "actor" | "events" | "finds" | "note" | "route" | "sink" | "types" | "routes" | "service" | "state" => {
             Type::TEXT

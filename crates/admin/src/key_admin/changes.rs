@@ -1,5 +1,6 @@
 //! Requests that change keys.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,10 +72,14 @@ impl KeyAdmin<'_> {
     /// Returns the target of a decision, unless the key's state does not allow it, or it depends on a route that is not
     /// configured here.
     fn target(&self, entry: &KeyEntry, decision: &OperatorDecision) -> Result<Target, ApiProblem> {
-        if !entry.permits(decision.change.kind()) {
+        let retry_rule = self.retry_rule(&entry.route);
+        // There the next request with the key is executed all the same.
+        let is_redelivered = decision.change.kind() == ActionKind::Redact
+            && entry.state == StateKind::Retryable
+            && retry_rule.is_some_and(|rule| rule.redelivers);
+        if !entry.permits(decision.change.kind()) || is_redelivered {
             return Err(ApiProblem::not_permitted(&decision.change, entry));
         }
-        let retry_rule = self.retry_rule(&entry.route);
         // A decision that does not need a quiet attempt never looks at this time.
         let quiet_after = retry_rule.map_or(Duration::MAX, |rule| rule.quiet_after);
         let risk = self.risk(entry, decision.change.kind());
@@ -132,7 +137,7 @@ impl KeyAdmin<'_> {
         let after = match (is_queued, is_proposal) {
             (true, _) => Some(StateKind::Queued),
             (false, true) => Some(entry.state),
-            (false, false) => decision.change.resulting_state(),
+            (false, false) => decision.change.resulting_state(entry.state),
         };
         let after = after.map_or("none", StateKind::name);
         match is_proposal {
@@ -166,7 +171,8 @@ impl KeyAdmin<'_> {
         check_response(&decision)?;
         let action = decision.change.action();
         let decision = Arc::new(decision);
-        let mut change = BulkChange { action, dry_run: expect.is_none(), ..BulkChange::default() };
+        let retries = retries_after(&decision.change);
+        let mut change = BulkChange { action, retries, dry_run: expect.is_none(), ..BulkChange::default() };
         let targets = match keys {
             KeySelection::ByFilter(filter) => self.find_targets(&filter, &decision, &mut change).await?,
             KeySelection::ByIds(keys) => self.find_targets_by_id(&keys, &decision, &mut change).await?,
@@ -194,8 +200,11 @@ impl KeyAdmin<'_> {
                 return Err(ApiProblem::new(ProblemCode::MoreThanExpected, detail).with("count", change.count));
             }
             let purges = self.change_targets(&decision, &targets, &mut change).await?;
-            let after = if decision.change.may_queue() { "queued or " } else { "" };
-            log_change(&decision, change.changed, &format!("{after}{}", decision.change.resulting_state_name()));
+            let after: BTreeSet<_> =
+                change.by_state.keys().map(|from| decision.change.resulting_state_name(*from)).collect();
+            let queued = decision.change.may_queue().then_some("queued");
+            let after = queued.into_iter().chain(after).collect::<Vec<_>>().join(" or ");
+            log_change(&decision, change.changed, &after);
             change.instances_behind = self.wait_until_forgotten(purges).await?;
         }
         Ok(change)
@@ -295,7 +304,10 @@ impl KeyAdmin<'_> {
             }
             (None, OperatorAction::Requeue) => vec![Some(StateKind::Dead)],
             (None, OperatorAction::Replace(_)) => vec![Some(StateKind::Completed)],
-            (None, OperatorAction::Propose(_) | OperatorAction::Release | OperatorAction::Purge) => vec![None],
+            (
+                None,
+                OperatorAction::Propose(_) | OperatorAction::Purge | OperatorAction::Redact | OperatorAction::Release,
+            ) => vec![None],
         };
         let action = decision.change.kind();
         let mut targets = Vec::new();
@@ -307,7 +319,9 @@ impl KeyAdmin<'_> {
                     .store
                     .list_keys(ListKeysParams { service: self.service(), filter: filter.clone(), after, limit: PAGE })
                     .await?;
-                let fits = |entry: &KeyEntry| filter.state.is_some() || action.is_for(entry.state);
+                // Who is to be erased is told what is left of them.
+                let is_whole = filter.state.is_some() || action == ActionKind::Redact;
+                let fits = |entry: &KeyEntry| is_whole || action.is_for(entry.state);
                 let fitting = page.entries.into_iter().filter(fits);
                 targets.extend(fitting.filter_map(|entry| self.target_or_refusal(entry, decision, change)));
                 if targets.len() > KEYS_MAX {
@@ -342,6 +356,25 @@ impl BulkChange {
 fn push_listed<T>(listed: &mut Vec<T>, item: T) {
     if listed.len() < LISTED_MAX {
         listed.push(item);
+    }
+}
+
+/// What each retry gets after a decision, unless the route's `on_unknown` says otherwise.
+fn retries_after(change: &OperatorAction) -> String {
+    match change {
+        OperatorAction::Complete(response) | OperatorAction::Replace(response) => {
+            let bytes = response.body.as_ref().map_or(0, bytes::Bytes::len) as u64;
+            format!("get {} with {}", response.status.as_u16(), quantity(bytes, "byte", "bytes"))
+        }
+        OperatorAction::NotExecuted | OperatorAction::Release => {
+            "are executed: the next one is sent to the service".into()
+        }
+        OperatorAction::Propose(_) => "get what they get now".into(),
+        OperatorAction::Purge => "are executed, as first requests".into(),
+        OperatorAction::Redact => {
+            "get 409 response-not-kept where the request was executed, else 410 key-expired; nothing is executed".into()
+        }
+        OperatorAction::Requeue => "get 409 outcome-unknown until it is known".into(),
     }
 }
 

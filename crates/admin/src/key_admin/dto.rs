@@ -35,6 +35,9 @@ pub struct KeyDetails {
     pub entry: KeyEntry,
     /// The entry's path, which lists leave out.
     pub path: Option<String>,
+    /// The entry's, which lists leave out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_address: Option<String>,
     /// Its name at the vendor that its route leads to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vendor_key: Option<String>,
@@ -136,8 +139,10 @@ pub struct KeyChange {
 /// A change of several keys: counted, or carried out.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct BulkChange {
-    /// `resolve`, `release`, `requeue` or `purge`.
+    /// `resolve`, `release`, `requeue`, `redact` or `purge`.
     pub action: &'static str,
+    /// What each retry gets after it.
+    pub retries: String,
     pub count: u64,
     pub by_state: BTreeMap<StateKind, u64>,
     /// The first keys that the change is for, as they were before it.

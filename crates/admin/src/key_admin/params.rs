@@ -1,12 +1,17 @@
 //! Reads requests: query strings and JSON bodies become typed values, or a problem that names the wrong field.
 
+use std::time::SystemTime;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::problem::ApiProblem;
+use super::request_hashes::RequestHashes;
 pub use json_fields::JsonFields;
 use oncegate_domain::ids::RecordId;
+use oncegate_domain::kept_path::PATH_BYTES_MAX;
 use oncegate_domain::response::{FIELDS_MAX, StoredResponse};
+use oncegate_domain::rfc3339;
 use oncegate_domain::state::StateKind;
 use oncegate_domain::urlencoded;
 use oncegate_http::protocol::fields;
@@ -16,7 +21,7 @@ use oncegate_store::admin::{Cursor, IdRange, KeyFilter, ListOrder};
 mod json_fields;
 
 /// The largest `limit`, and the limit of a request that has none.
-const LIMIT_MAX: u32 = 500;
+const LIMIT_MAX: u32 = 1_000;
 const LIMIT_DEFAULT: u32 = 100;
 
 const ID_DIGITS_MIN: usize = 8;
@@ -62,11 +67,11 @@ impl QueryParams {
 
     /// Takes the parameters that are conditions of a filter. An empty one is no condition, as nothing is changed by a
     /// list.
-    pub fn take_filter(&mut self) -> Result<KeyFilter, ApiProblem> {
+    pub fn take_filter(&mut self, hashes: Option<&RequestHashes>) -> Result<KeyFilter, ApiProblem> {
         let mut filter = KeyFilter::default();
-        for name in ["state", "scope", "route", "key", "older_than"] {
+        for name in CONDITIONS {
             if let Some(value) = self.take(name) {
-                add_condition(&mut filter, name, &value)?;
+                add_condition(&mut filter, name, &value, hashes)?;
             }
         }
         Ok(filter)
@@ -106,23 +111,50 @@ impl QueryParams {
     }
 }
 
-/// Adds a condition, as people write it, to a filter.
-pub fn add_condition(filter: &mut KeyFilter, name: &str, value: &[u8]) -> Result<(), ApiProblem> {
+/// Adds a condition, as people write it, to a filter. Without `hashes`, it cannot be of a caller or a value.
+pub fn add_condition(
+    filter: &mut KeyFilter,
+    name: &str,
+    value: &[u8],
+    hashes: Option<&RequestHashes>,
+) -> Result<(), ApiProblem> {
+    let time = |text: &str| {
+        let wrong = "is no time: write one like `2026-11-29T12:03`, in UTC, or a span until now like `2h`";
+        let before_now = |span| SystemTime::now().checked_sub(span);
+        let time = settings::parse_duration(text).map_or_else(|_| rfc3339::parse_written(text), before_now);
+        time.ok_or_else(|| ApiProblem::bad(name, wrong))
+    };
     let text = || str::from_utf8(value).map_err(|_| ApiProblem::bad(name, "is not text"));
-    match name {
-        "state" => {
+    match (name, hashes) {
+        ("state", _) => {
             let states = || StateKind::ALL.map(StateKind::name).join(", ");
             let wrong = || ApiProblem::bad(name, format!("is not a state; the states are {}", states()));
             filter.state = Some(StateKind::parse(text()?).ok_or_else(wrong)?);
         }
-        "scope" => {
+        ("scope", _) => {
             let range = IdRange::from_hex_prefix(text()?);
             filter.scope =
                 Some(range.ok_or_else(|| ApiProblem::bad(name, "is not the beginning of a hash in hexadecimal"))?);
         }
-        "route" => filter.route = Some(text()?.to_owned()),
-        "key" => filter.key = Some(value.to_owned()),
-        "older_than" => {
+        ("route", _) => filter.route = Some(text()?.to_owned()),
+        ("caller", Some(_)) if filter.scope.is_some() => {
+            return Err(ApiProblem::bad(name, "cannot be combined with `scope`"));
+        }
+        ("caller", Some(hashes)) => {
+            let scope = hashes.caller(text()?, filter.route.as_deref())?;
+            filter.scope = IdRange::from_hex_prefix(&scope.to_string());
+        }
+        ("where", Some(hashes)) => filter.lookup = Some(hashes.lookup(text()?)?),
+        ("path", _) => {
+            let path = Some(text()?).filter(|path| path.starts_with('/') && path.len() <= PATH_BYTES_MAX);
+            let wrong =
+                || ApiProblem::bad(name, format!("is not the beginning of a path, of {PATH_BYTES_MAX} bytes at most"));
+            filter.path = Some(path.ok_or_else(wrong)?.to_owned());
+        }
+        ("created_from", _) => filter.created_from = Some(time(text()?)?),
+        ("created_until", _) => filter.created_until = Some(time(text()?)?),
+        ("key", _) => filter.key = Some(value.to_owned()),
+        ("older_than", _) => {
             filter.older_than = Some(settings::parse_duration(text()?).map_err(|why| ApiProblem::bad(name, why))?);
         }
         _ => return Err(ApiProblem::bad(name, "is not a condition of a filter")),
@@ -130,23 +162,29 @@ pub fn add_condition(filter: &mut KeyFilter, name: &str, value: &[u8]) -> Result
     Ok(())
 }
 
+/// The conditions of a filter; the route before the caller, whose hash depends on it.
+pub const CONDITIONS: [&str; 10] =
+    ["state", "scope", "route", "key", "older_than", "path", "created_from", "created_until", "caller", "where"];
+
 /// Reads a cursor of a listing in this order; an empty text is the beginning.
 pub fn parse_cursor(text: &str, order: ListOrder) -> Result<Option<Cursor>, ApiProblem> {
     let cursor = || {
-        let (settled_ms, id) = match (text.split_once('-'), order) {
-            (Some((settled_ms, id)), ListOrder::Age) => (i64::from_str_radix(settled_ms, 16).ok()?, id),
+        let (at_ms, id) = match (text.split_once('-'), order) {
+            (Some((at_ms, id)), ListOrder::Age) => (i64::from_str_radix(at_ms, 16).ok()?, id),
+            (Some((at_ms, id)), ListOrder::Newest) => (i64::from_str_radix(at_ms.strip_prefix('n')?, 16).ok()?, id),
             (None, ListOrder::Id | ListOrder::Running) => (0, text),
             _ => return None,
         };
-        Some(Cursor { settled_ms, id: parse_id(id).ok()? })
+        Some(Cursor { at_ms, id: parse_id(id).ok()? })
     };
     let wrong = || ApiProblem::bad("cursor", "is not from a listing with this filter");
     (!text.is_empty()).then(|| cursor().ok_or_else(wrong)).transpose()
 }
 
-pub fn format_cursor(Cursor { settled_ms, id }: Cursor, order: ListOrder) -> String {
+pub fn format_cursor(Cursor { at_ms, id }: Cursor, order: ListOrder) -> String {
     match order {
-        ListOrder::Age => format!("{settled_ms:x}-{id}"),
+        ListOrder::Age => format!("{at_ms:x}-{id}"),
+        ListOrder::Newest => format!("n{at_ms:x}-{id}"),
         ListOrder::Id | ListOrder::Running => id.to_string(),
     }
 }
@@ -234,15 +272,17 @@ mod tests {
 
     #[test]
     fn a_filter_is_read_alike_from_a_query_and_an_object() {
-        let query = "state=unknown&scope=0A&route=pay&key=a%20b&older_than=5m&limit=7";
+        let query =
+            "state=unknown&scope=0A&route=pay&key=a%20b&older_than=5m&path=/v1&created_from=2026-11-29T12:03&limit=7";
         let mut params = QueryParams::parse(query).unwrap();
-        let filter = params.take_filter().unwrap();
+        let filter = params.take_filter(None).unwrap();
         assert_eq!((filter.state, filter.order()), (Some(StateKind::Unknown), ListOrder::Age));
         assert_eq!(filter.key.as_deref(), Some(&b"a b"[..]));
         assert_eq!(filter.older_than, Some(Duration::from_secs(300)));
+        assert_eq!(filter.created_from, rfc3339::parse("2026-11-29T12:03:00.000Z"));
         assert_eq!((params.take_limit(), params.finish()), (Ok(7), Ok(())));
-        let object = br#"{"filter":{"state":"unknown","scope":"0A","route":"pay","key":"a b","older_than":"5m"}}"#;
-        assert_eq!(JsonFields::parse(object).unwrap().take_selection(), Ok(KeySelection::ByFilter(filter)));
+        let object = br#"{"filter":{"state":"unknown","scope":"0A","route":"pay","key":"a b","older_than":"5m","path":"/v1","created_from":"2026-11-29 12:03Z"}}"#;
+        assert_eq!(JsonFields::parse(object).unwrap().take_selection(None), Ok(KeySelection::ByFilter(filter)));
     }
 
     #[test]
@@ -253,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_change_names_its_keys_and_an_empty_filter_is_not_all_of_them() {
-        let select = |body: &str| JsonFields::parse(body.as_bytes()).unwrap().take_selection();
+        let select = |body: &str| JsonFields::parse(body.as_bytes()).unwrap().take_selection(None);
         for all in [r#"{"all":true}"#, r#"{"all":true,"filter":{}}"#, r#"{"all":true,"filter":null,"ids":null}"#] {
             assert_eq!(select(all), Ok(KeySelection::ByFilter(KeyFilter::default())), "{all}");
         }
@@ -283,7 +323,7 @@ mod tests {
         let read = |query: &str| {
             let mut params = QueryParams::parse(query)?;
             let _: (KeyFilter, u32, bool) =
-                (params.take_filter()?, params.take_limit()?, params.take_flag("accept_risk")?);
+                (params.take_filter(None)?, params.take_limit()?, params.take_flag("accept_risk")?);
             params.finish()
         };
         assert_eq!(read("state=&key="), Ok(()));
@@ -291,8 +331,10 @@ mod tests {
             ("state=done", "`state` is not a state; the states are completed, dead, expired"),
             ("scope=xy", "`scope` is not the beginning of a hash"),
             ("older_than=5", "`older_than` has no unit"),
-            ("limit=0", "`limit` is not a number from 1 to 500"),
-            ("limit=501", "`limit` is not a number"),
+            ("created_from=12:03", "`created_from` is no time: write one like"),
+            ("path=v1", "`path` is not the beginning of a path"),
+            ("limit=0", "`limit` is not a number from 1 to 1000"),
+            ("limit=1001", "`limit` is not a number"),
             ("route=%ff", "`route` is not text"),
             ("key=a&key=b", "`key` is given twice"),
             ("accept_risk=1", "`accept_risk` is neither"),
@@ -355,13 +397,14 @@ mod tests {
     #[test]
     fn a_cursor_is_valid_only_in_the_order_it_was_made_in() {
         let id = RecordId::from_stored(&[0xab; 32]).unwrap();
-        for order in [ListOrder::Age, ListOrder::Id, ListOrder::Running] {
-            let cursor = Cursor { settled_ms: if order == ListOrder::Age { 77 } else { 0 }, id };
+        for order in [ListOrder::Age, ListOrder::Id, ListOrder::Newest, ListOrder::Running] {
+            let cursor = Cursor { at_ms: if matches!(order, ListOrder::Age | ListOrder::Newest) { 77 } else { 0 }, id };
             assert_eq!(parse_cursor(&format_cursor(cursor, order), order), Ok(Some(cursor)));
         }
-        let by_age = format_cursor(Cursor { settled_ms: 77, id }, ListOrder::Age);
+        let by_age = format_cursor(Cursor { at_ms: 77, id }, ListOrder::Age);
         for wrong in [
             (&*by_age, ListOrder::Id),
+            (&*by_age, ListOrder::Newest),
             ("ab", ListOrder::Id),
             (&id.to_string(), ListOrder::Age),
             ("x-y", ListOrder::Age),

@@ -138,6 +138,10 @@ impl ApiProblem {
                 problem.detail =
                     "the service itself has completed the key, and its response is never replaced".to_owned();
             }
+            OperatorAction::Redact if key.state == StateKind::Retryable => {
+                problem.detail = "its route executes a redelivery of it all the same (`replay.until`): purge it".into();
+            }
+            OperatorAction::Redact => problem.detail.push_str(": decide about it first"),
             OperatorAction::Complete(_) if key.is_by_hand => {
                 problem.detail.push_str(": an operator has written its response; use replace to correct it");
             }

@@ -40,6 +40,7 @@ fn read_decision(form: &FormParams, action: ActionKind, actor: String) -> Result
         ActionKind::Replace => OperatorAction::Replace(read_response(form)?.into()),
         ActionKind::NotExecuted => OperatorAction::NotExecuted,
         ActionKind::Purge => OperatorAction::Purge,
+        ActionKind::Redact => OperatorAction::Redact,
         ActionKind::Release => OperatorAction::Release,
         ActionKind::Requeue => OperatorAction::Requeue,
     };

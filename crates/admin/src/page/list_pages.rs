@@ -39,7 +39,8 @@ pub struct FilterForm {
 
 impl FilterForm {
     pub fn from_params(params: &FormParams) -> Self {
-        let conditions = ["state", "route", "scope", "older_than"].map(|name| (name, params.text(name).to_owned()));
+        let names = ["state", "route", "scope", "older_than", "path", "created_from", "created_until"];
+        let conditions = names.map(|name| (name, params.text(name).to_owned()));
         Self { conditions: conditions.into_iter().filter(|(_, text)| !text.is_empty()).collect() }
     }
 
@@ -50,7 +51,7 @@ impl FilterForm {
     pub fn to_key_filter(&self) -> Result<KeyFilter, ApiProblem> {
         let mut filter = KeyFilter::default();
         for (name, text) in &self.conditions {
-            add_condition(&mut filter, name, text.as_bytes())?;
+            add_condition(&mut filter, name, text.as_bytes(), None)?;
         }
         Ok(filter)
     }
@@ -91,8 +92,8 @@ struct OverviewPage {
 #[template(path = "keys.html")]
 struct KeyListPage {
     frame: Frame,
-    /// The beginning of the key that was searched; `None` where the list has a filter.
-    found: Option<String>,
+    /// The field of the search, and the beginning of what it had; `None` where the list has a filter.
+    found: Option<(&'static str, String)>,
     states: [&'static str; StateKind::ALL.len()],
     filter: FilterForm,
     list: KeyList,
@@ -201,15 +202,20 @@ impl Visit<'_> {
         Ok(self.render_keys(None, filter, list).await)
     }
 
-    /// Finds the keys with exactly this name. A form sends it: an address stays in histories, and a key belongs to its
-    /// caller.
+    /// Finds the keys with exactly this name, of this caller or with this value. A form sends it: an address stays in
+    /// histories, and all of it belongs to a caller.
     pub(super) async fn find_keys(&self, form: &FormParams) -> PageAnswer {
-        let key = form.text("key");
-        if key.is_empty() {
-            return Err(ApiProblem::bad("key", "is empty: write the whole key, as the client sent it"));
-        }
+        let conditions = ["key", "caller", "where"].map(|name| (name, form.text(name)));
+        let given = conditions.into_iter().find(|(_, text)| !text.is_empty());
+        let (name, text) =
+            given.ok_or_else(|| ApiProblem::bad("key", "is empty: write the whole key, as the client sent it"))?;
         let begun = Instant::now();
-        let filter = KeyFilter { key: Some(key.as_bytes().to_owned()), ..KeyFilter::default() };
+        let hashes = self.admin.key_admin().request_hashes().await;
+        if name == "caller" {
+            return Ok(redirect_to(&format!("/keys?scope={}", hashes.caller(text, None)?)));
+        }
+        let mut filter = KeyFilter::default();
+        add_condition(&mut filter, name, text.as_bytes(), Some(&hashes))?;
         let mut found = KeyList { keys: Vec::new(), next: Some(form.get("cursor").to_owned()) };
         while begun.elapsed() < FIND_MAX
             && found.keys.len() < PAGE as usize
@@ -221,11 +227,16 @@ impl Visit<'_> {
         }
         match (&*found.keys, &found.next) {
             ([one], None) => Ok(redirect_to(&format!("/keys/{}", one.id))),
-            _ => Ok(self.render_keys(Some(key.short_key()), FilterForm::default(), found).await),
+            _ => Ok(self.render_keys(Some((name, text.short_key())), FilterForm::default(), found).await),
         }
     }
 
-    async fn render_keys(&self, found: Option<String>, filter: FilterForm, list: KeyList) -> Response<Body> {
+    async fn render_keys(
+        &self,
+        found: Option<(&'static str, String)>,
+        filter: FilterForm,
+        list: KeyList,
+    ) -> Response<Body> {
         let (frame, states) = (self.build_frame().await, StateKind::ALL.map(StateKind::name));
         render_page(StatusCode::OK, &KeyListPage { frame, found, states, filter, list })
     }

@@ -59,6 +59,15 @@ pub(super) trait ActionTexts: Into<ActionKind> {
                 consequences: "The next retry with this key is sent to the service; a request that was accepted for later delivery is delivered at once. If the operation was carried out after all, it is then carried out twice. Until that retry comes, a late answer of the service still counts.",
                 done: "retryable: the next retry or delivery is executed",
             },
+            ActionKind::Redact => &ActionText {
+                name: "redact",
+                label: "Redact it",
+                command: "redact",
+                button: "Redact it",
+                meaning: "Its caller is to be erased: the response, the path, the key as it was sent, the indexed values, and what waiting events say of them.",
+                consequences: "Nothing is executed because of it: every retry gets 409 response-not-kept where the request was executed, and 410 key-expired where it was not, until the TTL ends. The record stays, with its hashes. When this is done, every running instance has forgotten the response. It cannot be undone.",
+                done: "redacted: the record stays, and its retries are refused",
+            },
             ActionKind::Purge => &ActionText {
                 name: "purge",
                 label: "Forget it",

@@ -55,7 +55,7 @@ pub(super) mod observed;
 pub(super) mod read_body;
 mod route_search;
 mod rules;
-mod scope;
+pub mod scope;
 
 pub(super) enum Admission {
     /// The parts of a batch, each of which a route guards, and the memory that the whole takes.
@@ -184,7 +184,9 @@ impl Gate {
                 echo_key(&head.headers, &active.route, context);
                 let RoutedRequest { head, origin, .. } = *routed;
                 let received = Box::new(ReceivedRequest { head, body, share, origin });
-                let guarded = self.guard(identity, received, path, active, &live.config).await;
+                let mut guarded = self.guard(identity, received, path, active, &live.config).await;
+                // Also of a trace that began here.
+                context.with_trace(|trace| guarded.reserve_request.trace_id = trace.trace_id().map(|trace| trace.0));
                 if !is_provisional {
                     context.note_record(guarded.reserve_request.id);
                 }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use data_encoding::HEXLOWER;
 use http::HeaderMap;
 use http::header::RETRY_AFTER;
 
@@ -64,6 +65,14 @@ pub(super) fn not_sent(instance: &Instance, lease: AttemptLease, retry: &RetryPo
     let attempts = DeliveryAttempt { number: lease.attempt.saturating_add(1), ..delivery };
     let pause = retry.pause(&attempts, random_fraction(), None);
     lease.release(ttl).with_retry_in(Some(pause))
+}
+
+/// Logs that an attempt's outcome is unknown, with what a person looks for elsewhere.
+pub(super) fn log_unknown(lease: &AttemptLease, route: &Route, cause: UnknownCause, event: &str) {
+    let request = &lease.reserve_request;
+    let trace_id = request.trace_id.map(|trace| HEXLOWER.encode(&trace));
+    tracing::warn!(record = %request.id, route = %route.name, attempt = lease.attempt, %cause,
+        key = request.key.prefix().as_str(), trace_id, "{event}");
 }
 
 /// Makes the attempt unknown. A delivery is due again if the route's `on_unknown` retries.

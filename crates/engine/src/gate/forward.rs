@@ -181,7 +181,7 @@ impl Gate {
             UpstreamOutcome::NoResponse(refusal, cause) => {
                 context.with_trace(|trace| trace.note_unknown(cause));
                 let (lease, entry) = attempt.into_parts();
-                tracing::warn!(record = %request.id, route = %route.name, attempt = lease.attempt, %cause, "the outcome is unknown");
+                attempt_end::log_unknown(&lease, &route, cause, "the outcome is unknown");
                 (refusal, attempt_end::unknown(lease, &route, cause), entry)
             }
         };

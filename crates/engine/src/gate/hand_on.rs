@@ -128,8 +128,12 @@ impl HandOn {
                 self.context.note_status(OncegateStatus::Unknown);
                 let (instance, route) = (Arc::clone(&attempt.instance), Arc::clone(&attempt.route));
                 let (lease, entry) = self.attempt.into_parts();
-                tracing::warn!(record = %lease.reserve_request.id, route = %route.name, attempt = lease.attempt, %cause,
-                    "a response stopped within its body; the outcome is unknown");
+                attempt_end::log_unknown(
+                    &lease,
+                    &route,
+                    cause,
+                    "a response stopped within its body; the outcome is unknown",
+                );
                 // The writer is dropped after that, and its clients are cut.
                 let _ = persist(&instance, attempt_end::unknown(lease, &route, cause), entry).await;
                 return;

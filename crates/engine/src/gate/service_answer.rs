@@ -95,8 +95,12 @@ impl ServiceAnswer {
             (ResponseVerdict::Release, _) => attempt_end::release(lease, route, ttl, Some((status, &response.headers))),
             (ResponseVerdict::Unknown | ResponseVerdict::Store, _) => {
                 context.with_trace(|trace| trace.note_unknown(unknown_cause));
-                tracing::warn!(record = %lease.reserve_request.id, route = %route.name, attempt = lease.attempt, cause = %unknown_cause,
-                    "the service's response leaves the outcome unknown");
+                attempt_end::log_unknown(
+                    &lease,
+                    route,
+                    unknown_cause,
+                    "the service's response leaves the outcome unknown",
+                );
                 attempt_end::unknown(lease, route, unknown_cause)
             }
         };

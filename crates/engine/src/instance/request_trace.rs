@@ -20,7 +20,7 @@ use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_telemetry::logs::{REQUESTS, RequestLine, millis};
 use oncegate_telemetry::metrics::Label;
-use oncegate_telemetry::traces::{Span, SpanKind, SpanValue, TRACEPARENT, TraceContext, TraceParent, Tracer};
+use oncegate_telemetry::traces::{Span, SpanKind, SpanValue, TRACEPARENT, TraceContext, TraceId, TraceParent, Tracer};
 
 /// A stage of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +143,11 @@ impl RequestTrace {
         self.state.lock().key = key.prefix();
     }
 
+    /// The id of the trace, also of one that the caller does not record.
+    pub fn trace_id(&self) -> Option<TraceId> {
+        self.context.map(|context| context.trace).or(self.parent.map(|parent| parent.trace))
+    }
+
     /// Notes that a stage took this long.
     pub fn note_stage(&self, stage: TraceStage, began: Instant, took: Duration) {
         let mut state = self.state.lock();
@@ -184,7 +189,7 @@ impl RequestTrace {
     fn log(&self, state: &TraceState, total: Duration) {
         let method = self.method.name();
         let status = state.answered.map(|(status, _)| status.as_u16());
-        let trace_id = || self.context.map(|it| it.trace).or(self.parent.map(|it| it.trace)).map(|trace| trace.hex());
+        let trace_id = || self.trace_id().map(TraceId::hex);
         let Some(route) = &state.route else {
             tracing::debug!(target: REQUESTS, method, status, total_ms = millis(total), trace_id = trace_id(),
                 client_gone = status.is_none().then_some(true), "request");

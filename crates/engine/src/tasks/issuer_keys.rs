@@ -8,18 +8,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, HeaderValue};
-use http::{Request, StatusCode};
+use http::{HeaderMap, Request, StatusCode};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::gate::admit::caller_token::{CallerToken, verify_token};
 use crate::instance::Instance;
 use crate::instance::metrics::IssuerTable;
+use crate::instance::token_verifier::TokenVerifier;
 use oncegate_http::body::Body;
+use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
 use oncegate_http::upstream::issuer::{IssuerDescription, IssuerEndpoint, READ_TIMEOUT};
 use oncegate_settings::{Config, IssuerKeys};
-use oncegate_trust::jwt::KEY_SET_BYTES_MAX;
+use oncegate_trust::jwt::{KEY_SET_BYTES_MAX, TokenFault};
 use oncegate_trust::tls::Trust;
 
 /// The time between two reads. Issuers publish a key hours before they sign with it.
@@ -37,6 +40,19 @@ pub struct IssuerKeysReader {
     live: watch::Receiver<Arc<Config>>,
     /// Whether the last read failed, so that it is logged once.
     is_failing: bool,
+}
+
+/// Verifies a request's token once, with the keys as they are now. Also returns why they could not be read.
+pub async fn verify_now(config: &Config, headers: &HeaderMap) -> (Result<CallerToken, Refusal>, Option<String>) {
+    let Some(jwt) = config.jwt.as_ref().filter(|jwt| !jwt.rules.claims.is_empty()) else {
+        return (Ok(CallerToken::Absent), None);
+    };
+    let verifier = TokenVerifier::new(Arc::clone(jwt));
+    let keys = read_keys(&jwt.keys, &config.trust, &UpstreamSlots::new(1)).await;
+    let problem = verifier.note_read(keys).err().map(|problem| format!("jwt.jwks: {}: {problem}", jwt.keys));
+    // The keys are those of now: a token with an unknown `kid` causes no second read.
+    let verified = timeout(Duration::ZERO, verify_token(&verifier, headers)).await;
+    (verified.unwrap_or(Err(Refusal::TokenInvalid(TokenFault::UnknownKey))), problem)
 }
 
 impl IssuerKeysReader {

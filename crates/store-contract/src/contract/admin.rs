@@ -1,10 +1,13 @@
 //! The types of the operators' side: keys, counts, instances and the audit log.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::ids::InstanceId;
+use oncegate_domain::kept_path;
+use oncegate_domain::lookup::LookupHashes;
 use oncegate_domain::scope::Scope;
 use oncegate_domain::space::SpaceHash;
 use oncegate_domain::state::StateKind;
@@ -65,6 +68,46 @@ pub async fn a_list_matches_its_filter_and_its_pages_have_each_key_once(world: S
         (SpaceHash::from_text("POST /refund"), "refund", Scope::from_stored(&[8; 32]).unwrap())
     );
     assert!(expires_at.unwrap() > done[0].now && !done[0].lapsed());
+}
+
+pub async fn keys_are_listed_the_newest_first_by_time_path_and_value(mut world: StoreFixture) {
+    let (one, other) = ([11; 16], [12; 16]);
+    for number in 0..4_u8 {
+        let key = format!("k-{number}");
+        let lookups = LookupHashes::join([[number; 16], if number < 2 { one } else { other }]);
+        let path = Some(kept_path::keep_path(&format!("/pay/{}/{number}", number / 2)));
+        let request = ReserveRequest { path, lookups, trace_id: Some([9; 16]), ..new_reserve_request(&key) };
+        world.reserve(&request).await;
+        world.settle(completion(&request, b"once")).await;
+        let (at, id) = (1_000 + u32::from(number / 2), world.bytes(&request.id.to_string()));
+        world.execute_sql(&format!("update keys set created_at = {at} where id = {id}")).await.unwrap();
+    }
+    // The whole target, as it is kept where a reconciliation asks by it.
+    world.execute_sql("update keys set path = substr(path, 2) where created_at = 1000").await.unwrap();
+    let at = |ms| Some(UNIX_EPOCH + Duration::from_millis(ms));
+    let all = KeyFilter::default();
+    for (filter, keys) in [
+        (all.clone(), "23 01"),
+        (KeyFilter { created_from: at(1_001), ..all.clone() }, "23"),
+        (KeyFilter { created_until: at(1_001), ..all.clone() }, "01"),
+        (KeyFilter { path: Some("/pay/1".into()), ..all.clone() }, "23"),
+        (KeyFilter { path: Some("/pay/0/1".into()), ..all.clone() }, "1"),
+        (KeyFilter { path: Some("pay".into()), ..all.clone() }, ""),
+        (KeyFilter { lookup: Some(other), ..all.clone() }, "23"),
+        (KeyFilter { lookup: Some([0; 16]), ..all.clone() }, "0"),
+        (KeyFilter { lookup: Some(one), path: Some("/pay/1".into()), ..all.clone() }, ""),
+    ] {
+        for limit in [1, 2, 10] {
+            let listed = list(&world, SHOP, &filter, limit).await;
+            assert!(listed.iter().all(|entry| entry.trace_id.as_deref() == Some("09".repeat(16).as_str())));
+            // Those of one millisecond are in the order of their ids, which are hashes.
+            let mut names: Vec<_> = listed.iter().map(|entry| (entry.created_at, entry.key[2])).collect();
+            assert!(names.is_sorted_by_key(|(at, _)| Reverse(*at)), "{filter:?}");
+            names.sort_by_key(|(at, name)| (Reverse(*at), *name));
+            let names: Vec<u8> = names.into_iter().map(|(_, name)| name).collect();
+            assert_eq!(String::from_utf8(names).unwrap(), keys.replace(' ', ""), "{filter:?} {limit}");
+        }
+    }
 }
 
 pub async fn other_services_keys_are_not_listed(world: StoreFixture) {

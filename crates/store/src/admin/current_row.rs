@@ -40,14 +40,15 @@ impl CurrentRow {
         let is_ours = |(actor, action, after): &(String, String, String)| {
             *actor == decision.actor && action == decision.change.action() && after == current_name
         };
-        let left_token = if decision.change.withdraws_response() { target.new_token } else { target.token };
         let as_decided = match decision.change {
             OperatorAction::Propose(_) => self.current == Some((target.token, target.state)),
             _ => {
+                let is_new = decision.change.withdraws_response() && !matches!(decision.change, OperatorAction::Redact);
+                let left_token = if is_new { target.new_token } else { target.token };
                 self.current.is_none_or(|(token, _)| token == left_token)
                     && match self.current.map(|(_, state)| state) {
                         Some(StateKind::Queued) => decision.change.may_queue(),
-                        state => state == decision.change.resulting_state(),
+                        state => state == decision.change.resulting_state(target.state),
                     }
             }
         };

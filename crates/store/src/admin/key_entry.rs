@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use data_encoding::HEXLOWER;
 use serde_json::{Map, Value};
 
 use crate::row::{FromRow, RowReader, StoredValue, cause, from_row, millis};
@@ -59,6 +60,10 @@ from_row! {
         /// The cause for which the newest attempt's outcome is unknown, or was before it was decided; `None` if it
         /// never was.
         pub cause: Option<UnknownCause> = cause,
+        /// The trace of the newest request: the id of W3C Trace Context.
+        pub trace_id: Option<String> = trace_id,
+        /// The address that the newest request came from, where its route keeps it.
+        pub client_address: Option<String>,
         /// The attempts before the newest one, the oldest first: the last 20.
         // In the key's own row: a table would cost each first attempt, which most keys never leave, a second row.
         pub earlier: Vec<EarlierAttempt> = earlier_attempts,
@@ -84,6 +89,10 @@ from_row! {
 
 fn path(row: &impl RowReader) -> Result<Option<String>, CorruptRow> {
     Ok(row.read::<Option<Vec<u8>>>("path")?.as_deref().map(kept_path::shown_path))
+}
+
+fn trace_id(row: &impl RowReader) -> Result<Option<String>, CorruptRow> {
+    Ok(row.read::<Option<Vec<u8>>>("trace_id")?.map(|trace| HEXLOWER.encode(&trace)))
 }
 
 fn earlier_attempts(row: &impl RowReader) -> Result<Vec<EarlierAttempt>, CorruptRow> {

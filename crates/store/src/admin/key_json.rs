@@ -36,6 +36,7 @@ impl Serialize for KeyEntry {
             "inquire_at": render_time(self.inquire_at),
             "accepted_at": render_time(self.accepted_at),
             "cause": self.cause,
+            "trace_id": self.trace_id,
         });
         if str::from_utf8(&self.key).is_err() {
             rendered["key_base64"] = BASE64_STANDARD.encode(&self.key).into();

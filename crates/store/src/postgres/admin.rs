@@ -15,16 +15,20 @@ use crate::admin::{
 };
 use crate::columns::{self, Columns, columns};
 use crate::row::RowReader;
-use crate::statement::shared;
+use crate::statement::{shared, statements};
 use crate::{ApplyOperatorDecisionParams, CountInstancesBehindParams, ListKeysParams};
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::state::StateKind;
 
+statements! { "sql/":
+    LIST_KEYS_BY_LOOKUP = "list_keys_by_lookup";
+}
+
 impl PgTry<'_> {
     pub async fn list_keys(self, params: Arc<ListKeysParams>) -> PgResult<KeyPage> {
-        let rows = self.run(params.statement(), columns::key_list(&params)).await?;
+        let rows = self.run(params.statement(&LIST_KEYS_BY_LOOKUP), columns::key_list(&params)).await?;
         let mut page = KeyPage::default();
-        rows.iter().try_for_each(|row| page.add(row, params.filter.order(), params.limit))?;
+        rows.iter().try_for_each(|row| page.add(row, &params.filter, params.limit))?;
         Ok(page)
     }
 
@@ -51,6 +55,12 @@ impl PgTry<'_> {
         let decided = match decision.change {
             OperatorAction::Propose(_) => {
                 self.call_each(&functions::PROPOSE, &allowed, |target| columns::decision(&params, target)).await
+            }
+            OperatorAction::Redact => {
+                self.call_each(&functions::REDACT, &allowed, |target| {
+                    columns! { ..columns::decision(&params, target), ..columns::redacted() }
+                })
+                .await
             }
             _ => {
                 self.call_each(&functions::DECIDE, &allowed, |target| {

@@ -42,7 +42,7 @@ begin
                                state, service, sink, route, key, cause, fields, body)
   select moment, its.created_at, its.reserved_at, its.settled_at, moment, moment, its.attempt,
          case when state_after = 'completed' then its.status end, its.id, its.token, outcome,
-         nullif(state_after, 'none'), its.service, r.sink, its.route, its.key,
+         nullif(state_after, 'none'), its.service, r.sink, its.route, nullif(its.key, ''::bytea),
          case when state_after = 'unknown' then its.cause end,
          case when r.body and state_after = 'completed' then its.fields end,
          case when r.body and state_after = 'completed' then its.body end

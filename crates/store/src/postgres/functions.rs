@@ -70,6 +70,7 @@ functions! {
     MARK_CRASHED = "mark_crashed";
     PROPOSE = "propose";
     REAP = "reap";
+    REDACT = "redact";
     RENEW_LEASE = "renew_lease";
     REPORT = "report";
     #[prepared]

@@ -17,8 +17,8 @@ use oncegate_domain::state::StateKind;
 impl SqliteTransaction<'_> {
     pub fn list_keys(&self, params: ListKeysParams) -> SqliteResult<KeyPage> {
         let mut page = KeyPage::default();
-        let (order, limit) = (params.filter.order(), params.limit);
-        self.query(params.statement(), &columns::key_list(&params), |row| page.add(row, order, limit))?;
+        let statement = params.statement(sql!("list_keys_by_lookup"));
+        self.query(statement, &columns::key_list(&params), |row| page.add(row, &params.filter, params.limit))?;
         Ok(page)
     }
 
@@ -61,6 +61,13 @@ impl SqliteTransaction<'_> {
                 self.execute(sql!("forget_key_of_events"), &columns)?;
             }
             is_purged.then_some(None)
+        } else if matches!(decision.change, OperatorAction::Redact) {
+            let redacting = columns! { ..columns::decision(params, target), ..columns::redacted() };
+            let state = self.query_one(sql!("redact"), &redacting, |row| row.read("state").map(Some))?;
+            if state.is_some() {
+                self.execute(sql!("forget_key_of_events"), &columns)?;
+            }
+            state
         } else {
             columns.extend(columns::decided(params, target));
             columns.extend(columns! { as_of: as_of.map_or(self.now, |as_of| self.no_later_than(as_of)) });

@@ -8,7 +8,7 @@ begin
   insert into events (at, created_at, reserved_at, settled_at, since, due_at, attempt, status, id, token, outcome, state,
                       service, sink, route, key, cause, fields, body)
   select k.at, k.created_at, k.reserved_at, k.settled_at, k.at, 0, k.attempt, iif(new.after = 'completed', k.status, null),
-         k.id, k.token, k.outcome, nullif(new.after, 'none'), k.service, r.sink, k.route, k.key,
+         k.id, k.token, k.outcome, nullif(new.after, 'none'), k.service, r.sink, k.route, nullif(k.key, x''),
          iif(new.after = 'unknown', k.cause, null), iif(r.body and new.after = 'completed', k.fields, null),
          iif(r.body and new.after = 'completed', k.body, null)
     from (select k.*, cast(unixepoch('subsec') * 1000 as integer) as at,

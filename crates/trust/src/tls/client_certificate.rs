@@ -37,6 +37,11 @@ impl CertificateName {
         }
     }
 
+    /// The name of a certificate with this URI, or this DNS name, and no other one.
+    pub fn of_alternative_name(name: &str) -> Self {
+        Self::new(if name.contains(':') { b'u' } else { b'd' }, vec![name.as_bytes().to_vec()])
+    }
+
     // See docs/decisions/0017-name-every-caller.md.
     fn new(kind: u8, mut names: Vec<Vec<u8>>) -> Self {
         names.sort();

@@ -72,7 +72,8 @@ type FoundIdentity = (Vec<(String, Option<String>)>, String, String);
 fn identify(config: &LoadedConfig) -> Vec<Result<Option<FoundIdentity>, ()>> {
     let identity = |(head, body): (request::Parts, &str)| {
         let caller = ExplainedCaller { token: Ok(CallerToken::Absent), certificate: None };
-        let explained = explain(config, &head, body.as_bytes(), caller).map_err(drop)?;
+        let config = (&config.start.service, &config.live);
+        let explained = explain(config, &head, body.as_bytes(), caller, (None, None)).map_err(drop)?;
         Ok(explained.key.filter(|_| explained.mode == "enforce").map(|key| (explained.scope, explained.space, key)))
     };
     requests().into_iter().map(identity).collect()

@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
+use http::{Request, request};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::{KeySelection, add_condition, build_response, check_note, check_typed_headers};
+use super::{CONDITIONS, KeySelection, add_condition, build_response, check_note, check_typed_headers, parse_headers};
 use crate::key_admin::AdminMethod;
 use crate::key_admin::problem::{ApiProblem, ProblemCode};
+use crate::key_admin::request_hashes::RequestHashes;
 use oncegate_domain::response::StoredResponse;
 use oncegate_store::admin::{KeyFilter, OperatorAction, OperatorDecision};
 
@@ -60,9 +62,9 @@ impl JsonFields {
     }
 
     /// Takes `ids` or `filter`. All keys need `"all": true`: an empty filter is more likely a mistake.
-    pub fn take_selection(&mut self) -> Result<KeySelection, ApiProblem> {
+    pub fn take_selection(&mut self, hashes: Option<&RequestHashes>) -> Result<KeySelection, ApiProblem> {
         let ids: Option<Vec<String>> = self.take("ids", "is not a list of texts")?;
-        let (filter, all) = (self.take_filter()?, self.take_flag("all")?);
+        let (filter, all) = (self.take_filter(hashes)?, self.take_flag("all")?);
         let is_empty = filter.as_ref().is_none_or(|filter| *filter == KeyFilter::default());
         match (ids, filter) {
             (Some(_), Some(_)) => Err(ApiProblem::bad("filter", "cannot be combined with `ids`")),
@@ -75,27 +77,34 @@ impl JsonFields {
         }
     }
 
-    fn take_filter(&mut self) -> Result<Option<KeyFilter>, ApiProblem> {
-        let Some(conditions) = self.take::<Map<_, _>>("filter", "is not an object")? else { return Ok(None) };
+    fn take_filter(&mut self, hashes: Option<&RequestHashes>) -> Result<Option<KeyFilter>, ApiProblem> {
+        let Some(mut conditions) = self.take::<Map<_, _>>("filter", "is not an object")? else { return Ok(None) };
         let mut filter = KeyFilter::default();
-        for (name, value) in conditions {
-            let Value::String(text) = value else { return Err(ApiProblem::bad(&name, "is not text")) };
+        for name in CONDITIONS {
+            let Some(value) = conditions.remove(name) else { continue };
+            let Value::String(text) = value else { return Err(ApiProblem::bad(name, "is not text")) };
             if text.is_empty() {
                 // A shell variable that is not set leaves an empty value, which must not widen a change.
-                return Err(ApiProblem::bad(&name, "is empty: give a value, or leave it out"));
+                return Err(ApiProblem::bad(name, "is empty: give a value, or leave it out"));
             }
-            add_condition(&mut filter, &name, text.as_bytes())?;
+            add_condition(&mut filter, name, text.as_bytes(), hashes)?;
         }
-        Ok(Some(filter))
+        match conditions.keys().next() {
+            None => Ok(Some(filter)),
+            Some(name) => Err(ApiProblem::bad(name, "is not a condition of a filter")),
+        }
     }
 
     pub fn take_action(&mut self) -> Result<AdminMethod, ApiProblem> {
         match self.take_text("action")?.as_deref() {
             Some("purge") => Ok(AdminMethod::Purge),
+            Some("redact") => Ok(AdminMethod::Redact),
             Some("release") => Ok(AdminMethod::Release),
             Some("requeue") => Ok(AdminMethod::Requeue),
             Some("resolve") => Ok(AdminMethod::Resolve),
-            Some(_) => Err(ApiProblem::bad("action", "is none of `resolve`, `release`, `requeue` and `purge`")),
+            Some(_) => {
+                Err(ApiProblem::bad("action", "is none of `resolve`, `release`, `requeue`, `redact` and `purge`"))
+            }
             None => Err(ApiProblem::bad("action", "is missing")),
         }
     }
@@ -110,6 +119,7 @@ impl JsonFields {
         let means_empty_body = is_given("body") || is_given("body_base64");
         let change = match method {
             AdminMethod::Purge => OperatorAction::Purge,
+            AdminMethod::Redact => OperatorAction::Redact,
             AdminMethod::Release => OperatorAction::Release,
             AdminMethod::Requeue => OperatorAction::Requeue,
             _ => self.take_outcome()?,
@@ -137,22 +147,39 @@ impl JsonFields {
 
     /// Takes a response with all the header fields that it names.
     pub fn take_response(&mut self) -> Result<StoredResponse, ApiProblem> {
-        let headers = self.take("headers", "is neither an object of texts nor a list of [name, value]")?;
-        let headers = match headers {
+        let headers = self.take_headers()?;
+        let status = self.take_number("status")?.ok_or_else(|| ApiProblem::bad("status", "is missing"))?;
+        build_response(status, headers, self.take_body()?)
+    }
+
+    /// Takes a request of a client.
+    pub fn take_request(&mut self) -> Result<(request::Parts, Bytes), ApiProblem> {
+        let mut request = Request::new(());
+        let method = self.take_text("method")?.and_then(|method| method.parse().ok());
+        *request.method_mut() = method.ok_or_else(|| ApiProblem::bad("method", "is no method"))?;
+        let target = self.take_text("target")?.and_then(|target| target.parse().ok());
+        *request.uri_mut() = target.ok_or_else(|| ApiProblem::bad("target", "is no target of a request"))?;
+        *request.headers_mut() = parse_headers(self.take_headers()?)?;
+        Ok((request.into_parts().0, self.take_body()?))
+    }
+
+    fn take_headers(&mut self) -> Result<Vec<(String, String)>, ApiProblem> {
+        Ok(match self.take("headers", "is neither an object of texts nor a list of [name, value]")? {
             None => Vec::new(),
             Some(HeaderFields::ByName(fields)) => fields.into_iter().collect(),
             Some(HeaderFields::Pairs(pairs)) => pairs,
-        };
-        let status = self.take_number("status")?.ok_or_else(|| ApiProblem::bad("status", "is missing"))?;
-        let body = match (self.take_text("body")?, self.take_text("body_base64")?) {
+        })
+    }
+
+    fn take_body(&mut self) -> Result<Bytes, ApiProblem> {
+        Ok(match (self.take_text("body")?, self.take_text("body_base64")?) {
             (Some(_), Some(_)) => return Err(ApiProblem::bad("body_base64", "cannot be combined with `body`")),
             (text, None) => Bytes::from(text.unwrap_or_default()),
             (None, Some(text)) => {
                 let decoded = BASE64_STANDARD.decode(text);
                 Bytes::from(decoded.map_err(|_| ApiProblem::bad("body_base64", "is not base64 with its padding"))?)
             }
-        };
-        build_response(status, headers, body)
+        })
     }
 
     pub fn finish(&self) -> Result<(), ApiProblem> {

@@ -32,13 +32,15 @@ impl CallerToken {
             Self::Verified(token) => match token.claim(claim) {
                 ClaimReading::Absent => Ok(None),
                 ClaimReading::Unusable => Err(Refusal::TokenInvalid(TokenFault::Claim)),
-                ClaimReading::Value(value) => {
-                    let length = (issuer.len() as u64).to_be_bytes();
-                    Ok(Some([&length, issuer.as_bytes(), value].concat()))
-                }
+                ClaimReading::Value(value) => Ok(Some(claim_of_issuer(issuer, value))),
             },
         }
     }
+}
+
+pub(super) fn claim_of_issuer(issuer: &str, value: &[u8]) -> Vec<u8> {
+    let length = (issuer.len() as u64).to_be_bytes();
+    [&length, issuer.as_bytes(), value].concat()
 }
 
 /// The way to the caller's token.

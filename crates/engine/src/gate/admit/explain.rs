@@ -15,6 +15,7 @@ use super::body_operation;
 use super::caller_token::{CallerToken, TokenSource};
 use super::fingerprinting::fingerprint_input;
 use super::guarded_request::key_document_fields;
+use super::identity::RequestIdentity;
 use super::incoming::{Incoming, Realm, request_origin};
 use super::route_search::{EvadedRoute, RouteSearch, check_path, find_route};
 use super::rules;
@@ -22,18 +23,19 @@ use super::scope::ScopeParts;
 use crate::gate::routing::Router;
 use crate::instance::latency::RouteLatencies;
 use crate::instance::metrics::Metrics;
-use oncegate_domain::fingerprint::{Fingerprint, IncludedBody, IncludedContent};
-use oncegate_domain::key::Key;
+use oncegate_domain::differing_parts::DifferingParts;
+use oncegate_domain::fingerprint::{Fingerprint, FingerprintInput, IncludedBody, IncludedContent, Recipe};
+use oncegate_domain::ids::RecordId;
 use oncegate_domain::normal_path::RequestPath;
-use oncegate_domain::part_bits::compare_parts;
+use oncegate_domain::part_bits::{PartBits, PartKey, compare_parts};
 use oncegate_domain::request_part::RequestPart;
-use oncegate_domain::scope::Salt;
+use oncegate_domain::scope::{Salt, Scope};
 use oncegate_http::downstream::client::ClientConnection;
 use oncegate_http::protocol::answer_shape::{AnswerShape, RequestFormat};
 use oncegate_http::protocol::fields::RequestOrigin;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
-use oncegate_settings::{LoadedConfig, Route, RouteMode};
+use oncegate_settings::{Config, Route, RouteMode};
 use oncegate_store::metrics::StoreMetrics;
 use oncegate_trust::tls::CertificateName;
 
@@ -47,6 +49,10 @@ pub struct Explained {
     pub key: Option<String>,
     /// The scope's parts. A value is shown as the beginning of its SHA-256; the proxy hashes it with its store's salt.
     pub scope: Vec<(String, Option<String>)>,
+    /// The caller's hash and the record's id as the store has them, where its salt is known and the request has a key.
+    pub stored: Option<(Scope, RecordId)>,
+    /// The comparison with a record, where one was asked for.
+    pub compared: Option<ComparedRequest>,
     /// The space in which the key is unique.
     pub space: String,
     /// The recipe of the fingerprint.
@@ -58,6 +64,27 @@ pub struct Explained {
     key_fields: Vec<String>,
     /// The fingerprint, which a retry must have too.
     pub fingerprint: Option<Fingerprint>,
+}
+
+/// A request that a record was made for, as the store has it.
+pub struct StoredRequest {
+    /// The rules by which its fingerprint was made.
+    pub recipe: Recipe,
+    /// Its fingerprint.
+    pub fingerprint: Fingerprint,
+    /// The bits of its parts, where they are stored, and their key.
+    pub parts: Option<(PartBits, PartKey)>,
+}
+
+/// A request beside the one that a record was made for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ComparedRequest {
+    /// The secret of the record's fingerprint is gone.
+    Impossible,
+    /// The fingerprints are equal.
+    Same,
+    /// They differ, in these parts; `None` where the record has no bits of them.
+    Different(Option<DifferingParts>),
 }
 
 impl Explained {
@@ -97,22 +124,23 @@ pub struct ExplainedCaller {
 /// # Errors
 /// The refusal that the proxy would answer with before it asks the store.
 pub fn explain(
-    config: &LoadedConfig,
+    (service, config): (&Arc<str>, &Config),
     head: &request::Parts,
     body: &[u8],
     caller: ExplainedCaller,
+    store: (Option<&Salt>, Option<&StoredRequest>),
 ) -> Result<Explained, ExplainedRefusal> {
     let router = Router::new(
-        &config.live,
+        config,
         &RouteLatencies::default(),
-        &Metrics::new(&StoreMetrics::default(), &config.start.service),
+        &Metrics::new(&StoreMetrics::default(), service),
         &UpstreamSlots::new(1),
         &Default::default(),
         None,
     );
     let client = ClientConnection::new(Ipv4Addr::LOCALHOST.into(), false);
     let certificate = caller.certificate.map(Arc::new);
-    let origin = RequestOrigin { trusted: true, certificate, ..request_origin(head, &client, &config.live) };
+    let origin = RequestOrigin { trusted: true, certificate, ..request_origin(head, &client, config) };
     let path = RequestPath::new(head.uri.path());
     check_path(path.sent())?;
     let refused = |(active, refusal): EvadedRoute<'_>| ExplainedRefusal {
@@ -125,12 +153,14 @@ pub fn explain(
         return Err(refused(foretold));
     }
     let Some(active) = found.map_err(refused)? else {
-        rules::check_unguarded(head, false, &config.live)?;
+        rules::check_unguarded(head, false, config)?;
         return Ok(Explained {
             route: None,
             mode: "off",
             key: None,
             scope: Vec::new(),
+            stored: None,
+            compared: None,
             space: String::new(),
             recipe: String::new(),
             body: IncludedBody {
@@ -143,33 +173,37 @@ pub fn explain(
             fingerprint: None,
         });
     };
-    explain_on_route(config, (head, &path), body, &origin, &active.route, &caller.token)
+    explain_on_route((service, config), (head, &path), body, &origin, &active.route, &caller.token, store)
         .map_err(|refusal| refused((active, refusal)))
 }
 
 fn explain_on_route(
-    config: &LoadedConfig,
+    (service, config): (&Arc<str>, &Config),
     (head, path): (&request::Parts, &RequestPath<'_>),
     body: &[u8],
     origin: &RequestOrigin,
     route: &Arc<Route>,
     token: &Result<CallerToken, Refusal>,
+    (salt, record): (Option<&Salt>, Option<&StoredRequest>),
 ) -> Result<Explained, Refusal> {
     let operation = body_operation::read_at_once(head, body, route);
-    // The parts of the scope are shown, and not the scope that would come of the store's salt.
-    let realm = Realm { service: &config.start.service, salt: &Salt::new([0; 32]) };
+    // Without the store's salt, only the parts of the scope are shown.
+    let realm = Realm { service, salt: salt.unwrap_or(&NO_SALT) };
     // As in the proxy: only a scope that reads the token has it verified.
     let token = if route.scope.reads_token() { TokenSource::Verified(token) } else { TokenSource::Unread };
     let incoming = Incoming { token, operation: operation.call(), ..Incoming::new((head, path), origin, route, realm) };
-    let (key, scope, part) = match route.options.mode {
+    let (identity, scope, part) = match route.options.mode {
         // Its requests stream through, with or without a key.
-        RouteMode::Off => rules::check_unguarded(head, true, &config.live).map(|()| (None, Vec::new(), None)),
+        RouteMode::Off => rules::check_unguarded(head, true, config).map(|()| (None, Vec::new(), None)),
         RouteMode::Enforce | RouteMode::Observe => key_and_caller(incoming, body),
     }?;
     let body = part.as_deref().unwrap_or(body);
     let input = fingerprint_input(route, (head, path), body);
     let included = route.recipe.body(&input);
     let parts = route.recipe.parts(&input, &included).map(RequestPart::into_owned).collect();
+    let stored = identity.as_ref().zip(salt).map(|(identity, _)| (identity.scope, identity.record_id()));
+    let compared = record.map(|record| record.compare(&input, config, &key_document_fields(route)));
+    let key = identity.map(|identity| identity.key);
     let IncludedBody { form, is_decoded, content } = included;
     Ok(Explained {
         route: Some(route.name.to_string()),
@@ -183,21 +217,41 @@ fn explain_on_route(
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value.map(|value| hash_prefix(&value))))
             .collect(),
+        stored,
+        compared,
         space: incoming.key_space(),
         recipe: route.recipe.to_string(),
         body: IncludedBody { form, is_decoded, content: content.into_owned() },
         parts,
         key_fields: key_document_fields(route),
-        fingerprint: route.recipe.fingerprint(&input, &config.live.secrets),
+        fingerprint: route.recipe.fingerprint(&input, &config.secrets),
     })
 }
 
-/// The key and the scope's parts of a request on a route that guards or observes it, and its body. Of a batch, those
-/// of its first part.
+impl StoredRequest {
+    /// Compares a request by the record's own rules.
+    fn compare(&self, input: &FingerprintInput<'_>, config: &Config, key_fields: &[String]) -> ComparedRequest {
+        match self.recipe.fingerprint(input, &config.secrets) {
+            None => ComparedRequest::Impossible,
+            Some(fingerprint) if fingerprint == self.fingerprint => ComparedRequest::Same,
+            Some(_) => ComparedRequest::Different(self.parts.as_ref().map(|(bits, key)| {
+                let included = self.recipe.body(input);
+                let holds_key = |part: &RequestPart<'_>| key_fields.contains(&part.place());
+                bits.compare(key, self.recipe.parts(input, &included), holds_key)
+            })),
+        }
+    }
+}
+
+/// The salt where the store's is not known: nothing of it is shown.
+const NO_SALT: Salt = Salt::new([0; 32]);
+
+/// The identity and the scope's parts of a request on a route that guards or observes it, and its body. Of a batch,
+/// those of its first part.
 fn key_and_caller<'a>(
     incoming: Incoming<'a>,
     body: &[u8],
-) -> Result<(Option<Key>, ScopeParts<'a>, Option<Bytes>), Refusal> {
+) -> Result<(Option<RequestIdentity>, ScopeParts<'a>, Option<Bytes>), Refusal> {
     let body = BodySource::Whole(Bytes::copy_from_slice(body));
     let mut arrival = Arrival { gate: None, context: None, is_provisional: false, body };
     let explained = async {
@@ -209,7 +263,7 @@ fn key_and_caller<'a>(
         let Some(KeyedRequest { identity, body, .. }) = keyed else { return Ok((None, Vec::new(), None)) };
         let token = incoming.token.read(&incoming.head.headers).await?;
         let places = incoming.read_scope_places(Some(&body));
-        Ok((Some(identity.key), incoming.identify_caller(&token, places)?, Some(body)))
+        Ok((Some(identity), incoming.identify_caller(&token, places)?, Some(body)))
     };
     explained.now_or_never().expect("the whole request is there, and its token was verified")
 }

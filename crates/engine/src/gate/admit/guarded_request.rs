@@ -12,6 +12,7 @@ use http::request;
 use super::fingerprinting::Fingerprinting;
 use super::identity::RequestIdentity;
 use super::incoming::client_address;
+use super::key_location;
 use crate::gate::authorize::{Authorizer, ReplayQuestion};
 use crate::gate::response_context::ResponseContext;
 use crate::gate::routing::ActiveRoute;
@@ -26,9 +27,10 @@ use oncegate_domain::differing_parts::DifferingParts;
 use oncegate_domain::fingerprint::{FingerprintInput, Recipe, Secrets};
 use oncegate_domain::ids::Token;
 use oncegate_domain::kept_path;
+use oncegate_domain::lookup::LookupHashes;
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::part_bits::{PartBits, PartKey};
-use oncegate_domain::place::Place;
+use oncegate_domain::place::{Place, RequestPlaces};
 use oncegate_domain::record::Record;
 use oncegate_domain::request_part::RequestPart;
 use oncegate_domain::response_policy::OnUnknown;
@@ -39,6 +41,7 @@ use oncegate_http::protocol::prefer;
 use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
 use oncegate_machine::fill_random;
 use oncegate_settings::{Config, DeliveryMode, Route, RouteMode, StoreDownPolicy};
+use oncegate_telemetry::traces::TraceParent;
 
 pub(in crate::gate) struct ReceivedRequest {
     pub(in crate::gate) head: request::Parts,
@@ -95,6 +98,8 @@ impl Gate {
         let fingerprinting =
             self.fingerprinting.fingerprint_with_bits(route, (head, path), body, &config.secrets, (part_key, known));
         let (fingerprint, parts) = fingerprinting.await;
+        let lookups = self.read_lookups(route, head, body).await;
+        let client_address = route.options.keep_client_address.then(|| client_address(head, &received.origin, config));
         let RequestIdentity { service, scope, space, key, key_length: _ } = identity;
         let reserve_request = ReserveRequest {
             id,
@@ -107,12 +112,34 @@ impl Gate {
             recipe: route.recipe.clone(),
             fingerprint,
             parts,
+            trace_id: TraceParent::from_headers(&head.headers).map(|parent| parent.trace.0),
+            client_address,
+            lookups,
             instance: self.instance.instance_lease.id(),
             token: fresh_token(),
             time_limit: self.instance.attempt_time_limit(route),
             holder: None,
         };
         GuardedRequest::new(&self.instance, reserve_request, *received, active, config)
+    }
+
+    /// The values by which operators look the request's key up: those of a large body are read on another thread. A
+    /// value that is not there, or cannot be read, is none.
+    async fn read_lookups(&self, route: &Arc<Route>, head: &request::Parts, body: &Bytes) -> Option<LookupHashes> {
+        if route.options.index.is_empty() {
+            return None;
+        }
+        let (service, salt) = (Arc::clone(&self.instance.config.service), self.instance.salt.current().salt.clone());
+        let hashes = move |route: &Route, input: &FingerprintInput<'_>| {
+            let FingerprintInput { path, query, headers, body, .. } = *input;
+            let reader = RequestPlaces { pattern: Some(&route.path), path, query, headers };
+            let value = |place| key_location::read_place(place, &reader, body).ok().flatten();
+            let values = route.options.index.iter().filter_map(|place| Some((place, value(place)?)));
+            LookupHashes::join(values.map(|(place, value)| salt.lookup(&service, place, &value)))
+        };
+        let (path, of_route) = (RequestPath::new(head.uri.path()), Arc::clone(route));
+        let look = move |_: &Recipe, input: &FingerprintInput<'_>| hashes(&of_route, input);
+        self.fingerprinting.look_at(&route.recipe, route, (head, &path), body, look).await
     }
 }
 

@@ -5,13 +5,47 @@ use std::net::IpAddr;
 use http::header::{AUTHORIZATION, COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::caller_token::{CallerToken, SENT_TWICE, only};
+use super::caller_token::{CallerToken, SENT_TWICE, claim_of_issuer, only};
 use super::incoming::Incoming;
 use oncegate_domain::auth_scheme::{ChangingCredentials, find_changing, is_lone_scheme, is_payment};
 use oncegate_domain::place::{Place, PlaceError, PlaceValue};
-use oncegate_domain::scope::Scope;
+use oncegate_domain::scope::{Salt, Scope};
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_settings::{Route, ScopePart, ScopeRule, ScopeSource};
+use oncegate_trust::jwt::ClaimReading;
+use oncegate_trust::tls::CertificateName;
+
+/// The scope of a caller that an operator knows by the values of these parts, each once; `None` where the rule does not
+/// identify a caller by them alone. A part whose name ends with `:` has a JSON value: a claim that is a number or a
+/// boolean.
+pub fn scope_of(rule: &ScopeRule, salt: &Salt, known: &[(&str, &str)]) -> Option<Scope> {
+    let name_of = |name: &str| name.strip_suffix(':').unwrap_or(name).to_owned();
+    let is_of_rule = |name: &str| rule.parts.iter().any(|part| *part.name == *name_of(name));
+    if !known.iter().all(|(name, _)| is_of_rule(name)) || known.is_empty() != rule.parts.is_empty() {
+        return None;
+    }
+    let stored = |part: &ScopePart| {
+        let Some((name, value)) = known.iter().find(|(name, _)| name_of(name) == *part.name) else {
+            return part.optional.then_some(None);
+        };
+        Some(Some(match &part.source {
+            ScopeSource::Authorization => one_spelling(value.trim().as_bytes()),
+            ScopeSource::Jwt { issuer, .. } => {
+                let claim = if name.ends_with(':') { value.parse().ok()? } else { (*value).into() };
+                match ClaimReading::new(&claim) {
+                    ClaimReading::Value(value) => claim_of_issuer(issuer, &value),
+                    ClaimReading::Absent | ClaimReading::Unusable => return None,
+                }
+            }
+            ScopeSource::ClientCertificate => CertificateName::of_alternative_name(value).as_bytes().to_vec(),
+            ScopeSource::Place(Place::Header(_, None)) => value.trim().as_bytes().to_vec(),
+            ScopeSource::Place(_) => value.as_bytes().to_vec(),
+        }))
+    };
+    let values: Vec<_> = rule.parts.iter().map(stored).collect::<Option<_>>()?;
+    let names = rule.parts.iter().map(|part| &*part.name);
+    Some(Scope::from_parts(salt, names.zip(values.iter().map(Option::as_deref))))
+}
 
 /// The parts of a scope: each part's configured name, and its value if the request has it. A value is never empty.
 pub(super) type ScopeParts<'a> = Vec<(&'a str, Option<Vec<u8>>)>;
@@ -162,14 +196,18 @@ pub(super) fn with_challenge(refusal: Refusal, route: &Route, headers: &HeaderMa
 /// The refusal of credentials that differ with each try.
 fn credentials(rule: &ScopeRule, value: &HeaderValue) -> Result<Option<Vec<u8>>, Refusal> {
     let value = value.as_bytes().trim_ascii();
-    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     if is_lone_scheme(value) {
         return Ok(None);
     }
     refuse_changing(rule, value)?;
-    let Some(end) = value.iter().position(is_blank) else { return Ok(Some(value.to_vec())) };
-    let (scheme, rest) = value.split_at(end);
-    Ok(Some([&*scheme.to_ascii_lowercase(), b" ", rest.trim_ascii_start()].concat()))
+    Ok(Some(one_spelling(value)))
+}
+
+fn one_spelling(credentials: &[u8]) -> Vec<u8> {
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let Some(end) = credentials.iter().position(is_blank) else { return credentials.to_vec() };
+    let (scheme, rest) = credentials.split_at(end);
+    [&*scheme.to_ascii_lowercase(), b" ", rest.trim_ascii_start()].concat()
 }
 
 /// Whether a field has credentials as `Authorization` has them: some gateways pass the client's on in such a field.
