@@ -69,7 +69,7 @@ test: ## All tests, on real services that they start themselves; installs what i
 	    $${CARGO_TARGET_DIR:-target}/recipes/bin/pip install --quiet --disable-pip-version-check \
 	    -r examples/recipes/requirements.txt -r tests/kafka/requirements.txt || \
 	    echo "no pip: the recipes with clients from PyPI, and the tests with Kafka, are skipped" >&2
-	@npm ci --prefix examples/recipes --ignore-scripts --no-audit --no-fund --silent || echo "no npm: the recipes with clients from npm are skipped" >&2
+	@npm ci --prefix examples/recipes --ignore-scripts --no-audit --no-fund --silent || echo "no npm: the recipes with clients from npm, and the sign-in with a provider from npm, are skipped" >&2
 	@# Most tests wait for something: six at a time use two cores.
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-6} cargo test --locked --workspace
 

@@ -7,6 +7,7 @@ mod content;
 mod four_eyes;
 mod messages;
 mod oidc;
+mod oidc_provider;
 mod reloads;
 mod routes;
 

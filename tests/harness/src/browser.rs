@@ -169,6 +169,11 @@ impl Browser {
         self.post("url", json!({ "url": url })).await;
     }
 
+    /// Forgets all sessions, as the browser of another person.
+    pub async fn forget_cookies(&self) {
+        self.debugger("Network.clearBrowserCookies", json!({})).await;
+    }
+
     pub async fn url(&self) -> String {
         self.get("url").await.as_str().unwrap().to_owned()
     }

@@ -27,19 +27,19 @@ async fn four_eyes_world(issuer: &OidcIssuer, defaults: &str) -> World {
 }
 
 /// The actions about a key in the audit log, the latest first, each with its actor and its note.
-async fn audit(world: &World, id: &str) -> Vec<(String, String, String)> {
+pub(super) async fn audit(world: &World, id: &str) -> Vec<(String, String, String)> {
     let (_, audit) = request(world, "GET", &format!("/api/v1/audit?id={id}"), "").await;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let entries = audit["entries"].as_array().unwrap().iter();
     entries.map(|entry| (text(&entry["action"]), text(&entry["actor"]), text(&entry["note"]))).collect()
 }
 
-async fn states(world: &World) -> Vec<String> {
+pub(super) async fn states(world: &World) -> Vec<String> {
     let (_, keys) = request(world, "GET", "/api/v1/keys", "").await;
     keys["keys"].as_array().unwrap().iter().map(|key| key["state"].as_str().unwrap().to_owned()).collect()
 }
 
-async fn id_of(world: &World, key: &str) -> String {
+pub(super) async fn id_of(world: &World, key: &str) -> String {
     let (_, keys) = request(world, "GET", &format!("/api/v1/keys?key={key}"), "").await;
     keys["keys"][0]["id"].as_str().unwrap().to_owned()
 }

@@ -27,7 +27,7 @@ async fn at(store: Store, issuer: &str, url: &str, more: &str, admin: &str) -> W
 }
 
 /// The lines in `[admin]` for the page at this address.
-fn lines(issuer: &str, url: &str, more: &str) -> String {
+pub(super) fn lines(issuer: &str, url: &str, more: &str) -> String {
     format!(
         "token = {TOKEN:?}\noidc.issuer = {issuer:?}\noidc.client_id = {CLIENT:?}\noidc.client_secret = {SECRET:?}\n\
          oidc.url = {url:?}\noidc.operate = [\"payments-ops\"]\noidc.read = [\"support\", \"audit\"]\n{more}"
