@@ -17,7 +17,7 @@ const PAGE: usize = 1_000;
 pub(super) struct AuditArguments {
     #[command(flatten)]
     instance: InstanceArguments,
-    /// The whole id of a key; without it, the entries about all keys
+    /// The id of a key, or at least its first 8 digits while it is there; without it, the entries about all keys
     #[arg(default_value = "", hide_default_value = true)]
     id: String,
     /// The number of entries, at most

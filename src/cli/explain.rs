@@ -178,6 +178,10 @@ fn text<'a>(document: &'a Value, name: &str) -> &'a str {
 /// The request beside another one.
 fn compared_text(compared: &Value) -> String {
     match text(compared, "code") {
+        "same" if compared["is_record"] == false => {
+            "is the same request under another record: its key, its caller or its space differs, and it would be a first one"
+                .into()
+        }
         "another-key" => "has a key of its own: another key, caller or space".into(),
         "same" => "is the same request".into(),
         "unguarded" => "has no key: it streams through unguarded".into(),

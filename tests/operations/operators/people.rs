@@ -126,7 +126,11 @@ async fn a_request_is_compared_with_that_of_a_record(store: Store) {
     let body = |amount: u32| {
         json!({ "order_id": "o-9", "customer": { "email": "alice@example.com" }, "amount": amount }).to_string()
     };
-    for (body, said) in [(body(5), "is the same request"), (body(6), "differs: json:/amount")] {
+    let other = ["POST", "/pay", "-H", "Content-Type: application/json", "-H", "Authorization: Bearer bob"];
+    let rest = ["-H", "Idempotency-Key: k-1", "-d", &body(5), "--against", &id[..8]];
+    let explained = here(&world, "explain", &[&other[..], &rest].concat()).await;
+    assert!(explained.out.contains("under another record"), "{explained:?}");
+    for (body, said) in [(body(5), "is the same request\n"), (body(6), "differs: json:/amount")] {
         let request = ["POST", "/pay", "-H", "Content-Type: application/json", "-H", "Authorization: Bearer alice"];
         let rest = ["-H", "Idempotency-Key: k-1", "-d", &body, "--against", &id[..8]];
         let explained = here(&world, "explain", &[&request[..], &rest].concat()).await;
@@ -163,6 +167,8 @@ async fn a_customer_is_erased_and_their_retries_are_not_executed(store: Store) {
     assert_eq!(world.upstream.calls(), requests, "nothing was executed");
     assert_eq!(found(&world, &["--where", "json:/customer/email=alice@example.com"]).await, [""; 0]);
     assert_eq!(found(&world, &alice).await, ["k-3", "", ""], "the hashes stay");
+    let again = here(&world, "keys", &["redact", alice[0], alice[1], "--yes"]).await;
+    assert!(again.code == 1 && again.err.contains("3 keys were not changed"), "{again:?}");
     let audited = here(&world, "audit", &["--limit", "9"]).await;
     assert_eq!((audited.code, audited.out.matches("  redact  ").count()), (0, 2), "{audited:?}");
     assert!(audited.out.contains("completed -> completed") && audited.out.contains("ticket 42"), "{audited:?}");

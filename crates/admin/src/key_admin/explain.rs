@@ -23,20 +23,22 @@ impl KeyAdmin<'_> {
         against: Option<&str>,
     ) -> Result<Value, ApiProblem> {
         let salt = self.read_salt().await?;
-        let stored = match against {
-            None => None,
-            Some(id) => {
-                let entry = self.find_entry(id).await?;
-                let record = self.store.find(entry.id).await?.ok_or_else(ApiProblem::no_such_key)?;
-                let parts = self.store.find_parts(&entry.id, &record.fingerprint).await?;
-                let parts = parts.map(|bits| (bits, PartKey::new(&salt, &entry.id)));
-                Some(StoredRequest { recipe: record.recipe, fingerprint: record.fingerprint, parts })
-            }
-        };
+        let (mut compared, mut stored) = (None, None);
+        if let Some(id) = against {
+            let entry = self.find_entry(id).await?;
+            compared = Some(entry.id);
+            let record = self.store.find(entry.id).await?.ok_or_else(ApiProblem::no_such_key)?;
+            let parts = self.store.find_parts(&entry.id, &record.fingerprint).await?;
+            let parts = parts.map(|bits| (bits, PartKey::new(&salt, &entry.id)));
+            stored = Some(StoredRequest { recipe: record.recipe, fingerprint: record.fingerprint, parts });
+        }
         let (token, problem) = verify_now(&self.config, &head.headers).await;
         let caller = ExplainedCaller { token, certificate: None };
         let explained = explain((&self.service(), &self.config), head, body, caller, (Some(&salt), stored.as_ref()));
         let mut document = render(explained.as_ref(), None);
+        if let (Some(id), Ok(Explained { stored: Some((_, own)), .. })) = (compared, &explained) {
+            document["against"]["is_record"] = (*own == id).into();
+        }
         if let Some(problem) = problem {
             document["warning"] = problem.into();
         }

@@ -134,6 +134,7 @@ impl ApiProblem {
     pub fn not_permitted(change: &OperatorAction, key: &KeyEntry) -> Self {
         let mut problem = Self::wrong_state(change.action(), key.state);
         match change {
+            OperatorAction::Replace(_) if key.is_redacted() => problem.detail = "the key is redacted".into(),
             OperatorAction::Replace(_) if key.state == StateKind::Completed => {
                 problem.detail =
                     "the service itself has completed the key, and its response is never replaced".to_owned();
@@ -141,6 +142,7 @@ impl ApiProblem {
             OperatorAction::Redact if key.state == StateKind::Retryable => {
                 problem.detail = "its route executes a redelivery of it all the same (`replay.until`): purge it".into();
             }
+            OperatorAction::Redact if key.is_redacted() => problem.detail = "the key is redacted already".into(),
             OperatorAction::Redact => problem.detail.push_str(": decide about it first"),
             OperatorAction::Complete(_) if key.is_by_hand => {
                 problem.detail.push_str(": an operator has written its response; use replace to correct it");

@@ -115,10 +115,16 @@ impl KeyAdmin<'_> {
         Ok(self.store.list_instances(params).await?)
     }
 
-    /// Lists entries of the audit log, the latest first: about the key with this whole id, or about all keys where it
-    /// is empty; from the place that an earlier log has named, or from the latest where `cursor` is empty.
+    /// Lists entries of the audit log, the latest first: about the key with this id, or the one key with an id that
+    /// begins so, or about all keys where it is empty; from the place that an earlier log has named, or from the latest
+    /// where `cursor` is empty.
     pub async fn list_audit(&self, id: &str, cursor: &str, limit: u32) -> Result<AuditLog, ApiProblem> {
-        let id = (!id.is_empty()).then(|| params::parse_id(id)).transpose()?;
+        let id = match id.len() {
+            0 => None,
+            64 => Some(params::parse_id(id)?),
+            // The beginning of an id names a key that is there.
+            _ => Some(self.find_entry(id).await?.id),
+        };
         let before = (!cursor.is_empty()).then(|| cursor.parse()).transpose();
         let before = before.map_err(|_| ApiProblem::bad("cursor", "is not from the audit log"))?;
         let params = ListAuditEntriesParams { service: self.service(), id, before, limit };

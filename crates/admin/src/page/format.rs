@@ -94,7 +94,11 @@ pub(super) trait KeyTexts {
     fn entry(&self) -> &KeyEntry;
 
     fn name(&self) -> String {
-        String::from_utf8_lossy(&self.entry().key).into_owned()
+        if self.entry().is_redacted() {
+            "redacted".into()
+        } else {
+            String::from_utf8_lossy(&self.entry().key).into_owned()
+        }
     }
 
     /// The cause for which the outcome is unknown; `None` for keys in other states.
@@ -109,7 +113,15 @@ pub(super) trait KeyTexts {
     }
 
     fn explanation(&self) -> &'static str {
-        text::explain_state(self.entry().state, self.entry().accepted_at.is_some())
+        match self.entry().state {
+            StateKind::Completed if self.entry().is_redacted() => {
+                "It was executed, and what belonged to its caller was erased. Retries get 409 response-not-kept."
+            }
+            StateKind::Expired if self.entry().is_redacted() => {
+                "What belonged to its caller was erased. Retries get 410 key-expired."
+            }
+            state => text::explain_state(state, self.entry().accepted_at.is_some()),
+        }
     }
 
     fn actions(&self) -> Vec<ActionKind> {

@@ -119,9 +119,18 @@ impl KeyEntry {
         self.expires_at.is_some_and(|at| at <= self.now)
     }
 
+    /// Whether what belongs to its caller was erased. No request has an empty key.
+    pub fn is_redacted(&self) -> bool {
+        self.key.is_empty()
+    }
+
     /// Whether an operator's action is possible for the key.
     pub fn permits(&self, action: ActionKind) -> bool {
-        action.is_for(self.state) && (self.is_by_hand || action != ActionKind::Replace)
+        match action {
+            ActionKind::Replace => self.is_by_hand && action.is_for(self.state),
+            ActionKind::Redact => !self.is_redacted() && action.is_for(self.state),
+            _ => action.is_for(self.state),
+        }
     }
 
     /// The part of the record that decides whether the key may be executed again, by the store's clock.

@@ -349,10 +349,10 @@ impl Refusal {
             // Here it is the success of an earlier attempt.
             grpc: GrpcStatus::AlreadyExists, oncegate_status: OncegateStatus::Replayed,
             title: "Executed, but the response was not stored",
-            detail: "The operation was executed. Its response was too large to store and went to the first caller \
-                     only. Ask the service for the result.".into(),
-            means: "The operation was executed. Its response was too large to store, and went to the first caller \
-                    only.",
+            detail: "The operation was executed. Its response was not kept: it was too large to store, or was erased. \
+                     Ask the service for the result.".into(),
+            means: "The operation was executed. Its response was too large to store and went to the first caller \
+                    only, or an operator has erased it.",
             executed: "Yes, once. It will not be executed again with this key.",
             client: "Ask the service for the result, for example by reading what the operation has created.",
             operator: "The limit is the route's `max_response_body`. Raise it if such responses are usual here.",
