@@ -103,12 +103,14 @@ begin
 end
 $function$;
 
--- The hashes in the column lookups, one by one.
+-- The hashes in the column lookups, one by one. Without a path of its own it becomes a part of the index: as a call it
+-- cost a first attempt with an index a fifth of its rate. So each name in it says its schema.
 create function oncegate.split_lookups(lookups bytea) returns bytea[]
 language sql immutable parallel safe
-set search_path = pg_catalog, pg_temp
 as $function$
-  select array_agg(substr(lookups, 16 * n + 1, 16)) from generate_series(0, octet_length(lookups) / 16 - 1) as n
+  select pg_catalog.array_remove(array[pg_catalog.substr(lookups, 1, 16), pg_catalog.substr(lookups, 17, 16),
+                                       pg_catalog.substr(lookups, 33, 16), pg_catalog.substr(lookups, 49, 16)],
+                                 ''::pg_catalog.bytea)
 $function$;
 
 -- Fixed widths first: no padding between them.
