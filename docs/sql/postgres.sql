@@ -433,8 +433,9 @@ end
 $function$;
 
 -- redact: takes what belongs to its caller from a key that is still as it was seen, with the audit entry.
-create or replace function oncegate.redact_cc8cc1ad(
-  _id bytea, _token bytea, _seen_state text, _service text, _nothing bytea, _no_space bytea, _no_fields bytea, _actor text, _action text, _note text,
+create or replace function oncegate.redact_481e0f62(
+  _id bytea, _token bytea, _seen_state text, _service text, _nothing bytea, _no_space bytea, _no_fields bytea,
+  _actor text, _action text, _note text,
   out done boolean, out queued boolean, out purges bigint
 )
 language plpgsql
@@ -447,7 +448,8 @@ begin
   update oncegate.keys as k
      set -- redacted: the columns of a key without what belongs to its caller. It stays, so that no retry is executed: one that
      -- was not executed is refused as late, and a response that is not kept is not replayed.
-     key = _nothing, space = _no_space, holder = null, path = null, parts = null, trace_id = null, client_address = null, lookups = null, recovery_point = null,
+     key = _nothing, space = _no_space, holder = null, path = null, parts = null, trace_id = null, client_address = null,
+     lookups = null, recovery_point = null,
      hand_token = null, body = null, fields = case when k.state = 'completed' then _no_fields end,
      state = case when k.state = 'completed' then k.state else 'expired' end
    where k.id = _id
@@ -1324,6 +1326,7 @@ select
 
 -- list_keys_by_lookup: the keys that fit the filter among the next ones with a value, the newest first.
 -- $1 lookup, $2 created_from, $3 at, $4 from, $5 scan_limit, $6 service, $7 state, $8 scope_low, $9 scope_high, $10 route, $11 key, $12 path, $13 path_length, $14 people_path, $15 older_than_ms, $16 created_until, $17 limit
+-- Each page reads all keys with the value: most values have few, and the time limit of a call bounds the rest.
 with found as materialized (
   select k.id
     from oncegate.keys as k

@@ -493,6 +493,7 @@ select
  limit :limit;
 
 -- list_keys_by_lookup: the keys that fit the filter among the next ones with a value, the newest first.
+-- Each page reads all keys with the value: most values have few.
 with found (id) as materialized (
   select k.id from keys as k where k.lookups is not null and substr(k.lookups, 1, 16) = :lookup
   union
@@ -631,7 +632,8 @@ delete from keys
 update keys as k
    set -- redacted: the columns of a key without what belongs to its caller. It stays, so that no retry is executed: one that
    -- was not executed is refused as late, and a response that is not kept is not replayed.
-   key = :nothing, space = :no_space, holder = null, path = null, parts = null, trace_id = null, client_address = null, lookups = null, recovery_point = null,
+   key = :nothing, space = :no_space, holder = null, path = null, parts = null, trace_id = null, client_address = null,
+   lookups = null, recovery_point = null,
    hand_token = null, body = null, fields = case when k.state = 'completed' then :no_fields end,
    state = case when k.state = 'completed' then k.state else 'expired' end
  where k.id = :id

@@ -53,7 +53,7 @@ pub enum AdminMethod {
     List,
     /// Forgets a key.
     Purge,
-    /// Drops what a record has of its caller, so that its retries are refused.
+    /// Drops the caller's data in a record, so that its retries are refused.
     Redact,
     /// Drops a stored response, so that the next request is the next attempt.
     Release,
@@ -117,11 +117,9 @@ impl<'a> KeyAdmin<'a> {
             }
             AdminMethod::BulkChange => {
                 query.finish()?;
-                let (method, keys, expect) = (
-                    fields.take_action()?,
-                    fields.take_selection(Some(&self.request_hashes().await))?,
-                    fields.take_number("expect")?,
-                );
+                let hashes = self.hashes_if(fields.has_hashed_condition()).await?;
+                let (method, keys, expect) =
+                    (fields.take_action()?, fields.take_selection(hashes.as_ref())?, fields.take_number("expect")?);
                 let decision = fields.take_decision(method, actor, false)?;
                 fields.finish()?;
                 json!(self.change_keys(keys, decision, expect).await?)
@@ -133,11 +131,9 @@ impl<'a> KeyAdmin<'a> {
                 self.explain(&head, &body, (method == AdminMethod::Compare).then_some(id)).await?
             }
             AdminMethod::List => {
-                let (filter, limit, cursor) = (
-                    query.take_filter(Some(&self.request_hashes().await))?,
-                    query.take_limit()?,
-                    query.take_text("cursor")?,
-                );
+                let hashes = self.hashes_if(query.has_hashed_condition()).await?;
+                let (filter, limit, cursor) =
+                    (query.take_filter(hashes.as_ref())?, query.take_limit()?, query.take_text("cursor")?);
                 query.finish()?;
                 json!(self.list_keys(filter, &cursor, limit).await?)
             }

@@ -64,8 +64,8 @@ pub(super) fn read(section: &Section<'_>) -> KeyRule {
     KeyRule { from, hash, required, syntax, limits }
 }
 
-/// Checks what the key's rule needs of the rest of its route, and that each segment that it or the scope names is one
-/// of the path: it would be absent from every request.
+/// Checks what the key's rule needs of the rest of its route, and that each segment that it, the scope or the index
+/// names is one of the path: it would be absent from every request.
 pub(super) fn check(
     section: &Section<'_>,
     options: &RouteOptions,
@@ -89,6 +89,9 @@ pub(super) fn check(
     let problem = "has a `path:NAME` that is no `{NAME}` segment of the route's `path`";
     if rule.places().any(|place| is_missing(&place)) {
         section.table("key").problem("from", problem);
+    }
+    if options.index.iter().any(|place| is_missing(&place)) {
+        section.problem("index", problem);
     }
     if scope.is_some_and(|scope| scope.places().any(|place| is_missing(&place))) {
         section.problem("scope", problem);

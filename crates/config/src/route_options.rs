@@ -83,7 +83,7 @@ options! {
         /// the places of values by which operators look keys up (`keys list --where`), such as `json:/order_id`; only
         /// salted hashes are kept; at most 4
         index: Texts = [] => made(read_index);
-        /// whether the record has the address of the newest request's client, for operators: personal data
+        /// whether the record has the address of the newest attempt's client, for operators: personal data
         keep_client_address: Boolean = false => boolean();
         /// the parts of a request that identify its caller: authorization, jwt:CLAIM, client-cert, a place such as
         /// header:NAME or cookie:NAME, or none; `?` marks optional ones
@@ -239,7 +239,11 @@ fn read_accepted(section: &Section<'_>) -> StatusCode {
 
 /// Reads the places of the values by which keys are looked up.
 fn read_index(section: &Section<'_>) -> Vec<Place> {
-    let places: Vec<Place> = section.values("index", Place::parse);
+    let parse = |text: &str| match Place::parse(text)? {
+        place if place.is_pattern() => Err("has a `*`: a value is one, in one place".to_owned()),
+        place => Ok(place),
+    };
+    let places: Vec<Place> = section.values("index", parse);
     if places.iter().enumerate().any(|(at, place)| places[..at].contains(place)) {
         section.problem("index", "names a place twice");
     }

@@ -112,7 +112,7 @@ pub enum ActionKind {
     Completed,
     NotExecuted,
     Purge,
-    /// What the record has of its caller is dropped, and the key stays: no attempt follows.
+    /// The caller's data in the record are dropped, and the key stays: no attempt follows.
     Redact,
     /// The stored response is dropped: the next request becomes the next attempt.
     Release,

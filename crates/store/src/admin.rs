@@ -40,6 +40,7 @@ pub const DECISIONS_MAX: usize = 500;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct KeyFilter {
+    /// All ids by default. Beside a narrower range, no other condition counts.
     pub ids: IdRange,
     /// The stored state: a record past its TTL keeps its state until it is reaped.
     pub state: Option<StateKind>,
@@ -203,7 +204,7 @@ pub enum OperatorAction {
     /// Nothing changes: the audit log says that this person proposes this action.
     Propose(FourEyesAction),
     Purge,
-    /// All that the record has of its caller is dropped: response, path, key and lookups. Its retries are refused, also
+    /// The caller's data in the record are dropped: response, path, key and lookups. Its retries are refused, also
     /// those that would be executed.
     Redact,
     /// The stored response is dropped and the token replaced: the next request becomes the next attempt.

@@ -11,7 +11,8 @@
 //! attempt, which no answer rests on.
 //!
 //! The operators' calls are about one service each, and never see another service's keys in the same database. Each
-//! statement's work is bounded, whatever the table's size, so that operators do not slow requests down.
+//! statement's work is bounded, whatever the table's size, so that operators do not slow requests down. Only a list of
+//! the keys with one value reads all of them.
 
 use std::sync::Arc;
 

@@ -301,8 +301,8 @@ pub fn decision<'a>(params: &'a ApplyOperatorDecisionParams, target: &'a Target)
     }
 }
 
-/// What stands in a redacted record where something must stand: no key, no space, and the fields of a response without
-/// any.
+/// The values of a redacted record's columns that are never null: no key, no space, and the fields of a response
+/// without any.
 pub fn redacted() -> Columns<'static> {
     let (headers, trailers) = (HeaderMap::new(), HeaderMap::new());
     let response = StoredResponse { status: StatusCode::OK, headers, body: None, trailers };

@@ -319,7 +319,7 @@ impl KeyAdmin<'_> {
                     .store
                     .list_keys(ListKeysParams { service: self.service(), filter: filter.clone(), after, limit: PAGE })
                     .await?;
-                // Who is to be erased is told what is left of them.
+                // A redaction names the open keys that it leaves.
                 let is_whole = filter.state.is_some() || action == ActionKind::Redact;
                 let fits = |entry: &KeyEntry| is_whole || action.is_for(entry.state);
                 let fitting = page.entries.into_iter().filter(fits);
@@ -359,7 +359,7 @@ fn push_listed<T>(listed: &mut Vec<T>, item: T) {
     }
 }
 
-/// What each retry gets after a decision, unless the route's `on_unknown` says otherwise.
+/// The answer that each retry gets after a decision, unless the route's `on_unknown` says otherwise.
 fn retries_after(change: &OperatorAction) -> String {
     match change {
         OperatorAction::Complete(response) | OperatorAction::Replace(response) => {

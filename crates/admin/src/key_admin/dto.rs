@@ -35,7 +35,7 @@ pub struct KeyDetails {
     pub entry: KeyEntry,
     /// The entry's path, which lists leave out.
     pub path: Option<String>,
-    /// The entry's, which lists leave out.
+    /// The entry's address, which lists leave out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_address: Option<String>,
     /// Its name at the vendor that its route leads to.
@@ -141,7 +141,7 @@ pub struct KeyChange {
 pub struct BulkChange {
     /// `resolve`, `release`, `requeue`, `redact` or `purge`.
     pub action: &'static str,
-    /// What each retry gets after it.
+    /// The answer that each retry gets after it.
     pub retries: String,
     pub count: u64,
     pub by_state: BTreeMap<StateKind, u64>,

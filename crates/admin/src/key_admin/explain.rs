@@ -1,4 +1,4 @@
-//! How the gate would treat a request: what `oncegate explain` prints, and what only the store can tell of it.
+//! The explanation of a request, as `oncegate explain` prints it, with the facts that only the store has.
 
 use http::request;
 use serde_json::{Value, json};
@@ -36,8 +36,8 @@ impl KeyAdmin<'_> {
         let caller = ExplainedCaller { token, certificate: None };
         let explained = explain((&self.service(), &self.config), head, body, caller, (Some(&salt), stored.as_ref()));
         let mut document = render(explained.as_ref(), None);
-        if let (Some(id), Ok(Explained { stored: Some((_, own)), .. })) = (compared, &explained) {
-            document["against"]["is_record"] = (*own == id).into();
+        if let (Some(id), Ok(Explained { stored, compared: Some(_), .. })) = (compared, &explained) {
+            document["against"]["is_record"] = stored.is_some_and(|(_, own)| own == id).into();
         }
         if let Some(problem) = problem {
             document["warning"] = problem.into();

@@ -65,6 +65,11 @@ impl QueryParams {
         Ok(Self(parameters))
     }
 
+    /// Whether a condition is of a caller or a value, which the store has as hashes.
+    pub fn has_hashed_condition(&self) -> bool {
+        self.0.iter().any(|(name, value)| HASHED_CONDITIONS.contains(&&**name) && !value.is_empty())
+    }
+
     /// Takes the parameters that are conditions of a filter. An empty one is no condition, as nothing is changed by a
     /// list.
     pub fn take_filter(&mut self, hashes: Option<&RequestHashes>) -> Result<KeyFilter, ApiProblem> {
@@ -165,6 +170,8 @@ pub fn add_condition(
 /// The conditions of a filter; the route before the caller, whose hash depends on it.
 pub const CONDITIONS: [&str; 10] =
     ["state", "scope", "route", "key", "older_than", "path", "created_from", "created_until", "caller", "where"];
+
+const HASHED_CONDITIONS: [&str; 2] = ["caller", "where"];
 
 /// Reads a cursor of a listing in this order; an empty text is the beginning.
 pub fn parse_cursor(text: &str, order: ListOrder) -> Result<Option<Cursor>, ApiProblem> {

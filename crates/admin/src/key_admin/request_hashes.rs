@@ -12,11 +12,11 @@ use oncegate_domain::stored_salt::StoredSalt;
 use oncegate_engine::gate::admit::scope::scope_of;
 use oncegate_settings::{Config, Route, ScopeRule, describe_scope};
 
-/// What makes these hashes as the store has them.
+/// The salt and the rules by which the store's hashes are made.
 pub struct RequestHashes {
     service: Arc<str>,
     config: Arc<Config>,
-    salt: Result<Salt, ApiProblem>,
+    salt: Salt,
 }
 
 impl KeyAdmin<'_> {
@@ -30,9 +30,13 @@ impl KeyAdmin<'_> {
         opened.map_err(|error| unhashed(&error.to_string()))
     }
 
-    /// A salt that cannot be read is a problem of those who need it.
-    pub async fn request_hashes(&self) -> RequestHashes {
-        RequestHashes { service: self.service(), config: Arc::clone(&self.config), salt: self.read_salt().await }
+    pub async fn request_hashes(&self) -> Result<RequestHashes, ApiProblem> {
+        Ok(RequestHashes { service: self.service(), config: Arc::clone(&self.config), salt: self.read_salt().await? })
+    }
+
+    /// The hashes for a filter that has a condition of a caller or a value; any other costs no read of the store.
+    pub(super) async fn hashes_if(&self, is_needed: bool) -> Result<Option<RequestHashes>, ApiProblem> {
+        Ok(if is_needed { Some(self.request_hashes().await?) } else { None })
     }
 }
 
@@ -46,7 +50,7 @@ impl RequestHashes {
         if !self.config.routes.iter().any(has_place) {
             return Err(bad(format!("names `{place}`, which no route has in its `index`")));
         }
-        Ok(self.salt.clone()?.lookup(&self.service, &place, value.as_bytes()))
+        Ok(self.salt.lookup(&self.service, &place, value.as_bytes()))
     }
 
     /// The scope of a caller: a line `PART=VALUE` for each part that it has, or `none`; `PART:=VALUE` for a claim that
@@ -66,14 +70,13 @@ impl RequestHashes {
         if names.len() < known.len() {
             return Err(bad("has a part twice"));
         }
-        let salt = self.salt.clone()?;
         let routes = self.config.routes.iter().filter(|known| route.is_none_or(|name| known.has_name(name)));
         let of_routes = routes.map(|route| (&*route.name, &route.scope));
         let consumers = self.config.consumers.iter().filter(|_| route.is_none());
         let of_consumers = consumers.map(|consumer| (&*consumer.route, &consumer.scope));
         let mut found: Vec<(Scope, &str, &ScopeRule)> = Vec::new();
         for (name, rule) in of_routes.chain(of_consumers) {
-            match scope_of(rule, &salt, &known) {
+            match scope_of(rule, &self.salt, &known) {
                 Some(scope) if found.iter().all(|(other, ..)| *other != scope) => found.push((scope, name, rule)),
                 _ => {}
             }

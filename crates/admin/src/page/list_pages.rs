@@ -210,12 +210,15 @@ impl Visit<'_> {
         let (name, text) =
             given.ok_or_else(|| ApiProblem::bad("key", "is empty: write the whole key, as the client sent it"))?;
         let begun = Instant::now();
-        let hashes = self.admin.key_admin().request_hashes().await;
-        if name == "caller" {
-            return Ok(redirect_to(&format!("/keys?scope={}", hashes.caller(text, None)?)));
-        }
         let mut filter = KeyFilter::default();
-        add_condition(&mut filter, name, text.as_bytes(), Some(&hashes))?;
+        match name {
+            "caller" => {
+                let hashes = self.admin.key_admin().request_hashes().await?;
+                return Ok(redirect_to(&format!("/keys?scope={}", hashes.caller(text, None)?)));
+            }
+            "where" => filter.lookup = Some(self.admin.key_admin().request_hashes().await?.lookup(text)?),
+            _ => filter.key = Some(text.as_bytes().to_owned()),
+        }
         let mut found = KeyList { keys: Vec::new(), next: Some(form.get("cursor").to_owned()) };
         while begun.elapsed() < FIND_MAX
             && found.keys.len() < PAGE as usize

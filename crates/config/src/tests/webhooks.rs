@@ -131,6 +131,10 @@ fn a_webhook_needs_its_sender_and_what_the_sender_signs_with() {
         ("set_headers = { Idempotency-Key = 'k' }", "sets a field of the key"),
         ("vendor = 'paypal'\nset_headers = { PayPal-Request-Id = 'k' }", "sets a field of the key"),
         ("accepted = 300", "accepted: must be 200 to 203"),
+        ("index = ['json:/a/*']", "has a `*`"),
+        ("index = ['path:id']", "is no `{NAME}` segment"),
+        ("index = ['json:/a', 'json:/a']", "names a place twice"),
+        ("index = ['json:/a', 'json:/b', 'json:/c', 'json:/d', 'json:/e']", "has more than 4 places"),
     ] {
         let secret = if lines.contains("delivery = 'async'") || lines.contains("vendor") {
             "secret = 'a secret of some length'\n"

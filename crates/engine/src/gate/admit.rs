@@ -175,7 +175,7 @@ impl Gate {
                     let share = self.instance.bodies.share_of(body.len());
                     let received =
                         Box::new(ReceivedRequest { head: head.clone(), body, share, origin: origin.clone() });
-                    let guarded = self.guard(identity, received, path, active, &live.config).await;
+                    let guarded = self.guard(identity, received, path, active, &live.config, context.trace_id()).await;
                     batch.push(GuardedRequest { broken_rule, is_provisional, ..guarded });
                 }
                 Ok(Admission::Batch(batch, share))
@@ -184,9 +184,7 @@ impl Gate {
                 echo_key(&head.headers, &active.route, context);
                 let RoutedRequest { head, origin, .. } = *routed;
                 let received = Box::new(ReceivedRequest { head, body, share, origin });
-                let mut guarded = self.guard(identity, received, path, active, &live.config).await;
-                // Also of a trace that began here.
-                context.with_trace(|trace| guarded.reserve_request.trace_id = trace.trace_id().map(|trace| trace.0));
+                let guarded = self.guard(identity, received, path, active, &live.config, context.trace_id()).await;
                 if !is_provisional {
                     context.note_record(guarded.reserve_request.id);
                 }

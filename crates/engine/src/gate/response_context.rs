@@ -22,6 +22,7 @@ use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_http::protocol::{cors, event_stream, fields, grpc, prefer};
 use oncegate_settings::{CorsPolicy, Route, RouteMode};
+use oncegate_telemetry::traces::TraceId;
 
 /// The fields that Oncegate adds to a response, whether the client takes trailers, and the request's trace.
 #[derive(Clone, Default)]
@@ -226,6 +227,11 @@ impl ResponseContext {
     pub(super) fn unguard(&mut self) {
         self.mode = None;
         self.with_trace(|trace| trace.note_route(None));
+    }
+
+    /// The id of the request's trace, of one that began here too.
+    pub(super) fn trace_id(&self) -> Option<TraceId> {
+        self.trace.as_ref()?.trace_id()
     }
 
     /// Calls `note` with the trace, if the request has one.

@@ -60,9 +60,9 @@ from_row! {
         /// The cause for which the newest attempt's outcome is unknown, or was before it was decided; `None` if it
         /// never was.
         pub cause: Option<UnknownCause> = cause,
-        /// The trace of the newest request: the id of W3C Trace Context.
+        /// The trace of the newest attempt's request: the id of W3C Trace Context.
         pub trace_id: Option<String> = trace_id,
-        /// The address that the newest request came from, where its route keeps it.
+        /// The address that the newest attempt's request came from, where its route keeps it.
         pub client_address: Option<String>,
         /// The attempts before the newest one, the oldest first: the last 20.
         // In the key's own row: a table would cost each first attempt, which most keys never leave, a second row.

@@ -10,7 +10,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::{CONDITIONS, KeySelection, add_condition, build_response, check_note, check_typed_headers, parse_headers};
+use super::{
+    CONDITIONS, HASHED_CONDITIONS, KeySelection, add_condition, build_response, check_note, check_typed_headers,
+    parse_headers,
+};
 use crate::key_admin::AdminMethod;
 use crate::key_admin::problem::{ApiProblem, ProblemCode};
 use crate::key_admin::request_hashes::RequestHashes;
@@ -59,6 +62,12 @@ impl JsonFields {
 
     fn take_flag(&mut self, name: &str) -> Result<bool, ApiProblem> {
         Ok(self.take(name, "is neither `true` nor `false`")?.unwrap_or_default())
+    }
+
+    /// Whether a condition of the filter is of a caller or a value, which the store has as hashes.
+    pub fn has_hashed_condition(&self) -> bool {
+        let filter = self.0.get("filter").and_then(Value::as_object);
+        filter.is_some_and(|filter| HASHED_CONDITIONS.iter().any(|name| filter.contains_key(*name)))
     }
 
     /// Takes `ids` or `filter`. All keys need `"all": true`: an empty filter is more likely a mistake.

@@ -38,6 +38,7 @@ impl CallerToken {
     }
 }
 
+/// A claim's value as a part of a scope: behind its issuer, whose length comes first.
 pub(super) fn claim_of_issuer(issuer: &str, value: &[u8]) -> Vec<u8> {
     let length = (issuer.len() as u64).to_be_bytes();
     [&length, issuer.as_bytes(), value].concat()

@@ -41,7 +41,7 @@ use oncegate_http::protocol::prefer;
 use oncegate_http::protocol::refusal::{Refusal, RetryAfter};
 use oncegate_machine::fill_random;
 use oncegate_settings::{Config, DeliveryMode, Route, RouteMode, StoreDownPolicy};
-use oncegate_telemetry::traces::TraceParent;
+use oncegate_telemetry::traces::TraceId;
 
 pub(in crate::gate) struct ReceivedRequest {
     pub(in crate::gate) head: request::Parts,
@@ -82,7 +82,7 @@ pub struct GuardedRequest {
 }
 
 impl Gate {
-    /// The guarded request that reserves the key of this identity.
+    /// The guarded request that reserves the key of this identity. The record has the id of its trace.
     pub(super) async fn guard(
         &self,
         identity: RequestIdentity,
@@ -90,6 +90,7 @@ impl Gate {
         path: &RequestPath<'_>,
         active: &ActiveRoute,
         config: &Config,
+        trace: Option<TraceId>,
     ) -> GuardedRequest {
         let (ReceivedRequest { head, body, .. }, route) = (&*received, &active.route);
         let id = identity.record_id();
@@ -112,7 +113,7 @@ impl Gate {
             recipe: route.recipe.clone(),
             fingerprint,
             parts,
-            trace_id: TraceParent::from_headers(&head.headers).map(|parent| parent.trace.0),
+            trace_id: trace.map(|trace| trace.0),
             client_address,
             lookups,
             instance: self.instance.instance_lease.id(),
@@ -130,15 +131,14 @@ impl Gate {
             return None;
         }
         let (service, salt) = (Arc::clone(&self.instance.config.service), self.instance.salt.current().salt.clone());
-        let hashes = move |route: &Route, input: &FingerprintInput<'_>| {
-            let FingerprintInput { path, query, headers, body, .. } = *input;
-            let reader = RequestPlaces { pattern: Some(&route.path), path, query, headers };
+        let (path, of_route) = (RequestPath::new(head.uri.path()), Arc::clone(route));
+        let look = move |_: &Recipe, input: &FingerprintInput<'_>| {
+            let FingerprintInput { pattern, path, query, headers, body, .. } = *input;
+            let reader = RequestPlaces { pattern, path, query, headers };
             let value = |place| key_location::read_place(place, &reader, body).ok().flatten();
-            let values = route.options.index.iter().filter_map(|place| Some((place, value(place)?)));
+            let values = of_route.options.index.iter().filter_map(|place| Some((place, value(place)?)));
             LookupHashes::join(values.map(|(place, value)| salt.lookup(&service, place, &value)))
         };
-        let (path, of_route) = (RequestPath::new(head.uri.path()), Arc::clone(route));
-        let look = move |_: &Recipe, input: &FingerprintInput<'_>| hashes(&of_route, input);
         self.fingerprinting.look_at(&route.recipe, route, (head, &path), body, look).await
     }
 }

@@ -19,6 +19,7 @@ use oncegate_domain::route_table::RouteMatch;
 use oncegate_http::protocol::fields::RequestOrigin;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_settings::{Consumer, Route, RouteMode};
+use oncegate_telemetry::traces::TraceParent;
 
 /// A message that is to be executed at most once.
 #[derive(Clone, Debug)]
@@ -110,13 +111,14 @@ impl Gate {
         set_message_fields(&mut head.headers, &key, route)?;
         // The broker holds back more messages than `prefetch`, so that their bodies are bounded.
         let share = self.instance.bodies.share_of(body.len());
+        let trace = TraceParent::from_headers(&head.headers).map(|parent| parent.trace);
         let received = Box::new(ReceivedRequest { head, body, share, origin });
         Ok(Box::new(GuardedRequest {
             client_address: None,
             can_wait_for_store: true,
             broken_rule,
             is_provisional: salt.is_provisional,
-            ..self.guard(identity, received, &path, active, &live.config).await
+            ..self.guard(identity, received, &path, active, &live.config, trace).await
         }))
     }
 }

@@ -22,6 +22,7 @@ use oncegate_http::protocol::fields::RequestOrigin;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::protocol::status::OncegateStatus;
 use oncegate_settings::Config;
+use oncegate_telemetry::traces::TraceParent;
 
 /// The result that an observed request would get under `mode = "enforce"`.
 #[derive(Debug)]
@@ -119,7 +120,8 @@ impl Observation {
             ArrivedRequest::Batch(_) => Err(ForetoldResult::NotCompared("not compared: it is a batch")),
             ArrivedRequest::Keyed(KeyedRequest { identity, body, broken_rule }) => {
                 let received = Box::new(ReceivedRequest { head: head.clone(), body, share, origin: origin.clone() });
-                let guarded = gate.guard(identity, received, &path, active, config).await;
+                let trace = TraceParent::from_headers(&head.headers).map(|parent| parent.trace);
+                let guarded = gate.guard(identity, received, &path, active, config, trace).await;
                 Ok(Box::new(GuardedRequest { broken_rule, is_provisional, ..guarded }))
             }
         }

@@ -19,13 +19,13 @@ use oncegate_trust::tls::CertificateName;
 /// identify a caller by them alone. A part whose name ends with `:` has a JSON value: a claim that is a number or a
 /// boolean.
 pub fn scope_of(rule: &ScopeRule, salt: &Salt, known: &[(&str, &str)]) -> Option<Scope> {
-    let name_of = |name: &str| name.strip_suffix(':').unwrap_or(name).to_owned();
-    let is_of_rule = |name: &str| rule.parts.iter().any(|part| *part.name == *name_of(name));
+    let names = |part: &ScopePart, name: &str| *part.name == *name.strip_suffix(':').unwrap_or(name);
+    let is_of_rule = |name: &str| rule.parts.iter().any(|part| names(part, name));
     if !known.iter().all(|(name, _)| is_of_rule(name)) || known.is_empty() != rule.parts.is_empty() {
         return None;
     }
     let stored = |part: &ScopePart| {
-        let Some((name, value)) = known.iter().find(|(name, _)| name_of(name) == *part.name) else {
+        let Some((name, value)) = known.iter().find(|(name, _)| names(part, name)) else {
             return part.optional.then_some(None);
         };
         Some(Some(match &part.source {
@@ -43,8 +43,8 @@ pub fn scope_of(rule: &ScopeRule, salt: &Salt, known: &[(&str, &str)]) -> Option
         }))
     };
     let values: Vec<_> = rule.parts.iter().map(stored).collect::<Option<_>>()?;
-    let names = rule.parts.iter().map(|part| &*part.name);
-    Some(Scope::from_parts(salt, names.zip(values.iter().map(Option::as_deref))))
+    let parts = rule.parts.iter().map(|part| &*part.name);
+    Some(Scope::from_parts(salt, parts.zip(values.iter().map(Option::as_deref))))
 }
 
 /// The parts of a scope: each part's configured name, and its value if the request has it. A value is never empty.
@@ -203,6 +203,7 @@ fn credentials(rule: &ScopeRule, value: &HeaderValue) -> Result<Option<Vec<u8>>,
     Ok(Some(one_spelling(value)))
 }
 
+/// The scheme in lower case, and one space behind it.
 fn one_spelling(credentials: &[u8]) -> Vec<u8> {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let Some(end) = credentials.iter().position(is_blank) else { return credentials.to_vec() };

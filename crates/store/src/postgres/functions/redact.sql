@@ -1,6 +1,7 @@
 -- redact: takes what belongs to its caller from a key that is still as it was seen, with the audit entry.
 create function oncegate.redact(
-  _id bytea, _token bytea, _seen_state text, _service text, _nothing bytea, _no_space bytea, _no_fields bytea, _actor text, _action text, _note text,
+  _id bytea, _token bytea, _seen_state text, _service text, _nothing bytea, _no_space bytea, _no_fields bytea,
+  _actor text, _action text, _note text,
   out done boolean, out queued boolean, out purges bigint
 )
 declare

@@ -1,4 +1,5 @@
 -- list_keys_by_lookup: the keys that fit the filter among the next ones with a value, the newest first.
+-- Each page reads all keys with the value: most values have few, and the time limit of a call bounds the rest.
 with found as materialized (
   select k.id
     from oncegate.keys as k

@@ -1,4 +1,5 @@
 -- list_keys_by_lookup: the keys that fit the filter among the next ones with a value, the newest first.
+-- Each page reads all keys with the value: most values have few.
 with found (id) as materialized (
   select k.id from keys as k where k.lookups is not null and substr(k.lookups, 1, 16) = :lookup
   union
