@@ -378,7 +378,7 @@ $function$;
 
 -- propose: writes an operator's proposal about a key that is still as it was seen into the audit log. The key does not
 -- change, and its row is locked until the commit: another change of it comes before the proposal's entry, or after it.
-create or replace function oncegate.propose_0947f1f3(
+create or replace function oncegate.propose_0b974942(
   _id bytea, _token bytea, _seen_state text, _service text, _actor text, _action text, _note text, out done boolean,
   out queued boolean, out purges bigint
 )
@@ -389,9 +389,8 @@ as $function$
 declare
   moment constant bigint := oncegate.begin_write('20ms');
 begin
-  insert into oncegate.audit (at, service, actor, action, id, before, after, note)
-  select moment, _service, _actor, _action, _id, _seen_state, _seen_state, _note
-    from oncegate.keys as k
+  -- Apart from the entry: a cluster takes no insert that locks the rows that it reads.
+  perform from oncegate.keys as k
    where k.id = _id
      and k.service = _service
      and k.token = _token
@@ -399,6 +398,10 @@ begin
      for no key update;
   done := found;
   queued := false;
+  if done then
+    insert into oncegate.audit (at, service, actor, action, id, before, after, note)
+    values (moment, _service, _actor, _action, _id, _seen_state, _seen_state, _note);
+  end if;
 end
 $function$;
 
@@ -1236,13 +1239,26 @@ select i.id, i.started_at, i.renewed_at, i.lease_until, (floor(date_part('epoch'
 
 -- list_keys: the keys that fit the filter among the next rows, the newest first.
 -- $1 created_from, $2 at, $3 from, $4 scan_limit, $5 service, $6 state, $7 scope_low, $8 scope_high, $9 route, $10 key, $11 path, $12 path_length, $13 people_path, $14 older_than_ms, $15 created_until, $16 limit
-with scanned_rows as materialized (
+with settled_rows as materialized (
   -- Rows of all services: a limit on rows that fit would not limit the rows that are read.
   select k.id, k.service, k.state, k.scope, k.route, k.key, k.path, k.created_at, k.settled_at
     from oncegate.keys as k
-   where k.created_at between $1 and $2
+   where k.settled_at is not null
+     and k.created_at between $1 and $2
      and (k.created_at < $2 or k.id < $3)
    order by k.created_at desc, k.id desc
+   limit $4
+),
+scanned_rows as materialized (
+  select * from settled_rows
+  union all
+  -- Those that are in flight are few, and in no order.
+  select k.id, k.service, k.state, k.scope, k.route, k.key, k.path, k.created_at, k.settled_at
+    from oncegate.keys as k
+   where k.state = 'in_flight'
+     and k.created_at between $1 and $2
+     and (k.created_at < $2 or k.id < $3)
+   order by created_at desc, id desc
    limit $4
 ),
 -- newest_page: a page of the keys that fit the filter among scanned rows, the newest first, and where the scan ended.

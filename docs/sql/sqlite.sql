@@ -406,13 +406,26 @@ select i.id, i.started_at, i.renewed_at, i.lease_until, :now as now
  limit :limit;
 
 -- list_keys: the keys that fit the filter among the next rows, the newest first.
-with scanned_rows as materialized (
+with settled_rows as materialized (
   -- Rows of all services: a limit on rows that fit would not limit the rows that are read.
   select k.id, k.service, k.state, k.scope, k.route, k.key, k.path, k.created_at, k.settled_at
     from keys as k
-   where k.created_at between :created_from and :at
+   where k.settled_at is not null
+     and k.created_at between :created_from and :at
      and (k.created_at < :at or k.id < :from)
    order by k.created_at desc, k.id desc
+   limit :scan_limit
+),
+scanned_rows as materialized (
+  select * from settled_rows
+  union all
+  -- Those that are in flight are few, and in no order.
+  select k.id, k.service, k.state, k.scope, k.route, k.key, k.path, k.created_at, k.settled_at
+    from keys as k
+   where k.state = 'in_flight'
+     and k.created_at between :created_from and :at
+     and (k.created_at < :at or k.id < :from)
+   order by created_at desc, id desc
    limit :scan_limit
 ),
 -- newest_page: a page of the keys that fit the filter among scanned rows, the newest first, and where the scan ended.

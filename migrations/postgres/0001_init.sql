@@ -199,8 +199,8 @@ comment on column oncegate.keys.body is 'Null in a completed record: the body wa
 create index keys_in_flight on oncegate.keys (instance) where state = 'in_flight';
 -- For the reaper: the oldest end of life first.
 create index keys_expiring on oncegate.keys (expires_at) where expires_at is not null;
--- For operators, who look for the newest first.
-create index keys_created on oncegate.keys (created_at);
+-- For operators, who look for the newest first. Those in flight are few, and a reservation would pay for them.
+create index keys_created on oncegate.keys (created_at) where settled_at is not null;
 -- For operators who look for a value of a request: only keys of routes with an `index` are in it.
 create index keys_lookups on oncegate.keys using gin (oncegate.split_lookups(lookups)) where lookups is not null;
 -- For operators. It holds what somebody has to look at, which is little.

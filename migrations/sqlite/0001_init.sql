@@ -130,8 +130,8 @@ create table keys (
 create index keys_in_flight on keys (instance) where state = 'in_flight';
 -- For the reaper: the oldest end of life first.
 create index keys_expiring on keys (expires_at) where expires_at is not null;
--- For operators, who look for the newest first.
-create index keys_created on keys (created_at);
+-- For operators, who look for the newest first. Those in flight are few, and a reservation would pay for them.
+create index keys_created on keys (created_at) where settled_at is not null;
 -- For operators who look for a value of a request: only keys of routes with an `index` are in them.
 create index keys_lookup_1 on keys (substr(lookups, 1, 16)) where lookups is not null;
 create index keys_lookup_2 on keys (substr(lookups, 17, 16)) where lookups is not null;

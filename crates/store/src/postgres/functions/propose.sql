@@ -7,9 +7,8 @@ create function oncegate.propose(
 declare
   moment constant bigint := oncegate.begin_write('20ms');
 begin
-  insert into oncegate.audit (at, service, actor, action, id, before, after, note)
-  select moment, _service, _actor, _action, _id, _seen_state, _seen_state, _note
-    from oncegate.keys as k
+  -- Apart from the entry: a cluster takes no insert that locks the rows that it reads.
+  perform from oncegate.keys as k
    where k.id = _id
      and k.service = _service
      and k.token = _token
@@ -17,4 +16,8 @@ begin
      for no key update;
   done := found;
   queued := false;
+  if done then
+    insert into oncegate.audit (at, service, actor, action, id, before, after, note)
+    values (moment, _service, _actor, _action, _id, _seen_state, _seen_state, _note);
+  end if;
 end
