@@ -14,8 +14,8 @@
 ARG RUST_IMAGE=docker.io/library/rust:1.95-bookworm
 
 FROM ${RUST_IMAGE} AS build
-# release, or dev for a build that is quick and slow to run.
-ARG PROFILE=release
+# production, or dev for a build that is quick and slow to run.
+ARG PROFILE=production
 WORKDIR /src
 # glibc, linked in: the allocator of musl is slow with several threads, and a base image brings packages to watch.
 # An explicit --target keeps it from procedural macros, which must be loaded by the compiler.

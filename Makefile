@@ -152,8 +152,8 @@ house: ## The figures of the house: lines of each part, words of the documents, 
 bench: ## The side-by-side benchmark: ten minutes, then tables and pictures in target/bench; BENCH=--quick or --help
 	scripts/need postgresql
 	@scripts/need haproxy nginx || echo "the rows of what is not there are left out" >&2
-	cargo build --locked --release
-	@mkdir -p target/bench && cp target/release/oncegate target/bench/
+	cargo build --locked --profile production
+	@mkdir -p target/bench && cp target/production/oncegate target/bench/
 	ONCEGATE_BENCH_BINARY=$${ONCEGATE_BENCH_BINARY:-$(CURDIR)/target/bench/oncegate} cargo bench --locked --features bench --bench side_by_side -- $(BENCH)
 
 dist: ## A release in target/dist: static binaries, Debian packages, an apt repository, an SBOM, checksums; then installs the package and tries it

@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use assembly::Assembly;
-use framing_guard::FramingTimeouts;
 use hand_over::{CLOSE_KEPT_WITHIN, FIRST_REQUEST_WITHIN, HandOverRequests, ListeningSockets};
 use joining::Joining;
 use listeners::{CLIENTS, HandedSocketError, HandedSockets, ListenKey, OPERATORS};
@@ -328,7 +327,7 @@ fn start_workers(
                 };
                 let gate = Arc::new(Gate::new(instance, Arc::clone(&live.borrow())));
                 tokio::spawn(assembly::reload_gate(live, Arc::clone(&gate)));
-                downstream::serve(listener, inbox, gate, connections, FramingTimeouts::default(), drain_signals).await;
+                gate.serve(listener, inbox, connections, drain_signals).await;
             })
         })
         .collect()

@@ -3,20 +3,21 @@
 
 use std::time::Instant;
 
-use store_contract::postgres::{Cluster, settings};
+use store_contract::postgres::Cluster;
 
 use crate::load;
 use crate::process::Process;
 use crate::programs::{start_uncached_oncegate, this_program};
 use crate::report::{BenchmarkReport, Column};
 use crate::request::Load;
-use crate::testbed::Testbed;
+use crate::testbed::{Testbed, first_process};
 
 /// The environment variable with the path of the earlier program.
 const EARLIER: &str = "ONCEGATE_BENCH_EARLIER";
 
 /// The loads, each over so many connections.
-const LOADS: [(Load, usize); 4] = [(Load::First, 1), (Load::First, 64), (Load::First, 256), (Load::Replay, 64)];
+const LOADS: [(Load, usize); 5] =
+    [(Load::PassThrough, 64), (Load::First, 1), (Load::First, 64), (Load::First, 256), (Load::Replay, 64)];
 
 /// The aim for the median: single rounds of a machine whose disk others use differ by a fifth.
 const AIM: f64 = 0.97;
@@ -31,6 +32,8 @@ struct Server {
     /// After the programs, because fields are dropped in order.
     _standby: Option<Cluster>,
     _primary: Cluster,
+    /// The primary's first process.
+    server: u32,
 }
 
 impl Server {
@@ -41,9 +44,9 @@ impl Server {
             primary.configure("synchronous_standby_names = '*'").await;
         }
         let databases = [primary.empty_database().await, primary.empty_database().await];
-        oncegate_store::migrate(&settings(&databases[1].url)).await.map_err(|error| error.to_string())?;
+        let server = first_process(&databases[1]).await;
         let start = |program: &str, url: &str| {
-            let start = || start_uncached_oncegate(program, testbed.upstream, url);
+            let start = || start_uncached_oncegate(program, testbed.upstream, url, 1);
             Ok::<_, String>([start()?, start()?])
         };
         let earlier = start(earlier, &databases[0].url)?;
@@ -52,11 +55,15 @@ impl Server {
             load::seed_known_keys(process.address)?;
         }
         let suffix = if has_standby { ", synchronous standby" } else { "" };
-        Ok(Self { suffix, earlier, now, _standby: standby, _primary: primary })
+        Ok(Self { suffix, earlier, now, _standby: standby, _primary: primary, server })
     }
 
     fn name(&self, load: Load, is_earlier: bool) -> String {
-        let load = if load == Load::First { "first attempts" } else { "replays" };
+        let load = match load {
+            Load::PassThrough => "pass-through",
+            Load::First => "first attempts",
+            _ => "replays",
+        };
         format!("{load}{}{}", if is_earlier { ", earlier program" } else { ", this program" }, self.suffix)
     }
 
@@ -65,7 +72,8 @@ impl Server {
         for (load, connections) in LOADS {
             for is_earlier in [round.is_multiple_of(2), !round.is_multiple_of(2)] {
                 let process = if is_earlier { &self.earlier[0] } else { &self.now[0] };
-                testbed.run_load(&process.endpoint(), load, connections, report, &self.name(load, is_earlier))?;
+                let endpoint = process.endpoint_on(self.server);
+                testbed.run_load(&endpoint, load, connections, report, &self.name(load, is_earlier))?;
             }
         }
         let [one, other] = self.now.each_ref().map(|process| process.address);
@@ -79,6 +87,9 @@ impl Server {
             let (now, earlier) = (self.name(load, false), self.name(load, true));
             report.compare((&now, &earlier), connections, Column::Rate, Some(AIM));
             report.compare((&earlier, &now), connections, Column::Program, Some(AIM));
+            if load == Load::First {
+                report.compare((&earlier, &now), connections, Column::Server, Some(AIM));
+            }
         }
     }
 }

@@ -1,8 +1,9 @@
-//! First attempts and replays beside the same thing written in the service on PostgreSQL: reservation and response in
-//! two commits, or all in one transaction. Oncegate stands in front of the same service without it.
+//! First attempts and replays beside the same thing written in the service: on PostgreSQL with reservation and
+//! response in two commits, or all in one transaction, and on SQLite in two commits. Oncegate stands in front of the
+//! same service without it.
 //!
 //! The service has a process for each core, as Oncegate has a worker for each, so that no row has more of the machine
-//! than another.
+//! than another. On SQLite it has one: a second writer would only wait for the first.
 
 use store_contract::postgres::TestDatabase;
 
@@ -10,8 +11,8 @@ use crate::process::{Endpoint, Process};
 use crate::programs::{start_node, start_oncegate};
 use crate::report::{BenchmarkReport, Column};
 use crate::request::Load;
-use crate::testbed::{Testbed, create_database};
-use crate::{load, machine, peers};
+use crate::testbed::Testbed;
+use crate::{load, peers};
 
 const CONNECTIONS: [usize; 4] = [1, 16, 64, 256];
 
@@ -24,6 +25,15 @@ const TWO_COMMITS: Rows =
     Rows { first: "first attempts, two commits in fastify", replays: "replays, two commits in fastify" };
 const ONE_TRANSACTION: Rows =
     Rows { first: "first attempts, one transaction in fastify", replays: "replays, one transaction in fastify" };
+const ONCEGATE_SQLITE: Rows = Rows {
+    first: "first attempts, Oncegate on SQLite and fastify",
+    replays: "replays, Oncegate on SQLite and fastify",
+};
+const SQLITE: Rows =
+    Rows { first: "first attempts, better-sqlite3 in fastify", replays: "replays, better-sqlite3 in fastify" };
+
+/// The pairs that are compared.
+const PAIRS: [(Rows, Rows); 3] = [(ONCEGATE, TWO_COMMITS), (ONCEGATE, ONE_TRANSACTION), (ONCEGATE_SQLITE, SQLITE)];
 
 /// The names of the rows of one way to execute each key once.
 #[derive(Clone, Copy)]
@@ -37,7 +47,6 @@ struct Subject {
     rows: Rows,
     /// First attempts and replays.
     loads: [Load; 2],
-    /// Without PostgreSQL's processes.
     endpoint: Endpoint,
 }
 
@@ -47,6 +56,8 @@ struct Programs {
     plain: Process,
     two_commits: Process,
     one_transaction: Process,
+    oncegate_sqlite: Process,
+    sqlite: Process,
     _databases: [TestDatabase; 3],
 }
 
@@ -58,11 +69,11 @@ pub async fn run(testbed: &Testbed, report: &mut BenchmarkReport) -> Result<(), 
             return Ok(());
         }
     };
-    let subjects = programs.subjects();
+    let subjects = programs.subjects(testbed.server);
     for subject in &subjects {
-        load::seed_known_keys(subject.endpoint.address)?;
+        load::seed_known_keys(subject.endpoint.addresses[0])?;
     }
-    for peer in [&programs.two_commits, &programs.one_transaction] {
+    for peer in [&programs.two_commits, &programs.one_transaction, &programs.sqlite] {
         peers::check_deduplication(peer.address)?;
     }
     // Not measured: Node.js compiles what runs often.
@@ -84,40 +95,25 @@ fn measure_round(
     testbed.run_load(&programs.plain.endpoint(), Load::PassThrough, REPLAY_CONNECTIONS, report, ALONE)?;
     for connections in CONNECTIONS {
         for subject in subjects {
-            subject.measure(testbed, report, subject.rows.first, subject.loads[0], connections)?;
+            testbed.run_load(&subject.endpoint, subject.loads[0], connections, report, subject.rows.first)?;
         }
     }
     for subject in subjects {
-        subject.measure(testbed, report, subject.rows.replays, subject.loads[1], REPLAY_CONNECTIONS)?;
+        testbed.run_load(&subject.endpoint, subject.loads[1], REPLAY_CONNECTIONS, report, subject.rows.replays)?;
     }
     Ok(())
 }
 
-impl Subject {
-    /// Measures one row, with the processor time of all its programs and of PostgreSQL.
-    fn measure(
-        &self,
-        testbed: &Testbed,
-        report: &mut BenchmarkReport,
-        name: &str,
-        load: Load,
-        connections: usize,
-    ) -> Result<(), String> {
-        let run = || testbed.run_load(&self.endpoint, load, connections, report, name);
-        let (round, server) = machine::measure_processor_time(&[testbed.server], run)?;
-        report.add(name, connections, &[(Column::Server, server / round.answers as f64)]);
-        Ok(())
-    }
-}
-
 fn compare(report: &mut BenchmarkReport) {
-    for other in [TWO_COMMITS, ONE_TRANSACTION] {
+    for (ours, theirs) in PAIRS {
         for connections in CONNECTIONS {
-            report.compare((ONCEGATE.first, other.first), connections, Column::Rate, None);
+            report.compare((ours.first, theirs.first), connections, Column::Rate, None);
         }
-        report.compare((ONCEGATE.replays, other.replays), REPLAY_CONNECTIONS, Column::Rate, None);
-        report.compare((ONCEGATE.first, other.first), 64, Column::Program, None);
-        report.compare((ONCEGATE.first, other.first), 64, Column::Server, None);
+        report.compare((ours.replays, theirs.replays), REPLAY_CONNECTIONS, Column::Rate, None);
+        report.compare((ours.first, theirs.first), 64, Column::Program, None);
+        if ours.first == ONCEGATE.first {
+            report.compare((ours.first, theirs.first), 64, Column::Server, None);
+        }
     }
 }
 
@@ -126,32 +122,37 @@ impl Programs {
         let script = peers::install("in_service")?.join("service.mjs");
         let cluster = &testbed.cluster;
         let databases =
-            [create_database(cluster).await, cluster.empty_database().await, cluster.empty_database().await];
+            [cluster.empty_database().await, cluster.empty_database().await, cluster.empty_database().await];
         let plain = start_node(&script, &[])?;
         Ok(Self {
             oncegate: start_oncegate(plain.address, &databases[0].url)?,
-            plain,
             two_commits: start_node(&script, &["two-commits", &databases[1].url])?,
             one_transaction: start_node(&script, &["one-transaction", &databases[2].url])?,
+            oncegate_sqlite: start_oncegate(plain.address, "sqlite:oncegate.db")?,
+            sqlite: start_node(&script, &["sqlite", "keys.db"])?,
+            plain,
             _databases: databases,
         })
     }
 
-    fn subjects(&self) -> [Subject; 3] {
+    fn subjects(&self, server: u32) -> [Subject; 5] {
         let ours = [Load::First, Load::Replay];
         let theirs = [Load::PeerFirst, Load::PeerReplay];
-        let subject = |rows, loads, processes: &[&Process]| Subject {
+        let subject = |rows: Rows, loads, server, processes: &[&Process]| Subject {
             rows,
             loads,
             endpoint: Endpoint {
+                addresses: vec![processes[0].address],
                 pids: processes.iter().map(|process| process.pid).collect(),
-                address: processes[0].address,
+                server,
             },
         };
         [
-            subject(ONCEGATE, ours, &[&self.oncegate, &self.plain]),
-            subject(TWO_COMMITS, theirs, &[&self.two_commits]),
-            subject(ONE_TRANSACTION, theirs, &[&self.one_transaction]),
+            subject(ONCEGATE, ours, Some(server), &[&self.oncegate, &self.plain]),
+            subject(TWO_COMMITS, theirs, Some(server), &[&self.two_commits]),
+            subject(ONE_TRANSACTION, theirs, Some(server), &[&self.one_transaction]),
+            subject(ONCEGATE_SQLITE, ours, None, &[&self.oncegate_sqlite, &self.plain]),
+            subject(SQLITE, theirs, None, &[&self.sqlite]),
         ]
     }
 }

@@ -73,8 +73,9 @@ struct ConnectionResult {
     answers: u64,
 }
 
-/// Runs a closed loop: each connection sends its next request when it has the answer to the last.
-pub fn run_closed(target: SocketAddr, load: Load, connections: usize, length: Duration) -> Result<Round, String> {
+/// Runs a closed loop over these addresses in turn: each connection sends its next request when it has the answer to
+/// the last.
+pub fn run_closed(targets: &[SocketAddr], load: Load, connections: usize, length: Duration) -> Result<Round, String> {
     let (round, span) = (next_round(), MeasuredTime::from_now(length));
     let share = |thread: usize| {
         let numbers: Vec<usize> = (thread..connections).step_by(THREADS).collect();
@@ -83,6 +84,7 @@ pub fn run_closed(target: SocketAddr, load: Load, connections: usize, length: Du
             let exchanges = async {
                 let mut exchanges = JoinSet::new();
                 for number in numbers {
+                    let target = targets[number % targets.len()];
                     exchanges.spawn(drive_connection(target, RequestSequence::new(load, number, round), span));
                 }
                 let mut all = Vec::new();

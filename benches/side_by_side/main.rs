@@ -20,6 +20,7 @@ mod programs;
 mod proxies;
 mod report;
 mod request;
+mod scale;
 mod service;
 mod testbed;
 
@@ -61,6 +62,7 @@ async fn bench(options: Options) -> Result<(), String> {
         let measured = match part {
             Part::Proxies => proxies::run(&testbed, &mut report),
             Part::InService => in_service::run(&testbed, &mut report).await,
+            Part::Scale => scale::run(&testbed, &mut report).await,
             Part::Earlier => earlier::run(&testbed, &mut report).await,
         };
         failures.extend(measured.err());
@@ -81,7 +83,7 @@ async fn bench(options: Options) -> Result<(), String> {
 fn hold_load(testbed: &Testbed, load: Load) -> Result<(), String> {
     load::seed_known_keys(testbed.oncegate.address)?;
     println!("Oncegate is process {}, its database {}", testbed.oncegate.pid, testbed.database.url);
-    let round = load::run_closed(testbed.oncegate.address, load, 64, testbed.options.length())?;
+    let round = load::run_closed(&[testbed.oncegate.address], load, 64, testbed.options.length())?;
     println!("{:.0} requests/s", round.rate);
     Ok(())
 }

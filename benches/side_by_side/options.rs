@@ -37,6 +37,8 @@ pub enum Part {
     Proxies,
     /// The same thing written in the service on PostgreSQL
     InService,
+    /// First attempts with 10 million keys, 1,000 routes, 10,000 idle connections, or 64 instances
+    Scale,
     /// This program in turn with an earlier one, by its name: ONCEGATE_BENCH_EARLIER has the earlier one's path
     Earlier,
 }
@@ -58,8 +60,9 @@ impl Options {
 
     /// Returns the parts to be measured, in their order.
     pub fn parts(&self) -> impl Iterator<Item = Part> {
-        let is_included =
-            |part: &Part| if self.only.is_empty() { *part != Part::Earlier } else { self.only.contains(part) };
+        let is_included = |part: &Part| {
+            if self.only.is_empty() { !matches!(part, Part::Scale | Part::Earlier) } else { self.only.contains(part) }
+        };
         Part::value_variants().iter().copied().filter(is_included)
     }
 

@@ -12,13 +12,15 @@ use crate::process::find;
 use crate::request::{BODY, SERVICE_PATH};
 
 /// Installs the packages of a peer from npm below the target folder, as its lock file lists them. Returns the folder,
-/// which also has the peer's own programs. No package's install script runs.
+/// which also has the peer's own programs. No package's install script runs but that of better-sqlite3, which compiles
+/// SQLite.
 pub fn install(name: &str) -> Result<PathBuf, String> {
     let npm = find("npm").ok_or("npm is not installed")?;
-    // npm writes the second file when it has installed everything.
-    let peer = Peer::copy(name, "package-lock.json", "node_modules/.package-lock.json")?;
+    let last = "node_modules/better-sqlite3/build/Release/better_sqlite3.node";
+    let peer = Peer::copy(name, "package-lock.json", last)?;
     if !peer.is_installed {
         peer.run(&npm, &["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"])?;
+        peer.run(&npm, &["rebuild", "--ignore-scripts=false", "--loglevel=error", "better-sqlite3"])?;
     }
     Ok(peer.folder)
 }

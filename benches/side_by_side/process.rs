@@ -36,15 +36,21 @@ pub struct Process {
     guardian: Child,
 }
 
-/// The address of a load, and the processes that do its work.
+/// The addresses of a load, over which its connections are spread, and the processes that do its work.
 pub struct Endpoint {
+    pub addresses: Vec<SocketAddr>,
     pub pids: Vec<u32>,
-    pub address: SocketAddr,
+    /// The first process of the PostgreSQL that it uses.
+    pub server: Option<u32>,
 }
 
 impl Process {
     pub fn endpoint(&self) -> Endpoint {
-        Endpoint { pids: vec![self.pid], address: self.address }
+        Endpoint { addresses: vec![self.address], pids: vec![self.pid], server: None }
+    }
+
+    pub fn endpoint_on(&self, server: u32) -> Endpoint {
+        Endpoint { server: Some(server), ..self.endpoint() }
     }
 
     /// Starts a program in a folder of its own on a free port, and waits until it accepts connections. `command` builds

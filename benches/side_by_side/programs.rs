@@ -21,8 +21,21 @@ pub fn start_oncegate(upstream: SocketAddr, store: &str) -> Result<Process, Stri
     })
 }
 
-/// Starts a program of Oncegate with this store and no cache of its own, so that replays come from the store.
-pub fn start_uncached_oncegate(program: &str, upstream: SocketAddr, store: &str) -> Result<Process, String> {
+/// Starts a program of Oncegate with this store and no cache of its own, so that replays come from the store. Of
+/// several routes, the last one is for the load.
+pub fn start_uncached_oncegate(
+    program: &str,
+    upstream: SocketAddr,
+    store: &str,
+    routes: usize,
+) -> Result<Process, String> {
+    let others: String = (1..routes)
+        .map(|number| {
+            format!(
+                "[[routes]]\nname = \"route-{number}\"\npath = \"/v1/other-{number}/{{id}}\"\nmethods = [\"POST\"]\n"
+            )
+        })
+        .collect();
     Process::start(|home, listen| {
         let configuration = format!(
             "listen = \"{listen}\"
@@ -30,6 +43,7 @@ upstream = \"http://{upstream}\"
 cache = {{ memory = \"0B\" }}
 [store]
 url = \"{store}\"
+{others}
 [[routes]]
 name = \"guarded\"
 path = \"/{{*rest}}\"
@@ -68,6 +82,21 @@ listen bench
 
 /// Starts nginx with a worker for each core and kept connections to the service.
 pub fn start_nginx(upstream: SocketAddr) -> Result<Process, String> {
+    start_nginx_with(upstream, "")
+}
+
+/// Starts nginx that answers a known key from its cache, whose files it keeps open.
+pub fn start_nginx_cache(upstream: SocketAddr) -> Result<Process, String> {
+    let cache = "proxy_cache bench;
+    proxy_cache_methods POST;
+    proxy_cache_key $http_idempotency_key;
+    proxy_cache_valid 201 10m;
+    add_header idempotent-replayed $replayed;
+    open_file_cache max=10000 inactive=10m;";
+    start_nginx_with(upstream, cache)
+}
+
+fn start_nginx_with(upstream: SocketAddr, cache: &str) -> Result<Process, String> {
     let program = find("nginx").ok_or("nginx is not installed")?;
     Process::start(|home, listen| {
         let folder = home.display();
@@ -89,6 +118,8 @@ http {{
   proxy_http_version 1.1;
   proxy_set_header Connection \"\";
   proxy_set_header Host $host;
+  proxy_cache_path {folder}/cache keys_zone=bench:10m;
+  map $upstream_cache_status $replayed {{ HIT true; }}
   upstream service {{
     server {upstream};
     keepalive 512;
@@ -96,6 +127,7 @@ http {{
   }}
   server {{
     listen {listen} reuseport;
+    {cache}
     location / {{ proxy_pass http://service; }}
   }}
 }}

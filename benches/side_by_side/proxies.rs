@@ -1,8 +1,9 @@
-//! Requests that pass through: Oncegate beside HAProxy, nginx and Caddy, with the processor time of each.
+//! Requests that pass through: Oncegate beside HAProxy, nginx and Caddy, with the processor time of each; and replays
+//! beside hits of nginx's cache.
 
 use crate::load;
 use crate::peers;
-use crate::programs::{start_caddy, start_haproxy, start_nginx};
+use crate::programs::{start_caddy, start_haproxy, start_nginx, start_nginx_cache};
 use crate::report::{BenchmarkReport, Column};
 use crate::request::Load;
 use crate::testbed::Testbed;
@@ -14,6 +15,8 @@ const ALONE: &str = "the service alone";
 const HAPROXY: &str = "pass-through, HAProxy";
 const NGINX: &str = "pass-through, nginx";
 const CADDY: &str = "pass-through, Caddy";
+const REPLAYS: &str = "replays";
+const CACHE_HITS: &str = "cache hits, nginx";
 
 pub fn run(testbed: &Testbed, report: &mut BenchmarkReport) -> Result<(), String> {
     let upstream = testbed.upstream;
@@ -25,15 +28,28 @@ pub fn run(testbed: &Testbed, report: &mut BenchmarkReport) -> Result<(), String
             Err(reason) => report.missing.push(format!("{name}: {reason}")),
         }
     }
+    let cache =
+        start_nginx_cache(upstream).map_err(|reason| report.missing.push(format!("{CACHE_HITS}: {reason}"))).ok();
+    for process in cache.iter().chain([&testbed.oncegate]) {
+        load::seed_known_keys(process.address)?;
+    }
     let others = others.iter().map(|(name, process)| (*name, process.endpoint()));
     let proxies: Vec<_> = [(PASS, testbed.oncegate.endpoint())].into_iter().chain(others).collect();
     for round in 0..testbed.options.rounds() {
         eprintln!("proxies: round {} of {}", round + 1, testbed.options.rounds());
         for connections in CONNECTIONS {
             let length = testbed.options.length();
-            report.add_round(ALONE, connections, &load::run_closed(upstream, Load::PassThrough, connections, length)?);
+            report.add_round(
+                ALONE,
+                connections,
+                &load::run_closed(&[upstream], Load::PassThrough, connections, length)?,
+            );
             for (name, proxy) in &proxies {
                 testbed.run_load(proxy, Load::PassThrough, connections, report, name)?;
+            }
+            testbed.run_load(&testbed.oncegate.endpoint(), Load::Replay, connections, report, REPLAYS)?;
+            if let Some(cache) = &cache {
+                testbed.run_load(&cache.endpoint(), Load::PeerReplay, connections, report, CACHE_HITS)?;
             }
         }
     }
@@ -42,6 +58,8 @@ pub fn run(testbed: &Testbed, report: &mut BenchmarkReport) -> Result<(), String
             report.compare((PASS, other), connections, Column::Rate, aim);
             report.compare((other, PASS), connections, Column::Program, aim);
         }
+        report.compare((REPLAYS, CACHE_HITS), connections, Column::Rate, Some(1.2));
+        report.compare((CACHE_HITS, REPLAYS), connections, Column::Program, None);
     }
     Ok(())
 }

@@ -2,14 +2,14 @@
 
 use std::net::SocketAddr;
 
-use crate::load::{self, Round};
+use crate::load;
 use crate::options::Options;
 use crate::process::{Endpoint, Process};
 use crate::programs::start_oncegate;
 use crate::report::{BenchmarkReport, Column};
 use crate::request::Load;
 use crate::{machine, service};
-use store_contract::postgres::{Cluster, TestDatabase, settings};
+use store_contract::postgres::{Cluster, TestDatabase};
 
 pub struct Testbed {
     pub options: Options,
@@ -36,19 +36,15 @@ impl Testbed {
         let quarter = machine::memory_of_all() / 4 / (1 << 20);
         let more = std::env::var("ONCEGATE_BENCH_POSTGRES").unwrap_or_default();
         let cluster = Cluster::start(&format!("{SERVER_SETTINGS} -c shared_buffers={quarter}MB {more}"));
-        let database = create_database(&cluster).await;
-        let (version, folder) = {
-            let client = database.client().await;
-            let shown = async |what: &str| client.query_one(what, &[]).await.unwrap().get::<_, String>(0);
-            (shown("show server_version").await, shown("show data_directory").await)
-        };
-        let file = std::fs::read_to_string(format!("{folder}/postmaster.pid")).unwrap();
-        let server = file.lines().next().unwrap().parse().unwrap();
+        let database = cluster.empty_database().await;
+        let version = show(&database, "server_version").await;
+        let server = first_process(&database).await;
         let oncegate = start_oncegate(upstream, &database.url)?;
         Ok(Self { options, upstream, version, oncegate, database, server, cluster })
     }
 
-    /// Runs a round of a load, and measures the processor time of the endpoint's programs for each answer.
+    /// Runs a round of a load, and measures the processor time of the endpoint's programs, and of its PostgreSQL, for
+    /// each answer.
     pub fn run_load(
         &self,
         endpoint: &Endpoint,
@@ -56,18 +52,26 @@ impl Testbed {
         connections: usize,
         report: &mut BenchmarkReport,
         name: &str,
-    ) -> Result<Round, String> {
-        let run = || load::run_closed(endpoint.address, load, connections, self.options.length());
-        let (round, programs) = machine::measure_processor_time(&endpoint.pids, run)?;
+    ) -> Result<(), String> {
+        let run = || load::run_closed(&endpoint.addresses, load, connections, self.options.length());
+        let run = || machine::measure_processor_time(&endpoint.pids, run);
+        let ((round, programs), server) = machine::measure_processor_time(endpoint.server.as_slice(), run)?;
+        let answers = round.answers as f64;
         report.add_round(name, connections, &round);
-        report.add(name, connections, &[(Column::Program, programs / round.answers as f64)]);
-        Ok(round)
+        report.add(name, connections, &[(Column::Program, programs / answers)]);
+        if endpoint.server.is_some() {
+            report.add(name, connections, &[(Column::Server, server / answers)]);
+        }
+        Ok(())
     }
 }
 
-/// Creates an empty database with our schema.
-pub async fn create_database(cluster: &Cluster) -> TestDatabase {
-    let database = cluster.empty_database().await;
-    oncegate_store::migrate(&settings(&database.url)).await.unwrap();
-    database
+/// Returns the first process of a database's server.
+pub async fn first_process(database: &TestDatabase) -> u32 {
+    let file = std::fs::read_to_string(format!("{}/postmaster.pid", show(database, "data_directory").await)).unwrap();
+    file.lines().next().unwrap().parse().unwrap()
+}
+
+async fn show(database: &TestDatabase, setting: &str) -> String {
+    database.client().await.query_one(&format!("show {setting}"), &[]).await.unwrap().get(0)
 }

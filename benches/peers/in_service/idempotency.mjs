@@ -27,11 +27,17 @@ export function idempotency(mode, connectionString) {
   pool.on("error", (error) => console.error(error));
   const run = { "two-commits": inTwoCommits, "one-transaction": inOneTransaction }[mode];
   return (request, execute) => {
-    const { authorization = "", "idempotency-key": key } = request.headers;
-    if (!key) throw refusal(400, "Idempotency-Key is required");
-    const fingerprint = hash(`${request.method} ${request.url}\n${JSON.stringify(request.body)}`);
-    return run(pool, [hash(authorization), key], fingerprint, execute);
+    const { id, fingerprint } = identify(request);
+    return run(pool, id, fingerprint, execute);
   };
+}
+
+/** Returns the caller and the key of a request, and the hash of what a retry must not change. */
+export function identify(request) {
+  const { authorization = "", "idempotency-key": key } = request.headers;
+  if (!key) throw refusal(400, "Idempotency-Key is required");
+  const fingerprint = hash(`${request.method} ${request.url}\n${JSON.stringify(request.body)}`);
+  return { id: [hash(authorization), key], fingerprint };
 }
 
 /** Reserves the key in a commit of its own: a duplicate is refused meanwhile, and the key stays reserved if the process dies. */
@@ -77,6 +83,11 @@ async function inOneTransaction(pool, id, fingerprint, execute) {
 
 async function replay(connection, id, fingerprint) {
   const { rows: [stored] } = await connection.query({ ...FIND, values: id });
+  return answer(stored, fingerprint);
+}
+
+/** Answers a duplicate from the row of its key. */
+export function answer(stored, fingerprint) {
   if (!stored) throw refusal(409, "the first request of this key has just failed");
   if (!stored.fingerprint.equals(fingerprint)) throw refusal(422, "this key belongs to another request");
   if (stored.status === null) throw refusal(409, "the first request of this key is in progress");

@@ -1,4 +1,4 @@
-// A service with fastify, one process for each core: node service.mjs PORT [MODE DATABASE_URL], see idempotency.mjs.
+// A service with fastify, one process for each core: node service.mjs PORT [MODE DATABASE], see idempotency.mjs and sqlite.mjs.
 import cluster from "node:cluster";
 import { readFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
@@ -6,18 +6,20 @@ import Fastify from "fastify";
 import pg from "pg";
 import { idempotency } from "./idempotency.mjs";
 
-const [port, mode, url] = process.argv.slice(2);
+const [port, mode, database] = process.argv.slice(2);
 
 if (cluster.isPrimary) {
-  if (url) {
-    const client = new pg.Client(url);
+  if (database && mode !== "sqlite") {
+    const client = new pg.Client(database);
     await client.connect();
     await client.query(readFileSync(new URL("schema.sql", import.meta.url), "utf8"));
     await client.end();
   }
-  for (let count = 0; count < availableParallelism(); count++) cluster.fork();
+  // SQLite has one writer: a second process would only wait for the first.
+  const processes = mode === "sqlite" ? 1 : availableParallelism();
+  for (let count = 0; count < processes; count++) cluster.fork();
 } else {
-  const once = mode ? idempotency(mode, url) : (_, execute) => execute();
+  const once = await guard();
   const service = Fastify();
   let executions = 0;
   service.post("/v1/payments", async (request, reply) => {
@@ -30,4 +32,9 @@ if (cluster.isPrimary) {
     return body;
   });
   await service.listen({ port: Number(port), host: "127.0.0.1" });
+}
+
+async function guard() {
+  if (!mode) return (_, execute) => execute();
+  return mode === "sqlite" ? (await import("./sqlite.mjs")).idempotency(database) : idempotency(mode, database);
 }

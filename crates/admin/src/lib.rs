@@ -5,7 +5,7 @@
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -366,7 +366,15 @@ fn deny(denied: AccessDenied) -> Response<Body> {
 
 /// Answers operators and probes until `stop`. A response that is being sent then still goes out: it may be the one to
 /// the operator who has asked for the drain.
-pub async fn serve(listener: std::net::TcpListener, admin: AdminListener, stop: CancellationToken) {
+pub fn serve(
+    listener: std::net::TcpListener,
+    admin: AdminListener,
+    stop: CancellationToken,
+) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    Box::pin(answer_all(listener, admin, stop))
+}
+
+async fn answer_all(listener: std::net::TcpListener, admin: AdminListener, stop: CancellationToken) {
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "the admin listener cannot be used"),

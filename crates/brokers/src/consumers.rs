@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +28,15 @@ mod session_start;
 
 /// Runs the configured consumers until `closing`. Returns once every running message is acknowledged and every other
 /// one is returned to its queue.
-pub async fn serve(gate: Arc<Gate>, live: watch::Receiver<Arc<Config>>, closing: CancellationToken) {
+pub fn serve(
+    gate: Arc<Gate>,
+    live: watch::Receiver<Arc<Config>>,
+    closing: CancellationToken,
+) -> BoxFuture<'static, ()> {
+    Box::pin(consume_all(gate, live, closing))
+}
+
+async fn consume_all(gate: Arc<Gate>, live: watch::Receiver<Arc<Config>>, closing: CancellationToken) {
     let consumers = |config: &Arc<Config>| {
         // Before the consumers change, so that a new one finds its route. Also before the first ones: a reload may have
         // come since the gate was made.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -60,7 +60,15 @@ const REFUSALS_LOGGED: usize = 4;
 const REFUSALS_PERIOD: Duration = Duration::from_secs(60);
 
 /// Runs a publisher for each configured sink until `stop`. A reload stops those of sinks that were removed or changed.
-pub async fn serve(instance: Arc<Instance>, live: watch::Receiver<Arc<Config>>, stop: CancellationToken) {
+pub fn serve(
+    instance: Arc<Instance>,
+    live: watch::Receiver<Arc<Config>>,
+    stop: CancellationToken,
+) -> BoxFuture<'static, ()> {
+    Box::pin(publish_all(instance, live, stop))
+}
+
+async fn publish_all(instance: Arc<Instance>, live: watch::Receiver<Arc<Config>>, stop: CancellationToken) {
     let run = |sink, trust, stop| run_publisher(Arc::clone(&instance), sink, trust, stop);
     supervise(live, stop, |config| config.events.clone(), |_| true, run).await;
 }

@@ -34,9 +34,9 @@ struct RenewablePart {
 /// The parts that one request has.
 pub(super) struct SentParts<'a> {
     renewable: &'a RenewableParts,
-    uri: Uri,
-    host: Option<HeaderValue>,
     fields: Vec<(&'a HeaderName, HeaderValue)>,
+    /// Where the request went, for cookies.
+    target: Option<(Uri, Option<HeaderValue>)>,
 }
 
 impl RenewableParts {
@@ -72,7 +72,9 @@ impl RenewableParts {
         if fields.is_empty() {
             return None;
         }
-        Some(SentParts { renewable: self, uri: uri.clone(), host: headers.get(HOST).cloned(), fields })
+        let has_cookie = fields.iter().any(|(name, _)| **name == COOKIE);
+        let target = has_cookie.then(|| (uri.clone(), headers.get(HOST).cloned()));
+        Some(SentParts { renewable: self, fields, target })
     }
 }
 
@@ -120,7 +122,8 @@ impl SentParts<'_> {
 
     /// Whether a client sends the cookie to a route (RFC 6265 sections 5.1.3 and 5.1.4).
     fn reaches(&self, cookie: &SetCookie<'_>, route: &Route) -> bool {
-        let own_path = self.uri.path();
+        let Some((uri, host_field)) = &self.target else { return false };
+        let own_path = uri.path();
         let directory = own_path.rfind('/').map_or("/", |end| &own_path[..end.max(1)]).as_bytes();
         let path = cookie.path.filter(|path| path.starts_with(b"/")).unwrap_or(directory);
         let pattern = route.path.to_string();
@@ -138,15 +141,16 @@ impl SentParts<'_> {
                     end.eq_ignore_ascii_case(domain) && (beginning.is_empty() || beginning.ends_with(b"."))
                 })
             }
-            None => self.host().is_none_or(|own| own.eq_ignore_ascii_case(host)),
+            None => named_host(uri, host_field.as_ref()).is_none_or(|own| own.eq_ignore_ascii_case(host)),
         });
         covers_path && covers_host
     }
+}
 
-    fn host(&self) -> Option<&str> {
-        let named = self.uri.host().or_else(|| self.host.as_ref()?.to_str().ok())?;
-        Some(named.rsplit_once(':').filter(|(_, port)| !port.contains(']')).map_or(named, |(host, _)| host))
-    }
+/// The host that a request names, without a port.
+fn named_host<'a>(uri: &'a Uri, field: Option<&'a HeaderValue>) -> Option<&'a str> {
+    let named = uri.host().or_else(|| field?.to_str().ok())?;
+    Some(named.rsplit_once(':').filter(|(_, port)| !port.contains(']')).map_or(named, |(host, _)| host))
 }
 
 /// A cookie that a response sets (RFC 6265 section 5.2).

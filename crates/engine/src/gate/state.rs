@@ -4,7 +4,9 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use futures_util::future::LocalBoxFuture;
 use http::{HeaderMap, HeaderName};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::admit::fingerprinting::Fingerprinting;
@@ -13,6 +15,9 @@ use crate::instance::Instance;
 use crate::instance::token_verifier::TokenVerifier;
 use oncegate_http::body::body_budget::{BudgetExhausted, BudgetShare};
 use oncegate_http::body::client_body::UNWATCHED_MAX;
+use oncegate_http::downstream::balancer::WorkerInbox;
+use oncegate_http::downstream::connection_limits::ConnectionLimits;
+use oncegate_http::downstream::{self, DrainSignals};
 use oncegate_http::protocol::fields;
 use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
 use oncegate_http::upstream::UpstreamClient;
@@ -82,6 +87,19 @@ fn key_fields(config: &Config) -> Vec<HeaderName> {
 }
 
 impl Gate {
+    /// Answers the requests of one worker's clients until the drain has ended, see [`downstream::serve`].
+    // Boxed, as is the future of each part that the program runs: a future's code is compiled in the crate that boxes
+    // it, as that crate is, for speed or for size.
+    pub fn serve(
+        self: Arc<Self>,
+        listener: TcpListener,
+        inbox: WorkerInbox,
+        limits: Arc<ConnectionLimits>,
+        drain: DrainSignals,
+    ) -> LocalBoxFuture<'static, ()> {
+        Box::pin(downstream::serve(listener, inbox, self, limits, Default::default(), drain))
+    }
+
     /// A gate with connection pools of its own. Create it on the runtime that will use it.
     pub fn new(instance: Arc<Instance>, config: Arc<Config>) -> Self {
         let live = LiveConfig::new(config, &instance);

@@ -1,6 +1,8 @@
 //! The bits of the parts of the requests that this instance has started lately, where the store has none: without a
 //! `secret`, whoever reads the store could test guesses of each part alone.
 
+use std::sync::OnceLock;
+
 use parking_lot::Mutex;
 
 use oncegate_domain::fingerprint::Fingerprint;
@@ -11,19 +13,16 @@ use oncegate_domain::part_bits::PartBits;
 /// costs it less than a table would that keeps the most used ones.
 const SLOTS: usize = 16 * 1024;
 
-/// The bits, by the record of the request's key.
-pub struct RecentParts(Box<[Mutex<Option<RecentRequest>>]>);
+/// The bits, by the record of the request's key. An idle process, or one with a secret, has no slots.
+#[derive(Default)]
+pub struct RecentParts(OnceLock<Box<[Slot]>>);
+
+type Slot = Mutex<Option<RecentRequest>>;
 
 struct RecentRequest {
     id: RecordId,
     fingerprint: Fingerprint,
     parts: PartBits,
-}
-
-impl Default for RecentParts {
-    fn default() -> Self {
-        Self((0..SLOTS).map(|_| Mutex::default()).collect())
-    }
 }
 
 impl RecentParts {
@@ -40,9 +39,10 @@ impl RecentParts {
     }
 
     /// A record's id is a hash.
-    fn slot(&self, id: &RecordId) -> &Mutex<Option<RecentRequest>> {
+    fn slot(&self, id: &RecordId) -> &Slot {
         let [low, high, ..] = *id.as_bytes();
-        &self.0[usize::from(u16::from_le_bytes([low, high])) % SLOTS]
+        &self.0.get_or_init(|| (0..SLOTS).map(|_| Slot::default()).collect())
+            [usize::from(u16::from_le_bytes([low, high])) % SLOTS]
     }
 }
 

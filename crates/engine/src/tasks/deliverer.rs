@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -62,7 +63,11 @@ impl Deliverer {
 
     /// Runs until `stop`, and then until the running deliveries have ended. The caller must track it: a drain waits for
     /// it.
-    pub async fn run(self, stop: CancellationToken) {
+    pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        Box::pin(self.deliver(stop))
+    }
+
+    async fn deliver(self, stop: CancellationToken) {
         let mut synchronous_routes_at = Instant::now();
         while !stop.is_cancelled() {
             let mut found = 0;

@@ -211,11 +211,17 @@ pub fn remove(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName) -> bool)
     *headers = kept;
 }
 
+/// The fields that most requests get on their way to the service: four of forwarding, `Via`, the coding, the key's, and
+/// three of the attempt.
+const ADDED_MAX: usize = 10;
+
 /// Prepares a request's fields for the upstream: removes hop-by-hop fields and forged Oncegate fields, adds forwarding
 /// fields. Also removes fields that are spelled like ours: see [`is_misspelled`]. `Content-Length` stays: the upstream
 /// client sets the framing.
 pub fn prepare_for_service(headers: &mut HeaderMap, origin: &RequestOrigin, is_read: impl Fn(&str) -> bool) {
     let trailers = accepts_trailers(headers);
+    // Once: a table that grows hashes each name anew.
+    headers.reserve(ADDED_MAX);
     strip_hop_by_hop(headers, |name| {
         TO_SERVICE.contains(name)
             || (!origin.trusted && REWRITTEN_TARGET.contains(name))

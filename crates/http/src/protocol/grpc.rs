@@ -18,6 +18,8 @@ use oncegate_domain::response_policy::ServiceStatus;
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+/// The beginning of the media types of all protocols of calls.
+const GRPC: &[u8] = b"application/grpc";
 const ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 const RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
@@ -42,7 +44,12 @@ pub enum CallProtocol {
 
 impl CallProtocol {
     pub fn from_headers(headers: &HeaderMap) -> Self {
-        if fields::is_grpc(headers) {
+        let begins = |value: &HeaderValue| {
+            value.as_bytes().get(..GRPC.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(GRPC))
+        };
+        if !headers.get(CONTENT_TYPE).is_some_and(begins) {
+            Self::Http
+        } else if fields::is_grpc(headers) {
             Self::Grpc
         } else if grpc_web::is_grpc_web(headers) {
             Self::GrpcWeb

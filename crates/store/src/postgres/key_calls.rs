@@ -1,7 +1,6 @@
 //! The writes of one record that requests make. Each is a function in the database, and goes there with others of its
 //! kind.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -201,11 +200,15 @@ impl<P: Send + Sync + 'static> LaneCall for KeyCall<P> {
             return Ok(answers.into_iter().map(changed).collect());
         };
         let function = if client.is_distributed() { on_cluster } else { function };
-        let mut changed = HashMap::new();
+        let mut answers: Vec<_> = calls.iter().map(|_| Ok(None)).collect();
         for row in client.call_with_arrays(function, &columns).await? {
-            changed.insert(row.try_get::<_, Vec<u8>>("id")?, row);
+            let id = row.try_get::<_, &[u8]>("id")?;
+            // A batch is sorted by its ids, of which each is there once.
+            if let Ok(place) = calls.binary_search_by(|call| call.id.as_bytes().as_slice().cmp(id)) {
+                answers[place] = Ok(Some(row));
+            }
         }
-        Ok(calls.iter().map(|call| Ok(changed.remove(&call.id.as_bytes()[..]))).collect())
+        Ok(answers)
     }
 }
 

@@ -45,7 +45,8 @@ pub(super) trait LaneCall: Send + Sync + Sized + 'static {
         false
     }
 
-    /// Executes all calls in one transaction. Returns the answers in the calls' order.
+    /// Executes all calls, which come in the order of their records, in one transaction. Returns the answers in that
+    /// order.
     fn run(
         client: &PgClient,
         calls: &[&Self],
