@@ -3,7 +3,7 @@
 //! A lint asks what the resolved configuration does, and not what is written: a file that is right by another way stays
 //! quiet.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -408,20 +408,27 @@ fn ambiguous_paths(config: &LoadedConfig) -> Vec<PlacedFinding<'_>> {
         );
         exact.insert(&route.options.methods, route.options.host.as_deref(), &route.path, Spelling::Pass, &route.name);
     }
+    // Each once, and not for each route: a thousand routes have a few.
+    let mut targets = BTreeMap::new();
+    for route in routes {
+        let host = route.options.host.as_deref().unwrap_or_default();
+        for method in &route.options.methods {
+            let (_, names) = targets.entry((host, method.as_str())).or_insert_with(|| (method, HashMap::new()));
+            names.insert(&route.name, &**route);
+        }
+    }
     let mut findings = Vec::new();
     for path in sample_paths(&routes.iter().map(|route| &route.path).collect::<Vec<_>>()) {
-        for route in routes {
-            let host = route.options.host.as_deref().unwrap_or_default();
-            for method in &route.options.methods {
-                if let RouteMatch::Ambiguous(other) = table.find(method, host, &RequestPath::new(&path))
-                    && exact.find(method, host, &RequestPath::new(&path)) == RouteMatch::Route(&route.name)
-                {
-                    let text = format!(
-                        "{method} `{path}` is refused (path-ambiguous): some services take it for a path of route `{other}`, whose \
-                         `spelling` decides"
-                    );
-                    findings.push(((Lint::AmbiguousPath, text), Some(&**route)));
-                }
+        for ((host, _), (method, names)) in &targets {
+            if let RouteMatch::Ambiguous(other) = table.find(method, host, &RequestPath::new(&path))
+                && let RouteMatch::Route(name) = exact.find(method, host, &RequestPath::new(&path))
+                && let Some(route) = names.get(name)
+            {
+                let text = format!(
+                    "{method} `{path}` is refused (path-ambiguous): some services take it for a path of route `{other}`, whose \
+                     `spelling` decides"
+                );
+                findings.push(((Lint::AmbiguousPath, text), Some(*route)));
             }
         }
     }
