@@ -41,6 +41,7 @@ pub fn start_uncached_oncegate(
             "listen = \"{listen}\"
 upstream = \"http://{upstream}\"
 cache = {{ memory = \"0B\" }}
+limits = {{ connections = 12000 }}
 [store]
 url = \"{store}\"
 {others}
