@@ -3,7 +3,7 @@
 //! same service without it.
 //!
 //! The service has a process for each core, as Oncegate has a worker for each, so that no row has more of the machine
-//! than another. On SQLite it has one: a second writer would only wait for the first.
+//! than another. On SQLite, which has one writer, it has one.
 
 use store_contract::postgres::TestDatabase;
 

@@ -7,7 +7,7 @@ pub fn describe(postgresql: &str, load_before: &str) -> String {
     let processor = line("/proc/cpuinfo", "model name").unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let kernel = read("/proc/sys/kernel/osrelease");
-    let build = if cfg!(debug_assertions) { "debug: its figures mean nothing" } else { "release" };
+    let build = if cfg!(debug_assertions) { "debug: its figures mean nothing" } else { "optimised" };
     format!(
         "{processor}, {cores} cores, kernel {}, PostgreSQL {postgresql}, load before {load_before}, build {build}",
         kernel.trim()

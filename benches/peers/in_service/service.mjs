@@ -15,7 +15,7 @@ if (cluster.isPrimary) {
     await client.query(readFileSync(new URL("schema.sql", import.meta.url), "utf8"));
     await client.end();
   }
-  // SQLite has one writer: a second process would only wait for the first.
+  // SQLite has one writer.
   const processes = mode === "sqlite" ? 1 : availableParallelism();
   for (let count = 0; count < processes; count++) cluster.fork();
 } else {

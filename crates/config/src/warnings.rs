@@ -408,7 +408,7 @@ fn ambiguous_paths(config: &LoadedConfig) -> Vec<PlacedFinding<'_>> {
         );
         exact.insert(&route.options.methods, route.options.host.as_deref(), &route.path, Spelling::Pass, &route.name);
     }
-    // Each once, and not for each route: a thousand routes have a few.
+    // Each host and method is asked once for a path, and not for each route: with 1,000 routes that took 26 s.
     let mut targets = BTreeMap::new();
     for route in routes {
         let host = route.options.host.as_deref().unwrap_or_default();

@@ -88,8 +88,8 @@ fn key_fields(config: &Config) -> Vec<HeaderName> {
 
 impl Gate {
     /// Answers the requests of one worker's clients until the drain has ended, see [`downstream::serve`].
-    // Boxed, as is the future of each part that the program runs: a future's code is compiled in the crate that boxes
-    // it, as that crate is, for speed or for size.
+    // Boxed, as is the future of each part that the program runs: a future is compiled in the crate that boxes it, with
+    // that crate's profile in `Cargo.toml`.
     pub fn serve(
         self: Arc<Self>,
         listener: TcpListener,

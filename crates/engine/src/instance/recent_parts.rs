@@ -13,7 +13,7 @@ use oncegate_domain::part_bits::PartBits;
 /// costs it less than a table would that keeps the most used ones.
 const SLOTS: usize = 16 * 1024;
 
-/// The bits, by the record of the request's key. An idle process, or one with a secret, has no slots.
+/// The bits, by the record of the request's key. Until the first one is noted there are no slots.
 #[derive(Default)]
 pub struct RecentParts(OnceLock<Box<[Slot]>>);
 
@@ -28,22 +28,22 @@ struct RecentRequest {
 impl RecentParts {
     /// Notes the bits of a request with this fingerprint.
     pub fn note(&self, id: RecordId, fingerprint: Fingerprint, parts: PartBits) {
-        *self.slot(&id).lock() = Some(RecentRequest { id, fingerprint, parts });
+        let slots = self.0.get_or_init(|| (0..SLOTS).map(|_| Slot::default()).collect());
+        *slots[place(&id)].lock() = Some(RecentRequest { id, fingerprint, parts });
     }
 
     /// Returns the bits of the request that made the fingerprint.
     pub fn find(&self, id: &RecordId, fingerprint: &Fingerprint) -> Option<PartBits> {
-        let slot = self.slot(id).lock();
+        let slot = self.0.get()?[place(id)].lock();
         let own = slot.as_ref().filter(|own| own.id == *id && own.fingerprint == *fingerprint);
         own.map(|own| own.parts.clone())
     }
+}
 
-    /// A record's id is a hash.
-    fn slot(&self, id: &RecordId) -> &Slot {
-        let [low, high, ..] = *id.as_bytes();
-        &self.0.get_or_init(|| (0..SLOTS).map(|_| Slot::default()).collect())
-            [usize::from(u16::from_le_bytes([low, high])) % SLOTS]
-    }
+/// A record's id is a hash.
+fn place(id: &RecordId) -> usize {
+    let [low, high, ..] = *id.as_bytes();
+    usize::from(u16::from_le_bytes([low, high])) % SLOTS
 }
 
 #[cfg(test)]

@@ -211,8 +211,8 @@ pub fn remove(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName) -> bool)
     *headers = kept;
 }
 
-/// The fields that most requests get on their way to the service: four of forwarding, `Via`, the coding, the key's, and
-/// three of the attempt.
+/// The fields that a request gets on its way to the service: four of forwarding, `Via`, `Host`, the coding, and three
+/// of its attempt.
 const ADDED_MAX: usize = 10;
 
 /// Prepares a request's fields for the upstream: removes hop-by-hop fields and forged Oncegate fields, adds forwarding
@@ -220,13 +220,13 @@ const ADDED_MAX: usize = 10;
 /// client sets the framing.
 pub fn prepare_for_service(headers: &mut HeaderMap, origin: &RequestOrigin, is_read: impl Fn(&str) -> bool) {
     let trailers = accepts_trailers(headers);
-    // Once: a table that grows hashes each name anew.
-    headers.reserve(ADDED_MAX);
     strip_hop_by_hop(headers, |name| {
         TO_SERVICE.contains(name)
             || (!origin.trusted && REWRITTEN_TARGET.contains(name))
             || is_misspelled(name.as_str(), &is_read)
     });
+    // Once: a table that grows hashes each name anew.
+    headers.reserve(ADDED_MAX);
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }

@@ -200,10 +200,10 @@ impl<P: Send + Sync + 'static> LaneCall for KeyCall<P> {
             return Ok(answers.into_iter().map(changed).collect());
         };
         let function = if client.is_distributed() { on_cluster } else { function };
+        debug_assert!(calls.is_sorted_by_key(|call| call.id), "an answer is found by its place");
         let mut answers: Vec<_> = calls.iter().map(|_| Ok(None)).collect();
         for row in client.call_with_arrays(function, &columns).await? {
             let id = row.try_get::<_, &[u8]>("id")?;
-            // A batch is sorted by its ids, of which each is there once.
             if let Ok(place) = calls.binary_search_by(|call| call.id.as_bytes().as_slice().cmp(id)) {
                 answers[place] = Ok(Some(row));
             }

@@ -12,7 +12,7 @@ with settled_rows as materialized (
 scanned_rows as materialized (
   select * from settled_rows
   union all
-  -- Those that are in flight are few, and in no order.
+  -- The index of newest keys has none in flight. They are few, and are sorted here.
   select k.id, k.service, k.state, k.scope, k.route, k.key, k.path, k.created_at, k.settled_at
     from oncegate.keys as k
    where k.state = 'in_flight'
