@@ -37,6 +37,7 @@ pub mod part_bits;
 pub mod path_pattern;
 pub mod path_samples;
 pub mod path_template;
+mod path_tree;
 pub mod peer_network;
 pub mod percent;
 pub mod place;

@@ -7,6 +7,7 @@ use http::Method;
 use super::normal_path::{RequestPath, path_behind_authority};
 use super::path_pattern::PathPattern;
 use super::path_template::PathTemplate;
+use super::path_tree::PathTree;
 
 /// The methods that a path without a route may be asked with. CONNECT and TRACE have no path of a service.
 pub const METHODS: [Method; 7] =
@@ -15,9 +16,14 @@ pub const METHODS: [Method; 7] =
 /// Routes by method, host and path; the most specific path wins.
 ///
 /// By method first: a specific path that does not name a method must not shadow a general one that does, or a
-/// state-changing request would slip through unguarded. A list for each method, not a tree: routes are few, and a
-/// comparison of the first segments rules most of them out.
-pub struct RouteTable<T>(HashMap<Method, Vec<RouteTableEntry<T>>>);
+/// state-changing request would slip through unguarded.
+pub struct RouteTable<T>(HashMap<Method, MethodRoutes<T>>);
+
+struct MethodRoutes<T> {
+    rows: Vec<RouteTableEntry<T>>,
+    /// The places of the rows.
+    tree: PathTree,
+}
 
 /// The handling of a path that a lenient service may take for a route's, and that is not spelled as that route's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,11 +70,10 @@ impl<T: Clone> RouteTable<T> {
         route: &T,
     ) {
         for method in methods {
-            let list = self.0.entry(method.clone()).or_default();
-            let rank = (host.is_none(), path);
-            let place = list.partition_point(|row| (row.host.is_none(), &row.path) <= rank);
+            let MethodRoutes { rows, tree } = self.0.entry(method.clone()).or_default();
             let host = host.map(|host| host.to_ascii_lowercase().into());
-            list.insert(place, RouteTableEntry { host, path: path.clone(), spelling, route: route.clone() });
+            tree.insert(path.segments(), rows.len());
+            rows.push(RouteTableEntry { host, path: path.clone(), spelling, route: route.clone() });
         }
     }
 }
@@ -81,14 +86,14 @@ impl<T> RouteTable<T> {
     /// route's.
     // See docs/decisions/0018-read-paths-as-services-do.md.
     pub fn find(&self, method: &Method, host: &str, path: &RequestPath<'_>) -> RouteMatch<'_, T> {
-        let Some(list) = self.0.get(method) else { return RouteMatch::NoRoute };
-        let found = find_row(list, Some(host), path);
+        let Some(routes) = self.0.get(method) else { return RouteMatch::NoRoute };
+        let found = routes.find(Some(host), path);
         // Dots may be removed on the way, and leave `//` at the beginning.
         for read in [path.sent(), path.normal()] {
             let Some(rest) = path_behind_authority(read) else { continue };
             let rest = RequestPath::new(rest);
             // The service may take the authority for the host, so routes for every host count.
-            match (find_row(list, None, &rest), &found) {
+            match (routes.find(None, &rest), &found) {
                 // Both readings have the same keys, as of `//../v1/pay`.
                 (RouteMatch::Route(one), RouteMatch::Route(other))
                     if std::ptr::eq(one, *other) && rest.key_path() == path.key_path() => {}
@@ -112,32 +117,59 @@ impl<T> RouteTable<T> {
     /// The route that covers all paths of a template, if there is one. Requests to some of them may have a more
     /// specific route, and those to one host another.
     pub fn find_for_all(&self, method: &Method, template: &PathTemplate) -> Option<&T> {
-        let list = self.0.get(method)?;
         let is_match = |row: &&RouteTableEntry<T>| row.host.is_none() && template.is_covered_by(&row.path);
-        list.iter().find(is_match).map(|row| &row.route)
+        let rows = self.0.get(method)?.rows.iter().filter(is_match);
+        rows.min_by_key(|row| row.rank()).map(|row| &row.route)
     }
 }
 
-/// The row of a path, read in its normal form and as lenient services do. Without a host, rows for all hosts count.
-fn find_row<'a, T>(
-    list: &'a [RouteTableEntry<T>],
-    host: Option<&str>,
-    path: &RequestPath<'_>,
-) -> RouteMatch<'a, RouteTableEntry<T>> {
-    let is_for = |only: &str| host.is_none_or(|host| only.eq_ignore_ascii_case(host));
-    let rows = || list.iter().filter(|row| row.host.as_deref().is_none_or(is_for));
-    let exact = rows().find(|row| row.path.matches(path.normal()));
-    let lenient = match path.lenient() {
-        Some(form) => rows().find(|row| row.path.matches_leniently(form)),
-        None if let Some(row) = rows().find(|row| row.spelling != Spelling::Pass) => return RouteMatch::Ambiguous(row),
-        None => None,
-    };
-    match (exact, lenient.filter(|row| row.spelling != Spelling::Pass)) {
-        (Some(exact), Some(lenient)) if std::ptr::eq(exact, lenient) => RouteMatch::Route(exact),
-        (_, Some(row)) if row.spelling == Spelling::Same => RouteMatch::Route(row),
-        (_, Some(row)) => RouteMatch::Ambiguous(row),
-        (Some(exact), None) => RouteMatch::Route(exact),
-        (None, None) => RouteMatch::NoRoute,
+impl<T> RouteTableEntry<T> {
+    /// The lesser one of two that match counts.
+    fn rank(&self) -> (bool, &PathPattern) {
+        (self.host.is_none(), &self.path)
+    }
+}
+
+impl<T> Default for MethodRoutes<T> {
+    fn default() -> Self {
+        Self { rows: Vec::new(), tree: PathTree::default() }
+    }
+}
+
+impl<T> MethodRoutes<T> {
+    /// The row of a path, read in its normal form and as lenient services do. Without a host, rows for all hosts count.
+    fn find(&self, host: Option<&str>, path: &RequestPath<'_>) -> RouteMatch<'_, RouteTableEntry<T>> {
+        let is_for = |only: &str| host.is_none_or(|host| only.eq_ignore_ascii_case(host));
+        let is_for_host = |row: &&RouteTableEntry<T>| row.host.as_deref().is_none_or(is_for);
+        let least = |path: &str, is_match: &dyn Fn(&PathPattern) -> bool| {
+            let mut least: Option<(&RouteTableEntry<T>, usize)> = None;
+            self.tree.visit(path, &mut |place| {
+                let row = &self.rows[place];
+                let is_less = least.is_none_or(|(other, at)| (row.rank(), place) < (other.rank(), at));
+                if is_less && is_for_host(&row) && is_match(&row.path) {
+                    least = Some((row, place));
+                }
+            });
+            least.map(|(row, _)| row)
+        };
+        let exact = least(path.normal(), &|pattern| pattern.matches(path.normal()));
+        let lenient = match path.lenient() {
+            Some(form) => least(form, &|pattern| pattern.matches_leniently(form)),
+            None => {
+                let refusing = self.rows.iter().filter(|row| is_for_host(row) && row.spelling != Spelling::Pass);
+                if let Some(row) = refusing.min_by_key(|row| row.rank()) {
+                    return RouteMatch::Ambiguous(row);
+                }
+                None
+            }
+        };
+        match (exact, lenient.filter(|row| row.spelling != Spelling::Pass)) {
+            (Some(exact), Some(lenient)) if std::ptr::eq(exact, lenient) => RouteMatch::Route(exact),
+            (_, Some(row)) if row.spelling == Spelling::Same => RouteMatch::Route(row),
+            (_, Some(row)) => RouteMatch::Ambiguous(row),
+            (Some(exact), None) => RouteMatch::Route(exact),
+            (None, None) => RouteMatch::NoRoute,
+        }
     }
 }
 

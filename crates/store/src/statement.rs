@@ -138,6 +138,7 @@ pub(super) fn expand(sql: &str, sign: &str) -> String {
             form("parameters", &|name, kind| format!("_{name} {kind}"));
             form("arrays", &|name, kind| format!("_{name} {kind}[]"));
             form("of i", &|name, _| format!("_{name}[i]"));
+            form("elements", &|name, _| format!("_{name}[i] as {name}"));
             form("assignments", &|name, _| format!("{name} = {sign}{name}"));
             form("excluded", &|name, _| format!("{name} = excluded.{name}"));
             form("resets", &|name, _| format!("{name} = null"));

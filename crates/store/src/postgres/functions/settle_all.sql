@@ -29,8 +29,10 @@ begin
   update oncegate.keys as k
      set
        {settled of s}
-    from unnest(_id, _token, _state, _ttl_ms, {outcome values}, _due_ms)
-         as s (id, token, state, ttl_ms, {outcome names}, due_ms)
+    -- By place, as there.
+    from (select _id[i] as id, _token[i] as token, _state[i] as state, _ttl_ms[i] as ttl_ms, {outcome elements},
+                 _due_ms[i] as due_ms
+            from generate_series(1, cardinality(_id)) as g (i)) as s
    where
      {may_settle of s}
   returning k.id, k.expires_at;
