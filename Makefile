@@ -22,10 +22,11 @@ doc:
 tidy:
 	cargo test --locked --quiet --test tidy --test docs --test figures
 
-docs-write: ## Writes config/reference.toml and docs/configuration.md anew from the options, docs/sql from the store's SQL, and the table and picture of make torture
+docs-write: ## Writes config/reference.toml and docs/configuration.md anew from the options, docs/sql from the store's SQL, the list of log messages, and the table and picture of make torture
 	cargo test --locked --quiet -p oncegate-config --lib tests::documents::write_the_documents -- --ignored
 	cargo test --locked --quiet -p oncegate-store --lib statement::tests::write_the_expanded_sql -- --ignored
 	cargo test --locked --quiet --test figures write_the_documents -- --ignored
+	cargo test --locked --quiet --test tidy write_the_list_of_log_messages -- --ignored
 
 pictures: ## Writes the pictures of the admin page in docs/images anew, with a real browser
 	scripts/need chromium chromium-driver rabbitmq-server pngquant

@@ -216,7 +216,7 @@ pub async fn run(
         tls = config.tls.is_some(),
         admin = %admin_listener.0,
         config = source_shown,
-        upstream = %config.pass.upstream,
+        services = config.services.iter().map(|service| service.upstream.to_string()).collect::<Vec<_>>().join(", "),
         store = start.store.url.show_whole(),
         instance = %instance.instance_lease.id(),
         routes = config.routes.len(),

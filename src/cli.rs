@@ -10,7 +10,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 use crate::app::StartError;
-use oncegate_config::{self as config, Overrides, ProcessEnvironment};
+use oncegate_config::{self as config, Overrides, ProcessEnvironment, WithoutSecrets};
 use oncegate_settings::{LoadedConfig, StoreLocation};
 use oncegate_store::OpenError;
 use oncegate_telemetry::logs::format_chain;
@@ -21,6 +21,7 @@ mod client;
 mod completions;
 mod conform;
 mod demo;
+mod diff;
 mod drain;
 mod endpoint_arguments;
 mod events;
@@ -33,6 +34,7 @@ mod migrate;
 mod openapi;
 mod probe;
 mod reconcile;
+mod report;
 mod request_arguments;
 mod run;
 
@@ -56,7 +58,7 @@ const CONFIG: u8 = 78;
     version,
     max_term_width = 100,
     after_help = "Exit codes: 0 done, 1 failed while running, \
-2 usage, 69 a dependency is missing at start (no store, a schema not migrated, no server to probe), \
+2 usage, 3 and 4 as `diff` says, 69 a dependency is missing at start (no store, a schema not migrated, no server to probe), \
 74 an I/O error of the embedded store, 78 configuration."
 )]
 struct Cli {
@@ -74,6 +76,12 @@ enum Command {
     Init(init::InitArguments),
     /// Validates the configuration and prints the routes as resolved
     Check(check::CheckArguments),
+    /// Compares two configurations by the requests that they treat otherwise
+    ///
+    /// It says which requests lose their guard, which do not find their earlier keys, which services and routes are
+    /// new, and which settings of a route differ. Secrets and variables may be absent. The exit code is 0 if no request
+    /// is treated otherwise, 3 if some are and none loses its guard or its keys, and 4 if one does.
+    Diff(diff::DiffArguments),
     /// Shows route, key, scope, canonical body and fingerprint of a request, as the proxy would see them
     Explain(explain::ExplainArguments),
     /// Applies the store schema's pending migrations
@@ -111,6 +119,13 @@ enum Command {
     Keys(keys::KeysArguments),
     /// Lists who decided what about keys, the latest first
     Audit(audit::AuditArguments),
+    /// Writes a report for an issue or a colleague: versions, configuration, instance and store
+    ///
+    /// The report is one document in Markdown: versions, the configuration, the running instance's readiness, metrics
+    /// and counts of keys, the database's settings, sizes and plans, and with --log the last lines of a log. It has no
+    /// secret, no key and no caller, and nothing of a request or a response. It has the addresses of services and the
+    /// store, and the names and patterns of routes: read it before you publish it. A part that is missing says so.
+    Report(report::ReportArguments),
     /// Lists the events about settled keys that wait or are dead, and publishes dead ones again
     Events(events::EventsArguments),
     /// Asks the running instance whether it is ready
@@ -214,6 +229,10 @@ impl CommandError {
 /// Runs the command that the command line names, and returns its exit code.
 pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Diff(arguments) => match diff::run(&arguments) {
+            Ok(code) => return ExitCode::from(code),
+            Err(error) => Err(error),
+        },
         Command::Run(arguments) => run::run(arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Init(arguments) => init::run(arguments),
@@ -225,6 +244,7 @@ pub fn main() -> ExitCode {
         Command::Conform(arguments) => conform::run(arguments),
         Command::Audit(arguments) => audit::run(&arguments),
         Command::Events(arguments) => events::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
         Command::Keys(arguments) => keys::run(arguments),
         Command::Healthcheck(instance) => healthcheck::run(&instance),
         Command::Drain(arguments) => drain::run(&arguments),
@@ -250,6 +270,11 @@ fn failed(error: impl Into<Box<dyn Error>>) -> CommandError {
 
 fn load(file: &ConfigFile, overrides: &Overrides) -> Result<LoadedConfig, CommandError> {
     config::load(file.path().as_deref(), overrides, &ProcessEnvironment).map_err(CommandError::Config)
+}
+
+/// Loads a configuration where its secrets and variables may be absent: nothing is done with it.
+fn load_without_secrets(file: &Path) -> Result<LoadedConfig, CommandError> {
+    config::load(Some(file), &Overrides::default(), &WithoutSecrets).map_err(CommandError::Config)
 }
 
 /// Loads the configuration for commands that send nothing to the service: without a file, they need no upstream.

@@ -693,6 +693,158 @@ fn check_lists_requests_that_no_route_guards() {
     }
 }
 
+/// Two services, in the file of the gate and in that of a team. The secrets are not there.
+const FLEET: &str =
+    "include = 'teams/*.toml'\nsecret = '${file:/run/secrets/not-here}'\nadmin = { token = '${NOT_HERE}' }\n";
+const TEAM: &str = "[[services]]\nname = 'orders'\nhost = 'orders.example'\nupstream = 'http://o:1'\n[[services]]\nname = 'bills'\n\
+                    host = 'bills.example'\nupstream = 'http://b:1'\n[[routes]]\nname = 'pay'\nservice = 'orders'\npath = '/pay'\n\
+                    set_headers = { X-Key = '${KEY_NOT_HERE}' }\n[[routes]]\nname = 'bill'\nservice = 'bills'\npath = '/bill'\n";
+
+/// Such a file, beside its team's.
+fn fleet(folder: &Folder, name: &str, team: &str) -> String {
+    std::fs::create_dir_all(folder.path(&format!("{name}/teams"))).unwrap();
+    std::fs::write(folder.path(&format!("{name}/oncegate.toml")), FLEET).unwrap();
+    std::fs::write(folder.path(&format!("{name}/teams/all.toml")), team).unwrap();
+    folder.at(&format!("{name}/oncegate.toml"))
+}
+
+#[test]
+fn diff_tells_harmless_changes_from_those_that_lose_a_guard_or_keys() {
+    let folder = Folder::with(&[("wrong.toml", "upstream = 1\n")]);
+    let old = fleet(&folder, "old", TEAM);
+    let route = "[[routes]]\nname = 'more'\nservice = 'bills'\npath = '/more'\n";
+    let service = "[[services]]\nname = 'mail'\nhost = 'mail.example'\nupstream = 'http://m:1'\n";
+    let pay = |line: &str| TEAM.replace("path = '/pay'\n", &format!("path = '/pay'\n{line}\n"));
+    for (new, code, text, list) in [
+        (TEAM.to_owned(), 0, "no request is treated otherwise", ""),
+        (format!("{TEAM}# a comment"), 0, "no request is treated otherwise", ""),
+        (pay("ttl = '2h'"), 3, "otherwise  pay: ttl: 1d", "answered_otherwise"),
+        (format!("{TEAM}{route}"), 3, "new route  more: POST PATCH bills.example/more", "new_routes"),
+        (format!("{service}{TEAM}"), 3, "service    mail: is new", "services"),
+        (
+            TEAM.replace("http://b:1", "http://b:2"),
+            3,
+            "service    bills: its upstream is http://b:2, and was http://b:1",
+            "services",
+        ),
+        (TEAM.replace("'bills.example'", "['bills.example', 'b']"), 3, "service    bills: its hosts are", "services"),
+        (pay("mode = 'observe'"), 4, "unguarded  route `pay`: POST orders.example/pay", "unguarded"),
+        (TEAM.replace("'/bill'", "'/v1/bill'"), 4, "unguarded  route `bill`: POST bills.example/bill", "unguarded"),
+        (pay("scope = ['none']"), 4, "not found  route `pay`: POST orders.example/pay", "found_otherwise"),
+        (
+            TEAM.replace("name = 'orders'", "name = 'shop'").replace("'orders'\n", "'shop'\n"),
+            4,
+            "service: orders -> shop",
+            "found_otherwise",
+        ),
+    ] {
+        let new = fleet(&folder, "new", &new);
+        let told = run(&["diff", &old, &new]);
+        assert_eq!((told.code, told.out.contains(text)), (code, true), "{text}: {}{}", told.out, told.err);
+        let json = run(&["diff", "--json", &old, &new]);
+        let json: Value = serde_json::from_str(&json.out).unwrap_or_else(|_| panic!("{}{}", json.out, json.err));
+        assert_eq!(json["dangerous"], code == 4, "{text}: {json}");
+        let is_named = |name: &str| !json[name].as_array().unwrap().is_empty();
+        assert!(list.is_empty() || is_named(list), "{text}: {json}");
+        assert_eq!(is_named("unguarded") || is_named("found_otherwise"), code == 4, "{text}: {json}");
+    }
+    for (arguments, code) in
+        [(&[&*old][..], 2), (&[&*old, &*old, "--connect"], 2), (&[], 2), (&[&*old, &*folder.at("wrong.toml")], 78)]
+    {
+        assert_eq!(run(&[&["diff"], arguments].concat()).code, code, "{arguments:?}");
+    }
+}
+
+#[test]
+fn diff_compares_with_what_the_instances_have_loaded_last() {
+    let service = Service::start();
+    let mut instance = Instance::start(service.address);
+    instance.signal();
+    instance.process.wait().unwrap();
+    let store = format!("sqlite:{}", instance._folder.at("oncegate.db"));
+    let file =
+        |lines: &str| format!("upstream = 'http://{}'\nstore.url = '{store}'\n[defaults]\n{lines}\n", service.address);
+    let folder = Folder::with(&[("same.toml", &file("ttl = '2h'")), ("other.toml", &file("space = 'service'"))]);
+    for (name, code, words) in
+        [("same.toml", 0, "no request"), ("other.toml", 4, "not found  route `default`: POST /{*rest}")]
+    {
+        let told = run(&["diff", "--connect", &folder.at(name)]);
+        assert_eq!((told.code, told.out.contains(words)), (code, true), "{name}: {}{}", told.out, told.err);
+    }
+}
+
+#[test]
+fn check_needs_no_secrets_where_it_is_told_so_and_takes_several_files() {
+    let folder = Folder::with(&[("good.toml", CONFIG), ("bad.toml", "upstream = 'http://a'\nlistem = 'x'\n")]);
+    let (whole, wrong) = (fleet(&folder, "whole", TEAM), fleet(&folder, "wrong", &TEAM.replace("'/bill'", "'bill'")));
+    let lacking = run(&["check", "-c", &whole]);
+    assert_eq!(lacking.code, 78);
+    assert!(["not-here", "NOT_HERE", "KEY_NOT_HERE"].iter().all(|name| lacking.err.contains(name)), "{}", lacking.err);
+    assert_eq!(run(&["check", "--no-secrets", "-c", &whole]).code, 0);
+    // What is wrong stays wrong, and each file has its problems.
+    let wrong = run(&["check", "--no-secrets", &whole, &wrong, &folder.at("good.toml"), &folder.at("bad.toml")]);
+    assert_eq!(wrong.code, 78, "{}", wrong.err);
+    for part in ["wrong/teams/all.toml:17:8: routes[1].path", "bad.toml:2:1: listem"] {
+        assert!(wrong.err.contains(part), "{part}: {}", wrong.err);
+    }
+    assert!(!wrong.err.contains("not-here"), "{}", wrong.err);
+    assert_eq!(wrong.out.matches("\nroute ").count(), 2 + 3, "those that are right are described: {}", wrong.out);
+    assert_eq!(run(&["check", "--no-secrets", "--connect", "-c", &whole]).code, 2);
+    assert_eq!(run(&["check", &whole, "-c", &whole]).code, 2);
+
+    let short = run(&["check", "--no-secrets", "--short", "-c", &whole]).out;
+    let lines: Vec<Vec<_>> = short.lines().map(|line| line.split_whitespace().take(5).collect()).collect();
+    let line = |service, route, requests| vec![service, route, "POST", "PATCH", requests];
+    assert_eq!(lines, [line("orders", "pay", "orders.example/pay"), line("bills", "bill", "bills.example/bill")]);
+    let json = run(&["check", "--no-secrets", "--json", "-c", &whole]).out;
+    let json: Value = serde_json::from_str(&json).unwrap_or_else(|_| panic!("{json}"));
+    assert_eq!(
+        json["services"][1],
+        serde_json::json!({ "name": "bills", "hosts": ["bills.example"], "upstream": "http://b:1" })
+    );
+    let route = &json["routes"][0];
+    assert_eq!(
+        (&route["name"], &route["service"], &route["settings"]["ttl"]),
+        (&"pay".into(), &"orders".into(), &"1d, then forgotten".into())
+    );
+    assert_eq!(run(&["check", "--json", "--short", "-c", &whole]).code, 2);
+}
+
+#[test]
+fn the_operations_of_a_baseline_may_only_become_fewer() {
+    let spec = "openapi: 3.1.0\npaths:\n  /v1/payments: {post: {}}\n  /old: {post: {}}\n";
+    let more = format!("{spec}  /new: {{post: {{}}}}\n");
+    let folder = Folder::with(&[("c.toml", CONFIG), ("api.yaml", spec), ("more.yaml", &more)]);
+    let check = |spec: &str, baseline: &str| {
+        std::fs::write(folder.path("baseline"), baseline).unwrap();
+        let files = ["c.toml", spec, "baseline"].map(|name| folder.at(name));
+        run(&["check", "-c", &files[0], "--openapi", &files[1], "--baseline", &files[2]])
+    };
+    for (spec, baseline, code, words) in [
+        ("api.yaml", "# what is left\nPOST /old   # until May\n\n", 0, "known       POST    /old"),
+        ("api.yaml", "", 1, "UNGUARDED   POST    /old"),
+        ("more.yaml", "POST /old\n", 1, "UNGUARDED   POST    /new"),
+        ("more.yaml", "POST /old\nPOST /new\n", 0, "known       POST    /new"),
+        // It has a route by now, or is gone.
+        ("api.yaml", "POST /old\nPOST /v1/payments\n", 1, "MENDED      POST    /v1/payments"),
+        ("api.yaml", "POST /old\nPOST /gone\n", 1, "MENDED      POST    /gone"),
+        ("api.yaml", "POST /old\nPOST\n", 1, ""),
+    ] {
+        let told = check(spec, baseline);
+        assert_eq!((told.code, told.out.contains(words)), (code, true), "{baseline}: {}{}", told.out, told.err);
+    }
+    assert!(check("api.yaml", "POST /old\nPOST\n").err.contains("baseline:2: `POST`"));
+    // Where there are several services, one must be named.
+    let whole = fleet(&folder, "whole", TEAM);
+    let of_fleet = |flags: &[&str]| {
+        run(&[&["check", "--no-secrets", "-c", &whole, "--openapi", &folder.at("api.yaml")], flags].concat())
+    };
+    let unnamed = of_fleet(&[]);
+    assert!(unnamed.code == 2 && unnamed.err.contains("`orders`, `bills`"), "{}", unnamed.err);
+    let named = of_fleet(&["--service", "bills"]);
+    assert!(named.code == 1 && named.err.contains("no route guards 2 of 2"), "{}", named.err);
+}
+
 #[test]
 fn healthcheck_reports_whether_the_instance_is_ready() {
     let service = Service::start();

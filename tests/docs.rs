@@ -134,7 +134,11 @@ fn whole(snippet: &str) -> String {
 /// Checks a configuration in this folder: it is valid, and right, so that no warning needs to be read.
 fn check_quiet(folder: &Path, place: &str, text: &str) {
     fs::write(folder.join("snippet.toml"), here(text, folder)).unwrap();
-    let checked = oncegate(&["check", "-c", "snippet.toml"].map(str::to_owned), folder);
+    check_file_quiet(folder, place, "snippet.toml", text);
+}
+
+fn check_file_quiet(folder: &Path, place: &str, name: &str, text: &str) {
+    let checked = oncegate(&["check", "-c", name].map(str::to_owned), folder);
     let output = String::from_utf8(checked.stderr).unwrap();
     assert!(checked.status.success(), "{place}: {output}\n{text}");
     // Those about this machine say nothing about the text.
@@ -147,9 +151,25 @@ fn every_configuration_in_the_documents_is_valid_and_right() {
     let folder = surroundings();
     let snippets = blocks("toml");
     assert!(snippets.len() >= 8, "the configurations are not found");
-    for Block { text, place, .. } in snippets {
+    // Those whose first line names them are files beside each other.
+    let (files, alone): (Vec<_>, Vec<_>) = snippets.into_iter().partition(|block| file_name(&block.text).is_some());
+    for Block { text, place, .. } in alone {
         check_quiet(folder.path(), &place, &whole(&text));
     }
+    for Block { text, .. } in &files {
+        let path = folder.path().join(file_name(text).unwrap());
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, here(text, folder.path())).unwrap();
+    }
+    for Block { text, place, .. } in files.iter().filter(|block| file_name(&block.text) == Some("oncegate.toml")) {
+        check_file_quiet(folder.path(), place, "oncegate.toml", text);
+    }
+}
+
+/// The name of the file that a snippet is, as its first line has it.
+fn file_name(snippet: &str) -> Option<&str> {
+    let name = snippet.lines().next()?.strip_prefix("# ")?.split(':').next()?;
+    Some(name).filter(|name| name.ends_with(".toml"))
 }
 
 #[test]
@@ -229,7 +249,8 @@ fn every_command_in_the_documents_is_accepted() {
         for word in &mut command {
             *word = match &**word {
                 "ID" => "6f1d0c9a".to_owned(),
-                "FILE" => "oncegate.toml".to_owned(),
+                "FILE" | "OLD" | "NEW" => "oncegate.toml".to_owned(),
+                "API" => "api.yaml".to_owned(),
                 "NAME" => "payments".to_owned(),
                 // A probe executes operations. At port 1 nobody listens.
                 "URL" => "http://127.0.0.1:1/".to_owned(),
@@ -237,7 +258,8 @@ fn every_command_in_the_documents_is_accepted() {
                 word => here(word, folder.path()),
             };
         }
-        let takes_file = !["schema", "completions", "man", "demo", "probe", "conform", "init"].contains(&&*command[0]);
+        let takes_file =
+            !["schema", "completions", "man", "demo", "diff", "probe", "conform", "init"].contains(&&*command[0]);
         if takes_file && !command.iter().any(|word| word == "-c" || word == "--config") {
             command.extend(["-c", "oncegate.toml"].map(str::to_owned));
         }
@@ -252,7 +274,9 @@ fn every_command_in_the_documents_is_accepted() {
         let is_understood = matches!(ended.status.code(), Some(0 | 1 | 69));
         assert!(is_understood && !output.contains("panicked"), "{place}: {command:?}: {output}");
     }
-    for command in ["check", "conform", "drain", "explain", "init", "keys", "migrate", "probe", "reconcile", "run"] {
+    for command in
+        ["check", "conform", "drain", "explain", "init", "keys", "migrate", "probe", "reconcile", "report", "run"]
+    {
         assert!(seen.contains(command), "no document shows `oncegate {command}`");
     }
 }

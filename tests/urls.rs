@@ -35,7 +35,9 @@ const OPTIONS: &[UrlOption] = &[
         )
     }),
     ("upstream", &["http", "https", "h2c", "ftp"], |url| top(url)),
-    ("routes.upstream", &["http", "https"], |url| format!("{}{PAY}upstream = '''{url}'''\n", top(UPSTREAM))),
+    ("services.upstream", &["http", "https"], |url| {
+        format!("{}[[services]]\nname = 's'\nhost = 'h'\nupstream = '''{url}'''\n{PAY}", top(UPSTREAM))
+    }),
     ("telemetry.otlp", &["http", "https", "grpc"], |url| format!("{}[telemetry]\notlp = '''{url}'''\n", top(UPSTREAM))),
     ("jwt.jwks", &["http", "https", "ftp"], |url| {
         format!("{}[jwt]\nissuer = 'https://a'\naudience = 'b'\njwks = '''{url}'''\n", top(UPSTREAM))

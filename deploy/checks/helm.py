@@ -8,12 +8,27 @@ Manifests go to OUTPUT/*.yaml, configuration files to OUTPUT/*.toml, for whoever
 import pathlib
 import shutil
 import sys
+import tomllib
 
 import helm_python as helm
 import yaml
 
 SECRETS = {"storeUrl": "postgres://oncegate:password@db.example/oncegate", "adminToken": "bm90IGEgc2VjcmV0"}
 LEAST = {"upstream": "http://payments:3000", "existingSecret": "oncegate"}
+ROUTE = {"name": "pay", "path": "/v1/payments", "service": "pay", "key": {"from": ["header:A", "json:/a"], "max_length": 64}}
+# Tables as YAML, with integers at several depths, and a text that TOML escapes.
+TABLES = {
+    "defaults": {"kind": "money", "ttl": "7d", "accepted": 200, "limits": {"live_keys": 100000}},
+    "policy": {"ttl_min": "1d", "money": ["pay POST /v1/payments"]},
+    "services": [
+        {"name": "pay", "host": "pay.example", "upstream": "http://payments:3000"},
+        {"name": "orders", "host": ["a.example", "b.example"], "upstream": "http://orders", "defaults": {"ttl": "3d"}},
+    ],
+    "routes": [
+        {**ROUTE, "outcome": [{"pointer": "/code", "equals": 7, "is": "release"}]},
+        {"name": "order", "path": "/{*rest}", "service": "orders", "challenge": 'Basic realm="a\\b"'},
+    ],
+}
 # Kinds of the Prometheus operator, whose schemas are not Kubernetes' own.
 FOREIGN = {"PodMonitor", "PrometheusRule"}
 
@@ -44,12 +59,14 @@ RIGHT = {
         "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
         "extraVolumeMounts": [{"name": "ca", "mountPath": "/ca"}],
     },
+    "services": {"existingSecret": "oncegate", "config": TABLES},
     "sidecar-alone": {**LEAST, "mode": "sidecar", "upstream": "http://127.0.0.1:3000"},
 }
 
 WRONG = {
     "a misspelt key": {**LEAST, "replica": 3},
     "no upstream": {"existingSecret": "oncegate"},
+    "the name of a service without an upstream": {"service": "pay", "existingSecret": "oncegate", "config": TABLES},
     "an upstream without a scheme": {**LEAST, "upstream": "payments:3000"},
     "a short token": {"upstream": "http://a", "secrets": {**SECRETS, "adminToken": "short"}},
     "no secret at all": {"upstream": "http://a"},
@@ -58,6 +75,21 @@ WRONG = {
     "no time to drain": {**LEAST, "drain": {"timeoutSeconds": 0}},
     "a job that cannot read its secret": {"upstream": "http://a", "secrets": SECRETS, "migrate": {"enabled": True}},
 }
+
+
+# Wrong configurations, each with what its message has.
+ALSO_TOML = "is also in the TOML"
+REFUSED = [
+    ({"routes": [ROUTE, {**ROUTE, "mehtods": ["POST"]}]}, "/config/routes/1", "mehtods"),
+    ({"routes": [{**ROUTE, "key": {"max_length": "64"}}]}, "/config/routes/0/key/max_length", "integer"),
+    ({"services": [{"name": "a", "upstream": "http://a", "defaults": {"tll": "1d"}}]}, "/config/services/0/defaults", "tll"),
+    ({"policy": {"ttl_max": "1d"}}, "/config/policy", "ttl_max"),
+    ({"routes": [ROUTE], "tables": '# [x]\n[[routes]]\nname = "a"\npath = "/a"\n'}, "config.routes", ALSO_TOML),
+    ({"defaults": {"ttl": "1d"}, "tables": ' [ "defaults".retry ]\n'}, "config.defaults", ALSO_TOML),
+    ({"policy": {"ttl_min": "1d"}, "store": "[policy]\n"}, "config.policy", ALSO_TOML),
+    ({"services": TABLES["services"], "top": "services = []\n"}, "config.services", ALSO_TOML),
+    ({"services": TABLES["services"]}, "config.routes: config.services is set"),
+]
 
 
 def render(path, values):
@@ -99,17 +131,45 @@ def check_hooks(documents):
     assert len(texts) == 1, "the job and the pods have one configuration"
 
 
+def configuration(documents):
+    return tomllib.loads(next(d for d in documents if d["kind"] == "ConfigMap")["data"]["oncegate.toml"])
+
+
+def check_tables(chart):
+    """Tables as YAML are in the file, beside those of TOML; wrong ones are refused with their place."""
+    made = configuration(render(chart, RIGHT["services"]))
+    assert not {"upstream", "service"} & set(made), made
+    # As texts: 1 and 1.0 differ.
+    assert yaml.safe_dump({name: made[name] for name in TABLES}) == yaml.safe_dump(TABLES), made
+    ttl, cache = {"defaults": {"ttl": "3d"}}, {"tables": '[cache]\nmemory = "1MiB"'}
+    for config, routes in [({}, ["default"]), (ttl, ["default"]), ({"routes": [ROUTE]}, ["pay"]), ({"tables": ""}, []), ({**ttl, **cache}, [])]:
+        made = configuration(render(chart, {**LEAST, "config": config}))
+        assert [route["name"] for route in made.get("routes", [])] == routes, (config, made)
+        assert ("defaults" in made, "cache" in made) == ("defaults" in config, "tables" in config and config["tables"] != ""), made
+    for config, *parts in REFUSED:
+        try:
+            render(chart, {**LEAST, "config": config})
+        except helm.HelmError as error:
+            assert all(part in str(error) for part in parts), (config, str(error))
+        else:
+            sys.exit(f"the chart takes {config}")
+
+
 def check_open_ports(chart):
     """A sidecar's policy closes the port that Oncegate guards and the admin port, and no other."""
-    for upstream, guarded in [
+    elsewhere = {"name": "a", "host": "a.example", "upstream": "http://payments:8080"}
+    here = {"name": "b", "host": "b.example", "upstream": "http://127.0.0.1:3001"}
+    for upstream, guarded, *services in [
         ("http://127.0.0.1:3000", {3000}),
+        ("http://127.0.0.1:3000", {3000, 3001}, elsewhere, here),
+        ("", {3001}, here),
         ("h2c://127.0.0.1:9000", {9000}),
         ("http://127.0.0.1:8082", {8082}),
         ("http://127.0.0.1", {80}),
         ("https://localhost", {443}),
         ("unix:/run/app.sock", set()),
     ]:
-        documents = render(chart, {**LEAST, "mode": "sidecar", "upstream": upstream})
+        documents = render(chart, {**LEAST, "mode": "sidecar", "upstream": upstream, "config": {"services": services, "tables": ""}})
         [policy] = [document for document in documents if document["kind"] == "NetworkPolicy"]
         everybody, monitoring = policy["spec"]["ingress"]
         assert "from" not in everybody and monitoring["ports"] == [{"port": 8081}], policy
@@ -146,6 +206,7 @@ def main():
             assert named == address.replace("{name}", url.rpartition("/")[2]), named
     assert linked == rules, "more than the address has changed"
     check_hooks(everything)
+    check_tables(chart)
     check_open_ports(chart)
 
     for name, values in WRONG.items():
@@ -171,7 +232,14 @@ def main():
     slept = application["lifecycle"]["preStop"]["sleep"]["seconds"]
     # drain_delay + drain_timeout < the application's sleep <= what the hook waits < the grace period
     assert 45 < slept <= drained < spec["terminationGracePeriodSeconds"], (slept, drained, spec)
-    print(f"{chart}: {len(RIGHT) + 1} ways rendered, {len(WRONG)} wrong values refused")
+    # A company's values below a team's: maps merge, lists replace, as those of two files do.
+    values = yaml.safe_load((parent / "values.yaml").read_text(encoding="utf-8"))
+    values["oncegate"]["config"] = {"defaults": {"kind": "money", "ttl": "3d"}, "routes": TABLES["routes"]}
+    (parent / "values.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    team = {"defaults": {"ttl": "7d"}, "routes": [{"name": "refund", "path": "/refunds"}]}
+    made = configuration(render(parent, {"oncegate": {"config": team}}))
+    assert (made["defaults"], made["routes"]) == ({"kind": "money", "ttl": "7d"}, team["routes"]), made
+    print(f"{chart}: {len(RIGHT) + 1} ways rendered, {len(WRONG) + len(REFUSED)} wrong values refused")
 
 
 main()

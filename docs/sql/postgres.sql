@@ -480,8 +480,8 @@ $function$;
 
 -- renew_lease: takes or renews an instance's lease, stores which purges it has seen, and returns the time, the purge
 -- count, and the time until which the ends of TTLs are held.
-create or replace function oncegate.renew_lease_bfb25071(
-  _id bigint, _service text, _expiry_ms bigint, _purges_seen bigint, _hold_ttls_until bigint,
+create or replace function oncegate.renew_lease_79b903bd(
+  _id bigint, _services text, _expiry_ms bigint, _purges_seen bigint, _hold_ttls_until bigint,
   out done boolean, out now bigint, out purges bigint, out ttls_held_until bigint
 )
 language plpgsql
@@ -499,11 +499,11 @@ begin
         returning c.value into ttls_held_until;
   end if;
   purges := coalesce((select c.value from oncegate.counters as c where c.name = 'purges'), 0);
-  insert into oncegate.instances as i (id, started_at, renewed_at, lease_until, service, purges_seen)
+  insert into oncegate.instances as i (id, started_at, renewed_at, lease_until, services, purges_seen)
   -- An instance that has just started has cached nothing.
-  values (_id, now, now, now + _expiry_ms, _service, coalesce(_purges_seen, purges))
+  values (_id, now, now, now + _expiry_ms, _services, coalesce(_purges_seen, purges))
       on conflict (id) do update
-     set renewed_at = excluded.renewed_at, lease_until = excluded.lease_until, service = excluded.service,
+     set renewed_at = excluded.renewed_at, lease_until = excluded.lease_until, services = excluded.services,
          -- A first renewal that runs after later ones says nothing about what was cached since.
          purges_seen = coalesce(_purges_seen, i.purges_seen);
   done := true;
@@ -1013,7 +1013,8 @@ select w.waiting, d.dead, w.oldest_at, w.waiting_note,
 -- $1 service, $2 purges
 select count(*) as behind
   from oncegate.instances as i
- where i.service = $1 and i.lease_until > (floor(date_part('epoch', now()) * 1000::double precision)::bigint) and i.purges_seen < $2;
+ where replace(' ' || i.services || ' ', ' ' || $1 || ' ', '') <> ' ' || i.services || ' '
+   and i.lease_until > (floor(date_part('epoch', now()) * 1000::double precision)::bigint) and i.purges_seen < $2;
 
 -- count_settled_keys: the first rows in the order of ids. Ids are hashes, so this is a fair sample, or all rows.
 -- $1 scan_limit, $2 service
@@ -1160,10 +1161,6 @@ select k.parts
 -- find_reservation: the keys of reservations, with the tokens of their newest attempts.
 select k.id, k.service, k.token, k.route, k.state from oncegate.keys as k where k.id = any ($1);
 
--- find_route_identities: how a service's routes find their keys, as it was stored last.
--- $1 service
-select r.generation, r.finds from oncegate.route_identities as r where r.service = $1;
-
 -- find_salt: a service's salt, whichever instance drew it, and whether the row is as durable as a commit of our own,
 -- $1 service
 -- see durability.rs.
@@ -1209,6 +1206,12 @@ select k.id
  where k.holder between $1 and $1 and k.scope = $2
  order by k.id;
 
+-- index_statistics: the bytes of each index of the schema, and how often it was used, for a report.
+select s.relname, s.indexrelname, pg_catalog.pg_relation_size(s.indexrelid) as bytes, s.idx_scan
+  from pg_catalog.pg_stat_all_indexes as s
+ where s.schemaname = 'oncegate'
+ order by s.relname, s.indexrelname;
+
 -- insert_salt: stores a service's salt, unless it has one.
 -- $1 service, $2 to
 insert into oncegate.salts (service, value) values ($1, $2) on conflict (service) do nothing returning service;
@@ -1236,7 +1239,7 @@ select k.id, k.token, k.route
 -- $1 service, $2 limit
 select i.id, i.started_at, i.renewed_at, i.lease_until, (floor(date_part('epoch', now()) * 1000::double precision)::bigint) as now
   from oncegate.instances as i
- where i.service = $1
+ where replace(' ' || i.services || ' ', ' ' || $1 || ' ', '') <> ' ' || i.services || ' '
  order by i.renewed_at desc, i.id
  limit $2;
 
@@ -1423,6 +1426,9 @@ select
  order by k.id
  limit $14;
 
+-- list_route_identities: how the routes of each service find their keys, as it was stored last.
+select r.service, r.generation, r.finds from oncegate.route_identities as r order by r.service;
+
 -- list_settled_keys: keys after this id. Reads at most so many rows, whether they were settled lately or not.
 -- $1 service, $2 since_ms, $3 after, $4 limit
 select k.id, k.token, k.scope, k.key, k.route, k.path, k.state, k.status,
@@ -1538,6 +1544,12 @@ select not pg_is_in_recovery() and current_setting('transaction_read_only') = 'o
        -- One server under two names, or behind two poolers, has started once.
        (date_part('epoch', pg_postmaster_start_time()) * 1000000::double precision)::bigint as started_at_us;
 
+-- server_settings: the settings of the server that decide about durability and load, for a report.
+select s.name, s.setting, s.unit
+  from pg_catalog.pg_settings as s
+ where s.name in ('autovacuum', 'fsync', 'max_connections', 'server_version', 'shared_buffers', 'synchronous_commit')
+ order by s.name;
+
 -- store_event_routes: stores which routes of a service tell which sinks about their keys, in place of what was stored,
 -- $1 routes, $2 keeps_stored, $3 service
 -- or beside it.
@@ -1578,6 +1590,12 @@ select $1, n.route, n.ttl_ms, n.remember_ms, n.body_max, n.drop_headers, $2
      where (t.ttl_ms, t.remember_ms, t.body_max, t.drop_headers::text, t.encrypted)
            is distinct from
            (excluded.ttl_ms, excluded.remember_ms, excluded.body_max, excluded.drop_headers::text, excluded.encrypted);
+
+-- table_statistics: the bytes of each table of the schema, with its rows and its last vacuum, for a report.
+select s.relname, pg_catalog.pg_table_size(s.relid) as bytes, s.n_live_tup, s.n_dead_tup, s.last_autovacuum
+  from pg_catalog.pg_stat_all_tables as s
+ where s.schemaname = 'oncegate'
+ order by s.relname;
 
 -- unknown_deliveries: keys of a route, accepted or with a kept request, whose last attempt has an unknown outcome and
 -- $1 service, $2 route, $3 as_of, $4 quiet_after_ms, $5 limit

@@ -125,7 +125,8 @@ select w.waiting, d.dead, w.oldest_at, w.waiting_note,
 -- count_instances_behind: counts living instances of a service that may still cache a purged response.
 select count(*) as behind
   from instances as i
- where i.service = :service and i.lease_until > :now and i.purges_seen < :purges;
+ where replace(' ' || i.services || ' ', ' ' || :service || ' ', '') <> ' ' || i.services || ' '
+   and i.lease_until > :now and i.purges_seen < :purges;
 
 -- count_live_keys: a holder's live keys, up to a limit. The index alone has the answer.
 select count(*) as count from (select 1 from keys where holder = :holder limit :limit);
@@ -277,6 +278,10 @@ update keys
    set deadline = max(deadline, :now + :time_limit_ms)
  where id = :id and token = :token and state = 'in_flight';
 
+-- file_properties: the size of the file and its journal, for a report.
+select c.page_count, s.page_size, f.freelist_count, j.journal_mode
+  from pragma_page_count as c, pragma_page_size as s, pragma_freelist_count as f, pragma_journal_mode as j;
+
 -- find: a record by its id.
 select id, attempt, token, recipe, fingerprint, state, reserved_at, deadline, settled_at, expires_at, remember_ms,
        accepted_at, recovery_point, cause, inquire_at, status, fields, body
@@ -293,9 +298,6 @@ select k.parts
 
 -- find_reservation: the key of a reservation, with the token of its newest attempt.
 select token, service, route, state from keys where id = :id;
-
--- find_route_identities: how a service's routes find their keys, as it was stored last.
-select r.generation, r.finds from route_identities as r where r.service = :service;
 
 -- find_salt: a service's salt, whichever instance drew it.
 select s.value from salts as s where s.service = :service;
@@ -401,7 +403,7 @@ select k.id, k.token, k.route
 -- list_instances: the instances of a service, the one that has renewed its lease last before the others.
 select i.id, i.started_at, i.renewed_at, i.lease_until, :now as now
   from instances as i
- where i.service = :service
+ where replace(' ' || i.services || ' ', ' ' || :service || ' ', '') <> ' ' || i.services || ' '
  order by i.renewed_at desc, i.id
  limit :limit;
 
@@ -587,6 +589,9 @@ select
  order by k.id
  limit :limit;
 
+-- list_route_identities: how the routes of each service find their keys, as it was stored last.
+select r.service, r.generation, r.finds from route_identities as r order by r.service;
+
 -- list_settled_keys: keys after this id. Reads at most so many rows, whether they were settled lately or not.
 select k.id, k.token, k.scope, k.key, k.route, k.path, k.state, k.status,
        k.service = :service
@@ -672,13 +677,13 @@ returning generation;
 
 -- renew_lease: takes or renews an instance's lease, stores which purges it has seen, and returns the time, the purge
 -- count, and the time until which the ends of TTLs are held.
-insert into instances (id, started_at, renewed_at, lease_until, service, purges_seen)
-values (:id, :now, :now, :now + :expiry_ms, :service,
+insert into instances (id, started_at, renewed_at, lease_until, services, purges_seen)
+values (:id, :now, :now, :now + :expiry_ms, :services,
         -- An instance that has just started has cached nothing.
         coalesce(:purges_seen, (select value from counters where name = 'purges'), 0))
     on conflict (id) do update
        set renewed_at = excluded.renewed_at, lease_until = excluded.lease_until,
-           service = excluded.service,
+           services = excluded.services,
            -- A first renewal that runs after later ones says nothing about what was cached since.
            purges_seen = coalesce(:purges_seen, purges_seen)
 returning :now as now, coalesce((select value from counters where name = 'purges'), 0) as purges,

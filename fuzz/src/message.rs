@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
@@ -44,6 +44,10 @@ impl Environment for OneFile {
 
     fn read(&self, _: &Path) -> io::Result<String> {
         Ok(FILE.to_owned())
+    }
+
+    fn list(&self, _: &Path) -> io::Result<Vec<PathBuf>> {
+        Ok(Vec::new())
     }
 
     fn is_readable_by_all(&self, _: &Path) -> bool {

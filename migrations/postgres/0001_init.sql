@@ -32,10 +32,11 @@ create table oncegate.instances (
   started_at   bigint not null,
   renewed_at   bigint not null,
   lease_until  bigint not null,
-  service      text not null,
+  services     text not null,
   purges_seen  bigint not null
 );
 comment on table oncegate.instances is 'Running proxies. A missing instance means the same as one whose lease has expired.';
+comment on column oncegate.instances.services is 'The names of the services that it stands before, with blanks between.';
 comment on column oncegate.instances.purges_seen is 'The purge count up to which the instance has emptied its cache.';
 
 create table oncegate.counters (

@@ -27,7 +27,7 @@ create table instances (
   started_at   integer not null,
   renewed_at   integer not null,
   lease_until  integer not null,
-  service      text not null,
+  services     text not null,
   -- The purge count up to which the instance has emptied its cache.
   purges_seen  integer not null
 ) strict;

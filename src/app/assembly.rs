@@ -15,7 +15,7 @@ use oncegate_domain::ids::InstanceId;
 use oncegate_engine::gate::Gate;
 use oncegate_engine::instance::boot_time::BootInstant;
 use oncegate_engine::instance::event_routes;
-use oncegate_engine::instance::instance_salt::InstanceSalt;
+use oncegate_engine::instance::instance_salt::InstanceSalts;
 use oncegate_engine::instance::key_limits::NewKeyLimits;
 use oncegate_engine::instance::last_seen::LastSeenRecords;
 use oncegate_engine::instance::latency::RouteLatencies;
@@ -73,7 +73,7 @@ pub fn assemble(
     // This machine's clock, until the store's is known.
     let reading = ClockReading { started: now, ended: now, store_time: SystemTime::now() };
     let instance = Arc::new(Instance {
-        salt: InstanceSalt::provisional(provisional),
+        salts: InstanceSalts::provisional(provisional),
         joined: CancellationToken::new(),
         instance_lease,
         store_clock: Arc::new(StoreClock::new(instance::clock_limits(&config.store, &live.routes), &reading)),
@@ -120,13 +120,17 @@ pub async fn join<T>(
     last: impl AsyncFnOnce() -> Result<T, StartError>,
 ) -> Result<(Option<SharedCacheTask>, T), StartError> {
     let Instance { config, store, instance_lease, store_clock, observability, .. } = instance;
-    let salt = salts::open(store, &config.service, &live.secrets, None).await.map_err(StartError::Salt)?;
+    let mut found = Vec::new();
+    for service in live.service_names() {
+        let salt = salts::open(store, service, &live.secrets, None).await.map_err(StartError::Salt)?;
+        found.push((service, salt));
+    }
     // Before the first attempt: its settlement must have its events.
-    event_routes::store_routes(store, &config.service, &[live]).await.map_err(StartError::Events)?;
+    event_routes::store_routes(store, &[live]).await.map_err(StartError::Events)?;
     let begun = BootInstant::now();
-    let (service, expiry) = (Arc::clone(&config.service), config.store.lease.expiry);
+    let (services, expiry) = (live.joined_service_names(), config.store.lease.expiry);
     let renewal =
-        LeaseRenewal { instance: instance_lease.id(), service, expiry, purges_seen: None, hold_ttls_until: None };
+        LeaseRenewal { instance: instance_lease.id(), services, expiry, purges_seen: None, hold_ttls_until: None };
     let renewed = store.renew_lease(renewal).await.map_err(StartError::Lease)?;
     instance.cache.observe_purge_count(renewed.purges);
     store_clock.restart(&ClockReading { started: begun, ended: BootInstant::now(), store_time: renewed.now });
@@ -135,14 +139,18 @@ pub async fn join<T>(
     let shared_cache_task = live.redis.clone().filter(|_| config.cache.is_shared).map(|server| {
         let metrics = observability.metrics.shared_cache.clone();
         let secrets = live.secrets.clone();
-        let (cache, task) = SharedCache::new(server, &config.service, &salt, secrets, &live.trust, metrics);
+        // The instances of one file share their entries: the first service's salt stands for all.
+        let (service, salt) = &found[0];
+        let (cache, task) = SharedCache::new(server, service, salt, secrets, &live.trust, metrics);
         instance.shared_cache.get_or_init(|| cache);
         task
     });
     // The lease first: a request with the store's salt is guarded at once. One with the provisional salt never uses the
     // lease.
     instance_lease.record_renewal(begun);
-    instance.salt.set_stored(salt);
+    for (service, salt) in found {
+        instance.salts.of(service).set_stored(salt);
+    }
     instance.joined.cancel();
     Ok((shared_cache_task, last))
 }

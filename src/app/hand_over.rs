@@ -14,7 +14,6 @@ use std::net::TcpListener;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::process::{self, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal as SignalNumber};
@@ -90,21 +89,22 @@ impl HandOverRequests {
     async fn check_routes(&self, instance: &Instance) -> Result<(), String> {
         // What this program cannot read, the successor's may.
         let Ok(new) = (self.load)() else { return Ok(()) };
-        let (url, service) = (&new.start.store.url, &new.start.service);
+        let url = &new.start.store.url;
         let remembered = match (url, &instance.config.store.url) {
             // It ends with this process.
             (StoreLocation::Memory, _) => return Ok(()),
             (url, own) if is_same_store(url, own) => {
-                let found = instance.store.find_route_identities(Arc::clone(service)).await;
+                let found = route_identities::find_remembered(&instance.store, &new.live).await;
                 found.map_err(StartError::RouteIdentities)
             }
             _ => {
-                let found = store::remembered_route_identities(&StoreSettings::from(&new), service).await;
+                let found = store::remembered_route_identities(&StoreSettings::from(&new)).await;
+                let found = found.map(|all| route_identities::select_remembered(all, &new.live));
                 found.map_err(|error| StartError::Store(url.clone(), error))
             }
         };
         let accepted = new.start.store.accept_route_changes.as_deref();
-        match remembered.and_then(|found| route_identities::check_changes(found.as_ref(), accepted, &new.live)) {
+        match remembered.and_then(|found| route_identities::check_changes(&found, accepted, &new.live)) {
             Err(error) if !error.is_outage() => Err(error.to_string()),
             Err(_) | Ok(()) => Ok(()),
         }

@@ -7,12 +7,12 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
-use super::route_identities::ComparedRoutes;
+use super::route_identities::{ComparedRoutes, RememberedRoutes};
 use super::{ShutdownSignals, StartError, assembly, retention, route_identities};
 use oncegate_brokers::events;
 use oncegate_engine::instance::Instance;
 use oncegate_settings::Config;
-use oncegate_store::{RouteIdentities, StorePreparation};
+use oncegate_store::StorePreparation;
 use oncegate_telemetry::logs::error_causes;
 
 /// The pause between two tries to reach the store.
@@ -30,7 +30,7 @@ pub(super) struct Joining {
 
 /// The parts of the configuration that the store has taken since the instance joined it.
 pub(super) struct Joined {
-    identities: RouteIdentities,
+    identities: RememberedRoutes,
     is_retention_written: bool,
 }
 

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use http::Method;
 
-use super::keyed_route::{KeyedRoute, RouteRequests};
+use super::keyed_route::{KeyedRoute, RouteRequests, keyed_routes, keyed_routes_of};
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::path_samples::sample_paths;
 use oncegate_domain::route_table::{RouteMatch, RouteTable, Spelling};
+use oncegate_settings::Config;
 
 /// The differences between two configurations that matter to keys made under the earlier one.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -68,40 +69,86 @@ impl fmt::Display for UnguardedRequests {
     }
 }
 
-/// Compares the routes of two configurations. Each change is listed once for a method and two routes.
+/// Compares the routes of two configurations, service by service.
+pub fn compare_services(before: &Config, now: &Config) -> KeyChanges {
+    let (mut changes, now) = (KeyChanges::default(), HostedRoutes::of(now));
+    let known: Vec<&str> = before.services.iter().flat_map(|service| &service.hosts).map(|host| &**host).collect();
+    for service in before.service_names() {
+        changes.extend(compare_routes(&keyed_routes_of(before, service), &known, &now));
+    }
+    changes
+}
+
+/// The routes of a configuration, and which service has which hosts: one may have no routes.
+pub(super) struct HostedRoutes<'a> {
+    services: Vec<(&'a str, &'a [Box<str>])>,
+    routes: Vec<KeyedRoute<'a>>,
+}
+
+impl<'a> HostedRoutes<'a> {
+    pub(super) fn of(config: &'a Config) -> Self {
+        let services = config.services.iter().map(|service| (&*service.name, &*service.hosts)).collect();
+        Self { services, routes: keyed_routes(config) }
+    }
+
+    /// The routes of the service that gets the requests of a host; `None` where they are refused. The empty host stands
+    /// for all that no service names.
+    fn of_host(&self, host: &str) -> Option<impl Iterator<Item = &KeyedRoute<'a>>> {
+        let own = self.services.iter().find(|(_, hosts)| hosts.iter().any(|own| **own == *host));
+        let (name, _) = own.or_else(|| self.services.iter().find(|(_, hosts)| hosts.is_empty()))?;
+        Some(self.routes.iter().filter(move |route| route.is_of_service(name)))
+    }
+}
+
+impl KeyChanges {
+    pub(super) fn extend(&mut self, more: Self) {
+        self.lookups.extend(more.lookups);
+        self.unguarded.extend(more.unguarded);
+    }
+}
+
+/// Compares the routes of a service with those of another configuration, of all its services. Each change is listed
+/// once for a method and two routes. `known` are the hosts that some service had before: the others went to the service
+/// that names none.
 ///
 /// Routes are compared by the requests that they match, not by name: a new route may take a path over, and another name
 /// may be the same route. One path stands for all that no pattern of either configuration tells apart
-/// ([`sample_paths`]), and one host that no route names for all such hosts. Looking each of them up in both tables
-/// finds exactly the requests whose route has changed, whatever the order and the overlaps of the patterns.
+/// ([`sample_paths`]), and an empty host for all that no service has. Looking each of them up in both tables finds
+/// exactly the requests whose route has changed, whatever the order and the overlaps of the patterns. What is refused
+/// now is executed by nobody.
 // See docs/decisions/0019-compare-by-requests.md.
-pub(super) fn compare_routes(before: &[KeyedRoute<'_>], now: &[KeyedRoute<'_>]) -> KeyChanges {
+pub(super) fn compare_routes(before: &[KeyedRoute<'_>], known: &[&str], now: &HostedRoutes<'_>) -> KeyChanges {
     let mut changes = KeyChanges::default();
-    let both = || before.iter().chain(now).map(|route| &route.requests);
+    let of_now = || now.services.iter().flat_map(|(_, hosts)| hosts.iter()).map(|host| &**host);
+    let own = before.first().map_or(&[][..], |route| &route.requests.hosts);
+    let hosts: BTreeSet<&str> = match own.is_empty() {
+        true => of_now().filter(|host| !known.contains(host)).chain([""]).collect(),
+        false => own.iter().map(|host| &**host).collect(),
+    };
+    let both = || before.iter().chain(&now.routes).map(|route| &route.requests);
     let paths = sample_paths(&both().map(|requests| &requests.path).collect::<Vec<_>>());
-    let hosts: BTreeSet<&str> = both().map(|requests| requests.host.as_deref().unwrap_or_default()).collect();
-    // No host in a request is empty, so no route names it.
-    let hosts: BTreeSet<&str> = hosts.into_iter().chain([""]).collect();
     let guarded = before.iter().filter(|route| route.requests.guard.is_some());
     let methods: BTreeSet<&String> = guarded.flat_map(|route| &route.requests.methods).collect();
-    let (table_before, table_now) = (table(before), table(now));
+    let table_before = table(before.iter());
+    let tables_now: Vec<_> = hosts.iter().filter_map(|host| Some((*host, table(now.of_host(host)?)))).collect();
+    let methods: Vec<Method> = methods.into_iter().filter_map(|method| method.parse().ok()).collect();
     let mut seen = BTreeSet::new();
-    for method in methods.into_iter().filter_map(|method| method.parse().ok()) {
-        for (host, path) in hosts.iter().flat_map(|host| paths.iter().map(move |path| (host, path))) {
-            let Some(old) = find_guarded(&table_before, &method, host, path) else { continue };
-            let new = find_guarded(&table_now, &method, host, path);
+    for (host, table_now) in &tables_now {
+        for (method, path) in methods.iter().flat_map(|method| paths.iter().map(move |path| (method, path))) {
+            let Some(old) = find_guarded(&table_before, method, path) else { continue };
+            let new = find_guarded(table_now, method, path);
             if !seen.insert((method.clone().to_string(), &old.name, new.map(|new| &new.name))) {
                 continue;
             }
             let before = Arc::clone(&old.name);
             let Some(new) = new else {
-                let requests = show_requests(&method, host, &old.requests.path);
+                let requests = show_requests(method, host, &old.requests.path);
                 let changed = format!("guarded by: {before} -> no route");
                 changes.unguarded.push(UnguardedRequests { requests, before, changed });
                 continue;
             };
             // The more specific pattern of the two.
-            let requests = show_requests(&method, host, (&old.requests.path).min(&new.requests.path));
+            let requests = show_requests(method, host, (&old.requests.path).min(&new.requests.path));
             let mut guards = old.requests.guard.iter().zip(&new.requests.guard);
             if let Some(changed) = guards.find_map(|(old, new)| old.describe_narrowing(new)) {
                 let (requests, before) = (requests.clone(), Arc::clone(&before));
@@ -115,25 +162,20 @@ pub(super) fn compare_routes(before: &[KeyedRoute<'_>], now: &[KeyedRoute<'_>]) 
     changes
 }
 
-fn table<'a>(routes: &'a [KeyedRoute<'a>]) -> RouteTable<&'a KeyedRoute<'a>> {
+fn table<'a>(routes: impl Iterator<Item = &'a KeyedRoute<'a>>) -> RouteTable<&'a KeyedRoute<'a>> {
     let mut table = RouteTable::default();
     for route in routes {
-        let RouteRequests { host, path, methods, .. } = &route.requests;
+        let RouteRequests { path, methods, .. } = &route.requests;
         let methods: Vec<Method> = methods.iter().filter_map(|method| method.parse().ok()).collect();
         // All spellings of a path share their keys, so that the plain one stands for them.
-        table.insert(&methods, host.as_deref(), path, Spelling::Pass, &route);
+        table.insert(&methods, path, Spelling::Pass, &route);
     }
     table
 }
 
 /// The route that guards these requests.
-fn find_guarded<'a>(
-    table: &RouteTable<&'a KeyedRoute<'a>>,
-    method: &Method,
-    host: &str,
-    path: &str,
-) -> Option<&'a KeyedRoute<'a>> {
-    match table.find(method, host, &RequestPath::new(path)) {
+fn find_guarded<'a>(table: &RouteTable<&'a KeyedRoute<'a>>, method: &Method, path: &str) -> Option<&'a KeyedRoute<'a>> {
+    match table.find(method, &RequestPath::new(path)) {
         RouteMatch::Route(route) => Some(*route).filter(|route| route.requests.guard.is_some()),
         RouteMatch::Ambiguous(_) | RouteMatch::NoRoute => None,
     }
@@ -150,8 +192,8 @@ mod tests {
 
     mod identities;
 
-    /// The routes of lines such as `pay POST api.example/v1/pay path`, each with its name, methods, host with path, and
-    /// space; `off` after it for a route that does not guard.
+    /// The routes of lines such as `pay POST shop@api.example/v1/pay path`, each with its name, methods, service, host
+    /// with path, and space; `off` after it for a route that does not guard.
     fn routes(lines: &[&str]) -> Vec<KeyedRoute<'static>> {
         let read = |line: &&str| {
             let words: Vec<_> = line.split_whitespace().collect();
@@ -164,9 +206,18 @@ mod tests {
         lines.iter().map(read).collect()
     }
 
+    impl<'a> HostedRoutes<'a> {
+        /// The services that these routes name, each with its hosts, and one for all others.
+        fn of_routes(routes: &'a [KeyedRoute<'a>]) -> Self {
+            let services = routes.iter().map(|route| (route.service(), &*route.requests.hosts)).chain([("", &[][..])]);
+            Self { services: services.collect(), routes: routes.to_vec() }
+        }
+    }
+
     /// The changes as text: `POST /pay: a -> b, space: path -> service` or `POST /pay: a -> nothing`.
     fn compared(before: &[KeyedRoute<'_>], now: &[KeyedRoute<'_>]) -> Vec<String> {
-        let KeyChanges { lookups, unguarded } = compare_routes(before, now);
+        let now = HostedRoutes::of_routes(now);
+        let KeyChanges { lookups, unguarded } = compare_routes(before, &[], &now);
         let lookup = |change: LookupChange| {
             format!("{}: {} -> {}, {}", change.requests, change.before, change.now, change.changed)
         };
@@ -201,18 +252,15 @@ mod tests {
                 &["short POST /{a} path", "long POST /{a}/{*rest} path", "rest POST /{*rest} service"],
                 &["POST /{*rest}: rest -> rest, space: path -> service"],
             ),
-            // Hosts.
+            // A service gets hosts of its own, loses one to another service, or to the one at the top, or ends.
+            (&["a POST shop@/a path"], &["a POST shop@a.example/a path"], &["POST /a: a -> nothing"]),
             (
-                &[rest],
-                &["rest POST a.example/{*rest} path"],
-                &["POST a.example/{*rest}: rest -> rest, host: any -> a.example", "POST /{*rest}: rest -> nothing"],
+                &["a POST a@a.example/a path"],
+                &["b POST b@a.example/a path"],
+                &["POST a.example/a: a -> b, service: a -> b"],
             ),
-            (
-                &[rest],
-                &[rest, "one POST a.example/pay path"],
-                &["POST a.example/pay: rest -> one, host: any -> a.example"],
-            ),
-            (&["a POST /a service"], &["a POST /a service", "b POST b.example/a service"], &[]),
+            (&["a POST a.example/a path"], &["b POST /a path"], &["POST a.example/a: a -> b, service: a.example -> "]),
+            (&["a POST a.example/a path"], &["b POST b.example/a path"], &["POST a.example/a: a -> nothing"]),
             // What is guarded no more.
             (
                 &[rest, "pay POST /pay path"],
@@ -228,6 +276,31 @@ mod tests {
             (&[], &[rest], &[]),
         ] {
             assert_eq!(compared(&routes(before), &routes(now)), changes, "{before:?} {now:?}");
+        }
+    }
+
+    #[test]
+    fn a_new_service_that_takes_a_host_from_the_one_at_the_top_finds_none_of_its_keys() {
+        let rest = "rest POST /{*rest} path";
+        for (before, now, changes) in [
+            (
+                &[rest][..],
+                &["rest POST a.example/{*rest} path"][..],
+                &["POST a.example/{*rest}: rest -> rest, service:  -> a.example", "POST /{*rest}: rest -> nothing"][..],
+            ),
+            (
+                &[rest],
+                &[rest, "one POST a.example/pay path"],
+                &["POST a.example/pay: rest -> one, service:  -> a.example"],
+            ),
+            (
+                &["a POST /a service"],
+                &["a POST /a service", "b POST b.example/a service"],
+                &["POST b.example/a: a -> b, service:  -> b.example"],
+            ),
+        ] {
+            let found: BTreeSet<_> = compared(&routes(before), &routes(now)).into_iter().collect();
+            assert!(changes.iter().all(|change| found.contains(*change)), "{before:?} {now:?}: {found:?}");
         }
     }
 

@@ -22,8 +22,8 @@ pub(super) struct KeyedRoute<'a> {
 /// The requests that a route matches.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) struct RouteRequests {
-    /// `None` for every host.
-    pub(super) host: Option<Box<str>>,
+    /// Those of its service; none for every host that no other service has.
+    pub(super) hosts: Vec<Box<str>>,
     pub(super) path: PathPattern,
     pub(super) methods: Vec<String>,
     /// The ones that the route guards; `None` for none.
@@ -33,6 +33,7 @@ pub(super) struct RouteRequests {
 /// The values that enter the id of a record.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) struct KeyLookup<'a> {
+    service: String,
     scope: String,
     space: SpaceParts<'a>,
     place: String,
@@ -42,6 +43,11 @@ pub(super) struct KeyLookup<'a> {
 /// The routes of a configuration.
 pub(super) fn keyed_routes(config: &Config) -> Vec<KeyedRoute<'_>> {
     config.routes.iter().map(|route| (&**route).into()).collect()
+}
+
+/// The routes of one of its services.
+pub(super) fn keyed_routes_of<'a>(config: &'a Config, service: &str) -> Vec<KeyedRoute<'a>> {
+    config.routes_of(service).map(|route| (&**route).into()).collect()
 }
 
 /// The text that the store keeps: the routes by their names.
@@ -59,7 +65,7 @@ pub(super) fn from_stored(text: &str) -> Option<Vec<KeyedRoute<'static>>> {
 impl<'a> From<&'a Route> for KeyedRoute<'a> {
     fn from(route: &'a Route) -> Self {
         let requests = RouteRequests {
-            host: route.options.host.clone(),
+            hosts: route.service.hosts.clone(),
             path: route.path.clone(),
             methods: route.options.methods.iter().map(ToString::to_string).collect(),
             guard: RouteGuard::of_route(route),
@@ -67,7 +73,8 @@ impl<'a> From<&'a Route> for KeyedRoute<'a> {
         let scope: Vec<_> = route.scope.parts.iter().map(describe_part).collect();
         let places: Vec<_> = route.options.key.from.iter().map(describe_place).collect();
         let (scope, place, syntax) = (scope.join(" "), places.join(" "), key_syntax(route));
-        let lookup = KeyLookup { scope, space: route.space_parts(), place, syntax };
+        let service = route.service.name.to_string();
+        let lookup = KeyLookup { service, scope, space: route.space_parts(), place, syntax };
         Self { name: Arc::clone(&route.name), requests, lookup }
     }
 }
@@ -92,6 +99,15 @@ fn describe_place(place: &KeyPlace) -> String {
 }
 
 impl KeyedRoute<'_> {
+    pub(super) fn is_of_service(&self, name: &str) -> bool {
+        self.lookup.service == name
+    }
+
+    #[cfg(test)]
+    pub(super) fn service(&self) -> &str {
+        &self.lookup.service
+    }
+
     /// The parts by which `now` finds other records for the requests that both match, as `space: path -> service`;
     /// `None` if it finds the same.
     pub(super) fn describe_changes(&self, now: &KeyedRoute<'_>) -> Option<String> {
@@ -109,8 +125,8 @@ impl KeyedRoute<'_> {
 
     /// Whether `now` finds the same records for messages, whose scope and key's place are their consumer's.
     pub(super) fn finds_same_messages(&self, now: &KeyedRoute<'_>) -> bool {
-        let KeyLookup { scope: _, space, place: _, syntax } = &self.lookup;
-        let is_same_space = (space, syntax) == (&now.lookup.space, &now.lookup.syntax);
+        let KeyLookup { service, scope: _, space, place: _, syntax } = &self.lookup;
+        let is_same_space = (service, space, syntax) == (&now.lookup.service, &now.lookup.space, &now.lookup.syntax);
         // An operation that the route does not guard is no part of its message's space.
         let has_operations = matches!(space, SpaceParts::Path { operation: Some(_), .. });
         let mut guards = self.requests.guard.iter().zip(&now.requests.guard);
@@ -121,12 +137,11 @@ impl KeyedRoute<'_> {
 impl KeyLookup<'_> {
     /// Each part's name and value. Spaces of different kinds have no part in common but the kind.
     fn describe_parts(&self) -> Vec<(&'static str, String)> {
-        let Self { scope, space, place, syntax } = self;
-        let mut parts = vec![("scope", or_none(scope))];
+        let Self { service, scope, space, place, syntax } = self;
+        let mut parts = vec![("service", service.clone()), ("scope", or_none(scope))];
         match space {
-            SpaceParts::Path { host, operation } => parts.extend([
+            SpaceParts::Path { operation } => parts.extend([
                 ("space", "path".to_owned()),
-                ("host", host.as_deref().unwrap_or("any").to_owned()),
                 ("operation", operation.map_or("none".to_owned(), |naming| naming.to_string())),
             ]),
             SpaceParts::Route(name) => parts.push(("space", format!("route {name}"))),
@@ -146,7 +161,8 @@ pub(super) mod tests {
     use super::super::route_guard::GuardedBodies;
     use super::*;
 
-    /// A guarded route. `space` is `path`, `service`, or `route` and a name.
+    /// A guarded route of the service at the top, or of that of a host; `NAME@` before the host names it. `space` is
+    /// `path`, `service`, or `route` and a name.
     pub(in crate::app) fn keyed_route(
         name: &str,
         host: &str,
@@ -154,9 +170,10 @@ pub(super) mod tests {
         methods: &str,
         space: &str,
     ) -> KeyedRoute<'static> {
-        let host = Some(host).filter(|host| !host.is_empty());
+        let (service, host) = host.split_once('@').unwrap_or((host, host));
+        let hosts: Vec<Box<str>> = Some(host).filter(|host| !host.is_empty()).into_iter().map(Into::into).collect();
         let requests = RouteRequests {
-            host: host.map(Into::into),
+            hosts,
             path: PathPattern::parse(path).expect("it is one"),
             methods: methods.split(' ').map(Into::into).collect(),
             guard: Some(RouteGuard {
@@ -168,13 +185,12 @@ pub(super) mod tests {
         };
         let space = match space.split_once(' ') {
             Some((_, name)) => SpaceParts::Route(name.to_owned().into()),
-            None if space == "path" => {
-                SpaceParts::Path { host: host.map(|host| host.to_owned().into()), operation: None }
-            }
+            None if space == "path" => SpaceParts::Path { operation: None },
             None => SpaceParts::Service,
         };
         let (scope, place, syntax) = (String::new(), "\"header:a\"".into(), "ietf".into());
-        KeyedRoute { name: name.into(), requests, lookup: KeyLookup { scope, space, place, syntax } }
+        let service = service.to_owned();
+        KeyedRoute { name: name.into(), requests, lookup: KeyLookup { service, scope, space, place, syntax } }
     }
 
     #[test]
@@ -196,8 +212,7 @@ pub(super) mod tests {
         for (before, now, changes) in [
             (route("", "path"), route("", "path"), None),
             (route("", "path"), route("", "service"), Some("space: path -> service")),
-            (route("", "path"), route("a.example", "path"), Some("host: any -> a.example")),
-            (route("", "service"), route("a.example", "service"), None),
+            (route("a.example", "path"), route("b.example", "path"), Some("service: a.example -> b.example")),
             (route("", "route a"), route("", "route b"), Some("space: route a -> route b")),
         ] {
             assert_eq!(before.describe_changes(&now).as_deref(), changes);

@@ -8,17 +8,17 @@ use tokio::signal::unix::Signal;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::key_changes::{KeyChanges, LookupChange, compare_routes};
-use super::keyed_route::{KeyedRoute, keyed_routes};
+use super::key_changes::{KeyChanges, LookupChange, compare_services};
+use super::keyed_route::KeyedRoute;
 use super::route_identities;
 use oncegate_config::{self as config, ConfigProblems};
-use oncegate_domain::fingerprint::Secrets;
+use oncegate_domain::state::StateKind;
 use oncegate_engine::instance::Instance;
 use oncegate_engine::instance::event_routes;
 use oncegate_engine::instance::metrics::Metrics;
 use oncegate_settings::{self as settings, Config, Consumer, LoadedConfig, SourceFiles, StoreLocation};
-use oncegate_store::StoreError;
 use oncegate_store::salts::{self, OpenSaltError};
+use oncegate_store::{LeaseRenewal, StoreError};
 
 /// The time between two reads of the file. Mounted configurations change by swapping a symbolic link, which file
 /// notifications miss; reading some kilobytes costs nothing.
@@ -86,7 +86,7 @@ pub async fn reload_on_changes(
         if is_requested || is_changed || is_renewed {
             source.last_text = text;
             // The version that was loaded counts, not the one of a moment before.
-            files = match apply_reload(&source, &sender, &instance).await {
+            files = match apply_reload(&source, &sender, &instance, is_requested).await {
                 Ok(()) => {
                     note_success(metrics);
                     instance.reload_state.note_success();
@@ -125,6 +125,7 @@ async fn apply_reload(
     source: &ConfigSource,
     sender: &watch::Sender<Arc<Config>>,
     instance: &Instance,
+    is_requested: bool,
 ) -> Result<(), Vec<String>> {
     let loaded = (source.load)().map_err(|problems| {
         for problem in problems.iter() {
@@ -134,8 +135,12 @@ async fn apply_reload(
     })?;
     let restart_changes = instance.config.list_restart_changes(&loaded.start);
     let (running, new) = (Arc::clone(&sender.borrow()), loaded.into_reload(&instance.config));
-    let KeyChanges { lookups, unguarded } = compare_routes(&keyed_routes(&running), &keyed_routes(&new));
+    let KeyChanges { lookups, unguarded } = compare_services(&running, &new);
     refuse_lost_keys(&lookups, &running, &new)?;
+    if !is_requested {
+        refuse_lost_files(&running, &new)?;
+    }
+    check_services(&running, &new, instance).await?;
     store_changes(&running, &new, instance).await?;
     for lost in &unguarded {
         tracing::warn!(
@@ -187,12 +192,62 @@ fn refuse_lost_keys(lookups: &[LookupChange], running: &Config, new: &Config) ->
     )])
 }
 
+/// Refuses a configuration that lacks a file which a pattern had included: it may be written anew at this moment, and
+/// until then its requests would pass unguarded. Who means it sends SIGHUP.
+fn refuse_lost_files(running: &Config, new: &Config) -> Result<(), Vec<String>> {
+    let gone: Vec<_> = running.files.list_gone(&new.files).collect();
+    if gone.is_empty() {
+        return Ok(());
+    }
+    let files = gone.join(", ");
+    tracing::error!(files, "included files are gone; the running configuration stays. SIGHUP loads what is left");
+    Err(vec![format!("included files are gone, and SIGHUP loads what is left: {files}")])
+}
+
+/// Refuses to take away a service with accepted requests, which nobody would deliver, and to bring one back under which
+/// keys that the store remembers would not be found. Tells the store which services this instance has: a purge waits
+/// for it.
+async fn check_services(running: &Config, new: &Config, instance: &Instance) -> Result<(), Vec<String>> {
+    let is_same = running.service_names().eq(new.service_names());
+    if is_same || !instance.joined.is_cancelled() {
+        return Ok(());
+    }
+    let away = |error: StoreError| {
+        tracing::error!(%error, "the store does not say what it has of the services; the running configuration stays");
+        vec![format!("the store does not say what it has of the services: {error}")]
+    };
+    for service in running.service_names().filter(|service| new.service(service).is_none()) {
+        let counted = instance.store.count_keys(Arc::clone(service)).await.map_err(away)?.counts;
+        let queued: u64 = counted.iter().filter(|of| of.state == StateKind::Queued).map(|of| of.keys).sum();
+        if queued > 0 {
+            tracing::error!(%service, queued, "the service is gone, and has accepted requests; the running configuration stays");
+            return Err(vec![format!("service `{service}` is gone, and {queued} accepted requests wait for it")]);
+        }
+    }
+    let remembered = route_identities::find_remembered(&instance.store, new).await.map_err(away)?;
+    let mut of_new = remembered;
+    of_new.retain(|remembered| running.service(&remembered.service).is_none());
+    refuse_lost_keys(&route_identities::compare_with_remembered(&of_new, new).changes.lookups, running, new)?;
+    let renewal = LeaseRenewal {
+        instance: instance.instance_lease.id(),
+        services: new.joined_service_names(),
+        expiry: instance.instance_lease.expiry(),
+        purges_seen: Some(instance.cache.purge_count()),
+        hold_ttls_until: instance.store_clock.hold_to_store(),
+    };
+    instance.store.renew_lease(renewal).await.map(drop).map_err(away)
+}
+
 /// Has the store take what of the new configuration it must know, or refuses that configuration.
 async fn store_changes(running: &Config, new: &Config, instance: &Instance) -> Result<(), Vec<String>> {
-    if new.secrets.names() != running.secrets.names()
-        && let Err(error) = reseal_salt(instance, &new.secrets).await
+    let has_new_service = new.service_names().any(|name| running.service(name).is_none());
+    if (has_new_service || new.secrets.names() != running.secrets.names())
+        && let Err(error) = open_salts(instance, new).await
     {
-        let problem = "`secret` or `previous_secrets` has changed, and a start with them would fail";
+        let problem = match has_new_service {
+            true => "the salts of the new services cannot be read or stored, and a start would fail",
+            false => "`secret` or `previous_secrets` has changed, and a start with them would fail",
+        };
         tracing::error!(error = %error, "{problem}; the running configuration stays");
         return Err(vec![format!("{problem}: {error}")]);
     }
@@ -200,7 +255,7 @@ async fn store_changes(running: &Config, new: &Config, instance: &Instance) -> R
     // Before a request meets the new routes: its settlement must have its events. The running ones go on until then.
     if instance.joined.is_cancelled()
         && (!running.events.is_empty() || !new.events.is_empty())
-        && let Err(error) = event_routes::store_routes(&instance.store, &instance.config.service, &[running, new]).await
+        && let Err(error) = event_routes::store_routes(&instance.store, &[running, new]).await
     {
         let problem = "the store has not taken which routes have events";
         tracing::error!(%error, "{problem}; the running configuration stays");
@@ -230,13 +285,17 @@ async fn relocate_store(running: &Config, new: &Config, instance: &Instance) -> 
     Err(vec![format!("store.url has changed: {why}")])
 }
 
-/// Stores the salt as the new secrets demand.
-async fn reseal_salt(instance: &Instance, secrets: &Secrets) -> Result<(), OpenSaltError> {
+/// Stores the salts as the new secrets demand, and finds those of new services.
+async fn open_salts(instance: &Instance, new: &Config) -> Result<(), OpenSaltError> {
     // A provisional salt must not get into the store.
-    let Some(salt) = instance.salt.stored() else {
+    if !instance.joined.is_cancelled() {
         return Err(StoreError::Unavailable("it has not been reached since the start".into()).into());
-    };
-    salts::open(&instance.store, &instance.config.service, secrets, Some(salt)).await.map(drop)
+    }
+    for service in new.service_names() {
+        let salt = instance.salts.of(service);
+        salt.set_stored(salts::open(&instance.store, service, &new.secrets, salt.stored()).await?);
+    }
+    Ok(())
 }
 
 /// The queue, and the part of the identity of its messages' keys, that has changed, for queues that stay.
@@ -271,9 +330,14 @@ mod tests {
     use oncegate_config::{self as config, Overrides, ProcessEnvironment};
 
     fn config(route: &str, consumer: &str) -> Config {
+        let service = if route.contains("service = 's'") {
+            "[[services]]\nname = 's'\nhost = 'h'\nupstream = 'http://s'\n"
+        } else {
+            ""
+        };
         let file = format!(
-            "upstream = 'http://a'\n[[routes]]\npath = '/pay'\n{route}\n[[consumers]]\namqp = 'amqp://b'\nqueue = 'q'\n\
-             {consumer}"
+            "upstream = 'http://a'\n{service}[[routes]]\npath = '/pay'\n{route}\n[[consumers]]\namqp = 'amqp://b'\n\
+             queue = 'q'\n{consumer}"
         );
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("oncegate.toml");
@@ -289,9 +353,9 @@ mod tests {
             (pay(""), new(""), None),
             (pay("space = 'route'"), new("space = 'route'"), Some("how its route finds keys")),
             (pay("space = 'route'"), new("space = 'route'\nwas = ['pay']"), None),
-            (pay(""), new("host = 'a.example'"), Some("how its route finds keys")),
+            (pay(""), new("service = 's'"), Some("how its route finds keys")),
             (pay(""), pay("key = { syntax = 'uuid' }"), Some("how its route finds keys")),
-            (pay("dialect = 'mcp'"), pay("dialect = 'mcp'\nhost = 'a.example'"), Some("how its route finds keys")),
+            (pay("dialect = 'mcp'"), pay("dialect = 'mcp'\nservice = 's'"), Some("how its route finds keys")),
             (pay("dialect = 'mcp'"), pay("dialect = 'a2a'"), Some("how its route finds keys")),
             (pay("dialect = 'mcp'"), pay("dialect = 'mcp'\noperations = ['a']"), Some("how its route finds keys")),
             (

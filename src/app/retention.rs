@@ -10,30 +10,33 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::route_identities;
+use super::route_identities::{self, RememberedRoutes};
 use oncegate_domain::service_report::RouteRetention;
 use oncegate_engine::instance::Instance;
 use oncegate_engine::instance::event_routes;
 use oncegate_settings::{Config, RouteMode, StartConfig};
-use oncegate_store::{RouteIdentities, Store, StoreError, StoreRouteRetentionParams};
+use oncegate_store::{Store, StoreError, StoreRouteRetentionParams};
 
 /// The pause between two tries while the store is unavailable.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Writes the retention of the routes that guard.
 pub(super) async fn publish(store: &Store, start: &StartConfig, config: &Config) -> Result<(), StoreError> {
-    let guarding = config.routes.iter().filter(|route| route.options.mode == RouteMode::Enforce);
-    let by_name = guarding.flat_map(|route| route.names().map(move |name| (name, route)));
-    let retention = by_name.map(|(name, route)| RouteRetention {
-        route: Arc::clone(name),
-        ttl: route.options.ttl,
-        remember: route.options.remember,
-        body_max: route.options.max_response_body,
-        drop_headers: route.options.replay.drop_headers.clone(),
-        encrypted: start.store.encrypt,
-    });
-    let (service, retention) = (Arc::clone(&start.service), retention.collect());
-    store.store_route_retention(StoreRouteRetentionParams { service, retention }).await
+    for service in config.service_names() {
+        let guarding = config.routes_of(service).filter(|route| route.options.mode == RouteMode::Enforce);
+        let by_name = guarding.flat_map(|route| route.names().map(move |name| (name, route)));
+        let retention = by_name.map(|(name, route)| RouteRetention {
+            route: Arc::clone(name),
+            ttl: route.options.ttl,
+            remember: route.options.remember,
+            body_max: route.options.max_response_body,
+            drop_headers: route.options.replay.drop_headers.clone(),
+            encrypted: start.store.encrypt,
+        });
+        let (service, retention) = (Arc::clone(service), retention.collect());
+        store.store_route_retention(StoreRouteRetentionParams { service, retention }).await?;
+    }
+    Ok(())
 }
 
 /// Writes the retention and the routes of each new configuration, until `stop`, and before those of the start, if that
@@ -41,7 +44,7 @@ pub(super) async fn publish(store: &Store, start: &StartConfig, config: &Config)
 pub(super) async fn publish_changes(
     instance: Arc<Instance>,
     mut live: watch::Receiver<Arc<Config>>,
-    mut own: RouteIdentities,
+    mut own: RememberedRoutes,
     is_written: bool,
     stop: CancellationToken,
 ) {
@@ -55,14 +58,14 @@ pub(super) async fn publish_changes(
     stop.run_until_cancelled(publish_each).await;
 }
 
-async fn write_until_taken(instance: &Instance, live: &mut watch::Receiver<Arc<Config>>, own: &mut RouteIdentities) {
+async fn write_until_taken(instance: &Instance, live: &mut watch::Receiver<Arc<Config>>, own: &mut RememberedRoutes) {
     let Instance { store, config: start, .. } = instance;
     loop {
         let config = Arc::clone(&live.borrow_and_update());
         let write = async {
             publish(store, start, &config).await?;
-            event_routes::store_routes(store, &start.service, &[&*config]).await?;
-            route_identities::remember_reloaded(store, &start.service, own, &config).await
+            event_routes::store_routes(store, &[&*config]).await?;
+            route_identities::remember_reloaded(store, own, &config).await
         };
         let Err(error) = write.await else { return };
         warn_of_retry(&error);

@@ -5,17 +5,18 @@ use std::sync::Arc;
 
 use clap::Args;
 use http::Method;
+use serde_json::{Value, json};
 
 use super::openapi::{self, OpenApiOperation};
-use super::{CommandError, ConfigFile, block_on, failed, load, print};
+use super::{CommandError, ConfigFile, block_on, failed, print};
 use crate::app::StartError;
 use crate::app::key_changes::KeyChanges;
-use crate::app::route_identities::{RememberedChanges, compare_with_remembered};
-use oncegate_config::{self as config, Overrides};
+use crate::app::route_identities::{RememberedChanges, compare_with_remembered, select_remembered};
+use oncegate_config::{self as config, Environment, Overrides, ProcessEnvironment, WithoutSecrets};
 use oncegate_domain::path_template::PathTemplate;
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::route_table::RouteTable;
-use oncegate_settings::{Config, LoadedConfig, Route, RouteMode, show_whole_path};
+use oncegate_settings::{Config, LoadedConfig, Route, RouteMode, RouteSetting, show_whole_path};
 use oncegate_store::{self as store, Distribution, OpenError, StoreSettings};
 
 #[derive(Args)]
@@ -24,6 +25,25 @@ pub(super) struct CheckArguments {
     file: ConfigFile,
     #[command(flatten)]
     overrides: Overrides,
+    /// Further configurations: each is checked by itself
+    #[arg(value_name = "FILE", conflicts_with_all = ["config", "connect", "openapi"])]
+    files: Vec<PathBuf>,
+    /// Checks where secrets, files and variables that the configuration names are absent: they count as right
+    #[arg(long, conflicts_with = "connect")]
+    no_secrets: bool,
+    /// Prints a line for each route alone
+    #[arg(long, conflicts_with = "json")]
+    short: bool,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+    /// The service of the operations, where there are several
+    #[arg(long, value_name = "NAME", requires = "openapi")]
+    service: Option<String>,
+    /// A file of the operations that are known to have no route, as METHOD PATH, one a line: a further one fails, and
+    /// so does one that has a route now or is gone
+    #[arg(long, value_name = "FILE", requires = "openapi")]
+    baseline: Option<PathBuf>,
     /// Connects to the store too, and says what its schema lacks and whether its keys are distributed; exits with 1 if
     /// the routes would not find stored keys any more; changes nothing
     #[arg(long)]
@@ -54,12 +74,10 @@ fn parse_allowed(text: &str) -> Result<(Method, PathTemplate), String> {
 }
 
 pub(super) fn run(arguments: &CheckArguments) -> Result<(), CommandError> {
-    let config = load(&arguments.file, &arguments.overrides)?;
-    for warning in &config.live.warnings {
-        eprintln!("warning: {warning}");
+    if !arguments.files.is_empty() {
+        return check_files(arguments);
     }
-    let file = arguments.file.path().map_or_else(|| config::NO_FILE.to_owned(), |file| show_whole_path(&file));
-    print(&format!("{:<16}{file}\n{}", "file", config::describe(&config)))?;
+    let config = check_file(arguments.file.path().as_deref(), arguments)?;
     if arguments.connect {
         print(&describe_store(&config)?)?;
         compare_with_store(&config)?;
@@ -68,6 +86,54 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<(), CommandError> {
         None => Ok(()),
         Some(spec) => check_openapi(&config.live, spec, arguments),
     }
+}
+
+/// Checks each file, whatever the others are like, and returns the problems of all.
+fn check_files(arguments: &CheckArguments) -> Result<(), CommandError> {
+    let mut first = None;
+    for file in &arguments.files {
+        match check_file(Some(file), arguments) {
+            Ok(_) => {}
+            Err(error) if first.is_none() => first = Some(error),
+            Err(error) => error.print(),
+        }
+    }
+    first.map_or(Ok(()), Err)
+}
+
+fn check_file(file: Option<&Path>, arguments: &CheckArguments) -> Result<LoadedConfig, CommandError> {
+    let environment: &dyn Environment = if arguments.no_secrets { &WithoutSecrets } else { &ProcessEnvironment };
+    let config = config::load(file, &arguments.overrides, environment).map_err(CommandError::Config)?;
+    let shown = file.map_or_else(|| config::NO_FILE.to_owned(), show_whole_path);
+    if arguments.json {
+        print(&format!("{:#}\n", to_json(&shown, &config)))?;
+        return Ok(config);
+    }
+    for warning in &config.live.warnings {
+        eprintln!("warning: {warning}");
+    }
+    match arguments.short {
+        true => print(&config::describe_in_short(&config))?,
+        false => print(&format!("{:<16}{shown}\n{}", "file", config::describe(&config)))?,
+    }
+    Ok(config)
+}
+
+fn to_json(file: &str, config: &LoadedConfig) -> Value {
+    let services = config.live.services.iter().map(
+        |service| json!({ "name": &*service.name, "hosts": service.hosts, "upstream": service.upstream.to_string() }),
+    );
+    let routes = config.live.routes.iter().map(|route| {
+        let setting = |setting: RouteSetting<'_>| (setting.label.to_owned(), Value::from(setting.value));
+        let settings: serde_json::Map<_, _> = route.settings().into_iter().map(setting).collect();
+        json!({ "name": &*route.name, "service": &*route.service.name, "settings": settings })
+    });
+    json!({
+        "file": file,
+        "services": services.collect::<Vec<_>>(),
+        "routes": routes.collect::<Vec<_>>(),
+        "warnings": config.live.warnings,
+    })
 }
 
 fn describe_store(config: &LoadedConfig) -> Result<String, CommandError> {
@@ -94,10 +160,7 @@ fn describe_store(config: &LoadedConfig) -> Result<String, CommandError> {
 
 /// Compares the routes with those that the store remembers, and fails where stored keys would not be found any more.
 fn compare_with_store(config: &LoadedConfig) -> Result<(), CommandError> {
-    let settings = StoreSettings::from(config);
-    let finding = async { store::remembered_route_identities(&settings, &config.start.service).await.map_err(failed) };
-    let remembered = block_on(finding)?;
-    let compared = compare_with_remembered(remembered.as_ref(), &config.live);
+    let (is_remembered, compared) = remembered_changes(config)?;
     let must_be_accepted = compared.must_be_accepted();
     let RememberedChanges { changes: KeyChanges { lookups, unguarded }, is_unreadable, digest } = compared;
     unguarded.iter().for_each(|lost| eprintln!("warning: {lost}"));
@@ -110,10 +173,21 @@ fn compare_with_store(config: &LoadedConfig) -> Result<(), CommandError> {
     match must_be_accepted {
         true if !is_accepted => Err(failed(StartError::RouteChanges(digest))),
         true => print(&format!("{:<16}find keys elsewhere, which is accepted\n", "routes")),
-        false if remembered.is_none() => print(&format!("{:<16}the store remembers none\n", "routes")),
+        false if !is_remembered => print(&format!("{:<16}the store remembers none\n", "routes")),
         false => print(&format!("{:<16}find their stored keys\n", "routes")),
     }
 }
+
+/// Whether the store remembers anything, and how the routes differ from that.
+pub(super) fn remembered_changes(config: &LoadedConfig) -> Result<(bool, RememberedChanges), CommandError> {
+    let settings = StoreSettings::from(config);
+    let finding = async { store::remembered_route_identities(&settings).await.map_err(failed) };
+    let remembered = select_remembered(block_on(finding)?, &config.live);
+    Ok((!remembered.is_empty(), compare_with_remembered(&remembered, &config.live)))
+}
+
+/// The word for an operation of the baseline.
+const KNOWN: &str = "known";
 
 /// The word for an operation that nothing guards, and nobody has decided so.
 const UNGUARDED: &str = "UNGUARDED";
@@ -123,20 +197,34 @@ fn check_openapi(config: &Config, spec: &Path, arguments: &CheckArguments) -> Re
     let all = operations.len();
     operations.retain(|operation| arguments.methods.contains(&operation.method));
     let mut table = RouteTable::default();
+    let service = match (&arguments.service, &config.services[..]) {
+        (Some(name), _) => config.service(name),
+        (None, [only]) => Some(only),
+        (None, _) => None,
+    };
+    let Some(service) = service else {
+        let names = config.service_names().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        return Err(CommandError::Usage(format!("the file has the services {names}: name one with --service")));
+    };
     // A route that only observes does not prevent a second execution.
-    for route in config.routes.iter().filter(|route| route.options.mode != RouteMode::Observe) {
-        table.insert(&route.options.methods, route.options.host.as_deref(), &route.path, route.options.spelling, route);
+    for route in config.routes_of(&service.name).filter(|route| route.options.mode != RouteMode::Observe) {
+        table.insert(&route.options.methods, &route.path, route.options.spelling, route);
     }
     let is_allowed = |operation: &OpenApiOperation| {
         let OpenApiOperation { method, template, is_ignored } = operation;
         *is_ignored || arguments.allow.iter().any(|(allowed, path)| allowed == method && path == template)
+    };
+    let known = arguments.baseline.as_deref().map(read_baseline).transpose()?.unwrap_or_default();
+    let is_known = |operation: &OpenApiOperation| {
+        known.iter().any(|(method, path)| *method == operation.method && *path == operation.template)
     };
     let judge = |operation: &OpenApiOperation| match table.find_for_all(&operation.method, &operation.template) {
         Some(route) if route.options.mode == RouteMode::Enforce => ("guarded", describe_route(route)),
         // Somebody has decided.
         Some(route) => ("off", format!("{} has mode = \"off\"", route.name)),
         None if is_allowed(operation) => ("allowed", String::new()),
-        None => (UNGUARDED, explain_unguarded(config, operation)),
+        None if is_known(operation) => (KNOWN, String::new()),
+        None => (UNGUARDED, explain_unguarded(config.routes_of(&service.name), operation)),
     };
     let judged = operations.iter().map(|operation| (operation, judge(operation)));
     let (unguarded, decided): (Vec<_>, Vec<_>) = judged.partition(|(_, (verdict, _))| *verdict == UNGUARDED);
@@ -154,11 +242,38 @@ fn check_openapi(config: &Config, spec: &Path, arguments: &CheckArguments) -> Re
         let others = quantity(others, "state-changing operation", "state-changing operations");
         text.push_str(&format!("  not checked, as --methods does not list their methods: {others}\n"));
     }
+    let is_still = |(method, path): &&(Method, PathTemplate)| {
+        let is_it = |operation: &OpenApiOperation| operation.method == *method && operation.template == *path;
+        decided.iter().any(|(operation, (verdict, _))| *verdict == KNOWN && is_it(operation))
+    };
+    let (_, mended): (Vec<_>, Vec<_>) = known.iter().partition(is_still);
+    for (method, path) in &mended {
+        text.push_str(&format!(
+            "  {:<11} {:<7} {path}  remove it from the baseline, which may only shrink\n",
+            "MENDED",
+            method.as_str()
+        ));
+    }
     print(&text)?;
+    if !mended.is_empty() {
+        let counted = quantity(mended.len() as u64, "operation of the baseline is", "operations of the baseline are");
+        return Err(failed(format!("{counted} guarded or gone: remove the lines")));
+    }
     match unguarded.len() {
         0 => Ok(()),
         count => Err(failed(format!("no route guards {count} of {counted}"))),
     }
+}
+
+/// Reads the operations of a baseline: `METHOD PATH` a line, with comments behind `#`.
+fn read_baseline(file: &Path) -> Result<Vec<(Method, PathTemplate)>, CommandError> {
+    let text = std::fs::read_to_string(file).map_err(|error| failed(format!("{}: {error}", file.display())))?;
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+    let written = lines.enumerate().filter(|(_, line)| !line.is_empty());
+    let parsed = written.map(|(at, line)| {
+        parse_allowed(line).map_err(|why| failed(format!("{}:{}: `{line}`: {why}", file.display(), at + 1)))
+    });
+    parsed.collect()
 }
 
 fn describe_route(route: &Arc<Route>) -> String {
@@ -168,14 +283,13 @@ fn describe_route(route: &Arc<Route>) -> String {
 
 /// Names the route that nearly guards an operation, and what keeps it from doing so: wrong methods are the likely
 /// mistake.
-fn explain_unguarded(config: &Config, operation: &OpenApiOperation) -> String {
-    let covering = config.routes.iter().filter(|route| operation.template.is_covered_by(&route.path));
+fn explain_unguarded<'a>(routes: impl Iterator<Item = &'a Arc<Route>>, operation: &OpenApiOperation) -> String {
+    let covering = routes.filter(|route| operation.template.is_covered_by(&route.path));
     let nearest = covering.min_by(|one, other| one.path.cmp(&other.path));
-    let obstacle = |route: &Arc<Route>| match &route.options.host {
-        _ if route.options.mode != RouteMode::Enforce => format!("its mode is {}", route.options.mode.name()),
-        _ if !route.options.methods.contains(&operation.method) => format!("not {}", operation.method),
-        Some(host) => format!("for {host} only"),
-        None => "a more specific route does not".into(),
+    let obstacle = |route: &Arc<Route>| match route.options.mode {
+        RouteMode::Enforce if !route.options.methods.contains(&operation.method) => format!("not {}", operation.method),
+        RouteMode::Enforce => "a more specific route does not".into(),
+        mode => format!("its mode is {}", mode.name()),
     };
     nearest.map_or(String::new(), |route| format!("{} has the path, but {}", route.name, obstacle(route)))
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::Args;
 use http::header::{AUTHORIZATION, HOST};
-use http::{HeaderValue, Method, Request, StatusCode, request};
+use http::{HeaderValue, Method, Request, Response, StatusCode, request};
 use http_body_util::Full;
 use serde_json::Value;
 use tokio::time::timeout;
@@ -34,6 +34,9 @@ pub(super) struct InstanceArguments {
     /// The instance's admin listener [env: ONCEGATE_ADMIN_LISTEN] [default: that of the configuration]
     #[arg(long, value_name = "ADDR")]
     admin: Option<String>,
+    /// The service, where there are several [default: the only one of the configuration]
+    #[arg(long, value_name = "NAME")]
+    service: Option<Arc<str>>,
 }
 
 impl InstanceArguments {
@@ -56,25 +59,40 @@ impl InstanceArguments {
         Ok(address)
     }
 
+    /// Returns the address at which an instance of Oncegate answers; `None` where nobody listens.
+    pub(super) async fn find(&self) -> Result<Option<SocketAddr>, CommandError> {
+        let address = self.address()?;
+        match request_public(address, "/healthz", CONNECT_MAX).await {
+            Ok((_, body)) if body["name"] == admin::NAME => Ok(Some(address)),
+            Ok(_) => Err(failed(format!("{address}: {NOT_ONCEGATE}"))),
+            Err(error) if is_refused(&error) => Ok(None),
+            Err(error) => Err(failed(format!("{address}: {error}"))),
+        }
+    }
+
     /// Checks that an instance of Oncegate listens there, before it is sent a token; `None` where nobody listens. Each
     /// later response says whether it serves the service of the configuration file.
     pub(super) async fn connect(&self) -> Result<Option<Connected>, CommandError> {
-        let address = self.address()?;
-        match request_public(address, "/healthz", CONNECT_MAX).await {
-            Ok((_, body)) if body["name"] == admin::NAME => {}
-            Ok(_) => return Err(failed(format!("{address}: {NOT_ONCEGATE}"))),
-            Err(error) if is_refused(&error) => return Ok(None),
-            Err(error) => return Err(failed(format!("{address}: {error}"))),
-        }
-        let service = self.file.path().map(|file| config::service_name(&file, &ProcessEnvironment)).transpose();
+        let Some(address) = self.find().await? else { return Ok(None) };
+        let service = self.service();
         // A variable with the token comes before the file, which is then not read.
         let is_in_environment = std::env::var_os("ONCEGATE_ADMIN_TOKEN").is_some_and(|token| !token.is_empty());
         let file = self.file.path().filter(|_| !is_in_environment);
         Ok(Some(Connected {
             address,
-            service: service.map_err(CommandError::Config)?,
+            service: service?,
             token: config::admin_token(file.as_deref(), &ProcessEnvironment).map_err(CommandError::Config)?,
         }))
+    }
+
+    /// Returns the service that is named, or the only one of the file; `None` where neither says.
+    pub(super) fn service(&self) -> Result<Option<Arc<str>>, CommandError> {
+        if self.service.is_some() {
+            return Ok(self.service.clone());
+        }
+        let names = self.file.path().map(|file| config::service_names(&file, &ProcessEnvironment)).transpose();
+        let names = names.map_err(CommandError::Config)?.unwrap_or_default();
+        Ok(names.first().filter(|_| names.len() == 1).map(Arc::clone))
     }
 
     /// Connects to the instance; it is an error if nobody listens there.
@@ -151,10 +169,25 @@ async fn exchange(
     request: request::Builder,
     body: Bytes,
 ) -> Result<(StatusCode, Value), HttpError> {
+    let response = send(limit, address, request, body).await?;
+    Ok((response.status(), serde_json::from_slice(response.body()).map_err(|_| NOT_ONCEGATE)?))
+}
+
+/// Reads a text that needs no token.
+pub(super) async fn read_public(address: SocketAddr, path: &str, limit: Duration) -> Result<String, HttpError> {
+    let response = send(limit, address, Request::get(path), Bytes::new()).await?;
+    Ok(String::from_utf8_lossy(response.body()).into_owned())
+}
+
+async fn send(
+    limit: Duration,
+    address: SocketAddr,
+    request: request::Builder,
+    body: Bytes,
+) -> Result<Response<Bytes>, HttpError> {
     let request = request.header(HOST, address.to_string()).body(Full::new(body))?;
     let response = timeout(limit, async { HttpConnection::open(address, None).await?.send(request).await }).await;
-    let response = response.unwrap_or_else(|_| Err("no response in time".into())).map_err(|error| {
+    response.unwrap_or_else(|_| Err("no response in time".into())).map_err(|error| {
         if is_refused(&error) { io::Error::new(io::ErrorKind::ConnectionRefused, NOBODY_LISTENS).into() } else { error }
-    })?;
-    Ok((response.status(), serde_json::from_slice(response.body()).map_err(|_| NOT_ONCEGATE)?))
+    })
 }

@@ -70,7 +70,7 @@ pub(super) fn run(arguments: ExplainArguments) -> Result<(), CommandError> {
         let (token, problem) = block_on(async { Ok(verify_now(&config.live, &head.headers).await) })?;
         problem.iter().for_each(|problem| eprintln!("{problem}"));
         let caller = ExplainedCaller { token, certificate: certificate.clone() };
-        Ok::<_, CommandError>(explain((&config.start.service, &config.live), head, body, caller, (None, None)))
+        Ok::<_, CommandError>(explain((None, &config.live), head, body, caller, (None, None)))
     };
     let explained = match (explain(&head, &body)?, arguments.retry) {
         (Ok(first), Some(retry)) => {

@@ -151,8 +151,7 @@ impl Use {
             Self::Webhooks => ("/webhooks", "kind = \"webhook\"\n"),
             Self::Egress => (
                 "/{*rest}",
-                "vendor = \"VENDOR\"   # what it promises about keys: docs/egress.md\n\
-                 upstream = UPSTREAM   # without it, the vendor's own\n\
+                "vendor = \"VENDOR\"   # what it promises about keys; the `upstream` at the top is the vendor's, or a double's: docs/egress.md\n\
                  # An SDK draws another key for each call. Without the name of the operation, a worker that is started again charges again:\n\
                  # key = { from = \"json:/order_id\" }\n\
                  # set_headers = { Authorization = \"Bearer ${file:/run/secrets/vendor}\" }   # then no caller holds it, and one worker needs scope = [\"none\"]\n\
@@ -364,7 +363,7 @@ impl InitArguments {
         };
         let (mut names, mut explained) = (BTreeSet::new(), BTreeSet::new());
         for (planned, path, methods) in routes {
-            let lines = planned.lines()?.replace("UPSTREAM", &quoted(&self.upstream));
+            let lines = planned.lines()?;
             let name = unused_name(&mut names, &path, planned.kind);
             let path = quoted(&Some(path));
             let scope = if planned.kind == Use::Webhooks { "" } else { scope };
@@ -483,7 +482,8 @@ fn write_checked(file: &Path, text: &str, secret: Option<&Path>) -> Result<(), C
     result
 }
 
-fn create(file: &Path, mode: u32, text: &str) -> Result<(), CommandError> {
+/// Writes a file that is not there yet.
+pub(super) fn create(file: &Path, mode: u32, text: &str) -> Result<(), CommandError> {
     let created = File::options().write(true).create_new(true).mode(mode).open(file);
     let written = created.and_then(|mut created| created.write_all(text.as_bytes()));
     written.map_err(|error| failed(format!("{}: {error}", file.display())))

@@ -1,5 +1,6 @@
 //! `oncegate reconcile`
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,14 +83,29 @@ async fn compare(
         CommandError::Store(location.clone(), error)
     })?;
     let routes = reconciled_routes(routes, &UpstreamSlots::new(config.start.limits.upstream_connections));
-    let names: Vec<_> = routes.keys().map(Arc::clone).collect();
-    let (mut report, mut after) = (ComparisonReport::default(), None);
-    loop {
-        let (service, names) = (Arc::clone(&config.start.service), names.clone());
+    let mut report = ComparisonReport::default();
+    for service in config.live.service_names() {
+        let own = routes.keys().filter(|route| config.live.is_of_service(route, service));
+        compare_service(&store, service, &own.map(Arc::clone).collect::<Vec<_>>(), &routes, since, &mut report).await?;
+    }
+    Ok(report)
+}
+
+async fn compare_service(
+    store: &Store,
+    service: &Arc<str>,
+    names: &[Arc<str>],
+    routes: &BTreeMap<Arc<str>, Arc<ReconciledRoute>>,
+    since: Duration,
+    report: &mut ComparisonReport,
+) -> Result<(), CommandError> {
+    let mut after = None;
+    while !names.is_empty() {
+        let (service, names) = (Arc::clone(service), names.to_vec());
         let params = ListSettledKeysParams { service, routes: names, since, after, limit: PAGE };
         let page = store.list_settled_keys(params).await.map_err(failed)?;
         let keys = page.keys.into_iter().filter_map(|key| Some((routes.get(&*key.subject.route)?, key)));
-        let compared = stream::iter(keys).map(|(route, key)| compare_key(&store, route, key));
+        let compared = stream::iter(keys).map(|(route, key)| compare_key(store, route, key));
         let mut compared = compared.buffer_unordered(PROBES_MAX);
         while let Some((comparison, key, reply)) = compared.try_next().await.map_err(failed)? {
             match comparison {
@@ -101,9 +117,10 @@ async fn compare(
         }
         after = page.next;
         if after.is_none() {
-            return Ok(report);
+            break;
         }
     }
+    Ok(())
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -102,10 +102,12 @@ async fn start_proxy(cluster: &CitusCluster, service: &Service, gateway: &Upstre
         .store("distribute = true\nmax_connections = 24\nsweep_every = \"1s\"")
         .defaults("upstream_timeout = \"2500ms\"\nin_flight = \"wait\"\nwait_timeout = \"300ms\"")
         .defaults("on_unknown = \"hold\"")
+        .service(&harness::service(steady_keys::ROUTE, reliable.address))
+        .service(&harness::service(decisions::SERVICE, gateway.address))
         .route(&route("pay", ""))
         .route(&route("later", &format!("delivery = \"async\"\n{retry}")))
-        .route(&route(steady_keys::ROUTE, &format!("upstream = \"http://{}\"", reliable.address)));
-    let of_gateway = format!("upstream = \"http://{}\"", gateway.address);
+        .route(&route(steady_keys::ROUTE, &format!("service = \"{}\"", steady_keys::ROUTE)));
+    let of_gateway = format!("service = \"{}\"", decisions::SERVICE);
     let setup = decisions::ROUTES.iter().fold(setup, |setup, name| setup.route(&route(name, &of_gateway)));
     tokio::time::timeout(TEST_TIMEOUT, setup.start()).await.expect("the instance starts")
 }

@@ -21,6 +21,9 @@ pub const ROUTES: [&str; 2] = [DECIDED, PURGED];
 const DECIDED: &str = "decided";
 const PURGED: &str = "purged";
 
+/// The name of this service.
+pub const SERVICE: &str = "gateway";
+
 const OPERATORS: usize = 4;
 
 /// Longer than the purge takes to find its keys.
@@ -89,7 +92,7 @@ impl Decisions {
         let keys = self.purged.lock().unwrap().len();
         let purge =
             json!({ "action": "purge", "filter": { "route": PURGED }, "expect": keys + 1, "accept_risk": true });
-        let request = Operator::of(proxy).request("POST", "/api/v1/keys/actions").json(&purge.to_string());
+        let request = admin(Operator::of(proxy), "/api/v1/keys/actions").json(&purge.to_string());
         running.spawn(async move { drop(send(request).await) });
         let client = database.client().await;
         let begun = Instant::now();
@@ -110,7 +113,7 @@ impl Decisions {
     /// Decides that a new key with an unknown outcome was not executed. `None` where the store was not there for it.
     async fn decide(&self, service: SocketAddr, operator: Operator) -> Option<()> {
         let id = self.leave_unknown(service, DECIDED).await?;
-        let resolve = operator.request("POST", &format!("/api/v1/keys/{id}/resolve"));
+        let resolve = admin(operator, &format!("/api/v1/keys/{id}/resolve"));
         let answer = send(resolve.json(&not_executed(true).to_string())).await;
         let is_acknowledged = answer.is_some_and(|answer| answer.status == 200);
         self.acknowledged.lock().unwrap().insert(id, is_acknowledged);
@@ -121,6 +124,7 @@ impl Decisions {
     async fn leave_unknown(&self, service: SocketAddr, route: &str) -> Option<String> {
         let key = format!("d-{}", self.number.fetch_add(1, Ordering::Relaxed));
         let request = Client { address: service }.post(&format!("/{route}")).key(&key).body("a request");
+        let request = request.host(&format!("{SERVICE}.example"));
         send(request).await.filter(|answer| answer.status == 502)?;
         self.gateway.seen(|seen| {
             let call = seen.executed.iter().rev().find(|call| call.field("idempotency-key") == Some(&key))?;
@@ -155,6 +159,10 @@ impl Decisions {
         }
         counts
     }
+}
+
+fn admin(operator: Operator, path: &str) -> Request {
+    operator.request("POST", path).field("X-Oncegate-Service", SERVICE)
 }
 
 async fn send(request: Request) -> Option<Response> {

@@ -120,5 +120,5 @@ impl SteadyKeys {
 }
 
 fn request(client: Client, name: &str) -> harness::Request {
-    client.post(&format!("/{ROUTE}")).key(name).body("a request")
+    client.post(&format!("/{ROUTE}")).host(&format!("{ROUTE}.example")).key(name).body("a request")
 }

@@ -53,8 +53,7 @@ async fn run(lines: &str, reconcile: &str) {
     vendor.then((0..10 * count).map(|_| draw_fault(&mut random)));
     let cluster = block_in_place(|| Cluster::start("-c max_connections=60"));
     let store = Store::Postgres(cluster.empty_database().await);
-    let lines = format!("upstream = \"http://{}\"\n{lines}\n{reconcile}", vendor.address);
-    let lines = lines.replace("ADDRESS", &vendor.address.to_string());
+    let lines = format!("{lines}\n{reconcile}").replace("ADDRESS", &vendor.address.to_string());
     let setup = Proxy::on(&store.url()).upstream(vendor.address).short_leases();
     let setup =
         setup.top("secret = \"a secret of some length\"").store("timeout = \"500ms\"").route(&route("pay", &lines));

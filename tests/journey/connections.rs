@@ -108,10 +108,8 @@ async fn an_early_answer_is_passed_on_at_once_and_its_connection_is_reused() {
     let address = listener.local_addr().unwrap();
     let (told, body_came) = oneshot::channel();
     let service = tokio::spawn(answer_early(listener, told));
-    let route = format!(
-        "name = \"early\"\npath = \"/early\"\nmethods = [\"PUT\"]\nmode = \"off\"\nupstream = \"http://{address}\""
-    );
-    let world = World::with(Store::sqlite(), |setup| setup.route(&route)).await;
+    let route = "name = \"early\"\npath = \"/early\"\nmethods = [\"PUT\"]\nmode = \"off\"";
+    let world = World::with(Store::sqlite(), |setup| setup.upstream(address).route(route)).await;
     // Both requests use one connection, and so one of the proxy's threads.
     let upload = world.proxy.client().request("PUT", "/early").body(vec![b'x'; 20]).chunked();
     let mut exchange = upload.open_head().await;
@@ -133,7 +131,7 @@ async fn an_early_answer_is_passed_on_at_once_and_its_connection_is_reused() {
 async fn an_upload_continues_while_its_answer_is_unread() {
     const LARGE: usize = 32 * 1024 * 1024;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let upstream = format!("http://{}", listener.local_addr().unwrap());
+    let address = listener.local_addr().unwrap();
     // After the head, the service sends more than all buffers on the way hold, before it reads the body.
     let service = tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
@@ -151,9 +149,8 @@ async fn an_upload_continues_while_its_answer_is_unread() {
         }
         saying.await.unwrap()
     });
-    let route =
-        format!("name = \"both\"\npath = \"/both\"\nmethods = [\"PUT\"]\nmode = \"off\"\nupstream = \"{upstream}\"");
-    let world = World::with(Store::sqlite(), |setup| setup.route(&route)).await;
+    let route = "name = \"both\"\npath = \"/both\"\nmethods = [\"PUT\"]\nmode = \"off\"";
+    let world = World::with(Store::sqlite(), |setup| setup.upstream(address).route(route)).await;
     let upload = world.proxy.client().request("PUT", "/both").body(vec![b'x'; LARGE]);
     // The upload is sent completely before a byte of the answer is read.
     let mut exchange = timeout(TEST_TIMEOUT, upload.open()).await.expect("the upload stalls").unwrap();

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use harness::{Store, TEST_TIMEOUT, Upstream, World, route};
+use harness::{Store, TEST_TIMEOUT, Upstream, World, route, service};
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -37,7 +37,8 @@ struct Uploading(TcpStream);
 impl Uploading {
     async fn begin(world: &World, path: &str, fields: &[(&str, &str)]) -> Self {
         let mut stream = world.proxy.client().connect().await;
-        let pseudo = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "shop.example")];
+        let host = format!("{}.example", path.trim_start_matches('/'));
+        let pseudo = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", &*host)];
         let mut block = Vec::new();
         for (name, value) in pseudo.iter().chain(fields) {
             // A literal without indexing (RFC 7541 section 6.2.2), and lengths that fit into seven bits.
@@ -133,9 +134,12 @@ async fn the_reset_of_an_upload_never_comes_with_its_response() {
             .top("unguarded = \"refuse\"\nlimits = { body_rate = \"2KiB\" }")
             .route(&route("strict", "key = { required = true }\nmax_request_body = \"1KiB\""))
             .route(&route("pay", ""))
-            .route(&route("closing", &format!("upstream = \"http://{}\"", early[0])))
-            .route(&route("staying", &format!("upstream = \"http://{}\"", early[1])))
-            .route(&route("gone", &format!("upstream = \"http://{unreachable}\"")))
+            .service(&service("closing", early[0]))
+            .service(&service("staying", early[1]))
+            .service(&service("gone", unreachable))
+            .route(&route("closing", "service = \"closing\""))
+            .route(&route("staying", "service = \"staying\""))
+            .route(&route("gone", "service = \"gone\""))
     })
     .await;
     world.post("/pay").key("k-0").body("x").send().await;

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use harness::{Exchange, Store, TEST_TIMEOUT, World, route};
+use harness::{Exchange, Store, TEST_TIMEOUT, World, route, service};
 
 /// A world whose route refuses a request without a key and a body over 1 KiB.
 async fn strict() -> World {
@@ -131,17 +131,18 @@ async fn an_early_answer_of_a_service_that_closes_is_never_followed_by_a_silent_
         (b"HTTP/1.1 401 No\r\nContent-Length: 2\r\n\r\nno", None),
     ] {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let upstream = format!("upstream = \"http://{}\"\nmode = \"off\"", listener.local_addr().unwrap());
+        let address = listener.local_addr().unwrap();
         let (close, answered) = oneshot::channel();
-        let service = tokio::spawn(answer_and_close(listener, response, answered));
-        let world = World::with(Store::sqlite(), |setup| setup.route(&route("early", &upstream))).await;
-        let upload = world.post("/early").body("x".repeat(300_005));
+        let closing = tokio::spawn(answer_and_close(listener, response, answered));
+        let (early, off) = (service("early", address), route("early", "mode = \"off\""));
+        let world = World::with(Store::sqlite(), |setup| setup.service(&early).route(&off)).await;
+        let upload = world.post("/early").host("early.example").body("x".repeat(300_005));
         let mut exchange = upload.open_head().await;
         exchange.write(b"first").await;
         let answer = exchange.response().await;
         assert_eq!((answer.status, &*answer.text(), answer.field("connection")), (401, "no", connection));
         close.send(()).unwrap();
-        timeout(TEST_TIMEOUT, service).await.unwrap().unwrap();
+        timeout(TEST_TIMEOUT, closing).await.unwrap().unwrap();
         if connection.is_none() {
             exchange.write("x".repeat(300_000).as_bytes()).await;
             exchange.write(&world.pay("k-1").bytes()).await;

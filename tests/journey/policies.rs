@@ -37,6 +37,7 @@ mod renewed_scopes;
 mod routes;
 mod same_body;
 mod scopes;
+mod services;
 mod spellings;
 mod syntax_vectors;
 mod tokens;

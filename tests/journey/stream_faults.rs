@@ -235,7 +235,7 @@ async fn a_stream_ends_as_it_began_whatever_a_reload_changes(store: Store) {
     assert_eq!(first.piece().await.unwrap().unwrap(), b"data: 1\n\n");
     let own = Upstream::start().await;
     let lines = "in_flight = \"wait\"\nkey = { required = true }\nstream = \"never\"\nmax_response_body = \"1KiB\"";
-    let changed = with(&world, "", &format!("upstream = \"http://{}\"\n{lines}", own.address));
+    let changed = with(&world, "", lines).upstream(own.address);
     reload(&world, &changed.text(), RELOADED, 1).await;
     settles(async || requires_a_key(&world).await).await;
     let (joined, head) = open(pay(&world, "k-1")).await;

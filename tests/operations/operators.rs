@@ -4,6 +4,7 @@ mod causes;
 mod decisions;
 mod people;
 mod queries;
+mod report;
 mod risks;
 mod shell;
 

@@ -19,7 +19,9 @@ use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep, timeout};
 
 use harness::metrics::Metrics;
-use harness::{Answer, Client, Exchange, Hold, Request, Response, Store, TEST_TIMEOUT, World, eventually, h2, route};
+use harness::{
+    Answer, Client, Exchange, Hold, Request, Response, Store, TEST_TIMEOUT, World, eventually, h2, route, service,
+};
 
 fn admin(world: &World) -> Client {
     Client { address: world.proxy.admin }
@@ -99,9 +101,10 @@ async fn an_upload_that_its_service_does_not_read_blocks_no_other_stream_of_its_
     const WITHOUT_PROGRESS: Duration = Duration::from_millis(500);
     // The system accepts its connections, and takes what fits into their buffers.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let upload = format!("mode = \"off\"\nupstream = \"http://{}\"", silent.local_addr().unwrap());
+    let upload = service("upload", silent.local_addr().unwrap());
     let world =
-        World::with(Store::sqlite(), |setup| setup.route(&route("pay", "")).route(&route("upload", &upload))).await;
+        World::with(Store::sqlite(), |setup| setup.service(&upload).route(&route("pay", "service = \"default\"")));
+    let world = world.await;
     let mut client = h2::connect(&world).await;
     let sent = Arc::new(AtomicUsize::new(0));
     for _ in 0..2 {
@@ -110,7 +113,7 @@ async fn an_upload_that_its_service_does_not_read_blocks_no_other_stream_of_its_
             sent.fetch_add(1, Ordering::Relaxed);
             Ok::<_, Infallible>(Frame::data(Bytes::from_static(&[b'x'; 16 * 1024])))
         });
-        let upload = http::Request::post("http://oncegate/upload").body(StreamBody::new(endless).boxed_unsync());
+        let upload = http::Request::post("http://upload.example/").body(StreamBody::new(endless).boxed_unsync());
         tokio::spawn(client.send_request(upload.unwrap()));
     }
     eventually(TEST_TIMEOUT, async || {

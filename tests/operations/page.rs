@@ -10,6 +10,7 @@ mod oidc;
 mod oidc_provider;
 mod reloads;
 mod routes;
+mod services;
 
 use std::net::SocketAddr;
 

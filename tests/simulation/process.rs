@@ -1,7 +1,7 @@
 //! A process of Oncegate: the real instance, gate and background tasks on a host of the simulation.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -139,6 +139,10 @@ impl Environment for ConfigText {
 
     fn read(&self, _: &Path) -> io::Result<String> {
         Ok(self.0.clone())
+    }
+
+    fn list(&self, _: &Path) -> io::Result<Vec<PathBuf>> {
+        Ok(Vec::new())
     }
 
     fn is_readable_by_all(&self, _: &Path) -> bool {

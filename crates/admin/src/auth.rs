@@ -6,6 +6,7 @@
 //! checks apply to requests with a token as well, as a browser may know it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{AUTHORIZATION, HOST, HeaderValue, ORIGIN};
@@ -45,6 +46,20 @@ named! {
     }
 }
 
+/// What a token allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    pub role: Role,
+    /// The only service that it is for; `None` for all.
+    pub service: Option<Arc<str>>,
+}
+
+impl From<Role> for Grant {
+    fn from(role: Role) -> Self {
+        Self { role, service: None }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessDenied {
     #[error("{}", NEEDS_TOKEN)]
@@ -56,6 +71,8 @@ pub enum AccessDenied {
     Slowed(Duration),
     #[error("this token may look and not change")]
     ReadOnly,
+    #[error("this token is for one service alone")]
+    OneService,
     /// There is not exactly one `Host`, or it is foreign.
     #[error(
         "the Host is not this listener: use its address, or localhost, with its port, or the host of admin.oidc.url"
@@ -70,7 +87,7 @@ const NEEDS_TOKEN: &str = "this needs the listener's token, and the request does
                            from the file that the instance's log names at its start";
 
 impl Access {
-    /// Whether a request to the listener at this address may go on. It is made by `peer`.
+    /// What a request to the listener at this address may do; `None` where it needs no token. It is made by `peer`.
     pub fn check<B>(
         self,
         request: &Request<B>,
@@ -78,50 +95,53 @@ impl Access {
         peer: IpAddr,
         tokens: &AdminTokens,
         guesses: &TokenGuesses,
-    ) -> Result<(), AccessDenied> {
+    ) -> Result<Option<Grant>, AccessDenied> {
         if self == Self::Anybody {
-            return Ok(());
+            return Ok(None);
         }
         check_origin(request, own)?;
         if self == Self::Services {
-            return Ok(());
+            return Ok(None);
         }
-        let role = find_role(request.headers(), peer, tokens, guesses)?;
+        let grant = find_grant(request.headers(), peer, tokens, guesses)?;
         let only_reads = self == Self::Readers || matches!(*request.method(), Method::GET | Method::HEAD);
-        match role == Role::Operator || only_reads {
-            true => Ok(()),
+        match grant.role == Role::Operator || only_reads {
+            true => Ok(Some(grant)),
             false => Err(AccessDenied::ReadOnly),
         }
     }
 }
 
-pub fn find_role(
+pub fn find_grant(
     headers: &HeaderMap,
     peer: IpAddr,
     tokens: &AdminTokens,
     guesses: &TokenGuesses,
-) -> Result<Role, AccessDenied> {
+) -> Result<Grant, AccessDenied> {
     match &tokens.operator {
-        None => Ok(Role::Operator),
+        None => Ok(Role::Operator.into()),
         Some(_) if !headers.contains_key(AUTHORIZATION) => Err(AccessDenied::NoToken),
         Some(_) => check_token(shown_token(headers), peer, tokens, guesses),
     }
 }
 
-/// The role that a token has. A wrong token is counted; after too many from one address, none from there is looked at
+/// What a token allows. A wrong token is counted; after too many from one address, none from there is looked at
 /// for a while.
 pub fn check_token(
     shown: Option<&[u8]>,
     peer: IpAddr,
     tokens: &AdminTokens,
     guesses: &TokenGuesses,
-) -> Result<Role, AccessDenied> {
+) -> Result<Grant, AccessDenied> {
     if let Some(wait) = guesses.wait_before_token(peer) {
         return Err(AccessDenied::Slowed(wait));
     }
-    for (token, role) in [(&tokens.operator, Role::Operator), (&tokens.reader, Role::Reader)] {
-        if token.as_ref().zip(shown).is_some_and(|(token, shown)| token.matches(shown)) {
-            return Ok(role);
+    let of_all = [(&tokens.operator, Role::Operator), (&tokens.reader, Role::Reader)];
+    let of_all = of_all.into_iter().filter_map(|(token, role)| Some((token.as_ref()?, role, None)));
+    let of_one = tokens.of_services.iter().map(|(service, token)| (token, Role::Operator, Some(Arc::clone(service))));
+    for (token, role, service) in of_all.chain(of_one) {
+        if shown.is_some_and(|shown| token.matches(shown)) {
+            return Ok(Grant { role, service });
         }
     }
     guesses.count_wrong_token(peer);
@@ -224,7 +244,7 @@ mod tests {
         }
         let request = request.body(()).expect("it is a request");
         let (open, guesses) = (AdminTokens::default(), TokenGuesses::default());
-        Access::Operators.check(&request, own, Ipv4Addr::LOCALHOST.into(), &open, &guesses)
+        Access::Operators.check(&request, own, Ipv4Addr::LOCALHOST.into(), &open, &guesses).map(drop)
     }
 
     #[test]

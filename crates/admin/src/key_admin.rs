@@ -88,6 +88,7 @@ pub struct KeyAdmin<'a> {
     store: &'a Store,
     start: &'a StartConfig,
     config: Arc<Config>,
+    service: Arc<str>,
     /// `None` where no instance has watched the store's clock: then the operator vouches for it that an attempt is
     /// over, and no TTL counts as ended.
     store_clock: Option<&'a StoreClock>,
@@ -100,9 +101,10 @@ impl<'a> KeyAdmin<'a> {
         store: &'a Store,
         start: &'a StartConfig,
         config: Arc<Config>,
+        service: Arc<str>,
         store_clock: Option<&'a StoreClock>,
     ) -> Self {
-        Self { store, start, config, store_clock, as_of: store_clock.map(StoreClock::now) }
+        Self { store, start, config, service, store_clock, as_of: store_clock.map(StoreClock::now) }
     }
 
     /// Reads a request, carries it out, and returns the response's JSON.
@@ -161,7 +163,7 @@ impl<'a> KeyAdmin<'a> {
     }
 
     fn service(&self) -> Arc<str> {
-        Arc::clone(&self.start.service)
+        Arc::clone(&self.service)
     }
 }
 
@@ -170,10 +172,11 @@ pub async fn answer_on_store(
     store: &Store,
     start: &StartConfig,
     config: Arc<Config>,
+    service: Arc<str>,
     request: AdminRequest<'_>,
 ) -> (StatusCode, Value) {
     let answer = match request.body.len() <= BODY_BYTES_MAX {
-        true => KeyAdmin::new(store, start, config, None).answer(request).await,
+        true => KeyAdmin::new(store, start, config, service, None).answer(request).await,
         false => Err(ApiProblem::body_too_large(BODY_BYTES_MAX)),
     };
     answer.map_or_else(|problem| (problem.status(), json!(problem)), |answer| (StatusCode::OK, answer))
@@ -188,13 +191,13 @@ pub fn version(entry: &KeyEntry) -> String {
     format!("{}-{digits}", entry.state)
 }
 
-pub fn find_route<'a>(config: &'a Config, name: &str) -> Option<&'a Route> {
-    config.routes.iter().find(|route| route.has_name(name)).map(|route| &**route)
+pub fn find_route<'a>(config: &'a Config, service: &str, name: &str) -> Option<&'a Route> {
+    config.routes_of(service).find(|route| route.has_name(name)).map(|route| &**route)
 }
 
 /// A value of the route of that name; for a route that is not configured here, the largest of all routes.
-pub fn route_value<T: Ord + Default>(config: &Config, name: &str, value: impl Fn(&Route) -> T) -> T {
-    match find_route(config, name) {
+pub fn route_value<T: Ord + Default>(config: &Config, (service, name): (&str, &str), value: impl Fn(&Route) -> T) -> T {
+    match find_route(config, service, name) {
         Some(route) => value(route),
         None => config.routes.iter().map(|route| value(route)).max().unwrap_or_default(),
     }

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use Endpoint::{Events, Keys, Service};
-use auth::{Access, AccessDenied, OwnNames};
+use auth::{Access, AccessDenied, Grant, OwnNames};
 use events::EventMethod;
 use guesses::TokenGuesses;
 use key_admin::problem::{ApiProblem, ProblemCode};
@@ -194,12 +194,22 @@ impl AdminListener {
         OwnNames { listener, url }
     }
 
-    fn key_admin(&self) -> KeyAdmin<'_> {
+    fn key_admin(&self, service: &Arc<str>) -> KeyAdmin<'_> {
         let Instance { store, store_clock, config, .. } = &*self.instance;
-        KeyAdmin::new(store, config, Arc::clone(&self.config.borrow()), Some(store_clock))
+        KeyAdmin::new(store, config, Arc::clone(&self.config.borrow()), Arc::clone(service), Some(store_clock))
     }
 
-    async fn call(&self, endpoint: Endpoint, request: Request<RequestBody>, peer: IpAddr) -> Response<Body> {
+    async fn call(
+        &self,
+        endpoint: Endpoint,
+        request: Request<RequestBody>,
+        peer: IpAddr,
+        grant: Option<Grant>,
+    ) -> Response<Body> {
+        let bound = grant.and_then(|grant| grant.service);
+        if bound.is_some() && matches!(endpoint, Endpoint::Drain) {
+            return deny(AccessDenied::OneService);
+        }
         if matches!(endpoint, Events(_) | Keys(_) | Service(_)) && !self.instance.joined.is_cancelled() {
             return refuse(&ApiProblem::new(ProblemCode::StoreUnavailable, NOT_JOINED));
         }
@@ -211,10 +221,17 @@ impl AdminListener {
                 Ok((StatusCode::ACCEPTED, self.drain_state()))
             }
             Endpoint::DrainState => Ok((StatusCode::OK, self.drain_state())),
-            Events(method) => {
-                self.answer_about_events(method, path_id(request.uri()), actor_of(request.headers(), peer)).await
-            }
-            Keys(method) => self.answer_about_keys(method, request, peer).await,
+            Events(method) => match self.service_of(&request, bound) {
+                Ok(service) => {
+                    let actor = actor_of(request.headers(), peer);
+                    self.answer_about_events(method, path_id(request.uri()), actor, &service).await
+                }
+                Err(problem) => Err(problem),
+            },
+            Keys(method) => match self.service_of(&request, bound.clone()) {
+                Ok(service) => self.answer_about_keys(method, request, peer, (&service, bound.is_some())).await,
+                Err(problem) => Err(problem),
+            },
             Endpoint::Metrics => return self.metrics(request.headers()).await,
             Endpoint::Readiness => {
                 let readiness = self.readiness().await;
@@ -233,25 +250,46 @@ impl AdminListener {
         json!({ "instance": instance, "state": state, "attempts": self.instance.in_flight.count() })
     }
 
-    async fn answer_about_keys(&self, method: AdminMethod, request: Request<RequestBody>, peer: IpAddr) -> ApiAnswer {
+    async fn answer_about_keys(
+        &self,
+        method: AdminMethod,
+        request: Request<RequestBody>,
+        peer: IpAddr,
+        (service, is_bound): (&Arc<str>, bool),
+    ) -> ApiAnswer {
         let (head, body) = request.into_parts();
         let actor = actor_of(&head.headers, peer);
         let body = read_body(body, BODY_BYTES_MAX).await?;
         let (id, query) = (path_id(&head.uri), head.uri.query().unwrap_or_default());
-        let mut answer = self.key_admin().answer(AdminRequest { method, id, query, body: &body, actor }).await?;
+        let mut answer = self.key_admin(service).answer(AdminRequest { method, id, query, body: &body, actor }).await?;
         if let (AdminMethod::Stats, Value::Object(stats), Value::Object(instance)) =
-            (method, &mut answer, json!(self.instance_stats()))
+            (method, &mut answer, json!(self.instance_stats(is_bound)))
         {
             stats.extend(instance);
         }
         Ok((StatusCode::OK, answer))
     }
 
-    /// Returns the service that a client names, where it is not the one that is served here.
-    fn another_service(&self, request: &Request<RequestBody>) -> Option<String> {
-        let mut named = request.headers().get_all(SERVICE).iter();
-        let other = named.find(|named| named.as_bytes() != self.instance.config.service.as_bytes())?;
-        Some(String::from_utf8_lossy(other.as_bytes()).into_owned())
+    /// Returns the service that a request is about: the one that it names, else the only one. A token that is bound to
+    /// one sees no other.
+    fn service_of(&self, request: &Request<RequestBody>, bound: Option<Arc<str>>) -> Result<Arc<str>, ApiProblem> {
+        let config = self.config.borrow();
+        let served: Vec<_> =
+            config.service_names().filter(|name| bound.as_ref().is_none_or(|only| only == *name)).collect();
+        let shown = || served.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let mut named: Option<&Arc<str>> = None;
+        for field in request.headers().get_all(SERVICE) {
+            let found = served.iter().find(|name| name.as_bytes() == field.as_bytes());
+            let other = || ApiProblem::another_service(&shown(), &String::from_utf8_lossy(field.as_bytes()));
+            named = Some(
+                *found.filter(|found| named.is_none_or(|before: &Arc<str>| *before == ***found)).ok_or_else(other)?,
+            );
+        }
+        match (named, &served[..]) {
+            (Some(named), _) => Ok(Arc::clone(named)),
+            (None, [only]) => Ok(Arc::clone(only)),
+            (None, _) => Err(ApiProblem::no_service(&shown())),
+        }
     }
 
     /// Counts a denied request, and logs it: a line a minute for each address, without anything that the request has
@@ -271,17 +309,15 @@ impl AdminListener {
         let method = if method == Method::HEAD { &Method::GET } else { method };
         let here: Vec<_> = TABLE.iter().filter(|(pattern, ..)| is_path_of(path, pattern)).collect();
         let access = here.first().map_or(Access::Operators, |(_, _, access, _)| *access);
-        if let Err(denied) = access.check(&request, &self.own_names(listener), peer, &self.tokens(), &self.guesses) {
-            self.note_denied(peer, denied);
-            return deny(denied);
-        }
-        if matches!(access, Access::Operators | Access::Readers)
-            && let Some(named) = self.another_service(&request)
-        {
-            return refuse(&ApiProblem::another_service(&self.instance.config.service, &named));
-        }
+        let grant = match access.check(&request, &self.own_names(listener), peer, &self.tokens(), &self.guesses) {
+            Ok(grant) => grant,
+            Err(denied) => {
+                self.note_denied(peer, denied);
+                return deny(denied);
+            }
+        };
         if let Some((.., endpoint)) = here.iter().find(|(_, known, ..)| known == method) {
-            return self.call(*endpoint, request, peer).await;
+            return self.call(*endpoint, request, peer, grant).await;
         }
         if here.is_empty() {
             let mut paths: Vec<_> = TABLE.iter().map(|(path, ..)| *path).collect();
@@ -354,7 +390,7 @@ fn deny(denied: AccessDenied) -> Response<Body> {
             let seconds = HeaderValue::from(wait.as_secs() + 1);
             (StatusCode::TOO_MANY_REQUESTS, "Too many wrong tokens", RETRY_AFTER, seconds)
         }
-        AccessDenied::Host | AccessDenied::Origin | AccessDenied::ReadOnly => {
+        AccessDenied::Host | AccessDenied::OneService | AccessDenied::Origin | AccessDenied::ReadOnly => {
             return respond(StatusCode::FORBIDDEN, &json!({ "error": detail }));
         }
     };

@@ -39,29 +39,34 @@ pub(super) struct KeyCountCache {
 
 impl KeyCountCache {
     /// Counts the keys, unless that was done a moment ago, or the breaker keeps calls from the store.
-    async fn refresh(&self, instance: &Arc<Instance>) {
+    async fn refresh(&self, instance: &Arc<Instance>, services: Vec<Arc<str>>) {
         let mut tried = self.tried.lock().await;
         if tried.is_none_or(|tried| tried.elapsed() >= COUNT_EVERY) && !instance.store.health().is_open {
             *tried = Some(Instant::now());
             // In a task: a count that takes longer than the scrape waits is there for the next one.
-            let counting = tokio::spawn(count(Arc::clone(instance), Arc::clone(&self.counted)));
+            let counting = tokio::spawn(count(Arc::clone(instance), services, Arc::clone(&self.counted)));
             let _ = timeout(COUNT_MAX, counting).await;
         }
         let mut counted = self.counted.lock();
         if counted.is_some_and(|counted| counted.elapsed() > COUNT_KEPT) {
             *counted = None;
-            instance.observability.metrics.keys.set(None::<fn(StateKind) -> u64>);
+            instance.observability.metrics.keys.set(std::iter::empty::<(_, fn(StateKind) -> u64)>());
         }
     }
 }
 
 /// Counts the keys; the store ends a count that takes too long.
-async fn count(instance: Arc<Instance>, counted: Arc<parking_lot::Mutex<Option<Instant>>>) {
-    let counting = instance.store.count_keys(Arc::clone(&instance.config.service));
-    let Ok(tally) = counting.await else { return };
-    let of = |state: StateKind| tally.counts.iter().filter(move |count| count.state == state);
+async fn count(instance: Arc<Instance>, services: Vec<Arc<str>>, counted: Arc<parking_lot::Mutex<Option<Instant>>>) {
+    let mut tallies = Vec::new();
+    for service in services {
+        let Ok(tally) = instance.store.count_keys(Arc::clone(&service)).await else { return };
+        tallies.push((service, tally.counts));
+    }
     let mut counted = counted.lock();
-    instance.observability.metrics.keys.set(Some(|state| of(state).map(|count| count.keys).sum()));
+    instance.observability.metrics.keys.set(tallies.into_iter().map(|(service, counts)| {
+        let of = move |state| counts.iter().filter(|count| count.state == state).map(|count| count.keys).sum();
+        (service, of)
+    }));
     *counted = Some(Instant::now());
 }
 
@@ -70,8 +75,10 @@ impl AdminListener {
     pub(super) async fn metrics(&self, headers: &http::HeaderMap) -> Response<Body> {
         let metrics = &self.instance.observability.metrics;
         if self.instance.joined.is_cancelled() {
-            self.key_counts.refresh(&self.instance).await;
+            let services = self.config.borrow().service_names().map(Arc::clone).collect();
+            self.key_counts.refresh(&self.instance, services).await;
         }
+        metrics.build.set(self.config.borrow().service_names());
         metrics.in_flight.set(i64::try_from(self.instance.in_flight.count()).unwrap_or(i64::MAX));
         metrics.held_body_bytes.set(i64::try_from(self.instance.held_bytes()).unwrap_or(i64::MAX));
         metrics.breaker_open.set(i64::from(self.instance.store.health().is_open));
@@ -82,11 +89,17 @@ impl AdminListener {
         response
     }
 
-    /// Returns the traffic that this instance has seen.
-    pub(super) fn instance_stats(&self) -> InstanceStats {
+    /// Returns the traffic that this instance has seen. It is that of all services: whoever `is_bound` to one sees
+    /// none.
+    pub(super) fn instance_stats(&self, is_bound: bool) -> InstanceStats {
         let observability = &self.instance.observability;
+        let instance = self.instance.instance_lease.id();
+        if is_bound {
+            let (callers, unguarded, renewed, same_bodies) = Default::default();
+            return InstanceStats { instance, callers, unguarded, renewed, same_bodies };
+        }
         InstanceStats {
-            instance: self.instance.instance_lease.id(),
+            instance,
             callers: observability.callers(CALLERS_MAX),
             unguarded: observability.unguarded(usize::MAX),
             renewed: observability.metrics.scope_renewals.list(),

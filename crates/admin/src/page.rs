@@ -8,6 +8,7 @@
 //! To add a page: a variant of `PagePath`, its path, its methods, its arm in `Visit::answer`.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use askama::Template;
@@ -19,8 +20,8 @@ use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 
 use super::auth::{self, AccessDenied, Role};
-use super::key_admin::BODY_BYTES_MAX;
 use super::key_admin::problem::ApiProblem;
+use super::key_admin::{BODY_BYTES_MAX, KeyAdmin};
 use super::{AdminListener, CHALLENGE, NOT_JOINED, read_body, with_allow};
 use cookies::PageCookie;
 use format::{Shown, ShownTime};
@@ -89,6 +90,7 @@ enum PagePath<'a> {
     RequeueEvents,
     Routes,
     Runbook(&'static str),
+    Service(&'a str),
     SignIn,
     SignOut,
     Style,
@@ -112,6 +114,10 @@ impl<'a> PagePath<'a> {
             ["page.css"] => Self::Style,
             ["routes"] => Self::Routes,
             ["runbooks", name] => Self::Runbook(runbooks::find(name)?),
+            // The letters of a name: it becomes a cookie.
+            ["services", name] if name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte)) => {
+                Self::Service(name)
+            }
             ["sign-in"] => Self::SignIn,
             ["sign-in", "oidc"] => Self::OidcSignIn,
             ["sign-in", "oidc", "callback"] => Self::OidcCallback,
@@ -197,6 +203,8 @@ struct Visit<'a> {
     query: FormParams,
     /// `None` where the page is not refreshed.
     live: Option<LiveView>,
+    /// The service that the page is about: the only one that the visitor may see, or the one that they have chosen.
+    service: Arc<str>,
 }
 
 impl AdminListener {
@@ -244,7 +252,16 @@ impl AdminListener {
     async fn answer_visitor(&self, request: PageRequest<'_>) -> Result<Response<Body>, Response<Body>> {
         let uri = &request.head.uri;
         let live = LiveView::new(request.path, uri.query().unwrap_or_default(), uri.path(), SystemTime::now());
-        let visitor = self.admit_visitor(&request, live.as_ref().is_some_and(LiveView::is_on))?;
+        let mut visitor = self.admit_visitor(&request, live.as_ref().is_some_and(LiveView::is_on))?;
+        let service = self.service_of_page(&request, &visitor);
+        visitor.form = visitor.form.of_service(service.as_deref().unwrap_or_default());
+        if let Some(form) = &request.form
+            && !visitor.form.is(form.get(FORM).as_bytes())
+        {
+            let why = "The form was not from a page of this session and this service, or this instance has been restarted since. \
+                       Nothing was changed. Open the page again, and look before you try once more.";
+            return Err(render_message(StatusCode::FORBIDDEN, "Nothing was changed", why));
+        }
         if request.path == PagePath::SignOut {
             let cookie = request.session_cookie(false);
             self.sessions.sign_out(cookie.find(&request.head.headers).unwrap_or_default());
@@ -252,13 +269,32 @@ impl AdminListener {
             cookie.clear(&mut response);
             return Ok(response);
         }
+        if let PagePath::Service(name) = request.path {
+            let mut response = redirect_to("/");
+            PageCookie::of_service(request.listener, request.is_at_url).set(&mut response, name, sessions::LIFETIME);
+            return Ok(response);
+        }
+        let Some(service) = service else {
+            let why = "The service that your token is for is not configured here any more.";
+            return Err(render_message(StatusCode::FORBIDDEN, "Not here", why));
+        };
         let PageRequest { path, form, query, peer, .. } = request;
-        let visit = Visit { admin: self, visitor, peer, query, live };
+        let visit = Visit { admin: self, visitor, peer, query, live, service };
         let response = match visit.answer(path, form.as_ref()).await {
             Ok(response) => response,
             Err(problem) => visit.show_problem(&problem).await,
         };
         Ok(live::with_refresh(response, visit.live.as_ref()))
+    }
+
+    /// Returns the service that a page is about: the one that the visitor has chosen, if they may see it, else the
+    /// first one that they may.
+    fn service_of_page(&self, request: &PageRequest<'_>, visitor: &Visitor) -> Option<Arc<str>> {
+        let config = self.config.borrow();
+        let chosen = PageCookie::of_service(request.listener, request.is_at_url);
+        let chosen = chosen.find(&request.head.headers).unwrap_or_default();
+        let seen: Vec<_> = config.service_names().filter(|name| visitor.may_see(name)).collect();
+        seen.iter().find(|name| name.as_bytes() == chosen).or(seen.first()).map(|name| Arc::clone(name))
     }
 
     /// Returns the visitor, if they may see the page and send its form.
@@ -269,8 +305,8 @@ impl AdminListener {
         let cookie = request.session_cookie(false);
         let known = cookie.find(headers).and_then(|cookie| self.sessions.find_visitor(cookie, peer, is_refresh));
         let by_token = || {
-            let role = auth::find_role(headers, peer, &tokens, &self.guesses)?;
-            Ok(self.sessions.anonymous_visitor(role))
+            let grant = auth::find_grant(headers, peer, &tokens, &self.guesses)?;
+            Ok(self.sessions.anonymous_visitor(grant))
         };
         let visitor = known.map_or_else(by_token, Ok).map_err(|denied| {
             if denied != AccessDenied::NoToken {
@@ -281,17 +317,13 @@ impl AdminListener {
                 _ => ask_to_sign_in(request),
             }
         })?;
-        let Some(form) = &request.form else { return Ok(visitor) };
+        if request.form.is_none() {
+            return Ok(visitor);
+        }
         let nothing_changed = |why| Err(render_message(StatusCode::FORBIDDEN, "Nothing was changed", why));
         if visitor.role == Role::Reader && !matches!(request.path, PagePath::Find | PagePath::SignOut) {
             return nothing_changed(
                 "You may look and not change: so says the token with which you have signed in, or your account at the issuer.",
-            );
-        }
-        if !visitor.form.is(form.get(FORM).as_bytes()) {
-            return nothing_changed(
-                "The form was not from a page of this session, or this instance has been restarted since. Nothing was \
-                 changed. Open the page again, and look before you try once more.",
             );
         }
         Ok(visitor)
@@ -299,6 +331,10 @@ impl AdminListener {
 }
 
 impl Visit<'_> {
+    fn key_admin(&self) -> KeyAdmin<'_> {
+        self.admin.key_admin(&self.service)
+    }
+
     async fn answer(&self, path: PagePath<'_>, form: Option<&FormParams>) -> PageAnswer {
         match (path, form) {
             (PagePath::Audit, _) => self.show_audit().await,
@@ -317,7 +353,7 @@ impl Visit<'_> {
             (PagePath::Runbook(text), _) => Ok(self.show_runbook(text).await),
             (PagePath::Overview, _)
             // The others were answered before, or are forms.
-            | (PagePath::Find | PagePath::RequeueEvents | PagePath::SignIn | PagePath::SignOut, _)
+            | (PagePath::Find | PagePath::RequeueEvents | PagePath::Service(_) | PagePath::SignIn | PagePath::SignOut, _)
             | (PagePath::OidcCallback | PagePath::OidcSignIn | PagePath::Style, _) => Ok(self.show_overview().await),
         }
     }

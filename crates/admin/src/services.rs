@@ -73,7 +73,8 @@ impl AdminListener {
         handle: ReservationHandle,
         config: &'a Config,
     ) -> Result<CurrentReservation<'a>, ApiProblem> {
-        let params = FindReservationParams { service: Arc::clone(&self.instance.config.service), handle };
+        let services = config.service_names().map(Arc::clone).collect();
+        let params = FindReservationParams { services, handle };
         let key = self.instance.store.find_reservation(params).await?.ok_or_else(over)?;
         Ok(CurrentReservation { handle, key, config })
     }
@@ -143,7 +144,7 @@ impl AdminListener {
 
     async fn report(&self, current: &CurrentReservation<'_>, kind: ReportKind, taken: Value) -> ApiAnswer {
         let id = current.handle.id;
-        let report = ServiceReport { service: Arc::clone(&self.instance.config.service), handle: current.handle, kind };
+        let report = ServiceReport { service: Arc::clone(&current.key.service), handle: current.handle, kind };
         match self.instance.store.record_report(report).await? {
             ReportResult::Taken => {
                 tracing::debug!(record = %id, "the service has reported about an attempt");
@@ -160,7 +161,7 @@ impl AdminListener {
 
 impl CurrentReservation<'_> {
     fn route_value<T: Ord + Default>(&self, value: impl Fn(&Route) -> T) -> T {
-        route_value(self.config, &self.key.route, value)
+        route_value(self.config, (&self.key.service, &self.key.route), value)
     }
 
     /// Reads the response as it would be stored if it were the answer to the attempt.
@@ -173,7 +174,7 @@ impl CurrentReservation<'_> {
         report.finish()?;
         // As of any stored response.
         fields::prepare_for_client(&mut response.headers);
-        let response = match find_route(self.config, &self.key.route) {
+        let response = match find_route(self.config, &self.key.service, &self.key.route) {
             Some(route) => stored_response::to_storable(&response, route),
             None => {
                 fields::remove(&mut response.headers, |name| fields::is_momentary(name) || name == SET_COOKIE);

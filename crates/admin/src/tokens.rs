@@ -4,6 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -17,6 +18,8 @@ pub struct AdminTokens {
     pub operator: Option<AdminToken>,
     /// The token that may look and not change.
     pub reader: Option<AdminToken>,
+    /// Those of operators of one service alone.
+    pub of_services: Vec<(Arc<str>, AdminToken)>,
     /// Whether the operators' token is the configured one.
     is_configured: bool,
 }
@@ -36,9 +39,10 @@ impl AdminTokens {
     /// # Errors
     /// The file cannot be used.
     pub fn load(listener: &AdminListenerConfig, config: &AdminConfig) -> Result<Self, TokenFileError> {
-        let reader = config.read_token.clone();
+        let (reader, of_services) = (config.read_token.clone(), config.service_tokens.clone());
         if listener.open || config.token.is_some() {
-            return Ok(Self { operator: config.token.clone(), reader, is_configured: config.token.is_some() });
+            let operator = config.token.clone();
+            return Ok(Self { is_configured: operator.is_some(), operator, reader, of_services });
         }
         let Some(file) = &listener.token_file else {
             let what = "there is no place for the admin token's file".to_owned();
@@ -55,14 +59,15 @@ impl AdminTokens {
             );
         }
         tracing::info!(file = show_whole_path(file), "the admin listener's token is in this file");
-        Ok(Self { operator: Some(token), reader, is_configured: false })
+        Ok(Self { operator: Some(token), reader, of_services, is_configured: false })
     }
 
     /// The tokens after a reload with this configuration. A listener without a configured token for operators gets one
     /// only by a restart, and does not lose it otherwise.
     pub fn after_reload(&self, config: &AdminConfig) -> Self {
         let operator = config.token.as_ref().filter(|_| self.is_configured).or(self.operator.as_ref()).cloned();
-        Self { operator, reader: config.read_token.clone(), is_configured: self.is_configured }
+        let (reader, of_services) = (config.read_token.clone(), config.service_tokens.clone());
+        Self { operator, reader, of_services, is_configured: self.is_configured }
     }
 }
 

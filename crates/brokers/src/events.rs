@@ -138,7 +138,7 @@ impl Publisher {
             Ok(()) if was_disconnected => drop(self.note_failure(None)),
             Ok(()) => {}
         }
-        let (service, sink) = (Arc::clone(&self.instance.config.service), Arc::clone(&self.sink.name));
+        let (service, sink) = (Arc::clone(&self.sink.service), Arc::clone(&self.sink.name));
         let limit = if self.sink.body { BATCH_WITH_BODIES } else { BATCH };
         let params = ClaimEventsParams { service, sink, limit, lease: self.receiver.longest_try() + LEASE_MARGIN };
         let events = self.instance.store.claim_events(params).await?;
@@ -173,7 +173,7 @@ impl Publisher {
     }
 
     async fn publish(&self, event: &KeyEvent) -> Result<(), PublishError> {
-        let message = EventMessage::new(&self.instance.config.service, &self.sink, event);
+        let message = EventMessage::new(&self.sink.service, &self.sink, event);
         self.receiver.publish(&message.map_err(|corrupt| PublishError::Refused(corrupt.to_string()))?).await
     }
 
@@ -215,7 +215,7 @@ impl Publisher {
 
     async fn count(&mut self) {
         self.counted = Some(Instant::now());
-        let (service, sink) = (Arc::clone(&self.instance.config.service), Arc::clone(&self.sink.name));
+        let (service, sink) = (Arc::clone(&self.sink.service), Arc::clone(&self.sink.name));
         match self.instance.store.count_events(EventSinkParams { service, sink }).await {
             Ok(counts) => self.state.set_counts(counts),
             Err(error) => tracing::debug!(sink = %self.sink.name, %error, "the waiting events could not be counted"),

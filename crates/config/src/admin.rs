@@ -68,7 +68,7 @@ pub(super) fn read(
     let token_file = token_file.map(|file| section.locate("token_file", file));
     let token_file = find_file(token_file, store, section);
     let listener = AdminListenerConfig { listen, token_file, open, has_token: token.is_some() };
-    (listener, AdminConfig { token, read_token, oidc, four_eyes })
+    (listener, AdminConfig { token, read_token, service_tokens: Vec::new(), oidc, four_eyes })
 }
 
 fn parse_four_eyes(text: &str) -> Result<FourEyesAction, String> {

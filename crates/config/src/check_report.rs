@@ -22,7 +22,9 @@ pub fn describe(config: &LoadedConfig) -> String {
         (None, false, None) => ", without a place for its token".to_owned(),
     };
     row(&mut text, "listen", &format!("{}{tls}, admin on {}{token}", start.listen, start.admin.listen));
-    row(&mut text, "upstream", &live.pass.upstream.to_string());
+    if let [only] = &live.services[..] {
+        row(&mut text, "upstream", &only.upstream.to_string());
+    }
     let encrypted = if start.store.encrypt { ", responses encrypted" } else { "" };
     row(&mut text, "store", &format!("{}{encrypted}", start.store.url));
     let shared = match &live.redis {
@@ -31,7 +33,13 @@ pub fn describe(config: &LoadedConfig) -> String {
         Some(server) => format!(", shared through {server}, encrypted"),
     };
     row(&mut text, "cache", &format!("{} of memory{shared}", show_size(start.cache.memory)));
-    row(&mut text, "service", &start.service);
+    for service in &live.services {
+        let hosts = if service.hosts.is_empty() { "all other hosts".into() } else { service.hosts.join(", ") };
+        match live.services.len() {
+            1 => row(&mut text, "service", &service.name),
+            _ => row(&mut text, "service", &format!("{}: {hosts}, to {}", service.name, service.upstream)),
+        }
+    }
     row(&mut text, "secret", &secrets(&live.secrets));
     for (label, value) in readable_data::describe(config) {
         row(&mut text, label, &value);
@@ -60,6 +68,20 @@ pub fn describe(config: &LoadedConfig) -> String {
         let body = if sink.body { ", with the body" } else { "" };
         let (routes, types) = (sink.routes.join(", "), types.join(", "));
         row(&mut text, &format!("events {}", sink.name), &format!("{types} of {routes} to {}{body}", sink.target));
+    }
+    text
+}
+
+/// The routes, a line each: the service, the name, the requests, the mode, the kind, and how long keys are remembered.
+pub fn describe_in_short(config: &LoadedConfig) -> String {
+    let mut text = String::new();
+    for route in &config.live.routes {
+        let settings = route.settings();
+        let value =
+            |label| settings.iter().find(|setting| setting.label == label).map_or("", |setting| &*setting.value);
+        let service = &route.service.name;
+        let (matches, mode, kind) = (value("matches"), value("mode"), route.options.kind.word());
+        let _ = writeln!(text, "{service:<16}{:<24}{matches:<40}{mode:<9}{kind:<10}{}", route.name, value("ttl"));
     }
     text
 }

@@ -8,6 +8,7 @@ use super::kafka::{self, KafkaOptions};
 use super::key::parse_step;
 use super::options::options;
 use super::reader::{Section, SourcePosition};
+use super::routes::check_team;
 use super::scope;
 use oncegate_domain::message_path::MessagePathTemplate;
 use oncegate_domain::path_template::PathTemplate;
@@ -51,6 +52,7 @@ pub(super) fn read(top: &Section<'_>, routes: &[Route], all_known: bool) -> Vec<
     let mut consumers: Vec<Consumer> = Vec::new();
     for section in top.tables("consumers") {
         let Some((consumer, position)) = read_consumer(&section, routes, all_known) else { continue };
+        check_team(top, &section, "route", std::slice::from_ref(&consumer.route));
         if consumers.iter().any(|other| other.shares_messages_with(&consumer)) {
             let message = match &consumer.source {
                 MessageSource::Amqp(_) => "is another consumer's queue too: one is enough, with a larger `prefetch`",

@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use oncegate_settings::SourceFiles;
 use oncegate_trust::tls::Authorities;
 
 /// Environment variables, files and certificate authorities. A trait, so that tests need none of them.
@@ -18,6 +19,12 @@ pub trait Environment {
     /// The operating system's.
     fn read(&self, path: &Path) -> io::Result<String>;
 
+    /// The files of a pattern: a path with `*` in its last segment. In the order of their names.
+    ///
+    /// # Errors
+    /// The operating system's.
+    fn list(&self, pattern: &Path) -> io::Result<Vec<PathBuf>>;
+
     /// Whether everybody on the machine may read a file.
     fn is_readable_by_all(&self, path: &Path) -> bool;
 
@@ -26,6 +33,11 @@ pub trait Environment {
 
     /// The authorities that services are verified with.
     fn authorities(&self) -> Authorities;
+
+    /// Whether a variable or a file that is missing counts as right: the secrets are elsewhere.
+    fn lacks_secrets(&self) -> bool {
+        false
+    }
 }
 
 /// The first bytes of each database (<https://www.sqlite.org/fileformat.html>, section 1.3.1).
@@ -44,6 +56,10 @@ impl Environment for ProcessEnvironment {
         std::fs::read_to_string(path)
     }
 
+    fn list(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
+        SourceFiles::list(pattern)
+    }
+
     fn is_readable_by_all(&self, path: &Path) -> bool {
         const OTHERS_READ: u32 = 0o004;
         std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & OTHERS_READ != 0)
@@ -60,12 +76,47 @@ impl Environment for ProcessEnvironment {
     }
 }
 
+/// A place where the files and variables of the configuration are absent, such as a pipeline: what is missing counts as
+/// right.
+#[derive(Clone, Copy, Debug)]
+pub struct WithoutSecrets;
+
+impl Environment for WithoutSecrets {
+    fn variable(&self, name: &str) -> Option<String> {
+        ProcessEnvironment.variable(name)
+    }
+
+    fn read(&self, path: &Path) -> io::Result<String> {
+        ProcessEnvironment.read(path)
+    }
+
+    fn list(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
+        ProcessEnvironment.list(pattern)
+    }
+
+    fn is_readable_by_all(&self, _: &Path) -> bool {
+        false
+    }
+
+    fn is_database(&self, _: &Path) -> bool {
+        false
+    }
+
+    fn authorities(&self) -> Authorities {
+        ProcessEnvironment.authorities()
+    }
+
+    fn lacks_secrets(&self) -> bool {
+        true
+    }
+}
+
 /// The variables and files of a test.
 #[cfg(test)]
 #[derive(Default)]
 pub(super) struct FakeEnvironment {
     pub variables: std::collections::HashMap<String, String>,
-    pub files: std::collections::HashMap<std::path::PathBuf, String>,
+    pub files: std::collections::HashMap<PathBuf, String>,
     pub readable_by_all: bool,
 }
 
@@ -90,6 +141,12 @@ impl Environment for FakeEnvironment {
 
     fn read(&self, path: &Path) -> io::Result<String> {
         self.files.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn list(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
+        let mut found: Vec<_> = self.files.keys().filter(|path| SourceFiles::matches(pattern, path)).cloned().collect();
+        found.sort();
+        Ok(found)
     }
 
     fn is_readable_by_all(&self, _: &Path) -> bool {

@@ -11,6 +11,7 @@ use super::consumers::parse_name;
 use super::kafka_cluster::{parse_topic, read_cluster};
 use super::options::options;
 use super::reader::Section;
+use super::routes::check_team;
 use super::value_parsers::{is_of_lower_name, name};
 use oncegate_settings::{
     Broker, EventKey, EventSink, EventTarget, EventType, KafkaTopic, Route, SaslMechanism, UpstreamTarget,
@@ -77,6 +78,7 @@ pub(super) fn read(top: &Section<'_>, routes: &[Route], all_known: bool) -> Vec<
     let mut sinks: Vec<EventSink> = Vec::new();
     for section in top.tables("events") {
         let Some(sink) = read_sink(&section, routes, all_known) else { continue };
+        check_team(top, &section, "routes", &sink.routes);
         if sinks.iter().any(|other| other.name == sink.name) {
             section.problem("name", format!("`{}` is another table's name too", sink.name));
         }
@@ -108,9 +110,16 @@ fn read_sink(section: &Section<'_>, routes: &[Route], all_known: bool) -> Option
         section.problem("types", "is empty: write what is told, or leave the table out");
         return None;
     }
+    let found = found?;
+    let service = Arc::clone(&found.first()?.service.name);
+    if let Some(other) = found.iter().find(|route| route.service.name != service) {
+        let other = &other.service.name;
+        section.problem("routes", format!("are of two services, `{service}` and `{other}`: write a table for each"));
+    }
     Some(EventSink {
         name: name?,
-        routes: found?.into_iter().flat_map(Route::names).cloned().collect(),
+        service,
+        routes: found.into_iter().flat_map(Route::names).cloned().collect(),
         types: options.types,
         key: options.key,
         body: options.body,

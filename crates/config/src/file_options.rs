@@ -16,36 +16,29 @@ use super::key_doc::KeyDoc;
 use super::limits::{CallerLimitOptions, LimitsOptions};
 use super::oidc::OidcOptions;
 use super::options::options;
+use super::policy::{Policy, UnguardedPolicy};
 use super::reader::DeclaredTable;
 use super::replay::ReplayOptions;
 use super::retry::RetryOptions;
 use super::route_options::{DEFAULTS, RouteKeys, read_allowed};
+use super::services::{ServiceOptions, parse_service};
 use super::store::{LeaseOptions, StoreOptions};
 use super::telemetry::TelemetryOptions;
 use super::tls::TlsOptions;
 use super::upstream_tls::UpstreamTlsOptions;
-use super::value_parsers::{is_of_lower_name, name, socket_address};
+use super::value_parsers::socket_address;
 use super::{fingerprint, key, outcome, reconcile};
-use oncegate_settings::{LimitsConfig, RedisServer, TelemetryConfig, Word, parse_size, words};
-
-words! {
-    /// The handling of a state-changing request that no route guards.
-    pub enum UnguardedPolicy {
-        /// It passes.
-        Pass = "pass",
-        /// 403.
-        Refuse = "refuse",
-    }
-}
+use oncegate_settings::{LimitsConfig, RedisServer, TelemetryConfig, Word, parse_size};
 
 options! {
     /// The options at the top of the file.
     struct TopOptions {
         /// address and port for clients
         listen: Text = "127.0.0.1:8080" => SocketAddr, parsed(socket_address);
-        /// the service, as `http://host:port` or `https://host:port` (or `--upstream`, or ONCEGATE_UPSTREAM)
+        /// the service of all hosts that no `[[services]]` has, as `http://host:port` or `https://host:port` (or
+        /// `--upstream`, or ONCEGATE_UPSTREAM)
         upstream: Concealed;
-        /// keeps services that share a database apart; part of every key
+        /// its name, which keeps services that share a database apart; part of every key
         service: Text = "default" => Arc<str>, parsed(parse_service);
         /// keys the fingerprints' HMAC and encrypts the salt of the scopes; empty for neither
         secret: Concealed = "${ONCEGATE_SECRET:-}";
@@ -63,6 +56,9 @@ options! {
         problem_base: Text = "/.oncegate/problems/" => Box<str>, parsed(parse_problem_base);
         /// the warnings that are meant, by their names, for the file and all routes
         allow: Texts = [] => Vec<&'static str>, made(read_allowed);
+        /// further files: one by its name for what a company has in common, and those of teams by a pattern such as
+        /// `routes/*.toml`, with services, routes, consumers and events alone
+        include: TextOrTexts = [];
         /// the origins whose pages may read answers that no route owns
         cors: Table(CorsOptions::KEYS) = {};
         /// TLS towards clients; absent for cleartext
@@ -83,6 +79,10 @@ options! {
         telemetry: Table(TelemetryOptions::KEYS) = {} => TelemetryConfig, inner(TelemetryOptions::read);
         /// fields for each route that does not write them itself
         defaults: Table(DEFAULTS) = {};
+        /// what the services and routes of all files must keep to
+        policy: Table(Policy::KEYS) = {};
+        /// services with hosts of their own
+        services: Tables(ServiceOptions::KEYS) = [];
         /// which requests are guarded, and how
         routes: Tables(RouteKeys::KEYS) = [];
         /// queues and topics whose messages are requests of a route
@@ -111,6 +111,8 @@ pub(super) const TABLES: &[DeclaredTable] = &[
     ("at the top of the file, before the first table", TOP),
     ("in `[[routes]]` or `[defaults]`", DEFAULTS),
     ("in `[[routes]]`", RouteKeys::KEYS),
+    ("in `[policy]`", Policy::KEYS),
+    ("in `[[services]]`", ServiceOptions::KEYS),
     ("in `[limits]`", LimitsOptions::KEYS),
     ("in `[admin]`", AdminOptions::KEYS),
     ("in `[admin.oidc]`", OidcOptions::KEYS),
@@ -132,11 +134,6 @@ pub(super) const TABLES: &[DeclaredTable] = &[
     ("in a route's `retry`", RetryOptions::KEYS),
     ("in a route's `limits`", CallerLimitOptions::KEYS),
 ];
-
-pub(super) fn parse_service(text: &str) -> Result<Arc<str>, String> {
-    let wrong = "is no name of a service: write 1 to 63 small letters, digits, `_`, `.` and `-`";
-    name(text, 63, is_of_lower_name, wrong)
-}
 
 fn parse_network(text: &str) -> Result<IpNet, String> {
     let network: IpNet = match text.parse::<IpAddr>() {
@@ -194,7 +191,17 @@ mod tests {
                     .strip_prefix("routes[0].")
                     .or(of.strip_prefix("consumers[0]."))
                     .or(of.strip_prefix("events[0]."))
+                    .or(of.strip_prefix("services[0]."))
                 {
+                    // The defaults of a service are those of the file.
+                    Some(field) if field.starts_with("defaults.") => continue,
+                    Some(field) if path.starts_with("services") => {
+                        let others = ["name = 's'", "host = 'h'", "upstream = 'http://s'"].into_iter();
+                        let others = others.filter(|line| line.split(' ').next() != Some(field));
+                        let others: String = others.map(|line| format!("{line}\n")).collect();
+                        let route = "[[routes]]\nname = 'r'\npath = '/'\nservice = 'default'";
+                        format!("[[services]]\n{others}{field} = {value}\n{route}")
+                    }
                     Some(field) if path.starts_with("events") => {
                         let kafka = ["kafka.brokers = ['b']", "kafka.topic = 't'"];
                         let of_target = match field.split('.').next() {
@@ -233,6 +240,8 @@ mod tests {
                         let route = "[[routes]]\nname = 'r'\npath = '/'";
                         format!("{route}\n[[consumers]]\n{others}{field} = {value}")
                     }
+                    // Each file that is included is there.
+                    None if of == "include" && value != "[]" && !value.starts_with("1979") => continue,
                     None => format!("{of} = {value}"),
                     Some("name") => format!("[[routes]]\npath = '/'\nname = {value}"),
                     Some("path") => format!("[[routes]]\nname = 'r'\npath = {value}"),
@@ -283,6 +292,7 @@ mod tests {
             is_sender
                 || file.contains("on_unknown = \"vendor\"")
                 || path.starts_with("consumers") && needed.iter().any(|name| path.ends_with(name))
+                || path == "services[0].host"
                 || path.starts_with("events") && needed_of_events.iter().any(|name| path.ends_with(name))
         };
         for (path, file) in files_with(values).into_iter().filter(|(path, file)| !is_needed(path, file)) {
@@ -293,7 +303,7 @@ mod tests {
     #[test]
     fn defaults_has_every_key_of_a_route_but_its_names_and_path() {
         let routes = RouteKeys::KEYS;
-        assert_eq!([routes[0].name, routes[1].name, routes[2].name], ["name", "was", "path"]);
-        assert!(routes[3..].iter().map(|key| key.name).eq(DEFAULTS.iter().map(|key| key.name)));
+        assert_eq!([0, 1, 2, 3].map(|at| routes[at].name), ["name", "was", "path", "service"]);
+        assert!(routes[4..].iter().map(|key| key.name).eq(DEFAULTS.iter().map(|key| key.name)));
     }
 }

@@ -13,6 +13,31 @@ use oncegate_settings::{ParseResult, show_whole_path};
 /// The beginning of a placeholder for the content of a file.
 const FILE: &str = "${file:";
 
+/// The beginning of what stands for a value that is missing where secrets are. As long as a secret must be.
+pub(super) const STAND_IN: &str = "stand-in-for-a-value-elsewhere-";
+
+/// What stands for the value of this name: another one for each, and valid in the host of a URL.
+fn stand_in(name: &str) -> String {
+    let letters = name.bytes().filter(u8::is_ascii_alphanumeric).map(|byte| char::from(byte.to_ascii_lowercase()));
+    STAND_IN.chars().chain(letters).take(63).collect()
+}
+
+/// Whether a text is a placeholder and nothing else, so that a value of any form may stand for it.
+pub(super) fn is_one_placeholder(text: &str) -> bool {
+    text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')).is_some_and(|inside| !inside.contains('}'))
+}
+
+/// Other values that stand for it, where its option has a form.
+pub(super) const STAND_INS: [&str; 4] = [
+    "https://stand-in.invalid",
+    "amqp://stand-in.invalid",
+    "redis://stand-in.invalid",
+    "whsec_c3RhbmQtaW4tZm9yLWEtc2VjcmV0LWVsc2V3aGVyZQ==",
+];
+
+/// What stands for the URL of the store.
+pub(super) const STAND_IN_STORE: &str = "postgres://stand-in.invalid/db";
+
 /// Reads a file as text.
 type ReadText<'a> = dyn Fn(&Path) -> io::Result<String> + 'a;
 
@@ -168,7 +193,10 @@ fn look_up(inside: &str, environment: &dyn Environment, read: &ReadText<'_>) -> 
     if let Some(path) = inside.strip_prefix("file:") {
         let path = Path::new(path);
         let shown = || show_whole_path(path);
-        let mut text = read(path).map_err(|error| format!("`${{file:{}}}` cannot be read: {error}", shown()))?;
+        let mut text = match read(path) {
+            Err(_) if environment.lacks_secrets() => stand_in(&path.to_string_lossy()),
+            read => read.map_err(|error| format!("`${{file:{}}}` cannot be read: {error}", shown()))?,
+        };
         // Editors and `echo` end a file with a newline, which is not part of the secret.
         for newline in ['\n', '\r'] {
             if text.ends_with(newline) {
@@ -194,6 +222,7 @@ fn look_up(inside: &str, environment: &dyn Environment, read: &ReadText<'_>) -> 
         (Some(value), Some(default)) if value.is_empty() => Ok(default.into()),
         (Some(value), _) => Ok(value),
         (None, Some(default)) => Ok(default.into()),
+        (None, None) if environment.lacks_secrets() => Ok(stand_in(name)),
         (None, None) => Err(format!("the environment has no `{name}`: set it, or write `${{{name}:-default}}`")),
     }
 }

@@ -4,13 +4,13 @@
 //! option is declared once, by `options!`. Nothing here opens a socket or a database: whether the store and the
 //! upstream are reachable is checked elsewhere.
 
-pub use check_report::describe;
-pub use environment::{Environment, ProcessEnvironment};
+pub use check_report::{describe, describe_in_short};
+pub use environment::{Environment, ProcessEnvironment, WithoutSecrets};
 pub use events::parse_sink_name;
 pub use file_access::has_written_secret;
 pub use file_options::TOP;
 pub use key_doc::{KeyDoc, ValueKind};
-pub use load::{admin_listen, admin_token, dialect_refusals, load, service_name};
+pub use load::{admin_listen, admin_token, dialect_refusals, load, service_names};
 pub use problem::{ConfigProblem, ConfigProblems};
 pub use readable_data::{StartExposure, start_exposure};
 pub use schema::schema;
@@ -38,6 +38,7 @@ mod methods;
 mod oidc;
 mod options;
 mod outcome;
+mod policy;
 mod presets;
 mod problem;
 mod readable_data;
@@ -51,6 +52,8 @@ mod routes;
 mod schema;
 mod scope;
 mod secrets;
+mod services;
+mod source_texts;
 mod statuses;
 mod store;
 mod telemetry;

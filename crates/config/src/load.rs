@@ -8,23 +8,25 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::environment::{Environment, ProcessEnvironment};
-use super::file_options::{TABLES, TopOptions, UnguardedPolicy, parse_service};
-use super::messages::syntax_hint;
+use super::file_options::{TABLES, TopOptions};
+use super::policy::UnguardedPolicy;
 use super::presets::with_presets;
-use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
+use super::problem::ConfigProblems;
 use super::reader::{ConfigReader, ExternalValue, Section};
 use super::route_options::RouteKeys;
 use super::routes::{self, RouteContext};
 use super::scope::ProofSources;
-use super::value_parsers::{read_upstream, socket_address};
+use super::services;
+use super::source_texts::SourceTexts;
+use super::value_parsers::socket_address;
 use super::warnings::Lint;
 use super::{
-    Overrides, admin, consumers, cors, events, file_access, jwt, refusals, secrets, store, tls, warnings,
+    Overrides, admin, consumers, cors, events, file_access, jwt, policy, refusals, secrets, store, tls, warnings,
     written_options,
 };
 use oncegate_settings::{
-    AdminToken, CacheConfig, Config, Consumer, Dialect, IssuerKeys, LoadedConfig, RefusalForms, StartConfig,
-    StoreLocation, UpstreamTarget, Word,
+    AdminConfig, AdminToken, CacheConfig, Config, Consumer, Dialect, IssuerKeys, LoadedConfig, RefusalForms,
+    StartConfig, StoreLocation, UpstreamTarget, Word,
 };
 use oncegate_trust::tls::{Authorities, Trust};
 
@@ -36,16 +38,17 @@ pub fn load(
     overrides: &Overrides,
     environment: &dyn Environment,
 ) -> Result<LoadedConfig, ConfigProblems> {
-    let source = ConfigText::read(file, environment)?;
+    let source = SourceTexts::read(file, environment)?;
     let table = source.parse()?;
     let reader = source.reader(overrides, environment);
-    let mut config = read_config(&reader, table.get_ref());
+    let mut config = read_config(&reader, &table);
     if let Some(config) = &mut config {
-        let readable = file_access::warnings(file, table.get_ref(), &config.live.store_url, environment);
+        let readable = file_access::warnings(file, &table, &config.live.store_url, environment);
         let readable = readable.into_iter().map(|text| (Lint::ReadableFile, text));
         let authorities = reader.read_authorities().and_then(warn_of_no_authorities);
         let outside = readable.chain(authorities.map(|text| (Lint::NoAuthorities, text)));
         config.live.warnings = warnings::collect(config, outside);
+        policy::check_warnings(&reader.top(&table), &config.live.warnings);
     }
     match (config, reader.into_problems()) {
         (_, Some(problems)) => Err(problems),
@@ -71,16 +74,17 @@ pub fn admin_token(file: Option<&Path>, environment: &dyn Environment) -> Result
     })
 }
 
-/// Reads the name of the service alone, in the same way.
-pub fn service_name(file: &Path, environment: &dyn Environment) -> Result<Arc<str>, ConfigProblems> {
-    read_part(Some(file), &Overrides::default(), environment, |top| top.parsed("service", parse_service))
+/// Reads the names of the services alone, in the same way.
+pub fn service_names(file: &Path, environment: &dyn Environment) -> Result<Vec<Arc<str>>, ConfigProblems> {
+    read_part(Some(file), &Overrides::default(), environment, services::names)
 }
 
 /// The forms of a dialect, as a route has them that says nothing else.
 pub fn dialect_refusals(dialect: Dialect) -> Arc<RefusalForms> {
     let text = format!("dialect = '{}'", dialect.word());
     let (top, route) = (DeTable::new(), DeTable::parse(&text).expect("it is TOML"));
-    let reader = ConfigReader::new(None, &text, TABLES, &ProcessEnvironment, Vec::new(), DeTable::new());
+    let texts = SourceTexts::of_text("");
+    let reader = ConfigReader::new(&texts, TABLES, &ProcessEnvironment, Vec::new(), DeTable::new());
     refusals::read(&with_presets(reader.top(&top).with_built_in(RouteKeys::KEYS, "routes[0]", route.get_ref())))
 }
 
@@ -91,49 +95,17 @@ fn read_part<T>(
     environment: &dyn Environment,
     read: impl FnOnce(&Section<'_>) -> T,
 ) -> Result<T, ConfigProblems> {
-    let source = ConfigText::read(file, environment)?;
+    let source = SourceTexts::read(file, environment)?;
     let table = source.parse()?;
     let reader = source.reader(overrides, environment);
-    let found = read(&reader.top(table.get_ref()));
+    let found = read(&reader.top(&table));
     match reader.is_unreadable() {
         false => Ok(found),
         true => Err(reader.into_problems().expect("an unreadable value has its problem")),
     }
 }
 
-/// A configuration as it is written.
-struct ConfigText {
-    /// The file's name; `None` where the values come from flags and variables alone.
-    name: Option<String>,
-    text: String,
-}
-
-impl ConfigText {
-    fn read(file: Option<&Path>, environment: &dyn Environment) -> Result<Self, ConfigProblems> {
-        let mut source = Self { name: file.map(|file| file.display().to_string()), text: String::new() };
-        if let Some(path) = file {
-            let text = environment.read(path);
-            source.text = text.map_err(|error| source.problem(None, format!("cannot be read: {error}")))?;
-        }
-        Ok(source)
-    }
-
-    fn parse(&self) -> Result<Spanned<DeTable<'_>>, ConfigProblems> {
-        DeTable::parse(&self.text).map_err(|error| {
-            // Not the error's own `Display`, which prints the line: there may be a password in it.
-            let position = error.span().map(|span| line_and_column(&self.text, span.start));
-            let message = error.message().replace('\n', ", ");
-            let hint = error.span().and_then(|span| syntax_hint(&self.text, span.start));
-            self.problem(position, hint.map_or(message.clone(), |hint| format!("{message} ({hint})")))
-        })
-    }
-
-    /// A problem of the file as a whole.
-    fn problem(&self, position: Option<(usize, usize)>, message: String) -> ConfigProblems {
-        let file = self.name.as_deref().map(Into::into);
-        ConfigProblems(vec![ConfigProblem { file, position, path: String::new(), message }])
-    }
-
+impl SourceTexts {
     fn reader<'a>(&'a self, overrides: &'a Overrides, environment: &'a dyn Environment) -> ConfigReader<'a> {
         let variable = |name| environment.variable(name).filter(|value| !value.is_empty());
         let value = |path, from, value: Option<String>| value.map(|value| ExternalValue { path, from, value });
@@ -160,7 +132,7 @@ impl ConfigText {
             let parts: DeArray<'_> = scope.split(',').map(part).collect();
             defaults.insert(Spanned::new(0..0, "scope".into()), Spanned::new(0..0, DeValue::Array(parts)));
         }
-        ConfigReader::new(self.name.as_deref(), &self.text, TABLES, environment, external, defaults)
+        ConfigReader::new(self, TABLES, environment, external, defaults)
     }
 }
 
@@ -173,12 +145,12 @@ fn store_location(top: &Section<'_>) -> Option<StoreLocation> {
 fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Option<LoadedConfig> {
     let top = reader.top(table);
     let options = TopOptions::read(&top);
+    check_included_names(&top);
     let admin_section = top.table("admin");
     let (admin_listener, admin) = admin::read(&admin_section, &top, store_location(&top).as_ref());
     let listeners = [("listen", &top, options.listen), ("admin.listen", &admin_section, admin_listener.listen)];
     let listeners = listeners.into_iter().filter(|(_, section, _)| section.is_right(&["listen"]));
     let listeners: Vec<_> = listeners.map(|(name, _, address)| (name, address)).collect();
-    let upstream = read_upstream(&top, &listeners);
     let secrets = secrets::read(&top);
     let cors = cors::read(&top.table("cors"));
     let tls = tls::read(&top.table("tls"));
@@ -189,13 +161,15 @@ fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Opti
         None => Some("".into()),
         Some(jwt) => jwt.as_ref().map(|jwt| jwt.rules.issuer.clone().into()),
     };
-    let has_client_certificates = tls.as_ref().is_none_or(|tls| tls.as_ref().is_some_and(|tls| tls.clients.is_some()));
+    let is_elsewhere = reader.environment().lacks_secrets() && top.table("tls").first_layer("client_ca").is_some();
+    let has_client_certificates =
+        is_elsewhere || tls.as_ref().is_none_or(|tls| tls.as_ref().is_some_and(|tls| tls.clients.is_some()));
     let required = jwt.iter().flatten().flat_map(|jwt| &jwt.rules.required);
     let requires_email = !matches!(jwt, Some(Some(_))) || required.into_iter().any(|(name, _)| **name == *"email");
     let proofs = ProofSources { issuer, requires_email, has_client_certificates };
     let (encrypts, lease_expiry) = (store.encrypt, store.lease.expiry);
-    let context = RouteContext { upstream, listeners, secrets, encrypts, lease_expiry, proofs };
-    let (pass, routes) = routes::read(&top, &context);
+    let context = RouteContext { listeners, secrets, encrypts, lease_expiry, proofs };
+    let routes::Services { services, tokens, routes } = routes::read(&top, &context);
     let all_known = top.count("routes").max(1) == routes.len();
     let consumers = consumers::read(&top, &routes, all_known);
     let events = events::read(&top, &routes, all_known);
@@ -228,7 +202,7 @@ fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Opti
         refuses_unguarded: options.unguarded == UnguardedPolicy::Refuse,
         problem_base: options.problem_base,
         allow: options.allow,
-        pass: pass?,
+        services: Some(services).filter(|services| !services.is_empty())?,
         secrets: context.secrets?,
         cors: Arc::new(cors),
         tls: tls?,
@@ -238,16 +212,28 @@ fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Opti
             jwt.rules.claims = jwt::claims_of(&routes);
             Arc::new(jwt)
         }),
-        admin,
+        admin: AdminConfig { service_tokens: tokens, ..admin },
         store_url: start.store.url.clone(),
         redis: options.cache.redis,
         routes: routes.into_iter().map(Arc::new).collect(),
         consumers: consumers.into_iter().map(Arc::new).collect(),
         events: events.into_iter().map(Arc::new).collect(),
         warnings: Vec::new(),
-        written: written_options::read(table),
+        written: written_options::read(table, reader.texts()),
     };
     Some(LoadedConfig { start, live })
+}
+
+/// Reports what is no name of a file; the files themselves were read before.
+fn check_included_names(top: &Section<'_>) {
+    let _: Vec<()> = top.values("include", |path| match path.rsplit('/').next() {
+        Some("") | None => Err("names no file".into()),
+        Some(name) if name.matches('*').count() > 1 => Err("has more than one `*`".into()),
+        Some(name) if path.len() > name.len() && path[..path.len() - name.len()].contains('*') => {
+            Err("has a `*` before the last `/`: the files of one folder are included".into())
+        }
+        Some(_) => Ok(()),
+    });
 }
 
 /// A warning where no authority at all was found: one unreadable file among many is harmless.

@@ -70,9 +70,7 @@ pub(super) fn unknown_key(name: &str, keys: &[KeyDoc], tables: &[(&str, &[KeyDoc
         return format!("unknown key; did you mean `{near}`?");
     }
     if INCLUDES.contains(&name) {
-        return "unknown key; a configuration is one file and includes no other: `[defaults]` has the options of all routes, and \
-                `include` in a route's `fingerprint` names parts of a body"
-            .into();
+        return "unknown key; further files are named by `include` at the top of the file".into();
     }
     let with_it = tables.iter().find(|(_, keys)| keys.iter().any(|key| key.name == name));
     let table = with_it.map_or(String::new(), |(place, _)| format!(" (`{name}` is written {place})"));
@@ -98,6 +96,11 @@ fn normalize(word: &str) -> String {
 /// The problem of an earlier option of a key, with `from` as it replaces all of them in this table; `None` for any
 /// other key. The texts are shown before they are filled in.
 pub(super) fn earlier_place(name: &str, table: &DeTable<'_>, keys: &[KeyDoc]) -> Option<String> {
+    let is_route = keys.iter().any(|key| key.name == "spelling");
+    if is_route && matches!(name, "host" | "upstream") {
+        let now = "belongs to a service now: `[[services]]` with `name`, `host` and `upstream`, and `service` here";
+        return Some(now.into());
+    }
     if !keys.iter().any(|key| key.name == "from") || !EARLIER_PLACES.iter().any(|(earlier, _)| *earlier == name) {
         return None;
     }

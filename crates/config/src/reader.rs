@@ -1,4 +1,4 @@
-//! Reads a parsed file key by key, and collects every problem with its position.
+//! Reads parsed files key by key, and collects every problem with its position.
 //!
 //! A [`Section`] is a table with its fallbacks. A key is looked up in this order: flags and variables, the file's own
 //! table, the file's defaults for it, the default of its declaration. A preset, of a dialect or of a kind, comes behind
@@ -16,20 +16,21 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::environment::Environment;
-use super::interpolate::{find_unfilled_placeholder, interpolate, place_files};
+use super::interpolate::{
+    STAND_IN, STAND_INS, find_unfilled_placeholder, interpolate, is_one_placeholder, place_files,
+};
 use super::key_doc::{KeyDoc, ValueKind};
 use super::messages;
-use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
+use super::problem::{ConfigProblem, ConfigProblems};
+use super::source_texts::SourceTexts;
 use oncegate_settings::{SourceFiles, ValueOrigin, ValueOrigins};
 use oncegate_trust::tls::Authorities;
 
 mod values;
 
-/// The reader of one file.
+/// The reader of a configuration's files.
 pub(super) struct ConfigReader<'a> {
-    /// The file's name; `None` where the values come from flags and variables alone.
-    file: Option<&'a str>,
-    text: &'a str,
+    texts: &'a SourceTexts,
     /// The tables of a file, each with its place in words; the top is the first.
     tables: &'static [DeclaredTable],
     environment: &'a dyn Environment,
@@ -99,6 +100,7 @@ pub(super) struct Text {
 }
 
 /// A table, and the fallbacks for the keys that it lacks.
+#[derive(Clone)]
 pub(super) struct Section<'a> {
     reader: &'a ConfigReader<'a>,
     keys: &'static [KeyDoc],
@@ -125,16 +127,16 @@ struct Layer<'a> {
 
 impl<'a> ConfigReader<'a> {
     pub fn new(
-        file: Option<&'a str>,
-        text: &'a str,
+        texts: &'a SourceTexts,
         tables: &'static [DeclaredTable],
         environment: &'a dyn Environment,
         external: Vec<ExternalValue>,
         flag_defaults: DeTable<'a>,
     ) -> Self {
-        let (problems, unreadable, files) = (RefCell::default(), RefCell::default(), RefCell::default());
+        let (problems, unreadable, files) =
+            (RefCell::default(), RefCell::default(), RefCell::new(texts.included.clone()));
         let authorities = OnceCell::new();
-        Self { file, text, tables, environment, external, flag_defaults, problems, unreadable, files, authorities }
+        Self { texts, tables, environment, external, flag_defaults, problems, unreadable, files, authorities }
     }
 
     /// The file's top table. Checks that all keys, at any depth, are known.
@@ -146,19 +148,29 @@ impl<'a> ConfigReader<'a> {
         Section { reader: self, keys, position, layers }
     }
 
+    pub fn texts(&self) -> &'a SourceTexts {
+        self.texts
+    }
+
     pub fn environment(&self) -> &'a dyn Environment {
         self.environment
     }
 
     /// Notes a problem.
     pub fn problem(&self, position: &SourcePosition, message: impl Into<String>) {
-        let file = self.file.filter(|_| position.rank != Rank::External);
+        let file = self.texts.name_at(position.offset).filter(|_| position.rank != Rank::External);
         self.problems.borrow_mut().insert(ConfigProblem {
             file: file.map(Into::into),
-            position: file.filter(|_| position.is_written()).map(|_| line_and_column(self.text, position.offset)),
+            position: file.filter(|_| position.is_written()).map(|_| self.texts.line_and_column(position.offset)),
             path: position.path.clone(),
             message: message.into(),
         });
+    }
+
+    /// The file and the line of a value.
+    pub fn show(&self, position: &SourcePosition) -> String {
+        let (line, _) = self.texts.line_and_column(position.offset);
+        format!("{}:{line}", self.texts.name_at(position.offset).unwrap_or_default())
     }
 
     /// The authorities of the system, read when they are needed first.
@@ -176,7 +188,7 @@ impl<'a> ConfigReader<'a> {
     /// working directory.
     pub fn folder(&self, position: &SourcePosition) -> Option<&'a Path> {
         let is_of_file = position.is_written() && position.rank != Rank::External;
-        Path::new(self.file.filter(|_| is_of_file)?).parent()
+        Path::new(self.texts.name_at(position.offset).filter(|_| is_of_file)?).parent()
     }
 
     /// Reads a file and remembers its version.
@@ -192,9 +204,13 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// Parses a text; the error is the problem, beginning with a verb. A text that may hold a password is not shown.
-    fn parse<T>(&self, text: &Text, is_shown: bool, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
+    fn parse<T>(&self, text: &Text, is_shown: bool, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
         let shown = if is_shown { format!("`{}` ", text.shown) } else { String::new() };
-        parse(&text.value).map_err(|message| self.problem(&text.position, format!("{shown}{message}"))).ok()
+        let parsed = parse(&text.value);
+        // The value is elsewhere, and some value of its form is right.
+        let is_elsewhere = text.value.contains(STAND_IN) && is_one_placeholder(&text.shown);
+        let stands_in = if is_elsewhere { STAND_INS.iter().find_map(|value| parse(value).ok()) } else { None };
+        stands_in.map_or(parsed, Ok).map_err(|message| self.problem(&text.position, format!("{shown}{message}"))).ok()
     }
 
     /// Whether a value was replaced by its default.
@@ -228,7 +244,7 @@ impl<'a> ConfigReader<'a> {
                     }
                 }
                 (Some(ValueKind::Tables(keys)), DeValue::Array(tables)) => {
-                    for (index, table) in tables.iter().enumerate() {
+                    for (index, table) in self.texts.by_file(tables) {
                         if let DeValue::Table(table) = table.get_ref() {
                             self.check_names(&format!("{path}[{index}]"), table, keys);
                         }
@@ -274,6 +290,21 @@ impl<'a> Section<'a> {
         self.reader
     }
 
+    /// Which of the files has it.
+    pub fn source_file(&self) -> usize {
+        self.reader.texts.file_at(self.position.offset)
+    }
+
+    /// Whether a pattern has included that file.
+    pub fn is_of_team(&self) -> bool {
+        self.reader.texts.is_of_team(self.position.offset)
+    }
+
+    /// Whether a key is written, in whatever layer.
+    pub fn has(&self, name: &str) -> bool {
+        self.find(name).1.is_some()
+    }
+
     /// A table in this one. Each of its keys is looked up in every layer: a route whose `key` lacks a field takes that
     /// field from the `key` of `[defaults]`.
     pub fn table(&self, name: &str) -> Section<'a> {
@@ -317,7 +348,7 @@ impl<'a> Section<'a> {
             self.reader.wrong_kind::<()>(&position, ValueKind::Tables(keys), list.get_ref());
             return sections;
         };
-        for (index, item) in list.iter().enumerate() {
+        for (index, item) in self.reader.texts.by_file(list) {
             let path = format!("{path}[{index}]");
             let position = SourcePosition { rank: layer.rank, offset: item.span().start, path };
             let DeValue::Table(table) = item.get_ref() else {

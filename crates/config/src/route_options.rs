@@ -51,16 +51,14 @@ options! {
         was: Texts = [];
         /// `{name}` is one segment, `{*rest}` the rest; the most specific route wins
         path: Text;
+        /// the name of its service; without one, the only service of its file, or that at the top
+        service: Text = "";
         /// the methods that are guarded
         methods: Texts = ["POST", "PATCH"] => made(methods::read);
-        /// requests for this host only; empty for every host
-        host: Text = "" => optional(parse_host);
         /// another spelling of the route's path, such as `//` for `/`: answer 400, guard it alike, or let it pass
         spelling: Choice(Spelling::WORDS) = "refuse" => choice();
         /// `observe` neither refuses nor delays because of a key, and counts what `enforce` would do
         mode: Choice(RouteMode::WORDS) = "enforce" => choice();
-        /// the service of the requests that the route matches, by method too; empty for the one at the top
-        upstream: Concealed = "";
         /// a preset of other keys: `money` requires keys, and no 5xx counts as "not executed"; the key of `token` is a
         /// token that is used up; `webhook` takes the events of a `sender`
         kind: Choice(RouteKind::WORDS) = "standard" => choice();
@@ -172,8 +170,8 @@ options! {
     }
 }
 
-/// The options of `[defaults]`: those of a route but `name`, `was` and `path`, which make a route itself.
-pub(super) const DEFAULTS: &[KeyDoc] = RouteKeys::KEYS.split_at(3).1;
+/// The options of `[defaults]`: those of a route but `name`, `was`, `service` and `path`, which make a route itself.
+pub(super) const DEFAULTS: &[KeyDoc] = RouteKeys::KEYS.split_at(4).1;
 
 /// Reads `connect_timeout`. As a default it gives way to a short `upstream_timeout`.
 fn read_connect_timeout(section: &Section<'_>) -> Duration {
@@ -266,7 +264,12 @@ fn read_operations(section: &Section<'_>) -> Vec<String> {
 
 /// Reads the names of the warnings that are meant.
 pub(super) fn read_allowed(section: &Section<'_>) -> Vec<&'static str> {
-    section.choices::<Lint>("allow").into_iter().map(Word::word).collect()
+    read_lints(section, "allow")
+}
+
+/// Reads names of warnings.
+pub(super) fn read_lints(section: &Section<'_>, name: &str) -> Vec<&'static str> {
+    section.choices::<Lint>(name).into_iter().map(Word::word).collect()
 }
 
 /// Parses a host, in lower case and without a dot at its end. Requests are matched without their port.

@@ -9,10 +9,13 @@ use toml::de::DeTable;
 
 use super::presets::with_presets;
 use super::reader::{Located, Section};
-use super::route_options::{RouteKeys, parse_host, parse_name};
+use super::route_options::{RouteKeys, parse_name};
 use super::scope::ProofSources;
-use super::value_parsers::{OwnListener, read_upstream};
-use super::{challenge, cors, fingerprint, key, methods, reconcile, scope, statuses, upstream_tls, vendor, webhook};
+use super::services::{self, ServiceTable, parse_service};
+use super::value_parsers::OwnListener;
+use super::{
+    challenge, cors, fingerprint, key, methods, policy, reconcile, scope, statuses, upstream_tls, vendor, webhook,
+};
 use oncegate_domain::batch::BatchPlace;
 use oncegate_domain::fingerprint::{PathForm, Secrets};
 use oncegate_domain::path_pattern::PathPattern;
@@ -20,20 +23,20 @@ use oncegate_domain::place::Place;
 use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::route_table::Spelling;
 use oncegate_settings::{
-    DeliveryMode, Dialect, KeyPlace, PassThroughConfig, Route, RouteKind, RouteOptions, StoreDownPolicy,
+    AdminToken, DeliveryMode, Dialect, KeyPlace, Route, RouteKind, RouteOptions, Service, StoreDownPolicy,
     UpstreamTarget, UpstreamTlsConfig, ValueOrigin, ValueOrigins, WebhookSender,
 };
+use oncegate_trust::tls::{Authorities, Trust};
 
 /// The route of a file without routes.
 static BUILT_IN: LazyLock<Spanned<DeTable<'static>>> =
     LazyLock::new(|| DeTable::parse("name = 'default'\npath = '/{*rest}'").expect("it is TOML"));
 
-/// The keys at the top that routes fall back to; `limits` there is another table than a route's.
-const TOP_FALLBACKS: [&str; 3] = ["cors", "upstream", "upstream_tls"];
+/// The tables at the top that routes fall back to; `limits` there is another table than a route's.
+const TOP_FALLBACKS: [&str; 2] = ["cors", "upstream_tls"];
 
 /// The settings from elsewhere in the file; `None` where one of them has a problem.
 pub(super) struct RouteContext {
-    pub upstream: Option<Arc<UpstreamTarget>>,
     /// Empty where they have problems.
     pub listeners: Vec<OwnListener>,
     pub secrets: Option<Secrets>,
@@ -43,32 +46,119 @@ pub(super) struct RouteContext {
     pub proofs: ProofSources,
 }
 
-/// Reads the settings of unguarded requests, and the routes that have a name, a path and a service.
-pub(super) fn read<'a>(top: &Section<'a>, context: &RouteContext) -> (Option<PassThroughConfig>, Vec<Route>) {
+/// The services with their routes.
+pub(super) struct Services {
+    /// None where one has a problem.
+    pub services: Vec<Arc<Service>>,
+    /// The tokens of operators of one service.
+    pub tokens: Vec<(Arc<str>, AdminToken)>,
+    pub routes: Vec<Route>,
+}
+
+/// Reads the services, and the routes that have a name, a path and a service.
+pub(super) fn read<'a>(top: &Section<'a>, context: &RouteContext) -> Services {
     let defaults = top.table("defaults").into_defaults().with_flags();
     let fallbacks = TopTables::read(top);
-    let built_in = defaults.with_built_in(RouteKeys::KEYS, "routes[0]", BUILT_IN.get_ref());
+    let tables = services::read(top, &defaults, &context.listeners);
+    let built_in =
+        |table: &ServiceTable<'a>| table.defaults.with_built_in(RouteKeys::KEYS, "routes[0]", BUILT_IN.get_ref());
     // Read in any case, for problems in a field that every route overrides.
-    let pass = read_route(&built_in, &read_signature(&built_in), &fallbacks, context).zip(context.upstream.clone());
-    let pass = pass.map(|(route, upstream)| PassThroughConfig {
-        upstream,
-        connect_timeout: route.options.connect_timeout,
-        upstream_idle_timeout: route.options.upstream_idle_timeout,
-        give_up_after: route.options.retry.give_up_after,
-        tls: route.upstream_tls,
-    });
-    let mut sections: Vec<_> = top.tables("routes").into_iter().map(|route| route.with_fallback(&defaults)).collect();
-    if sections.is_empty() {
-        sections.push(built_in);
+    let read_service = |table: &ServiceTable<'a>| {
+        let defaults = built_in(table);
+        let shell = Arc::new(Service {
+            name: Arc::clone(&table.name),
+            hosts: table.hosts.clone(),
+            upstream: table.upstream.clone()?,
+            tls: UpstreamTlsConfig::with_trust(Trust::new(&Authorities::empty())),
+            connect_timeout: Duration::ZERO,
+            upstream_idle_timeout: Duration::ZERO,
+            give_up_after: Duration::ZERO,
+        });
+        let route = read_route(&defaults, &read_signature(&defaults), &fallbacks, Some(&shell), context)?;
+        Some(Arc::new(Service {
+            tls: route.upstream_tls,
+            connect_timeout: route.options.connect_timeout,
+            upstream_idle_timeout: route.options.upstream_idle_timeout,
+            give_up_after: route.options.retry.give_up_after,
+            ..Service::clone(&shell)
+        }))
+    };
+    let services: Vec<_> = tables.iter().map(|table| (table, read_service(table))).collect();
+    let mut sections = Vec::new();
+    for section in top.tables("routes") {
+        let found = find_service(&section, &services);
+        let defaults = found.map_or(&defaults, |(table, _)| &table.defaults);
+        sections.push((section.with_fallback(defaults), found.map(|(table, service)| (&table.name, service.as_ref()))));
+    }
+    if top.count("routes") == 0 {
+        if let [_, other, ..] = &tables[..] {
+            other
+                .section
+                .missing("routes", "has none, as the others: write the routes that are guarded, or `mode = \"off\"`");
+        }
+        let whole = services.iter().map(|(table, service)| (built_in(table), Some((&table.name, service.as_ref()))));
+        sections.extend(whole.take(1));
     }
     let mut signatures = RouteSignatures::default();
     let mut routes = Vec::new();
-    for section in sections.into_iter().map(with_presets) {
-        let signature = read_signature(&section);
-        routes.extend(read_route(&section, &signature, &fallbacks, context));
+    for (section, found) in sections {
+        let (section, (name, service)) = (with_presets(section), found.unzip());
+        let signature = RouteSignature { service: name.cloned(), ..read_signature(&section) };
+        let route = read_route(&section, &signature, &fallbacks, service.flatten(), context);
         signatures.add(&section, signature);
+        routes.extend(route.map(|route| (section, route)));
     }
-    (pass, routes)
+    policy::check(top, &tables, &routes);
+    let all_known = services.iter().all(|(_, service)| service.is_some());
+    let services = services.into_iter().filter_map(|(_, service)| service).filter(|_| all_known).collect();
+    let tokens = tables.iter().filter_map(|table| Some((Arc::clone(&table.name), table.token.clone()?))).collect();
+    Services { services, tokens, routes: routes.into_iter().map(|(_, route)| route).collect() }
+}
+
+/// The service of a route, and its table: the one that it names, or the only one of its file. In the file itself, the
+/// one at the top comes before that.
+fn find_service<'s, 'a, S>(
+    section: &Section<'a>,
+    services: &'s [(&'s ServiceTable<'a>, S)],
+) -> Option<&'s (&'s ServiceTable<'a>, S)> {
+    let at_top = services.iter().find(|(table, _)| table.hosts.is_empty());
+    let is_of_file = |(table, _): &&(&ServiceTable<'a>, S)| {
+        !table.hosts.is_empty() && table.section.source_file() == section.source_file()
+    };
+    if let Some(name) = section.optional("service", parse_service) {
+        let found = services.iter().find(|(table, _)| table.name == name);
+        if found.is_none() {
+            section.problem("service", format!("is no service of the file: `{name}`"));
+        } else if section.is_of_team() && !found.is_some_and(|found| is_of_file(&found)) {
+            section.problem("service", format!("is another team's service: `{name}` is not in this file"));
+        }
+        return found;
+    }
+    let mut of_file = services.iter().filter(is_of_file);
+    let found = match (at_top, of_file.next(), of_file.next()) {
+        (Some(top), ..) if section.source_file() == 0 => Some(top),
+        (_, Some(only), None) => Some(only),
+        (top, None, _) => top,
+        (_, Some(_), Some(_)) => None,
+    };
+    if found.is_none() && section.is_right(&["service"]) {
+        section.missing("service", "names none of the services of the file: write the one that it belongs to");
+    }
+    found
+}
+
+/// Reports a table of a team's file that is about a route of another one: it would get what is another team's.
+pub(super) fn check_team(top: &Section<'_>, section: &Section<'_>, key: &str, names: &[Arc<str>]) {
+    if !section.is_of_team() {
+        return;
+    }
+    let own = top.tables("routes").into_iter().filter(|route| route.source_file() == section.source_file());
+    let own: Vec<_> = own
+        .flat_map(|route| route.values("was", parse_name).into_iter().chain(route.required("name", parse_name)))
+        .collect();
+    if let Some(other) = names.iter().find(|name| !own.contains(name)) {
+        section.problem(key, format!("has `{other}`, which is another team's route: write this table into that file"));
+    }
 }
 
 /// The tables at the top that a route's tables of the same names fall back to, and the places of the values there.
@@ -89,7 +179,8 @@ impl<'a> TopTables<'a> {
 
 /// The part of a route that may conflict with other routes, whatever problems the rest of it has.
 struct RouteSignature {
-    host: Option<Box<str>>,
+    /// `None` where it has none.
+    service: Option<Arc<str>>,
     name: Option<Located<Arc<str>>>,
     was: Vec<Located<Arc<str>>>,
     path: Option<PathPattern>,
@@ -101,8 +192,7 @@ fn read_signature(section: &Section<'_>) -> RouteSignature {
     let name = section.required("name", parse_name);
     let methods = methods::read(section);
     RouteSignature {
-        // It is read again with the other fields: its problem is reported once.
-        host: section.optional("host", parse_host),
+        service: None,
         name: name.map(|value| Located { value, position: section.position("name") }),
         was: section.list("was", parse_name),
         path: section.required("path", PathPattern::parse),
@@ -130,7 +220,7 @@ impl RouteSignatures {
     fn add(&mut self, section: &Section<'_>, signature: RouteSignature) {
         self.report_shared_names(section, &signature);
         for other in &self.0 {
-            if other.host == signature.host
+            if other.service == signature.service
                 && let (Some(one), Some(path)) = (&other.path, &signature.path)
                 && let Some(method) = signature.methods.iter().find(|method| other.methods.contains(method))
                 && one.is_same_as(path)
@@ -164,14 +254,11 @@ fn read_route<'a>(
     section: &Section<'a>,
     signature: &RouteSignature,
     tops: &TopTables<'a>,
+    service: Option<&Arc<Service>>,
     context: &RouteContext,
 ) -> Option<Route> {
     let options = RouteKeys::read(section);
-    let upstream = match section.text("upstream") {
-        Some(text) if text.value.is_empty() => context.upstream.clone(),
-        Some(_) => read_upstream(section, &context.listeners),
-        None => None,
-    };
+    let upstream = service.map(|service| &service.upstream);
     let scope = scope::read(section, Some(&context.proofs));
     let challenge = challenge::read(section, scope.as_ref());
     let sender_signature = webhook::read(section);
@@ -179,7 +266,7 @@ fn read_route<'a>(
         Some(path) if options.spelling == Spelling::Same => PathForm::lenient(path),
         _ => PathForm::Normal,
     };
-    let vendor = vendor::read(section, &options.key, upstream.as_deref());
+    let vendor = vendor::read(section, &options.key, upstream.map(|upstream| &**upstream));
     key::check(section, &options, scope.as_ref(), signature.path.as_ref(), vendor.as_deref());
     let key = (options.dialect, &options.key, options.split.as_ref());
     let recipe = fingerprint::read(&section.table("fingerprint"), key, path_form, context.secrets.as_ref());
@@ -209,7 +296,7 @@ fn read_route<'a>(
         check_batch(section, batch, &options);
     }
     let called = [
-        upstream.as_ref(),
+        upstream,
         reconcile.as_ref().map(|reconcile| &reconcile.lookup.upstream),
         options.replay.authorize.as_ref().map(|authorize| &authorize.upstream),
     ];
@@ -217,18 +304,14 @@ fn read_route<'a>(
     let upstream_tls = upstream_tls::read(&section.table("upstream_tls").with_fallback(&tops.upstream_tls), needs_tls);
     let mut origins = ValueOrigins::default();
     section.note_origins(ValueOrigin::Route, &mut origins);
-    if section.text("upstream").is_some_and(|text| text.value.is_empty()) {
-        // It stands for the one at the top.
-        origins.forget("upstream");
-    }
     origins.add_fallbacks(&tops.origins, &TOP_FALLBACKS);
-    let is_public = vendor::is_public(vendor.as_deref(), upstream.as_deref());
+    let is_public = vendor::is_public(vendor.as_deref(), upstream.map(|upstream| &**upstream));
     Some(Route {
         options,
         name: Arc::clone(&signature.name.as_ref()?.value),
         was: signature.was.iter().map(|was| Arc::clone(&was.value)).collect(),
         path: signature.path.clone()?,
-        upstream: upstream?,
+        service: Arc::clone(service?),
         upstream_tls: UpstreamTlsConfig { is_public, ..upstream_tls? },
         scope: scope?,
         signature: sender_signature,

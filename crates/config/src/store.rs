@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::interpolate::{files_of, interpolate_again};
+use super::interpolate::{STAND_IN, STAND_IN_STORE, files_of, interpolate_again, is_one_placeholder};
 use super::options::options;
 use super::reader::{Section, Text};
 use oncegate_domain::fingerprint::Secrets;
@@ -93,7 +93,12 @@ fn read_url(section: &Section<'_>) -> StoreLocation {
 
 /// Parses the store's URL. Its relative paths are placed as [`ConfigReader::folder`] says.
 pub(super) fn parse_location(section: &Section<'_>, text: &Text) -> ParseResult<StoreLocation> {
-    let location = StoreLocation::parse(&text.value)?;
+    let location = match StoreLocation::parse(&text.value) {
+        Err(_) if text.value.contains(STAND_IN) && is_one_placeholder(&text.shown) => {
+            StoreLocation::parse(STAND_IN_STORE)?
+        }
+        parsed => parsed?,
+    };
     let Some(folder) = section.reader().folder(&text.position) else { return Ok(location) };
     Ok(match location {
         StoreLocation::Sqlite(path) => StoreLocation::Sqlite(folder.join(path)),

@@ -120,7 +120,7 @@ fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
     let from = |overrides: &Overrides, environment: FakeEnvironment| {
         let config = load(Some("f".as_ref()), overrides, &environment).expect("it loads");
         let (store, admin, log) = (&config.start.store.url, config.start.admin.listen, &config.start.telemetry.log);
-        format!("{} {} {store} {admin} {log}", config.start.listen, config.live.pass.upstream)
+        format!("{} {} {store} {admin} {log}", config.start.listen, config.live.services[0].upstream)
     };
     let nothing = Overrides::default();
     assert_eq!(from(&nothing, written()), "127.0.0.1:1 http://file sqlite:file [::1]:1 warn");
@@ -411,7 +411,10 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
             "[defaults]\nfingerprint.headers = ['content-length']",
             "3:24: defaults.fingerprint.headers[0]: `content-length` names a field of the connection",
         ),
-        ("[defaults]\nupstream = 'ftp://a'", "3:12: defaults.upstream: has an unknown scheme"),
+        (
+            "[[services]]\nname = 's'\nhost = 'h'\nupstream = 'ftp://a'\n[[routes]]\nname = 'r'\npath = '/'",
+            "5:12: services[0].upstream: has an unknown scheme",
+        ),
     ] {
         one_problem(text, begins);
     }
@@ -428,6 +431,7 @@ mod paths;
 mod places;
 mod refusals;
 mod routes;
+mod services;
 mod slips;
 mod webhooks;
 
@@ -452,9 +456,13 @@ fn the_admin_token_is_found_in_a_file_that_is_otherwise_wrong() {
 
 #[test]
 fn the_services_name_is_found_in_a_file_that_is_otherwise_wrong() {
-    let find = |text: &str| service_name("f".as_ref(), &FakeEnvironment::default().with_file("f", text));
+    let find = |text: &str| {
+        let names = service_names("f".as_ref(), &FakeEnvironment::default().with_file("f", text));
+        names.map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+    };
     assert_eq!(find("secret = '${NOT_THERE}'\nupstreem = 'x'").as_deref(), Ok("default"));
     assert_eq!(find("secret = '${NOT_THERE}'\nservice = '${NAME:-bank}'").as_deref(), Ok("bank"));
+    assert_eq!(find("[[services]]\nname = 'a'\n[[services]]\nname = 'b'").as_deref(), Ok("a b"));
     let problems = find("service = 'The Bank'").expect_err("that is no name");
     assert!(problems.to_string().starts_with("f:1:11: service"), "{problems}");
 }

@@ -8,11 +8,11 @@ use oncegate_trust::tls::{self, CertificateFileError, ClientCertificates};
 options! {
     struct TlsOptions {
         /// a PEM file: the certificate, and behind it those up to its authority
-        certificate: Text = "" => String, string();
+        certificate: Text = "" => String, file_name();
         /// a PEM file: the certificate's private key
-        key: Text = "" => String, string();
+        key: Text = "" => String, file_name();
         /// a PEM file: the authorities of clients' certificates; empty to ask for none
-        client_ca: Text = "" => String, string();
+        client_ca: Text = "" => String, file_name();
         /// a client without a certificate: refuse its connection, or serve it
         client: Choice(ClientCertificates::WORDS) = "required" => ClientCertificates, choice();
     }

@@ -14,11 +14,11 @@ use oncegate_trust::tls::{self, Authorities, CertificateFileError, ClientIdentit
 options! {
     struct UpstreamTlsOptions {
         /// a PEM file: the authorities of services' certificates; empty for the system's
-        ca: Text = "" => String, string();
+        ca: Text = "" => String, file_name();
         /// a PEM file: the certificate that is shown to services, and its chain
-        certificate: Text = "" => String, string();
+        certificate: Text = "" => String, file_name();
         /// a PEM file: that certificate's private key
-        key: Text = "" => String, string();
+        key: Text = "" => String, file_name();
         /// the name that a service's certificate must be for; empty for the URL's host
         server_name: Text = "" => Option<ServerName<'static>>, optional(parse_server_name);
     }
@@ -110,7 +110,7 @@ mod tests {
         .unwrap();
         let name = |tls: &super::UpstreamTlsConfig| tls.server_name.as_ref().map(|name| name.to_str().into_owned());
         let of_routes = config.live.routes.iter().map(|route| &route.upstream_tls);
-        let names: Vec<_> = std::iter::once(&config.live.pass.tls).chain(of_routes).map(name).collect();
+        let names: Vec<_> = std::iter::once(&config.live.services[0].tls).chain(of_routes).map(name).collect();
         let [top, own] = ["top.example", "own.example"].map(|name| Some(name.to_owned()));
         assert_eq!(names, [top.clone(), own, None, top]);
         // Probes may lead elsewhere.

@@ -110,14 +110,20 @@ pub(super) fn read(section: &Section<'_>, key: &KeyRule, upstream: Option<&Upstr
         && !rule.has_host(authority.host())
     {
         let hosts = rule.hosts.join(", ");
-        section.conflict(&["upstream", "vendor"], format!("is no host of the vendor, whose hosts are {hosts}"));
+        section.conflict(
+            &["vendor"],
+            format!("its service's `upstream` is no host of the vendor, whose hosts are {hosts}"),
+        );
     }
     if let Some(UpstreamTarget::Http(authority) | UpstreamTarget::H2c(authority)) = upstream
         && !is_local(bare_host(authority))
         && bare_host(authority).contains('.')
         && bare_host(authority).parse::<IpAddr>().is_err()
     {
-        section.conflict(&["upstream", "vendor"], "sends what is meant for a vendor in clear: write `https://`");
+        section.conflict(
+            &["vendor"],
+            "its service's `upstream` gets what is meant for a vendor in clear: write `https://`",
+        );
     }
     if let Some(VendorKey { place: place @ Place::Json(_), .. }) = &rule.key
         && !key.places().any(|from| from == place)

@@ -15,7 +15,7 @@ use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::path_samples::sample_paths;
 use oncegate_domain::place::Place;
 use oncegate_domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus, default_verdict};
-use oncegate_domain::route_table::{METHODS, RouteMatch, RouteTable, Spelling};
+use oncegate_domain::route_table::{RouteMatch, RouteTable, Spelling};
 use oncegate_settings::{
     Dialect, EventTarget, IssuerKeys, LoadedConfig, PostgresUrl, RedisServer, Route, RouteKind, RouteMode, SslMode,
     StoreLocation, UpstreamTarget, ValueOrigin, WebhookSender, Word, show_duration, words,
@@ -65,8 +65,6 @@ words! {
         ReconcileByKey = "reconcile-by-key",
         /// Another route's spelling refuses a path of the route.
         AmbiguousPath = "ambiguous-path",
-        /// Requests of the route's host go to several services.
-        SplitHost = "split-host",
         /// Money is executed again after an answer that says that it was done.
         Money2xx = "money-2xx",
         /// Money is executed again after a failure that may come after the charge.
@@ -115,7 +113,7 @@ pub(super) fn collect(config: &LoadedConfig, outside: impl Iterator<Item = LintF
     of_routes.sort_by_key(|((lint, _), _)| *lint as usize);
     let placed = of_the_file.into_iter().chain(outside).map(|finding| (finding, None)).chain(of_routes);
     let mut warnings = Vec::<(LintFinding, Vec<&str>)>::new();
-    for (finding, route) in placed.chain(ambiguous_paths(config)).chain(split_hosts(config)) {
+    for (finding, route) in placed.chain(ambiguous_paths(config)) {
         let name = finding.0.word();
         if config.live.allow.contains(&name) || route.is_some_and(|route| route.options.allow.contains(&name)) {
             continue;
@@ -142,7 +140,8 @@ fn find_what_others_read_or_forge(config: &LoadedConfig, found: &mut Vec<LintFin
     const DANGER: &str = "its password crosses the network in cleartext, and anybody in between can read it: write";
     let live = &config.live;
     let own = live.tls.iter().filter(|tls| tls.readable_by_all).map(|tls| ("tls.key", &tls.key));
-    let towards = std::iter::once(&live.pass.tls).chain(live.routes.iter().map(|route| &route.upstream_tls));
+    let towards =
+        live.services.iter().map(|service| &service.tls).chain(live.routes.iter().map(|route| &route.upstream_tls));
     let towards: BTreeSet<_> = towards.filter_map(|tls| tls.exposed_key.as_ref()).collect();
     for (name, key) in own.chain(towards.into_iter().map(|key| ("upstream_tls.key", key))) {
         let text = format!("{name}: everybody on this machine can read `{0}`: `chmod o-r` it", key.display());
@@ -277,7 +276,7 @@ fn find_in_route(config: &LoadedConfig, route: &Route, found: &mut Vec<LintFindi
         found.push((Lint::ShortDrain, text));
     }
     // A service that closes a connection of HTTP/2 says which requests it has not processed.
-    if options.upstream_idle_timeout > IDLE_MAX && !matches!(*route.upstream, UpstreamTarget::H2c(_)) {
+    if options.upstream_idle_timeout > IDLE_MAX && !matches!(*route.service.upstream, UpstreamTarget::H2c(_)) {
         let text = format!(
             "upstream_idle_timeout ({}) is longer than most services keep an unused connection, and a request on one that is \
              being closed has an unknown outcome: set it below the service's own keep-alive",
@@ -351,77 +350,29 @@ fn released_failure(route: &Route) -> Option<ServiceStatus> {
     failures.find(|status| !is_convention && is_released(route, *status))
 }
 
-/// The routes of a host that send their requests to a service of their own, while other requests of the host go
-/// elsewhere.
-fn split_hosts(config: &LoadedConfig) -> Vec<PlacedFinding<'_>> {
-    let is_apart = |route: &&Arc<Route>| route.options.host.is_some() && route.upstream != config.live.pass.upstream;
-    let apart: Vec<_> = config.live.routes.iter().filter(is_apart).collect();
-    if apart.is_empty() {
-        return Vec::new();
-    }
-    let mut table = RouteTable::default();
-    for route in &config.live.routes {
-        table.insert(
-            &route.options.methods,
-            route.options.host.as_deref(),
-            &route.path,
-            Spelling::Pass,
-            &(&route.name, &route.upstream),
-        );
-    }
-    let samples = sample_paths(&config.live.routes.iter().map(|route| &route.path).collect::<Vec<_>>());
-    let mut findings = Vec::new();
-    for route in apart {
-        let host = route.options.host.as_deref().unwrap_or_default();
-        let find = |method: &Method, path: &str| match table.find(method, host, &RequestPath::new(path)) {
-            RouteMatch::Route(found) => *found,
-            RouteMatch::Ambiguous(_) | RouteMatch::NoRoute => (&route.name, &config.live.pass.upstream),
-        };
-        let own = (&route.name, &route.upstream);
-        let Some(path) = samples.iter().find(|path| find(&route.options.methods[0], path) == own) else { continue };
-        let elsewhere = METHODS.map(|method| (find(&method, path).1, method));
-        let elsewhere: Vec<_> = elsewhere.iter().filter(|(service, _)| **service != route.upstream).collect();
-        let Some((other, _)) = elsewhere.first() else { continue };
-        let methods: Vec<_> = elsewhere.iter().map(|(_, method)| method.as_str()).collect();
-        let text = format!(
-            "its `upstream` gets its methods alone: {} `{}` of {host}, and each path of this host without a route, go to another \
-             service, such as {other}; run one Oncegate for each service",
-            methods.join(", "),
-            route.path
-        );
-        findings.push(((Lint::SplitHost, text), Some(&**route)));
-    }
-    findings
-}
-
 /// The paths of a route that are refused because a lenient service may take them for another route's.
 fn ambiguous_paths(config: &LoadedConfig) -> Vec<PlacedFinding<'_>> {
-    let routes = &config.live.routes;
+    config.live.services.iter().flat_map(|service| ambiguous_paths_of(config.live.routes_of(&service.name))).collect()
+}
+
+fn ambiguous_paths_of<'a>(routes: impl Iterator<Item = &'a Arc<Route>>) -> Vec<PlacedFinding<'a>> {
+    let routes: Vec<_> = routes.collect();
     let (mut table, mut exact) = (RouteTable::default(), RouteTable::default());
-    for route in routes {
-        table.insert(
-            &route.options.methods,
-            route.options.host.as_deref(),
-            &route.path,
-            route.guarded_spelling(),
-            &route.name,
-        );
-        exact.insert(&route.options.methods, route.options.host.as_deref(), &route.path, Spelling::Pass, &route.name);
-    }
-    // Each host and method is asked once for a path, and not for each route: with 1,000 routes that took 26 s.
+    // Each method is asked once for a path, and not for each route: with 1,000 routes that took 26 s.
     let mut targets = BTreeMap::new();
-    for route in routes {
-        let host = route.options.host.as_deref().unwrap_or_default();
+    for route in &routes {
+        table.insert(&route.options.methods, &route.path, route.guarded_spelling(), &route.name);
+        exact.insert(&route.options.methods, &route.path, Spelling::Pass, &route.name);
         for method in &route.options.methods {
-            let (_, names) = targets.entry((host, method.as_str())).or_insert_with(|| (method, HashMap::new()));
-            names.insert(&route.name, &**route);
+            let (_, names) = targets.entry(method.as_str()).or_insert_with(|| (method, HashMap::new()));
+            names.insert(&route.name, &***route);
         }
     }
     let mut findings = Vec::new();
     for path in sample_paths(&routes.iter().map(|route| &route.path).collect::<Vec<_>>()) {
-        for ((host, _), (method, names)) in &targets {
-            if let RouteMatch::Ambiguous(other) = table.find(method, host, &RequestPath::new(&path))
-                && let RouteMatch::Route(name) = exact.find(method, host, &RequestPath::new(&path))
+        for (method, names) in targets.values() {
+            if let RouteMatch::Ambiguous(other) = table.find(method, &RequestPath::new(&path))
+                && let RouteMatch::Route(name) = exact.find(method, &RequestPath::new(&path))
                 && let Some(route) = names.get(name)
             {
                 let text = format!(

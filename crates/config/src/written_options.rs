@@ -3,12 +3,31 @@
 use sha2::{Digest, Sha256};
 use toml::de::{DeTable, DeValue};
 
+use super::source_texts::SourceTexts;
 use oncegate_settings::WrittenOptions;
 
-/// Reads all options of a file.
-pub(super) fn read(table: &DeTable<'_>) -> WrittenOptions {
+/// Reads all options of the files. Where there are several, each option says its own.
+pub(super) fn read(table: &DeTable<'_>, texts: &SourceTexts) -> WrittenOptions {
     let mut options = WrittenOptions::default();
-    add_options(&mut options, "", "", table);
+    let place = |offset| match texts.has_included() {
+        true => format!("{}: ", texts.name_at(offset).unwrap_or_default()),
+        false => String::new(),
+    };
+    for (key, value) in table {
+        let (key, option) = (key.get_ref(), format!("{}{}", place(key.span().start), key.get_ref()));
+        match value.get_ref() {
+            DeValue::Table(table) => add_options(&mut options, "", &format!("{option}."), table),
+            DeValue::Array(items) if items.iter().any(|item| item.get_ref().is_table()) => {
+                for (index, item) in texts.by_file(items) {
+                    let Some(table) = item.get_ref().as_table() else { continue };
+                    let name = table.get("name").and_then(|name| name.get_ref().as_str());
+                    let of = name.map_or_else(|| format!("{key}[{index}]"), |name| format!("{key}.{name}"));
+                    add_options(&mut options, &format!("{}{of}", place(item.span().start)), "", table);
+                }
+            }
+            value => add_option(&mut options, "", option, value),
+        }
+    }
     options
 }
 
@@ -17,17 +36,13 @@ fn add_options(options: &mut WrittenOptions, of: &str, before: &str, table: &DeT
         let option = format!("{before}{}", key.get_ref());
         match value.get_ref() {
             DeValue::Table(table) => add_options(options, of, &format!("{option}."), table),
-            DeValue::Array(items) if of.is_empty() && items.iter().any(|item| item.get_ref().is_table()) => {
-                let tables = items.iter().filter_map(|item| item.get_ref().as_table());
-                for (index, table) in tables.enumerate() {
-                    let name = table.get("name").and_then(|name| name.get_ref().as_str());
-                    let of = name.map_or_else(|| format!("{option}[{index}]"), |name| format!("{option}.{name}"));
-                    add_options(options, &of, "", table);
-                }
-            }
-            value => drop(options.0.insert((of.to_owned(), option), Sha256::digest(text_of(value)).into())),
+            value => add_option(options, of, option, value),
         }
     }
+}
+
+fn add_option(options: &mut WrittenOptions, of: &str, option: String, value: &DeValue<'_>) {
+    options.0.insert((of.to_owned(), option), Sha256::digest(text_of(value)).into());
 }
 
 /// A value without its places in the file.
@@ -54,7 +69,7 @@ mod tests {
         const BEFORE: &str = "secret = 'a'\nstore = { lease.expiry = '9s' }\n[[routes]]\nname = 'pay'\npath = '/pay'\n\
                               outcome = [{ pointer = '/a', is = 'store' }]\n[[routes]]\nname = 'refund'\npath = '/refund'\n\
                               [[consumers]]\nqueue = 'q'\nroute = 'pay'\n";
-        let read = |text: &str| read(DeTable::parse(text).expect(text).get_ref());
+        let read = |text: &str| read(&SourceTexts::of_text(text).parse().expect(text), &SourceTexts::of_text(text));
         let renamed = BEFORE.replace("'refund'", "'return'");
         let order = "[[routes]]\nname = 'refund'\npath = '/refund'\n";
         for (after, changes) in [

@@ -13,7 +13,7 @@ use super::path_tree::PathTree;
 pub const METHODS: [Method; 7] =
     [Method::GET, Method::HEAD, Method::OPTIONS, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
 
-/// Routes by method, host and path; the most specific path wins.
+/// The routes of a service by method and path; the most specific path wins.
 ///
 /// By method first: a specific path that does not name a method must not shadow a general one that does, or a
 /// state-changing request would slip through unguarded.
@@ -45,8 +45,6 @@ pub enum RouteMatch<'a, T> {
 }
 
 struct RouteTableEntry<T> {
-    /// The host in lower case; `None` for every host.
-    host: Option<Box<str>>,
     path: PathPattern,
     spelling: Spelling,
     route: T,
@@ -59,21 +57,12 @@ impl<T> Default for RouteTable<T> {
 }
 
 impl<T: Clone> RouteTable<T> {
-    /// Adds a route. Of two with the same method and path the first one counts; the configuration has no such two. A
-    /// route for one host comes before one for all.
-    pub fn insert(
-        &mut self,
-        methods: &[Method],
-        host: Option<&str>,
-        path: &PathPattern,
-        spelling: Spelling,
-        route: &T,
-    ) {
+    /// Adds a route. Of two with the same method and path the first one counts; the configuration has no such two.
+    pub fn insert(&mut self, methods: &[Method], path: &PathPattern, spelling: Spelling, route: &T) {
         for method in methods {
             let MethodRoutes { rows, tree } = self.0.entry(method.clone()).or_default();
-            let host = host.map(|host| host.to_ascii_lowercase().into());
             tree.insert(path.segments(), rows.len());
-            rows.push(RouteTableEntry { host, path: path.clone(), spelling, route: route.clone() });
+            rows.push(RouteTableEntry { path: path.clone(), spelling, route: route.clone() });
         }
     }
 }
@@ -85,15 +74,14 @@ impl<T> RouteTable<T> {
     /// with `//` and leads to a route behind the authority that some services read there: its key would not be that
     /// route's.
     // See docs/decisions/0018-read-paths-as-services-do.md.
-    pub fn find(&self, method: &Method, host: &str, path: &RequestPath<'_>) -> RouteMatch<'_, T> {
+    pub fn find(&self, method: &Method, path: &RequestPath<'_>) -> RouteMatch<'_, T> {
         let Some(routes) = self.0.get(method) else { return RouteMatch::NoRoute };
-        let found = routes.find(Some(host), path);
+        let found = routes.find(path);
         // Dots may be removed on the way, and leave `//` at the beginning.
         for read in [path.sent(), path.normal()] {
             let Some(rest) = path_behind_authority(read) else { continue };
             let rest = RequestPath::new(rest);
-            // The service may take the authority for the host, so routes for every host count.
-            match (routes.find(None, &rest), &found) {
+            match (routes.find(&rest), &found) {
                 // Both readings have the same keys, as of `//../v1/pay`.
                 (RouteMatch::Route(one), RouteMatch::Route(other))
                     if std::ptr::eq(one, *other) && rest.key_path() == path.key_path() => {}
@@ -115,18 +103,10 @@ impl<T> RouteTable<T> {
     }
 
     /// The route that covers all paths of a template, if there is one. Requests to some of them may have a more
-    /// specific route, and those to one host another.
+    /// specific route.
     pub fn find_for_all(&self, method: &Method, template: &PathTemplate) -> Option<&T> {
-        let is_match = |row: &&RouteTableEntry<T>| row.host.is_none() && template.is_covered_by(&row.path);
-        let rows = self.0.get(method)?.rows.iter().filter(is_match);
-        rows.min_by_key(|row| row.rank()).map(|row| &row.route)
-    }
-}
-
-impl<T> RouteTableEntry<T> {
-    /// The lesser one of two that match counts.
-    fn rank(&self) -> (bool, &PathPattern) {
-        (self.host.is_none(), &self.path)
+        let rows = self.0.get(method)?.rows.iter().filter(|row| template.is_covered_by(&row.path));
+        rows.min_by_key(|row| &row.path).map(|row| &row.route)
     }
 }
 
@@ -137,16 +117,14 @@ impl<T> Default for MethodRoutes<T> {
 }
 
 impl<T> MethodRoutes<T> {
-    /// The row of a path, read in its normal form and as lenient services do. Without a host, rows for all hosts count.
-    fn find(&self, host: Option<&str>, path: &RequestPath<'_>) -> RouteMatch<'_, RouteTableEntry<T>> {
-        let is_for = |only: &str| host.is_none_or(|host| only.eq_ignore_ascii_case(host));
-        let is_for_host = |row: &&RouteTableEntry<T>| row.host.as_deref().is_none_or(is_for);
+    /// The row of a path, read in its normal form and as lenient services do.
+    fn find(&self, path: &RequestPath<'_>) -> RouteMatch<'_, RouteTableEntry<T>> {
         let least = |path: &str, is_match: &dyn Fn(&PathPattern) -> bool| {
             let mut least: Option<(&RouteTableEntry<T>, usize)> = None;
             self.tree.visit(path, &mut |place| {
                 let row = &self.rows[place];
-                let is_less = least.is_none_or(|(other, at)| (row.rank(), place) < (other.rank(), at));
-                if is_less && is_for_host(&row) && is_match(&row.path) {
+                let is_less = least.is_none_or(|(other, at)| (&row.path, place) < (&other.path, at));
+                if is_less && is_match(&row.path) {
                     least = Some((row, place));
                 }
             });
@@ -156,8 +134,8 @@ impl<T> MethodRoutes<T> {
         let lenient = match path.lenient() {
             Some(form) => least(form, &|pattern| pattern.matches_leniently(form)),
             None => {
-                let refusing = self.rows.iter().filter(|row| is_for_host(row) && row.spelling != Spelling::Pass);
-                if let Some(row) = refusing.min_by_key(|row| row.rank()) {
+                let refusing = self.rows.iter().filter(|row| row.spelling != Spelling::Pass);
+                if let Some(row) = refusing.min_by_key(|row| &row.path) {
                     return RouteMatch::Ambiguous(row);
                 }
                 None
@@ -181,7 +159,7 @@ mod tests {
     fn table(routes: &[(&[Method], &'static str)]) -> RouteTable<&'static str> {
         let mut table = RouteTable::default();
         for (methods, path) in routes {
-            table.insert(methods, None, &PathPattern::parse(path).expect("it is one"), Spelling::Refuse, path);
+            table.insert(methods, &PathPattern::parse(path).expect("it is one"), Spelling::Refuse, path);
         }
         table
     }
@@ -199,7 +177,7 @@ mod tests {
             for (path, found) in
                 [("/v1/pay", "/v1/pay"), ("/v1/p%61y", "/v1/pay"), ("/v1/7", "/v1/{id}"), ("/v1/7/x", "/v1/{*rest}")]
             {
-                assert_eq!(table.find(&Method::POST, "", &RequestPath::new(path)), RouteMatch::Route(&found), "{path}");
+                assert_eq!(table.find(&Method::POST, &RequestPath::new(path)), RouteMatch::Route(&found), "{path}");
             }
             routes.reverse();
         }
@@ -208,26 +186,9 @@ mod tests {
     #[test]
     fn a_specific_path_for_another_method_shadows_no_general_one() {
         let table = table(&[(&[Method::PATCH], "/v1/pay"), (&[Method::POST, Method::PUT], "/{*rest}")]);
-        assert_eq!(table.find(&Method::POST, "", &RequestPath::new("/v1/pay")), RouteMatch::Route(&"/{*rest}"));
-        assert_eq!(table.find(&Method::PATCH, "", &RequestPath::new("/v1/pay")), RouteMatch::Route(&"/v1/pay"));
-        assert_eq!(table.find(&Method::DELETE, "", &RequestPath::new("/v1/pay")), RouteMatch::NoRoute);
-    }
-
-    #[test]
-    fn a_route_for_one_host_comes_before_one_for_all() {
-        let mut table = RouteTable::default();
-        for (host, path, name) in [(None, "/v1/pay", "all"), (Some("Api.example"), "/{*rest}", "one")] {
-            let path = PathPattern::parse(path).expect("it is one");
-            table.insert(&[Method::POST], host, &path, Spelling::Refuse, &name);
-        }
-        for (host, found) in [("api.EXAMPLE", "one"), ("other.example", "all"), ("", "all")] {
-            assert_eq!(
-                table.find(&Method::POST, host, &RequestPath::new("/v1/pay")),
-                RouteMatch::Route(&found),
-                "{host}"
-            );
-        }
-        assert_eq!(table.find(&Method::POST, "other.example", &RequestPath::new("/v2")), RouteMatch::NoRoute);
+        assert_eq!(table.find(&Method::POST, &RequestPath::new("/v1/pay")), RouteMatch::Route(&"/{*rest}"));
+        assert_eq!(table.find(&Method::PATCH, &RequestPath::new("/v1/pay")), RouteMatch::Route(&"/v1/pay"));
+        assert_eq!(table.find(&Method::DELETE, &RequestPath::new("/v1/pay")), RouteMatch::NoRoute);
     }
 
     #[test]
@@ -235,9 +196,9 @@ mod tests {
         let mut table = RouteTable::default();
         for (path, spelling) in [("/v1/orders/{id}", Spelling::Pass), ("/v1/orders/{id}/pay", Spelling::Refuse)] {
             let pattern = PathPattern::parse(path).expect("it is one");
-            table.insert(&[Method::POST], None, &pattern, spelling, &path);
+            table.insert(&[Method::POST], &pattern, spelling, &path);
         }
-        let find = |path| table.find(&Method::POST, "", &RequestPath::new(path));
+        let find = |path| table.find(&Method::POST, &RequestPath::new(path));
         assert_eq!(find("/v1/orders/7%2Fpay"), RouteMatch::Ambiguous(&"/v1/orders/{id}/pay"));
         assert_eq!(find("/v1/orders/a%2Fb"), RouteMatch::Route(&"/v1/orders/{id}"));
         assert_eq!(find("/v1/orders/7/pay"), RouteMatch::Route(&"/v1/orders/{id}/pay"));
@@ -253,16 +214,16 @@ mod tests {
             let mut table = RouteTable::default();
             for (path, spelling, name) in [("/{*rest}", Spelling::Refuse, "all"), ("/v1/pay", spelling, "pay")] {
                 let path = PathPattern::parse(path).expect("it is one");
-                table.insert(&[Method::POST], None, &path, spelling, &name);
+                table.insert(&[Method::POST], &path, spelling, &name);
             }
             for path in ["/v1/pay/", "/V1/pay", "/v1/pay;x=1", "/v1%2fpay", "/v1/x/..%2fpay"] {
-                assert_eq!(table.find(&Method::POST, "", &RequestPath::new(path)), found, "{path}");
+                assert_eq!(table.find(&Method::POST, &RequestPath::new(path)), found, "{path}");
             }
-            assert_eq!(table.find(&Method::POST, "", &RequestPath::new("/v1/p%61y")), RouteMatch::Route(&"pay"));
-            assert_eq!(table.find(&Method::POST, "", &RequestPath::new("/v1/pays/")), RouteMatch::Route(&"all"));
+            assert_eq!(table.find(&Method::POST, &RequestPath::new("/v1/p%61y")), RouteMatch::Route(&"pay"));
+            assert_eq!(table.find(&Method::POST, &RequestPath::new("/v1/pays/")), RouteMatch::Route(&"all"));
             // For a service that parses its target as a URL reference this is `/pay`, which the other route guards.
-            assert_eq!(table.find(&Method::POST, "", &RequestPath::new("//v1/pay")), RouteMatch::Ambiguous(&"all"));
-            assert_eq!(table.find(&Method::GET, "", &RequestPath::new("//v1/pay")), RouteMatch::NoRoute);
+            assert_eq!(table.find(&Method::POST, &RequestPath::new("//v1/pay")), RouteMatch::Ambiguous(&"all"));
+            assert_eq!(table.find(&Method::GET, &RequestPath::new("//v1/pay")), RouteMatch::NoRoute);
         }
     }
 
@@ -283,32 +244,26 @@ mod tests {
             "/%2e//x/v1/pay",
         ] {
             assert_eq!(
-                routes.find(&Method::POST, "", &RequestPath::new(path)),
+                routes.find(&Method::POST, &RequestPath::new(path)),
                 RouteMatch::Ambiguous(&"/v1/pay"),
                 "{path}"
             );
         }
         assert_eq!(
-            routes.find(&Method::POST, "", &RequestPath::new("//../v1/pay")),
+            routes.find(&Method::POST, &RequestPath::new("//../v1/pay")),
             RouteMatch::Route(&"/v1/pay"),
             "one key in both readings"
         );
         for path in ["//x/v1/other", "//", "//x", "/x//v1/pay", "/x/v1/pay"] {
-            assert_eq!(routes.find(&Method::POST, "", &RequestPath::new(path)), RouteMatch::NoRoute, "{path}");
+            assert_eq!(routes.find(&Method::POST, &RequestPath::new(path)), RouteMatch::NoRoute, "{path}");
         }
         let pattern = PathPattern::parse("/v1/pay").expect("it is one");
-        let mut routes = RouteTable::default();
-        routes.insert(&[Method::POST], Some("api.example"), &pattern, Spelling::Refuse, &"pay");
-        assert_eq!(
-            routes.find(&Method::POST, "other", &RequestPath::new("//api.example/v1/pay")),
-            RouteMatch::Ambiguous(&"pay")
-        );
         for (spelling, found) in
             [(Spelling::Same, RouteMatch::Ambiguous(&"pay")), (Spelling::Pass, RouteMatch::NoRoute)]
         {
             let mut routes = RouteTable::default();
-            routes.insert(&[Method::POST], None, &pattern, spelling, &"pay");
-            assert_eq!(routes.find(&Method::POST, "", &RequestPath::new("//x/v1/pay")), found, "{spelling:?}");
+            routes.insert(&[Method::POST], &pattern, spelling, &"pay");
+            assert_eq!(routes.find(&Method::POST, &RequestPath::new("//x/v1/pay")), found, "{spelling:?}");
         }
     }
 
@@ -471,9 +426,9 @@ mod tests {
             let mut table = RouteTable::default();
             for pattern in patterns {
                 let pattern = PathPattern::parse(pattern).expect("it is one");
-                table.insert(&[Method::POST], None, &pattern, Spelling::Refuse, &pattern);
+                table.insert(&[Method::POST], &pattern, Spelling::Refuse, &pattern);
             }
-            match table.find(&Method::POST, "", &RequestPath::new(&sent)) {
+            match table.find(&Method::POST, &RequestPath::new(&sent)) {
                 _ if servers.is_empty() || has_unsafe_character(&sent) => {}
                 RouteMatch::Ambiguous(_) => {}
                 RouteMatch::Route(_) => {

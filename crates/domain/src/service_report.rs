@@ -37,6 +37,7 @@ impl ReservationHandle {
 /// The key of a reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReservedKey {
+    pub service: Arc<str>,
     pub route: String,
     pub state: StateKind,
 }

@@ -16,8 +16,6 @@ use super::macros::hex_bytes;
 pub enum SpaceParts<'a> {
     /// The request's method and path.
     Path {
-        /// The host that the route names: another host's route may have the same path.
-        host: Option<Cow<'a, str>>,
         /// The naming of the operation in the body, in JSON-RPC.
         operation: Option<RpcNaming>,
     },
@@ -31,9 +29,9 @@ impl SpaceParts<'_> {
     /// The space of a request: the text that is hashed. `operation` is the one that the request's body names.
     pub fn space_of(&self, method: &Method, path: &str, operation: Option<&RpcOperation>) -> String {
         match self {
-            Self::Path { host, operation: naming } => {
+            Self::Path { operation: naming } => {
                 let operation = naming.and(operation).map(RpcOperation::space_text).unwrap_or_default();
-                [method.as_str(), " ", host.as_deref().unwrap_or_default(), path, &operation].concat()
+                [method.as_str(), " ", path, &operation].concat()
             }
             Self::Route(name) => ["route ", name].concat(),
             Self::Service => "service".to_owned(),

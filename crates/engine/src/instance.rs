@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use in_flight::InFlightRegistry;
-use instance_salt::InstanceSalt;
+use instance_salt::InstanceSalts;
 use key_limits::NewKeyLimits;
 use last_seen::LastSeenRecords;
 use latency::RouteLatencies;
@@ -72,8 +72,8 @@ pub struct Instance {
     pub observability: Arc<Observability>,
     /// Whether the last reload of the configuration was refused.
     pub reload_state: ReloadState,
-    /// The salt of the service's scopes.
-    pub salt: InstanceSalt,
+    /// The salts of the services' scopes.
+    pub salts: InstanceSalts,
     /// Cancelled when this process knows the store's salt and has had a lease: from then on it uses the store.
     pub joined: CancellationToken,
     /// Cancelled when the store has another salt: this process may start nothing any more, and ends.

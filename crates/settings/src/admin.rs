@@ -34,6 +34,8 @@ pub struct AdminConfig {
     pub token: Option<AdminToken>,
     /// The token that may look and not change.
     pub read_token: Option<AdminToken>,
+    /// The tokens of operators of one service alone, each with its name.
+    pub service_tokens: Vec<(Arc<str>, AdminToken)>,
     /// The issuer with which people sign in to the page.
     pub oidc: Option<Arc<OidcConfig>>,
     /// The actions that one person proposes and another one confirms.

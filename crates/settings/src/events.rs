@@ -41,6 +41,8 @@ words! {
 pub struct EventSink {
     /// The name; no other sink has it. Waiting events belong to it.
     pub name: Arc<str>,
+    /// The service of its routes.
+    pub service: Arc<str>,
     /// The names of the routes, earlier ones too.
     pub routes: Vec<Arc<str>>,
     /// The events; one type at least.

@@ -104,8 +104,8 @@ pub struct Config {
     pub problem_base: Box<str>,
     /// The names of the warnings that the file allows.
     pub allow: Vec<&'static str>,
-    /// Settings for requests that no route guards.
-    pub pass: PassThroughConfig,
+    /// The services behind the gate, each with hosts of its own but the one at the top of the file; at least one.
+    pub services: Vec<Arc<Service>>,
     /// The keys of fingerprints and of sealed requests.
     pub secrets: Secrets,
     /// The origins whose pages may read the answers that no route owns.
@@ -143,11 +143,12 @@ impl Config {
         let routes = self.routes.iter().flat_map(|route| {
             let reconciled = route.reconcile.as_ref().map(|reconcile| &*reconcile.lookup.upstream);
             let asked = route.options.replay.authorize.as_ref().map(|authorize| &*authorize.upstream);
-            [Some(&*route.upstream), reconciled, asked].into_iter().flatten()
+            [reconciled, asked].into_iter().flatten()
         });
         let issuer = self.jwt.iter().filter_map(|jwt| jwt.upstream());
         let events = self.events.iter().filter_map(|sink| sink.target.upstream());
-        std::iter::once(&*self.pass.upstream).chain(routes).chain(issuer).chain(events).collect()
+        let services = self.services.iter().map(|service| &*service.upstream);
+        services.chain(routes).chain(issuer).chain(events).collect()
     }
 
     /// The options and the files whose values differ, those of [`StartConfig`] included.
@@ -156,23 +157,53 @@ impl Config {
         options.chain(self.files.list_changes(&newer.files)).collect()
     }
 
+    /// The service of this name.
+    pub fn service(&self, name: &str) -> Option<&Arc<Service>> {
+        self.services.iter().find(|service| *service.name == *name)
+    }
+
+    /// The names of all services.
+    pub fn service_names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.services.iter().map(|service| &service.name)
+    }
+
+    /// The same with blanks between.
+    pub fn joined_service_names(&self) -> Arc<str> {
+        self.service_names().map(|name| &**name).collect::<Vec<_>>().join(" ").into()
+    }
+
+    /// Whether a route of this name belongs to a service.
+    pub fn is_of_service(&self, route: &str, service: &str) -> bool {
+        self.routes_of(service).any(|own| own.has_name(route))
+    }
+
+    /// The routes of a service, in the order of the file.
+    pub fn routes_of(&self, service: &str) -> impl Iterator<Item = &Arc<Route>> {
+        self.routes.iter().filter(move |route| *route.service.name == *service)
+    }
+
     /// Whether a route has the keys that are stored under this name.
     pub fn has_route(&self, name: &str) -> bool {
         self.routes.iter().any(|route| route.has_name(name))
     }
 }
 
-/// Settings from the top and from `[defaults]`, for requests and keys that have no route.
+/// A service behind the gate. All requests of its hosts go to it, whatever their method and path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PassThroughConfig {
-    /// The `upstream` at the top of the file. Routes without an upstream of their own use it too.
+pub struct Service {
+    /// The name, which is part of every key.
+    pub name: Arc<str>,
+    /// Its hosts, in lower case and without a port; none for the one at the top of the file, which has all hosts that
+    /// no other service has.
+    pub hosts: Vec<Box<str>>,
+    /// Where its requests go.
     pub upstream: Arc<UpstreamTarget>,
-    /// TLS towards it, from `[defaults]` and the top.
+    /// TLS towards it, for requests that no route guards.
     pub tls: UpstreamTlsConfig,
-    /// The time limit for connecting to it, from `[defaults]`.
+    /// The time limit for connecting to it, for these.
     pub connect_timeout: Duration,
-    /// The time for which an unused connection to it is kept, from `[defaults]`.
+    /// The time for which an unused connection to it is kept, for these.
     pub upstream_idle_timeout: Duration,
-    /// The time from acceptance after which a queued key whose route is gone is dead, from `[defaults]`.
+    /// The time from acceptance after which a queued key whose route is gone is dead.
     pub give_up_after: Duration,
 }

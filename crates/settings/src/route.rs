@@ -1,6 +1,5 @@
 //! A route: which requests are guarded, and how; its options, and what they amount to as people read it.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use super::setting_texts::{describe_scope, key, reconciled, rule, statuses, upstream_tls};
 use super::{
     CorsPolicy, DeliveryMode, Dialect, ForwardKey, InFlightPolicy, KeyRule, KeySpace, OnClientGone, ReconcileConfig,
-    RefusalForms, ReplayPolicy, RouteKind, RouteMode, SameBodyPolicy, ScopeRule, StoreDownPolicy, StreamMode,
+    RefusalForms, ReplayPolicy, RouteKind, RouteMode, SameBodyPolicy, ScopeRule, Service, StoreDownPolicy, StreamMode,
     UpstreamTarget, UpstreamTlsConfig, ValueOrigin, ValueOrigins, Vendor, VendorRule, WebhookSender, Word,
     show_duration, show_size,
 };
@@ -46,7 +45,7 @@ pub struct Route {
     /// The paths that it guards.
     pub path: PathPattern,
     /// The service that its requests go to.
-    pub upstream: Arc<UpstreamTarget>,
+    pub service: Arc<Service>,
     /// TLS towards it, and towards the services that are asked about its keys.
     pub upstream_tls: UpstreamTlsConfig,
     /// The parts of a request that tell callers apart.
@@ -78,7 +77,6 @@ pub struct Route {
 #[allow(missing_docs, reason = "the reader declares each option with its meaning")]
 pub struct RouteOptions {
     pub methods: Vec<Method>,
-    pub host: Option<Box<str>>,
     pub spelling: Spelling,
     pub mode: RouteMode,
     pub kind: RouteKind,
@@ -165,7 +163,7 @@ impl Route {
 
     /// TLS towards a service. The name that was written for the upstream's certificate is the upstream's alone.
     pub fn tls_towards(&self, target: &UpstreamTarget) -> UpstreamTlsConfig {
-        let is_upstream = *target == *self.upstream;
+        let is_upstream = *target == *self.service.upstream;
         let server_name = self.upstream_tls.server_name.clone().filter(|_| is_upstream);
         UpstreamTlsConfig { server_name, ..self.upstream_tls.clone() }
     }
@@ -219,6 +217,11 @@ impl Route {
         self.options.limits.new_keys_per_second.is_some() || self.options.limits.live_keys.is_some()
     }
 
+    /// The names of its service and of itself.
+    pub fn full_name(&self) -> (Arc<str>, Arc<str>) {
+        (Arc::clone(&self.service.name), Arc::clone(&self.name))
+    }
+
     /// All names that its keys are stored under: its own and its earlier ones.
     pub fn names(&self) -> impl Iterator<Item = &Arc<str>> {
         std::iter::once(&self.name).chain(&self.was)
@@ -232,10 +235,7 @@ impl Route {
     /// The parts that the spaces of its keys are made of.
     pub fn space_parts(&self) -> SpaceParts<'_> {
         match self.options.space {
-            KeySpace::Path => SpaceParts::Path {
-                host: self.options.host.as_deref().map(Cow::Borrowed),
-                operation: self.options.dialect.rpc_naming(),
-            },
+            KeySpace::Path => SpaceParts::Path { operation: self.options.dialect.rpc_naming() },
             KeySpace::Route => SpaceParts::Route(self.space_name().into()),
             KeySpace::Service => SpaceParts::Service,
         }
@@ -254,10 +254,11 @@ type DescribedSetting = (&'static str, &'static [&'static str], fn(&Route) -> Op
 /// The settings in order.
 pub const ROUTE_SETTINGS: &[DescribedSetting] = &[
     ("was", &["was"], |route| (!route.was.is_empty()).then(|| route.was.join(", "))),
-    ("matches", &["path", "methods", "host"], |route| Some(matches(route))),
+    ("matches", &["path", "methods"], |route| Some(matches(route))),
     ("spelling", &["spelling"], |route| Some(route.options.spelling.word().into())),
     ("mode", &["mode"], |route| Some(route.options.mode.name().into())),
-    ("upstream", &["upstream"], |route| Some(route.upstream.to_string())),
+    ("service", &["service"], |route| (!route.service.hosts.is_empty()).then(|| route.service.name.to_string())),
+    ("upstream", &[], |route| Some(route.service.upstream.to_string())),
     ("upstream tls", &["upstream_tls"], |route| upstream_tls(&route.upstream_tls)),
     ("kind", &["kind"], |route| (route.options.kind != RouteKind::Standard).then(|| route.options.kind.word().into())),
     ("vendor", &["vendor"], |route| (route.options.vendor != Vendor::Off).then(|| route.options.vendor.word().into())),
@@ -354,7 +355,7 @@ impl Route {
 
 fn matches(route: &Route) -> String {
     let methods: Vec<_> = route.options.methods.iter().map(|method| method.as_str()).collect();
-    format!("{} {}{}", methods.join(" "), route.options.host.as_deref().unwrap_or_default(), route.path)
+    format!("{} {}{}", methods.join(" "), route.service.hosts.first().map_or("", |host| host), route.path)
 }
 
 fn bodies(route: &Route) -> String {

@@ -40,7 +40,7 @@ pub const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A lease of the default service for an instance with an empty cache.
 pub fn renewal(instance: InstanceId, expiry: Duration) -> LeaseRenewal {
-    LeaseRenewal { instance, service: "shop".into(), expiry, purges_seen: None, hold_ttls_until: None }
+    LeaseRenewal { instance, services: "shop".into(), expiry, purges_seen: None, hold_ttls_until: None }
 }
 
 /// The estimate of a caller that believes whatever time the store's clock says.

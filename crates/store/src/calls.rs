@@ -244,11 +244,10 @@ impl Store {
 
     // The routes and the salt of a service.
 
-    /// Returns how a service's routes find their keys, as it was stored last.
-    pub fn find_route_identities(&self, service: Arc<str>) -> StoreFuture<'_, Option<RouteIdentities>> {
+    /// Returns how the routes of each service find their keys, as it was stored last.
+    pub fn list_route_identities(&self) -> StoreFuture<'_, Vec<RouteIdentities>> {
         let spec = CallSpec::new(Direct, Upkeep, InDoubt, Ordinary, Full, NO_BODY);
-        let rows = self.rows(spec, &shared::FIND_ROUTE_IDENTITIES, columns! { service: service.to_string() });
-        Box::pin(async move { Ok(rows.await?.pop()) })
+        self.rows(spec, &shared::LIST_ROUTE_IDENTITIES, Vec::new())
     }
 
     /// Stores how a service's routes find their keys, if the stored generation is still the one that was read. Returns

@@ -238,7 +238,7 @@ pub fn finding(finding: &InquiryFinding) -> Columns<'_> {
 pub fn lease_renewal(renewal: &LeaseRenewal) -> Columns<'_> {
     columns! {
         id: renewal.instance,
-        service: &*renewal.service,
+        services: &*renewal.services,
         expiry_ms: millis(renewal.expiry),
         purges_seen: renewal.purges_seen.map(|seen| i64::try_from(seen).unwrap_or(i64::MAX)),
         hold_ttls_until: renewal.hold_ttls_until,

@@ -26,6 +26,7 @@ use sqlite::{SqliteResult, SqliteTransaction};
 use statement::Statement;
 
 pub use backend::Backend;
+pub use describe::{describe, sqlite_version};
 pub use error::{OpenError, RelocateError, StoreError};
 pub use events::{EventCounts, EventHandle, EventRoute, KeyEvent, PostponedEvent};
 pub use migrate::{Migration, schema};
@@ -46,6 +47,7 @@ mod call_spec;
 mod calls;
 mod columns;
 mod deliveries;
+mod describe;
 pub mod encryption;
 pub mod error;
 mod events;

@@ -69,18 +69,15 @@ pub async fn pending(settings: &StoreSettings) -> Result<Vec<Migration>, OpenErr
     }
 }
 
-/// Returns how a service's routes find their keys, as an instance has stored it last. `None` where there is no
-/// schema yet. Changes nothing, and creates no file.
-pub async fn remembered_route_identities(
-    settings: &StoreSettings,
-    service: &str,
-) -> Result<Option<RouteIdentities>, OpenError> {
+/// Returns how the routes of each service find their keys, as an instance has stored it last. Changes nothing, and
+/// creates no file.
+pub async fn remembered_route_identities(settings: &StoreSettings) -> Result<Vec<RouteIdentities>, OpenError> {
     match &settings.location {
-        StoreLocation::Memory => Ok(None),
+        StoreLocation::Memory => Ok(Vec::new()),
         StoreLocation::Postgres(url) => {
-            postgres::remembered_route_identities(&postgres::connect_to(url, settings).await?, service).await
+            postgres::remembered_route_identities(&postgres::connect_to(url, settings).await?).await
         }
-        StoreLocation::Sqlite(path) => sqlite::remembered_route_identities(path, service).await,
+        StoreLocation::Sqlite(path) => sqlite::remembered_route_identities(path).await,
     }
 }
 

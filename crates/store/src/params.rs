@@ -58,7 +58,8 @@ params! {
     }
     LeaseRenewal for renew_lease {
         instance: InstanceId,
-        service: Arc<str>,
+        /// The names of the services that the instance stands before, with blanks between.
+        services: Arc<str>,
         /// The lease's length from now.
         expiry: Duration,
         /// The purge count up to which the instance has emptied its cache. `None` where it has just started and has
@@ -147,7 +148,8 @@ params! {
         to: Vec<u8>,
     }
     FindReservationParams for find_reservation {
-        service: Arc<str>,
+        /// Those that are asked for.
+        services: Vec<Arc<str>>,
         handle: ReservationHandle,
     }
     ListKeysParams for list_keys {

@@ -34,7 +34,7 @@ use service_reports::FindReservationCall;
 
 pub(super) use call::PgTry;
 pub use distribution::Distribution;
-pub(super) use failure::PgResult;
+pub(super) use failure::{PgResult, open_error};
 pub(super) use schema::{connect_to, distribution, migrate, pending, prepare, remembered_route_identities, warnings};
 pub(super) use server::PgServer;
 

@@ -235,15 +235,21 @@ pub(crate) fn add_to_page(
     Ok(())
 }
 
-/// Reads the key of a reservation; `None` where it is another service's or another attempt's.
+/// Reads the key of a reservation; `None` where it is another attempt's, or none of these services has it.
 pub(super) fn read_reserved_key(
     row: &impl RowReader,
-    service: &str,
+    services: &[Arc<str>],
     token: &Token,
 ) -> Result<Option<ReservedKey>, CorruptRow> {
     let (found, newest): (String, Token) = (row.read("service")?, row.read("token")?);
-    let is_its = found == service && newest.is_same(token);
-    Ok(if is_its { Some(ReservedKey { route: row.read("route")?, state: row.read("state")? }) } else { None })
+    let Some(service) = services.iter().find(|service| ***service == *found) else { return Ok(None) };
+    Ok(match newest.is_same(token) {
+        true => {
+            let service = Arc::clone(service);
+            Some(ReservedKey { service, route: row.read("route")?, state: row.read("state")? })
+        }
+        false => None,
+    })
 }
 
 /// The result of a report for a row in this state.

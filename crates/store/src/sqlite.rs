@@ -25,7 +25,7 @@ use writer::WriterQueue;
 
 pub(super) use file::{look, migrate, remembered_route_identities};
 pub use inline::{CarriedCall, InlineDatabase, StoreNetwork, open_inline};
-pub(super) use schema::{pending, warnings};
+pub(super) use schema::{open_error, pending, warnings};
 pub(super) use transaction::{SqliteResult, SqliteTransaction};
 
 mod admin;
@@ -183,8 +183,8 @@ mod tests {
     }
 
     async fn renew(store: &Store, instance: InstanceId, expiry: Duration) {
-        let (service, purges_seen, hold_ttls_until) = ("shop".into(), None, None);
-        store.renew_lease(LeaseRenewal { instance, service, expiry, purges_seen, hold_ttls_until }).await.unwrap();
+        let (services, purges_seen, hold_ttls_until) = ("shop".into(), None, None);
+        store.renew_lease(LeaseRenewal { instance, services, expiry, purges_seen, hold_ttls_until }).await.unwrap();
     }
 
     /// The number of keys swept by a caller for which it is this time.

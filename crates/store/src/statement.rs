@@ -180,7 +180,6 @@ pub(super) mod shared {
         COUNT_UNSETTLED_KEYS = "count_unsettled_keys";
         CURRENT_ROW = "current_row";
         FIND_PARTS = "find_parts";
-        FIND_ROUTE_IDENTITIES = "find_route_identities";
         LIST_AUDIT_ENTRIES = "list_audit_entries";
         LIST_IN_FLIGHT = "list_in_flight";
         LIST_INSTANCES = "list_instances";
@@ -188,6 +187,7 @@ pub(super) mod shared {
         LIST_KEYS_BY_AGE = "list_keys_by_age";
         LIST_KEYS_BY_ID = "list_keys_by_id";
         LIST_KEYS_IN_FLIGHT = "list_keys_in_flight";
+        LIST_ROUTE_IDENTITIES = "list_route_identities";
         LIST_SETTLED_KEYS = "list_settled_keys";
         POSTPONE_EVENT = "postpone_event";
         PURGE_COUNT = "purge_count";

@@ -9,9 +9,11 @@ use tracing_subscriber::EnvFilter;
 use super::log_writer::LogWriter;
 pub use super::log_writer::{dropped, flush};
 use super::terminal::wants_colours;
+pub use excerpt::LogExcerpt;
 use oncegate_settings::{LogFormat, TelemetryConfig};
 pub use request_line::{RequestLine, millis};
 
+mod excerpt;
 mod request_line;
 
 /// The highest log levels of libraries, whatever the configured one: below `warn` they log single bytes and frames.

@@ -139,9 +139,9 @@ impl<L: Label, M: EncodeMetric + TypedMetric> EncodeMetric for ByLabel<L, M> {
     }
 }
 
-/// A gauge for each value of a label. Nothing is written while the values are not known.
+/// A gauge for each service and each value of a label. Nothing is written while the values are not known.
 #[derive(Clone, Debug)]
-pub struct Gauges<L>(Arc<RwLock<Option<Vec<u64>>>>, PhantomData<L>);
+pub struct Gauges<L>(Arc<RwLock<BTreeMap<Arc<str>, Vec<u64>>>>, PhantomData<L>);
 
 impl<L> Default for Gauges<L> {
     fn default() -> Self {
@@ -150,20 +150,15 @@ impl<L> Default for Gauges<L> {
 }
 
 impl<L: Label> Gauges<L> {
-    /// Sets all values; `None` if they are no longer known.
-    pub fn set(&self, values: Option<impl Fn(L) -> u64>) {
-        let values = values.map(|value| L::ALL.iter().map(|label| value(*label)).collect());
-        *self.0.write() = values;
+    /// Sets the values of all services. Those of no service: they are no longer known.
+    pub fn set<F: Fn(L) -> u64>(&self, values: impl Iterator<Item = (Arc<str>, F)>) {
+        let of = |value: F| L::ALL.iter().map(|label| value(*label)).collect();
+        *self.0.write() = values.map(|(service, value)| (service, of(value))).collect();
     }
 
-    /// Returns the gauge of one label value, as a metric of its own without a label.
+    /// Returns the gauges of one label value, as a metric of its own without that label.
     pub fn of(&self, label: L) -> OneGauge<L> {
         OneGauge(self.clone(), label)
-    }
-
-    fn get(&self, label: L) -> Option<u64> {
-        let values = self.0.read();
-        values.as_ref()?.get(label.index()?).copied()
     }
 }
 
@@ -173,7 +168,11 @@ pub struct OneGauge<L>(Gauges<L>, L);
 
 impl<L: Label> EncodeMetric for OneGauge<L> {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        self.0.get(self.1).map_or(Ok(()), |value| encoder.encode_gauge(&value))
+        let values = self.0.0.read();
+        values.iter().try_for_each(|(service, values)| {
+            let value = self.1.index().and_then(|index| values.get(index)).copied().unwrap_or_default();
+            encoder.encode_family(&[("service", &**service)])?.encode_gauge(&value)
+        })
     }
 
     fn metric_type(&self) -> MetricType {
@@ -187,9 +186,11 @@ impl<L: Label> EncodeMetric for OneGauge<L> {
 
 impl<L: Label> EncodeMetric for Gauges<L> {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        let values = self.0.read();
-        for (label, value) in L::ALL.iter().zip(values.iter().flatten()) {
-            encoder.encode_family(&[(L::NAME, label.name())])?.encode_gauge(value)?;
+        for (service, values) in self.0.read().iter() {
+            for (label, value) in L::ALL.iter().zip(values) {
+                let labels = [("service", &**service), (L::NAME, label.name())];
+                encoder.encode_family(&labels)?.encode_gauge(value)?;
+            }
         }
         Ok(())
     }
@@ -199,14 +200,17 @@ impl<L: Label> EncodeMetric for Gauges<L> {
     }
 
     fn is_empty(&self) -> bool {
-        self.0.read().is_none()
+        self.0.read().is_empty()
     }
 }
 
 /// A value of each route, such as its counters. All workers share it. It survives the reload that removes the route: a
 /// series that ends at a reload would look like a restart.
 #[derive(Clone, Debug)]
-pub struct PerRoute<M>(Arc<RwLock<BTreeMap<Arc<str>, M>>>);
+pub struct PerRoute<M>(Arc<RwLock<BTreeMap<ServiceRoute, M>>>);
+
+/// The names of a service and of one of its routes.
+pub type ServiceRoute = (Arc<str>, Arc<str>);
 
 pub type ByRoute<L> = PerRoute<Counters<L>>;
 
@@ -220,16 +224,23 @@ impl<M> Default for PerRoute<M> {
 
 impl<M: Clone + Default> PerRoute<M> {
     /// Returns the value of a route, for its user to hold.
-    pub fn of(&self, route: &Arc<str>) -> M {
-        self.0.write().entry(Arc::clone(route)).or_default().clone()
+    pub fn of(&self, route: &ServiceRoute) -> M {
+        self.0.write().entry(route.clone()).or_default().clone()
+    }
+
+    /// Returns the service of a route of this name, if one was asked for.
+    pub fn service_of(&self, route: &str) -> Option<Arc<str>> {
+        let routes = self.0.read();
+        routes.keys().find(|(_, known)| **known == *route).map(|(service, _)| Arc::clone(service))
     }
 }
 
 impl<L: Label> EncodeMetric for ByRoute<L> {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for (route, counters) in self.0.read().iter() {
+        for ((service, route), counters) in self.0.read().iter() {
             for (label, counter) in counters.iter() {
-                counter.encode(encoder.encode_family(&[("route", &**route), (L::NAME, label.name())])?)?;
+                let labels = [("service", &**service), ("route", &**route), (L::NAME, label.name())];
+                counter.encode(encoder.encode_family(&labels)?)?;
             }
         }
         Ok(())
@@ -243,7 +254,9 @@ impl<L: Label> EncodeMetric for ByRoute<L> {
 impl EncodeMetric for RouteCounters {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         let routes = self.0.read();
-        routes.iter().try_for_each(|(route, counter)| counter.encode(encoder.encode_family(&[("route", &**route)])?))
+        routes.iter().try_for_each(|((service, route), counter)| {
+            counter.encode(encoder.encode_family(&[("service", &**service), ("route", &**route)])?)
+        })
     }
 
     fn metric_type(&self) -> MetricType {
@@ -301,11 +314,28 @@ impl EncodeMetric for Histogram {
     }
 }
 
-/// A gauge with the value 1 and this program's version as its label.
-pub fn build_info() -> Family<[(&'static str, &'static str); 1], Gauge> {
-    let info = Family::<_, Gauge>::default();
-    info.get_or_create(&[("version", env!("CARGO_PKG_VERSION"))]).set(1);
-    info
+/// A gauge with the value 1, and this program's version, for each service.
+#[derive(Clone, Debug, Default)]
+pub struct BuildInfo(Family<[(&'static str, String); 2], Gauge>);
+
+impl BuildInfo {
+    pub fn set<'a>(&self, services: impl Iterator<Item = &'a Arc<str>>) {
+        self.0.clear();
+        for service in services {
+            let labels = [("service", service.to_string()), ("version", env!("CARGO_PKG_VERSION").to_owned())];
+            self.0.get_or_create(&labels).set(1);
+        }
+    }
+}
+
+impl EncodeMetric for BuildInfo {
+    fn encode(&self, encoder: MetricEncoder<'_>) -> fmt::Result {
+        self.0.encode(encoder)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Gauge
+    }
 }
 
 #[cfg(test)]
@@ -332,7 +362,7 @@ mod tests {
     fn written(metric: impl prometheus_client::registry::Metric) -> String {
         let mut registry = Registry::default();
         registry.register("it", "Help", metric);
-        text::write(&registry, ScrapeFormat::OpenMetrics)
+        text::write(&[&registry], ScrapeFormat::OpenMetrics)
     }
 
     #[test]
@@ -345,16 +375,17 @@ mod tests {
         );
         let gauges = Gauges::<Side>::default();
         assert_eq!(written(gauges.clone()), "# EOF\n", "unknown values are not written");
-        gauges.set(Some(|_| 7));
-        assert!(written(gauges).contains("it{side=\"left\"} 7\nit{side=\"right\"} 7\n"));
+        gauges.set(std::iter::once(("pay".into(), |_| 7)));
+        let expected = "it{service=\"pay\",side=\"left\"} 7\nit{service=\"pay\",side=\"right\"} 7\n";
+        assert!(written(gauges).contains(expected));
     }
 
     #[test]
     fn a_route_keeps_its_counters_and_its_name_is_escaped() {
         let routes = ByRoute::default();
-        routes.of(&"a\"b".into()).count(Side::Left);
-        routes.of(&"a\"b".into()).count(Side::Left);
-        assert!(written(routes).contains("it_total{route=\"a\\\"b\",side=\"left\"} 2\n"));
+        routes.of(&("pay".into(), "a\"b".into())).count(Side::Left);
+        routes.of(&("pay".into(), "a\"b".into())).count(Side::Left);
+        assert!(written(routes).contains("it_total{service=\"pay\",route=\"a\\\"b\",side=\"left\"} 2\n"));
     }
 
     #[test]

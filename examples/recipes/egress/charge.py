@@ -7,10 +7,15 @@ keys, which differ with each call, or `order` for the order's name. Prints the `
 import pathlib
 import sys
 
+import requests
 import stripe
 
 url, done, keys = sys.argv[1:]
-client = stripe.StripeClient("sk_test_recipe", base_addresses={"api": url}, max_network_retries=0)
+# In production the host is that of the URL.
+session = requests.Session()
+session.headers["Host"] = "stripe.egress.internal"
+http = stripe.RequestsClient(session=session)
+client = stripe.StripeClient("sk_test_recipe", base_addresses={"api": url}, http_client=http, max_network_retries=0)
 done = pathlib.Path(done)
 charged = done.read_text().split() if done.exists() else []
 

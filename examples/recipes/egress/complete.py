@@ -5,7 +5,8 @@ import sys
 import openai
 
 url, key = sys.argv[1:]
-client = openai.OpenAI(base_url=f"{url}/v1", api_key="sk-recipe")
+# In production the host is that of the URL.
+client = openai.OpenAI(base_url=f"{url}/v1", api_key="sk-recipe", default_headers={"Host": "openai.egress.internal"})
 messages = [{"role": "user", "content": "say hello"}]
 try:
     answer = client.chat.completions.with_raw_response.create(

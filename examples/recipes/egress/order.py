@@ -6,7 +6,8 @@ import time
 import requests
 
 waiting = {f"order-{number}": [] for number in range(1, 13)}
-fields = {"Authorization": "Bearer recipe"}
+# In production the host is that of the URL.
+fields = {"Authorization": "Bearer recipe", "Host": "supplier.egress.internal"}
 until = time.monotonic() + 30
 while waiting and time.monotonic() < until:
     for order, answers in list(waiting.items()):

@@ -102,10 +102,10 @@ printed() {
     printf '%s\n' "$@" | cmp -s - "$folder/answer" || fail "not as expected: $*"
 }
 
-# start_oncegate SCHEME: runs the recipe's configuration before the service on a free port. Sets $address and $url.
+# start_oncegate SCHEME: runs the recipe's configuration on a free port, before $upstream where that is set. Sets $address and $url.
 start_oncegate() {
     : >"$folder/oncegate.log"
-    "$oncegate" run -c "$config" --upstream "$1://$upstream" --listen 127.0.0.1:0 --admin 127.0.0.1:0 \
+    "$oncegate" run -c "$config" ${upstream:+--upstream "$1://$upstream"} --listen 127.0.0.1:0 --admin 127.0.0.1:0 \
         --store "sqlite:$folder/oncegate.db" 2>"$folder/oncegate.log" &
     proxy=$!
     tries=0

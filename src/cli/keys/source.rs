@@ -22,14 +22,14 @@ const RESPONSE_MAX: Duration = Duration::from_secs(600);
 pub(in crate::cli) enum KeyAdminSource {
     Instance(Connected),
     /// This process, on the store.
-    Store(Arc<Store>, Arc<StartConfig>, Arc<Config>),
+    Store(Arc<Store>, Arc<StartConfig>, Arc<Config>, Arc<str>),
 }
 
 impl fmt::Display for KeyAdminSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Instance(instance) => write!(f, "through the instance at {}", instance.address),
-            Self::Store(_, start, _) => write!(f, "in {}", start.store.url),
+            Self::Store(_, start, ..) => write!(f, "in {}", start.store.url),
         }
     }
 }
@@ -47,6 +47,14 @@ impl KeyAdminSource {
     async fn open_store(arguments: &InstanceArguments, silent: SocketAddr) -> Result<Self, CommandError> {
         let config = load_without_service(&arguments.file)?;
         let location = config.start.store.url.clone();
+        let service = match arguments.service()? {
+            Some(named) if config.live.service(&named).is_some() => named,
+            None if config.live.services.len() == 1 => Arc::clone(&config.live.services[0].name),
+            _ => {
+                let names = config.live.service_names().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+                return Err(CommandError::Usage(format!("the file has the services {names}: name one with --service")));
+            }
+        };
         if let StoreLocation::Memory = location {
             let inside = format!("it is inside an instance, and none answers at {silent}");
             return Err(CommandError::Store(location, OpenError::Missing(inside.into())));
@@ -62,11 +70,11 @@ impl KeyAdminSource {
         })?;
         if config.start.store.encrypt {
             // No instance could replay a response that is encrypted under another secret than theirs.
-            let checked = salts::check_current(&store, &config.start.service, &config.live.secrets).await;
+            let checked = salts::check_current(&store, &service, &config.live.secrets).await;
             checked.map_err(|error| CommandError::Failure(StartError::Salt(error)))?;
         }
         let (start, config) = (config.start, config.live);
-        Ok(Self::Store(store, Arc::new(start), Arc::new(config)))
+        Ok(Self::Store(store, Arc::new(start), Arc::new(config), service))
     }
 
     /// Sends a request, and returns the response's JSON, or a refusal as an error.
@@ -91,7 +99,7 @@ impl KeyAdminSource {
     ) -> Result<(StatusCode, Value), CommandError> {
         let body = body.map_or_else(Vec::new, |body| body.to_string().into_bytes());
         Ok(match self {
-            Self::Store(store, start, config) => {
+            Self::Store(store, start, config, service) => {
                 let request = AdminRequest {
                     method,
                     id,
@@ -99,7 +107,7 @@ impl KeyAdminSource {
                     body: &body,
                     actor: admin::terminal_actor(user().as_encoded_bytes()),
                 };
-                admin::answer_on_store(store, start, Arc::clone(config), request).await
+                admin::answer_on_store(store, start, Arc::clone(config), Arc::clone(service), request).await
             }
             Self::Instance(instance) => {
                 if !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {

@@ -132,9 +132,9 @@ impl CallService {
         service
     }
 
-    /// The line of a route to this service.
-    pub fn line(&self) -> String {
-        format!("upstream = \"h2c://{}\"\n", self.address)
+    /// The URL of this service.
+    pub fn url(&self) -> String {
+        format!("h2c://{}", self.address)
     }
 
     /// Sets the answer to the next call that has none yet.

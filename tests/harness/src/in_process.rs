@@ -11,7 +11,7 @@ use oncegate_config::{self as config, Overrides};
 use oncegate_domain::ids::InstanceId;
 use oncegate_engine::gate::Gate;
 use oncegate_engine::instance::boot_time::BootInstant;
-use oncegate_engine::instance::instance_salt::InstanceSalt;
+use oncegate_engine::instance::instance_salt::InstanceSalts;
 use oncegate_engine::instance::lease::InstanceLease;
 use oncegate_engine::instance::metrics::Metrics;
 use oncegate_engine::instance::observability::Observability;
@@ -69,8 +69,8 @@ pub async fn instance(
     let store = store::open(&(&config).into()).await.unwrap();
     let (start, config) = (config.start, config.live);
     let salt = salts::open(&store, &start.service, &config.secrets, None).await.unwrap();
-    let stored_salt = InstanceSalt::provisional([0; 32]);
-    stored_salt.set_stored(salt);
+    let salts_in_use = InstanceSalts::provisional([0; 32]);
+    salts_in_use.of(&start.service).set_stored(salt);
     let (started, ended) = (BootInstant::now(), BootInstant::now());
     let reading = ClockReading { started, ended, store_time: SystemTime::now() };
     let metrics = Metrics::new(&StoreMetrics::default(), &start.service);
@@ -78,7 +78,7 @@ pub async fn instance(
         delivery_due: tokio::sync::Notify::new(),
         unsent_deliveries: Default::default(),
         delivered: Default::default(),
-        salt: stored_salt,
+        salts: salts_in_use,
         joined: CancellationToken::new(),
         salt_replaced: CancellationToken::new(),
         is_salt_doubtful: AtomicBool::new(false),

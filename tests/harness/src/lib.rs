@@ -151,6 +151,11 @@ pub fn route(name: &str, lines: &str) -> String {
     format!("name = \"{name}\"\npath = \"/{name}\"\nmethods = [\"POST\"]\n{lines}")
 }
 
+/// A service at this address, with `NAME.example` as its host.
+pub fn service(name: &str, address: SocketAddr) -> String {
+    format!("name = \"{name}\"\nhost = \"{name}.example\"\nupstream = \"http://{address}\"")
+}
+
 /// Two tests from one body: it runs on SQLite and on PostgreSQL.
 #[macro_export]
 macro_rules! on_both_stores {

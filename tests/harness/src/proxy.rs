@@ -32,17 +32,20 @@ pub struct Proxy {
 pub struct Setup {
     store_url: String,
     environment: Vec<(String, String)>,
+    upstream: Option<String>,
     top: Vec<String>,
     admin: Vec<String>,
     telemetry: Vec<String>,
     log: (String, String),
     store: Vec<String>,
     defaults: Vec<String>,
+    services: Vec<String>,
     routes: Vec<String>,
     consumers: Vec<String>,
     events: Vec<String>,
     wrapper: Vec<OsString>,
     handed: Vec<(String, Arc<OwnedFd>)>,
+    files: Vec<(String, String)>,
     written: Option<String>,
 }
 
@@ -62,17 +65,20 @@ impl Proxy {
         Setup {
             store_url: store_url.to_owned(),
             environment: Vec::new(),
+            upstream: None,
             top: Vec::new(),
             admin: Vec::new(),
             telemetry: Vec::new(),
             log: ("debug".to_owned(), "json".to_owned()),
             store: Vec::new(),
             defaults: Vec::new(),
+            services: Vec::new(),
             routes: Vec::new(),
             consumers: Vec::new(),
             events: Vec::new(),
             wrapper: Vec::new(),
             handed: Vec::new(),
+            files: Vec::new(),
             written: None,
         }
     }
@@ -187,7 +193,12 @@ impl Proxy {
 
 impl Setup {
     pub fn upstream(self, address: SocketAddr) -> Self {
-        self.top(&format!("upstream = \"http://{address}\""))
+        self.upstream_url(&format!("http://{address}"))
+    }
+
+    /// The URL of the service at the top, instead of an earlier one.
+    pub fn upstream_url(self, url: &str) -> Self {
+        Self { upstream: Some(url.to_owned()), ..self }
     }
 
     /// Another URL of the store.
@@ -236,6 +247,12 @@ impl Setup {
         self
     }
 
+    /// A `[[services]]` with these lines.
+    pub fn service(mut self, lines: &str) -> Self {
+        self.services.push(lines.to_owned());
+        self
+    }
+
     /// A `[[routes]]` with these lines. Without any, the built-in route applies.
     pub fn route(mut self, lines: &str) -> Self {
         self.routes.push(lines.to_owned());
@@ -265,7 +282,8 @@ impl Setup {
             return written.clone();
         }
         let mut text = "listen = \"127.0.0.1:0\"\n".to_owned();
-        text.push_str(&self.top.join("\n"));
+        let upstream = self.upstream.iter().map(|url| format!("upstream = {url:?}"));
+        text.push_str(&upstream.chain(self.top.clone()).collect::<Vec<_>>().join("\n"));
         let (log, format) = &self.log;
         text.push_str(&format!("\n\n[telemetry]\nlog = \"{log}\"\nformat = \"{format}\"\n"));
         text.push_str(&self.telemetry.join("\n"));
@@ -275,6 +293,9 @@ impl Setup {
         text.push_str(&format!("\n[admin]\nlisten = \"127.0.0.1:0\"\n{open}{}\n", self.admin.join("\n")));
         text.push_str(&format!("\n[store]\nurl = {:?}\n{}\n", self.store_url, self.store.join("\n")));
         text.push_str(&format!("\n[defaults]\n{}\n", self.defaults.join("\n")));
+        for service in &self.services {
+            text.push_str(&format!("\n[[services]]\n{service}\n"));
+        }
         for route in &self.routes {
             text.push_str(&format!("\n[[routes]]\n{route}\n"));
         }
@@ -285,6 +306,12 @@ impl Setup {
             text.push_str(&format!("\n[[events]]\n{events}\n"));
         }
         text
+    }
+
+    /// A file beside its own, by its path from there.
+    pub fn file(mut self, name: &str, text: &str) -> Self {
+        self.files.push((name.to_owned(), text.to_owned()));
+        self
     }
 
     /// Starts it through another program, whose arguments end with the command of the proxy.
@@ -364,6 +391,11 @@ impl Process {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("oncegate.toml");
         std::fs::write(&file, config).unwrap();
+        for (name, text) in &setup.files {
+            let beside = folder.path().join(name);
+            std::fs::create_dir_all(beside.parent().unwrap()).unwrap();
+            std::fs::write(beside, text).unwrap();
+        }
         let mut child = spawn(&file, setup);
         let stderr = Arc::new(watch::Sender::new(Vec::new()));
         let (exited, exit) = watch::channel(None);

@@ -41,10 +41,6 @@ async fn a_reload_is_refused_where_another_route_would_look_for_keys_of_guarded_
             vec![all, "name = \"any\"\npath = \"/{any}\"\nmethods = [\"POST\"]\nkey = { from = \"header:K\" }"],
             vec!["POST /{any}: all -> any, key's place: \"header:idempotency-key\" -> \"header:k\""],
         ),
-        (
-            vec![all, "name = \"one\"\npath = \"/pay\"\nmethods = [\"POST\"]\nhost = \"a.example\""],
-            vec!["POST a.example/pay: all -> one, host: any -> a.example"],
-        ),
     ]
     .into_iter()
     .enumerate()

@@ -106,8 +106,8 @@ async fn a_duplicate_waits_under_the_stripe_dialect_and_a_page_may_read_whether_
 #[tokio::test]
 async fn errors_of_the_service_side_have_the_dialects_form_without_a_key_too() {
     let nobody = Upstream::unused_address().await;
-    let lines = format!("dialect = \"stripe\"\nupstream = \"http://{nobody}\"");
-    let world = World::with(Store::sqlite(), |setup| setup.route(&harness::route("pay", &lines))).await;
+    let lines = harness::route("pay", "dialect = \"stripe\"");
+    let world = World::with(Store::sqlite(), |setup| setup.upstream(nobody).route(&lines)).await;
     let unreachable = error(502, "api_error", "upstream_unreachable", "true");
     assert_eq!(stripe_error(&world.pay("k-1").send().await), unreachable);
     assert_eq!(stripe_error(&world.post("/pay").json("{}").send().await), unreachable);

@@ -55,7 +55,7 @@ fn all(
         match key.kind {
             ValueKind::Named(inner) | ValueKind::Tables(inner) => all(inner, &format!("{here}."), None, found),
             // The same keys as in a route.
-            ValueKind::Table(_) if here == "defaults" => {}
+            ValueKind::Table(_) if ["defaults", "services.defaults"].contains(&&*here) => {}
             ValueKind::Table(inner) => {
                 let inline = !path.is_empty();
                 all(inner, &format!("{here}."), inline.then_some(key.name), found);

@@ -9,13 +9,13 @@ use serde_json::json;
 
 use harness::grpc::{CallAnswer, CallService, Caller, message};
 use harness::operator::Operator;
-use harness::{Answer, Hold, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route};
+use harness::{Answer, Hold, Setup, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route};
 
 /// A world whose route `/pay` leads to the service, with these lines. On a busy machine the end of a unary call may
 /// come so long after its head that its response streams.
 async fn world(store: Store, service: &CallService, lines: &str) -> World {
-    let lines = format!("{}stream = \"never\"\n{lines}", service.line());
-    World::with(store, |setup| setup.route(&route("pay", &lines))).await
+    let lines = format!("stream = \"never\"\n{lines}");
+    World::with(store, |setup| setup.upstream_url(&service.url()).route(&route("pay", &lines))).await
 }
 
 on_both_stores!(a_call_is_replayed_with_its_message_and_its_trailers);
@@ -52,7 +52,8 @@ async fn a_call_is_replayed_with_its_message_and_its_trailers(store: Store) {
 async fn each_message_of_a_streaming_call_comes_before_the_next_and_its_status_once_it_is_stored() {
     for (code, status, retry) in [("0", "executed", "replayed"), ("14", "unknown", "unknown")] {
         let service = CallService::start().await;
-        let world = World::with(Store::sqlite(), |setup| setup.route(&route("pay", &service.line()))).await;
+        let to_service = |setup: Setup| setup.upstream_url(&service.url()).route(&route("pay", ""));
+        let world = World::with(Store::sqlite(), to_service).await;
         let mut caller = Caller::new(&world).await;
         let (answer, frames) = CallAnswer::fed();
         service.then(answer);
@@ -316,8 +317,8 @@ async fn a_refusal_of_a_call_has_a_status_and_tells_whether_to_retry(store: Stor
 #[tokio::test]
 async fn a_call_that_was_not_sent_leaves_the_pause_to_the_clients_policy() {
     let unused = Upstream::unused_address().await;
-    let line = format!("upstream = \"h2c://{unused}\"");
-    let world = World::with(Store::sqlite(), |setup| setup.route(&route("pay", &line))).await;
+    let url = format!("h2c://{unused}");
+    let world = World::with(Store::sqlite(), |setup| setup.upstream_url(&url).route(&route("pay", ""))).await;
     let unreachable = Caller::new(&world).await.pay("k-1", "100 EUR").await;
     assert_eq!(unreachable.refusal(), (14, "upstream-unreachable", None));
     assert_eq!(unreachable.oncegate_status(), "released");
@@ -384,9 +385,9 @@ async fn the_status_at_the_end_of_a_large_call_decides(store: Store) {
 on_both_stores!(an_accepted_call_is_asked_to_come_again_until_its_response_is_there);
 async fn an_accepted_call_is_asked_to_come_again_until_its_response_is_there(store: Store) {
     let service = CallService::start().await;
-    let lines = format!("{}delivery = \"async\"\nretry = {{ base = \"10ms\" }}", service.line());
+    let pay = route("pay", "delivery = \"async\"\nretry = { base = \"10ms\" }");
     let secret = "secret = \"0123456789abcdef0123456789abcdef\"";
-    let world = World::with(store, |setup| setup.top(secret).route(&route("pay", &lines))).await;
+    let world = World::with(store, |setup| setup.upstream_url(&service.url()).top(secret).route(&pay)).await;
     let mut caller = Caller::new(&world).await;
     // The first delivery counts as not executed, and the next one brings an error that stays.
     service.then(CallAnswer::status(14)).then(CallAnswer::status(9).trailer("grpc-message", "no funds"));

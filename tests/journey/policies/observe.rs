@@ -215,8 +215,8 @@ async fn in_observe_mode_the_attempt_after_a_released_one_is_recorded(store: Sto
 #[tokio::test]
 async fn a_service_that_cannot_be_reached_has_executed_nothing() {
     let nowhere = Upstream::unused_address().await;
-    let lines = format!("mode = \"observe\"\nupstream = \"http://{nowhere}\"");
-    let world = World::guarding(Store::sqlite(), &lines).await;
+    let observing = route("pay", "mode = \"observe\"");
+    let world = World::with(Store::sqlite(), |setup| setup.upstream(nowhere).route(&observing)).await;
     let empty = || world.post("/pay").key("k-1");
     for _ in 0..2 {
         let (response, seen) = observed(&world, empty()).await;

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use harness::h2::{H2Upstream, connect};
 use harness::wire::{Framing, Wire};
-use harness::{Answer, Hold, Proxy, Store, World, on_both_stores, route};
+use harness::{Answer, Hold, Proxy, Store, Upstream, World, on_both_stores, route, service};
 
 fn post(target: &str, key: Option<&str>) -> Request<Full<Bytes>> {
     let request = Request::post(format!("http://shop.example{target}")).header("content-type", "application/json");
@@ -109,8 +109,9 @@ async fn half_a_body_of_an_unguarded_stream_is_never_ended_towards_the_service()
 
 #[tokio::test]
 async fn userinfo_in_the_authority_does_not_bypass_the_hosts_route() {
-    let lines = "name = \"pay\"\npath = \"/pay\"\nhost = \"api.example\"\nkey = { required = true }";
-    let world = World::with(Store::sqlite(), |setup| setup.route(lines)).await;
+    let own = Upstream::start().await;
+    let lines = route("pay", "service = \"api\"\nkey = { required = true }");
+    let world = World::with(Store::sqlite(), |setup| setup.service(&service("api", own.address)).route(&lines)).await;
     let mut client = connect(&world).await;
     for target in ["http://api.example/pay", "http://x@api.example/pay", "http://x:y@API.example:80/pay"] {
         let request = Request::post(target).body(Full::from("x")).unwrap();
@@ -120,7 +121,7 @@ async fn userinfo_in_the_authority_does_not_bypass_the_hosts_route() {
         assert!(refused, "{target}");
         assert_eq!(world.post(target).body("x").send().await.status, 400, "{target}");
     }
-    assert_eq!(world.upstream.calls(), 0);
+    assert_eq!((own.calls(), world.upstream.calls()), (0, 0));
 }
 
 #[tokio::test]
@@ -150,9 +151,8 @@ async fn a_hundred_unguarded_streams_pass_concurrently() {
 on_both_stores!(a_service_may_be_reached_over_http_2);
 async fn a_service_may_be_reached_over_http_2(store: Store) {
     let service = H2Upstream::start().await;
-    let world =
-        World::with(store, |setup| setup.route(&route("pay", &format!("upstream = \"h2c://{}\"", service.address))))
-            .await;
+    let url = format!("h2c://{}", service.address);
+    let world = World::with(store, |setup| setup.upstream_url(&url).route(&route("pay", ""))).await;
     let first = world.pay("k-1").field("TE", "trailers").send().await;
     assert_eq!((first.status, first.oncegate_status(), &*first.text()), (201, Some("executed"), "effect 1"));
     assert_eq!(first.trailers, [("x-checksum".to_owned(), "1".to_owned())]);
@@ -174,8 +174,8 @@ async fn a_service_may_be_reached_over_http_2(store: Store) {
 #[tokio::test]
 async fn both_sides_may_speak_http_2() {
     let service = H2Upstream::start().await;
-    let line = format!("upstream = \"h2c://{}\"", service.address);
-    let world = World::with(Store::sqlite(), |setup| setup.route(&route("pay", &line))).await;
+    let url = format!("h2c://{}", service.address);
+    let world = World::with(Store::sqlite(), |setup| setup.upstream_url(&url).route(&route("pay", ""))).await;
     let mut client = connect(&world).await;
     for expected in ["executed", "replayed"] {
         let response = client.send_request(post("/pay", Some("k-1"))).await.unwrap();
@@ -226,8 +226,8 @@ async fn leaving(leaves: Leaves) -> (std::net::SocketAddr, Arc<AtomicUsize>) {
 async fn an_http_2_service_that_closes_during_a_request_leaves_it_unknown() {
     for leaves in [Leaves::Silently, Leaves::WithSettings, Leaves::WithReset, Leaves::WithGoaway] {
         let (address, came) = leaving(leaves).await;
-        let line = format!("upstream = \"h2c://{address}\"");
-        let world = World::with(Store::sqlite(), |setup| setup.route(&route("pay", &line))).await;
+        let url = format!("h2c://{address}");
+        let world = World::with(Store::sqlite(), |setup| setup.upstream_url(&url).route(&route("pay", ""))).await;
         let answer = world.pay("k-1").send().await;
         assert_eq!(
             (answer.outcome(), answer.oncegate_status()),
@@ -243,9 +243,8 @@ on_both_stores!(a_service_may_be_reached_over_a_unix_socket);
 async fn a_service_may_be_reached_over_a_unix_socket(store: Store) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("app.sock");
-    let world =
-        World::with(store, |setup| setup.route(&route("pay", &format!("upstream = \"unix:{}\"", path.display()))))
-            .await;
+    let url = format!("unix:{}", path.display());
+    let world = World::with(store, |setup| setup.upstream_url(&url).route(&route("pay", ""))).await;
     let nobody = world.pay("k-1").send().await;
     assert_eq!(
         (nobody.outcome(), nobody.oncegate_status()),
@@ -285,8 +284,8 @@ async fn server_sent_events_pass_one_by_one() {
         }
         wire.write(b"0\r\n\r\n").await.unwrap();
     });
-    let line = format!("mode = \"off\"\nupstream = \"http://{address}\"");
-    let world = World::with(Store::sqlite(), |setup| setup.route(&route("events", &line))).await;
+    let off = route("events", "mode = \"off\"");
+    let world = World::with(Store::sqlite(), |setup| setup.upstream(address).route(&off)).await;
     let mut exchange = world.post("/events").field("Accept", "text/event-stream").open().await.unwrap();
     let head = exchange.any_head().await.unwrap();
     assert_eq!(head.all("content-type").collect::<Vec<_>>(), ["text/event-stream"]);

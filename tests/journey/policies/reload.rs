@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 
 use harness::reload::{REFUSED, RELOADED, reload, requires_a_key, settles, with, write};
-use harness::{Answer, Hold, Store, Upstream, World, on_both_stores, route};
+use harness::{Answer, Hold, Store, Upstream, World, on_both_stores, route, service};
 
 on_both_stores!(sighup_reloads_routes_and_forgets_nothing);
 async fn sighup_reloads_routes_and_forgets_nothing(store: Store) {
@@ -14,10 +14,11 @@ async fn sighup_reloads_routes_and_forgets_nothing(store: Store) {
     settles(async || requires_a_key(&world).await).await;
     assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
     let own = Upstream::start().await;
-    let more = with(&world, "", "").route(&route("new", &format!("upstream = \"http://{}\"", own.address)));
+    let more = with(&world, "", "service = \"default\"").service(&service("new", own.address));
+    let more = more.route(&route("new", "service = \"new\""));
     reload(&world, &more.text(), RELOADED, 2).await;
     settles(async || !requires_a_key(&world).await).await;
-    let new = || world.post("/new").key("k-1").body("x");
+    let new = || world.post("/new").host("new.example").key("k-1").body("x");
     settles(async || new().send().await.oncegate_status() == Some("replayed")).await;
     assert_eq!(own.calls(), 1);
     assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
@@ -122,20 +123,20 @@ async fn a_reload_cannot_change_how_a_live_routes_keys_are_found(store: Store) {
 }
 
 #[tokio::test]
-async fn a_reload_cannot_give_a_route_of_any_dialect_a_host() {
+async fn a_reload_cannot_give_the_host_of_a_route_of_any_dialect_to_another_service() {
     let call = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"pay"}}"#;
     for dialect in ["ietf", "jsonrpc", "mcp", "ucp"] {
         let lines = format!("dialect = \"{dialect}\"");
         let world = World::guarding(Store::sqlite(), &lines).await;
         let answer = Answer::status(201).field("Content-Type", "application/json");
         world.upstream.answer_all(answer.body(r#"{"jsonrpc":"2.0","id":7,"result":1}"#));
-        let host = world.proxy.listen.ip().to_string();
         let pay = || world.post("/pay").key("k-1").field("Content-Type", "application/json").body(call);
         let first = pay().send().await;
         assert_eq!(first.oncegate_status(), Some("executed"), "{dialect}");
-        reload(&world, &with(&world, "", &format!("{lines}\nhost = \"{host}\"")).text(), REFUSED, 1).await;
+        let moved = with(&world, "", &format!("service = \"shop\"\n{lines}"));
+        reload(&world, &moved.service(&service("shop", world.upstream.address)).text(), REFUSED, 1).await;
         let refused = world.proxy.wait_for_log(REFUSED).await;
-        assert_eq!(refused["changed"], format!("host: any -> {host}"), "{dialect}");
+        assert_eq!(refused["changed"], "service: default -> shop", "{dialect}");
         assert_eq!(pay().send().await.comparable(), first.replayed(), "{dialect}");
     }
 }
@@ -143,13 +144,8 @@ async fn a_reload_cannot_give_a_route_of_any_dialect_a_host() {
 #[tokio::test]
 async fn settings_that_need_a_restart_are_logged() {
     let world = World::guarding(Store::sqlite(), "").await;
-    for (times, (top, what)) in [
-        ("service = \"other\"", "service"),
-        ("drain_timeout = \"7s\"", "drain_timeout"),
-        ("drain_delay = \"1ms\"", "drain_delay"),
-    ]
-    .into_iter()
-    .enumerate()
+    for (times, (top, what)) in
+        [("drain_timeout = \"7s\"", "drain_timeout"), ("drain_delay = \"1ms\"", "drain_delay")].into_iter().enumerate()
     {
         let text = with(&world, top, "key = { required = true }").text();
         reload(&world, &text, "takes effect with a restart", times + 1).await;
@@ -178,8 +174,8 @@ async fn a_reload_does_not_disturb_running_requests(store: Store) {
     streaming.any_head().await.unwrap();
     assert_eq!(streaming.piece().await.unwrap().unwrap(), b"first");
     let own = Upstream::start().await;
-    let elsewhere = format!("upstream = \"http://{}\"\nkey = {{ required = true }}", own.address);
-    reload(&world, &with(&world, "", &elsewhere).text(), RELOADED, 1).await;
+    let elsewhere = with(&world, "", "key = { required = true }").upstream(own.address);
+    reload(&world, &elsewhere.text(), RELOADED, 1).await;
     settles(async || requires_a_key(&world).await).await;
     hold.release();
     midway.release();

@@ -1,17 +1,20 @@
-//! Route matching: the guarded requests, their route, and their upstream.
+//! Route matching: the guarded requests, their route, and their service.
 
 use harness::proxy::Setup;
-use harness::{Answer, Request, Store, Upstream, World, route};
+use harness::{Answer, Request, Store, Upstream, World, route, service};
 
 async fn oncegate_status(request: Request) -> String {
     request.send().await.oncegate_status().unwrap_or("nothing").to_owned()
 }
 
-/// A world with these routes; a key is shared by all the paths of its route.
-async fn routed(routes: &[(&str, &str)]) -> World {
+/// A world with these routes; a key is shared by all the paths of its route. `api` is another service at `API.example`,
+/// and has the routes that name it.
+async fn routed(api: &Upstream, routes: &[(&str, &str)]) -> World {
+    let api = service("api", api.address).replace("api.example", "API.example");
     World::with(Store::sqlite(), |setup| {
-        routes.iter().fold(setup.defaults("space = \"route\""), |setup, (name, lines)| {
-            setup.route(&format!("name = \"{name}\"\n{lines}"))
+        routes.iter().fold(setup.defaults("space = \"route\"").service(&api), |setup, (name, lines)| {
+            let of_top = if lines.contains("service =") { "" } else { "service = \"default\"\n" };
+            setup.route(&format!("name = \"{name}\"\n{of_top}{lines}"))
         })
     })
     .await
@@ -19,16 +22,17 @@ async fn routed(routes: &[(&str, &str)]) -> World {
 
 #[tokio::test]
 async fn the_most_specific_route_wins_in_any_order() {
-    let world = routed(&[
+    let api = Upstream::start().await;
+    let routes = [
         ("rest", "path = \"/{*rest}\"\nforward_key = \"derive:rest\""),
         ("one", "path = \"/v1/{id}\"\nforward_key = \"derive:one\""),
         ("below", "path = \"/v1/{id}/{*rest}\"\nforward_key = \"derive:below\""),
         ("literal", "path = \"/v1/pay\"\nforward_key = \"derive:literal\""),
         ("capture", "path = \"/v1/{id}/capture\"\nforward_key = \"derive:capture\""),
-        ("host", "path = \"/{*rest}\"\nhost = \"API.example\"\nforward_key = \"derive:host\""),
+        ("host", "path = \"/{*rest}\"\nservice = \"api\"\nforward_key = \"derive:host\""),
         ("put", "path = \"/v1/pay\"\nmethods = [\"PUT\"]\nforward_key = \"derive:put\""),
-    ])
-    .await;
+    ];
+    let world = routed(&api, &routes).await;
     for (number, (method, host, target, route)) in [
         ("POST", "shop.example", "/", "rest"),
         ("POST", "shop.example", "/v1", "rest"),
@@ -41,7 +45,7 @@ async fn the_most_specific_route_wins_in_any_order() {
         ("POST", "shop.example", "/v1/17/refund/1", "below"),
         ("POST", "api.example", "/v1/pay", "host"),
         ("POST", "api.EXAMPLE:8080", "/v1/pay", "host"),
-        ("PUT", "api.example", "/v1/pay", "put"),
+        ("PUT", "shop.example", "/v1/pay", "put"),
     ]
     .into_iter()
     .enumerate()
@@ -50,17 +54,24 @@ async fn the_most_specific_route_wins_in_any_order() {
         let request = world.proxy.client().request(method, target).host(host).key(&key).body("x");
         assert_eq!(oncegate_status(request).await, "executed", "{method} {host} {target}");
         let expected = format!("{key}:{route}");
-        assert_eq!(world.upstream.last().field("idempotency-key"), Some(&*expected), "{method} {host} {target}");
+        let upstream = if route == "host" { &api } else { &world.upstream };
+        assert_eq!(upstream.last().field("idempotency-key"), Some(&*expected), "{method} {host} {target}");
     }
-    for method in ["DELETE", "GET", "PUT"] {
-        let request = world.proxy.client().request(method, "/v1/17").key("k");
-        assert_eq!(oncegate_status(request).await, "nothing", "{method}");
+    for (method, host, target) in [
+        ("DELETE", "shop.example", "/v1/17"),
+        ("GET", "shop.example", "/v1/17"),
+        ("PUT", "shop.example", "/v1/17"),
+        // Another service's route has it.
+        ("PUT", "api.example", "/v1/pay"),
+    ] {
+        let request = world.proxy.client().request(method, target).host(host).key("k");
+        assert_eq!(oncegate_status(request).await, "nothing", "{method} {host}");
     }
 }
 
 #[tokio::test]
 async fn an_equivalent_path_is_guarded_and_forwarded_as_it_was_sent() {
-    let world = routed(&[("pay", "path = \"/v1/pay\"")]).await;
+    let world = World::with(Store::sqlite(), |setup| setup.route("name = \"pay\"\npath = \"/v1/pay\"")).await;
     for (number, target) in
         ["/v1/p%61y", "/v1/%70%61%79", "/v1/x/../pay", "/v1/./pay", "/v1/%2e%2E/v1/pay", "//../v1/pay"]
             .into_iter()
@@ -80,11 +91,12 @@ async fn reached(upstream: &Upstream, request: &Request) -> bool {
 }
 
 #[tokio::test]
-async fn a_routes_own_service_gets_all_of_its_requests() {
+async fn all_methods_and_paths_of_a_host_go_to_its_service() {
     let own = Upstream::start().await;
-    let lines = |mode: &str| format!("upstream = \"http://{}\"\nmode = \"{mode}\"", own.address);
+    let lines = |mode: &str| format!("service = \"own\"\nmode = \"{mode}\"");
     let world = World::with(Store::sqlite(), |setup| {
         setup
+            .service(&service("own", own.address))
             .route(&route("pay", &lines("enforce")))
             .route(&route("off", &lines("off")))
             .route(&route("look", &lines("observe")))
@@ -92,14 +104,19 @@ async fn a_routes_own_service_gets_all_of_its_requests() {
     .await;
     for path in ["/pay", "/off", "/look"] {
         for request in [world.post(path).key("k-1").body("x"), world.post(path).body("keyless")] {
-            assert!(reached(&own, &request).await, "{path}");
+            assert!(reached(&own, &request.host("own.example")).await, "{path}");
         }
     }
-    assert_eq!(world.upstream.calls(), 0);
-    for request in [world.get("/pay"), world.post("/else").key("k-1").body("x")] {
-        assert!(reached(&world.upstream, &request).await && !reached(&own, &request).await);
+    let others = ["GET", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "PURGE"].map(|method| (method, "/pay"));
+    for (method, path) in others.into_iter().chain([("POST", "/pay/7"), ("DELETE", "/else"), ("OPTIONS", "*")]) {
+        let request = world.proxy.client().request(method, path).key("k-1");
+        assert!(reached(&own, &request.clone().host("own.example")).await, "{method} {path}");
+        let calls = own.calls();
+        assert!(reached(&world.upstream, &request).await, "{method} {path}");
+        assert_eq!(own.calls(), calls, "{method} {path} of another host");
     }
-    assert_eq!(oncegate_status(world.post("/pay").key("k-1").body("x")).await, "replayed");
+    let replay = world.post("/pay").key("k-1").body("x").host("own.example");
+    assert_eq!(oncegate_status(replay).await, "replayed");
 }
 
 #[tokio::test]
@@ -169,13 +186,13 @@ async fn unguarded_unsafe_requests_may_be_refused() {
 }
 
 #[tokio::test]
-async fn a_route_for_one_host_leaves_other_hosts_to_the_general_one() {
+async fn a_service_with_a_host_leaves_other_hosts_to_the_one_at_the_top() {
     let own = Upstream::start().await;
-    let address = own.address;
     let world = World::with(Store::sqlite(), |setup| {
         setup
-            .route(&format!("name = \"api\"\npath = \"/pay\"\nhost = \"api.example\"\nupstream = \"http://{address}\""))
-            .route("name = \"all\"\npath = \"/pay\"")
+            .service(&service("api", own.address))
+            .route("name = \"api\"\npath = \"/pay\"\nservice = \"api\"")
+            .route("name = \"all\"\npath = \"/pay\"\nservice = \"default\"")
     })
     .await;
     let pay = |host: &str| world.pay("k-1").host(host);
@@ -186,49 +203,17 @@ async fn a_route_for_one_host_leaves_other_hosts_to_the_general_one() {
 }
 
 #[tokio::test]
-async fn a_hosts_other_methods_and_paths_go_to_the_service_of_all_and_a_start_says_so() {
-    let own = Upstream::start().await;
-    let lines = format!("host = \"b.example\"\nupstream = \"http://{}\"", own.address);
-    let world = World::with(Store::sqlite(), |setup| setup.route(&route("orders", &lines))).await;
-    world
-        .proxy
-        .wait_for_log("its `upstream` gets its methods alone: GET, HEAD, OPTIONS, PUT, PATCH, DELETE `/orders`")
-        .await;
-    for (method, path, is_own) in [
-        ("POST", "/orders", true),
-        ("GET", "/orders", false),
-        ("OPTIONS", "/orders", false),
-        ("PUT", "/orders", false),
-        ("DELETE", "/orders/7", false),
-        ("POST", "/orders/7", false),
-    ] {
-        let request = world.proxy.client().request(method, path).host("b.example").key("k-1");
-        let service = if is_own { &own } else { &world.upstream };
-        assert!(reached(service, &request).await, "{method} {path}");
-    }
-    assert_eq!((own.calls(), world.upstream.calls()), (1, 5));
-    // The list of the file and that of the route allow it.
-    let allow = "allow = [\"split-host\"]";
-    for (top, own) in [(allow, ""), ("", allow)] {
-        let allowed =
-            World::with(Store::sqlite(), |setup| setup.top(top).route(&route("orders", &format!("{lines}\n{own}"))))
-                .await;
-        let warned = allowed.proxy.logged().iter().any(|line| line.to_string().contains("gets its methods alone"));
-        assert!(!warned, "{top}{own}");
-    }
-}
-
-#[tokio::test]
 async fn an_idle_connection_is_closed_before_the_service_closes_it() {
     let kept = Upstream::start().await;
-    let address = kept.address;
     let world = World::with(Store::sqlite(), |setup| {
-        let route_to_kept = format!("upstream = \"http://{address}\"\nupstream_idle_timeout = \"60s\"");
-        setup.route(&route("pay", "upstream_idle_timeout = \"100ms\"")).route(&route("kept", &route_to_kept))
+        setup
+            .service(&service("kept", kept.address))
+            .route(&route("pay", "service = \"default\"\nupstream_idle_timeout = \"100ms\""))
+            .route(&route("kept", "service = \"kept\"\nupstream_idle_timeout = \"60s\""))
     })
     .await;
     // With one time for both, the connection that was used first would be closed first.
-    assert_eq!(oncegate_status(world.post("/kept").key("k").body("x")).await, "executed");
+    assert_eq!(oncegate_status(world.post("/kept").host("kept.example").key("k").body("x")).await, "executed");
     assert_eq!(oncegate_status(world.pay("k-1")).await, "executed");
     world.upstream.wait_until(|seen| seen.closed == 1).await;
     kept.wait_until(|seen| seen.closed == 0).await;
@@ -247,7 +232,8 @@ async fn scope_fields_cannot_be_removed_on_a_route_that_is_off() {
 
 #[tokio::test]
 async fn another_spelling_of_a_guarded_host_is_guarded() {
-    let world = routed(&[("api", "path = \"/pay\"\nhost = \"api.example\"")]).await;
+    let api = Upstream::start().await;
+    let world = routed(&api, &[("api", "path = \"/pay\"\nservice = \"api\"")]).await;
     let request = |host: &str| world.post("/pay").key("k-1").host(host).body("x");
     assert_eq!(oncegate_status(request("api.example")).await, "executed");
     for host in ["API.Example", "api.example:443", "api.example:", "api.example.", "api.example.:80"] {
@@ -259,5 +245,5 @@ async fn another_spelling_of_a_guarded_host_is_guarded() {
         let refusal = request(host).send().await;
         assert_eq!(refusal.status, 400, "{host}: {refusal:?}");
     }
-    assert_eq!(world.upstream.calls(), 1);
+    assert_eq!((api.calls(), world.upstream.calls()), (1, 0));
 }

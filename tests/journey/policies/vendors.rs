@@ -13,9 +13,9 @@ const STRIPE: VendorRules = VendorRules { field: "idempotency-key", window: DAY 
 
 /// A world before this vendor, with a route to it at `/pay` and these lines in it.
 async fn calling(store: Store, vendor: &VendorDouble, lines: &str) -> World {
-    let upstream = format!("upstream = \"http://{}\"\n{lines}", vendor.address);
     World::with(store, |setup| {
-        setup.top("secret = \"a secret of some length\"").short_leases().route(&route("pay", &upstream))
+        let setup = setup.upstream(vendor.address).top("secret = \"a secret of some length\"").short_leases();
+        setup.route(&route("pay", lines))
     })
     .await
 }
@@ -193,8 +193,8 @@ async fn nothing_is_sent_to_a_private_address_that_a_vendors_name_leads_to() {
     }
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let upstream = format!("vendor = \"none\"\nupstream = \"https://{name}:{port}\"");
-    let world = World::guarding(Store::sqlite(), &upstream).await;
+    let (url, to_vendor) = (format!("https://{name}:{port}"), route("pay", "vendor = \"none\""));
+    let world = World::with(Store::sqlite(), |setup| setup.upstream_url(&url).route(&to_vendor)).await;
     let refused = world.pay("k-1").send().await;
     assert_eq!(refused.outcome(), (502, "upstream-unreachable".to_owned()));
     let told = world.proxy.logged().iter().any(|line| line.to_string().contains("private address"));

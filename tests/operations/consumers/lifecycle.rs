@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{acknowledged, consumer, consumer_world, route};
 use harness::rabbitmq::{self, Broker, Queue, message};
-use harness::{Answer, Hold, Proxy, Store, TEST_TIMEOUT, Upstream, World, eventually};
+use harness::{Answer, Hold, Proxy, Store, TEST_TIMEOUT, Upstream, World, eventually, service};
 
 /// Longer than the longest pause before a consumer connects again: a broker that starts slowly makes that pause long.
 const RECONNECT_MAX: Duration = Duration::from_secs(90);
@@ -118,10 +118,13 @@ async fn a_reload_starts_added_consumers_and_stops_removed_ones() {
     eventually(TEST_TIMEOUT, async || (consumer_world.queue.consumers().await == 1).then_some(())).await;
     let other = consumer_world.broker.queue().await;
     let upstream = Upstream::start().await;
-    let setup = || Proxy::on(&consumer_world.world.store.url()).upstream(consumer_world.world.upstream.address);
-    let new = format!("name = \"new\"\npath = \"/new\"\nupstream = \"http://{}\"", upstream.address);
+    let setup = || {
+        let setup = Proxy::on(&consumer_world.world.store.url()).upstream(consumer_world.world.upstream.address);
+        setup.service(&service("new", upstream.address))
+    };
+    let new = "name = \"new\"\npath = \"/new\"\nservice = \"new\"";
     let lines = consumer(&consumer_world.broker.url(), &other, "").replace("\"pay\"", "\"new\"");
-    reload(&consumer_world.world, &setup().route(&route("")).route(&new).consumer(&lines).text());
+    reload(&consumer_world.world, &setup().route(&route("service = \"default\"")).route(new).consumer(&lines).text());
     other.publish([message("k-1")]).await;
     acknowledged(&consumer_world.world.proxy, 1).await;
     assert_eq!(upstream.calls(), 1);
@@ -129,13 +132,19 @@ async fn a_reload_starts_added_consumers_and_stops_removed_ones() {
     consumer_world.queue.publish([message("k-2")]).await;
 
     let old = consumer(&consumer_world.broker.url(), &consumer_world.queue, "prefetch = 5");
-    reload(&consumer_world.world, &setup().route(&route("")).route(&new).consumer(&old).consumer(&lines).text());
+    reload(
+        &consumer_world.world,
+        &setup().route(&route("service = \"default\"")).route(new).consumer(&old).consumer(&lines).text(),
+    );
     acknowledged(&consumer_world.world.proxy, 2).await;
     let line = consumer_world.world.proxy.wait_for_log("messages are consumed").await;
     assert_eq!(line["prefetch"], 64);
 
     let otherwise = old.replace("prefetch = 5", "key = \"message-id\"");
-    reload(&consumer_world.world, &setup().route(&route("")).route(&new).consumer(&otherwise).text());
+    reload(
+        &consumer_world.world,
+        &setup().route(&route("service = \"default\"")).route(new).consumer(&otherwise).text(),
+    );
     let line = consumer_world.world.proxy.wait_for_log("keys of this queue's messages unfindable").await;
     assert_eq!(line["queue"], consumer_world.queue.name);
     assert_eq!(

@@ -136,21 +136,27 @@ async fn large_bodies_pass_complete_with_tls_on_both_sides() {
 }
 
 #[tokio::test]
-async fn ip_addresses_and_route_upstreams_are_verified_alike() {
+async fn ip_addresses_and_services_with_hosts_are_verified_alike() {
     let authority = Authority::new();
     let (one, two) = (Upstream::start().await, Upstream::start().await);
     let by_address = TlsFront::before(one.address, FrontMode::Tls(authority.issue(&["127.0.0.1"]).server())).await;
     let by_name = TlsFront::before(two.address, FrontMode::Tls(authority.issue(&["localhost"]).server())).await;
     let store = Store::sqlite();
+    let port = by_name.address.port();
     let proxy = Proxy::on(&store.url())
         .environment("SSL_CERT_FILE", authority.file().to_str().unwrap())
         .top(&format!("upstream = \"https://{}\"", by_address.address))
-        .route(&route("pay", &format!("upstream = \"https://localhost:{}\"", by_name.address.port())))
-        .route(&route("charge", &format!("upstream = \"https://{}\"", by_name.address)))
+        .service(&format!("name = \"named\"\nhost = \"named.example\"\nupstream = \"https://localhost:{port}\""))
+        .service(&format!("name = \"other\"\nhost = \"other.example\"\nupstream = \"https://127.0.0.1:{port}\""))
+        .route(&route("pay", "service = \"named\""))
+        .route(&route("charge", "service = \"other\""))
         .start()
         .await;
-    assert_eq!(proxy.post("/pay").key("k-1").body("x").send().await.oncegate_status(), Some("executed"));
-    let elsewhere = proxy.post("/charge").key("k-1").body("x").send().await;
+    assert_eq!(
+        proxy.post("/pay").host("named.example").key("k-1").body("x").send().await.oncegate_status(),
+        Some("executed")
+    );
+    let elsewhere = proxy.post("/charge").host("other.example").key("k-1").body("x").send().await;
     assert_eq!(elsewhere.outcome(), (502, "upstream-unreachable".to_owned()));
     assert_eq!(proxy.client().get("/").send().await.status, 201);
     assert_eq!((one.calls(), two.calls()), (1, 1));

@@ -67,7 +67,7 @@ fn value(name: &str, key: usize) -> String {
         "_recovery_point" if key % 1000 < 2 => "null".to_owned(),
         "_nothing" | "_space" | "_key" | "_secret" | "_sealed" | "actor" | "_actor" | "_note" | "_recipe"
         | "_recovery_point" => "'x'".to_owned(),
-        "service" | "_service" => "'shop'".to_owned(),
+        "service" | "_service" | "_services" => "'shop'".to_owned(),
         "route" | "_route" => "'pay'".to_owned(),
         "sink" => "'bus'".to_owned(),
         "types" => "'{}'".to_owned(),

@@ -34,14 +34,14 @@ impl KeyAdmin<'_> {
     /// `None` for a route that is not configured here: the time until its attempts are quiet cannot be guessed. Other
     /// instances may have the route, and wait for longer than any route here.
     pub(super) fn retry_rule(&self, route: &str) -> Option<RetryRule> {
-        let route = find_route(&self.config, route)?;
+        let route = find_route(&self.config, &self.service, route)?;
         Some(route.retry_rule())
     }
 
     /// Returns the time until this instance believes the store's clock that the key's attempt is quiet; `None` if it
     /// does.
     fn unwatched_for(&self, entry: &KeyEntry) -> Option<Duration> {
-        let route = find_route(&self.config, &entry.route)?;
+        let route = find_route(&self.config, &self.service, &entry.route)?;
         let running_for = entry.now.duration_since(entry.reserved_at).unwrap_or_default();
         self.store_clock?.view().unwatched_for(entry.now, running_for, quiet_time(&self.start.store, route))
     }
@@ -90,8 +90,8 @@ impl KeyAdmin<'_> {
             state: entry.state,
             is_by_hand: entry.is_by_hand,
             risk,
-            ttl: route_value(&self.config, &entry.route, |route| route.options.ttl),
-            remember: route_value(&self.config, &entry.route, |route| route.options.remember),
+            ttl: route_value(&self.config, (&self.service, &entry.route), |route| route.options.ttl),
+            remember: route_value(&self.config, (&self.service, &entry.route), |route| route.options.remember),
             quiet_after,
             sealed_response: None,
         };

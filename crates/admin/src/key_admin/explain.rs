@@ -34,7 +34,8 @@ impl KeyAdmin<'_> {
         }
         let (token, problem) = verify_now(&self.config, &head.headers).await;
         let caller = ExplainedCaller { token, certificate: None };
-        let explained = explain((&self.service(), &self.config), head, body, caller, (Some(&salt), stored.as_ref()));
+        let explained =
+            explain((Some(&self.service), &self.config), head, body, caller, (Some(&salt), stored.as_ref()));
         let mut document = render(explained.as_ref(), None);
         if let (Some(id), Ok(Explained { stored, compared: Some(_), .. })) = (compared, &explained) {
             document["against"]["is_record"] = stored.is_some_and(|(_, own)| own == id).into();

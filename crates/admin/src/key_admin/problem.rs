@@ -102,9 +102,14 @@ impl ApiProblem {
 
     pub fn another_service(served: &str, named: &str) -> Self {
         let detail = format!(
-            "this instance serves `{served}`, and the request is about `{named}`: name an instance of that service \
+            "this instance serves {served}, and the request is about `{named}`: name an instance of that service \
              (--admin, `admin.listen`), or this one's configuration"
         );
+        Self::new(ProblemCode::OtherService, detail).with("service", served)
+    }
+
+    pub fn no_service(served: &str) -> Self {
+        let detail = format!("this instance serves {served}: name one of them (--service, X-Oncegate-Service)");
         Self::new(ProblemCode::OtherService, detail).with("service", served)
     }
 

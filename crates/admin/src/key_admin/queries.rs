@@ -69,7 +69,7 @@ impl KeyAdmin<'_> {
         let counts = |risk: &ActionRisk| !(*risk == ActionRisk::AttemptRunning && is_quiet);
         let risk = |action| Some((action, self.risk(&entry, action).filter(counts)?));
         let risks = ActionKind::ALL.into_iter().filter_map(risk).collect();
-        let route = find_route(&self.config, &entry.route).filter(|_| !entry.is_redacted());
+        let route = find_route(&self.config, &self.service, &entry.route).filter(|_| !entry.is_redacted());
         let vendor_key = route.and_then(|route| route.vendor_key(&entry.key, &entry.id));
         let vendor_key = vendor_key.map(|(_, value)| String::from_utf8_lossy(value.as_bytes()).into_owned());
         let (path, timeline) = (entry.path.take(), timeline(&entry, &audit));
@@ -105,7 +105,7 @@ impl KeyAdmin<'_> {
 
     pub async fn count_keys(&self) -> Result<KeyStats, ApiProblem> {
         let counts = self.store.count_keys(self.service()).await?;
-        let without_route = counts.list_without_route(|name| self.config.has_route(name));
+        let without_route = counts.list_without_route(|name| self.config.is_of_service(name, &self.service));
         Ok(KeyStats { service: self.service(), counts, without_route })
     }
 

@@ -47,7 +47,7 @@ impl RequestHashes {
         let (place, value) = text.split_once('=').ok_or_else(|| bad("is not PLACE=VALUE".into()))?;
         let place = Place::parse(place).map_err(bad)?;
         let has_place = |route: &Arc<Route>| route.options.index.contains(&place);
-        if !self.config.routes.iter().any(has_place) {
+        if !self.config.routes_of(&self.service).any(has_place) {
             return Err(bad(format!("names `{place}`, which no route has in its `index`")));
         }
         Ok(self.salt.lookup(&self.service, &place, value.as_bytes()))
@@ -70,7 +70,7 @@ impl RequestHashes {
         if names.len() < known.len() {
             return Err(bad("has a part twice"));
         }
-        let routes = self.config.routes.iter().filter(|known| route.is_none_or(|name| known.has_name(name)));
+        let routes = self.config.routes_of(&self.service).filter(|known| route.is_none_or(|name| known.has_name(name)));
         let of_routes = routes.map(|route| (&*route.name, &route.scope));
         let consumers = self.config.consumers.iter().filter(|_| route.is_none());
         let of_consumers = consumers.map(|consumer| (&*consumer.route, &consumer.scope));

@@ -110,13 +110,13 @@ struct BulkChangePage<'a> {
 
 impl Visit<'_> {
     pub(super) async fn show_change(&self, id: &str, action: ActionKind) -> PageAnswer {
-        let details = self.admin.key_admin().show_key(id).await?;
+        let details = self.key_admin().show_key(id).await?;
         Ok(self.render_change(StatusCode::OK, action, &details, None, None).await)
     }
 
     /// Carries a decision about one key out, if the key is still as the form was about.
     pub(super) async fn change_key(&self, id: &str, action: ActionKind, form: &FormParams) -> PageAnswer {
-        let details = self.admin.key_admin().show_key(id).await?;
+        let details = self.key_admin().show_key(id).await?;
         let key = &details.entry;
         if form.get("seen") != key.version() {
             let trouble = format!(
@@ -128,7 +128,7 @@ impl Visit<'_> {
         let changed = match self.actor(form).and_then(|actor| read_decision(form, action, actor)) {
             Ok(decision) => {
                 let seen = form.get("proposal").parse().ok();
-                self.admin.key_admin().change_key(&key.id.to_string(), decision, seen).await
+                self.key_admin().change_key(&key.id.to_string(), decision, seen).await
             }
             Err(problem) => Err(problem),
         };
@@ -157,7 +157,7 @@ impl Visit<'_> {
     ) -> Response<Body> {
         let example = match action.has_response() {
             // The form is a help: without it the page is as useful.
-            true => self.admin.key_admin().find_example(&details.entry.route).await.unwrap_or_default(),
+            true => self.key_admin().find_example(&details.entry.route).await.unwrap_or_default(),
             false => None,
         };
         let draft = &form.cloned().unwrap_or_else(|| self.new_draft(example.as_ref()));
@@ -177,7 +177,7 @@ impl Visit<'_> {
 
     /// Explains the effect of a form where two persons are needed; `None` where one decides.
     fn explain_four_eyes(&self, action: ActionKind, proposal: Option<&KeyProposal>) -> Option<String> {
-        self.admin.key_admin().four_eyes_action(action)?;
+        self.key_admin().four_eyes_action(action)?;
         Some(match proposal {
             Some(proposal) => {
                 format!("{} has proposed this. If you are another person, the button below does it.", proposal.actor)
@@ -231,7 +231,7 @@ impl Visit<'_> {
             risks.insert(ActionRisk::AttemptRunning);
         }
         let example = match &*counted.keys {
-            [key] if is_completion => self.admin.key_admin().find_example(&key.route).await.unwrap_or_default(),
+            [key] if is_completion => self.key_admin().find_example(&key.route).await.unwrap_or_default(),
             _ => None,
         };
         let mut accepted: Vec<_> = risks.into_iter().map(risk_acceptance).collect();
@@ -251,7 +251,7 @@ impl Visit<'_> {
         decision: OperatorDecision,
         expect: Option<u64>,
     ) -> Result<BulkChange, ApiProblem> {
-        self.admin.key_admin().change_keys(selection.to_key_selection()?, decision, expect).await
+        self.key_admin().change_keys(selection.to_key_selection()?, decision, expect).await
     }
 
     /// A form that nobody has filled in yet, but for the form of the service's own responses.

@@ -28,6 +28,11 @@ impl PageCookie {
         Self::new("-sign-in", "Lax", listener, url.is_https)
     }
 
+    /// That of the service that a page is about, which is no secret.
+    pub fn of_service(listener: SocketAddr, is_at_url: bool) -> Self {
+        Self::new("-service", "Strict", listener, is_at_url)
+    }
+
     /// With TLS, no other host and no page without TLS can set the cookie: nobody can have a person act in a session
     /// that somebody else has opened. Two instances on one machine have cookies of their own, as browsers send a
     /// machine's cookies to all its ports.

@@ -13,7 +13,9 @@ use oncegate_domain::quantity::quantity;
 use oncegate_engine::instance::reload_state::RefusedReload;
 
 pub struct Frame {
-    pub service: String,
+    pub service: Arc<str>,
+    /// The others that the visitor may see.
+    pub others: Vec<Arc<str>>,
     pub instance: String,
     pub reasons: Vec<String>,
     pub refused_reload: Option<Arc<RefusedReload>>,
@@ -36,16 +38,24 @@ impl Visit<'_> {
     pub(super) async fn build_frame(&self) -> Frame {
         let instance = &self.admin.instance;
         Frame {
-            service: instance.config.service.to_string(),
+            service: Arc::clone(&self.service),
+            others: self.other_services(),
             instance: instance.instance_lease.id().to_string(),
             reasons: self.admin.readiness().await.reasons,
-            refused_reload: instance.reload_state.refusal(),
+            // It has the files of all services.
+            refused_reload: instance.reload_state.refusal().filter(|_| self.visitor.service.is_none()),
             visitor: self.visitor.clone(),
             now: SystemTime::now(),
             version: env!("CARGO_PKG_VERSION"),
             notice: self.build_notice(),
             live: self.live.clone(),
         }
+    }
+
+    fn other_services(&self) -> Vec<Arc<str>> {
+        let config = self.admin.config.borrow();
+        let is_other = |name: &&Arc<str>| **name != self.service && self.visitor.may_see(name);
+        config.service_names().filter(is_other).map(Arc::clone).collect()
     }
 
     /// Returns a notice about the change that the address names, in words of this page alone.

@@ -65,14 +65,14 @@ impl SettingOrigin for RouteSetting<'_> {
 
 impl<'a> RouteView<'a> {
     fn new(route: &'a Route, instance: &Instance) -> Self {
-        let metrics = instance.observability.metrics.route_metrics(&route.name, route.path.to_string().into());
+        let metrics = instance.observability.metrics.route_metrics(route);
         let minutes = metrics.recent.counts(BootInstant::now());
         let counts = OncegateStatus::ALL.into_iter().enumerate().filter_map(|(index, status)| {
             let since_start = metrics.requests.get(status);
             let last_hour = minutes.iter().map(|counts| u64::from(counts[index])).sum();
             (since_start > 0).then_some((status.name(), last_hour, since_start))
         });
-        let average = instance.latencies.of(&route.name).average();
+        let average = instance.latencies.of(&route.full_name()).average();
         Self {
             name: route.name.visible(),
             settings: route.settings(),
@@ -89,7 +89,7 @@ impl Visit<'_> {
     /// too.
     pub(super) async fn show_instances(&self) -> Response<Body> {
         let load = &*self.admin.instance;
-        let (instances, trouble) = match self.admin.key_admin().list_instances().await {
+        let (instances, trouble) = match self.key_admin().list_instances().await {
             Ok(entries) => (entries, None),
             Err(problem) => (Vec::new(), Some(problem.detail)),
         };
@@ -100,7 +100,9 @@ impl Visit<'_> {
     pub(super) async fn show_routes(&self) -> Response<Body> {
         let frame = self.build_frame().await;
         let config = Arc::clone(&self.admin.config.borrow());
-        let routes = config.routes.iter().map(|route| RouteView::new(route, &self.admin.instance)).collect();
-        render_page(StatusCode::OK, &RoutesPage { frame, warnings: &config.warnings, routes })
+        let routes = config.routes_of(&self.service).map(|route| RouteView::new(route, &self.admin.instance)).collect();
+        // They are about the routes of all services.
+        let warnings = if self.visitor.service.is_some() { &[][..] } else { &config.warnings };
+        render_page(StatusCode::OK, &RoutesPage { frame, warnings, routes })
     }
 }

@@ -162,7 +162,7 @@ struct RunbookPage {
 impl Visit<'_> {
     /// Shows the keys that need an operator, then the counts. Without the store the page is there too, and says so.
     pub(super) async fn show_overview(&self) -> Response<Body> {
-        let key_admin = self.admin.key_admin();
+        let key_admin = self.key_admin();
         let list = |state: StateKind| {
             let filter = KeyFilter { state: Some(state), ..KeyFilter::default() };
             key_admin.list_keys(filter, "", WAITING_SHOWN)
@@ -184,9 +184,9 @@ impl Visit<'_> {
             Some(WaitingKeys { state, title, explanation: explain_state(state, false), count, list })
         });
         let waiting = waiting.collect();
-        let (frame, seen) = (self.build_frame().await, self.admin.instance_stats());
-        let metrics = &self.admin.instance.observability.metrics;
-        let away = list_away(metrics.consumers.list(), metrics.events.list());
+        let (frame, seen) = (self.build_frame().await, self.admin.instance_stats(self.visitor.service.is_some()));
+        let (consumers, sinks) = self.list_messages();
+        let away = list_away(consumers, sinks);
         render_page(StatusCode::OK, &OverviewPage { frame, trouble, waiting, stats, seen, away, log })
     }
 
@@ -198,7 +198,7 @@ impl Visit<'_> {
             return Ok(redirect_to(&format!("/keys/{id}")));
         }
         let filter = FilterForm::from_params(&self.query);
-        let list = self.admin.key_admin().list_keys(filter.to_key_filter()?, self.query.get("cursor"), PAGE).await?;
+        let list = self.key_admin().list_keys(filter.to_key_filter()?, self.query.get("cursor"), PAGE).await?;
         Ok(self.render_keys(None, filter, list).await)
     }
 
@@ -213,10 +213,10 @@ impl Visit<'_> {
         let mut filter = KeyFilter::default();
         match name {
             "caller" => {
-                let hashes = self.admin.key_admin().request_hashes().await?;
+                let hashes = self.key_admin().request_hashes().await?;
                 return Ok(redirect_to(&format!("/keys?scope={}", hashes.caller(text, None)?)));
             }
-            "where" => filter.lookup = Some(self.admin.key_admin().request_hashes().await?.lookup(text)?),
+            "where" => filter.lookup = Some(self.key_admin().request_hashes().await?.lookup(text)?),
             _ => filter.key = Some(text.as_bytes().to_owned()),
         }
         let mut found = KeyList { keys: Vec::new(), next: Some(form.get("cursor").to_owned()) };
@@ -224,7 +224,7 @@ impl Visit<'_> {
             && found.keys.len() < PAGE as usize
             && let Some(cursor) = &found.next
         {
-            let list = self.admin.key_admin().list_keys(filter.clone(), cursor, PAGE).await?;
+            let list = self.key_admin().list_keys(filter.clone(), cursor, PAGE).await?;
             found.next = list.next;
             found.keys.extend(list.keys);
         }
@@ -246,7 +246,7 @@ impl Visit<'_> {
 
     /// Shows all about one key; where it is gone, its entries of the audit log.
     pub(super) async fn show_key(&self, id: &str) -> PageAnswer {
-        match self.admin.key_admin().show_key(id).await {
+        match self.key_admin().show_key(id).await {
             Ok(details) => {
                 let (frame, key) = (self.build_frame().await, &details.entry);
                 let stream = self.admin.instance.in_flight.find_stream(&key.id);
@@ -256,7 +256,7 @@ impl Visit<'_> {
             }
             Err(problem) if problem.code == ProblemCode::NoSuchKey => {
                 // The log is found by whole ids alone, and may be out of reach: then nothing of it is shown.
-                let log = self.admin.key_admin().list_audit(id, "", PAGE).await;
+                let log = self.key_admin().list_audit(id, "", PAGE).await;
                 let audit = log.map(|log| log.entries).unwrap_or_default();
                 let page = KeyGonePage { frame: self.build_frame().await, detail: problem.detail, audit };
                 Ok(render_page(StatusCode::NOT_FOUND, &page))
@@ -266,7 +266,7 @@ impl Visit<'_> {
     }
 
     pub(super) async fn show_audit(&self) -> PageAnswer {
-        let log = self.admin.key_admin().list_audit("", self.query.get("cursor"), PAGE).await?;
+        let log = self.key_admin().list_audit("", self.query.get("cursor"), PAGE).await?;
         Ok(render_page(StatusCode::OK, &AuditPage { frame: self.build_frame().await, log }))
     }
 
@@ -310,11 +310,12 @@ mod tests {
         same_bodies: Vec<SameBodyPair>,
     ) -> String {
         let frame = Frame {
+            others: Vec::new(),
             service: "shop".into(),
             instance: "ab".into(),
             reasons: vec!["store: <away>".into()],
             refused_reload: None,
-            visitor: Sessions::new().anonymous_visitor(Role::Operator),
+            visitor: Sessions::new().anonymous_visitor(Role::Operator.into()),
             now: SystemTime::now(),
             version: "0",
             notice: None,

@@ -101,7 +101,7 @@ impl Visit<'_> {
     pub(super) async fn show_bulk_result(&self) -> PageAnswer {
         let mut results = Vec::new();
         for (id, refusal) in read_results(&self.query) {
-            let now = match self.admin.key_admin().find_entry(id).await {
+            let now = match self.key_admin().find_entry(id).await {
                 Ok(entry) => Some(entry),
                 Err(problem) if problem.code == ProblemCode::NoSuchKey => None,
                 Err(problem) => return Err(problem),

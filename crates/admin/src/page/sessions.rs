@@ -4,6 +4,7 @@
 //! token and leaves nothing to be stolen from a disk.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
@@ -13,7 +14,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
-use crate::auth::Role;
+use crate::auth::{Grant, Role};
 use crate::oidc::Person;
 
 /// The time after which a session ends: a night's shift.
@@ -37,6 +38,11 @@ impl SessionSecret {
         Self(BASE64_URL_SAFE_NO_PAD.encode(random))
     }
 
+    /// The secret of the forms of a page about this service: a form counts for the service that it was shown for.
+    pub fn of_service(&self, service: &str) -> Self {
+        Self(BASE64_URL_SAFE_NO_PAD.encode(digest(format!("{} {service}", self.0).as_bytes())))
+    }
+
     /// Returns the text, for its browser alone.
     pub fn reveal(&self) -> &str {
         &self.0
@@ -58,6 +64,14 @@ pub struct Visitor {
     pub person: Option<Person>,
     pub is_signed_in: bool,
     pub role: Role,
+    /// The only service that they see; `None` for all.
+    pub service: Option<Arc<str>>,
+}
+
+impl Visitor {
+    pub fn may_see(&self, service: &Arc<str>) -> bool {
+        self.service.as_ref().is_none_or(|only| only == service)
+    }
 }
 
 pub struct Sessions {
@@ -87,8 +101,8 @@ impl Sessions {
     }
 
     /// Returns a visitor without a session: on an open listener, or with a token in each request.
-    pub fn anonymous_visitor(&self, role: Role) -> Visitor {
-        Visitor { form: self.form.clone(), name: String::new(), person: None, is_signed_in: false, role }
+    pub fn anonymous_visitor(&self, Grant { role, service }: Grant) -> Visitor {
+        Visitor { form: self.form.clone(), name: String::new(), person: None, is_signed_in: false, role, service }
     }
 
     pub fn sign_in_form(&self) -> &SessionSecret {
@@ -109,19 +123,20 @@ impl Sessions {
     }
 
     /// Opens a session for a visitor who shows the token and claims a name. Returns the cookie's value.
-    pub fn sign_in(&self, name: String, role: Role, peer: IpAddr) -> SessionSecret {
-        self.open(name, None, role, peer)
+    pub fn sign_in(&self, name: String, grant: Grant, peer: IpAddr) -> SessionSecret {
+        self.open(name, None, grant, peer)
     }
 
     /// Opens a session for a person whom the issuer has signed in. Returns the cookie's value.
     pub fn sign_person_in(&self, person: Person, role: Role, peer: IpAddr) -> SessionSecret {
-        self.open(person.name.clone(), Some(person), role, peer)
+        self.open(person.name.clone(), Some(person), role.into(), peer)
     }
 
-    fn open(&self, name: String, person: Option<Person>, role: Role, peer: IpAddr) -> SessionSecret {
+    fn open(&self, name: String, person: Option<Person>, grant: Grant, peer: IpAddr) -> SessionSecret {
         let cookie = SessionSecret::new();
         let now = Instant::now();
-        let visitor = Visitor { form: SessionSecret::new(), name, person, is_signed_in: true, role };
+        let Grant { role, service } = grant;
+        let visitor = Visitor { form: SessionSecret::new(), name, person, is_signed_in: true, role, service };
         let session = Session { id: digest(cookie.0.as_bytes()), peer, visitor, begun: now, used: now };
         let mut open = self.open.lock();
         open.retain(|session| !session.is_over());
@@ -172,7 +187,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_session_ends_by_its_age_by_idleness_and_by_signing_out() {
         let sessions = Sessions::new();
-        let cookie = sessions.sign_in("alice".into(), Role::Operator, HERE);
+        let cookie = sessions.sign_in("alice".into(), Role::Operator.into(), HERE);
         assert_eq!(sessions.find_visitor(cookie.reveal().as_bytes(), HERE, false).unwrap().name, "alice");
         assert!(sessions.find_visitor(cookie.reveal().as_bytes(), THERE, false).is_none(), "it is of another address");
         assert!(sessions.find_visitor(b"", HERE, false).is_none());
@@ -182,14 +197,14 @@ mod tests {
         }
         advance(Duration::from_secs(30 * 60)).await;
         assert!(sessions.find_visitor(cookie.reveal().as_bytes(), HERE, false).is_none(), "its time is over");
-        let cookie = sessions.sign_in("alice".into(), Role::Operator, HERE);
+        let cookie = sessions.sign_in("alice".into(), Role::Operator.into(), HERE);
         advance(IDLE_MAX / 2).await;
         assert!(sessions.find_visitor(cookie.reveal().as_bytes(), HERE, true).is_some(), "a page is refreshed");
         advance(IDLE_MAX / 2).await;
         assert!(sessions.find_visitor(cookie.reveal().as_bytes(), HERE, false).is_none(), "nobody has used it");
         let (one, other) = (
-            sessions.sign_in("alice".into(), Role::Operator, HERE),
-            sessions.sign_in("bob".into(), Role::Operator, HERE),
+            sessions.sign_in("alice".into(), Role::Operator.into(), HERE),
+            sessions.sign_in("bob".into(), Role::Operator.into(), HERE),
         );
         sessions.sign_out(one.reveal().as_bytes());
         assert!(sessions.find_visitor(one.reveal().as_bytes(), HERE, false).is_none());
@@ -201,11 +216,11 @@ mod tests {
         let sessions = Sessions::new();
         let mut cookies = Vec::new();
         for _ in 0..SESSIONS_MAX {
-            cookies.push(sessions.sign_in(String::new(), Role::Operator, HERE));
+            cookies.push(sessions.sign_in(String::new(), Role::Operator.into(), HERE));
             advance(Duration::from_secs(1)).await;
         }
         assert!(sessions.find_visitor(cookies[0].reveal().as_bytes(), HERE, false).is_some());
-        sessions.sign_in(String::new(), Role::Operator, HERE);
+        sessions.sign_in(String::new(), Role::Operator.into(), HERE);
         let open: Vec<_> = cookies
             .iter()
             .map(|cookie| sessions.find_visitor(cookie.reveal().as_bytes(), HERE, false).is_some())
@@ -220,7 +235,7 @@ mod tests {
         let person =
             |subject: &str, issuer: &str| Person { subject: subject.into(), issuer: issuer.into(), name: "ann".into() };
         let is_open = |cookie: &SessionSecret| sessions.find_visitor(cookie.reveal().as_bytes(), HERE, true).is_some();
-        let by_token = sessions.sign_in("ann".into(), Role::Operator, HERE);
+        let by_token = sessions.sign_in("ann".into(), Role::Operator.into(), HERE);
         let others = [("s-bob", "1"), ("s-ann", "2")]
             .map(|(subject, issuer)| sessions.sign_person_in(person(subject, issuer), Role::Reader, HERE));
         let mut own = Vec::new();

@@ -80,7 +80,7 @@ impl<'a> Section<'a> {
     }
 
     /// A text that must be written, parsed.
-    pub fn required<T>(&self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
+    pub fn required<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
         self.written(name, |position, value| self.parse(name, position, value, parse))
     }
 
@@ -157,6 +157,14 @@ impl<'a> Section<'a> {
         folder.map_or_else(|| path.as_ref().into(), |folder| folder.join(path.as_ref()))
     }
 
+    /// The name of a file, or nothing where it is absent because secrets are elsewhere.
+    pub fn file_name(&self, name: &str) -> String {
+        let path = self.string(name);
+        let environment = self.reader.environment;
+        let is_elsewhere = environment.lacks_secrets() && environment.read(&self.locate(name, &path)).is_err();
+        if is_elsewhere { String::new() } else { path }
+    }
+
     /// The content of the file that a key names.
     pub fn file(&self, name: &str, path: &str) -> Option<String> {
         let path = self.locate(name, path);
@@ -213,7 +221,7 @@ impl<'a> Section<'a> {
     fn written<T>(&self, name: &str, read: impl FnOnce(SourcePosition, DeValue<'a>) -> Option<T>) -> Option<T> {
         let (position, value) = self.find(name);
         if value.is_none() {
-            let no_file = if self.reader.file.is_none() { messages::NO_DEFAULT_FILE } else { "" };
+            let no_file = if self.reader.texts.name().is_none() { messages::NO_DEFAULT_FILE } else { "" };
             self.reader.problem(&position, format!("is missing: {}{no_file}", self.doc(name).about));
         }
         read(position, value?)
@@ -233,7 +241,7 @@ impl<'a> Section<'a> {
         name: &str,
         position: SourcePosition,
         value: DeValue<'_>,
-        parse: impl FnOnce(&str) -> Result<T, String>,
+        parse: impl Fn(&str) -> Result<T, String>,
     ) -> Option<T> {
         let kind = self.doc(name).kind;
         self.reader.parse(&self.reader.text(position, value, kind)?, !matches!(kind, ValueKind::Concealed), parse)
@@ -284,7 +292,7 @@ impl<'a> Section<'a> {
     }
 
     /// The position and the value of a key; no value where it must be written and is not.
-    fn find(&self, name: &str) -> (SourcePosition, Option<DeValue<'a>>) {
+    pub(super) fn find(&self, name: &str) -> (SourcePosition, Option<DeValue<'a>>) {
         let path = join(&self.position.path, name);
         if let Some(external) = self.reader.external.iter().find(|external| external.path == path) {
             let position = SourcePosition { rank: Rank::External, offset: 0, path: external.from.into() };

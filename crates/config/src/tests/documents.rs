@@ -136,6 +136,7 @@ impl Reference {
 /// The default as TOML, on one line.
 fn value(key: &KeyDoc) -> String {
     match key.kind {
+        ValueKind::Table(_) if key.name == "defaults" => "{}".into(),
         ValueKind::Table(keys) => {
             let keys: Vec<_> = keys.iter().map(|key| format!("{} = {}", key.name, value(key))).collect();
             format!("{{ {} }}", keys.join(", "))
@@ -167,6 +168,10 @@ fn tables() -> String {
 fn write_rows(text: &mut String, table: &str, keys: &[KeyDoc]) {
     for key in keys {
         match key.kind {
+            // The options of a route have their rows there.
+            ValueKind::Table(_) if key.name == "defaults" => {
+                writeln!(text, "| `{table}defaults` | `{{}}` | {} |", key.about).unwrap();
+            }
             ValueKind::Table(keys) => write_rows(text, &format!("{table}{}.", key.name), keys),
             ValueKind::Named(keys) => {
                 writeln!(text, "| `{table}{}` | `{{}}` | {} |", key.name, key.about).unwrap();

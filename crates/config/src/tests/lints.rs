@@ -1,6 +1,8 @@
 //! Lints: valid settings that are warned about by name, and files that are right and stay quiet.
 
+use super::load_in;
 use super::{config, one_problem, problems, route};
+use crate::environment::FakeEnvironment;
 use oncegate_settings::*;
 
 /// The names of the warnings about a file.
@@ -58,11 +60,7 @@ fn files_that_are_right_stay_quiet() {
         ("", &*format!("kind = 'money'\n{exact}")),
         ("", &format!("{exact}\nunknown_statuses = ['5xx']\nkey.required = true")),
         // A call of gRPC is judged by its own status.
-        (
-            "",
-            "kind = 'money'\nupstream = 'h2c://h'\nstore_statuses = ['grpc:OK']\nrelease_statuses = ['grpc:UNAVAILABLE']",
-        ),
-        ("", "kind = 'money'\nupstream = 'h2c://h'\nupstream_idle_timeout = '5m'"),
+        ("", "kind = 'money'\nstore_statuses = ['grpc:OK']\nrelease_statuses = ['grpc:UNAVAILABLE']"),
         // A request that has not paid has no key.
         ("", "kind = 'money'\ndialect = 'x402'\nkey = { required = false }"),
         // The token is the proof, and the service refuses one that is used later.
@@ -87,6 +85,8 @@ fn files_that_are_right_stay_quiet() {
     ] {
         assert_eq!(config(&format!("{top}\n{}", route(lines))).live.warnings, [""; 0], "{top} {lines}");
     }
+    let over_http2 = format!("upstream = 'h2c://h'\n{}", route("kind = 'money'\nupstream_idle_timeout = '5m'"));
+    assert_eq!(load_in(FakeEnvironment::default(), &over_http2).unwrap().live.warnings, [""; 0]);
     // The preset of a route's own dialect beats the kind of [defaults].
     for dialect in Dialect::WORDS {
         let text = format!("[defaults]\nkind = 'money'\n{}", route(&format!("dialect = '{dialect}'")));
@@ -140,38 +140,6 @@ fn networks_in_which_anybody_may_be_are_no_trusted_proxies() {
     ] {
         let found = names(&format!("trusted_proxies = [{networks}]"));
         assert_eq!(found.contains(&"any-proxy".to_owned()), is_named, "{networks}: {found:?}");
-    }
-}
-
-#[test]
-fn a_host_whose_other_requests_go_to_another_service_is_warned_about() {
-    let b = |lines: &str| {
-        format!("[[routes]]\nname = 'b'\nhost = 'b.example'\npath = '/v1/orders'\nkind = 'money'\n{lines}\n")
-    };
-    let own = "upstream = 'http://b:1'";
-    let rest = "[[routes]]\nname = 'rest'\nhost = 'b.example'\npath = '/{*rest}'\nmethods = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE']\n\
-                mode = 'off'\n";
-    for (text, others) in [
-        (b(own), Some("GET, HEAD, OPTIONS, PUT, DELETE ")),
-        (format!("[defaults]\n{own}\n{}", b("")), Some("GET, HEAD, OPTIONS, PUT, DELETE ")),
-        (b(&format!("methods = ['POST']\n{own}")), Some("GET, HEAD, OPTIONS, PUT, PATCH, DELETE ")),
-        // HEAD and OPTIONS are no methods of a route.
-        (format!("{}{rest}{own}\n", b(own)), Some("HEAD, OPTIONS ")),
-        (format!("{}{rest}upstream = 'http://c:1'\n", b(own)), Some("GET, HEAD, OPTIONS, PUT, DELETE ")),
-        (b(&format!("{own}\nmode = 'observe'")), Some("GET, HEAD, OPTIONS, PUT, DELETE ")),
-        (b(&format!("{own}\nallow = ['split-host']")), None),
-        // The service of all requests.
-        (b(""), None),
-        (b("upstream = 'http://127.0.0.1:3000'"), None),
-        // A route for all hosts names a part of one service's paths.
-        (route(own), None),
-    ] {
-        let warnings = config(&text).live.warnings;
-        let found =
-            warnings.iter().find(|warning| warning.starts_with("route `b`: ") && warning.ends_with(" [split-host]"));
-        assert_eq!(found.is_some(), others.is_some(), "{text}: {warnings:?}");
-        let expected = others.map_or(String::new(), |others| format!("{others}`/v1/orders`"));
-        assert!(found.is_none_or(|found| found.contains(&expected)), "{text}: {warnings:?}");
     }
 }
 

@@ -40,13 +40,6 @@ fn a_problem_between_a_default_and_a_routes_own_value_is_the_routes() {
 }
 
 #[test]
-fn a_route_has_its_own_upstream_or_the_top_one() {
-    let config = config(&format!("{}[[routes]]\nname = 'b'\npath = '/b'\nupstream = 'http://b:1'", route("")));
-    let upstreams: Vec<_> = config.live.routes.iter().map(|route| route.upstream.to_string()).collect();
-    assert_eq!(upstreams, ["http://127.0.0.1:3000", "http://b:1"]);
-}
-
-#[test]
 fn status_lists_that_are_written_beat_default_ones_also_from_defaults() {
     let judge = |text: &str, code| {
         let config = config(text);
@@ -94,8 +87,8 @@ fn no_service_is_the_proxy_itself() {
         "1:12: upstream: leads back to this proxy's own `admin.listen`",
     );
     one_problem(
-        &route("upstream = 'http://localhost:8080'"),
-        "5:12: routes[0].upstream: leads back to this proxy's own",
+        "[[services]]\nname = 's'\nhost = 'h'\nupstream = 'http://localhost:8080'\n[[routes]]\nname = 'r'\npath = '/'",
+        "5:12: services[0].upstream: leads back to this proxy's own",
     );
     config("listen = '10.0.0.1:3000'");
 }
@@ -223,8 +216,8 @@ fn a_general_and_a_specific_path_may_stand_beside_each_other() {
 
 #[test]
 fn unguarded_requests_have_the_timeouts_of_defaults() {
-    let pass =
-        config("[defaults]\nconnect_timeout = '1s'\nupstream_idle_timeout = '9s'\nupstream = 'http://b'").live.pass;
+    let services = config("[defaults]\nconnect_timeout = '1s'\nupstream_idle_timeout = '9s'").live.services;
+    let pass = &services[0];
     assert_eq!((pass.connect_timeout, pass.upstream_idle_timeout), (Duration::from_secs(1), Duration::from_secs(9)));
     assert_eq!(pass.upstream.to_string(), "http://127.0.0.1:3000");
 }

@@ -123,8 +123,6 @@ fn a_webhook_needs_its_sender_and_what_the_sender_signs_with() {
         ("replay.until = '1h'\nafter_ttl = 'refuse'", "refuses what `replay.until` executes anew"),
         ("replay.until = '1h'\ndialect = 'repeatability'", "refuses late retries by their dates"),
         ("vendor = 'stripe'\ndelivery = 'async'", "a route to a vendor answers at once"),
-        ("vendor = 'stripe'\nupstream = 'https://api.example.com'", "is no host of the vendor"),
-        ("vendor = 'stripe'\nupstream = 'http://api.example.com'", "in clear: write `https://`"),
         ("vendor = 'square'\nkey.from = 'json:/order'", "must have `json:/idempotency_key`"),
         ("on_unknown = 'vendor'\nvendor = 'openai'", "needs a `vendor` that promises"),
         ("set_headers = { Connection = 'close' }", "is a field of the connection"),
@@ -143,6 +141,15 @@ fn a_webhook_needs_its_sender_and_what_the_sender_signs_with() {
         };
         let problems = problems(&format!("{secret}{}", route(lines)));
         assert!(problems.len() == 1 && problems[0].contains(problem), "{lines}: {problems:?}");
+    }
+    for (upstream, problem) in [
+        ("https://api.example.com", "is no host of the vendor"),
+        ("http://api.example.com", "in clear: write `https://`"),
+    ] {
+        let text =
+            format!("upstream = '{upstream}'\nsecret = 'a secret of some length'\n{}", route("vendor = 'stripe'"));
+        let problems = problems_in(FakeEnvironment::default(), &text);
+        assert!(problems.len() == 1 && problems[0].contains(problem), "{upstream}: {problems:?}");
     }
     let secret = "kind = 'webhook'\nsender = 'svix'\nsignature = { secrets = ['whsec_hunter2:'] }";
     assert!(!format!("{:?}", problems(&route(secret))).contains("hunter2"));

@@ -15,7 +15,7 @@ use http::{HeaderMap, Request, request};
 
 use super::pass::PassThroughRequest;
 use super::response_context::ResponseContext;
-use super::routing::ActiveRoute;
+use super::routing::{ActiveRoute, ServiceRouter};
 use super::state::{Gate, LiveConfig};
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::place::RequestPlaces;
@@ -33,7 +33,7 @@ use arrival::{Arrival, ArrivedRequest, BodySource, KeyedRequest};
 use incoming::{Incoming, Realm, request_origin};
 use observed::Observation;
 use read_body::BodyReader;
-use route_search::{RouteSearch, find_route};
+use route_search::{NO_SERVICE, RouteSearch, find_route};
 
 pub use guarded_request::fresh_token;
 pub(super) use guarded_request::{GuardedRequest, ReceivedRequest};
@@ -77,13 +77,14 @@ struct RoutedRequest<'a> {
     live: &'a LiveConfig,
     /// Or the vendor's, whose path it has.
     active: Option<&'a ActiveRoute>,
+    service: &'a ServiceRouter,
 }
 
 impl RoutedRequest<'_> {
     /// The request with a body, as it streams to its service.
     fn pass(self: Box<Self>, body: Body) -> Box<PassThroughRequest> {
-        let Self { head, origin, client, live, active, .. } = *self;
-        let upstream = active.map_or(&live.pass_through, |active| &active.upstream);
+        let Self { head, origin, client, live, active, service, .. } = *self;
+        let upstream = active.map_or(&service.pass_through, |active| &active.upstream);
         let route = active.map(|active| &active.route);
         Box::new(PassThroughRequest::new((head, body), &origin, upstream, client, live, route))
     }
@@ -104,7 +105,8 @@ impl Gate {
         let (head, body) = (*request).into_parts();
         let origin = request_origin(&head, client, &live.config);
         let observability = &self.instance.observability;
-        let RouteSearch { found, foretold } = find_route(&head, path, origin.host_name(), &live.router);
+        let service = live.router.service_of(origin.host_name()).ok_or(NO_SERVICE)?;
+        let RouteSearch { found, foretold } = find_route(&head, path, (service, &live.router));
         let is_foretold = foretold.is_some();
         if let Some((observing, refusal)) = foretold {
             context.observe(observability, &head, &observing.metrics);
@@ -121,11 +123,11 @@ impl Gate {
         if let Some(active) = active {
             context.note_route(&active.route, &head.headers);
         }
-        let way = active.or_else(|| match live.router.beside.find(&head.method, origin.host_name(), path) {
+        let way = active.or_else(|| match service.beside.find(&head.method, path) {
             RouteMatch::Ambiguous(active) | RouteMatch::Route(active) => Some(active),
             RouteMatch::NoRoute => None,
         });
-        let routed = Box::new(RoutedRequest { head, path, origin, client, live, active: way });
+        let routed = Box::new(RoutedRequest { head, path, origin, client, live, active: way, service });
         match active.map(|active| (active, active.route.options.mode)) {
             None | Some((_, RouteMode::Off)) => {
                 rules::check_unguarded(&routed.head, active.is_some(), &live.config)?;
@@ -153,8 +155,8 @@ impl Gate {
         context: &mut ResponseContext,
     ) -> Result<Admission, Refusal> {
         let RoutedRequest { head, path, origin, live, .. } = &*routed;
-        let (path, live, salt) = (*path, *live, self.instance.salt.current());
-        let realm = Realm { service: &self.instance.config.service, salt: salt.salt };
+        let (path, live, salt) = (*path, *live, active.salt.current());
+        let realm = Realm { service: &active.route.service.name, salt: salt.salt };
         let incoming = Incoming { token: active.into(), ..Incoming::new((head, path), origin, &active.route, realm) };
         let is_provisional = salt.is_provisional;
         let body = BodySource::Client(BodyReader::new(body, &head.headers), self.instance.bodies.share());

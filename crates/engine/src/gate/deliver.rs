@@ -63,8 +63,11 @@ impl Gate {
         let DeliveryJob { lease, sealed } = job;
         let (id, token, attempt) = (lease.reserve_request.id, lease.reserve_request.token, lease.attempt);
         let live = self.live();
-        let Some((active, delivery)) = live.router.named(&lease.reserve_request.route).zip(lease.delivery) else {
-            // A reload has removed the route. Another instance may have it, or this one after the next reload.
+        let request = &lease.reserve_request;
+        let active = live.router.named(&request.route).filter(|active| active.route.service.name == request.service);
+        let Some((active, delivery)) = active.zip(lease.delivery) else {
+            // A reload has removed the route, or given its name to another service. Another instance may have it, or
+            // this one after the next reload.
             return self.postpone(lease, entry, &NO_ROUTE, Duration::ZERO).await;
         };
         let route = Arc::clone(&active.route);

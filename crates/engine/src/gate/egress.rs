@@ -11,6 +11,6 @@ pub(super) fn set_fields(headers: &mut HeaderMap, route: &Route) {
         headers.insert(name, value.clone());
     }
     if route.vendor.is_some() {
-        fields::prepare_for_vendor(headers, route.upstream.host());
+        fields::prepare_for_vendor(headers, route.service.upstream.host());
     }
 }

@@ -284,7 +284,7 @@ impl Call<'_> {
                     tracing::warn!(route = %route.name, "gRPC needs HTTP/2: write the upstream as h2c://host:port");
                 }
                 let cause = error_causes(&error);
-                tracing::warn!(route = %route.name, upstream = %route.upstream, cause, "{error}");
+                tracing::warn!(route = %route.name, upstream = %route.service.upstream, cause, "{error}");
                 return match error {
                     CallError::NeverSent(_) | CallError::Unprocessed(_) => {
                         UpstreamOutcome::NeverSent(error.unreachable_reason())

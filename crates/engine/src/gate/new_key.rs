@@ -68,7 +68,7 @@ impl GuardedRequest {
 
     /// Takes room for a live key of the caller, or of its address while no service has accepted the caller.
     async fn take_room(&self, instance: &Instance, limit: u32) -> Option<(KeyHolder, LiveKeyAllowance)> {
-        let (salt, space_name) = (instance.salt.current().salt, self.route().space_name());
+        let (salt, space_name) = (self.active.salt.current().salt, self.route().space_name());
         let (service, scope) = (&self.reserve_request.service, &self.reserve_request.scope);
         let caller = KeyHolder::of_caller(salt, service, space_name, scope);
         let holder = match self.client_address {
@@ -86,8 +86,9 @@ impl GuardedRequest {
 /// again. `is_stored`: the store has the attempt's outcome.
 pub(super) async fn accept_caller(instance: &Instance, route: &Route, request: &ReserveRequest, is_stored: bool) {
     if route.options.limits.live_keys.is_some() && is_stored {
-        let salt = instance.salt.current().salt;
-        let caller = KeyHolder::of_caller(salt, &request.service, route.space_name(), &request.scope);
+        // An observed request names no service of the file.
+        let salt = instance.salts.of(&route.service.name);
+        let caller = KeyHolder::of_caller(salt.current().salt, &request.service, route.space_name(), &request.scope);
         // A later attempt of a key does not know for whom the key counts.
         if request.holder != Some(caller) {
             let params = MoveLiveKeysParams { id: request.id, scope: request.scope, holder: caller };

@@ -77,7 +77,7 @@ impl Gate {
             own => own,
         };
         let Some(bits) = bits else { return DifferingParts::default() };
-        let part_key = PartKey::new(instance.salt.current().salt, &id);
+        let part_key = PartKey::new(guarded.active.salt.current().salt, &id);
         guarded.compare_parts((&recipe, bits), part_key, &self.fingerprinting).await
     }
 

@@ -20,7 +20,6 @@ use oncegate_domain::operation::OperationId;
 use oncegate_domain::record::Record;
 use oncegate_domain::response::StoredResponse;
 use oncegate_domain::rfc3339;
-use oncegate_domain::scope::Salt;
 use oncegate_domain::state::{CompletedResponse, KeyState};
 use oncegate_http::body::Body;
 use oncegate_http::body::request_body::RequestBody;
@@ -57,7 +56,9 @@ impl Gate {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             return Ok(response);
         }
-        let salt = self.instance.salt.stored().ok_or(Refusal::StoreUnavailable)?;
+        if !self.instance.joined.is_cancelled() {
+            return Err(Refusal::StoreUnavailable);
+        }
         // Verified once, for all routes whose scope reads it. The operation may be one of a route that does not.
         let reads_token = live.config.routes.iter().any(|route| route.scope.reads_token());
         let token = match live.token_verifier.as_ref().filter(|_| reads_token) {
@@ -67,7 +68,7 @@ impl Gate {
         let origin = request_origin(&head, client, &live.config);
         let found = OperationId::parse(name).map(|id| {
             let token = token.as_ref().unwrap_or(&CallerToken::Unread);
-            (id, self.find_callers_routes(id, &head, &origin, live, token, salt))
+            (id, self.find_callers_routes(id, &head, &origin, live, token))
         });
         let Some((id, routes)) = found.filter(|(_, routes)| !routes.is_empty()) else {
             // A caller whose token has just expired must not take the operation for lost. A text that is no token at
@@ -132,11 +133,12 @@ impl Gate {
         origin: &RequestOrigin,
         live: &'a LiveConfig,
         token: &CallerToken,
-        salt: &Salt,
     ) -> Vec<&'a Arc<Route>> {
         let path = RequestPath::new(head.uri.path());
-        let realm = Realm { service: &self.instance.config.service, salt };
         let is_callers = |route: &&Arc<Route>| {
+            let salt = self.instance.salts.of(&route.service.name);
+            let Some(salt) = salt.stored() else { return false };
+            let realm = Realm { service: &route.service.name, salt };
             let incoming = Incoming::new((head, &path), origin, route, realm);
             let scope = incoming.compute_scope(token, incoming.read_scope_places(None));
             scope.is_ok_and(|scope| id.is_valid_for(&scope, salt))

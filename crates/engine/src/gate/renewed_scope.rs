@@ -56,7 +56,7 @@ impl RenewableParts {
                 if !fields.contains(&field) {
                     fields.push(field.clone());
                 }
-                let (name, renewals) = (part.name.clone(), renewals.of(&route.name, &part.name));
+                let (name, renewals) = (part.name.clone(), renewals.of((&route.service.name, &route.name), &part.name));
                 parts.push(RenewablePart { route: Arc::clone(route), name, field, cookie, renewals });
             }
         }
@@ -133,7 +133,8 @@ impl SentParts<'_> {
             Some(rest) => path.ends_with(b"/") || rest.is_empty() || rest.starts_with(b"/"),
             None => fixed.len() < pattern.len() && path.starts_with(fixed),
         };
-        let covers_host = route.options.host.as_deref().is_none_or(|host| match cookie.domain {
+        let hosts = &route.service.hosts;
+        let covers = |host: &str| match cookie.domain {
             Some(domain) => {
                 let before = host.len().checked_sub(domain.len());
                 before.is_some_and(|before| {
@@ -142,8 +143,8 @@ impl SentParts<'_> {
                 })
             }
             None => named_host(uri, host_field.as_ref()).is_none_or(|own| own.eq_ignore_ascii_case(host)),
-        });
-        covers_path && covers_host
+        };
+        covers_path && (hosts.is_empty() || hosts.iter().any(|host| covers(host)))
     }
 }
 
@@ -191,13 +192,18 @@ mod tests {
     use super::*;
     use oncegate_config::{self as config, Overrides, ProcessEnvironment};
 
-    /// One route with these lines, and what a response to `/app/poll` with `Cookie: s=1; t=2`, and with credentials,
-    /// counts for it.
+    /// One route with these lines, of the service of `host` where the last line is that, and what a response to
+    /// `/app/poll` with `Cookie: s=1; t=2`, and with credentials, counts for it.
     fn count(lines: &str, response: &[(&'static str, &'static str)]) -> u64 {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("oncegate.toml");
+        let (lines, host) = lines.split_once("\nhost = ").unwrap_or((lines, ""));
+        let service = match host {
+            "" => "upstream = 'http://a'\n".to_owned(),
+            host => format!("[[services]]\nname = 's'\nhost = {host}\nupstream = 'http://a'\n"),
+        };
         let path = if lines.contains("path =") { "" } else { "path = '/app/pay'\n" };
-        std::fs::write(&file, format!("upstream = 'http://a'\n[[routes]]\nname = 'r'\n{path}{lines}")).unwrap();
+        std::fs::write(&file, format!("{service}[[routes]]\nname = 'r'\n{path}{lines}")).unwrap();
         let config = config::load(Some(&file), &Overrides::default(), &ProcessEnvironment).expect(lines);
         let renewals = ScopeRenewals::default();
         let Some(parts) = RenewableParts::of(&config.live, &renewals) else { return 0 };

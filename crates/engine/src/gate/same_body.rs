@@ -54,7 +54,7 @@ impl GuardedRequest {
                     return note(None);
                 }
                 self.report_same_body(instance, first);
-                let salt = instance.salt.current().salt;
+                let salt = self.active.salt.current().salt;
                 let operation = OperationId::derive(first, &self.reserve_request.scope, salt);
                 Err(Refusal::DuplicateSuspected(Some(Box::new(operation))))
             }

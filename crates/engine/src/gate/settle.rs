@@ -85,7 +85,11 @@ pub(super) async fn persist(
 /// Counts an outcome that is unknown, once for each attempt.
 fn count_unknown(instance: &Instance, settlement: &Settlement) {
     if let (AttemptOutcome::Unknown(cause), Some(lease)) = (&settlement.outcome, settlement.lease_to_restore()) {
-        instance.observability.metrics.unknown.count(&lease.reserve_request.route, cause.without_bytes());
+        instance
+            .observability
+            .metrics
+            .unknown
+            .count((&lease.reserve_request.service, &lease.reserve_request.route), cause.without_bytes());
     }
 }
 

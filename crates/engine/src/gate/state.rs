@@ -20,7 +20,6 @@ use oncegate_http::downstream::connection_limits::ConnectionLimits;
 use oncegate_http::downstream::{self, DrainSignals};
 use oncegate_http::protocol::fields;
 use oncegate_http::protocol::refusal::{ReachedLimit, Refusal};
-use oncegate_http::upstream::UpstreamClient;
 use oncegate_settings::Config;
 use oncegate_store::StoreError;
 use oncegate_store::breaker::is_refused_by_breaker;
@@ -41,7 +40,6 @@ pub struct LiveConfig {
     pub(super) router: Router,
     /// Also where no scope reads a token, so that it keeps its keys over reloads.
     pub(super) token_verifier: Option<Arc<TokenVerifier>>,
-    pub(super) pass_through: UpstreamClient,
     /// The fields that clients send keys in: those of all routes, and the two common ones.
     key_fields: Vec<HeaderName>,
 }
@@ -55,14 +53,12 @@ impl LiveConfig {
             &instance.latencies,
             &instance.observability.metrics,
             slots,
+            &instance.salts,
             &instance.replay_permissions,
             token_verifier.as_ref(),
         );
-        let top = &config.pass;
-        let pass_through =
-            UpstreamClient::new(&top.upstream, top.connect_timeout, top.upstream_idle_timeout, &top.tls, slots);
         let key_fields = key_fields(&config);
-        Self { config, router, token_verifier, pass_through, key_fields }
+        Self { config, router, token_verifier, key_fields }
     }
 
     /// The field that would be one for keys if it had `-` for `_`, if the request has one with a value.

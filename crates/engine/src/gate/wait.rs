@@ -158,7 +158,7 @@ impl Gate {
         let (id, route) = (guarded.reserve_request.id, guarded.route());
         let wait =
             prefer::wait_preference(&guarded.head.headers).unwrap_or(Duration::ZERO).min(route.options.wait_timeout);
-        let operation = OperationId::derive(id, &guarded.reserve_request.scope, self.instance.salt.current().salt);
+        let operation = OperationId::derive(id, &guarded.reserve_request.scope, guarded.active.salt.current().salt);
         match self.decide_by_end(guarded, Instant::now() + wait).await {
             Err(refusal) => Outcome::Refused(refusal),
             Ok(Some(Decision::Answer(KeyAnswer::Replay(completed)))) => Outcome::Replayed(completed),

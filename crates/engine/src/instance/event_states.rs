@@ -165,6 +165,7 @@ mod tests {
     #[test]
     fn a_scrape_has_one_series_for_each_sink_while_a_publisher_takes_the_place_of_another() {
         let sink = |name: &str| EventSink {
+            service: "pay".into(),
             name: name.into(),
             routes: vec!["pay".into()],
             types: vec![EventType::Completed],

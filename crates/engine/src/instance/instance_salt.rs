@@ -1,12 +1,36 @@
-//! The salt of the scopes in this process. A process that has started without its store draws one of its own until it
-//! knows the store's: its requests can be told apart in memory, and nothing that was found by it may get into the
-//! store.
+//! The salts of the scopes in this process, one for each service. A process that has started without its store draws
+//! one of its own until it knows the store's: its requests can be told apart in memory, and nothing that was found by
+//! it may get into the store.
 
-use std::sync::OnceLock;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 
 use oncegate_domain::scope::Salt;
+use parking_lot::RwLock;
 
-/// The salt of the scopes.
+/// The salts of all services.
+pub struct InstanceSalts {
+    provisional: Salt,
+    salts: RwLock<HashMap<Arc<str>, Arc<InstanceSalt>>>,
+}
+
+impl InstanceSalts {
+    /// Of a process that does not know the store's yet. `random` is 32 bytes from the operating system's generator.
+    pub fn provisional(random: [u8; 32]) -> Self {
+        Self { provisional: Salt::new(random), salts: RwLock::default() }
+    }
+
+    /// The salt of a service's scopes.
+    pub fn of(&self, service: &Arc<str>) -> Arc<InstanceSalt> {
+        let known = self.salts.read().get(service).cloned();
+        known.unwrap_or_else(|| {
+            let new = || Arc::new(InstanceSalt { provisional: self.provisional.clone(), stored: OnceLock::new() });
+            Arc::clone(self.salts.write().entry(Arc::clone(service)).or_insert_with(new))
+        })
+    }
+}
+
+/// The salt of a service's scopes.
 pub struct InstanceSalt {
     provisional: Salt,
     stored: OnceLock<Salt>,
@@ -22,15 +46,9 @@ pub struct CurrentSalt<'a> {
 }
 
 impl InstanceSalt {
-    /// The salt of a process that does not know the store's yet. `random` is 32 bytes from the operating system's
-    /// generator.
-    pub fn provisional(random: [u8; 32]) -> Self {
-        Self { provisional: Salt::new(random), stored: OnceLock::new() }
-    }
-
     /// Uses the store's salt from now on, for the life of the process.
     pub fn set_stored(&self, salt: Salt) {
-        // A process joins its store once.
+        // The first one counts: a process uses one for its life.
         let _ = self.stored.set(salt);
     }
 

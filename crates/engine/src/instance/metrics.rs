@@ -18,13 +18,15 @@ use super::recent_outcomes::RecentOutcomes;
 use oncegate_cache::shared::SharedCacheMetrics;
 use oncegate_domain::decision::{AcceptedProgress, KeyAnswer, KeyRefusal};
 use oncegate_domain::state::StateKind;
+use oncegate_domain::unknown_cause::UnknownCause;
 use oncegate_http::protocol::refusal::ReachedLimit;
 use oncegate_http::protocol::status::OncegateStatus;
+use oncegate_settings::Route;
 use oncegate_store::metrics::StoreMetrics;
 use oncegate_telemetry::logs;
 use oncegate_telemetry::metrics::{
-    ByRoute, Collector, Counter, Counters, Family, Flags, Gauge, Gauges, Histogram, Label, PerRoute, Registry,
-    RouteCounters, ScrapeFormat, build_info, label, text,
+    BuildInfo, ByRoute, Collector, Counter, Counters, Family, Flags, Gauge, Gauges, Histogram, Label, PerRoute,
+    Registry, RouteCounters, ScrapeFormat, label, text,
 };
 use oncegate_telemetry::process::ProcessCollector;
 use oncegate_telemetry::traces;
@@ -37,11 +39,15 @@ mod route_counters;
 
 /// Defines [`Metrics`]: each metric with its name in a scrape and its help, which documents its field as well.
 macro_rules! metrics {
-    ($($vis:vis $field:ident: $Type:ty => $name:literal, $help:literal;)+) => {
+    ($($vis:vis $field:ident: $Type:ty => $name:literal $(in $registry:ident)?, $help:literal;)+) => {
         /// All metrics of this process. Each field is a metric, and is counted where the event happens.
         #[derive(Default)]
         pub struct Metrics {
             registry: Registry,
+            /// Of those that have the name of a service themselves.
+            by_service: Registry,
+            /// The version of this program, for each service.
+            pub build: BuildInfo,
             /// The requests of the last hour, which no scrape has.
             recent: PerRoute<Arc<RecentOutcomes>>,
             /// The consumers, as they are now.
@@ -58,20 +64,22 @@ macro_rules! metrics {
         impl Metrics {
             /// Registers the metrics of the table. The encoder appends `_total` to the names of counters.
             fn register(&mut self) {
-                $(self.registry.register(concat!("oncegate_", $name), $help, self.$field.clone());)+
+                $(metrics!(@ self $($registry)?).register(concat!("oncegate_", $name), $help, self.$field.clone());)+
             }
         }
     };
+    (@ $self:ident) => { $self.registry };
+    (@ $self:ident $registry:ident) => { $self.$registry };
 }
 
 metrics! {
-    requests: ByRoute<OncegateStatus> => "requests",
+    requests: ByRoute<OncegateStatus> => "requests" in by_service,
         "Responses to guarded requests, by Oncegate-Status";
-    reservations: ByRoute<ReservationResult> => "reservations",
+    reservations: ByRoute<ReservationResult> => "reservations" in by_service,
         "Results of reservations of keyed requests";
-    rate_limited: RouteCounters => "rate_limited",
+    rate_limited: RouteCounters => "rate_limited" in by_service,
         "Requests that were refused because of their route's limits on new keys";
-    same_body: RouteCounters => "same_body",
+    same_body: RouteCounters => "same_body" in by_service,
         "New keys for a request that the same caller has sent under another key of late";
     // Without a route, which would multiply its series: a route's own times are in its log lines and spans.
     pub request_duration: Histogram => "request_duration_seconds",
@@ -84,14 +92,14 @@ metrics! {
         "Jumps of the store's clock against this machine's, which the tasks wait after";
     pub in_flight: Gauge => "in_flight",
         "Attempts that this instance runs, or whose outcome it has still to store";
-    pub unknown: UnknownKeys => "unknown",
+    pub unknown: UnknownKeys => "unknown" in by_service,
         "Keys that this instance made unknown, by cause";
     pub zombies: Counter => "zombie_keys",
         "Keys that this instance made unknown because their attempt's lease ran out";
     pub reaped: Counter => "keys_reaped",
         "Keys past their TTL that this instance deleted";
-    pub keys: Gauges<StateKind> => "keys",
-        "Keys of this service in the store; settled keys are estimated from a sample";
+    pub keys: Gauges<StateKind> => "keys" in by_service,
+        "Keys of the service in the store; settled keys are estimated from a sample";
     pub reconcile: Counters<ReconcileResult> => "reconcile",
         "Inquiries of services about unknown outcomes";
     pub late_completions: Counters<LateCompletion> => "late_completions",
@@ -102,7 +110,7 @@ metrics! {
         "State-changing requests that were forwarded unguarded";
     pub unguarded_keys: Counters<MethodLabel> => "unguarded_keys",
         "State-changing requests with a key that were forwarded unguarded";
-    pub scope_renewals: ScopeRenewals => "scope_renewals",
+    pub scope_renewals: ScopeRenewals => "scope_renewals" in by_service,
         "Responses that have given a part of a route's scope another value than their request had";
     pub connections: Gauge => "connections",
         "Open connections of clients";
@@ -148,8 +156,9 @@ pub struct RouteMetrics {
 }
 
 impl Metrics {
-    /// All metrics at zero. The store and the shared cache have counters of their own. Each series names the service:
-    /// instances of many services may be targets of one job, and a rule needs no join to say whose it is.
+    /// All metrics at zero. The store and the shared cache have counters of their own. Each series names the service,
+    /// or the one at the top where it is of the whole process: instances of many services may be targets of one job,
+    /// and a rule needs no join to say whose it is.
     pub fn new(store: &StoreMetrics, service: &str) -> Self {
         let labels = std::iter::once((Cow::Borrowed("service"), Cow::Owned(service.to_owned())));
         let mut metrics = Self { registry: Registry::with_labels(labels), ..Self::default() };
@@ -163,11 +172,6 @@ impl Metrics {
             "Servers of store.url that take writes; 0 where it names one host",
             store.primaries.clone(),
         );
-        m.register(
-            "oncegate_jobs_dead",
-            "Keys that were given up and need an operator",
-            metrics.keys.of(StateKind::Dead),
-        );
         m.register("oncegate_shared_cache_reads", "Reads of the shared cache, by result", shared.reads);
         m.register("oncegate_shared_cache_writes", "Completed records for the shared cache, by result", shared.writes);
         m.register(
@@ -175,21 +179,25 @@ impl Metrics {
             "1 while the server of the shared cache is connected",
             shared.connected,
         );
-        m.register("oncegate_build_info", "1, with the version of this program", build_info());
         m.register_collector(Box::new(TelemetryCollector(Arc::clone(&metrics.spans))));
         m.register_collector(Box::new(ConsumerCollector(Arc::clone(&metrics.consumers))));
         m.register_collector(Box::new(EventCollector(Arc::clone(&metrics.events))));
         m.register_collector(Box::new(ProcessCollector));
+        let (dead, m) = (metrics.keys.of(StateKind::Dead), &mut metrics.by_service);
+        m.register("oncegate_jobs_dead", "Keys that were given up and need an operator", dead);
+        m.register("oncegate_build_info", "1, with the version of this program", metrics.build.clone());
         metrics
     }
 
     /// The counters of a route. The same name has the same counters after a reload.
-    pub fn route_metrics(&self, route: &Arc<str>, path: Arc<str>) -> Arc<RouteMetrics> {
+    pub fn route_metrics(&self, route: &Route) -> Arc<RouteMetrics> {
+        let path = route.path.to_string().into();
+        let route = &route.full_name();
         let (requests, reservations) = (self.requests.of(route), self.reservations.of(route));
         let (recent, rate_limited) = (self.recent.of(route), self.rate_limited.of(route));
         let same_body = self.same_body.of(route);
         Arc::new(RouteMetrics {
-            name: Arc::clone(route),
+            name: Arc::clone(&route.1),
             path,
             requests,
             recent,
@@ -199,9 +207,15 @@ impl Metrics {
         })
     }
 
+    /// Counts a key of another process, or of an earlier one, that became unknown.
+    pub fn count_unknown(&self, route: &str, cause: UnknownCause, top: &str) {
+        let service = self.recent.service_of(route);
+        self.unknown.count((service.as_deref().unwrap_or(top), route), cause);
+    }
+
     /// All metrics in the format of a scrape.
     pub fn text(&self, format: ScrapeFormat) -> String {
-        text::write(&self.registry, format)
+        text::write(&[&self.registry, &self.by_service], format)
     }
 }
 

@@ -120,18 +120,30 @@ impl Deliverer {
         let mut policies = self.policies(routes, &clock);
         // A service that hangs must not starve the others.
         self.slots.limit(&mut policies);
-        self.pick_up(policies, &clock).await
+        let live = Arc::clone(&self.live.borrow());
+        let mut found = 0;
+        for service in live.service_names() {
+            let is_own = |policy: &mut DeliveryPolicy| live.is_of_service(&policy.route, service);
+            let own: Vec<_> = policies.extract_if(.., is_own).collect();
+            found += self.pick_up(service, own, &clock).await?;
+        }
+        Ok(found)
     }
 
     /// Reports the delivered requests to the store after the last pass.
     async fn report_delivered(&self) -> Result<usize, StoreError> {
         self.report_unsent().await?;
-        self.pick_up(Vec::new(), &self.instance.store_clock.view()).await
+        self.pick_up(&self.instance.config.service, Vec::new(), &self.instance.store_clock.view()).await
     }
 
     /// Picks up under policies that follow from this judgement of the store's clock.
-    async fn pick_up(&self, policies: Vec<DeliveryPolicy>, clock: &ClockView) -> Result<usize, StoreError> {
-        let Instance { store, instance_lease, in_flight, config, tracker, .. } = &*self.instance;
+    async fn pick_up(
+        &self,
+        service: &Arc<str>,
+        policies: Vec<DeliveryPolicy>,
+        clock: &ClockView,
+    ) -> Result<usize, StoreError> {
+        let Instance { store, instance_lease, in_flight, tracker, .. } = &*self.instance;
         let delivered = std::mem::take(&mut *self.instance.delivered.lock());
         let idle = delivered.is_empty() && policies.is_empty();
         if !instance_lease.may_start() || in_flight.is_full_of_unstored_outcomes() || idle {
@@ -144,7 +156,7 @@ impl Deliverer {
             std::iter::repeat_with(fresh_token).take(slots).map(|token| (token, in_flight.register(token))).collect();
         let started = BootInstant::now();
         let request = PickUpRequest {
-            service: Arc::clone(&config.service),
+            service: Arc::clone(service),
             instance: instance_lease.id(),
             tokens: entries.iter().map(|(token, _)| *token).collect(),
             policies,

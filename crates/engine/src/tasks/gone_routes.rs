@@ -1,5 +1,6 @@
 //! Looks after the keys of routes that are not configured any more: reports them, and gives up what is queued too long.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use oncegate_domain::delivery::{DeliveryPolicy, GIVE_UP_ROWS_MAX, PickUpRequest}
 use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::retry::RetryPolicy;
 use oncegate_domain::state::StateKind;
-use oncegate_settings::Config;
+use oncegate_settings::{Config, Service};
 use oncegate_store::StoreError;
 use oncegate_store::admin::KeysWithoutRoute;
 
@@ -30,7 +31,7 @@ impl GoneRoutes {
 
     /// Logs the keys that wait for something, for each route that is not configured.
     pub async fn warn(&self) -> Result<(), StoreError> {
-        for KeysWithoutRoute { route, keys } in self.count().await? {
+        for (_, KeysWithoutRoute { route, keys }) in self.count().await? {
             let count = |state| keys.get(&state).copied().unwrap_or_default();
             tracing::warn!(
                 route,
@@ -45,10 +46,15 @@ impl GoneRoutes {
         Ok(())
     }
 
-    async fn count(&self) -> Result<Vec<KeysWithoutRoute>, StoreError> {
+    async fn count(&self) -> Result<Vec<(Arc<Service>, KeysWithoutRoute)>, StoreError> {
         let config = Arc::clone(&self.live.borrow());
-        let counts = self.instance.store.count_keys(Arc::clone(&self.instance.config.service)).await?;
-        Ok(counts.list_without_route(|name| config.has_route(name)))
+        let mut gone = Vec::new();
+        for service in &config.services {
+            let counts = self.instance.store.count_keys(Arc::clone(&service.name)).await?;
+            let without = counts.list_without_route(|name| config.is_of_service(name, &service.name));
+            gone.extend(without.into_iter().map(|keys| (Arc::clone(service), keys)));
+        }
+        Ok(gone)
     }
 }
 
@@ -56,30 +62,36 @@ impl Task for GoneRoutes {
     const NAME: &'static str = "gone routes";
 
     async fn run_once(&mut self) -> Result<PassResult, StoreError> {
-        let Instance { store, instance_lease, store_clock, in_flight, config, wait_groups, .. } = &*self.instance;
+        let Instance { store, instance_lease, store_clock, in_flight, wait_groups, .. } = &*self.instance;
         let clock = store_clock.view();
-        let queued = self.count().await?.into_iter().filter(|gone| gone.keys.contains_key(&StateKind::Queued));
-        let give_up_after = self.live.borrow().pass.give_up_after;
-        let policies: Vec<_> = queued.map(|gone| policy(gone.route, give_up_after)).collect();
-        if policies.is_empty() || !instance_lease.may_start() || clock.has_skipped_time() {
+        let mut policies: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (service, gone) in self.count().await? {
+            if gone.keys.contains_key(&StateKind::Queued) {
+                let of_service = policies.entry(Arc::clone(&service.name)).or_default();
+                of_service.push(policy(gone.route, service.give_up_after));
+            }
+        }
+        if !instance_lease.may_start() || clock.has_skipped_time() {
             return Ok(PassResult::Idle);
         }
-        let request = PickUpRequest {
-            service: Arc::clone(&config.service),
-            instance: instance_lease.id(),
-            // No attempt begins.
-            tokens: Vec::new(),
-            policies,
-            delivered: Vec::new(),
-            busy: in_flight.running_deliveries(),
-            unsent: Vec::new(),
-            as_of: clock.as_of,
-        };
-        for dead in store.pick_up(request).await?.given_up {
-            tracing::warn!(record = %dead.id, route = %dead.route, reason = dead.note,
-                "the request's route is not configured any more; the delivery was given up, and its key is dead until an \
-                 operator decides");
-            wait_groups.wake(dead.id);
+        for (service, policies) in policies {
+            let request = PickUpRequest {
+                service,
+                instance: instance_lease.id(),
+                // No attempt begins.
+                tokens: Vec::new(),
+                policies,
+                delivered: Vec::new(),
+                busy: in_flight.running_deliveries(),
+                unsent: Vec::new(),
+                as_of: clock.as_of,
+            };
+            for dead in store.pick_up(request).await?.given_up {
+                tracing::warn!(record = %dead.id, route = %dead.route, reason = dead.note,
+                    "the request's route is not configured any more; the delivery was given up, and its key is dead until an \
+                     operator decides");
+                wait_groups.wake(dead.id);
+            }
         }
         Ok(PassResult::Idle)
     }

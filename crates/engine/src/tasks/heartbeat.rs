@@ -7,14 +7,18 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use futures_util::future::try_join_all;
+
 use super::{PassResult, Task};
 use crate::instance::boot_time::BootInstant;
+use crate::instance::instance_salt::InstanceSalt;
 use crate::instance::store_clock::ClockReading;
 use crate::instance::{Instance, clock_limits, event_routes};
+use oncegate_domain::fingerprint::Secrets;
 use oncegate_domain::stored_salt::SaltError;
 use oncegate_settings::Config;
 use oncegate_store::salts::{self, SaltCheck};
-use oncegate_store::{LeaseRenewal, StoreError};
+use oncegate_store::{LeaseRenewal, Store, StoreError};
 
 /// For this long after a configuration was stored, each heartbeat restores what an unnoticed failover may have taken
 /// back. A standby that takes over usually lacks less.
@@ -49,10 +53,12 @@ impl Heartbeat {
         now.since(since) < RESTORE_FOR || !self.instance.instance_lease.may_start()
     }
 
-    /// Whether this process may start anything more, after a look at the salt in the store. Under two salts a key has
+    /// Whether this process may start anything more, after a look at the salts in the store. Under two salts a key has
     /// two records, and would be executed twice.
-    fn may_go_on(&mut self, salt: &SaltCheck) -> bool {
+    fn may_go_on(&mut self, salts: &[SaltCheck]) -> bool {
         let Instance { instance_lease, salt_replaced, is_salt_doubtful, .. } = &*self.instance;
+        // One that is wrong for one service is wrong for the process.
+        let Some(salt) = salts.iter().max_by_key(|salt| severity(salt)) else { return true };
         match salt {
             SaltCheck::Other if !salt_replaced.is_cancelled() => {
                 tracing::error!("{}; it ends, and uses the other one when it is started again", SaltError::Changed);
@@ -86,13 +92,13 @@ impl Task for Heartbeat {
 
     async fn run_once(&mut self) -> Result<PassResult, StoreError> {
         let instance = Arc::clone(&self.instance);
-        let Instance { store, instance_lease, store_clock, cache, config, salt, .. } = &*instance;
-        // The tasks start when the process has joined its store.
-        let Some(salt) = salt.stored() else { return Ok(PassResult::Idle) };
+        let Instance { store, instance_lease, store_clock, cache, config, salts, .. } = &*instance;
+        let live = Arc::clone(&self.live.borrow());
+        let in_use: Vec<_> = live.service_names().map(|service| (service, salts.of(service))).collect();
         let started = BootInstant::now();
         let renewal = LeaseRenewal {
             instance: instance_lease.id(),
-            service: Arc::clone(&config.service),
+            services: live.joined_service_names(),
             expiry: instance_lease.expiry(),
             purges_seen: Some(cache.purge_count()),
             hold_ttls_until: store_clock.hold_to_store(),
@@ -107,28 +113,25 @@ impl Task for Heartbeat {
             has_changed
         };
         let renew = async { (store.renew_lease(renewal).await, BootInstant::now()) };
-        let secrets = self.live.borrow().secrets.clone();
-        let check_salt = salts::check(store, &config.service, &secrets, salt);
-        let (has_changed, (renewed, ended), salt_found) = tokio::join!(check, renew, check_salt);
+        let check_salts = check_salts(store, &live.secrets, &in_use);
+        let (has_changed, (renewed, ended), salts_found) = tokio::join!(check, renew, check_salts);
         if has_changed {
             return Ok(PassResult::Full);
         }
         let missed = |_: &StoreError| instance_lease.record_missed_renewal();
         let renewed = renewed.inspect_err(missed)?;
-        let mut salt_found = salt_found.inspect_err(missed)?;
-        let restore_salt = || salts::restore(store, &config.service, &secrets, salt);
-        if salt_found == SaltCheck::Lost && !instance_lease.may_start() {
-            // A lease that was suspended, as by a failover, comes back only under a salt that others have too.
+        let mut salts_found = salts_found.inspect_err(missed)?;
+        if salts_found.contains(&SaltCheck::Lost) && !instance_lease.may_start() {
+            // A lease that was suspended, as by a failover, comes back only under salts that others have too.
             self.was_salt_lost = true;
-            salt_found = restore_salt().await.inspect_err(missed)?;
+            restore_salts(store, &live.secrets, &in_use, &mut salts_found).await.inspect_err(missed)?;
         }
-        if !self.may_go_on(&salt_found) {
+        if !self.may_go_on(&salts_found) {
             return Ok(PassResult::Idle);
         }
-        let live = Arc::clone(&self.live.borrow());
         if self.may_lack_routes(&live, started) && !live.events.is_empty() {
             // What starts from here on must have its events.
-            event_routes::restore_routes(store, &config.service, &live).await.inspect_err(missed)?;
+            event_routes::restore_routes(store, &live).await.inspect_err(missed)?;
         }
         store_clock.set_limits(clock_limits(&config.store, &live.routes));
         // Before the lease lets attempts start: what the jump seems to have ended must not be believed.
@@ -140,13 +143,53 @@ impl Task for Heartbeat {
         let has_new_purge = cache.observe_purge_count(renewed.purges);
         instance_lease.record_renewal(started);
         // A lease that holds is renewed first: another salt could have been stored unnoticed until here as well.
-        if salt_found == SaltCheck::Lost && !self.may_go_on(&restore_salt().await?) {
-            return Ok(PassResult::Idle);
+        if salts_found.contains(&SaltCheck::Lost) {
+            restore_salts(store, &live.secrets, &in_use, &mut salts_found).await?;
+            if !self.may_go_on(&salts_found) {
+                return Ok(PassResult::Idle);
+            }
         }
         // At once: a purge waits until all instances have reported it, and an instance that starts must know of the
         // jump.
         Ok(if has_new_purge || has_jumped { PassResult::Full } else { PassResult::Idle })
     }
+}
+
+/// The order in which the salts of several services count.
+fn severity(salt: &SaltCheck) -> usize {
+    match salt {
+        SaltCheck::Same => 0,
+        SaltCheck::Lost => 1,
+        SaltCheck::Unreadable(_) => 2,
+        SaltCheck::Other => 3,
+    }
+}
+
+/// The services with the salts that this process uses.
+type SaltsInUse<'a> = [(&'a Arc<str>, Arc<InstanceSalt>)];
+
+/// Compares each of them. One that this process does not know yet is used by nobody here.
+async fn check_salts(store: &Store, secrets: &Secrets, in_use: &SaltsInUse<'_>) -> Result<Vec<SaltCheck>, StoreError> {
+    let check = async |(service, salt): &(&Arc<str>, Arc<InstanceSalt>)| match salt.stored() {
+        Some(salt) => salts::check(store, service, secrets, salt).await,
+        None => Ok(SaltCheck::Same),
+    };
+    try_join_all(in_use.iter().map(check)).await
+}
+
+/// Stores again each salt that the store has lost.
+async fn restore_salts(
+    store: &Store,
+    secrets: &Secrets,
+    in_use: &SaltsInUse<'_>,
+    found: &mut [SaltCheck],
+) -> Result<(), StoreError> {
+    for ((service, salt), found) in in_use.iter().zip(found).filter(|(_, found)| **found == SaltCheck::Lost) {
+        if let Some(salt) = salt.stored() {
+            *found = salts::restore(store, service, secrets, salt).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Compares the store's clock with boot time. Returns whether it has jumped.

@@ -44,7 +44,8 @@ impl OrphanedAttempts {
                 self.instance.note_unsent_delivery(id, token);
             }
             SettleResult::Done { .. } => {
-                self.instance.observability.metrics.unknown.count(&route, UnknownCause::Store);
+                let Instance { observability, config, .. } = &*self.instance;
+                observability.metrics.count_unknown(&route, UnknownCause::Store, &config.service);
                 tracing::warn!(record = %id, route, "the store had lost the outcome of this attempt; the key is unknown");
             }
             SettleResult::Fenced(_) => {}

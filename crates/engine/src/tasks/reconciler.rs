@@ -84,7 +84,7 @@ impl Task for Reconciler {
     const NAME: &'static str = "reconciler";
 
     async fn run_once(&mut self) -> Result<PassResult, StoreError> {
-        let Instance { store, instance_lease, store_clock, draining, config, .. } = &*self.instance;
+        let Instance { store, instance_lease, store_clock, draining, .. } = &*self.instance;
         let idle = PassResult::IdleFor(self.period());
         let (live, clock) = (Arc::clone(&self.live.borrow()), store_clock.view());
         let mut routes = reconciled_routes(&live.routes, &self.instance.upstream_slots);
@@ -93,14 +93,21 @@ impl Task for Reconciler {
         if routes.is_empty() || !instance_lease.may_start() || draining.is_cancelled() {
             return Ok(idle);
         }
-        let mut schedules: Vec<_> = routes.iter().map(|(name, route)| schedule(name, route)).collect();
-        // No route always comes after one that fills every batch.
-        let first = random_u32().unwrap_or_default() as usize % schedules.len();
-        schedules.rotate_left(first);
-        let service = Arc::clone(&config.service);
-        let params = ClaimInquiriesParams { service, schedules, limit: INQUIRIES_MAX, as_of: clock.as_of };
-        let inquiries = store.claim_inquiries(params).await?;
-        let full = inquiries.len() == INQUIRIES_MAX as usize;
+        let mut schedules: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (name, reconciled) in &routes {
+            let of_service = schedules.entry(Arc::clone(&reconciled.route.service.name)).or_default();
+            of_service.push(schedule(name, reconciled));
+        }
+        let (mut inquiries, mut full) = (Vec::new(), false);
+        for (service, mut schedules) in schedules {
+            // No route always comes after one that fills every batch.
+            let first = random_u32().unwrap_or_default() as usize % schedules.len();
+            schedules.rotate_left(first);
+            let params = ClaimInquiriesParams { service, schedules, limit: INQUIRIES_MAX, as_of: clock.as_of };
+            let claimed = store.claim_inquiries(params).await?;
+            full |= claimed.len() == INQUIRIES_MAX as usize;
+            inquiries.extend(claimed);
+        }
         let mut work = JoinSet::new();
         for inquiry in inquiries {
             if let Some(route) = routes.get(&*inquiry.subject.route) {

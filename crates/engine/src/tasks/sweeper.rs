@@ -17,7 +17,7 @@ impl Task for Sweeper {
     const NAME: &'static str = "sweeper";
 
     async fn run_once(&mut self) -> Result<PassResult, StoreError> {
-        let Instance { store, instance_lease, store_clock, observability, .. } = &*self.0;
+        let Instance { store, instance_lease, store_clock, observability, config, .. } = &*self.0;
         let clock = store_clock.view();
         // See docs/decisions/0004-watch-the-stores-clock.md.
         if !instance_lease.may_sweep() || clock.has_jumped_lately() {
@@ -27,7 +27,7 @@ impl Task for Sweeper {
         let swept = store.sweep(params).await?;
         observability.metrics.zombies.inc_by(swept.len() as u64);
         for key in &swept {
-            observability.metrics.unknown.count(&key.route, UnknownCause::Crashed);
+            observability.metrics.count_unknown(&key.route, UnknownCause::Crashed, &config.service);
             if !key.is_logged {
                 tracing::warn!(record = %key.id, route = key.route, attempt = key.attempt, instance = %key.instance,
                     "the attempt's lease or its own deadline has run out; its outcome is unknown");

@@ -365,7 +365,7 @@ impl RequestOrigin {
         if self.secure { "https" } else { "http" }
     }
 
-    /// Returns the host's name without its port and without a trailing dot.
+    /// Returns the host's name without its port and without trailing dots.
     pub fn host_name(&self) -> &str {
         let host = self.host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
         // The colons of an IPv6 address in brackets do not separate a port.
@@ -373,7 +373,7 @@ impl RequestOrigin {
             Some((name, port)) if !port.contains(']') => name,
             _ => host,
         };
-        name.strip_suffix('.').unwrap_or(name)
+        name.trim_end_matches('.')
     }
 }
 

@@ -78,7 +78,7 @@ pub async fn send_inquiry(
         headers.insert(HOST, host);
     }
     // The service's own, and no other's: they may be its credential.
-    if lookup.upstream == route.upstream {
+    if lookup.upstream == route.service.upstream {
         headers.extend(route.options.set_headers.iter().cloned());
     }
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));

@@ -221,7 +221,7 @@ pub async fn instances_of_a_service_are_listed_with_their_leases(world: StoreFix
     let [one, other, lapsed, elsewhere] = [11, 12, 13, 14].map(InstanceId::from_stored);
     store.renew_lease(renewal(one, DAY)).await.unwrap();
     store.renew_lease(LeaseRenewal { expiry: Duration::ZERO, ..renewal(lapsed, DAY) }).await.unwrap();
-    store.renew_lease(LeaseRenewal { service: "bank".into(), ..renewal(elsewhere, DAY) }).await.unwrap();
+    store.renew_lease(LeaseRenewal { services: "bank".into(), ..renewal(elsewhere, DAY) }).await.unwrap();
     store.renew_lease(renewal(other, DAY)).await.unwrap();
     let renewed = store.renew_lease(renewal(one, DAY)).await.unwrap();
     let listed = store.list_instances(ListInstancesParams { service: SHOP.into(), limit: 10 }).await.unwrap();

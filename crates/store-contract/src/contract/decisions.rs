@@ -393,7 +393,7 @@ pub async fn a_purge_counts_its_keys_and_waits_for_instances_with_a_cache(world:
     assert_eq!(store.renew_lease(now(one)).await.unwrap().purges, 0);
     store.renew_lease(now(other)).await.unwrap();
     store.renew_lease(LeaseRenewal { expiry: Duration::ZERO, ..now(lapsed) }).await.unwrap();
-    store.renew_lease(LeaseRenewal { service: "bank".into(), ..now(elsewhere) }).await.unwrap();
+    store.renew_lease(LeaseRenewal { services: "bank".into(), ..now(elsewhere) }).await.unwrap();
 
     let keys = [unknown(&world, "k-0").await, unknown(&world, "k-1").await];
     let mut targets = Vec::new();

@@ -218,7 +218,7 @@ pub(super) fn without_user(error: &DbError, user: Option<&str>) -> Box<dyn Error
 
 /// The meaning of the driver's error while the store is opened: a connection that is lost, or a server that takes none
 /// at the moment, says nothing about the store.
-pub(super) fn open_error(error: tokio_postgres::Error) -> OpenError {
+pub(crate) fn open_error(error: tokio_postgres::Error) -> OpenError {
     let is_away = error.as_db_error().is_none_or(|server| is_passing(server.code().code()));
     let cause = without_detail(error);
     if is_away { OpenError::Away(cause) } else { OpenError::Missing(cause) }

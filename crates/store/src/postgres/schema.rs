@@ -5,7 +5,6 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::Type;
 
 use super::connect;
 use super::distribution::{self, Distribution};
@@ -73,16 +72,13 @@ pub(crate) async fn distribution(client: &Client) -> Result<Distribution, OpenEr
     }
 }
 
-pub(crate) async fn remembered_route_identities(
-    client: &Client,
-    service: &str,
-) -> Result<Option<RouteIdentities>, OpenError> {
+pub(crate) async fn remembered_route_identities(client: &Client) -> Result<Vec<RouteIdentities>, OpenError> {
     if applied(client).await?.is_empty() {
-        return Ok(None);
+        return Ok(Vec::new());
     }
-    let sql = shared::FIND_ROUTE_IDENTITIES.for_postgres();
-    let rows = client.query_typed(sql, &[(/* service */ &service, Type::TEXT)]).await.map_err(open_error)?;
-    rows.first().map(RouteIdentities::read).transpose().map_err(|corrupt| OpenError::Missing(corrupt.into()))
+    let rows = client.query_typed(shared::LIST_ROUTE_IDENTITIES.for_postgres(), &[]).await.map_err(open_error)?;
+    let read: Result<_, _> = rows.iter().map(RouteIdentities::read).collect();
+    read.map_err(|corrupt| OpenError::Missing(corrupt.into()))
 }
 
 /// The migrations that the database lacks, then the functions, the distribution of the keys, and the triggers of

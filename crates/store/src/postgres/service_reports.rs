@@ -87,7 +87,7 @@ impl LaneCall for FindReservationCall {
         ids.dedup();
         let (_, rows) = find_rows(client, FIND_RESERVATION, &ids, &[]).await?;
         let answer = |call: &&Self| match rows.get(&call.0.handle.id.as_bytes()[..]) {
-            Some(row) => read_reserved_key(row, &call.0.service, &call.0.handle.token),
+            Some(row) => read_reserved_key(row, &call.0.services, &call.0.handle.token),
             None => Ok(None),
         };
         Ok(calls.iter().map(answer).collect())

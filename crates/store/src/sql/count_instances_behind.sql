@@ -1,4 +1,5 @@
 -- count_instances_behind: counts living instances of a service that may still cache a purged response.
 select count(*) as behind
   from oncegate.instances as i
- where i.service = :service and i.lease_until > :now and i.purges_seen < :purges
+ where replace(' ' || i.services || ' ', ' ' || :service || ' ', '') <> ' ' || i.services || ' '
+   and i.lease_until > :now and i.purges_seen < :purges

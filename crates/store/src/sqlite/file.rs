@@ -11,7 +11,6 @@ use rusqlite::{Connection, OpenFlags};
 use super::file_watch::{FileWatch, LOG_BYTES_KEPT, log_path, write_stamp};
 use super::schema::{self, open_error, unusable};
 use super::{SqliteTransaction, run_blocking};
-use crate::columns::columns;
 use crate::row::FromRow;
 use crate::statement::shared;
 use crate::{OpenError, RouteIdentities, StoreError};
@@ -102,17 +101,13 @@ pub(crate) async fn migrate(path: &Path) -> Result<Vec<String>, OpenError> {
     run_blocking(move || schema::apply(&open(&path)?.db, &path)).await
 }
 
-pub(crate) async fn remembered_route_identities(
-    path: &Path,
-    service: &str,
-) -> Result<Option<RouteIdentities>, OpenError> {
-    let service = service.to_owned();
+pub(crate) async fn remembered_route_identities(path: &Path) -> Result<Vec<RouteIdentities>, OpenError> {
     look(path, move |db, path| {
         if schema::is_missing(db, path)? {
-            return Ok(None);
+            return Ok(Vec::new());
         }
-        let (statement, columns) = (&shared::FIND_ROUTE_IDENTITIES, columns! { service: service });
-        let found = SqliteTransaction { db, now: 0 }.query_one(statement, &columns, |row| RouteIdentities::read(row));
+        let found = SqliteTransaction { db, now: 0 }
+            .query(&shared::LIST_ROUTE_IDENTITIES, &Vec::new(), |row| RouteIdentities::read(row));
         found.map_err(|failure| unusable(StoreError::from(failure)))
     })
     .await

@@ -88,7 +88,7 @@ fn applied(db: &Connection, path: &Path) -> Result<Vec<AppliedMigration>, OpenEr
 }
 
 /// The meaning of SQLite's error at opening.
-pub(super) fn open_error(path: &Path, source: rusqlite::Error) -> OpenError {
+pub(crate) fn open_error(path: &Path, source: rusqlite::Error) -> OpenError {
     let path = path.to_owned();
     match source.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => OpenError::InUse { path },

@@ -12,13 +12,13 @@ use oncegate_domain::state::StateKind;
 
 impl SqliteTransaction<'_> {
     pub fn find_reservation(&self, params: FindReservationParams) -> SqliteResult<Option<ReservedKey>> {
-        let read = |row: &Row<'_>| read_reserved_key(row, &params.service, &params.handle.token);
+        let read = |row: &Row<'_>| read_reserved_key(row, &params.services, &params.handle.token);
         Ok(self.query_one(sql!("find_reservation"), &columns! { id: &params.handle.id }, read)?.flatten())
     }
 
     pub fn record_report(&self, ServiceReport { service, handle, kind }: ServiceReport) -> SqliteResult<ReportResult> {
         self.in_savepoint(|| {
-            let params = FindReservationParams { service: service.clone(), handle };
+            let params = FindReservationParams { services: vec![service.clone()], handle };
             let Some(ReservedKey { state, .. }) = self.find_reservation(params)? else { return Ok(ReportResult::Gone) };
             let mut columns = columns! { id: &handle.id, token: &handle.token, service: &*service };
             Ok(match (kind, report_result(state)) {

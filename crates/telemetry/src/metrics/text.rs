@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +32,10 @@ impl ScrapeFormat {
     }
 }
 
-pub fn write(registry: &Registry, format: ScrapeFormat) -> String {
+pub fn write(registries: &[&Registry], format: ScrapeFormat) -> String {
     let mut text = String::with_capacity(64 * 1024);
-    encode(&mut text, registry).expect("writing to a string cannot fail");
+    let written = registries.iter().try_for_each(|registry| encode_registry(&mut text, registry));
+    written.and_then(|()| encode_eof(&mut text)).expect("writing to a string cannot fail");
     match format {
         ScrapeFormat::OpenMetrics => text,
         ScrapeFormat::Text => to_prometheus_text(&text),

@@ -44,17 +44,37 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
+{{/* Makes the whole numbers of a map integers again: Helm reads all numbers of YAML as floats, and TOML tells them apart. */}}
+{{- define "oncegate.integers" -}}
+{{- range $key, $value := . }}
+{{- if kindIs "float64" $value }}
+{{- if eq $value (floor $value) }}{{ $_ := set $ $key (int64 $value) }}{{ end }}
+{{- else }}
+{{- range ternary $value (list $value) (kindIs "slice" $value) }}
+{{- if kindIs "map" . }}{{ include "oncegate.integers" . }}{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* The configuration file. */}}
 {{- define "oncegate.file" -}}
-upstream = {{ required "upstream: set the address of the service" .Values.upstream | quote }}
-service = {{ .Values.service | quote }}
+{{- $config := deepCopy .Values.config }}
+{{- $texts := list $config.top $config.store $config.tables | join "\n" }}
+{{- $header := "(?m)^\\s*\\[\\[?\\s*[\"']?%s[\"']?\\s*[].]" -}}
 listen = "0.0.0.0:{{ .Values.ports.http }}"
+{{- if or .Values.upstream (not (or $config.services (regexMatch (printf $header "services") $texts))) }}
+upstream = {{ required "upstream: set the address of the service, or config.services" .Values.upstream | quote }}
+service = {{ .Values.service | quote }}
+{{- else if ne .Values.service "default" }}
+{{- fail "service: it names the service at `upstream`, which is empty: name those of config.services there" }}
+{{- end }}
 {{- if or .Values.existingSecret .Values.secrets.fingerprintSecret }}
 secret = "${file:/run/secrets/oncegate/fingerprint-secret}"
 {{- end }}
 drain_delay = "{{ .Values.drain.delaySeconds }}s"
 drain_timeout = "{{ .Values.drain.timeoutSeconds }}s"
-{{- with .Values.config.top }}
+{{- with $config.top }}
 {{ . | trim }}
 {{- end }}
 
@@ -64,12 +84,35 @@ token = "${file:/run/secrets/oncegate/admin-token}"
 
 [store]
 url = "${file:/run/secrets/oncegate/store-url}"
-{{- with .Values.config.store }}
+{{- with $config.store }}
 {{ . | trim }}
 {{- end }}
-{{- with .Values.config.tables }}
+{{- range $name := list "defaults" "policy" "services" "routes" }}
+{{- with index $config $name }}
+{{- if or (regexMatch (printf $header $name) $texts) (regexMatch (printf "(?m)^\\s*[\"']?%s[\"']?\\s*[=.]" $name) (toString $config.top)) }}
+{{- fail (printf "config.%s: `%s` is also in the TOML of config.top, config.store or config.tables: write it in one place" $name $name) }}
+{{- end }}
+{{- $table := dict $name . }}
+{{- include "oncegate.integers" $table }}
+
+{{ toToml $table | trim }}
+{{- end }}
+{{- end }}
+{{- with $config.tables }}
 
 {{ . | trim }}
+{{- end }}
+{{- if and (kindIs "invalid" $config.tables) (not $config.routes) }}
+{{- if $config.services }}
+{{- fail "config.routes: config.services is set, and no request of theirs is guarded: write routes" }}
+{{- end }}
+
+[[routes]]
+name = "default"
+path = "/{*rest}"
+methods = ["POST", "PATCH"]
+# First observe, then enforce.
+mode = "observe"
 {{- end }}
 {{- end }}
 

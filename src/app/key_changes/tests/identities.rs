@@ -7,17 +7,19 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http::{Request, request};
 
-use super::super::super::keyed_route::{from_stored, keyed_routes, to_stored};
+use super::super::super::keyed_route::{keyed_routes_of, to_stored};
+use super::super::super::route_identities::{compare_with_remembered, select_remembered};
 use super::*;
 use oncegate_config::{self as config, Overrides, ProcessEnvironment};
 use oncegate_engine::gate::admit::caller_token::CallerToken;
 use oncegate_engine::gate::admit::explain::{ExplainedCaller, explain};
 use oncegate_settings::{Dialect, LoadedConfig, Word};
+use oncegate_store::RouteIdentities;
 
 const KEY: &str = "8e03978e-40d5-43dd-bc93-6894a57f9324";
 const OTHER_KEY: &str = "0b7c6f0e-6a5b-4a0e-9f0a-6c7f1c1f8d11";
 
-/// A configuration of one route with these lines.
+/// A configuration of one route with these lines. The service `s` has `a.example`.
 fn config(lines: &[&str]) -> LoadedConfig {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("oncegate.toml");
@@ -25,7 +27,9 @@ fn config(lines: &[&str]) -> LoadedConfig {
     let built_in = ["name = 'r'", "path = '/pay'", "methods = ['POST', 'PUT']"];
     let built_in = built_in.iter().filter(|line| !named(line.split(' ').next().unwrap()));
     let lines: Vec<_> = built_in.chain(lines).copied().collect();
-    std::fs::write(&path, format!("upstream = 'http://a'\n[[routes]]\n{}", lines.join("\n"))).unwrap();
+    let service =
+        if named("service") { "[[services]]\nname = 's'\nhost = 'a.example'\nupstream = 'http://s'\n" } else { "" };
+    std::fs::write(&path, format!("upstream = 'http://a'\n{service}[[routes]]\n{}", lines.join("\n"))).unwrap();
     config::load(Some(&path), &Overrides::default(), &ProcessEnvironment).expect("it loads")
 }
 
@@ -66,25 +70,34 @@ fn requests() -> Vec<(request::Parts, &'static str)> {
 }
 
 /// The parts of a record's id.
-type FoundIdentity = (Vec<(String, Option<String>)>, String, String);
+type FoundIdentity = (Arc<str>, Vec<(String, Option<String>)>, String, String);
 
 /// The identity of each guarded request, as the gate finds it; an error for one that is refused.
 fn identify(config: &LoadedConfig) -> Vec<Result<Option<FoundIdentity>, ()>> {
     let identity = |(head, body): (request::Parts, &str)| {
         let caller = ExplainedCaller { token: Ok(CallerToken::Absent), certificate: None };
-        let config = (&config.start.service, &config.live);
-        let explained = explain(config, &head, body.as_bytes(), caller, (None, None)).map_err(drop)?;
-        Ok(explained.key.filter(|_| explained.mode == "enforce").map(|key| (explained.scope, explained.space, key)))
+        let live = &config.live;
+        let explained = explain((None, live), &head, body.as_bytes(), caller, (None, None)).map_err(drop)?;
+        let route = live.routes.iter().find(|route| explained.route.as_deref() == Some(&*route.name));
+        let key = explained.key.filter(|_| explained.mode == "enforce").zip(route);
+        Ok(key.map(|(key, route)| (Arc::clone(&route.service.name), explained.scope, explained.space, key)))
     };
     requests().into_iter().map(identity).collect()
 }
 
-/// The changes that a reload finds. A start finds the same in what the store remembers.
+/// The changes that a reload finds. A start finds the same in what the store remembers; a service that is gone may be
+/// another gate's by then.
 fn compare(before: &LoadedConfig, now: &LoadedConfig) -> KeyChanges {
-    let (before, now) = (keyed_routes(&before.live), keyed_routes(&now.live));
-    let remembered = from_stored(&to_stored(&before)).expect("they were stored");
-    let changes = compare_routes(&before, &now);
-    assert_eq!(compare_routes(&remembered, &now), changes, "a start finds the same");
+    let changes = compare_services(&before.live, &now.live);
+    let remembered = before.live.service_names().map(|service| RouteIdentities {
+        service: service.to_string(),
+        generation: 1,
+        finds: to_stored(&keyed_routes_of(&before.live, service)),
+    });
+    let remembered = select_remembered(remembered.collect(), &now.live);
+    if before.live.service_names().all(|service| now.live.service(service).is_some()) {
+        assert_eq!(compare_with_remembered(&remembered, &now.live).changes, changes, "a start finds the same");
+    }
     changes
 }
 
@@ -97,8 +110,8 @@ fn each_change_of_an_identity_or_of_what_is_guarded_is_found_in_each_dialect() {
         let (dialect_line, space_line) = (format!("dialect = '{}'", dialect.word()), format!("space = '{space}'"));
         // The lines before and after, the part that changes, and whether keys are found elsewhere, and less is guarded.
         let changes = [
-            ("", "host = 'a.example'", "host", space == "path", true),
-            ("host = 'a.example'", "", "host", space == "path", false),
+            ("", "service = 's'", "service", true, true),
+            ("service = 's'", "", "service", true, false),
             ("", "methods = ['PUT']", "guarded by", false, true),
             ("", "path = '/pay/{id}'", "guarded by", false, true),
             ("", "key = { from = 'header:X-Key' }", "key's place", true, false),
@@ -146,7 +159,7 @@ fn each_change_of_an_identity_or_of_what_is_guarded_is_found_in_each_dialect() {
             );
             assert_eq!(changes.lookups.is_empty(), !elsewhere, "{part}: {changes:?}");
             assert_eq!(changes.unguarded.is_empty(), !less, "{dialect_line} {part}: {changes:?}");
-            assert!(!less || part == "host" || names_part(&changes.unguarded[0].changed), "{part}: {changes:?}");
+            assert!(!less || part == "service" || names_part(&changes.unguarded[0].changed), "{part}: {changes:?}");
             check(identities, identities_now, &changes, &mut counts);
         }
         seen.insert((space, dialect.word()), configs.remove("").unwrap());

@@ -17,10 +17,11 @@ use super::fingerprinting::fingerprint_input;
 use super::guarded_request::key_document_fields;
 use super::identity::RequestIdentity;
 use super::incoming::{Incoming, Realm, request_origin};
-use super::route_search::{EvadedRoute, RouteSearch, check_path, find_route};
+use super::route_search::{EvadedRoute, NO_SERVICE, RouteSearch, check_path, find_route};
 use super::rules;
 use super::scope::ScopeParts;
 use crate::gate::routing::Router;
+use crate::instance::instance_salt::InstanceSalts;
 use crate::instance::latency::RouteLatencies;
 use crate::instance::metrics::Metrics;
 use oncegate_domain::differing_parts::DifferingParts;
@@ -124,7 +125,7 @@ pub struct ExplainedCaller {
 /// # Errors
 /// The refusal that the proxy would answer with before it asks the store.
 pub fn explain(
-    (service, config): (&Arc<str>, &Config),
+    (only, config): (Option<&Arc<str>>, &Config),
     head: &request::Parts,
     body: &[u8],
     caller: ExplainedCaller,
@@ -133,8 +134,9 @@ pub fn explain(
     let router = Router::new(
         config,
         &RouteLatencies::default(),
-        &Metrics::new(&StoreMetrics::default(), service),
+        &Metrics::new(&StoreMetrics::default(), ""),
         &UpstreamSlots::new(1),
+        &InstanceSalts::provisional([0; 32]),
         &Default::default(),
         None,
     );
@@ -147,7 +149,11 @@ pub fn explain(
         refusal,
         answer_shape: AnswerShape::of_route(&active.route, RequestFormat::of(&head.headers)),
     };
-    let RouteSearch { found, foretold } = find_route(head, &path, origin.host_name(), &router);
+    // The operator asks about one service: another one's routes are not theirs to see.
+    let service_router =
+        router.service_of(origin.host_name()).filter(|found| only.is_none_or(|only| found.is_named(only)));
+    let service_router = service_router.ok_or(NO_SERVICE)?;
+    let RouteSearch { found, foretold } = find_route(head, &path, (service_router, &router));
     // Explained as if an observed route enforced.
     if let Some(foretold) = foretold {
         return Err(refused(foretold));
@@ -173,12 +179,12 @@ pub fn explain(
             fingerprint: None,
         });
     };
-    explain_on_route((service, config), (head, &path), body, &origin, &active.route, &caller.token, store)
+    explain_on_route(config, (head, &path), body, &origin, &active.route, &caller.token, store)
         .map_err(|refusal| refused((active, refusal)))
 }
 
 fn explain_on_route(
-    (service, config): (&Arc<str>, &Config),
+    config: &Config,
     (head, path): (&request::Parts, &RequestPath<'_>),
     body: &[u8],
     origin: &RequestOrigin,
@@ -188,7 +194,7 @@ fn explain_on_route(
 ) -> Result<Explained, Refusal> {
     let operation = body_operation::read_at_once(head, body, route);
     // Without the store's salt, only the parts of the scope are shown.
-    let realm = Realm { service, salt: salt.unwrap_or(&NO_SALT) };
+    let realm = Realm { service: &route.service.name, salt: salt.unwrap_or(&NO_SALT) };
     // As in the proxy: only a scope that reads the token has it verified.
     let token = if route.scope.reads_token() { TokenSource::Verified(token) } else { TokenSource::Unread };
     let incoming = Incoming { token, operation: operation.call(), ..Incoming::new((head, path), origin, route, realm) };

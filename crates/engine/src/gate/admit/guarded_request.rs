@@ -94,12 +94,12 @@ impl Gate {
     ) -> GuardedRequest {
         let (ReceivedRequest { head, body, .. }, route) = (&*received, &active.route);
         let id = identity.record_id();
-        let part_key = PartKey::new(self.instance.salt.current().salt, &id);
+        let part_key = PartKey::new(active.salt.current().salt, &id);
         let known = self.instance.cache.fingerprint(&id, self.instance.store_clock.now());
         let fingerprinting =
             self.fingerprinting.fingerprint_with_bits(route, (head, path), body, &config.secrets, (part_key, known));
         let (fingerprint, parts) = fingerprinting.await;
-        let lookups = self.read_lookups(route, head, body).await;
+        let lookups = self.read_lookups(active, head, body).await;
         let client_address = route.options.keep_client_address.then(|| client_address(head, &received.origin, config));
         let RequestIdentity { service, scope, space, key, key_length: _ } = identity;
         let reserve_request = ReserveRequest {
@@ -126,11 +126,12 @@ impl Gate {
 
     /// The values by which operators look the request's key up: those of a large body are read on another thread. A
     /// value that is not there, or cannot be read, is none.
-    async fn read_lookups(&self, route: &Arc<Route>, head: &request::Parts, body: &Bytes) -> Option<LookupHashes> {
+    async fn read_lookups(&self, active: &ActiveRoute, head: &request::Parts, body: &Bytes) -> Option<LookupHashes> {
+        let route = &active.route;
         if route.options.index.is_empty() {
             return None;
         }
-        let (service, salt) = (Arc::clone(&self.instance.config.service), self.instance.salt.current().salt.clone());
+        let (service, salt) = (Arc::clone(&route.service.name), active.salt.current().salt.clone());
         let (path, of_route) = (RequestPath::new(head.uri.path()), Arc::clone(route));
         let look = move |_: &Recipe, input: &FingerprintInput<'_>| {
             let FingerprintInput { pattern, path, query, headers, body, .. } = *input;

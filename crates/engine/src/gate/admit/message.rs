@@ -81,15 +81,16 @@ impl Gate {
         let target = head.uri.clone();
         let path = RequestPath::new(target.path());
         // The same table as for requests, so that no message reaches a path under another route's policy.
-        let active = match live.router.table.find(&head.method, origin.host_name(), &path) {
+        let service = live.router.service_named(&route.service.name).expect("each route has its service");
+        let active = match service.table.find(&head.method, &path) {
             RouteMatch::Route(active) if active.route.name == consumer.route => active,
             RouteMatch::Ambiguous(_) | RouteMatch::NoRoute | RouteMatch::Route(_) => {
                 return Err(PATH_NOT_GUARDED.into());
             }
         };
         let route = &active.route;
-        let salt = self.instance.salt.current();
-        let realm = Realm { service: &self.instance.config.service, salt: salt.salt };
+        let salt = active.salt.current();
+        let realm = Realm { service: &route.service.name, salt: salt.salt };
         // Its consumer has it guarded whatever its body names.
         let operation = body_operation::read_at_once(&head, &body, route);
         let incoming = Incoming {
@@ -99,7 +100,7 @@ impl Gate {
             ..Incoming::new((&head, &path), &origin, route, realm)
         };
         let search = incoming.identify(Some(&body), Some(&self.fingerprinting)).await?;
-        let evaded = find_evaded_route(&head, &path, origin.host_name(), &live.router);
+        let evaded = find_evaded_route(&head, &path, service);
         let is_overridden = evaded.is_some_and(|evaded| evaded.route.options.mode == RouteMode::Enforce);
         let checked = if is_overridden { Err(OVERRIDDEN_METHOD) } else { Ok(()) };
         // The key's record answers a message that breaks a rule, as for each guarded request.
@@ -146,15 +147,15 @@ fn set_message_fields(headers: &mut HeaderMap, key: &[u8], route: &Route) -> Res
         headers.insert(name, value);
     }
     // The upstream's host is no part of the message: it may be another one when the message comes again.
-    match &route.options.host {
+    match route.service.hosts.first() {
         Some(_) => drop(headers.insert(HOST, host(route))),
         None => drop(headers.remove(HOST)),
     }
     Ok(())
 }
 
-/// The host that a message is addressed to: the route's own host, else the upstream's.
+/// The host that a message is addressed to: the first one of the service, else the upstream's.
 fn host(route: &Route) -> HeaderValue {
-    let named = route.options.host.as_deref().unwrap_or_else(|| route.upstream.host());
+    let named = route.service.hosts.first().map(|host| &**host).unwrap_or_else(|| route.service.upstream.host());
     HeaderValue::from_str(named).expect("a host is visible ASCII")
 }

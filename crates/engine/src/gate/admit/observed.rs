@@ -78,7 +78,7 @@ impl Observation {
         active: &ActiveRoute,
         live: &LiveConfig,
     ) -> Self {
-        let service = format!("{} (observed)", gate.instance.config.service).into();
+        let service = format!("{} (observed)", active.route.service.name).into();
         let (head, origin, active) = (head.clone(), origin.clone(), active.clone());
         Self { gate: Arc::clone(gate), active, head, origin, config: Arc::clone(&live.config), service }
     }
@@ -94,8 +94,8 @@ impl Observation {
     }
 
     fn incoming<'a>(&'a self, path: &'a RequestPath<'a>) -> Incoming<'a> {
-        let Self { gate, active, head, origin, service, .. } = self;
-        let realm = Realm { service, salt: gate.instance.salt.current().salt };
+        let Self { active, head, origin, service, .. } = self;
+        let realm = Realm { service, salt: active.salt.current().salt };
         Incoming { token: active.into(), ..Incoming::new((head, path), origin, &active.route, realm) }
     }
 
@@ -109,7 +109,7 @@ impl Observation {
     ) -> Result<Box<GuardedRequest>, ForetoldResult> {
         let Self { gate, head, active, origin, config, .. } = self;
         // Before the identity: what is found by a provisional salt must not be reserved.
-        let is_provisional = gate.instance.salt.stored().is_none();
+        let is_provisional = active.salt.stored().is_none();
         let (path, share) = (RequestPath::new(head.uri.path()), gate.instance.bodies.share());
         let body = BodySource::Copied(CopiedBody { copy: Some(copy), share, failure: None });
         let mut arrival = Arrival { gate: Some(gate), context: None, is_provisional, body };

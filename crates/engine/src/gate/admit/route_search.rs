@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use http::{Method, StatusCode, request};
 
-use crate::gate::routing::{ActiveRoute, Router};
+use crate::gate::routing::{ActiveRoute, Router, ServiceRouter};
 use oncegate_domain::normal_path::{RequestPath, has_unsafe_character};
 use oncegate_domain::route_table::RouteMatch;
 use oncegate_domain::urlencoded;
@@ -25,26 +25,28 @@ pub(super) struct RouteSearch<'a> {
 /// A route that a request would go around, with the refusal.
 pub(super) type EvadedRoute<'a> = (&'a ActiveRoute, Refusal);
 
-/// Finds the route of a request for a host.
+/// Finds the route of a request to a service.
 pub(super) fn find_route<'a>(
     head: &request::Parts,
     path: &RequestPath<'_>,
-    host: &str,
-    router: &'a Router,
+    (service, router): (&'a ServiceRouter, &'a Router),
 ) -> RouteSearch<'a> {
     let mut foretold = None;
-    if let Some(evaded) = find_evaded_route(head, path, host, router) {
+    if let Some(evaded) = find_evaded_route(head, path, service) {
         if evaded.route.options.mode == RouteMode::Enforce {
             return RouteSearch { found: Err((evaded, OVERRIDDEN_METHOD)), foretold };
         }
         foretold = Some((evaded, OVERRIDDEN_METHOD));
     }
-    let mut found = router.foretold.find(&head.method, host, path);
+    let mut found = service.foretold.find(&head.method, path);
+    if let Some(other) = router.find_behind_authority(service, &head.method, path) {
+        found = RouteMatch::Ambiguous(other);
+    }
     if let RouteMatch::Ambiguous(active) = found
         && active.route.options.mode == RouteMode::Observe
     {
         foretold.get_or_insert_with(|| (active, path_ambiguous(&active.route)));
-        found = router.table.find(&head.method, host, path);
+        found = service.table.find(&head.method, path);
     }
     let found = match found {
         RouteMatch::Route(active) => Ok(Some(active)),
@@ -70,6 +72,11 @@ pub(super) const OVERRIDDEN_METHOD: Refusal = Refusal::BadRequest(
      method itself.",
 );
 
+pub(in crate::gate) const NO_SERVICE: Refusal = Refusal::BadRequest(
+    StatusCode::MISDIRECTED_REQUEST,
+    "No service here has the host that the request names. It was not executed.",
+);
+
 /// Refuses a path with a character that services read in different ways.
 pub(in crate::gate) fn check_path(path: &str) -> Result<(), Refusal> {
     if has_unsafe_character(path) { Err(UNSAFE_CHARACTER) } else { Ok(()) }
@@ -89,13 +96,12 @@ const PARAMETER: &[u8] = b"_method";
 pub(super) fn find_evaded_route<'a>(
     head: &request::Parts,
     path: &RequestPath<'_>,
-    host: &str,
-    router: &'a Router,
+    service: &'a ServiceRouter,
 ) -> Option<&'a ActiveRoute> {
     // Each method once: a lookup reads the whole path.
     let named: HashSet<Method> = named_methods(head)
         .filter_map(|value| Method::from_bytes(&value.trim_ascii().to_ascii_uppercase()).ok())
-        .filter(|method| *method != head.method && router.table.has_routes_for(method))
+        .filter(|method| *method != head.method && service.table.has_routes_for(method))
         .collect();
     let evaded = |found: RouteMatch<'a, ActiveRoute>, mode| match found {
         RouteMatch::Ambiguous(active) | RouteMatch::Route(active) => {
@@ -103,8 +109,8 @@ pub(super) fn find_evaded_route<'a>(
         }
         RouteMatch::NoRoute => None,
     };
-    let guarding = |method| evaded(router.table.find(method, host, path), RouteMode::Enforce);
-    let observing = |method| evaded(router.foretold.find(method, host, path), RouteMode::Observe);
+    let guarding = |method| evaded(service.table.find(method, path), RouteMode::Enforce);
+    let observing = |method| evaded(service.foretold.find(method, path), RouteMode::Observe);
     named.iter().find_map(guarding).or_else(|| named.iter().find_map(observing))
 }
 

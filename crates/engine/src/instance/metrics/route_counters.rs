@@ -10,13 +10,13 @@ use prometheus_client::metrics::MetricType;
 use serde::Serialize;
 
 use oncegate_domain::unknown_cause::UnknownCause;
-use oncegate_telemetry::metrics::Counter;
+use oncegate_telemetry::metrics::{Counter, ServiceRoute};
 
 /// A counter for each pair of a route and a label that was asked for.
 #[derive(Clone, Debug)]
 pub struct RouteCountersBy<L>(Arc<RwLock<CountersByPair<L>>>);
 
-type CountersByPair<L> = BTreeMap<(Arc<str>, L), Counter>;
+type CountersByPair<L> = BTreeMap<(ServiceRoute, L), Counter>;
 
 /// The number of keys that became unknown, by route and cause without a number of bytes. A cause may have the service's
 /// status; there are as many series as statuses that services have sent.
@@ -59,25 +59,25 @@ impl<L> Default for RouteCountersBy<L> {
 
 impl<L: OpenLabel> RouteCountersBy<L> {
     /// Counts one.
-    pub fn count(&self, route: &str, label: L) {
-        self.counter(route, label).inc();
+    pub fn count(&self, (service, route): (&str, &str), label: L) {
+        self.counter((service, route), label).inc();
     }
 
-    fn counter(&self, route: &str, label: L) -> Counter {
-        self.0.write().entry((route.into(), label)).or_default().clone()
+    fn counter(&self, (service, route): (&str, &str), label: L) -> Counter {
+        self.0.write().entry(((service.into(), route.into()), label)).or_default().clone()
     }
 }
 
 impl ScopeRenewals {
     /// The counter of a part, for the code that counts to hold.
-    pub fn of(&self, route: &str, part: &str) -> Counter {
-        self.counter(route, part.into())
+    pub fn of(&self, service_route: (&str, &str), part: &str) -> Counter {
+        self.counter(service_route, part.into())
     }
 
     /// The parts that were renewed.
     pub fn list(&self) -> Vec<RenewedPart> {
         let parts = self.0.read();
-        let renewed = |((route, part), counter): (&(Arc<str>, Box<str>), &Counter)| RenewedPart {
+        let renewed = |(((_, route), part), counter): (&(ServiceRoute, Box<str>), &Counter)| RenewedPart {
             route: Arc::clone(route),
             part: part.clone(),
             responses: counter.get(),
@@ -88,8 +88,8 @@ impl ScopeRenewals {
 
 impl<L: OpenLabel> EncodeMetric for RouteCountersBy<L> {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for ((route, label), counter) in self.0.read().iter() {
-            let labels = [("route", &**route), (L::NAME, &*label.to_string())];
+        for (((service, route), label), counter) in self.0.read().iter() {
+            let labels = [("service", &**service), ("route", &**route), (L::NAME, &*label.to_string())];
             encoder.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&counter.get(), None)?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 -- renew_lease: takes or renews an instance's lease, stores which purges it has seen, and returns the time, the purge
 -- count, and the time until which the ends of TTLs are held.
 create function oncegate.renew_lease(
-  _id bigint, _service text, _expiry_ms bigint, _purges_seen bigint, _hold_ttls_until bigint,
+  _id bigint, _services text, _expiry_ms bigint, _purges_seen bigint, _hold_ttls_until bigint,
   out done boolean, out now bigint, out purges bigint, out ttls_held_until bigint
 )
 begin
@@ -15,11 +15,11 @@ begin
         returning c.value into ttls_held_until;
   end if;
   purges := coalesce((select c.value from oncegate.counters as c where c.name = 'purges'), 0);
-  insert into oncegate.instances as i (id, started_at, renewed_at, lease_until, service, purges_seen)
+  insert into oncegate.instances as i (id, started_at, renewed_at, lease_until, services, purges_seen)
   -- An instance that has just started has cached nothing.
-  values (_id, now, now, now + _expiry_ms, _service, coalesce(_purges_seen, purges))
+  values (_id, now, now, now + _expiry_ms, _services, coalesce(_purges_seen, purges))
       on conflict (id) do update
-     set renewed_at = excluded.renewed_at, lease_until = excluded.lease_until, service = excluded.service,
+     set renewed_at = excluded.renewed_at, lease_until = excluded.lease_until, services = excluded.services,
          -- A first renewal that runs after later ones says nothing about what was cached since.
          purges_seen = coalesce(_purges_seen, i.purges_seen);
   done := true;

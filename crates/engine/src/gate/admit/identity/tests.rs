@@ -192,13 +192,11 @@ fn a_header_part_counts_only_from_a_trusted_peer() {
 #[test]
 fn all_spellings_of_a_path_are_one_key_space() {
     let spellings = ["/v1/pay", "/v1/p%61y", "/v1/./pay", "/x/../v1/pay", "/v1/%70ay", "//v1/pay/", "/V1/PAY;a=1"];
-    for (lines, space) in
-        [("", "POST /v1/pay"), ("path = '/{*rest}'", "POST /v1/pay"), ("host = 'a.b'", "POST a.b/v1/pay")]
-    {
+    for lines in ["", "path = '/{*rest}'"] {
         let config = config(lines);
         for target in spellings {
             let sample = Sample { target, ..with(&[KEY, CALLER]) };
-            assert_eq!(found(&config, &sample).space, SpaceHash::from_text(space), "{lines} {target}");
+            assert_eq!(found(&config, &sample).space, SpaceHash::from_text("POST /v1/pay"), "{lines} {target}");
         }
     }
     for (lines, space) in [("space = 'route'", "route r"), ("space = 'service'", "service")] {
