@@ -46,7 +46,7 @@ impl Server {
         let databases = [primary.empty_database().await, primary.empty_database().await];
         let server = first_process(&databases[1]).await;
         let start = |program: &str, url: &str| {
-            let start = || start_uncached_oncegate(program, testbed.upstream, url, 1);
+            let start = || start_uncached_oncegate(program, testbed.upstream, url, ("", ""));
             Ok::<_, String>([start()?, start()?])
         };
         let earlier = start(earlier, &databases[0].url)?;

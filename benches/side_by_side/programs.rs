@@ -21,27 +21,44 @@ pub fn start_oncegate(upstream: SocketAddr, store: &str) -> Result<Process, Stri
     })
 }
 
-/// Starts a program of Oncegate with this store and no cache of its own, so that replays come from the store. Of
-/// several routes, the last one is for the load.
+/// What a configuration has beside the route for the load.
+pub fn other_routes(count: usize) -> String {
+    let route = |number| {
+        format!("[[routes]]\nname = \"route-{number}\"\npath = \"/v1/other-{number}/{{id}}\"\nmethods = [\"POST\"]\n")
+    };
+    (1..count).map(route).collect()
+}
+
+/// The same of a fleet: services with three routes each. The last one is for the load, which names this machine.
+pub fn services(count: usize, upstream: SocketAddr) -> String {
+    let service = |number| {
+        let host = if number == count { "127.0.0.1".to_owned() } else { format!("s{number}.example") };
+        let routes = ["orders", "orders/{id}", "refunds"].map(|path| {
+            let name = path.replace(['/', '{', '}'], "-");
+            format!("[[routes]]\nname = \"s{number}-{name}\"\nservice = \"s{number}\"\npath = \"/v2/{path}\"\n")
+        });
+        format!(
+            "[[services]]\nname = \"s{number}\"\nhost = \"{host}\"\nupstream = \"http://{upstream}\"\n{}",
+            routes.concat()
+        )
+    };
+    (1..=count).map(service).collect()
+}
+
+/// Starts a program of Oncegate with this store and no cache of its own, so that replays come from the store. The route
+/// for the load comes behind `others`, with the lines of `of_route`.
 pub fn start_uncached_oncegate(
     program: &str,
     upstream: SocketAddr,
     store: &str,
-    routes: usize,
+    (others, of_route): (&str, &str),
 ) -> Result<Process, String> {
-    let others: String = (1..routes)
-        .map(|number| {
-            format!(
-                "[[routes]]\nname = \"route-{number}\"\npath = \"/v1/other-{number}/{{id}}\"\nmethods = [\"POST\"]\n"
-            )
-        })
-        .collect();
     Process::start(|home, listen| {
         let configuration = format!(
             "listen = \"{listen}\"
 upstream = \"http://{upstream}\"
 cache = {{ memory = \"0B\" }}
-limits = {{ connections = 12000 }}
+limits = {{ connections = 12000, connections_per_peer = 12000 }}
 [store]
 url = \"{store}\"
 {others}
@@ -49,6 +66,7 @@ url = \"{store}\"
 name = \"guarded\"
 path = \"/{{*rest}}\"
 methods = [\"POST\"]
+{of_route}
 "
         );
         let file = write_file(home, "oncegate.toml", &configuration);

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use store_contract::postgres::{Cluster, TestDatabase};
 
 use crate::process::{Endpoint, Process};
-use crate::programs::{start_uncached_oncegate, this_program};
+use crate::programs::{other_routes, services, start_uncached_oncegate, this_program};
 use crate::report::{BenchmarkReport, Column};
 use crate::request::Load;
 use crate::testbed::{Testbed, first_process};
@@ -15,6 +15,7 @@ const CONNECTIONS: usize = 64;
 
 const KEYS: u64 = 10_000_000;
 const ROUTES: usize = 1000;
+const SERVICES: usize = 40;
 const IDLE: usize = 10_000;
 const INSTANCES: usize = 64;
 
@@ -39,6 +40,7 @@ struct Crowds {
     one: Process,
     many_keys: Process,
     many_routes: Process,
+    many_services: Process,
     many_connections: Process,
     /// Open until the end.
     _idle: Vec<TcpStream>,
@@ -52,24 +54,38 @@ impl Crowds {
     async fn start(testbed: &Testbed) -> Result<Self, String> {
         let cluster = Cluster::start(SERVER_SETTINGS);
         let mut databases = Vec::new();
-        for _ in 0..5 {
+        for _ in 0..6 {
             databases.push(cluster.empty_database().await);
         }
         let server = first_process(&databases[0]).await;
-        let start = |database: usize, routes| {
-            start_uncached_oncegate(&this_program(), testbed.upstream, &databases[database].url, routes)
+        let start = |database: usize, others| {
+            start_uncached_oncegate(&this_program(), testbed.upstream, &databases[database].url, others)
         };
-        let (one, many_keys, many_routes, many_connections) =
-            (start(0, 1)?, start(1, 1)?, start(2, ROUTES)?, start(3, 1)?);
-        let many = (0..INSTANCES).map(|_| start(4, 1)).collect::<Result<_, _>>()?;
+        let alone = ("", "");
+        let (one, many_keys, many_connections) = (start(0, alone)?, start(1, alone)?, start(3, alone)?);
+        let (routes, fleet) = (other_routes(ROUTES), services(SERVICES, testbed.upstream));
+        let of_last = format!("service = \"s{SERVICES}\"");
+        let (many_routes, many_services) = (start(2, (&*routes, ""))?, start(5, (&*fleet, &*of_last))?);
+        let many = (0..INSTANCES).map(|_| start(4, alone)).collect::<Result<_, _>>()?;
         testbed.run_load(&many_keys.endpoint(), Load::First, 1, &mut BenchmarkReport::default(), "a sample")?;
         fill(&databases[1]).await;
         let idle = open_idle(many_connections.address)?;
         let (_databases, _idle, _cluster) = (databases, idle, cluster);
-        Ok(Self { one, many_keys, many_routes, many_connections, _idle, many, _databases, server, _cluster })
+        Ok(Self {
+            one,
+            many_keys,
+            many_routes,
+            many_services,
+            many_connections,
+            _idle,
+            many,
+            _databases,
+            server,
+            _cluster,
+        })
     }
 
-    fn rows(&self) -> [(String, Endpoint); 5] {
+    fn rows(&self) -> [(String, Endpoint); 6] {
         let on = |process: &Process| process.endpoint_on(self.server);
         let many = Endpoint {
             addresses: self.many.iter().map(|process| process.address).collect(),
@@ -80,6 +96,7 @@ impl Crowds {
             (EMPTY.to_owned(), on(&self.one)),
             (format!("first attempts, {KEYS} keys"), on(&self.many_keys)),
             (format!("first attempts, {ROUTES} routes"), on(&self.many_routes)),
+            (format!("first attempts, {SERVICES} services"), on(&self.many_services)),
             (format!("first attempts, {IDLE} idle connections"), on(&self.many_connections)),
             (format!("first attempts, {INSTANCES} instances"), many),
         ]
