@@ -316,6 +316,13 @@ impl AdminListener {
                 return deny(denied);
             }
         };
+        // Whatever the endpoint: a client that names a service has meant an instance of that.
+        if let Some(grant) = &grant
+            && request.headers().contains_key(SERVICE)
+            && let Err(problem) = self.service_of(&request, grant.service.clone())
+        {
+            return refuse(&problem);
+        }
         if let Some((.., endpoint)) = here.iter().find(|(_, known, ..)| known == method) {
             return self.call(*endpoint, request, peer, grant).await;
         }

@@ -304,6 +304,10 @@ fn read_route<'a>(
     let upstream_tls = upstream_tls::read(&section.table("upstream_tls").with_fallback(&tops.upstream_tls), needs_tls);
     let mut origins = ValueOrigins::default();
     section.note_origins(ValueOrigin::Route, &mut origins);
+    match service.is_some_and(|service| service.hosts.is_empty()) {
+        true => origins.add_fallbacks(&tops.origins, &["upstream"]),
+        false => origins.note("upstream".into(), ValueOrigin::Service),
+    }
     origins.add_fallbacks(&tops.origins, &TOP_FALLBACKS);
     let is_public = vendor::is_public(vendor.as_deref(), upstream.map(|upstream| &**upstream));
     Some(Route {

@@ -258,7 +258,7 @@ pub const ROUTE_SETTINGS: &[DescribedSetting] = &[
     ("spelling", &["spelling"], |route| Some(route.options.spelling.word().into())),
     ("mode", &["mode"], |route| Some(route.options.mode.name().into())),
     ("service", &["service"], |route| (!route.service.hosts.is_empty()).then(|| route.service.name.to_string())),
-    ("upstream", &[], |route| Some(route.service.upstream.to_string())),
+    ("upstream", &["upstream"], |route| Some(route.service.upstream.to_string())),
     ("upstream tls", &["upstream_tls"], |route| upstream_tls(&route.upstream_tls)),
     ("kind", &["kind"], |route| (route.options.kind != RouteKind::Standard).then(|| route.options.kind.word().into())),
     ("vendor", &["vendor"], |route| (route.options.vendor != Vendor::Off).then(|| route.options.vendor.word().into())),

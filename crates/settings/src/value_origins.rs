@@ -11,6 +11,8 @@ pub enum ValueOrigin {
     Route,
     /// `[defaults]`.
     Defaults,
+    /// The table of its service.
+    Service,
     /// A key at the top of the file.
     Top,
     /// A preset, with the key that names it: `dialect` or `kind`.
@@ -26,6 +28,7 @@ impl ValueOrigin {
             Self::External => "flag or variable",
             Self::Route => "route",
             Self::Defaults => "[defaults]",
+            Self::Service => "[[services]]",
             Self::Top => "top of the file",
             Self::Preset(key) => key,
             Self::BuiltIn => "built-in",

@@ -203,6 +203,17 @@ async fn a_service_with_a_host_leaves_other_hosts_to_the_one_at_the_top() {
 }
 
 #[tokio::test]
+async fn a_start_warns_of_a_dangerous_setting_unless_the_file_or_its_route_allows_it() {
+    let allow = "allow = [\"scope-none\"]";
+    for (top, own, warns) in [("", "", true), (allow, "", false), ("", allow, false)] {
+        let lines = route("pay", &format!("scope = [\"none\"]\n{own}"));
+        let world = World::with(Store::sqlite(), |setup| setup.top(top).route(&lines)).await;
+        let warned = world.proxy.logged().iter().any(|line| line.to_string().contains("[scope-none]"));
+        assert_eq!(warned, warns, "{top}{own}");
+    }
+}
+
+#[tokio::test]
 async fn an_idle_connection_is_closed_before_the_service_closes_it() {
     let kept = Upstream::start().await;
     let world = World::with(Store::sqlite(), |setup| {
