@@ -694,8 +694,8 @@ fn check_lists_requests_that_no_route_guards() {
 }
 
 /// Two services, in the file of the gate and in that of a team. The secrets are not there.
-const FLEET: &str =
-    "include = 'teams/*.toml'\nsecret = '${file:/run/secrets/not-here}'\nadmin = { token = '${NOT_HERE}' }\n";
+const FLEET: &str = "include = 'teams/*.toml'\nsecret = '${file:/run/secrets/not-here}'\nadmin = { token = '${NOT_HERE}' }\n\
+                     policy.ttl_min = '1h'\n";
 const TEAM: &str = "[[services]]\nname = 'orders'\nhost = 'orders.example'\nupstream = 'http://o:1'\n[[services]]\nname = 'bills'\n\
                     host = 'bills.example'\nupstream = 'http://b:1'\n[[routes]]\nname = 'pay'\nservice = 'orders'\npath = '/pay'\n\
                     set_headers = { X-Key = '${KEY_NOT_HERE}' }\n[[routes]]\nname = 'bill'\nservice = 'bills'\npath = '/bill'\n";
@@ -715,7 +715,11 @@ fn diff_tells_harmless_changes_from_those_that_lose_a_guard_or_keys() {
     let route = "[[routes]]\nname = 'more'\nservice = 'bills'\npath = '/more'\n";
     let service = "[[services]]\nname = 'mail'\nhost = 'mail.example'\nupstream = 'http://m:1'\n";
     let pay = |line: &str| TEAM.replace("path = '/pay'\n", &format!("path = '/pay'\n{line}\n"));
+    let bills = "[[services]]\nname = 'bills'\nhost = 'bills.example'\nupstream = 'http://b:1'\n";
+    let bill = "[[routes]]\nname = 'bill'\nservice = 'bills'\npath = '/bill'\n";
+    let of_orders = TEAM.replace(bills, "").replace(bill, "");
     for (new, code, text, list) in [
+        (of_orders, 3, "service    bills: is gone, and its requests get 421", "services"),
         (TEAM.to_owned(), 0, "no request is treated otherwise", ""),
         (format!("{TEAM}# a comment"), 0, "no request is treated otherwise", ""),
         (pay("ttl = '2h'"), 3, "otherwise  pay: ttl: 1d", "answered_otherwise"),
@@ -748,6 +752,10 @@ fn diff_tells_harmless_changes_from_those_that_lose_a_guard_or_keys() {
         assert!(list.is_empty() || is_named(list), "{text}: {json}");
         assert_eq!(is_named("unguarded") || is_named("found_otherwise"), code == 4, "{text}: {json}");
     }
+    let weaker = fleet(&folder, "new", TEAM);
+    std::fs::write(&weaker, FLEET.replace("'1h'", "'1m'")).unwrap();
+    let told = run(&["diff", &old, &weaker]);
+    assert_eq!((told.code, &*told.out), (3, "option     policy.ttl_min\n"), "{}", told.err);
     for (arguments, code) in
         [(&[&*old][..], 2), (&[&*old, &*old, "--connect"], 2), (&[], 2), (&[&*old, &*folder.at("wrong.toml")], 78)]
     {

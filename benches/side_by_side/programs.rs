@@ -29,10 +29,10 @@ pub fn other_routes(count: usize) -> String {
     (1..count).map(route).collect()
 }
 
-/// The same of a fleet: services with three routes each. The last one is for the load, which names this machine.
+/// The same of a fleet: services with three routes each. The last one has the host of the load.
 pub fn services(count: usize, upstream: SocketAddr) -> String {
     let service = |number| {
-        let host = if number == count { "127.0.0.1".to_owned() } else { format!("s{number}.example") };
+        let host = if number == count { "bench".to_owned() } else { format!("s{number}.example") };
         let routes = ["orders", "orders/{id}", "refunds"].map(|path| {
             let name = path.replace(['/', '{', '}'], "-");
             format!("[[routes]]\nname = \"s{number}-{name}\"\nservice = \"s{number}\"\npath = \"/v2/{path}\"\n")

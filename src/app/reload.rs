@@ -16,7 +16,8 @@ use oncegate_domain::state::StateKind;
 use oncegate_engine::instance::Instance;
 use oncegate_engine::instance::event_routes;
 use oncegate_engine::instance::metrics::Metrics;
-use oncegate_settings::{self as settings, Config, Consumer, LoadedConfig, SourceFiles, StoreLocation};
+use oncegate_settings::{self as settings, Config, Consumer, DeliveryMode, LoadedConfig, SourceFiles, StoreLocation};
+use oncegate_store::admin::KeyCount;
 use oncegate_store::salts::{self, OpenSaltError};
 use oncegate_store::{LeaseRenewal, StoreError};
 
@@ -218,7 +219,17 @@ async fn check_services(running: &Config, new: &Config, instance: &Instance) -> 
     };
     for service in running.service_names().filter(|service| new.service(service).is_none()) {
         let counted = instance.store.count_keys(Arc::clone(service)).await.map_err(away)?.counts;
-        let queued: u64 = counted.iter().filter(|of| of.state == StateKind::Queued).map(|of| of.keys).sum();
+        // A delivery that runs may have to be tried again.
+        let has_deliveries = |route: &str| {
+            let named = running.routes_of(service).find(|own| own.has_name(route));
+            named.is_some_and(|route| route.options.delivery == DeliveryMode::Async)
+        };
+        let is_queued = |of: &&KeyCount| match of.state {
+            StateKind::Queued => true,
+            StateKind::InFlight => has_deliveries(&of.route),
+            _ => false,
+        };
+        let queued: u64 = counted.iter().filter(is_queued).map(|of| of.keys).sum();
         if queued > 0 {
             tracing::error!(%service, queued, "the service is gone, and has accepted requests; the running configuration stays");
             return Err(vec![format!("service `{service}` is gone, and {queued} accepted requests wait for it")]);

@@ -40,6 +40,8 @@ struct ConfigDifference {
     /// Services and requests that were not there, or are not any more.
     services: Vec<String>,
     guarded: Vec<String>,
+    /// The options that differ and are of no route and no service, such as those of the policy.
+    options: Vec<String>,
     /// Whether another version has remembered the routes in a form of its own: its keys may be found or not.
     is_unreadable: bool,
 }
@@ -76,7 +78,9 @@ fn compare(old: &Config, new: &Config) -> ConfigDifference {
     let mut services = Vec::new();
     for before in &old.services {
         let Some(now) = new.service(&before.name) else {
-            services.push(format!("{}: is gone", before.name));
+            let top = new.services.iter().find(|service| service.hosts.is_empty());
+            let fate = top.map_or("get 421".to_owned(), |top| format!("go to {}", top.name));
+            services.push(format!("{}: is gone, and its requests {fate}", before.name));
             continue;
         };
         if now.upstream != before.upstream {
@@ -102,7 +106,14 @@ fn compare(old: &Config, new: &Config) -> ConfigDifference {
             answered.push((now.name.to_string(), changed));
         }
     }
-    ConfigDifference { keys: compare_services(old, new), answered, services, guarded, is_unreadable: false }
+    // What routes and services are made of is compared by what it comes to.
+    let is_other = |option: &String| {
+        let table = option.split(['.', '[']).next().unwrap_or_default();
+        !["routes", "services", "defaults", "service", "upstream", "include"].contains(&table)
+    };
+    let written = [old, new].map(|config| config.written.without_files());
+    let options = written[0].list_changes(&written[1]).into_iter().filter(is_other).collect();
+    ConfigDifference { keys: compare_services(old, new), answered, services, guarded, options, is_unreadable: false }
 }
 
 fn describe_requests(route: &Route) -> String {
@@ -129,6 +140,7 @@ impl ConfigDifference {
     fn code(&self) -> u8 {
         let is_dangerous = self.is_unreadable || !self.keys.lookups.is_empty() || !self.keys.unguarded.is_empty();
         let is_same = self.answered.is_empty() && self.services.is_empty() && self.guarded.is_empty();
+        let is_same = is_same && self.options.is_empty();
         match (is_dangerous, is_same) {
             (true, _) => DANGEROUS,
             (false, false) => HARMLESS,
@@ -148,6 +160,7 @@ impl ConfigDifference {
         for (route, settings) in &self.answered {
             lines.extend(settings.iter().map(|setting| format!("otherwise  {route}: {setting}")));
         }
+        lines.extend(self.options.iter().map(|option| format!("option     {option}")));
         if lines.is_empty() {
             lines.push("no request is treated otherwise".into());
         }
@@ -171,6 +184,7 @@ impl ConfigDifference {
             "found_otherwise": lookups.collect::<Vec<_>>(),
             "services": self.services,
             "new_routes": self.guarded,
+            "options": self.options,
             "answered_otherwise": answered.collect::<Vec<_>>(),
             "dangerous": self.code() == DANGEROUS,
         })

@@ -81,7 +81,7 @@ pub fn describe_in_short(config: &LoadedConfig) -> String {
             |label| settings.iter().find(|setting| setting.label == label).map_or("", |setting| &*setting.value);
         let service = &route.service.name;
         let (matches, mode, kind) = (value("matches"), value("mode"), route.options.kind.word());
-        let _ = writeln!(text, "{service:<16}{:<24}{matches:<40}{mode:<9}{kind:<10}{}", route.name, value("ttl"));
+        let _ = writeln!(text, "{service:<16} {:<24} {matches:<40} {mode:<8} {kind:<9} {}", route.name, value("ttl"));
     }
     text
 }

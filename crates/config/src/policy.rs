@@ -6,8 +6,10 @@ use http::Method;
 
 use super::options::options;
 use super::reader::Section;
-use super::route_options::read_lints;
+use super::route_options::{parse_name, read_lints};
+use super::scope::parse_name_of_part;
 use super::services::ServiceTable;
+use super::warnings::released_success;
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::path_samples::sample_paths;
@@ -27,7 +29,7 @@ words! {
 options! {
     /// The options of `[policy]`.
     struct Policy {
-        /// the shortest `ttl` that a route may have
+        /// the shortest `ttl`, or `replay.until`, that a route may have
         ttl_min: Duration = "0s" => Duration, parsed(parse_duration);
         /// requests that each service must guard, as `METHOD /path`; of one service alone as `NAME METHOD /path`
         guarded: Texts = [] => Vec<GuardedRequests>, values(GuardedRequests::parse);
@@ -36,7 +38,7 @@ options! {
         /// the warnings that no `allow` may name
         not_allowed: Texts = [] => Vec<&'static str>, made(|section| read_lints(section, "not_allowed"));
         /// the parts that no scope may have, such as `none`
-        forbidden_scopes: Texts = [] => Vec<String>, values(|part| Ok(part.to_owned()));
+        forbidden_scopes: Texts = [] => Vec<String>, values(parse_name_of_part);
     }
 }
 
@@ -103,21 +105,24 @@ pub(super) fn check(top: &Section<'_>, services: &[ServiceTable<'_>], routes: &[
                     match found {
                         None if refuses_unguarded && wanted.method != Method::GET => {}
                         None => {
-                            let message = format!("leaves `{}` unguarded, which {} forbids", wanted.text, rule(name));
+                            let (text, rule) = (&wanted.text, rule(name));
+                            let own =
+                                wanted.service.as_ref().map_or("; a rule for one service begins with its name", |_| "");
+                            let message = format!("leaves `{text}` unguarded, which {rule} forbids{own}");
                             service.section.missing("routes", message);
                         }
                         Some((read, route)) if route.options.mode != RouteMode::Enforce => {
                             let (mode, rule) = (route.options.mode.word(), rule(name));
-                            read.problem("mode", format!("is `{mode}`, and {rule} has `{}` guarded", wanted.text));
+                            read.blame("mode", format!("is `{mode}`, and {rule} has `{}` guarded", wanted.text));
                         }
                         Some((read, route)) if name == "money" && route.options.kind != RouteKind::Money => {
                             let (kind, rule) = (route.options.kind.word(), rule(name));
-                            read.problem("kind", format!("is `{kind}`, and {rule} has `{}` as `money`", wanted.text));
+                            read.blame("kind", format!("is `{kind}`, and {rule} has `{}` as `money`", wanted.text));
                         }
                         Some((read, route)) => {
                             if let Some((key, how)) = hole(route, name == "money") {
                                 let message = format!("{how}, and {} has all of `{}` guarded", rule(name), wanted.text);
-                                read.problem(key, message);
+                                read.blame(key, message);
                             }
                         }
                     }
@@ -127,12 +132,23 @@ pub(super) fn check(top: &Section<'_>, services: &[ServiceTable<'_>], routes: &[
     }
 }
 
-/// Reports the warnings that the policy does not allow, whether a file allows them or not.
+/// Reports the warnings that the policy does not allow, whether a file allows them or not: at their route, if they are
+/// about one.
 pub(super) fn check_warnings(top: &Section<'_>, warnings: &[String]) {
-    let section = top.table("policy");
+    let (section, routes) = (top.table("policy"), top.tables("routes"));
+    let rule = section.reader().show(&section.position("not_allowed"));
     for lint in read_lints(&section, "not_allowed") {
         for warning in warnings.iter().filter(|warning| warning.ends_with(&format!("[{lint}]"))) {
-            section.problem("not_allowed", format!("forbids: {warning}"));
+            let named = warning.split_once('`').and_then(|(_, rest)| rest.split_once("`: ")).map(|(names, _)| names);
+            let is_named = |route: &&Section<'_>| {
+                let name = route.optional("name", parse_name);
+                name.zip(named).is_some_and(|(name, named)| named.split("`, `").any(|named| *named == *name))
+            };
+            let mut blamed = routes.iter().filter(is_named).peekable();
+            if blamed.peek().is_none() {
+                section.problem("not_allowed", format!("forbids: {warning}"));
+            }
+            blamed.for_each(|route| route.blame("name", format!("`policy.not_allowed` ({rule}) forbids: {warning}")));
         }
     }
 }
@@ -149,25 +165,30 @@ fn hole(route: &Route, is_money: bool) -> Option<(&'static str, &'static str)> {
     if !options.operations.is_empty() {
         return Some(("operations", "guards some operations alone"));
     }
+    if released_success(route).is_some() {
+        return Some(("release_statuses", "has a retry executed again after a success"));
+    }
     (is_money && !options.key.required).then_some(("key", "lets requests without a key pass"))
 }
 
 impl Policy {
     fn check_route(&self, rule: &dyn Fn(&str) -> String, section: &Section<'_>, route: &Route) {
-        let ttl = route.options.ttl
-            + route.options.remember.filter(|_| route.options.replay.until.is_some()).unwrap_or_default();
+        let ttl = route.options.ttl;
         if ttl < self.ttl_min {
             let (ttl, least) = (show_duration(ttl), show_duration(self.ttl_min));
-            section.problem("ttl", format!("is {ttl}, and {} has {least} at least", rule("ttl_min")));
+            let message = format!("is {ttl}, and {} has {least} at least", rule("ttl_min"));
+            match route.options.replay.until {
+                Some(_) => section.table("replay").blame("until", message),
+                None => section.blame("ttl", message),
+            }
         }
         for part in &self.forbidden_scopes {
-            let wanted = part.trim_end_matches('?');
-            let has = match wanted {
+            let has = match &**part {
                 "none" => route.scope.parts.is_empty(),
-                wanted => route.scope.parts.iter().any(|own| own.name.eq_ignore_ascii_case(wanted)),
+                part => route.scope.parts.iter().any(|own| *own.name == *part),
             };
             if has {
-                section.problem("scope", format!("has `{part}`, which {} forbids", rule("forbidden_scopes")));
+                section.blame("scope", format!("has `{part}`, which {} forbids", rule("forbidden_scopes")));
             }
         }
         self.check_allowed(rule, section);

@@ -276,6 +276,8 @@ pub(super) fn read_lints(section: &Section<'_>, name: &str) -> Vec<&'static str>
 pub(super) fn parse_host(text: &str) -> Result<Box<str>, String> {
     let name = text.strip_suffix('.').unwrap_or(text);
     match text.parse::<Authority>() {
+        // The URI grammar has it, and it would be the name of no host.
+        _ if text.contains('*') => Err("has a `*`: a host is matched whole, so write each".into()),
         Ok(authority) if authority.host() == text && !name.is_empty() => Ok(name.to_ascii_lowercase().into()),
         _ => Err("is no host: write `api.example.com`, without a port".into()),
     }

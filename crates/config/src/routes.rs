@@ -240,8 +240,10 @@ impl RouteSignatures {
         let own: Vec<_> = signature.names().collect();
         for (index, name) in own.iter().enumerate() {
             let is_same = |other: &&Located<Arc<str>>| other.value == name.value;
-            if theirs.iter().copied().any(|other| is_same(&other)) {
-                section.reader().problem(&name.position, format!("is another route's name too: `{}`", name.value));
+            if let Some(other) = theirs.iter().copied().find(is_same) {
+                let (name_of_both, place) = (&name.value, section.reader().show(&other.position));
+                let message = format!("is another route's name too: `{name_of_both}` ({place})");
+                section.reader().problem(&name.position, message);
             } else if own[..index].iter().any(is_same) {
                 section.reader().problem(&name.position, format!("is this route's name already: `{}`", name.value));
             }

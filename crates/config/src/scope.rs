@@ -73,6 +73,12 @@ fn default_parts() -> Vec<ScopePart> {
     vec![part(ScopeSource::Authorization, "authorization"), part(api_key, "header:x-api-key")]
 }
 
+/// Parses a part as a rule about scopes has it: its name as a scope has it, whatever is set up.
+pub(super) fn parse_name_of_part(text: &str) -> Result<String, String> {
+    let all = ProofSources { issuer: Some(Arc::default()), requires_email: false, has_client_certificates: true };
+    Ok(parse(text, Some(&all))?.map_or("none".into(), |part| part.name.to_string()))
+}
+
 fn parse(text: &str, proofs: Option<&ProofSources>) -> Result<ScopeEntry, String> {
     let (text, optional) = text.strip_suffix('?').map_or((text, false), |text| (text, true));
     let right = "write `authorization`, `jwt:CLAIM`, `client-cert`, `none` or a place such as `header:NAME`";

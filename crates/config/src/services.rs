@@ -47,17 +47,31 @@ pub(super) fn read<'a>(top: &Section<'a>, defaults: &Section<'a>, listeners: &[O
     }
     for section in sections {
         let upstream = read_upstream(&section, listeners);
-        let hosts = section.values("host", parse_host);
+        let mut hosts = section.values("host", parse_host);
         if hosts.is_empty() && section.is_right(&["host"]) {
             section.missing("host", "is missing: write the one whose requests go to the service, or a list");
         }
         let ServiceOptions { token } = ServiceOptions::read(&section);
+        let admin = top.table("admin");
+        let of_gate = ["token", "read_token"].map(|key| admin.optional(key, AdminToken::parse));
+        let of_others = services.iter().map(|other| &other.token);
+        if token.is_some() && of_gate.iter().chain(of_others).any(|other| *other == token) {
+            section
+                .problem("token", "is another service's or the gate's too: its operators would see more than this one");
+        }
         let Some(name) = section.required("name", parse_service) else { continue };
-        if services.iter().any(|other| other.name == name) {
-            section.problem("name", format!("is another service's name too: `{name}`"));
+        let show = |other: &ServiceTable<'_>, key: &str| section.reader().show(&other.section.position(key));
+        if let Some(other) = services.iter().find(|other| other.name == name) {
+            let key = if other.hosts.is_empty() { "service" } else { "name" };
+            section.problem("name", format!("is another service's name too: `{name}` ({})", show(other, key)));
         }
         if let Some((other, host)) = shared_host(&services, &hosts) {
-            section.problem("host", format!("is the host of the service `{other}` too: `{host}`"));
+            let place = show(other, "host");
+            section.problem("host", format!("is the host of the service `{}` too: `{host}` ({place})", other.name));
+        }
+        if hosts.is_empty() {
+            // Its problem is reported. Without any host it would be the service at the top, and cause more problems.
+            hosts.push(Box::default());
         }
         let defaults = section.table("defaults").into_defaults().with_fallback(defaults);
         services.push(ServiceTable { name, hosts, upstream, token, defaults, section });
@@ -73,10 +87,12 @@ pub(super) fn names(top: &Section<'_>) -> Vec<Arc<str>> {
     own.into_iter().chain(sections.iter().filter_map(|section| section.required("name", parse_service))).collect()
 }
 
-fn shared_host<'s>(services: &'s [ServiceTable<'_>], hosts: &'s [Box<str>]) -> Option<(&'s str, &'s str)> {
-    let of_service = services.iter().flat_map(|service| service.hosts.iter().map(|host| (&*service.name, host)));
-    let mut shared = of_service.filter(|(_, host)| hosts.contains(host));
-    shared.next().map(|(name, host)| (name, &**host))
+fn shared_host<'s, 'a>(
+    services: &'s [ServiceTable<'a>],
+    hosts: &'s [Box<str>],
+) -> Option<(&'s ServiceTable<'a>, &'s str)> {
+    let mut of_service = services.iter().flat_map(|service| service.hosts.iter().map(move |host| (service, &**host)));
+    of_service.find(|(_, host)| hosts.iter().any(|own| **own == **host))
 }
 
 pub(super) fn parse_service(text: &str) -> Result<Arc<str>, String> {

@@ -261,8 +261,9 @@ fn find_in_route(config: &LoadedConfig, route: &Route, found: &mut Vec<LintFindi
         || is_token;
     if options.ttl < TTL_MIN && !is_refused {
         let text = format!(
-            "ttl ({}) may end before a client's last try, which is executed again then: set it above that, or `after_ttl = \
+            "{} ({}) may end before a client's last try, which is executed again then: set it above that, or `after_ttl = \
              \"refuse\"`",
+            if options.replay.until.is_some() { "replay.until" } else { "ttl" },
             show_duration(options.ttl)
         );
         found.push((Lint::ShortTtl, text));
@@ -333,7 +334,8 @@ fn is_released(route: &Route, status: ServiceStatus) -> bool {
     route.statuses.verdict_on(status, false) == ResponseVerdict::Release
 }
 
-fn released_success(route: &Route) -> Option<ServiceStatus> {
+/// A success after which a retry is executed again.
+pub(super) fn released_success(route: &Route) -> Option<ServiceStatus> {
     let successes = (200..300).filter_map(|code| StatusCode::from_u16(code).ok()).map(ServiceStatus::Http);
     successes.chain([ServiceStatus::Grpc(GrpcStatus::Ok)]).find(|status| is_released(route, *status))
 }

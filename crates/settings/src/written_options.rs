@@ -7,6 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct WrittenOptions(pub BTreeMap<(String, String), [u8; 32]>);
 
 impl WrittenOptions {
+    /// The same without the files that have them, so that those of two folders can be compared.
+    pub fn without_files(&self) -> Self {
+        let strip = |name: &str| name.rsplit(": ").next().unwrap_or_default().to_owned();
+        Self(self.0.iter().map(|((of, option), hash)| ((strip(of), strip(option)), *hash)).collect())
+    }
+
     /// The options that differ, and the tables of lists that only one of both has.
     pub fn list_changes(&self, newer: &Self) -> BTreeSet<String> {
         let has_table = |options: &Self, of: &str| options.0.keys().any(|(other, _)| other == of);

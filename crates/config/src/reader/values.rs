@@ -188,6 +188,14 @@ impl<'a> Section<'a> {
         self.reader.problem(&SourcePosition { path, ..self.position.clone() }, message);
     }
 
+    /// Reports a problem of a key's value; where it is not written, at the table that should have it.
+    pub fn blame(&self, name: &str, message: impl Into<String>) {
+        match self.position(name).is_written() {
+            true => self.problem(name, message),
+            false => self.missing(name, message),
+        }
+    }
+
     /// Reports that a key is missing which another key makes necessary, if it is empty and has no problem of its own;
     /// `None` where it is empty.
     pub fn need(&self, name: &str, is_empty: bool, what: &str) -> Option<()> {

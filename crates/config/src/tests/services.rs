@@ -6,6 +6,8 @@ const ORDERS: &str = "[[services]]\nname = 'orders'\nhost = ['orders.example', '
                       defaults = { ttl = '2h' }\n[[routes]]\nname = 'create-order'\npath = '/v1/orders'\n";
 const BILLS: &str = "[[services]]\nname = 'bills'\nhost = 'bills.example'\nupstream = 'http://b:1'\n";
 
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
 /// Files beside each other, of which `f` is the one that is named.
 fn load_files(files: &[(&str, &str)]) -> Result<LoadedConfig, String> {
     let environment = files.iter().fold(FakeEnvironment::default(), |all, (name, text)| all.with_file(name, text));
@@ -42,10 +44,15 @@ fn a_route_belongs_to_the_service_that_it_names_or_to_the_only_one_of_its_file_o
 #[test]
 fn two_services_share_no_name_and_no_host() {
     for (text, problem) in [
-        (BILLS.replace("bills'", "orders'"), "services[1].name: is another service's name too: `orders`"),
+        (BILLS.replace("bills'", "orders'"), "services[1].name: is another service's name too: `orders` (f:2)"),
         (
             BILLS.replace("bills.example", "ORDERS.internal"),
             "services[1].host: is the host of the service `orders` too",
+        ),
+        (format!("{BILLS}token = '{TOKEN}'\n[admin]\ntoken = '{TOKEN}'\n"), "services[1].token: is another service's"),
+        (
+            BILLS.replace("bills.example", "*.example"),
+            "services[1].host: `*.example` has a `*`: a host is matched whole",
         ),
         (BILLS.replace("host = 'bills.example'\n", ""), "services[1].host: is missing"),
         (BILLS.replace("'bills.example'", "[]"), "services[1].host: is missing"),
@@ -189,19 +196,36 @@ fn a_team_takes_nothing_that_is_about_another_teams_service() {
 
 #[test]
 fn a_policy_leaves_no_hole() {
-    let base = "include = 'teams/*.toml'\n[policy]\nmoney = ['POST /v1/bills']\nnot_allowed = ['money-5xx']\n";
+    let base =
+        "include = 'teams/*.toml'\n[policy]\nmoney = ['POST /v1/bills']\nnot_allowed = ['money-5xx']\nttl_min = '2h'\n";
     let bills = |lines: &str| format!("{BILLS}[[routes]]\nname = 'pay'\npath = '/v1/bills'\nkind = 'money'\n{lines}\n");
     for (lines, problem) in [
         ("spelling = 'pass'", "routes[0].spelling: lets other spellings pass"),
         ("store_down = 'bypass'", "routes[0].store_down: lets requests pass while the store is away"),
         ("key.required = false", "routes[0].key: lets requests without a key pass"),
         ("dialect = 'mcp'\noperations = ['a']", "routes[0].operations: guards some operations alone"),
-        ("release_statuses = ['5xx']", "policy.not_allowed: forbids: route `pay`: "),
+        ("release_statuses = ['2xx']", "release_statuses: has a retry executed again after a success"),
+        ("release_statuses = ['5xx']", "b.toml:6:8: routes[0].name: `policy.not_allowed` (f:4) forbids: route `pay`: "),
+        (
+            "replay.until = '1h'",
+            "b.toml:9:16: routes[0].replay.until: is 1h, and `policy.ttl_min` (f:5) has 2h at least",
+        ),
     ] {
         let problems = load_files(&[("f", base), ("teams/b.toml", &bills(lines))]).expect_err(lines);
         assert!(problems.contains(problem), "{lines}: {problems}");
     }
-    let unknown = format!("{base}guarded = ['bill POST /v1/bills']\n");
-    let problems = load_files(&[("f", &unknown), ("teams/b.toml", &bills(""))]).unwrap_err();
-    assert!(problems.contains("there is no service `bill`"), "{problems}");
+    for (line, problem) in [
+        ("guarded = ['bill POST /v1/bills']", "there is no service `bill`"),
+        ("forbidden_scopes = ['nobody']", "is no part of a request that is known here"),
+    ] {
+        let problems = load_files(&[("f", &format!("{base}{line}\n")), ("teams/b.toml", &bills(""))]).unwrap_err();
+        assert!(problems.contains(problem), "{problems}");
+    }
+    // What a file has not written is a problem of its table, and one without a host is not the service at the top.
+    let team = bills("").replace("kind = 'money'\n", "");
+    let problems = load_files(&[("f", base), ("teams/b.toml", &team)]).unwrap_err();
+    assert!(problems.contains("b.toml:5:1: routes[0].kind: is `standard`"), "{problems}");
+    let team = bills("service = 'bills'").replace("host = ", "hots = ");
+    let problems = load_files(&[("f", base), ("teams/b.toml", &team)]).unwrap_err();
+    assert!(!problems.contains("another team's service"), "{problems}");
 }
