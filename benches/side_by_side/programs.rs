@@ -21,7 +21,7 @@ pub fn start_oncegate(upstream: SocketAddr, store: &str) -> Result<Process, Stri
     })
 }
 
-/// What a configuration has beside the route for the load.
+/// Routes beside the one for the load.
 pub fn other_routes(count: usize) -> String {
     let route = |number| {
         format!("[[routes]]\nname = \"route-{number}\"\npath = \"/v1/other-{number}/{{id}}\"\nmethods = [\"POST\"]\n")

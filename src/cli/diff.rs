@@ -139,8 +139,8 @@ fn changed_settings(before: &Route, now: &Route) -> Vec<String> {
 impl ConfigDifference {
     fn code(&self) -> u8 {
         let is_dangerous = self.is_unreadable || !self.keys.lookups.is_empty() || !self.keys.unguarded.is_empty();
-        let is_same = self.answered.is_empty() && self.services.is_empty() && self.guarded.is_empty();
-        let is_same = is_same && self.options.is_empty();
+        let is_same = [&self.services, &self.guarded, &self.options].iter().all(|list| list.is_empty());
+        let is_same = self.answered.is_empty() && is_same;
         match (is_dangerous, is_same) {
             (true, _) => DANGEROUS,
             (false, false) => HARMLESS,

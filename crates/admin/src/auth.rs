@@ -46,7 +46,7 @@ named! {
     }
 }
 
-/// What a token allows.
+/// The role of a token, and its service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     pub role: Role,
@@ -87,7 +87,7 @@ const NEEDS_TOKEN: &str = "this needs the listener's token, and the request does
                            from the file that the instance's log names at its start";
 
 impl Access {
-    /// What a request to the listener at this address may do; `None` where it needs no token. It is made by `peer`.
+    /// The grant of a request to the listener at this address, made by `peer`; `None` where it needs no token.
     pub fn check<B>(
         self,
         request: &Request<B>,
@@ -125,7 +125,7 @@ pub fn find_grant(
     }
 }
 
-/// What a token allows. A wrong token is counted; after too many from one address, none from there is looked at
+/// The grant of a token. A wrong token is counted; after too many from one address, none from there is looked at
 /// for a while.
 pub fn check_token(
     shown: Option<&[u8]>,

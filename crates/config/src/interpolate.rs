@@ -13,10 +13,10 @@ use oncegate_settings::{ParseResult, show_whole_path};
 /// The beginning of a placeholder for the content of a file.
 const FILE: &str = "${file:";
 
-/// The beginning of what stands for a value that is missing where secrets are. As long as a secret must be.
+/// The beginning of a stand-in for a value that is absent here. As long as a secret must be.
 pub(super) const STAND_IN: &str = "stand-in-for-a-value-elsewhere-";
 
-/// What stands for the value of this name: another one for each, and valid in the host of a URL.
+/// The stand-in for the value of this name: another one for each, and valid in the host of a URL.
 fn stand_in(name: &str) -> String {
     let letters = name.bytes().filter(u8::is_ascii_alphanumeric).map(|byte| char::from(byte.to_ascii_lowercase()));
     STAND_IN.chars().chain(letters).take(63).collect()
@@ -27,7 +27,7 @@ pub(super) fn is_one_placeholder(text: &str) -> bool {
     text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')).is_some_and(|inside| !inside.contains('}'))
 }
 
-/// Other values that stand for it, where its option has a form.
+/// Stand-ins for a value whose option has a form.
 pub(super) const STAND_INS: [&str; 4] = [
     "https://stand-in.invalid",
     "amqp://stand-in.invalid",
@@ -35,7 +35,7 @@ pub(super) const STAND_INS: [&str; 4] = [
     "whsec_c3RhbmQtaW4tZm9yLWEtc2VjcmV0LWVsc2V3aGVyZQ==",
 ];
 
-/// What stands for the URL of the store.
+/// The stand-in for the URL of the store.
 pub(super) const STAND_IN_STORE: &str = "postgres://stand-in.invalid/db";
 
 /// Reads a file as text.

@@ -105,10 +105,9 @@ pub(super) fn check(top: &Section<'_>, services: &[ServiceTable<'_>], routes: &[
                     match found {
                         None if refuses_unguarded && wanted.method != Method::GET => {}
                         None => {
-                            let (text, rule) = (&wanted.text, rule(name));
-                            let own =
-                                wanted.service.as_ref().map_or("; a rule for one service begins with its name", |_| "");
-                            let message = format!("leaves `{text}` unguarded, which {rule} forbids{own}");
+                            let hint = "; a rule for one service begins with its name";
+                            let (rule, hint) = (rule(name), if wanted.service.is_none() { hint } else { "" });
+                            let message = format!("leaves `{}` unguarded, which {rule} forbids{hint}", wanted.text);
                             service.section.missing("routes", message);
                         }
                         Some((read, route)) if route.options.mode != RouteMode::Enforce => {
@@ -139,7 +138,8 @@ pub(super) fn check_warnings(top: &Section<'_>, warnings: &[String]) {
     let rule = section.reader().show(&section.position("not_allowed"));
     for lint in read_lints(&section, "not_allowed") {
         for warning in warnings.iter().filter(|warning| warning.ends_with(&format!("[{lint}]"))) {
-            let named = warning.split_once('`').and_then(|(_, rest)| rest.split_once("`: ")).map(|(names, _)| names);
+            let about = warning.strip_prefix("route `").or_else(|| warning.strip_prefix("routes `"));
+            let named = about.and_then(|rest| Some(rest.split_once("`: ")?.0));
             let is_named = |route: &&Section<'_>| {
                 let name = route.optional("name", parse_name);
                 name.zip(named).is_some_and(|(name, named)| named.split("`, `").any(|named| *named == *name))

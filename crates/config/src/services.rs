@@ -45,6 +45,8 @@ pub(super) fn read<'a>(top: &Section<'a>, defaults: &Section<'a>, listeners: &[O
         let (defaults, section) = (defaults.clone(), top.clone());
         services.push(ServiceTable { name, hosts: Vec::new(), upstream, token: None, defaults, section });
     }
+    let admin = top.table("admin");
+    let of_gate = ["token", "read_token"].map(|key| admin.optional(key, AdminToken::parse));
     for section in sections {
         let upstream = read_upstream(&section, listeners);
         let mut hosts = section.values("host", parse_host);
@@ -52,10 +54,8 @@ pub(super) fn read<'a>(top: &Section<'a>, defaults: &Section<'a>, listeners: &[O
             section.missing("host", "is missing: write the one whose requests go to the service, or a list");
         }
         let ServiceOptions { token } = ServiceOptions::read(&section);
-        let admin = top.table("admin");
-        let of_gate = ["token", "read_token"].map(|key| admin.optional(key, AdminToken::parse));
-        let of_others = services.iter().map(|other| &other.token);
-        if token.is_some() && of_gate.iter().chain(of_others).any(|other| *other == token) {
+        let mut others = of_gate.iter().chain(services.iter().map(|other| &other.token));
+        if token.is_some() && others.any(|other| *other == token) {
             section
                 .problem("token", "is another service's or the gate's too: its operators would see more than this one");
         }
@@ -66,8 +66,8 @@ pub(super) fn read<'a>(top: &Section<'a>, defaults: &Section<'a>, listeners: &[O
             section.problem("name", format!("is another service's name too: `{name}` ({})", show(other, key)));
         }
         if let Some((other, host)) = shared_host(&services, &hosts) {
-            let place = show(other, "host");
-            section.problem("host", format!("is the host of the service `{}` too: `{host}` ({place})", other.name));
+            let (of, place) = (&other.name, show(other, "host"));
+            section.problem("host", format!("is the host of the service `{of}` too: `{host}` ({place})"));
         }
         if hosts.is_empty() {
             // Its problem is reported. Without any host it would be the service at the top, and cause more problems.

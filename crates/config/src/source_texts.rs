@@ -12,7 +12,7 @@ use super::messages::syntax_hint;
 use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
 use oncegate_settings::SourceFiles;
 
-/// What a file may have that a pattern with `*` includes: the base decides everything else.
+/// The tables that a file may have which a pattern with `*` includes: the base decides everything else.
 const OF_TEAMS: [&str; 4] = ["consumers", "events", "routes", "services"];
 
 /// The texts, the file's own first.

@@ -13,7 +13,7 @@ use super::{ListKeysParams, OpenError, StoreLocation, StoreSettings, postgres, s
 const BEGIN: &str =
     "begin read only; set local statement_timeout = '5s'; set local plan_cache_mode = force_generic_plan";
 
-/// What stands between the cells of a line.
+/// The separator of the cells of a line.
 const BETWEEN: &str = " | ";
 const PLAN: &str = "The plan";
 
