@@ -28,6 +28,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,targe
     && case "$PROFILE" in dev) folder=debug ;; *) folder=$PROFILE ;; esac \
     && install -m 0755 target/*/"$folder"/oncegate /image/oncegate \
     && cp /etc/ssl/certs/ca-certificates.crt /image/etc/ssl/certs/ \
+    && install -D -m 0644 config/oncegate.schema.json /image/usr/share/oncegate/oncegate.schema.json \
     && echo 'oncegate:x:65532:65532:oncegate:/:/sbin/nologin' >/image/etc/passwd \
     && echo 'oncegate:x:65532:' >/image/etc/group \
     && chown 65532:65532 /image/var/lib/oncegate

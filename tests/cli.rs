@@ -5,7 +5,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
@@ -196,6 +196,7 @@ fn the_schema_command_prints_valid_json_schema() {
     assert_eq!(code, 0);
     assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
     assert!(schema["properties"]["routes"]["items"]["required"].is_array());
+    assert_eq!(schema["$id"], concat!("urn:oncegate:schema:configuration:", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
@@ -266,6 +267,35 @@ fn init_writes_a_valid_file_for_each_use_each_caller_and_each_store() {
             // A trial never reaches the vendor itself.
             assert!(!checked.out.contains("https://api."), "{what}: {}", checked.out);
         }
+    }
+}
+
+/// What taplo, the library of editors for TOML, says of a file by the schema that the file itself names.
+fn lint(taplo: &Path, folder: &Folder, text: &str) -> Option<String> {
+    std::fs::write(folder.path("oncegate.toml"), text).unwrap();
+    let linted = Command::new(taplo).args(["lint", "oncegate.toml"]).current_dir(folder.0.path()).output().unwrap();
+    (!linted.status.success()).then(|| String::from_utf8(linted.stderr).unwrap())
+}
+
+#[test]
+fn an_editor_finds_the_schema_beside_what_init_writes_and_a_mistake_by_it() {
+    let taplo = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("validators/bin/taplo");
+    if !taplo.exists() {
+        return eprintln!("skipped: there is no {}, which scripts/validators installs", taplo.display());
+    }
+    let folder = Folder::with(&[]);
+    let arguments = ["init", "--upstream", "3000", "--for", "payments,webhooks:slack,egress:stripe"];
+    assert_eq!(run_in(&folder, &[], &arguments).code, 0);
+    let text = std::fs::read_to_string(folder.path("oncegate.toml")).unwrap();
+    assert_eq!(lint(&taplo, &folder, &text), None);
+    for (line, said) in [
+        ("upstreem = \"http://a\"", "upstreem"),
+        ("[[routes]]\nname = \"a\"\npath = \"a\"", "\"a\" does not match"),
+        ("[[routes]]\nname = \"a\"\npath = \"/a\"\nkey.from = \"x-key\"", "x-key"),
+        ("[[routes]]\nname = \"a\"\npath = \"/a\"\nkind = \"mony\"", "mony"),
+    ] {
+        let problems = lint(&taplo, &folder, &format!("#:schema ./oncegate.schema.json\n{line}\n"));
+        assert!(problems.as_ref().is_some_and(|problems| problems.contains(said)), "{line}: {problems:?}");
     }
 }
 

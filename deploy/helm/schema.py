@@ -11,18 +11,6 @@ import sys
 FILE = pathlib.Path(__file__).parent / "oncegate/values.schema.json"
 
 
-def share(table, defaults):
-    """Refers to `defaults` where a key is the same there, so that the long descriptions exist once."""
-    place = "#/definitions/defaults"
-    shared = dict(table["properties"])
-    for key, value in table["properties"].items():
-        if defaults["properties"].get(key) == value:
-            shared[key] = {"$ref": f"{place}/properties/{key}"}
-        elif value.get("properties") == defaults["properties"]:
-            shared[key] = {"$ref": place}
-    return {**table, "properties": shared}
-
-
 def show(name, definition):
     """A definition with one line for each property: a changed option is one changed line."""
     properties = definition.pop("properties", {})
@@ -32,11 +20,12 @@ def show(name, definition):
 
 
 def main():
-    options = json.load(sys.stdin)["properties"]
+    # JSON Schema had `definitions` until draft 7, which Helm reads.
+    schema = json.loads(sys.stdin.read().replace("#/$defs/", "#/definitions/"))
     text = FILE.read_text(encoding="utf-8")
     definitions = json.loads(text)["definitions"]
-    definitions.update({name: options[name] for name in ("defaults", "policy")})
-    definitions.update({name: share(options[name]["items"], options["defaults"]) for name in ("services", "routes")})
+    definitions.update(schema["$defs"], policy=schema["properties"]["policy"])
+    definitions.update({name: schema["properties"][name]["items"] for name in ("services", "routes")})
     shown = ",\n".join(show(name, definition) for name, definition in definitions.items())
     written_by_hand = text[: text.index('  "definitions": {\n')]
     new = f'{written_by_hand}  "definitions": {{\n{shown}\n  }}\n}}\n'

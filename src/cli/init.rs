@@ -23,6 +23,9 @@ use oncegate_domain::quantity::quantity;
 use oncegate_machine::fill_random;
 use oncegate_settings::{StoreLocation, UpstreamTarget, Vendor, WebhookSender, Word, one_of};
 
+/// The JSON Schema of the file that is written, beside it.
+const SCHEMA_FILE: &str = "oncegate.schema.json";
+
 #[derive(Args)]
 pub(super) struct InitArguments {
     /// The service's URL: http://, https://, h2c:// (gRPC) or unix:, or a port of this machine
@@ -271,7 +274,7 @@ pub(super) fn run(mut arguments: InitArguments) -> Result<(), CommandError> {
         )
     });
     print(&format!(
-        "{file} is written and valid. {secrets}{routes}Read its comments, and then:\n\n  oncegate check -c {file}   # each route with all its \
+        "{file} is written and valid. Editors complete its keys by {SCHEMA_FILE}. {secrets}{routes}Read its comments, and then:\n\n  oncegate check -c {file}   # each route with all its \
          options\n  oncegate run -c {file}\n"
     ))
 }
@@ -326,7 +329,8 @@ impl InitArguments {
         // A string of JSON is one of TOML.
         let quoted = |text: &Option<String>| serde_json::Value::from(text.as_deref().unwrap_or_default()).to_string();
         let mut text = format!(
-            "# Written by `oncegate init`. config/reference.toml describes each option and its danger. The package has it, and all\n\
+            "#:schema ./{SCHEMA_FILE}\n\
+             # Written by `oncegate init`. config/reference.toml describes each option and its danger. The package has it, and all\n\
              # pages that are named here, in /usr/share/doc/oncegate.\n\n\
              upstream = {}   # requests that no route guards pass to it as they are\n",
             quoted(&self.upstream)
@@ -468,6 +472,11 @@ fn write_checked(file: &Path, text: &str, secret: Option<&Path>) -> Result<(), C
             fill_random(&mut random).map_err(failed)?;
             create(secret, 0o600, &format!("{}\n", BASE64_STANDARD.encode(random)))?;
             written.push(secret.to_owned());
+        }
+        let schema = file.with_file_name(SCHEMA_FILE);
+        if is_absent(&schema) {
+            create(&schema, 0o644, &format!("{:#}\n", config::schema()))?;
+            written.push(schema);
         }
         let mode = if config::has_written_secret(text) { 0o600 } else { 0o644 };
         create(file, mode, text)?;

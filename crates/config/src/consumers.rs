@@ -31,16 +31,16 @@ options! {
         /// the place of a message's key: `header:NAME`, a place of the body such as `json:/id`, `message-id`, or with
         /// Kafka `kafka-key`; empty for `header:x-idempotency-key`, and with Kafka for `message-id`: the topic, the
         /// partition and the offset
-        key: Text = "" => Option<MessageKeyPlace>, optional(parse_key);
+        key: Place(&["kafka-key", "message-id"]) = "" => Option<MessageKeyPlace>, optional(parse_key);
         /// a step of a saga, which is appended to the key's value behind a colon
         step: Text = "" => Option<Box<str>>, optional(parse_step);
         /// how many messages are unacknowledged (Kafka: executed) at once, beside those of unknown outcome
         prefetch: Integer = 64
             => u16, integer(1..=u16::MAX.into(), "the broker has 16 bits for it, and takes 0 for no limit");
         /// for a route with `{name}` segments: `/orders/{x-order-id}`, by message headers
-        path: Text = "" => Option<MessagePathTemplate>, optional(MessagePathTemplate::parse);
+        path: Path = "" => Option<MessagePathTemplate>, optional(MessagePathTemplate::parse);
         /// the parts that tell callers apart: header:NAME of the message, a place of the body, or none
-        scope: Texts = ["header:x-tenant?"];
+        scope: Places(&["none"]) = ["header:x-tenant?"];
         /// the exchange of RabbitMQ for messages that will never succeed; empty: they are rejected
         dead_letter_exchange: Text = "" => Option<Box<str>>, parsed(parse_name);
     }

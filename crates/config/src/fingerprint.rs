@@ -19,9 +19,9 @@ options! {
         headers: Texts = [] => Vec<HeaderName>, values(comparable_field);
         /// the places that take part, as `json:/order/*/id`: of a body, its values; of the query, its parameters; empty
         /// for all; `*` for any
-        include: Texts = [] => Vec<Place>, values(parse_place);
+        include: Places(&[]) = [] => Vec<Place>, values(parse_place);
         /// the places that do not take part, such as `form:signature`; the key's own never does
-        exclude: Texts = [] => Vec<Place>, values(parse_place);
+        exclude: Places(&[]) = [] => Vec<Place>, values(parse_place);
     }
 }
 

@@ -28,7 +28,7 @@ const LENGTH_WHY: &str = "an empty key names nothing, and the store has an index
 options! {
     struct KeyOptions {
         /// the place of the key; of several, the first that is present; places joined by `+` are one key
-        from: TextOrTexts = "header:Idempotency-Key" => Vec<KeyPlace>, distinct_values(NO_PLACE, parse_key_place);
+        from: PlaceOrPlaces = "header:Idempotency-Key" => Vec<KeyPlace>, distinct_values(NO_PLACE, parse_key_place);
         /// the key is a secret, such as a token: only its keyed hash is kept
         hash: Boolean = false => bool, boolean();
         /// refuse a request without a key, rather than pass it unguarded

@@ -28,6 +28,14 @@ pub enum ValueKind {
     Fields,
     /// A whole number.
     Integer,
+    /// A text that begins with `/`: the path of a route.
+    Path,
+    /// A place of a request or a message, or one of these words; several joined by `+` where `about` says so.
+    Place(&'static [&'static str]),
+    /// A list of such places.
+    Places(&'static [&'static str]),
+    /// Such a place, or a list of them.
+    PlaceOrPlaces,
     /// A table of tables with these keys. `about` describes their names.
     Named(&'static [KeyDoc]),
     /// A text, a number or a boolean.

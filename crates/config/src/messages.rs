@@ -25,17 +25,18 @@ pub(super) fn wrong_kind(kind: ValueKind, value: &DeValue<'_>) -> String {
         ValueKind::Size => "a size, like \"64KiB\"",
         ValueKind::Table(keys) => &format!("a table, like `{}`", example(keys)),
         ValueKind::Tables(_) => "written as `[[…]]`, with two brackets on each side",
-        ValueKind::Concealed | ValueKind::Text => "a text in quotes",
-        ValueKind::TextOrTexts => "a text in quotes, or a list of them",
-        ValueKind::Texts => "a list of texts, like [\"a\", \"b\"]",
+        ValueKind::Concealed | ValueKind::Path | ValueKind::Place(_) | ValueKind::Text => "a text in quotes",
+        ValueKind::PlaceOrPlaces | ValueKind::TextOrTexts => "a text in quotes, or a list of them",
+        ValueKind::Places(_) | ValueKind::Texts => "a list of texts, like [\"a\", \"b\"]",
     };
     format!("must be {right}; this is {}", with_article(value))
 }
 
 /// A table with its first key that has a text: most tables begin with the key that matters.
 fn example(keys: &[KeyDoc]) -> String {
+    use ValueKind::{Concealed, Path, Place, PlaceOrPlaces, Places, Text, TextOrTexts, Texts};
     let is_text = |key: &&KeyDoc| {
-        matches!(key.kind, ValueKind::Concealed | ValueKind::Text | ValueKind::TextOrTexts | ValueKind::Texts)
+        matches!(key.kind, Concealed | Path | Place(_) | PlaceOrPlaces | Places(_) | Text | TextOrTexts | Texts)
     };
     match keys.iter().find(is_text).or(keys.first()) {
         Some(key) => format!("{{ {} = {} }}", key.name, key.default.filter(|text| *text != "\"\"").unwrap_or("\"…\"")),

@@ -20,7 +20,7 @@ use super::retry::RetryOptions;
 use super::upstream_tls::UpstreamTlsOptions;
 use super::value_parsers::{header_name, is_of_connection, is_of_name, name, not_empty};
 use super::warnings::Lint;
-use super::{methods, refusals, replay, retry, webhook};
+use super::{methods, refusals, replay, retry, scope, webhook};
 use oncegate_domain::batch::BatchPlace;
 use oncegate_domain::lookup::LOOKUPS_MAX;
 use oncegate_domain::place::Place;
@@ -50,7 +50,7 @@ options! {
         /// earlier names of the route, the oldest first, whose stored keys it takes over
         was: Texts = [];
         /// `{name}` is one segment, `{*rest}` the rest; the most specific route wins
-        path: Text;
+        path: Path;
         /// the name of its service; without one, the only service of its file, or that at the top
         service: Text = "";
         /// the methods that are guarded
@@ -80,12 +80,12 @@ options! {
         key: Table(KeyOptions::KEYS) = {} => inner(key::read);
         /// the places of values by which operators look keys up (`keys list --where`), such as `json:/order_id`; only
         /// salted hashes are kept; at most 4
-        index: Texts = [] => made(read_index);
+        index: Places(&[]) = [] => made(read_index);
         /// whether the record has the address of the newest attempt's client, for operators: personal data
         keep_client_address: Boolean = false => boolean();
         /// the parts of a request that identify its caller: authorization, jwt:CLAIM, client-cert, a place such as
         /// header:NAME or cookie:NAME, or none; `?` marks optional ones
-        scope: Texts = ["authorization?", "header:x-api-key?"];
+        scope: Places(&scope::WORDS) = ["authorization?", "header:x-api-key?"];
         /// the `WWW-Authenticate` of a 401 to a keyed request without credentials; empty for 400
         challenge: Concealed = "";
         /// the space in which a key is unique
@@ -152,7 +152,7 @@ options! {
         delivery: Choice(DeliveryMode::WORDS) = "sync" => choice();
         /// for `async`: the list of a batch, such as `json:/*`; each element is accepted as a batch of one, with the
         /// key of that, such as `json:/0/id`
-        split: Text = "" => optional(BatchPlace::parse);
+        split: Place(&[]) = "" => optional(BatchPlace::parse);
         /// the status of the answer to a request that is accepted for later
         accepted: Integer = 202 => made(read_accepted);
         /// how often, and how long, an accepted request is tried

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::file_options::TOP;
 use super::key_doc::{KeyDoc, ValueKind};
+use oncegate_domain::place::Place;
 use oncegate_settings::{DURATION_UNITS, SIZE_UNITS};
 
 /// A text with a `${…}`, whatever its value will be.
@@ -18,9 +19,26 @@ pub fn schema() -> Value {
     // At the top nothing is required: flags and variables may give the keys that have no default.
     let mut schema = table(TOP, false);
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
+    schema["$id"] = json!(concat!("urn:oncegate:schema:configuration:", env!("CARGO_PKG_VERSION")));
     schema["title"] = json!("oncegate.toml");
     schema["description"] = json!("The configuration of Oncegate, a proxy that makes requests safe to retry.");
+    let defaults = schema["properties"]["defaults"].clone();
+    for table in ["/properties", "/properties/routes/items/properties", "/properties/services/items/properties"] {
+        let properties = schema.pointer_mut(table).and_then(Value::as_object_mut).expect("the tables are declared");
+        properties.iter_mut().for_each(|(name, property)| share(name, property, &defaults));
+    }
+    schema["$defs"] = json!({ "defaults": defaults });
     schema
+}
+
+/// Refers to `[defaults]` where a key is the same there, so that each of their long descriptions exists once.
+fn share(name: &str, property: &mut Value, defaults: &Value) {
+    let keys = &defaults["properties"];
+    if keys.get(name) == Some(property) {
+        *property = json!({ "$ref": format!("#/$defs/defaults/properties/{name}") });
+    } else if property.get("properties") == Some(keys) {
+        *property = json!({ "$ref": "#/$defs/defaults", "description": property["description"].take() });
+    }
 }
 
 fn table(keys: &[KeyDoc], is_whole: bool) -> Value {
@@ -43,6 +61,15 @@ fn property(key: &KeyDoc) -> Value {
         ValueKind::Duration => quantity(DURATION_UNITS.map(|(unit, _)| unit)),
         ValueKind::Fields => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
         ValueKind::Integer => json!({ "type": "integer" }),
+        ValueKind::Path => json!({ "type": "string", "pattern": pattern(key, "/") }),
+        ValueKind::Place(words) => json!({ "type": "string", "pattern": pattern(key, &places(words)) }),
+        ValueKind::Places(words) => {
+            json!({ "type": "array", "items": { "type": "string", "pattern": pattern(key, &places(words)) } })
+        }
+        ValueKind::PlaceOrPlaces => {
+            let place = json!({ "type": "string", "pattern": pattern(key, &places(&[])) });
+            json!({ "anyOf": [place.clone(), { "type": "array", "items": place }] })
+        }
         ValueKind::Named(keys) => json!({ "type": "object", "additionalProperties": table(keys, false) }),
         ValueKind::Scalar => json!({ "anyOf": [{ "type": "string" }, { "type": "number" }, { "type": "boolean" }] }),
         ValueKind::Size => quantity(SIZE_UNITS.map(|(unit, _)| unit)),
@@ -65,6 +92,19 @@ fn property(key: &KeyDoc) -> Value {
     property
 }
 
+/// The pattern of a text that begins so; it may be empty where that is the default.
+fn pattern(key: &KeyDoc, begin: &str) -> String {
+    let empty = if key.default == Some("\"\"") { "$|" } else { "" };
+    format!("^({empty}{begin})|{INTERPOLATED}")
+}
+
+/// How a place begins, or one of the words, which may be optional (`?`).
+fn places(words: &[&str]) -> String {
+    let kinds = Place::WORDS.iter().map(|kind| format!("{kind}:."));
+    let words = words.iter().map(|word| if word.ends_with(':') { format!("{word}.") } else { format!(r"{word}\??$") });
+    kinds.chain(words).collect::<Vec<_>>().join("|")
+}
+
 /// A whole number and its unit.
 fn quantity<const COUNT: usize>(units: [&str; COUNT]) -> Value {
     json!({ "type": "string", "pattern": format!("^[0-9]+({})$|{INTERPOLATED}", units.join("|")) })
@@ -78,16 +118,20 @@ fn toml(default: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use regex::Regex;
 
     use super::*;
+
+    static SCHEMA: LazyLock<Value> = LazyLock::new(schema);
 
     /// The problems of a value, by the keywords that are used here; any other is a bug of this test.
     fn violations(at: &str, schema: &Value, value: &Value) -> Vec<String> {
         let mut found = Vec::new();
         for (keyword, rule) in schema.as_object().expect("a schema is an object") {
             let holds = match keyword.as_str() {
-                "$schema" | "default" | "description" | "title" => true,
+                "$defs" | "$id" | "$schema" | "default" | "description" | "title" => true,
                 // Of tables with a name.
                 "additionalProperties" if rule.is_object() => {
                     for (name, item) in value.as_object().into_iter().flatten() {
@@ -98,6 +142,11 @@ mod tests {
                 "additionalProperties" => {
                     let names = value.as_object().into_iter().flat_map(Map::keys);
                     names.into_iter().all(|name| schema["properties"].get(name).is_some())
+                }
+                "$ref" => {
+                    let pointer = rule.as_str().and_then(|text| text.strip_prefix('#')).unwrap();
+                    found.extend(violations(at, SCHEMA.pointer(pointer).unwrap(), value));
+                    true
                 }
                 "anyOf" => rule.as_array().unwrap().iter().any(|schema| violations(at, schema, value).is_empty()),
                 "enum" => rule.as_array().unwrap().contains(value),
@@ -138,7 +187,7 @@ mod tests {
     }
 
     fn violations_of_file(text: &str) -> Vec<String> {
-        violations("", &schema(), &toml::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}")))
+        violations("", &SCHEMA, &toml::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}")))
     }
 
     #[test]
@@ -157,14 +206,15 @@ mod tests {
         fn walk(schema: &Value) -> usize {
             let tables = schema["properties"].as_object().into_iter().flat_map(Map::values);
             tables.fold(0, |count, property| {
-                assert!(property["description"].as_str().is_some_and(|about| !about.is_empty()), "{property}");
+                let is_described = property["description"].as_str().is_some_and(|about| !about.is_empty());
+                assert!(is_described || property.get("$ref").is_some(), "{property}");
                 if let Some(default) = property.get("default") {
                     assert_eq!(violations("", property, default), [""; 0], "{property}");
                 }
                 count + 1 + walk(property) + walk(&property["items"])
             })
         }
-        assert!(walk(&schema()) > 60);
+        assert!(walk(&SCHEMA) + walk(&SCHEMA["$defs"]["defaults"]) > 60);
     }
 
     #[test]
@@ -201,6 +251,12 @@ mod tests {
             ("defaults.name = 'a'", ".defaults additionalProperties"),
             ("[[routes]]\nname = 'a'", ".routes[0] required"),
             (&format!("{route}\nmax_request_body = '1MB'"), ".routes[0].max_request_body pattern"),
+            ("[[routes]]\nname = 'a'\npath = 'a'", ".routes[0].path pattern"),
+            (&format!("{route}\nkey.from = 'x-key'"), ".routes[0].key.from anyOf"),
+            (&format!("{route}\nkey.from = ['header:']"), ".routes[0].key.from anyOf"),
+            (&format!("{route}\nscope = ['jwt']"), ".routes[0].scope[0] pattern"),
+            (&format!("{route}\nindex = ['jwt:sub']"), ".routes[0].index[0] pattern"),
+            (&format!("{route}\nsplit = '/*'"), ".routes[0].split pattern"),
             (&format!("{route}\nmethods = 'POST'"), ".routes[0].methods type"),
             (&format!("{route}\nkey.requird = true"), ".routes[0].key additionalProperties"),
         ] {

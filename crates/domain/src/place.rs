@@ -67,10 +67,13 @@ impl Place {
     pub const KINDS: &str = "`header:NAME`, `query:NAME`, `path:NAME`, `cookie:NAME`, `form:NAME`, `json:/POINTER`, \
                              `cbor:/POINTER`, `xml:/PATH`, `protobuf:NUMBER` or `graphql:@DIRECTIVE(ARGUMENT)`";
 
+    /// The kinds by their words.
+    pub const WORDS: [&str; 10] =
+        ["cbor", "cookie", "form", "graphql", "header", "json", "path", "protobuf", "query", "xml"];
+
     /// Whether a text begins with the kind of a place and a colon.
     pub fn has_kind(text: &str) -> bool {
-        let kinds = ["cbor", "cookie", "form", "graphql", "header", "json", "path", "protobuf", "query", "xml"];
-        text.split_once(':').is_some_and(|(kind, _)| kinds.contains(&kind))
+        text.split_once(':').is_some_and(|(kind, _)| Self::WORDS.contains(&kind))
     }
 
     /// Reads a place. The error is the problem, beginning with a verb. It shows nothing of the text, which a caller may

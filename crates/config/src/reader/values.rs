@@ -286,7 +286,9 @@ impl<'a> Section<'a> {
     fn split(&self, name: &str, position: SourcePosition, value: DeValue<'_>) -> Option<Vec<Option<Text>>> {
         let list = match value {
             DeValue::Array(list) => list,
-            text @ DeValue::String(_) if matches!(self.doc(name).kind, ValueKind::TextOrTexts) => {
+            text @ DeValue::String(_)
+                if matches!(self.doc(name).kind, ValueKind::TextOrTexts | ValueKind::PlaceOrPlaces) =>
+            {
                 return Some(vec![self.reader.text(position, text, ValueKind::TextOrTexts)]);
             }
             other => return self.reader.wrong_kind(&position, self.doc(name).kind, &other),

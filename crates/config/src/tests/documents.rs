@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
 use crate::warnings::Lint;
-use crate::{KeyDoc, TOP, ValueKind};
+use crate::{KeyDoc, TOP, ValueKind, schema};
 use oncegate_settings::Word;
 
 /// The lines of `docs/configuration.md` that the generated part is between.
@@ -24,11 +24,12 @@ fn read(name: &str) -> String {
 }
 
 /// Each generated document with its text now.
-fn documents() -> [(&'static str, String); 2] {
+fn documents() -> [(&'static str, String); 3] {
     let page = read("docs/configuration.md");
     let (before, rest) = page.split_once(BEGIN).expect("it has the line");
     let (_, after) = rest.split_once(END).expect("it has the line");
     [
+        ("config/oncegate.schema.json", format!("{:#}\n", schema())),
         ("config/reference.toml", Reference::of(&read("config/reference.toml")).write()),
         ("docs/configuration.md", format!("{before}{BEGIN}{}{END}{after}", tables())),
     ]
@@ -77,7 +78,7 @@ impl Reference {
             let written = line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line);
             let name = written.trim_matches(['[', ']']);
             let here = match written.split_once('=') {
-                _ if line.starts_with("# ") || written.is_empty() => None,
+                _ if line.starts_with("# ") || line.starts_with("#:") || written.is_empty() => None,
                 Some((name, value)) => {
                     let here = format!("{table}{}", name.trim());
                     found.values.insert(here.clone(), value.trim().to_owned());
@@ -221,7 +222,7 @@ fn the_reference_has_every_key_in_order() {
 fn whole_reference() -> String {
     let text = read("config/reference.toml");
     let lines = text.lines().map(|line| match line.strip_prefix('#') {
-        Some(written) if written.starts_with(|first: char| !first.is_whitespace()) => written,
+        Some(written) if written.starts_with(|first: char| !first.is_whitespace() && first != ':') => written,
         _ => line,
     });
     lines.collect::<Vec<_>>().join("\n")
