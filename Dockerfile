@@ -49,9 +49,10 @@ LABEL org.opencontainers.image.title="oncegate" \
 COPY --from=build /image /
 # Read by oncegate itself for every command: `docker exec proxy /oncegate keys list` needs no -c. Containers are reached from
 # outside of themselves, so it listens on every interface; the operators' listener stays on loopback unless the file
-# says otherwise.
+# says otherwise. There is no /tmp: `docker run --rm oncegate demo` keeps its files where the embedded store is.
 ENV ONCEGATE_CONFIG=/etc/oncegate/oncegate.toml \
-    ONCEGATE_LISTEN=0.0.0.0:8080
+    ONCEGATE_LISTEN=0.0.0.0:8080 \
+    TMPDIR=/var/lib/oncegate
 # A number, so that Kubernetes can see that it is not root.
 USER 65532:65532
 # The embedded store, where one is used: mount a volume here.

@@ -1040,6 +1040,7 @@ fn a_served_demo_answers_the_commands_that_it_prints_and_ends_with_a_signal() {
     let taken = ["127.0.0.1:3000", "127.0.0.1:8080", "127.0.0.1:8081"].map(TcpListener::bind);
     let mut demo = Command::new(env!("CARGO_BIN_EXE_oncegate"))
         .args(["demo", "--serve"])
+        .env("ONCEGATE_LISTEN", "0.0.0.0:8080")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

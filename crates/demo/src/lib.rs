@@ -70,14 +70,10 @@ pub async fn tour(program: &Path, out: &mut dyn Write, has_colours: bool) -> Res
     guide.check("(the first attempt ends) ", &timeout(STEP_MAX, attempt).await???, (201, "executed", 2))?;
 
     let dies = r#"{"amount":3000,"then":"die"}"#;
-    guide.print_step(
-        "The service charges and dies before it answers. Nobody can know that from outside, and Oncegate says so.",
-    )?;
+    guide.print_step("The service charges and dies before it answers. Nobody outside knows, and Oncegate says so.")?;
     guide.send("order-1003", dies, (502, "unknown", 3)).await?;
 
-    guide.print_step(
-        "The client retries. A proxy that guessed would charge twice; Oncegate holds the key until somebody knows.",
-    )?;
+    guide.print_step("The client retries. A guess would charge twice. Oncegate holds the key until somebody knows.")?;
     guide.send("order-1003", dies, (409, "unknown", 3)).await?;
 
     guide.print(

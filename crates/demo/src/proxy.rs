@@ -57,6 +57,10 @@ impl DemoProxy {
         if *has_own_group {
             command.process_group(0);
         }
+        // Those of the image, such as ONCEGATE_LISTEN, would overrule the file.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ONCEGATE_")) {
+            command.env_remove(name);
+        }
         let process = command
             .arg("run")
             .arg("--config")
