@@ -29,25 +29,24 @@ const REGISTERED: [(u16, &str); 59] = [
 fn the_documents_have_each_status_with_its_default_verdict() {
     let page = include_str!("../../../../docs/statuses.md");
     let table = &config("").live.routes[0].statuses;
-    let row_begins = |code: u16, name: &str| {
-        let verdict = match table.verdict_on(StatusCode::from_u16(code).unwrap(), false) {
-            ResponseVerdict::Release => "released",
-            ResponseVerdict::Store => "stored",
-            ResponseVerdict::Unknown => "unknown",
+    let count_rows = |code: u16, status: &str| {
+        let verdict = format!("{:?}", table.verdict_on(StatusCode::from_u16(code).unwrap(), false)).to_lowercase();
+        // The page spells them `released`, `stored` and `unknown`.
+        let has_it = |line: &&str| match line.split(" | ").collect::<Vec<_>>()[..] {
+            [all, found, ..] => found.trim_end_matches('d') == verdict && all[2..].split(", ").any(|one| one == status),
+            _ => false,
         };
-        format!("\n| {code}{name} | {verdict} | ")
+        page.lines().filter(|line| line.starts_with("| ")).filter(has_it).count()
     };
     for (code, name) in REGISTERED {
-        let row = row_begins(code, &format!(" {name}"));
-        assert_eq!(page.matches(&row).count(), 1, "{row}");
+        assert_eq!(count_rows(code, &format!("{code} {name}")), 1, "{code}");
     }
     // Of the others the page has those that differ from their class.
     let others = || (200..600).filter(|code| REGISTERED.iter().all(|(registered, _)| registered != code));
     let of_class = |code: u16| if code < 500 { ResponseVerdict::Store } else { ResponseVerdict::Release };
     for code in others() {
-        let row = row_begins(code, "");
         let is_of_class = table.verdict_on(StatusCode::from_u16(code).unwrap(), false) == of_class(code);
-        assert_eq!(page.matches(&row).count(), usize::from(!is_of_class), "{row}");
+        assert_eq!(count_rows(code, &code.to_string()), usize::from(!is_of_class), "{code}");
     }
 }
 
