@@ -65,9 +65,9 @@ impl ReleaseTree {
         }
         let version = env!("CARGO_PKG_VERSION");
         tree.write("CHANGELOG.md", &format!("# Changelog\n\n## {version} - {}\n\n- All.\n", today()));
-        let said = tree.read("SECURITY.md");
-        let said: String = said.split_inclusive('\n').filter(|line| !line.contains("unreleased")).collect();
-        tree.write("SECURITY.md", &said);
+        let said = tree.read("README.md");
+        let said: String = said.split_inclusive('\n').filter(|line| !line.contains("released yet")).collect();
+        tree.write("README.md", &said);
         for (service, store) in
             [("plain", "postgres"), ("plain", "sqlite"), ("sealed", "postgres"), ("sealed", "sqlite")]
         {
