@@ -17,11 +17,31 @@ app.kubernetes.io/name: {{ include "oncegate.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{/* The labels by which the pods with Oncegate are found: the gateway's, or those of another chart with the sidecar. */}}
+{{- define "oncegate.podSelector" -}}
+{{- include (ternary "oncegate.selectorLabels" "oncegate.sidecar.label" (eq .Values.mode "gateway")) . }}
+{{- end }}
+
 {{- define "oncegate.labels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ include "oncegate.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* The labels of a pod that no selector of the release finds. Call it with the context and the pod's part. */}}
+{{- define "oncegate.jobLabels" -}}
+{{- $part := last . }}
+{{- with first . -}}
+app.kubernetes.io/name: {{ include "oncegate.name" . }}-{{ $part }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "oncegate.image" -}}
@@ -34,6 +54,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{- define "oncegate.secretName" -}}
 {{- .Values.existingSecret | default (include "oncegate.fullname" .) }}
+{{- end }}
+
+{{- define "oncegate.configMapName" -}}
+{{- .Values.existingConfigMap | default (include "oncegate.fullname" .) }}
+{{- end }}
+
+{{/* Changes with the configuration, so that a changed one is a rollout. The chart cannot read a ConfigMap of yours. */}}
+{{- define "oncegate.checksum" -}}
+{{- if .Values.existingConfigMap }}{{ sha256sum .Values.existingConfigMap }}{{ else }}{{ include "oncegate.file" . | sha256sum }}{{ end }}
 {{- end }}
 
 {{- define "oncegate.serviceAccountName" -}}
@@ -62,12 +91,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $config := deepCopy .Values.config }}
 {{- $texts := list $config.top $config.store $config.tables | join "\n" }}
 {{- $header := "(?m)^\\s*\\[\\[?\\s*[\"']?%s[\"']?\\s*[].]" -}}
-listen = "0.0.0.0:{{ .Values.ports.http }}"
+listen = "0.0.0.0:{{ .Values.containerPorts.http }}"
 {{- if or .Values.upstream (not (or $config.services (regexMatch (printf $header "services") $texts))) }}
 upstream = {{ required "upstream: set the address of the service, or config.services" .Values.upstream | quote }}
-service = {{ .Values.service | quote }}
-{{- else if ne .Values.service "default" }}
-{{- fail "service: it names the service at `upstream`, which is empty: name those of config.services there" }}
+service = {{ $config.service | quote }}
+{{- else if ne $config.service "default" }}
+{{- fail "config.service: it names the service at `upstream`, which is empty: name those of config.services there" }}
 {{- end }}
 {{- if or .Values.existingSecret .Values.secrets.fingerprintSecret }}
 secret = "${file:/run/secrets/oncegate/fingerprint-secret}"
@@ -79,18 +108,21 @@ drain_timeout = "{{ .Values.drain.timeoutSeconds }}s"
 {{- end }}
 
 [admin]
-listen = "0.0.0.0:{{ .Values.ports.admin }}"
+listen = "0.0.0.0:{{ .Values.containerPorts.admin }}"
 token = "${file:/run/secrets/oncegate/admin-token}"
 
 [store]
-url = "${file:/run/secrets/oncegate/store-url}"
+url = {{ ternary "sqlite:/var/lib/oncegate/oncegate.db" "${file:/run/secrets/oncegate/store-url}" .Values.persistence.enabled | quote }}
 {{- with $config.store }}
 {{ . | trim }}
 {{- end }}
-{{- range $name := list "defaults" "policy" "services" "routes" }}
+{{- if .Values.tls.secretName }}
+{{- $_ := set $config "tls" (dict "certificate" "/run/secrets/oncegate-tls/tls.crt" "key" "/run/secrets/oncegate-tls/tls.key") }}
+{{- end }}
+{{- range $name := list "tls" "defaults" "policy" "services" "routes" }}
 {{- with index $config $name }}
 {{- if or (regexMatch (printf $header $name) $texts) (regexMatch (printf "(?m)^\\s*[\"']?%s[\"']?\\s*[=.]" $name) (toString $config.top)) }}
-{{- fail (printf "config.%s: `%s` is also in the TOML of config.top, config.store or config.tables: write it in one place" $name $name) }}
+{{- fail (printf "%s: `%s` is also in the TOML of config.top, config.store or config.tables: write it in one place" (ternary "tls.secretName" (print "config." $name) (eq $name "tls")) $name) }}
 {{- end }}
 {{- $table := dict $name . }}
 {{- include "oncegate.integers" $table }}
@@ -123,49 +155,47 @@ image: {{ include "oncegate.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 ports:
   - name: http
-    containerPort: {{ .Values.ports.http }}
+    containerPort: {{ .Values.containerPorts.http }}
   - name: admin
-    containerPort: {{ .Values.ports.admin }}
-{{- with .Values.extraEnv }}
-env:
+    containerPort: {{ .Values.containerPorts.admin }}
+{{- range $field, $value := dict "env" .Values.extraEnv "startupProbe" .Values.startupProbe "readinessProbe" .Values.readinessProbe "livenessProbe" .Values.livenessProbe "securityContext" .Values.securityContext "resources" .Values.resources }}
+{{- with $value }}
+{{ $field }}:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-startupProbe:
-  httpGet: {path: /healthz, port: admin}
-  periodSeconds: 2
-  failureThreshold: {{ div (add .Values.startup.seconds 1) 2 }}
-readinessProbe:
-  httpGet: {path: {{ .Values.readiness.path }}, port: admin}
-  periodSeconds: 2
-  timeoutSeconds: 2
-  failureThreshold: 2
-livenessProbe:
-  httpGet: {path: /healthz, port: admin}
-  periodSeconds: 10
-  timeoutSeconds: 5
-  failureThreshold: 3
-securityContext:
-  runAsNonRoot: true
-  runAsUser: 65532
-  runAsGroup: 65532
-  allowPrivilegeEscalation: false
-  readOnlyRootFilesystem: true
-  capabilities:
-    drop: [ALL]
-  seccompProfile:
-    type: RuntimeDefault
-{{- with .Values.resources }}
-resources:
-  {{- toYaml . | nindent 2 }}
 {{- end }}
 volumeMounts:
-  - name: oncegate-config
-    mountPath: /etc/oncegate
+  {{- include "oncegate.mounts" . | nindent 2 }}
+  {{- if .Values.persistence.enabled }}
+  - name: oncegate-store
+    mountPath: /var/lib/oncegate
+  {{- end }}
+  {{- if .Values.tls.secretName }}
+  - name: oncegate-tls
+    mountPath: /run/secrets/oncegate-tls
     readOnly: true
-  - name: oncegate-secrets
-    mountPath: /run/secrets/oncegate
-    readOnly: true
+  {{- end }}
   {{- with .Values.extraVolumeMounts }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- end }}
+
+{{/* The mounts of the configuration and its secrets. */}}
+{{- define "oncegate.mounts" -}}
+- name: oncegate-config
+  mountPath: /etc/oncegate
+  readOnly: true
+- name: oncegate-secrets
+  mountPath: /run/secrets/oncegate
+  readOnly: true
+{{- end }}
+
+{{/* Their volumes. Call it with the context and the name of the ConfigMap. */}}
+{{- define "oncegate.volumes" -}}
+- name: oncegate-config
+  configMap:
+    name: {{ last . }}
+- name: oncegate-secrets
+  secret:
+    secretName: {{ include "oncegate.secretName" (first .) }}
 {{- end }}

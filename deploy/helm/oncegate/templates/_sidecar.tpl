@@ -19,12 +19,17 @@ For charts that have this one as a dependency. Call each template with the depen
 
 {{/* Entries of volumes. */}}
 {{- define "oncegate.sidecar.volumes" -}}
-- name: oncegate-config
-  configMap:
-    name: {{ include "oncegate.fullname" . }}
-- name: oncegate-secrets
+{{ include "oncegate.volumes" (list . (include "oncegate.configMapName" .)) }}
+{{- if .Values.persistence.enabled }}
+- name: oncegate-store
+  persistentVolumeClaim:
+    claimName: {{ .Values.persistence.existingClaim | default (include "oncegate.fullname" .) }}
+{{- end }}
+{{- with .Values.tls.secretName }}
+- name: oncegate-tls
   secret:
-    secretName: {{ include "oncegate.secretName" . }}
+    secretName: {{ . }}
+{{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
@@ -32,7 +37,7 @@ For charts that have this one as a dependency. Call each template with the depen
 
 {{/* For the pod's annotations: a changed configuration is a rollout. */}}
 {{- define "oncegate.sidecar.checksum" -}}
-checksum/oncegate: {{ include "oncegate.file" . | sha256sum }}
+checksum/oncegate: {{ include "oncegate.checksum" . }}
 {{- end }}
 
 {{/* For the pod's labels: the NetworkPolicy selects by it. */}}
