@@ -101,12 +101,13 @@ fn surroundings() -> TempDir {
     folder
 }
 
-/// A document's text with its secret files and `/etc/oncegate` replaced by files in this folder.
+/// A document's text with its secret files, its certificate and `/etc/oncegate` replaced by files in this folder.
 fn here(text: &str, folder: &Path) -> String {
     let text = text.replace("${file:/run/secrets/oncegate/store-url}", "postgres://oncegate@127.0.0.1/oncegate");
     let secret = Regex::new(r"\$\{file:[^}]+\}").unwrap();
     let text = secret.replace_all(&text, regex::NoExpand("${file:secret}"));
-    text.replace("/etc/oncegate", &folder.join("etc").display().to_string())
+    let etc = folder.join("etc").display().to_string();
+    text.replace("/run/secrets/oncegate-tls", &etc).replace("/etc/oncegate", &etc)
 }
 
 fn oncegate(arguments: &[String], folder: &Path) -> Output {
