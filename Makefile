@@ -1,7 +1,7 @@
 # What there is to do with Oncegate. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint doc docs tidy docs-write pictures dependencies validate sbom quick test fuzz mutants attacks apps clients simulation soak torture seeded-bugs ha cluster upgrade postgres-versions house bench dist release demo clean
+.PHONY: help check fmt lint doc docs tidy docs-write pictures dependencies validate sbom quick test fuzz mutants attacks apps clients simulation soak torture seeded-bugs ha cluster upgrade postgres-versions house bench dist reproducible release demo clean
 
 help: ## Lists these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -162,6 +162,9 @@ dist: ## A release in target/dist: static binaries, Debian packages, an apt repo
 	@scripts/need dpkg-dev || echo "without dpkg-scanpackages there is no repository for apt" >&2
 	scripts/dist
 	scripts/try-package target/dist/oncegate_*_amd64.deb
+
+reproducible: ## Builds the program twice in different folders, and compares the bytes: twenty minutes; PROFILE=dev for a sooner build
+	scripts/reproducible
 
 release: ## Checks everything for a release and prints the command that tags it; changes nothing; RELEASE_QUICK=1 for the files alone
 	scripts/release
