@@ -59,7 +59,7 @@ test: ## All tests, on real services that they start themselves; installs what i
 	@scripts/need pgbouncer || echo "the tests behind PgBouncer are skipped" >&2
 	@scripts/need haproxy || echo "the tests of several stores are skipped" >&2
 	@scripts/need curl nghttp2-client || echo "the tests with real clients are skipped" >&2
-	@scripts/need prometheus || echo "promtool's check of the metrics is skipped" >&2
+	@scripts/need prometheus python3-prometheus-client || echo "some checks of the metrics are skipped" >&2
 	@scripts/need python3-psycopg2 python3-pika || echo "the tests of the example are skipped" >&2
 	@scripts/need strace || echo "the tests that strike at system calls are skipped" >&2
 	@scripts/need minisign dpkg-dev || echo "the tests of signatures and of the repository for apt are skipped" >&2

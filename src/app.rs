@@ -198,8 +198,8 @@ pub async fn run(
     background.spawn(reload::reload_on_changes(source, hangups, sender, Arc::clone(&instance), stops.tasks.clone()));
     let traces = TaskTracker::new();
     if let (Some(collector), Some(spans)) = (start.telemetry.otlp.clone(), spans) {
-        let (trust, service) = (config.trust.clone(), Arc::clone(&start.service));
-        let exporter = SpanExporter { collector, trust, service, instance: instance.instance_lease.id().to_string() };
+        let id = instance.instance_lease.id().to_string();
+        let exporter = SpanExporter::new(collector, config.trust.clone(), &start.service, &id);
         traces.spawn(export::run(exporter, spans, stops.last.clone()));
     }
     let connections = ConnectionLimits::new(

@@ -40,7 +40,7 @@ use oncegate_engine::tasks::sweeper::Sweeper;
 use oncegate_http::body::body_budget::BodyBudget;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
 use oncegate_machine::fill_random;
-use oncegate_settings::{Config, StartConfig};
+use oncegate_settings::{Config, StartConfig, StoreLocation};
 use oncegate_store::{LeaseRenewal, Store, salts};
 use oncegate_telemetry::traces::{self, SpanReceiver};
 
@@ -68,7 +68,9 @@ pub fn assemble(
         config.store.lease.expiry,
     );
     let metrics = Metrics::new(store.metrics(), &config.service);
-    let (tracer, spans) = config.telemetry.otlp.as_ref().map(|_| traces::span_queue(&metrics.spans)).unzip();
+    let collector = config.telemetry.otlp.as_ref();
+    let (tracer, spans) = collector.map(|to| traces::span_queue(&metrics.spans, to.sampler)).unzip();
+    let database = if matches!(config.store.url, StoreLocation::Postgres(_)) { "postgresql" } else { "sqlite" };
     let now = BootInstant::now();
     // This machine's clock, until the store's is known.
     let reading = ClockReading { started: now, ended: now, store_time: SystemTime::now() };
@@ -101,7 +103,7 @@ pub fn assemble(
         latencies: RouteLatencies::default(),
         config: Arc::clone(config),
         store,
-        observability: Arc::new(Observability::new(metrics, tracer)),
+        observability: Arc::new(Observability::new(metrics, tracer, database)),
         reload_state: ReloadState::default(),
         bypassed: AtomicU64::new(0),
     });

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use super::readable_data;
 use oncegate_domain::fingerprint::Secrets;
 use oncegate_settings::{
-    Consumer, LoadedConfig, MessageSource, Route, RouteMode, TlsConfig, ValueOrigin, Word, describe_scope, show_size,
-    show_whole_path,
+    Consumer, LoadedConfig, MessageSource, OtlpCollector, Route, RouteMode, TlsConfig, ValueOrigin, Word,
+    describe_scope, show_size, show_whole_path,
 };
 
 /// The output of `oncegate check`: the proxy's own settings and each resolved route. Never has a secret or a password;
@@ -43,6 +43,9 @@ pub fn describe(config: &LoadedConfig) -> String {
     row(&mut text, "secret", &secrets(&live.secrets));
     for (label, value) in readable_data::describe(config) {
         row(&mut text, label, &value);
+    }
+    if let Some(collector) = &start.telemetry.otlp {
+        row(&mut text, "traces", &describe_collector(collector));
     }
     if let Some(jwt) = &live.jwt {
         let rules = &jwt.rules;
@@ -93,6 +96,15 @@ fn secrets(secrets: &Secrets) -> String {
         [current] => format!("set, named {current}"),
         [current, previous @ ..] => format!("set, named {current}; previous ones {}", previous.join(", ")),
     }
+}
+
+/// The collector without its path and the values of its fields, which may be secrets.
+fn describe_collector(collector: &OtlpCollector) -> String {
+    let OtlpCollector { fields, resource, sampler, .. } = collector;
+    let (ratio, of) = (sampler.bound as f64 / 2_f64.powi(64), if sampler.follows_caller { "new" } else { "all" });
+    let fields = fields.keys().map(|name| format!(", field {name}"));
+    let more: String = fields.chain(resource.iter().map(|(name, value)| format!(", {name}={value}"))).collect();
+    format!("to {collector:?} by {}, ratio {ratio} of {of} traces{more}", collector.protocol())
 }
 
 fn describe_tls(tls: &TlsConfig) -> String {

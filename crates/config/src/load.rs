@@ -21,8 +21,8 @@ use super::source_texts::SourceTexts;
 use super::value_parsers::socket_address;
 use super::warnings::Lint;
 use super::{
-    Overrides, admin, consumers, cors, events, file_access, jwt, policy, refusals, secrets, store, tls, warnings,
-    written_options,
+    Overrides, admin, consumers, cors, events, file_access, jwt, policy, refusals, secrets, store, telemetry, tls,
+    warnings, written_options,
 };
 use oncegate_settings::{
     AdminConfig, AdminToken, CacheConfig, Config, Consumer, Dialect, IssuerKeys, LoadedConfig, RefusalForms,
@@ -144,7 +144,8 @@ fn store_location(top: &Section<'_>) -> Option<StoreLocation> {
 
 fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Option<LoadedConfig> {
     let top = reader.top(table);
-    let options = TopOptions::read(&top);
+    let mut options = TopOptions::read(&top);
+    options.telemetry.otlp = telemetry::read_collector(reader, options.telemetry.otlp);
     check_included_names(&top);
     let admin_section = top.table("admin");
     let (admin_listener, admin) = admin::read(&admin_section, &top, store_location(&top).as_ref());

@@ -173,6 +173,13 @@ impl<'a> ConfigReader<'a> {
         format!("{}:{line}", self.texts.name_at(position.offset).unwrap_or_default())
     }
 
+    /// The value of a variable that is no option's; `None` where it is unset, empty or wrong. No problem shows it.
+    pub fn variable<T>(&self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
+        let value = self.environment.variable(name).filter(|value| !value.is_empty())?;
+        let position = SourcePosition { rank: Rank::External, offset: 0, path: name.into() };
+        parse(&value).map_err(|message| self.problem(&position, message)).ok()
+    }
+
     /// The authorities of the system, read when they are needed first.
     pub fn system_authorities(&self) -> &Authorities {
         self.authorities.get_or_init(|| self.environment.authorities())

@@ -433,6 +433,7 @@ mod refusals;
 mod routes;
 mod services;
 mod slips;
+mod telemetry;
 mod webhooks;
 
 #[test]

@@ -20,10 +20,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, Response};
+use tokio::time::Instant;
 
 use crate::instance::metrics::MethodLabel;
 use crate::instance::observability::UnguardedKey;
-use crate::instance::request_trace::TraceStage;
 use admit::Admission;
 use admit::observed::Observation;
 use observe::Observer;
@@ -84,7 +84,7 @@ impl RequestHandler for Gate {
         let live = self.live();
         request.body_mut().limit_rate(Some(self.instance.config.limits.body_rate));
         let mut context = ResponseContext::new(&request, &live.config.cors);
-        context.trace = self.instance.observability.start_trace(&request, context.began());
+        context.trace = self.instance.observability.start_trace(&request, client.secure, context.began());
         let response = match self.journey(request, client, &live, &mut context).await {
             Ok(response) => response,
             Err(refusal) => {
@@ -198,9 +198,12 @@ impl Gate {
         context: &ResponseContext,
     ) -> Result<Response<Body>, Refusal> {
         let mut observer = observation.map(|observation| Observer::begin(*observation, &mut passing.request));
-        context.continue_trace(passing.request.headers_mut());
+        if passing.takes_trace {
+            context.continue_trace(passing.request.headers_mut());
+        }
         let (uri, headers) = (passing.request.uri(), passing.request.headers());
         let sent = live.router.renewable.as_ref().and_then(|parts| parts.keep(uri, headers));
+        let (began, upstream) = (Instant::now(), context.trace.is_some().then(|| passing.upstream.clone()));
         let passed = {
             let passed = pass::pass(passing, |status, headers| {
                 if let Some(sent) = sent {
@@ -210,8 +213,12 @@ impl Gate {
                     observer.note_response(status, headers);
                 }
             });
-            context.timed(TraceStage::Upstream, pin!(passed)).await
+            pin!(passed).await
         };
+        if let Some(upstream) = upstream {
+            let result = passed.as_ref().map(Response::status).map_err(Refusal::slug);
+            context.with_trace(|trace| trace.note_call(&upstream, (began, began.elapsed()), result));
+        }
         if let (Err(refusal), Some(observer)) = (&passed, observer) {
             observer.note_refusal(refusal);
         }

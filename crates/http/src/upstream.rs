@@ -113,6 +113,11 @@ impl UpstreamClient {
         Self(UpstreamPool::new(connector, protocol, uri, idle, slots.of(target)))
     }
 
+    /// The scheme and the authority of the upstream; of a socket, those that its requests have.
+    pub fn target(&self) -> &Uri {
+        &self.0.target
+    }
+
     /// Whether requests share a connection, or will as far as is known, so that one that lasts long takes none from the
     /// others.
     pub fn shares_connections(&self) -> bool {

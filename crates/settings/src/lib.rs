@@ -40,7 +40,7 @@ pub use source_files::SourceFiles;
 pub use start::{
     CacheConfig, LeaseConfig, LimitsConfig, LoadedConfig, STORE_CONNECTIONS_MIN, StartConfig, StoreConfig,
 };
-pub use telemetry::{LogFormat, OtlpCollector, TelemetryConfig};
+pub use telemetry::{LogFormat, OtlpCollector, TelemetryConfig, TraceSampler, parse_pairs};
 pub use template::{Placeholder, PlaceholderValue, Template};
 pub use tls::{PoolKey, TlsConfig, UpstreamTlsConfig};
 pub use units::{DURATION_UNITS, SIZE_UNITS, parse_duration, parse_size, parse_ttl, show_duration, show_size};

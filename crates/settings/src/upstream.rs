@@ -89,15 +89,20 @@ impl UpstreamTarget {
         }
     }
 
-    /// Whether a connection to this service would reach a listener at this address. A host name is not resolved, except
-    /// for `localhost`.
-    pub fn leads_to(&self, listener: SocketAddr) -> bool {
+    /// The host, an IPv6 address without its brackets, and the port; `None` for a socket.
+    pub fn host_and_port(&self) -> Option<(&str, u16)> {
         let (authority, default_port) = match self {
             Self::H2c(authority) | Self::Http(authority) => (authority, 80),
             Self::Https(authority, _) => (authority, 443),
-            Self::Unix(_) => return false,
+            Self::Unix(_) => return None,
         };
-        let host = bare_host(authority);
+        Some((bare_host(authority), authority.port_u16().unwrap_or(default_port)))
+    }
+
+    /// Whether a connection to this service would reach a listener at this address. A host name is not resolved, except
+    /// for `localhost`.
+    pub fn leads_to(&self, listener: SocketAddr) -> bool {
+        let Some((host, port)) = self.host_and_port() else { return false };
         let address: Option<IpAddr> = match host.parse() {
             Ok(address) => Some(address),
             Err(_) if host.eq_ignore_ascii_case("localhost") => Some(Ipv4Addr::LOCALHOST.into()),
@@ -107,7 +112,7 @@ impl UpstreamTarget {
             let is_own = address.is_loopback() || address.is_unspecified();
             address == listener.ip() || is_own && (listener.ip().is_loopback() || listener.ip().is_unspecified())
         });
-        is_same_host && listener.port() != 0 && authority.port_u16().unwrap_or(default_port) == listener.port()
+        is_same_host && listener.port() != 0 && port == listener.port()
     }
 }
 

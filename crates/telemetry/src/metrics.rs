@@ -9,14 +9,16 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use oncegate_domain::state::StateKind;
 use oncegate_trust::jwt::TokenFault;
 use oncegate_trust::webhook::SignatureFault;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::{MetricType, TypedMetric};
+
+use super::traces::TraceId;
 
 pub use prometheus_client::collector::Collector;
 pub use prometheus_client::metrics::counter::Counter;
@@ -124,7 +126,7 @@ impl<L: Label> Flags<L> {
 impl<L: Label> Histograms<L> {
     pub fn observe(&self, label: L, took: Duration) {
         if let Some(histogram) = self.of(label) {
-            histogram.observe(took);
+            histogram.observe(took, None);
         }
     }
 }
@@ -275,7 +277,7 @@ const BOUNDS_US: [u64; 15] = [
 ];
 
 /// A histogram of durations. An observation is two additions without a lock; a scrape in between may see one and not
-/// the other.
+/// the other. One of a recorded trace is the exemplar of its bucket, unless another one becomes that at the same time.
 #[derive(Clone, Debug, Default)]
 // prometheus-client's own is behind a mutex that all workers would meet at.
 // See docs/decisions/0030-choose-dependencies.md.
@@ -285,14 +287,36 @@ pub struct Histogram(Arc<HistogramBuckets>);
 struct HistogramBuckets {
     counts: [AtomicU64; BOUNDS_US.len() + 1],
     sum_us: AtomicU64,
+    /// The newest recorded trace of each bucket. Nobody waits for the lock.
+    exemplars: [Mutex<Option<Exemplar>>; BOUNDS_US.len() + 1],
+}
+
+/// An observation with its trace.
+#[derive(Clone, Copy, Debug)]
+struct Exemplar {
+    trace: TraceId,
+    took_us: u64,
+    /// In seconds of Unix time.
+    at: f64,
 }
 
 impl Histogram {
-    pub fn observe(&self, took: Duration) {
-        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let bucket = BOUNDS_US.partition_point(|bound| *bound < took);
+    pub fn observe(&self, took: Duration, trace: Option<TraceId>) {
+        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let bucket = BOUNDS_US.partition_point(|bound| *bound < took_us);
         self.0.counts[bucket].fetch_add(1, Ordering::Relaxed);
-        self.0.sum_us.fetch_add(took, Ordering::Relaxed);
+        self.0.sum_us.fetch_add(took_us, Ordering::Relaxed);
+        if let Some(trace) = trace
+            && let Some(mut exemplar) = self.0.exemplars[bucket].try_lock()
+        {
+            let at = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64();
+            *exemplar = Some(Exemplar { trace, took_us, at });
+        }
+    }
+
+    /// The exemplars of the buckets, in their order.
+    fn exemplars(&self) -> impl Iterator<Item = Option<Exemplar>> {
+        self.0.exemplars.iter().map(|exemplar| *exemplar.lock())
     }
 }
 
@@ -362,7 +386,7 @@ mod tests {
     fn written(metric: impl prometheus_client::registry::Metric) -> String {
         let mut registry = Registry::default();
         registry.register("it", "Help", metric);
-        text::write(&[&registry], ScrapeFormat::OpenMetrics)
+        text::write(&[&registry], &[], ScrapeFormat::OpenMetrics)
     }
 
     #[test]
@@ -392,7 +416,7 @@ mod tests {
     fn a_duration_equal_to_a_bound_is_within_its_bucket() {
         let histogram = Histogram::default();
         for millis in [0, 1, 60_000, 60_001] {
-            histogram.observe(Duration::from_millis(millis));
+            histogram.observe(Duration::from_millis(millis), None);
         }
         let written = written(histogram);
         for line in ["it_sum 120.002", "it_count 4", "it_bucket{le=\"0.001\"} 2", "it_bucket{le=\"60.0\"} 3"] {
@@ -400,5 +424,23 @@ mod tests {
         }
         assert!(written.contains("it_bucket{le=\"+Inf\"} 4\n"));
         assert!(BOUNDS_US.is_sorted());
+    }
+
+    #[test]
+    fn a_bucket_shows_its_newest_recorded_trace_to_scrapers_of_openmetrics_alone() {
+        let histogram = Histogram::default();
+        for (micros, trace) in [(1_500, Some(1)), (2_500, Some(2)), (2_400, None), (70_000_000, Some(3))] {
+            histogram.observe(Duration::from_micros(micros), trace.map(|byte| TraceId([byte; 16])));
+        }
+        let mut registry = Registry::default();
+        registry.register("it", "Help", histogram.clone());
+        let written = |format| text::write(&[&registry], &[("it", &histogram)], format);
+        let modern = written(ScrapeFormat::OpenMetrics);
+        let exemplars: Vec<_> = modern.lines().filter_map(|line| line.split_once(" # ")).collect();
+        let [(second, newest), (last, largest)] = exemplars[..] else { panic!("{modern}") };
+        assert_eq!((second, last), ("it_bucket{le=\"0.0025\"} 3", "it_bucket{le=\"+Inf\"} 4"));
+        assert!(newest.starts_with(&format!("{{trace_id=\"{}\"}} 0.0025 1", "02".repeat(16))), "{newest}");
+        assert!(largest.starts_with(&format!("{{trace_id=\"{}\"}} 70 1", "03".repeat(16))), "{largest}");
+        assert!(!written(ScrapeFormat::Text).contains(" # "));
     }
 }

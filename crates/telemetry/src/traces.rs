@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use data_encoding::HEXLOWER;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use oncegate_settings::TraceSampler;
 use tokio::sync::mpsc;
 
 pub mod export;
@@ -16,6 +17,8 @@ mod protobuf;
 
 /// The field of Trace Context (W3C Recommendation, level 1, section 3.2).
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+/// The same, section 3.3.
+pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// The number of requests whose spans may wait: enough while a collector restarts, and some MiB at most.
 const REQUESTS_WAITING_MAX: usize = 4_096;
@@ -82,13 +85,20 @@ pub struct TraceContext {
     pub parent: Option<SpanId>,
     /// The time when the request arrived.
     pub began: SystemTime,
+    /// Whether the trace is recorded. The service behind gets its context anyway.
+    pub sampled: bool,
 }
 
 impl TraceContext {
-    /// Continues the request's trace, or begins one. `None` if the caller does not record its trace: then no service
-    /// after it does, and its `traceparent` is forwarded unchanged.
-    pub fn continue_or_begin(parent: Option<TraceParent>) -> Option<Self> {
-        if parent.is_some_and(|parent| !parent.sampled) {
+    /// Continues the request's trace, or begins one. `None` if neither the caller nor Oncegate records it: then its
+    /// `traceparent` is forwarded unchanged.
+    pub fn continue_or_begin(parent: Option<TraceParent>, sampler: TraceSampler) -> Option<Self> {
+        let sampled = |trace: TraceId| match parent {
+            Some(parent) if sampler.follows_caller => parent.sampled,
+            // The last 64 bits, as in OpenTelemetry's own samplers.
+            _ => u128::from_be_bytes(trace.0) % (1 << 64) < sampler.bound,
+        };
+        if parent.is_some_and(|parent| !parent.sampled && !sampled(parent.trace)) {
             return None;
         }
         let mut random = [0; 32];
@@ -98,11 +108,13 @@ impl TraceContext {
         let (span, onward) = (part(16), part(24));
         let began = SystemTime::now();
         let trace = parent.map_or(fresh, |parent| parent.trace);
-        Some(Self { trace, span, onward, parent: parent.map(|parent| parent.span), began })
+        let parent = parent.map(|parent| parent.span);
+        Some(Self { trace, span, onward, parent, began, sampled: sampled(trace) })
     }
 
     pub fn traceparent(&self) -> HeaderValue {
-        let text = format!("00-{}-{}-01", self.trace.hex(), HEXLOWER.encode(&self.onward.0));
+        let flags = u8::from(self.sampled);
+        let text = format!("00-{}-{}-0{flags}", self.trace.hex(), HEXLOWER.encode(&self.onward.0));
         HeaderValue::from_str(&text).expect("hex is plain ASCII")
     }
 
@@ -115,21 +127,24 @@ impl TraceContext {
     }
 }
 
-/// The side of a call that a span describes. The numbers are OTLP's.
+/// The part of a call that a span describes. The numbers are OTLP's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanKind {
+    /// Work that nobody waits for.
+    Internal = 1,
     /// A request to this proxy.
     Server = 2,
     /// A call by this proxy.
     Client = 3,
+    /// A message that a broker has brought.
+    Consumer = 5,
 }
 
 /// The value of a span's attribute. It is never a key, a body, a field's value or a query.
 #[derive(Clone, Debug)]
 pub enum SpanValue {
     Number(i64),
-    /// A name from the configuration, or names from the request.
-    Name(Arc<str>),
+    Text(Arc<str>),
     Word(&'static str),
 }
 
@@ -144,7 +159,8 @@ pub struct Span {
     pub began: SystemTime,
     pub took: Duration,
     pub attributes: Vec<(&'static str, SpanValue)>,
-    pub failed: bool,
+    /// The `error.type` of what has failed.
+    pub error: Option<SpanValue>,
 }
 
 /// The numbers of exported and dropped spans.
@@ -166,6 +182,7 @@ impl SpanCounts {
 pub struct Tracer {
     queue: mpsc::Sender<Vec<Span>>,
     counts: Arc<SpanCounts>,
+    pub sampler: TraceSampler,
 }
 
 pub struct SpanReceiver {
@@ -174,9 +191,10 @@ pub struct SpanReceiver {
 }
 
 /// Creates a span queue and returns its two ends.
-pub fn span_queue(counts: &Arc<SpanCounts>) -> (Tracer, SpanReceiver) {
+pub fn span_queue(counts: &Arc<SpanCounts>, sampler: TraceSampler) -> (Tracer, SpanReceiver) {
     let (sender, receiver) = mpsc::channel(REQUESTS_WAITING_MAX);
-    (Tracer { queue: sender, counts: Arc::clone(counts) }, SpanReceiver { queue: receiver, counts: Arc::clone(counts) })
+    let tracer = Tracer { queue: sender, counts: Arc::clone(counts), sampler };
+    (tracer, SpanReceiver { queue: receiver, counts: Arc::clone(counts) })
 }
 
 impl Tracer {
@@ -219,28 +237,57 @@ mod tests {
         assert_eq!(TraceParent::from_headers(&headers), None, "two fields are ambiguous");
     }
 
+    fn sampler(name: &str, ratio: f64) -> TraceSampler {
+        TraceSampler::parse(name, ratio).unwrap()
+    }
+
     #[test]
     fn a_trace_keeps_its_id_and_an_unsampled_one_is_left_alone() {
         let parent = TraceParent { trace: TraceId([1; 16]), span: SpanId([2; 8]), sampled: true };
-        let context = TraceContext::continue_or_begin(Some(parent)).unwrap();
+        let begin = |parent| TraceContext::continue_or_begin(parent, TraceSampler::default());
+        let context = begin(Some(parent)).unwrap();
         assert_eq!((context.trace, context.parent), (parent.trace, Some(parent.span)));
         assert_ne!(context.span, context.onward);
         let sent = TraceParent::parse(context.traceparent().as_bytes()).unwrap();
         assert_eq!(sent, TraceParent { trace: parent.trace, span: context.onward, sampled: true });
-        assert!(TraceContext::continue_or_begin(Some(TraceParent { sampled: false, ..parent })).is_none());
-        let (one, other) =
-            (TraceContext::continue_or_begin(None).unwrap(), TraceContext::continue_or_begin(None).unwrap());
+        assert!(begin(Some(TraceParent { sampled: false, ..parent })).is_none());
+        let (one, other) = (begin(None).unwrap(), begin(None).unwrap());
         assert_ne!(one.trace, other.trace);
+        assert!(one.sampled && other.sampled);
+    }
+
+    #[test]
+    fn a_sampler_decides_by_the_caller_and_by_the_last_half_of_the_id() {
+        let mut id = [0xff; 16];
+        id[8..].copy_from_slice(&(u64::MAX / 4).to_be_bytes());
+        for (name, ratio, caller, sampled) in [
+            ("always_on", 0.0, Some(false), Some(true)),
+            ("always_off", 1.0, Some(true), Some(false)),
+            ("always_off", 1.0, Some(false), None),
+            ("parentbased_always_off", 1.0, Some(true), Some(true)),
+            ("parentbased_always_off", 1.0, None, Some(false)),
+            ("parentbased_traceidratio", 0.0, Some(true), Some(true)),
+            ("parentbased_traceidratio", 1.0, Some(false), None),
+            ("traceidratio", 0.26, Some(false), Some(true)),
+            ("traceidratio", 0.24, Some(true), Some(false)),
+        ] {
+            let parent = caller.map(|sampled| TraceParent { trace: TraceId(id), span: SpanId([2; 8]), sampled });
+            let context = TraceContext::continue_or_begin(parent, sampler(name, ratio));
+            assert_eq!(context.map(|context| context.sampled), sampled, "{name} {ratio} {caller:?}");
+            let Some(context) = context else { continue };
+            let sent = TraceParent::parse(context.traceparent().as_bytes()).unwrap();
+            assert_eq!((Some(sent.sampled), sent.span), (sampled, context.onward), "the service behind learns it");
+        }
     }
 
     #[test]
     fn spans_that_do_not_fit_are_dropped_and_counted() {
         let counts = Arc::new(SpanCounts::default());
-        let (tracer, _receiver) = span_queue(&counts);
+        let (tracer, _receiver) = span_queue(&counts, TraceSampler::default());
         for _ in 0..REQUESTS_WAITING_MAX {
             tracer.send(Vec::new());
         }
-        let context = TraceContext::continue_or_begin(None).unwrap();
+        let context = TraceContext::continue_or_begin(None, TraceSampler::default()).unwrap();
         let span = Span {
             trace: context.trace,
             id: context.span,
@@ -250,7 +297,7 @@ mod tests {
             began: context.began,
             took: Duration::ZERO,
             attributes: Vec::new(),
-            failed: false,
+            error: None,
         };
         tracer.send(vec![span.clone(), span]);
         assert_eq!(counts.dropped.load(Ordering::Relaxed), 2);

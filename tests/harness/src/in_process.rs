@@ -106,7 +106,7 @@ pub async fn instance(
         drain_expired: CancellationToken::new(),
         latencies: Default::default(),
         config: Arc::new(start),
-        observability: Arc::new(Observability::new(metrics, None)),
+        observability: Arc::new(Observability::new(metrics, None, "sqlite")),
         reload_state: Default::default(),
         bypassed: Default::default(),
         store,

@@ -449,7 +449,9 @@ fn spawn(file: &Path, setup: &Setup) -> Child {
     for name in ["LISTEN", "UPSTREAM", "STORE_URL", "ADMIN_LISTEN", "ADMIN_TOKEN", "LOG", "CONFIG", "SECRET"] {
         command.env_remove(format!("ONCEGATE_{name}"));
     }
-    for name in ["SSL_CERT_FILE", "SSL_CERT_DIR"] {
+    let foreign =
+        ["SSL_CERT_FILE", "SSL_CERT_DIR", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
+    for name in foreign {
         command.env_remove(name);
     }
     if !setup.handed.is_empty() {

@@ -88,6 +88,7 @@ async fn message_gate(setup: Setup) -> (Arc<Gate>, impl Fn(&Rule, &str) -> Messa
     instance.instance_lease.record_renewal(BootInstant::now());
     let consumer = Arc::clone(&config.consumers[0]);
     let message = move |rule: &Rule, key: &str| Message {
+        topic: None,
         consumer: Arc::clone(&consumer),
         path: "/pay".to_owned(),
         key: key.to_owned().into(),

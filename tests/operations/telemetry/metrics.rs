@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use rustix::process::Signal;
 
+use super::traces::{Collector, traced};
 use super::{Metrics, scrape};
 use harness::h2;
 use harness::operator::{Operator, completed};
@@ -470,6 +471,56 @@ async fn metric_names_are_the_documented_ones_and_pass_promtool() {
     promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let output = promtool.wait_with_output().unwrap();
     assert!(output.status.success() && output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+}
+
+#[tokio::test]
+async fn a_recorded_traces_id_is_the_exemplar_of_its_durations_in_openmetrics() {
+    let collector = Collector::start().await;
+    let world = World::with(Store::sqlite(), |setup| {
+        traced(setup.route(&route("pay", "")), &format!("http://{}", collector.address))
+    })
+    .await;
+    let trace = |number: u8| format!("{:031}{number}", 0);
+    for (number, sampled) in [(1, "01"), (2, "00")] {
+        let traceparent = format!("00-{}-b7ad6b7169203331-{sampled}", trace(number));
+        world.pay(&format!("k-{number}")).field("traceparent", &traceparent).send().await;
+    }
+    becomes(&world, &requests("executed"), 2.0).await;
+    let classic = scrape(&world.proxy, "").await.text();
+    assert!(!classic.contains(&trace(1)), "{classic}");
+    let modern = scrape(&world.proxy, "application/openmetrics-text;version=1.0.0").await.text();
+    let exemplars: Vec<_> = modern.lines().filter(|line| line.contains(" # {")).collect();
+    assert_eq!(exemplars.len(), 2, "{exemplars:#?}");
+    for (line, name) in exemplars.iter().zip(["request", "upstream"]) {
+        let (bucket, exemplar) = line.split_once(" # ").unwrap();
+        assert!(bucket.starts_with(&format!("oncegate_{name}_duration_seconds_bucket{{")), "{line}");
+        let (labels, value) = exemplar.split_once("} ").unwrap();
+        assert_eq!(labels, format!("{{trace_id=\"{}\"", trace(1)));
+        let (took, at) = value.split_once(' ').unwrap();
+        let le = bucket.split_once("le=\"").unwrap().1.split('"').next().unwrap();
+        assert!(took.parse::<f64>().unwrap() <= le.replace("+Inf", "inf").parse().unwrap(), "{line}");
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
+        assert!((now - at.parse::<f64>().unwrap()).abs() < 600.0, "{line}");
+    }
+    // The reader of Prometheus' own client library, which refuses what is not OpenMetrics.
+    let program = "import sys\n\
+                   from prometheus_client.openmetrics.parser import text_string_to_metric_families as read\n\
+                   for family in read(sys.stdin.read()):\n    \
+                       for sample in family.samples:\n        \
+                           if sample.exemplar: print(sample.name, sample.exemplar.labels['trace_id'])\n";
+    let has_library = Command::new("python3").args(["-c", "import prometheus_client"]).stderr(Stdio::null()).status();
+    if !has_library.is_ok_and(|status| status.success()) {
+        return harness::skip("python3-prometheus-client is not installed");
+    }
+    let mut python = Command::new("python3");
+    python.args(["-c", program]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut reader = python.spawn().unwrap();
+    reader.stdin.take().unwrap().write_all(modern.as_bytes()).unwrap();
+    let output = reader.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let expected =
+        ["request", "upstream"].map(|name| format!("oncegate_{name}_duration_seconds_bucket {}\n", trace(1)));
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected.concat());
 }
 
 on_both_stores!(a_request_whose_client_has_left_is_counted_with_its_outcome);

@@ -74,6 +74,8 @@ pub struct SentMessage {
     pub content: [Option<String>; 2],
     /// The time at which it was sent, in seconds of Unix time.
     pub timestamp: Option<u64>,
+    /// The topic, if it is a record of Kafka.
+    pub topic: Option<Arc<str>>,
 }
 
 /// Turns a broker's message into one for the gate.
@@ -108,7 +110,8 @@ pub fn decode_message(
     {
         return Err(SCOPE_NOT_TEXT);
     }
-    Ok(Message { consumer: Arc::clone(consumer), path, key: key.into(), headers, body, broker })
+    let (consumer, topic) = (Arc::clone(consumer), sent.topic);
+    Ok(Message { consumer, topic, path, key: key.into(), headers, body, broker })
 }
 
 /// The key at a place of the body, or in the JSON of a header.

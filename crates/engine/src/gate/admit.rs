@@ -114,14 +114,14 @@ impl Gate {
         }
         let active = found.map_err(|(evaded, refusal)| {
             // The refusal of a request that would go around a route's guard looks like the route's other refusals.
-            context.note_route(&evaded.route, &head.headers);
+            context.note_route(&evaded.route, &evaded.metrics, &head.headers);
             context.guard(observability, &head, &evaded.metrics);
             let reader = key_location::place_reader(&evaded.route, path, &head);
             echo_valid_key(&reader, &evaded.route, context);
             refusal
         })?;
         if let Some(active) = active {
-            context.note_route(&active.route, &head.headers);
+            context.note_route(&active.route, &active.metrics, &head.headers);
         }
         let way = active.or_else(|| match service.beside.find(&head.method, path) {
             RouteMatch::Ambiguous(active) | RouteMatch::Route(active) => Some(active),
@@ -187,6 +187,7 @@ impl Gate {
                 let RoutedRequest { head, origin, .. } = *routed;
                 let received = Box::new(ReceivedRequest { head, body, share, origin });
                 let guarded = self.guard(identity, received, path, active, &live.config, context.trace_id()).await;
+                context.with_trace(|trace| trace.note_client_address(guarded.reserve_request.client_address));
                 if !is_provisional {
                     context.note_record(guarded.reserve_request.id);
                 }

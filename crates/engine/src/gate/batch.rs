@@ -17,7 +17,7 @@ impl Gate {
     /// The refusal of a part: one after which the sender sends the batch again, if there is such a one.
     pub(super) async fn accept_batch(self: &Arc<Self>, parts: Vec<GuardedRequest>) -> Result<usize, Refusal> {
         let accepted = parts.into_iter().map(async |part| {
-            let context = part.context_without_client(&self.instance.observability);
+            let context = part.context_without_client(None, &self.instance.observability);
             self.execute(Box::new(part), &context, None).await
         });
         let outcomes = join_all(accepted).await;

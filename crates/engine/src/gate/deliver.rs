@@ -104,7 +104,7 @@ impl Gate {
         if delivery.number > 1 {
             guarded.count_start(false, &self.instance);
         }
-        let context = guarded.context_without_client(&self.instance.observability);
+        let context = guarded.context_without_client(None, &self.instance.observability);
         let outcome = self.forward(guarded, lease, entry, Some(reserving_since), &context).await;
         context.note_outcome(&outcome);
         match delivery_result(outcome, &route).await {

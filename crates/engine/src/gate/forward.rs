@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{HeaderValue, TRAILER};
-use http::{HeaderMap, Request, Response, request};
+use http::{HeaderMap, Request, Response, StatusCode, request};
 use http_body_util::BodyExt;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -63,6 +63,16 @@ enum UpstreamOutcome {
 }
 
 impl UpstreamOutcome {
+    /// The service's status, or the slug of the problem.
+    fn result(&self) -> Result<StatusCode, &'static str> {
+        match self {
+            Self::Answered(answer, _) => Ok(answer.response.status),
+            Self::Begun(begun) => Ok(begun.head.parts.status),
+            Self::NeverSent(_) => Err(Refusal::UpstreamUnreachable("".into()).slug()),
+            Self::NoResponse(refusal, _) | Self::NotSent(refusal) => Err(refusal.slug()),
+        }
+    }
+
     fn response_fields(&self) -> Option<&HeaderMap> {
         match self {
             Self::Answered(answer, _) => Some(&answer.response.headers),
@@ -126,8 +136,9 @@ impl Gate {
         if !matches!(outcome, UpstreamOutcome::Begun(_)) {
             attempt.latency.record(took);
         }
-        instance.observability.metrics.upstream_duration.observe(took);
-        context.with_trace(|trace| trace.note_stage(TraceStage::Upstream, attempt.began, took));
+        let traced = context.trace.as_ref().and_then(|trace| trace.recorded_id());
+        instance.observability.metrics.upstream_duration.observe(took, traced);
+        context.with_trace(|trace| trace.note_call(&upstream, (attempt.began, took), outcome.result()));
         if let (Some(sent), Some(response)) = (sent, outcome.response_fields()) {
             sent.note_renewals(response);
         }

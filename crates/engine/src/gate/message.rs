@@ -68,6 +68,10 @@ impl Gate {
     /// away.
     pub async fn execute_message(self: &Arc<Self>, message: Message) -> MessageOutcome {
         let live = self.live();
+        let broker = match &message.topic {
+            Some(topic) => ("kafka", Arc::clone(topic)),
+            None => ("rabbitmq", message.consumer.source.to_string().into()),
+        };
         let guarded = match self.admit_message(message, &live).await {
             Ok(guarded) => guarded,
             Err(AdmitError::Refused(refusal)) => return refusal.into(),
@@ -78,7 +82,7 @@ impl Gate {
                 ));
             }
         };
-        let context = guarded.context_without_client(&self.instance.observability);
+        let context = guarded.context_without_client(Some(broker), &self.instance.observability);
         let id = guarded.reserve_request.id;
         let outcome = self.execute(guarded, &context, None).await;
         context.with_trace(|trace| {

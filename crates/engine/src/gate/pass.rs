@@ -33,6 +33,8 @@ pub struct PassThroughRequest {
     pub request: Request<Body>,
     pub trailers: bool,
     pub upgrade: bool,
+    /// Whether the service learns of the trace. A vendor does not.
+    pub takes_trace: bool,
     /// Whether it changes nothing, whatever its method says.
     pub only_reads: bool,
     /// A field with a value that would be a field for keys if it had `-` for `_`, as the client sent it.
@@ -83,13 +85,14 @@ impl PassThroughRequest {
         if let Some(route) = route {
             egress::set_fields(&mut head.headers, route);
         }
+        let takes_trace = route.is_none_or(|route| route.vendor.is_none());
         head.version = Version::HTTP_11;
         let mut request = Request::from_parts(head, body);
         if takes_hints {
             client.early_hints.collect(&mut request);
         }
         let (upstream, tie) = (upstream.clone(), client.ties.attach());
-        Self { request, trailers, upgrade, only_reads: false, misspelled_key, upstream, tie }
+        Self { request, trailers, upgrade, takes_trace, only_reads: false, misspelled_key, upstream, tie }
     }
 }
 

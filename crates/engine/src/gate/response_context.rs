@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::outcome::Outcome;
 use crate::instance::metrics::RouteMetrics;
 use crate::instance::observability::Observability;
-use crate::instance::request_trace::{RequestTrace, TraceStage};
+use crate::instance::request_trace::{RequestTrace, StageError, TraceStage};
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::jsonrpc::RpcId;
 use oncegate_domain::key::Key;
@@ -79,7 +79,8 @@ impl ResponseContext {
         }
     }
 
-    pub(super) fn note_route(&mut self, route: &Route, headers: &HeaderMap) {
+    pub(super) fn note_route(&mut self, route: &Route, metrics: &Arc<RouteMetrics>, headers: &HeaderMap) {
+        self.with_trace(|trace| trace.note_route(metrics, false));
         let key = &route.options.key;
         // A key that is a secret is not sent back.
         let is_secret = |name: &HeaderName| key.hash && key.fields().any(|field| field == name);
@@ -209,7 +210,7 @@ impl ResponseContext {
     ) {
         self.mode = Some(RouteMode::Enforce);
         let began = self.began();
-        self.trace.get_or_insert_with(|| RequestTrace::for_guarded(observability, head, began)).note_route(Some(route));
+        self.trace.get_or_insert_with(|| RequestTrace::for_guarded(observability, head, began)).note_route(route, true);
     }
 
     pub(super) fn observe(
@@ -226,7 +227,7 @@ impl ResponseContext {
     /// Notes that the request has no key and its route requires none.
     pub(super) fn unguard(&mut self) {
         self.mode = None;
-        self.with_trace(|trace| trace.note_route(None));
+        self.with_trace(RequestTrace::note_unguarded);
     }
 
     /// The id of the request's trace, of one that began here too.
@@ -241,12 +242,18 @@ impl ResponseContext {
         }
     }
 
-    /// Awaits the work and notes its duration in the trace. The caller pins the work: a future that is passed by value
-    /// would take its space twice in the request's future, which is copied as a whole when the request starts.
-    pub(super) async fn timed<T>(&self, stage: TraceStage, work: Pin<&mut impl Future<Output = T>>) -> T {
+    /// Awaits the work and notes its duration and its error in the trace. The caller pins the work: a future that is
+    /// passed by value would take its space twice in the request's future, which is copied as a whole when the request
+    /// starts.
+    pub(super) async fn timed<T, E: StageError>(
+        &self,
+        stage: TraceStage,
+        work: Pin<&mut impl Future<Output = Result<T, E>>>,
+    ) -> Result<T, E> {
         let began = Instant::now();
         let done = work.await;
-        self.with_trace(|trace| trace.note_stage(stage, began, began.elapsed()));
+        let error = done.as_ref().err().and_then(E::error_type);
+        self.with_trace(|trace| trace.note_stage(stage, began, began.elapsed(), error));
         done
     }
 

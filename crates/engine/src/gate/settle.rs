@@ -12,6 +12,7 @@ use crate::instance::Instance;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
 use crate::instance::latency::LatencyEwma;
 use crate::instance::metrics::LateCompletion;
+use crate::instance::request_trace::StageError;
 use crate::instance::running_stream::RunningStream;
 use oncegate_cache::CacheEpoch;
 use oncegate_domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
@@ -30,6 +31,12 @@ pub enum Unsettled {
     Bypassed,
     /// The store failed. Requests with the key are refused meanwhile.
     StoreFailed,
+}
+
+impl StageError for Unsettled {
+    fn error_type(&self) -> Option<&'static str> {
+        (*self == Self::StoreFailed).then_some("unavailable")
+    }
 }
 
 /// The pauses between two tries of a settlement. The first is short, for a hiccup; the longest is rare enough for an

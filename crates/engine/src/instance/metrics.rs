@@ -215,7 +215,11 @@ impl Metrics {
 
     /// All metrics in the format of a scrape.
     pub fn text(&self, format: ScrapeFormat) -> String {
-        text::write(&[&self.registry, &self.by_service], format)
+        let traced = [
+            ("oncegate_request_duration_seconds", &self.request_duration),
+            ("oncegate_upstream_duration_seconds", &self.upstream_duration),
+        ];
+        text::write(&[&self.registry, &self.by_service], &traced, format)
     }
 }
 

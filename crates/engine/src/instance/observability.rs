@@ -51,6 +51,8 @@ pub struct Observability {
     pub metrics: Metrics,
     /// The queue of spans; `None` without a collector.
     pub tracer: Option<Tracer>,
+    /// The database of the store, by its name in OpenTelemetry.
+    pub(super) database: &'static str,
     callers: TopK<[u8; 32], 2>,
     /// Keyed by method and path with a space between.
     unguarded: TopK<String, 2>,
@@ -100,7 +102,7 @@ pub struct UnguardedPath {
 
 impl Observability {
     /// Everything at zero.
-    pub fn new(metrics: Metrics, tracer: Option<Tracer>) -> Self {
+    pub fn new(metrics: Metrics, tracer: Option<Tracer>, database: &'static str) -> Self {
         let (callers, unguarded) = (TopK::with_half_life(CALLERS_MAX, HALF_LIFE), TopK::new(PATHS_MAX));
         let unguarded_key_lines = LogLimiter::new(PATHS_MAX, LINE_EVERY);
         let lost_secret_lines = LogLimiter::new(LOST_SECRETS_MAX, LOST_SECRET_LINE_EVERY);
@@ -108,6 +110,7 @@ impl Observability {
         Self {
             metrics,
             tracer,
+            database,
             callers,
             unguarded,
             unguarded_key_lines,
@@ -202,7 +205,7 @@ impl Observability {
 
 /// Appends the path with `{id}` in place of each segment that is not a word. A number, a UUID, a name with digits, an
 /// address or a token identifies something: it is not part of a template, and must not be shown.
-fn push_template(template: &mut String, path: &str) {
+pub(super) fn push_template(template: &mut String, path: &str) {
     for (number, segment) in path.split('/').skip(1).enumerate() {
         template.push('/');
         if number == SEGMENTS_MAX {

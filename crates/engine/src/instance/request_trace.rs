@@ -3,24 +3,32 @@
 //! The trace goes with the request, and with its work if that outlives the client. The drop of its last reference
 //! reports: each request is reported once, whatever became of it and of its client.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use http::{HeaderMap, StatusCode, request};
+use http::header::HOST;
+use http::uri::{Authority, Scheme};
+use http::{HeaderMap, Request, StatusCode, Uri, Version, request};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::boot_time::BootInstant;
 use super::metrics::{MethodLabel, RouteMetrics};
-use super::observability::Observability;
+use super::observability::{Observability, push_template};
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::key::{Key, KeyPrefix};
 use oncegate_domain::unknown_cause::UnknownCause;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::protocol::status::OncegateStatus;
+use oncegate_http::upstream::UpstreamClient;
+use oncegate_settings::bare_host;
+use oncegate_store::StoreError;
 use oncegate_telemetry::logs::{REQUESTS, RequestLine, millis};
 use oncegate_telemetry::metrics::Label;
-use oncegate_telemetry::traces::{Span, SpanKind, SpanValue, TRACEPARENT, TraceContext, TraceId, TraceParent, Tracer};
+use oncegate_telemetry::traces::{
+    Span, SpanKind, SpanValue, TRACEPARENT, TRACESTATE, TraceContext, TraceId, TraceParent, Tracer,
+};
 
 /// A stage of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +41,22 @@ pub enum TraceStage {
     Settle,
 }
 
+/// An error with which a stage ends.
+pub trait StageError {
+    /// Its name as an `error.type`; `None` if nothing has failed.
+    fn error_type(&self) -> Option<&'static str>;
+}
+
+impl StageError for StoreError {
+    fn error_type(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::TimedOut => "timeout",
+            Self::Unavailable(_) => "unavailable",
+            Self::Corrupt(_) | Self::Failed(_) | Self::Taken(_) => "_OTHER",
+        })
+    }
+}
+
 /// The trace of one request.
 pub struct RequestTrace {
     observability: Arc<Observability>,
@@ -40,13 +64,35 @@ pub struct RequestTrace {
     method: MethodLabel,
     parent: Option<TraceParent>,
     context: Option<TraceContext>,
+    /// The attributes of a client's request, and its path as far as it may be shown; where the trace is recorded.
+    head: Option<(Vec<Attribute>, Arc<str>)>,
     state: Mutex<TraceState>,
 }
 
+type Attribute = (&'static str, SpanValue);
+
+/// The kind of a broker, and the queue or topic there.
+pub type MessageBroker = (&'static str, Arc<str>);
+
+/// The call of a service: the scheme and authority, whether it was over HTTP/2, and its end.
+struct ServiceCall {
+    target: Uri,
+    is_http2: bool,
+    result: Result<StatusCode, &'static str>,
+}
+
+/// The start, the total duration and the error of a stage.
+type StageTimes = (Instant, Duration, Option<&'static str>);
+
 #[derive(Default)]
 struct TraceState {
-    /// The route that guards or observes the request.
+    /// The route that has the request's path, and whether it guards or observes the request.
     route: Option<Arc<RouteMetrics>>,
+    is_guarded: bool,
+    /// The client's address, where its route keeps it.
+    client_address: Option<IpAddr>,
+    /// The newest call of the service.
+    call: Option<ServiceCall>,
     oncegate_status: Option<OncegateStatus>,
     /// The slug of the problem for which the request was refused.
     refusal: Option<&'static str>,
@@ -59,11 +105,18 @@ struct TraceState {
     cause: Option<UnknownCause>,
     /// Whether no client waits for a response: a delivery or a message.
     has_no_client: bool,
+    /// The broker of a message.
+    broker: Option<MessageBroker>,
     /// The first bytes of the key, and their number.
     key: KeyPrefix,
     answered: Option<(StatusCode, Duration)>,
-    /// The start and the total duration of each stage.
-    stages: [Option<(Instant, Duration)>; 3],
+    stages: [Option<StageTimes>; 3],
+}
+
+impl TraceState {
+    fn guarding_route(&self) -> Option<&Arc<RouteMetrics>> {
+        self.route.as_ref().filter(|_| self.is_guarded)
+    }
 }
 
 impl Observability {
@@ -72,38 +125,82 @@ impl Observability {
         self.tracer.is_some() || tracing::enabled!(target: REQUESTS, tracing::Level::DEBUG)
     }
 
-    /// A trace for a request whose route is not known yet.
+    /// A trace for a client's request, whose route is not known yet.
     pub fn start_trace(
         self: &Arc<Self>,
-        request: &http::Request<impl Sized>,
+        request: &Request<impl Sized>,
+        is_secure: bool,
         began: Instant,
     ) -> Option<Arc<RequestTrace>> {
-        self.wants_all().then(|| RequestTrace::new(self, request.method(), request.headers(), began))
+        self.wants_all().then(|| {
+            let mut trace = RequestTrace::new(self, request.method(), request.headers(), began);
+            trace.head = trace.recorded().map(|_| describe_head(request, is_secure));
+            Arc::new(trace)
+        })
     }
 }
 
+/// The attributes of a client's request, and its path without identifiers.
+fn describe_head(request: &Request<impl Sized>, is_secure: bool) -> (Vec<Attribute>, Arc<str>) {
+    let version = match request.version() {
+        Version::HTTP_2 => "2",
+        Version::HTTP_10 => "1.0",
+        _ => "1.1",
+    };
+    let (scheme, port) = if is_secure { ("https", 443) } else { ("http", 80) };
+    let mut attributes =
+        vec![("url.scheme", SpanValue::Word(scheme)), ("network.protocol.version", SpanValue::Word(version))];
+    let named = || request.headers().get(HOST)?.to_str().ok()?.parse().ok();
+    if let Some(host) = request.uri().authority().cloned().or_else(named) {
+        add_server(&mut attributes, &host, port);
+    }
+    let mut path = String::new();
+    push_template(&mut path, request.uri().path());
+    (attributes, path.into())
+}
+
+fn add_server(attributes: &mut Vec<Attribute>, host: &Authority, default_port: u16) {
+    let port = host.port_u16().unwrap_or(default_port);
+    attributes.push(("server.address", SpanValue::Text(bare_host(host).into())));
+    attributes.push(("server.port", SpanValue::Number(port.into())));
+}
+
 impl RequestTrace {
-    fn new(
-        observability: &Arc<Observability>,
-        method: &http::Method,
-        headers: &HeaderMap,
-        began: Instant,
-    ) -> Arc<Self> {
+    fn new(observability: &Arc<Observability>, method: &http::Method, headers: &HeaderMap, began: Instant) -> Self {
         let parent = TraceParent::from_headers(headers);
-        let context = observability.tracer.as_ref().and_then(|_| TraceContext::continue_or_begin(parent));
+        let tracer = observability.tracer.as_ref();
+        let context = tracer.and_then(|tracer| TraceContext::continue_or_begin(parent, tracer.sampler));
         let (observability, method, state) =
             (Arc::clone(observability), MethodLabel::from_method(method), Mutex::default());
-        Arc::new(Self { observability, began, method, parent, context, state })
+        Self { observability, began, method, parent, context, head: None, state }
     }
 
     /// A trace for a request that a route guards.
     pub fn for_guarded(observability: &Arc<Observability>, head: &request::Parts, began: Instant) -> Arc<Self> {
-        Self::new(observability, &head.method, &head.headers, began)
+        Arc::new(Self::new(observability, &head.method, &head.headers, began))
     }
 
-    /// Notes the route that guards the request, or that none does.
-    pub fn note_route(&self, route: Option<&Arc<RouteMetrics>>) {
-        self.state.lock().route = route.map(Arc::clone);
+    /// The context of a trace that is recorded.
+    fn recorded(&self) -> Option<&TraceContext> {
+        self.context.as_ref().filter(|context| context.sampled)
+    }
+
+    /// The id of a trace that is recorded.
+    pub fn recorded_id(&self) -> Option<TraceId> {
+        self.recorded().map(|context| context.trace)
+    }
+
+    /// Notes the route that has the request's path, and whether it guards or observes the request. One that does wins.
+    pub fn note_route(&self, route: &Arc<RouteMetrics>, is_guarded: bool) {
+        let mut state = self.state.lock();
+        if is_guarded || !state.is_guarded {
+            (state.route, state.is_guarded) = (Some(Arc::clone(route)), is_guarded);
+        }
+    }
+
+    /// Notes that no route guards the request.
+    pub fn note_unguarded(&self) {
+        self.state.lock().is_guarded = false;
     }
 
     /// Notes the value of `Oncegate-Status`.
@@ -123,9 +220,15 @@ impl RequestTrace {
         self.state.lock().attempt = Some(number);
     }
 
-    /// Notes that no client waits for a response.
-    pub fn note_no_client(&self) {
-        self.state.lock().has_no_client = true;
+    /// Notes that no client waits for a response, but perhaps a broker.
+    pub fn note_no_client(&self, broker: Option<MessageBroker>) {
+        let mut state = self.state.lock();
+        (state.has_no_client, state.broker) = (true, broker);
+    }
+
+    /// Notes the address that the request comes from, of a route that keeps it.
+    pub fn note_client_address(&self, address: Option<IpAddr>) {
+        self.state.lock().client_address = address;
     }
 
     /// Notes the record of the request's key.
@@ -148,11 +251,25 @@ impl RequestTrace {
         self.context.map(|context| context.trace).or(self.parent.map(|parent| parent.trace))
     }
 
-    /// Notes that a stage took this long.
-    pub fn note_stage(&self, stage: TraceStage, began: Instant, took: Duration) {
+    /// Notes that a stage took this long, and the error with which it has ended.
+    pub fn note_stage(&self, stage: TraceStage, began: Instant, took: Duration, error: Option<&'static str>) {
         let mut state = self.state.lock();
-        let before = state.stages[stage as usize].get_or_insert((began, Duration::ZERO));
-        before.1 += took;
+        let stage = state.stages[stage as usize].get_or_insert((began, Duration::ZERO, None));
+        (stage.1, stage.2) = (stage.1 + took, error);
+    }
+
+    /// Notes a call of the service, and its status or the slug of the problem with which it has ended.
+    pub fn note_call(
+        &self,
+        upstream: &UpstreamClient,
+        (began, took): (Instant, Duration),
+        result: Result<StatusCode, &'static str>,
+    ) {
+        self.note_stage(TraceStage::Upstream, began, took, result.err());
+        if self.recorded().is_some() {
+            let (target, is_http2) = (upstream.target().clone(), upstream.shares_connections());
+            self.state.lock().call = Some(ServiceCall { target, is_http2, result });
+        }
     }
 
     /// Notes the status of the response.
@@ -160,10 +277,13 @@ impl RequestTrace {
         self.state.lock().answered = Some((status, self.began.elapsed()));
     }
 
-    /// Sets `traceparent` for the request to the service.
+    /// Sets `traceparent` for the request to the service. A `tracestate` goes on with the trace that it is of.
     pub fn add_traceparent(&self, headers: &mut HeaderMap) {
         if let Some(context) = &self.context {
             headers.insert(TRACEPARENT, context.traceparent());
+            if context.parent.is_none() {
+                headers.remove(TRACESTATE);
+            }
         }
     }
 }
@@ -172,13 +292,13 @@ impl Drop for RequestTrace {
     fn drop(&mut self) {
         let state = std::mem::take(self.state.get_mut());
         let total = state.answered.map_or_else(|| self.began.elapsed(), |(_, total)| total);
-        if let (Some(route), Some(oncegate_status)) = (&state.route, state.oncegate_status) {
+        if let (Some(route), Some(oncegate_status)) = (state.guarding_route(), state.oncegate_status) {
             route.requests.count(oncegate_status);
             route.recent.count(oncegate_status, BootInstant::now());
-            self.observability.metrics.request_duration.observe(total);
+            self.observability.metrics.request_duration.observe(total, self.recorded_id());
         }
         self.log(&state, total);
-        if let (Some(tracer), Some(context)) = (&self.observability.tracer, &self.context) {
+        if let (Some(tracer), Some(context)) = (&self.observability.tracer, self.recorded()) {
             self.trace(&state, total, tracer, context);
         }
     }
@@ -190,7 +310,7 @@ impl RequestTrace {
         let method = self.method.name();
         let status = state.answered.map(|(status, _)| status.as_u16());
         let trace_id = || self.trace_id().map(TraceId::hex);
-        let Some(route) = &state.route else {
+        let Some(route) = state.guarding_route() else {
             tracing::debug!(target: REQUESTS, method, status, total_ms = millis(total), trace_id = trace_id(),
                 client_gone = status.is_none().then_some(true), "request");
             return;
@@ -198,7 +318,7 @@ impl RequestTrace {
         if !RequestLine::is_wanted() {
             return;
         }
-        let took = |stage: TraceStage| state.stages[stage as usize].map(|(_, took)| took);
+        let took = |stage: TraceStage| state.stages[stage as usize].map(|(_, took, _)| took);
         let key = Some(state.key.as_str()).filter(|key| !key.is_empty());
         let (record, cause) = (state.record.map(|id| id.to_string()), state.cause.map(|cause| cause.to_string()));
         RequestLine {
@@ -223,49 +343,108 @@ impl RequestTrace {
         .log();
     }
 
-    /// Reports a span for the request, and one for each of its stages.
+    /// Reports a span for the request, and one for each of its stages, by OpenTelemetry's semantic conventions.
     fn trace(&self, state: &TraceState, total: Duration, tracer: &Tracer, context: &TraceContext) {
-        let method = self.method.name();
-        let status = state.answered.map(|(status, _)| status);
-        let mut attributes = vec![("http.request.method", SpanValue::Word(method))];
-        if let Some(status) = status {
-            attributes.push(("http.response.status_code", SpanValue::Number(i64::from(status.as_u16()))));
-        }
-        if let Some(oncegate_status) = state.oncegate_status {
-            attributes.push(("oncegate.status", SpanValue::Word(oncegate_status.name())));
-        }
-        if let Some(differs) = &state.differs {
-            attributes.push(("oncegate.differs", SpanValue::Name(Arc::clone(differs))));
-        }
-        if let Some(attempt) = state.attempt {
-            attributes.push(("oncegate.attempt", SpanValue::Number(i64::from(attempt))));
-        }
-        let name = match &state.route {
-            Some(route) => {
-                attributes.push(("oncegate.route", SpanValue::Name(Arc::clone(&route.name))));
-                format!("{method} {}", route.name)
-            }
-            None => method.to_owned(),
-        };
-        let failed = status.is_some_and(|status| status.is_server_error());
-        let (trace, id, parent, began) = (context.trace, context.span, context.parent, context.began);
-        let kind = SpanKind::Server;
-        let mut spans = vec![Span { trace, id, parent, kind, name, began, took: total, attributes, failed }];
+        let (trace, parent, kind) = (context.trace, Some(context.span), SpanKind::Client);
+        let mut spans = vec![self.request_span(state, total, context)];
         for stage in [TraceStage::Reserve, TraceStage::Upstream, TraceStage::Settle] {
-            let Some((began, took)) = state.stages[stage as usize] else { continue };
+            let Some((began, took, error)) = state.stages[stage as usize] else { continue };
             let began: SystemTime = context.began + began.saturating_duration_since(self.began);
+            let mut error = error.map(SpanValue::Word);
             let (id, name, attributes) = match stage {
                 TraceStage::Reserve | TraceStage::Settle => {
-                    let op = if stage == TraceStage::Reserve { "reserve" } else { "settle" };
-                    (context.new_span_id(), format!("store {op}"), vec![("db.operation.name", SpanValue::Word(op))])
+                    let operation = if stage == TraceStage::Reserve { "reserve" } else { "settle" };
+                    let attributes = vec![
+                        ("db.system.name", SpanValue::Word(self.observability.database)),
+                        ("db.operation.name", SpanValue::Word(operation)),
+                        ("db.collection.name", SpanValue::Word("keys")),
+                    ];
+                    (context.new_span_id(), format!("{operation} keys"), attributes)
                 }
                 TraceStage::Upstream => {
-                    (context.onward, method.to_owned(), vec![("http.request.method", SpanValue::Word(method))])
+                    let attributes = self.describe_call(state, &mut error);
+                    (context.onward, self.span_method().1.to_owned(), attributes)
                 }
             };
-            let (parent, kind) = (Some(context.span), SpanKind::Client);
-            spans.push(Span { trace, id, parent, kind, name, began, took, attributes, failed: false });
+            spans.push(Span { trace, id, parent, kind, name, began, took, attributes, error });
         }
         tracer.send(spans);
+    }
+
+    /// The method as an attribute has it, and as the name of a span has it. Others than these are a client's words.
+    fn span_method(&self) -> (&'static str, &'static str) {
+        match self.method {
+            MethodLabel::Other | MethodLabel::OtherSafe => ("_OTHER", "HTTP"),
+            method => (method.name(), method.name()),
+        }
+    }
+
+    /// The span of the request itself.
+    fn request_span(&self, state: &TraceState, total: Duration, context: &TraceContext) -> Span {
+        let (method, name) = self.span_method();
+        let route = state.route.as_ref();
+        let status = state.answered.map(|(status, _)| status);
+        let word = |name, value: Option<&'static str>| Some((name, SpanValue::Word(value?)));
+        let number = |name, value: Option<i64>| Some((name, SpanValue::Number(value?)));
+        let text = |name, value: Option<Arc<str>>| Some((name, SpanValue::Text(value?)));
+        let template = || route.map(|route| Arc::clone(&route.path));
+        let mut attributes = vec![
+            word("oncegate.status", state.oncegate_status.map(OncegateStatus::name)),
+            word("oncegate.refusal", state.refusal),
+            text("oncegate.differs", state.differs.clone()),
+            number("oncegate.attempt", state.attempt.map(i64::from)),
+            text("oncegate.record", state.record.map(|id| id.to_string().into())),
+            text("oncegate.cause", state.cause.map(|cause| cause.to_string().into())),
+            text("oncegate.route", route.map(|route| Arc::clone(&route.name))),
+        ];
+        let (kind, name, failing) = if let Some((system, destination)) = &state.broker {
+            attributes.extend([
+                word("messaging.system", Some(system)),
+                word("messaging.operation.name", Some("process")),
+                word("messaging.operation.type", Some("process")),
+                text("messaging.destination.name", Some(Arc::clone(destination))),
+            ]);
+            (SpanKind::Consumer, format!("process {destination}"), 400)
+        } else {
+            attributes.extend([
+                word("http.request.method", Some(method)),
+                number("http.response.status_code", status.map(|status| status.as_u16().into())),
+                text("http.route", template()),
+                text("url.path", template().or_else(|| Some(Arc::clone(&self.head.as_ref()?.1)))),
+                text("client.address", state.client_address.map(|address| address.to_string().into())),
+            ]);
+            attributes.extend(self.head.iter().flat_map(|(head, _)| head.iter().cloned().map(Some)));
+            let kind = if state.has_no_client { SpanKind::Internal } else { SpanKind::Server };
+            (kind, template().map_or(name.to_owned(), |path| format!("{name} {path}")), 500)
+        };
+        let code = status.filter(|status| status.as_u16() >= failing).map(|status| status.as_str().into());
+        let error = match (state.refusal, code) {
+            (Some(refusal), code) if code.is_some() || state.has_no_client => Some(SpanValue::Word(refusal)),
+            (_, code) => code.map(SpanValue::Text),
+        };
+        let attributes = attributes.into_iter().flatten().collect();
+        let TraceContext { trace, span: id, parent, began, .. } = *context;
+        Span { trace, id, parent, kind, name, began, took: total, attributes, error }
+    }
+
+    /// The attributes of the call of the service. A status that refuses it is its error.
+    fn describe_call(&self, state: &TraceState, error: &mut Option<SpanValue>) -> Vec<Attribute> {
+        let mut attributes = vec![("http.request.method", SpanValue::Word(self.span_method().0))];
+        let Some(ServiceCall { target, is_http2, result }) = &state.call else { return attributes };
+        attributes.push(("network.protocol.version", SpanValue::Word(if *is_http2 { "2" } else { "1.1" })));
+        if let (Some(host), Some(scheme)) = (target.authority(), target.scheme()) {
+            add_server(&mut attributes, host, if *scheme == Scheme::HTTPS { 443 } else { 80 });
+            let route = state.route.as_ref().map(|route| &route.path);
+            let path = route.or(self.head.as_ref().map(|(_, path)| path)).map_or("", |path| path);
+            attributes.push(("url.full", SpanValue::Text(format!("{scheme}://{host}{path}").into())));
+        }
+        if let Some(again) = state.attempt.filter(|attempt| *attempt > 1) {
+            attributes.push(("http.request.resend_count", SpanValue::Number(i64::from(again) - 1)));
+        }
+        if let Ok(status) = result {
+            attributes.push(("http.response.status_code", SpanValue::Number(status.as_u16().into())));
+            *error = (status.as_u16() >= 400).then(|| SpanValue::Text(status.as_str().into()));
+        }
+        attributes
     }
 }

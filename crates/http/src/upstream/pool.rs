@@ -49,7 +49,7 @@ pub(super) struct UpstreamPool {
     pub(super) connector: Connector,
     protocol: PoolProtocol,
     /// The upstream's scheme and authority.
-    target: Uri,
+    pub(super) target: Uri,
     idle_max: Duration,
     /// The slots that all pools for this upstream share. Connections over HTTP/2 take none.
     pub(super) slots: Arc<ConnectionSlots>,

@@ -2,9 +2,12 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::fmt::Write;
 
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
+
+use super::{Exemplar, Histogram};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScrapeFormat {
@@ -32,14 +35,32 @@ impl ScrapeFormat {
     }
 }
 
-pub fn write(registries: &[&Registry], format: ScrapeFormat) -> String {
+/// Writes the metrics. OpenMetrics has the exemplars of the histograms that are `traced`, with their names.
+pub fn write(registries: &[&Registry], traced: &[(&str, &Histogram)], format: ScrapeFormat) -> String {
     let mut text = String::with_capacity(64 * 1024);
     let written = registries.iter().try_for_each(|registry| encode_registry(&mut text, registry));
     written.and_then(|()| encode_eof(&mut text)).expect("writing to a string cannot fail");
     match format {
-        ScrapeFormat::OpenMetrics => text,
+        ScrapeFormat::OpenMetrics => with_exemplars(&text, traced),
         ScrapeFormat::Text => to_prometheus_text(&text),
     }
+}
+
+/// Adds each exemplar to its bucket: prometheus-client has no way to make one outside of its own histograms.
+fn with_exemplars(text: &str, traced: &[(&str, &Histogram)]) -> String {
+    let mut traced: Vec<_> =
+        traced.iter().map(|(name, histogram)| (format!("{name}_bucket{{"), histogram.exemplars())).collect();
+    let mut written = String::with_capacity(text.len());
+    for line in text.lines() {
+        written.push_str(line);
+        let exemplars = traced.iter_mut().find(|(start, _)| line.starts_with(&**start));
+        if let Some(Exemplar { trace, took_us, at }) = exemplars.and_then(|(_, exemplars)| exemplars.next().flatten()) {
+            let (trace, took) = (trace.hex(), took_us as f64 / 1e6);
+            write!(written, " # {{trace_id=\"{trace}\"}} {took} {at:.3}").expect("writing to a string cannot fail");
+        }
+        written.push('\n');
+    }
+    written
 }
 
 /// Converts OpenMetrics to the older text format. OpenMetrics describes a counter without its `_total`, and ends with a

@@ -48,10 +48,31 @@ const GRPC_PATH: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Ex
 
 /// The destination of spans, and the resource that they are from.
 pub struct SpanExporter {
-    pub collector: OtlpCollector,
-    pub trust: Trust,
-    pub service: Arc<str>,
-    pub instance: String,
+    collector: OtlpCollector,
+    trust: Trust,
+}
+
+impl SpanExporter {
+    /// The exporter of an instance. The resource that the collector is configured with wins over the instance's own.
+    pub fn new(mut collector: OtlpCollector, trust: Trust, service: &str, instance: &str) -> Self {
+        const VERSION: &str = env!("CARGO_PKG_VERSION");
+        let resource = &mut collector.resource;
+        resource.retain(|(name, _)| !name.starts_with("telemetry.sdk."));
+        for (name, value) in [
+            ("service.name", "oncegate"),
+            ("service.version", VERSION),
+            ("service.instance.id", instance),
+            ("oncegate.service", service),
+            ("telemetry.sdk.language", "rust"),
+            ("telemetry.sdk.name", "oncegate"),
+            ("telemetry.sdk.version", VERSION),
+        ] {
+            if resource.iter().all(|(known, _)| **known != *name) {
+                resource.push((name.into(), value.into()));
+            }
+        }
+        Self { collector, trust }
+    }
 }
 
 enum ExportError {
@@ -162,7 +183,7 @@ enum CollectorConnection {
 impl SpanExporter {
     /// Sends a batch and waits for the collector's answer.
     async fn send(&self, connection: &mut Option<CollectorConnection>, spans: &[Span]) -> Result<(), ExportError> {
-        let body = protobuf::encode_request(&self.service, &self.instance, spans);
+        let body = protobuf::encode_request(&self.collector.resource, spans);
         let sent = timeout(SEND_TIMEOUT, self.send_without_timeout(connection, body)).await;
         let sent = sent.unwrap_or_else(|_| Err(ExportError::Unavailable("no answer in time".into())));
         if matches!(sent, Err(ExportError::Unavailable(_))) {
@@ -200,15 +221,6 @@ impl SpanExporter {
         }
     }
 
-    fn authority(&self) -> &http::uri::Authority {
-        match &self.collector.upstream {
-            UpstreamTarget::Http(authority) | UpstreamTarget::Https(authority, _) | UpstreamTarget::H2c(authority) => {
-                authority
-            }
-            UpstreamTarget::Unix(_) => unreachable!("the configuration allows only http and https"),
-        }
-    }
-
     /// Builds a gRPC request: the message after its length, not compressed ("Length-Prefixed-Message").
     fn grpc_request(&self, body: &[u8]) -> Request<Full<Bytes>> {
         let mut framed = BytesMut::with_capacity(5 + body.len());
@@ -216,8 +228,9 @@ impl SpanExporter {
         framed.put_u32(u32::try_from(body.len()).unwrap_or(u32::MAX));
         framed.put_slice(body);
         let scheme = if matches!(self.collector.upstream, UpstreamTarget::Https(..)) { "https" } else { "http" };
-        let uri = Uri::builder().scheme(scheme).authority(self.authority().clone()).path_and_query(GRPC_PATH).build();
-        let mut request = post(uri.expect("scheme, authority and path are all there"), framed.freeze());
+        let uri =
+            Uri::builder().scheme(scheme).authority(self.collector.upstream.host()).path_and_query(GRPC_PATH).build();
+        let mut request = self.post(uri.expect("scheme, authority and path are all there"), framed.freeze());
         *request.version_mut() = Version::HTTP_2;
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
@@ -226,18 +239,26 @@ impl SpanExporter {
 
     fn http_request(&self, body: Vec<u8>) -> Request<Full<Bytes>> {
         let path = self.collector.path.clone().unwrap_or_else(|| http::uri::PathAndQuery::from_static("/"));
-        let mut request = post(path.into(), body.into());
-        let host = HeaderValue::from_str(self.authority().as_str()).expect("an authority is plain ASCII");
+        let mut request = self.post(path.into(), body.into());
+        let host = HeaderValue::from_str(self.collector.upstream.host()).expect("an authority is plain ASCII");
         request.headers_mut().insert(HOST, host);
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
         request
     }
 
+    fn post(&self, uri: Uri, body: Bytes) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = uri;
+        *request.headers_mut() = self.collector.fields.clone();
+        let agent = HeaderValue::from_static(concat!("oncegate/", env!("CARGO_PKG_VERSION")));
+        request.headers_mut().insert(USER_AGENT, agent);
+        request
+    }
+
     async fn connect(&self) -> Result<CollectorConnection, Box<dyn Error + Send + Sync>> {
-        let authority = self.authority();
-        let default_port = if self.collector.path.is_some() { 4318 } else { 4317 };
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-        let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(default_port))).await?;
+        let address = self.collector.upstream.host_and_port().expect("the configuration allows only http and https");
+        let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         match &self.collector.upstream {
             UpstreamTarget::Https(_, name) => {
@@ -281,15 +302,6 @@ impl CollectorConnection {
         .await
         .is_ok()
     }
-}
-
-fn post(uri: Uri, body: Bytes) -> Request<Full<Bytes>> {
-    let mut request = Request::new(Full::new(body));
-    *request.method_mut() = Method::POST;
-    *request.uri_mut() = uri;
-    let agent = HeaderValue::from_static(concat!("oncegate/", env!("CARGO_PKG_VERSION")));
-    request.headers_mut().insert(USER_AGENT, agent);
-    request
 }
 
 /// Converts an HTTP error status. After 429, 502, 503 and 504 the batch may be sent again, after all others not (OTLP

@@ -9,18 +9,12 @@ use super::{Span, SpanValue};
 
 /// Encodes an export request: the spans, and the resource that they are from.
 // See docs/decisions/0030-choose-dependencies.md.
-pub(super) fn encode_request(service: &str, instance: &str, spans: &[Span]) -> Vec<u8> {
+pub(super) fn encode_request(resource: &[(Box<str>, Box<str>)], spans: &[Span]) -> Vec<u8> {
     message(|request| {
         request.nested(1, |resource_spans| {
-            resource_spans.nested(1, |resource| {
-                let attributes = [
-                    ("service.name", "oncegate"),
-                    ("service.version", env!("CARGO_PKG_VERSION")),
-                    ("service.instance.id", instance),
-                    ("oncegate.service", service),
-                ];
-                for (key, value) in attributes {
-                    resource.nested(1, |pair| text(pair, key, value));
+            resource_spans.nested(1, |fields| {
+                for (key, value) in resource {
+                    fields.nested(1, |pair| text(pair, key, value));
                 }
             });
             resource_spans.nested(2, |scope_spans| {
@@ -47,9 +41,10 @@ fn span(fields: &mut ProtobufWriter, span: &Span) {
     let began = span.began.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     fields.fixed64(7, nanos(began));
     fields.fixed64(8, nanos(began + span.took));
-    for (key, value) in &span.attributes {
+    let error = span.error.as_ref().map(|error| ("error.type", error));
+    for (key, value) in span.attributes.iter().map(|(key, value)| (*key, value)).chain(error) {
         fields.nested(9, |pair| match value {
-            SpanValue::Name(value) => text(pair, key, value),
+            SpanValue::Text(value) => text(pair, key, value),
             SpanValue::Word(value) => text(pair, key, value),
             SpanValue::Number(value) => {
                 pair.text(1, key);
@@ -57,7 +52,7 @@ fn span(fields: &mut ProtobufWriter, span: &Span) {
             }
         });
     }
-    if span.failed {
+    if span.error.is_some() {
         // STATUS_CODE_ERROR
         fields.nested(15, |status| status.number(3, 2));
     }

@@ -14,6 +14,7 @@ impl From<&BasicProperties> for SentMessage {
             content: [properties.content_type(), properties.content_encoding()]
                 .map(|text| text.as_ref().map(ToString::to_string)),
             timestamp: *properties.timestamp(),
+            topic: None,
         }
     }
 }

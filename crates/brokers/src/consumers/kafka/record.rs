@@ -50,6 +50,7 @@ impl From<&KafkaRecord> for SentMessage {
             id: Some(record.id()),
             content: [None, None],
             timestamp: u64::try_from(record.timestamp).ok().map(|millis| millis / 1000),
+            topic: Some(Arc::clone(&record.partition.topic)),
         }
     }
 }

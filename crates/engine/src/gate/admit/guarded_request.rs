@@ -20,6 +20,7 @@ use crate::gate::state::Gate;
 use crate::instance::Instance;
 use crate::instance::metrics::ReservationResult;
 use crate::instance::observability::Observability;
+use crate::instance::request_trace::MessageBroker;
 use crate::instance::store_clock::StoreClock;
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::decision::{DecisionRules, RequestComparison};
@@ -316,14 +317,18 @@ impl GuardedRequest {
         instance.observability.count_reservation(&self.active.metrics, &self.reserve_request.scope, result);
     }
 
-    /// The context of a request that no client waits for: a delivery or a message.
-    pub(in crate::gate) fn context_without_client(&self, observability: &Arc<Observability>) -> ResponseContext {
+    /// The context of a request that no client waits for.
+    pub(in crate::gate) fn context_without_client(
+        &self,
+        broker: Option<MessageBroker>,
+        observability: &Arc<Observability>,
+    ) -> ResponseContext {
         let mut context = ResponseContext::default();
         context.guard(observability, &self.head, &self.active.metrics);
         context.with_trace(|trace| {
             trace.note_key(&self.reserve_request.key);
             trace.note_record(self.reserve_request.id);
-            trace.note_no_client();
+            trace.note_no_client(broker);
         });
         context
     }

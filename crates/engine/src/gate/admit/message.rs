@@ -26,6 +26,8 @@ use oncegate_telemetry::traces::TraceParent;
 pub struct Message {
     /// The queue that the message is from, with its configuration.
     pub consumer: Arc<Consumer>,
+    /// The topic that it is from; `None` for the queue.
+    pub topic: Option<Arc<str>>,
     /// The path that the message is posted to.
     pub path: String,
     /// The message's key, unchecked.
@@ -68,7 +70,7 @@ impl Gate {
         if self.instance.draining.is_cancelled() {
             return Err(Refusal::Draining.into());
         }
-        let Message { consumer, path, key, headers, body, broker } = message;
+        let Message { consumer, topic: _, path, key, headers, body, broker } = message;
         let named = live.config.routes.iter().find(|route| route.name == consumer.route);
         let Some(route) = named.filter(|route| route.options.mode == RouteMode::Enforce) else {
             return Err(AdmitError::NoRoute);
