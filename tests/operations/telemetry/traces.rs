@@ -27,6 +27,7 @@ use harness::consumer_world::consumer_world_with;
 use harness::rabbitmq::message;
 use harness::relay::remote;
 use harness::tls::{Authority, FrontMode, TlsFront};
+use harness::vendor::{VendorDouble, VendorRules};
 use harness::{Answer, Hold, Setup, Store, TEST_TIMEOUT, Upstream, World, eventually, route};
 
 /// A collector.
@@ -422,6 +423,26 @@ async fn a_state_of_another_trace_is_not_forwarded_with_a_new_one() {
         request.send().await;
         let call = world.upstream.last();
         assert_eq!((call.all("traceparent").len(), call.field("tracestate")), (1, None), "{traceparent}");
+    }
+}
+
+#[tokio::test]
+async fn a_vendor_learns_of_no_trace() {
+    let collector = Collector::start().await;
+    let vendor = VendorDouble::start(VendorRules { field: "idempotency-key", window: TEST_TIMEOUT }).await;
+    let world = World::with(Store::sqlite(), |setup| {
+        let setup = setup.upstream(vendor.address).top("secret = \"a secret of some length\"");
+        traced(setup.route(&route("pay", "vendor = \"stripe\"")), &format!("http://{}", collector.address))
+    })
+    .await;
+    for request in [world.pay("k-1"), world.get("/pay")] {
+        request.field("traceparent", &format!("00-{TRACE}-{CALLER}-01")).field("tracestate", "a=b").send().await;
+    }
+    collector.spans(6).await;
+    let heads = vendor.heads();
+    assert_eq!(heads.len(), 2);
+    for head in heads {
+        assert!(["traceparent", "tracestate"].iter().all(|name| head.all(name).next().is_none()), "{head:?}");
     }
 }
 

@@ -187,7 +187,7 @@ impl Gate {
                 let RoutedRequest { head, origin, .. } = *routed;
                 let received = Box::new(ReceivedRequest { head, body, share, origin });
                 let guarded = self.guard(identity, received, path, active, &live.config, context.trace_id()).await;
-                context.with_trace(|trace| trace.note_client_address(guarded.reserve_request.client_address));
+                context.note(|state| state.client_address = guarded.reserve_request.client_address);
                 if !is_provisional {
                     context.note_record(guarded.reserve_request.id);
                 }

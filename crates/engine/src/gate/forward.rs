@@ -112,7 +112,7 @@ impl Gate {
         if active.route.vendor.is_none() {
             context.continue_trace(request.headers_mut());
         }
-        context.with_trace(|trace| trace.note_attempt(number));
+        context.note(|state| state.attempt = Some(number));
         // The reservation or the connection may have taken long, and the machine may have slept. A valid lease is not
         // enough: it may have lapsed and been renewed since the reservation, or the store may have lost the reservation
         // in a failover, and the key may be another instance's by now.
@@ -190,7 +190,7 @@ impl Gate {
                 (refusal, attempt_end::not_sent(instance, lease, &route.options.retry, route.options.ttl), entry)
             }
             UpstreamOutcome::NoResponse(refusal, cause) => {
-                context.with_trace(|trace| trace.note_unknown(cause));
+                context.note(|state| state.cause = Some(cause));
                 let (lease, entry) = attempt.into_parts();
                 attempt_end::log_unknown(&lease, &route, cause, "the outcome is unknown");
                 (refusal, attempt_end::unknown(lease, &route, cause), entry)

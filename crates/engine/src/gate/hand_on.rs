@@ -124,7 +124,7 @@ impl HandOn {
             Ok(trailers) => trailers,
             Err(stop) => {
                 let cause = UnknownCause::Stopped(stop, received);
-                self.context.with_trace(|trace| trace.note_unknown(cause));
+                self.context.note(|state| state.cause = Some(cause));
                 self.context.note_status(OncegateStatus::Unknown);
                 let (instance, route) = (Arc::clone(&attempt.instance), Arc::clone(&attempt.route));
                 let (lease, entry) = self.attempt.into_parts();

@@ -86,7 +86,7 @@ impl Gate {
         let id = guarded.reserve_request.id;
         let outcome = self.execute(guarded, &context, None).await;
         context.with_trace(|trace| {
-            trace.note_oncegate_status(outcome.oncegate_status());
+            trace.note(|state| state.oncegate_status = Some(outcome.oncegate_status()));
             match &outcome {
                 Outcome::Refused(refusal) => trace.note_refusal(refusal),
                 outcome => trace.note_response(outcome.http_status()),

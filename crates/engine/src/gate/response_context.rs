@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::outcome::Outcome;
 use crate::instance::metrics::RouteMetrics;
 use crate::instance::observability::Observability;
-use crate::instance::request_trace::{RequestTrace, StageError, TraceStage};
+use crate::instance::request_trace::{RequestTrace, StageError, TraceStage, TraceState};
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::jsonrpc::RpcId;
 use oncegate_domain::key::Key;
@@ -116,13 +116,13 @@ impl ResponseContext {
 
     /// Notes the key: its beginning in the trace, and the whole for the route's own refusals, unless it is a secret.
     pub(super) fn note_key(&mut self, key: &Key, route: &Route) {
-        self.with_trace(|trace| trace.note_key(key));
+        self.note(|state| state.key = key.prefix());
         self.key = (!route.options.key.hash && !route.options.refusals.is_empty()).then(|| key.clone());
     }
 
     /// Notes the record of the key.
     pub(super) fn note_record(&mut self, id: RecordId) {
-        self.with_trace(|trace| trace.note_record(id));
+        self.note(|state| state.record = Some(id));
         self.record = Some(id);
     }
 
@@ -150,7 +150,7 @@ impl ResponseContext {
         let headers = response.headers_mut();
         match self.mode {
             Some(RouteMode::Enforce) => {
-                self.with_trace(|trace| trace.note_oncegate_status(status));
+                self.note(|state| state.oncegate_status = Some(status));
                 headers.insert(fields::ONCEGATE_STATUS, status.value());
                 self.answer_shape.add_fields((code, headers), status);
             }
@@ -186,7 +186,7 @@ impl ResponseContext {
     /// Notes the status of a request whose outcome is not there yet, in the trace.
     pub(super) fn note_status(&self, status: OncegateStatus) {
         if self.mode == Some(RouteMode::Enforce) {
-            self.with_trace(|trace| trace.note_oncegate_status(status));
+            self.note(|state| state.oncegate_status = Some(status));
         }
     }
 
@@ -221,13 +221,13 @@ impl ResponseContext {
     ) {
         self.guard(observability, head, route);
         self.mode = Some(RouteMode::Observe);
-        self.with_trace(|trace| trace.note_oncegate_status(OncegateStatus::Observed));
+        self.note(|state| state.oncegate_status = Some(OncegateStatus::Observed));
     }
 
     /// Notes that the request has no key and its route requires none.
     pub(super) fn unguard(&mut self) {
         self.mode = None;
-        self.with_trace(RequestTrace::note_unguarded);
+        self.note(|state| state.is_guarded = false);
     }
 
     /// The id of the request's trace, of one that began here too.
@@ -240,6 +240,11 @@ impl ResponseContext {
         if let Some(trace) = &self.trace {
             note(trace);
         }
+    }
+
+    /// Notes facts in the trace, if the request has one.
+    pub(super) fn note(&self, note: impl FnOnce(&mut TraceState)) {
+        self.with_trace(|trace| trace.note(note));
     }
 
     /// Awaits the work and notes its duration and its error in the trace. The caller pins the work: a future that is

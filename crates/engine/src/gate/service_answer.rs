@@ -94,7 +94,7 @@ impl ServiceAnswer {
             (ResponseVerdict::Store, Some(storable)) => attempt_end::complete(lease, route, ttl, storable),
             (ResponseVerdict::Release, _) => attempt_end::release(lease, route, ttl, Some((status, &response.headers))),
             (ResponseVerdict::Unknown | ResponseVerdict::Store, _) => {
-                context.with_trace(|trace| trace.note_unknown(unknown_cause));
+                context.note(|state| state.cause = Some(unknown_cause));
                 attempt_end::log_unknown(
                     &lease,
                     route,

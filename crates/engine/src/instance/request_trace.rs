@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use http::header::HOST;
 use http::uri::{Authority, Scheme};
-use http::{HeaderMap, Request, StatusCode, Uri, Version, request};
+use http::{HeaderMap, Request, StatusCode, Version, request};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -17,7 +17,7 @@ use super::boot_time::BootInstant;
 use super::metrics::{MethodLabel, RouteMetrics};
 use super::observability::{Observability, push_template};
 use oncegate_domain::ids::RecordId;
-use oncegate_domain::key::{Key, KeyPrefix};
+use oncegate_domain::key::KeyPrefix;
 use oncegate_domain::unknown_cause::UnknownCause;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_http::protocol::status::OncegateStatus;
@@ -74,43 +74,40 @@ type Attribute = (&'static str, SpanValue);
 /// The kind of a broker, and the queue or topic there.
 pub type MessageBroker = (&'static str, Arc<str>);
 
-/// The call of a service: the scheme and authority, whether it was over HTTP/2, and its end.
-struct ServiceCall {
-    target: Uri,
-    is_http2: bool,
-    result: Result<StatusCode, &'static str>,
-}
-
 /// The start, the total duration and the error of a stage.
 type StageTimes = (Instant, Duration, Option<&'static str>);
 
+/// The facts that are noted of a request.
 #[derive(Default)]
-struct TraceState {
-    /// The route that has the request's path, and whether it guards or observes the request.
+pub struct TraceState {
+    /// The route that has the request's path.
     route: Option<Arc<RouteMetrics>>,
-    is_guarded: bool,
+    /// Whether that guards or observes the request.
+    pub is_guarded: bool,
     /// The client's address, where its route keeps it.
-    client_address: Option<IpAddr>,
-    /// The newest call of the service.
-    call: Option<ServiceCall>,
-    oncegate_status: Option<OncegateStatus>,
+    pub client_address: Option<IpAddr>,
+    /// The value of `Oncegate-Status`.
+    pub oncegate_status: Option<OncegateStatus>,
     /// The slug of the problem for which the request was refused.
     refusal: Option<&'static str>,
     /// The parts in which the request differs from the one that its key belongs to.
     differs: Option<Arc<str>>,
-    attempt: Option<u32>,
+    /// The attempt's number.
+    pub attempt: Option<u32>,
     /// The record of the request's key.
-    record: Option<RecordId>,
+    pub record: Option<RecordId>,
     /// The cause for which the attempt's outcome is unknown.
-    cause: Option<UnknownCause>,
+    pub cause: Option<UnknownCause>,
     /// Whether no client waits for a response: a delivery or a message.
-    has_no_client: bool,
+    pub has_no_client: bool,
     /// The broker of a message.
-    broker: Option<MessageBroker>,
+    pub broker: Option<MessageBroker>,
     /// The first bytes of the key, and their number.
-    key: KeyPrefix,
+    pub key: KeyPrefix,
     answered: Option<(StatusCode, Duration)>,
     stages: [Option<StageTimes>; 3],
+    /// The attributes of the call of the service, and the status that is its error.
+    call: (Vec<Attribute>, Option<SpanValue>),
 }
 
 impl TraceState {
@@ -190,6 +187,11 @@ impl RequestTrace {
         self.recorded().map(|context| context.trace)
     }
 
+    /// Notes facts.
+    pub fn note(&self, note: impl FnOnce(&mut TraceState)) {
+        note(&mut self.state.lock());
+    }
+
     /// Notes the route that has the request's path, and whether it guards or observes the request. One that does wins.
     pub fn note_route(&self, route: &Arc<RouteMetrics>, is_guarded: bool) {
         let mut state = self.state.lock();
@@ -198,52 +200,11 @@ impl RequestTrace {
         }
     }
 
-    /// Notes that no route guards the request.
-    pub fn note_unguarded(&self) {
-        self.state.lock().is_guarded = false;
-    }
-
-    /// Notes the value of `Oncegate-Status`.
-    pub fn note_oncegate_status(&self, oncegate_status: OncegateStatus) {
-        self.state.lock().oncegate_status = Some(oncegate_status);
-    }
-
     /// Notes the problem for which the request is refused.
     pub fn note_refusal(&self, refusal: &Refusal) {
         let mut state = self.state.lock();
         state.refusal = Some(refusal.slug());
         state.differs = Some(refusal.differs()).filter(|names| !names.is_empty()).map(|names| names.join(", ").into());
-    }
-
-    /// Notes the attempt's number.
-    pub fn note_attempt(&self, number: u32) {
-        self.state.lock().attempt = Some(number);
-    }
-
-    /// Notes that no client waits for a response, but perhaps a broker.
-    pub fn note_no_client(&self, broker: Option<MessageBroker>) {
-        let mut state = self.state.lock();
-        (state.has_no_client, state.broker) = (true, broker);
-    }
-
-    /// Notes the address that the request comes from, of a route that keeps it.
-    pub fn note_client_address(&self, address: Option<IpAddr>) {
-        self.state.lock().client_address = address;
-    }
-
-    /// Notes the record of the request's key.
-    pub fn note_record(&self, id: RecordId) {
-        self.state.lock().record = Some(id);
-    }
-
-    /// Notes that the outcome of the request's attempt is unknown.
-    pub fn note_unknown(&self, cause: UnknownCause) {
-        self.state.lock().cause = Some(cause);
-    }
-
-    /// Notes the beginning of the key.
-    pub fn note_key(&self, key: &Key) {
-        self.state.lock().key = key.prefix();
     }
 
     /// The id of the trace, also of one that the caller does not record.
@@ -266,10 +227,35 @@ impl RequestTrace {
         result: Result<StatusCode, &'static str>,
     ) {
         self.note_stage(TraceStage::Upstream, began, took, result.err());
-        if self.recorded().is_some() {
-            let (target, is_http2) = (upstream.target().clone(), upstream.shares_connections());
-            self.state.lock().call = Some(ServiceCall { target, is_http2, result });
+        if self.recorded().is_none() {
+            return;
         }
+        let version = if upstream.shares_connections() { "2" } else { "1.1" };
+        let mut attributes = vec![
+            ("http.request.method", SpanValue::Word(self.span_method().0)),
+            ("network.protocol.version", SpanValue::Word(version)),
+        ];
+        let mut state = self.state.lock();
+        let (target, path) = (upstream.target(), self.shown_path(&state).unwrap_or_default());
+        if let (Some(host), Some(scheme)) = (target.authority(), target.scheme()) {
+            add_server(&mut attributes, host, if *scheme == Scheme::HTTPS { 443 } else { 80 });
+            attributes.push(("url.full", SpanValue::Text(format!("{scheme}://{host}{path}").into())));
+        }
+        if let Some(again) = state.attempt.filter(|attempt| *attempt > 1) {
+            attributes.push(("http.request.resend_count", SpanValue::Number(i64::from(again) - 1)));
+        }
+        let mut error = None;
+        if let Ok(status) = result {
+            attributes.push(("http.response.status_code", SpanValue::Number(status.as_u16().into())));
+            error = (status.as_u16() >= 400).then(|| SpanValue::Text(status.as_str().into()));
+        }
+        state.call = (attributes, error);
+    }
+
+    /// The path as far as it may be shown: the route's, else the request's without identifiers.
+    fn shown_path(&self, state: &TraceState) -> Option<Arc<str>> {
+        let route = state.route.as_ref().map(|route| &route.path);
+        route.or(self.head.as_ref().map(|(_, path)| path)).map(Arc::clone)
     }
 
     /// Notes the status of the response.
@@ -350,8 +336,8 @@ impl RequestTrace {
         for stage in [TraceStage::Reserve, TraceStage::Upstream, TraceStage::Settle] {
             let Some((began, took, error)) = state.stages[stage as usize] else { continue };
             let began: SystemTime = context.began + began.saturating_duration_since(self.began);
-            let mut error = error.map(SpanValue::Word);
-            let (id, name, attributes) = match stage {
+            let error = error.map(SpanValue::Word);
+            let (id, name, attributes, refused) = match stage {
                 TraceStage::Reserve | TraceStage::Settle => {
                     let operation = if stage == TraceStage::Reserve { "reserve" } else { "settle" };
                     let attributes = vec![
@@ -359,14 +345,14 @@ impl RequestTrace {
                         ("db.operation.name", SpanValue::Word(operation)),
                         ("db.collection.name", SpanValue::Word("keys")),
                     ];
-                    (context.new_span_id(), format!("{operation} keys"), attributes)
+                    (context.new_span_id(), format!("{operation} keys"), attributes, None)
                 }
                 TraceStage::Upstream => {
-                    let attributes = self.describe_call(state, &mut error);
-                    (context.onward, self.span_method().1.to_owned(), attributes)
+                    let (attributes, refused) = state.call.clone();
+                    (context.onward, self.span_method().1.to_owned(), attributes, refused)
                 }
             };
-            spans.push(Span { trace, id, parent, kind, name, began, took, attributes, error });
+            spans.push(Span { trace, id, parent, kind, name, began, took, attributes, error: error.or(refused) });
         }
         tracer.send(spans);
     }
@@ -410,7 +396,7 @@ impl RequestTrace {
                 word("http.request.method", Some(method)),
                 number("http.response.status_code", status.map(|status| status.as_u16().into())),
                 text("http.route", template()),
-                text("url.path", template().or_else(|| Some(Arc::clone(&self.head.as_ref()?.1)))),
+                text("url.path", self.shown_path(state)),
                 text("client.address", state.client_address.map(|address| address.to_string().into())),
             ]);
             attributes.extend(self.head.iter().flat_map(|(head, _)| head.iter().cloned().map(Some)));
@@ -425,26 +411,5 @@ impl RequestTrace {
         let attributes = attributes.into_iter().flatten().collect();
         let TraceContext { trace, span: id, parent, began, .. } = *context;
         Span { trace, id, parent, kind, name, began, took: total, attributes, error }
-    }
-
-    /// The attributes of the call of the service. A status that refuses it is its error.
-    fn describe_call(&self, state: &TraceState, error: &mut Option<SpanValue>) -> Vec<Attribute> {
-        let mut attributes = vec![("http.request.method", SpanValue::Word(self.span_method().0))];
-        let Some(ServiceCall { target, is_http2, result }) = &state.call else { return attributes };
-        attributes.push(("network.protocol.version", SpanValue::Word(if *is_http2 { "2" } else { "1.1" })));
-        if let (Some(host), Some(scheme)) = (target.authority(), target.scheme()) {
-            add_server(&mut attributes, host, if *scheme == Scheme::HTTPS { 443 } else { 80 });
-            let route = state.route.as_ref().map(|route| &route.path);
-            let path = route.or(self.head.as_ref().map(|(_, path)| path)).map_or("", |path| path);
-            attributes.push(("url.full", SpanValue::Text(format!("{scheme}://{host}{path}").into())));
-        }
-        if let Some(again) = state.attempt.filter(|attempt| *attempt > 1) {
-            attributes.push(("http.request.resend_count", SpanValue::Number(i64::from(again) - 1)));
-        }
-        if let Ok(status) = result {
-            attributes.push(("http.response.status_code", SpanValue::Number(status.as_u16().into())));
-            *error = (status.as_u16() >= 400).then(|| SpanValue::Text(status.as_str().into()));
-        }
-        attributes
     }
 }

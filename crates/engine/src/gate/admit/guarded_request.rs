@@ -325,10 +325,10 @@ impl GuardedRequest {
     ) -> ResponseContext {
         let mut context = ResponseContext::default();
         context.guard(observability, &self.head, &self.active.metrics);
-        context.with_trace(|trace| {
-            trace.note_key(&self.reserve_request.key);
-            trace.note_record(self.reserve_request.id);
-            trace.note_no_client(broker);
+        context.note(|state| {
+            state.key = self.reserve_request.key.prefix();
+            state.record = Some(self.reserve_request.id);
+            (state.has_no_client, state.broker) = (true, broker);
         });
         context
     }
