@@ -81,7 +81,7 @@ options! {
         /// the places of values by which operators look keys up (`keys list --where`), such as `json:/order_id`; only
         /// salted hashes are kept; at most 4
         index: Places(&[]) = [] => made(read_index);
-        /// whether the record has the address of the newest attempt's client, for operators: personal data
+        /// whether record and span have the address of the newest attempt's client, for operators: personal data
         keep_client_address: Boolean = false => boolean();
         /// the parts of a request that identify its caller: authorization, jwt:CLAIM, client-cert, a place such as
         /// header:NAME or cookie:NAME, or none; `?` marks optional ones
