@@ -22,9 +22,10 @@ doc:
 tidy:
 	cargo test --locked --quiet --test tidy --test docs --test figures
 
-docs-write: ## Writes config/reference.toml and docs/configuration.md anew from the options, docs/sql from the store's SQL, the list of log messages, and the table and picture of make torture
+docs-write: ## Writes config/reference.toml and docs/configuration.md anew from the options, docs/sql from the store's SQL, docs/openapi.json from the admin API's types, the list of log messages, and the table and picture of make torture
 	cargo test --locked --quiet -p oncegate-config --lib tests::documents::write_the_documents -- --ignored
 	cargo test --locked --quiet -p oncegate-store --lib statement::tests::write_the_expanded_sql -- --ignored
+	cargo test --locked --quiet -p oncegate-admin --lib openapi::tests::write_the_document -- --ignored
 	cargo test --locked --quiet --test figures write_the_documents -- --ignored
 	cargo test --locked --quiet --test tidy write_the_list_of_log_messages -- --ignored
 
@@ -68,8 +69,8 @@ test: ## All tests, on real services that they start themselves; installs what i
 	@npm ci --prefix tests/page --ignore-scripts --no-audit --no-fund --silent || echo "no npm: accessibility is not checked" >&2
 	@python3 -m venv $${CARGO_TARGET_DIR:-target}/recipes && \
 	    $${CARGO_TARGET_DIR:-target}/recipes/bin/pip install --quiet --disable-pip-version-check \
-	    -r examples/recipes/requirements.txt -r tests/kafka/requirements.txt || \
-	    echo "no pip: the recipes with clients from PyPI, and the tests with Kafka, are skipped" >&2
+	    -r examples/recipes/requirements.txt -r tests/kafka/requirements.txt -r tests/openapi/requirements.txt || \
+	    echo "no pip: the recipes with clients from PyPI, the tests with Kafka, and that with a generated client, are skipped" >&2
 	@npm ci --prefix examples/recipes --ignore-scripts --no-audit --no-fund --silent || echo "no npm: the recipes with clients from npm, and the sign-in with a provider from npm, are skipped" >&2
 	@# Most tests wait for something: six at a time use two cores.
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-6} cargo test --locked --workspace

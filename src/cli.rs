@@ -10,6 +10,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 use crate::app::StartError;
+use oncegate_admin::openapi_document;
 use oncegate_config::{self as config, Overrides, ProcessEnvironment, WithoutSecrets};
 use oncegate_settings::{LoadedConfig, StoreLocation};
 use oncegate_store::OpenError;
@@ -132,8 +133,12 @@ enum Command {
     Healthcheck(client::InstanceArguments),
     /// Tells the running instance to drain, and waits until it has
     Drain(drain::DrainArguments),
-    /// Prints the configuration's JSON Schema, for editors and validators
-    Schema,
+    /// Prints the configuration's JSON Schema, for editors and validators, or the admin API's OpenAPI document
+    Schema {
+        /// Prints the OpenAPI document
+        #[arg(long)]
+        admin: bool,
+    },
     /// Prints a shell's completions
     Completions(completions::CompletionsArguments),
     /// Prints the manual page
@@ -248,7 +253,8 @@ pub fn main() -> ExitCode {
         Command::Keys(arguments) => keys::run(arguments),
         Command::Healthcheck(instance) => healthcheck::run(&instance),
         Command::Drain(arguments) => drain::run(&arguments),
-        Command::Schema => print(&format!("{:#}\n", config::schema())),
+        Command::Schema { admin: false } => print(&format!("{:#}\n", config::schema())),
+        Command::Schema { admin: true } => print(&format!("{:#}\n", openapi_document())),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Man => man::run(),
     };

@@ -144,8 +144,7 @@ impl Connected {
 
 /// The explanation of an answer that is a refusal.
 pub(super) fn explain_refusal(status: StatusCode, answer: &Value) -> String {
-    let detail = answer["detail"].as_str().or(answer["error"].as_str());
-    detail.map_or_else(|| format!("the instance answers {status}"), str::to_owned)
+    answer["detail"].as_str().map_or_else(|| format!("the instance answers {status}"), str::to_owned)
 }
 
 const NOBODY_LISTENS: &str = "nobody listens there: start the instance, or say with --admin where it is";

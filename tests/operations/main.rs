@@ -9,6 +9,7 @@ mod consumers;
 mod events;
 mod framing;
 mod hand_over;
+mod openapi;
 mod operators;
 mod overload;
 mod page;

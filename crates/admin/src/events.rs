@@ -1,9 +1,12 @@
 //! Operators' questions about events, and what they do with dead ones.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use http::StatusCode;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::json;
 
 use super::key_admin::problem::{ApiProblem, ProblemCode};
 use super::{AdminListener, ApiAnswer};
@@ -22,6 +25,48 @@ pub(super) enum EventMethod {
     Requeue,
 }
 
+#[derive(Serialize, JsonSchema)]
+pub(super) struct EventSinkList {
+    /// The places that events go to.
+    sinks: Vec<ListedEventSink>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct ListedEventSink {
+    /// The name.
+    sink: Arc<str>,
+    /// The place that its events go to.
+    target: String,
+    /// The routes whose events it gets.
+    routes: Vec<Arc<str>>,
+    /// The types of the events that it gets.
+    types: Vec<&'static str>,
+    /// The number of events that wait.
+    waiting: u64,
+    /// The number of dead events.
+    dead: u64,
+    /// The time of the oldest event that waits.
+    #[serde(serialize_with = "rfc3339::serialize")]
+    #[schemars(with = "Option<rfc3339::Written>")]
+    oldest_at: Option<SystemTime>,
+    /// Why the last try of one of those that wait has failed.
+    waiting_note: Option<String>,
+    /// Why the newest dead one is dead.
+    note: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct DiscardedEvents {
+    /// The number of events that were deleted.
+    discarded: u64,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct RequeuedEvents {
+    /// The number of events that are published again.
+    requeued: u64,
+}
+
 impl AdminListener {
     pub(super) async fn answer_about_events(
         &self,
@@ -32,30 +77,30 @@ impl AdminListener {
     ) -> ApiAnswer {
         let sink = EventSinkParams { service: Arc::clone(service), sink: sink.into() };
         let answer = match method {
-            EventMethod::Discard => json!({ "discarded": self.discard_events(sink, actor).await? }),
-            EventMethod::List => json!({ "sinks": self.list_sinks(service).await? }),
-            EventMethod::Requeue => json!({ "requeued": self.requeue_events(sink, &actor).await? }),
+            EventMethod::Discard => json!(DiscardedEvents { discarded: self.discard_events(sink, actor).await? }),
+            EventMethod::List => json!(EventSinkList { sinks: self.list_sinks(service).await? }),
+            EventMethod::Requeue => json!(RequeuedEvents { requeued: self.requeue_events(sink, &actor).await? }),
         };
         Ok((StatusCode::OK, answer))
     }
 
-    async fn list_sinks(&self, service: &Arc<str>) -> Result<Vec<Value>, ApiProblem> {
+    async fn list_sinks(&self, service: &Arc<str>) -> Result<Vec<ListedEventSink>, ApiProblem> {
         let config = Arc::clone(&self.config.borrow());
         let mut sinks = Vec::new();
         for sink in config.events.iter().filter(|sink| sink.service == *service) {
             let params = EventSinkParams { service: Arc::clone(service), sink: Arc::clone(&sink.name) };
             let counts = self.instance.store.count_events(params).await?;
-            sinks.push(json!({
-                "sink": &*sink.name,
-                "target": sink.target.to_string(),
-                "routes": sink.routes.iter().map(|route| &**route).collect::<Vec<_>>(),
-                "types": sink.types.iter().map(|kind| kind.word()).collect::<Vec<_>>(),
-                "waiting": counts.waiting,
-                "dead": counts.dead,
-                "oldest_at": counts.oldest_at.map(rfc3339::format),
-                "waiting_note": counts.waiting_note,
-                "note": counts.note,
-            }));
+            sinks.push(ListedEventSink {
+                sink: Arc::clone(&sink.name),
+                target: sink.target.to_string(),
+                routes: sink.routes.iter().map(Arc::clone).collect(),
+                types: sink.types.iter().map(|kind| kind.word()).collect(),
+                waiting: counts.waiting,
+                dead: counts.dead,
+                oldest_at: counts.oldest_at,
+                waiting_note: counts.waiting_note,
+                note: counts.note,
+            });
         }
         Ok(sinks)
     }

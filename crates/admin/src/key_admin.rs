@@ -14,6 +14,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use dto::InstanceStats;
 use oncegate_engine::instance::store_clock::StoreClock;
 use oncegate_settings::{Config, Route, StartConfig};
 use oncegate_store::Store;
@@ -28,6 +29,7 @@ pub mod changes;
 pub mod dto;
 pub mod explain;
 pub mod four_eyes;
+pub mod inputs;
 pub mod params;
 pub mod problem;
 mod queries;
@@ -94,6 +96,8 @@ pub struct KeyAdmin<'a> {
     store_clock: Option<&'a StoreClock>,
     /// The store's time at the request's beginning, before any attempt was found quiet.
     as_of: Option<SystemTime>,
+    /// What the instance has seen, for its counts of keys.
+    pub traffic: Option<InstanceStats>,
 }
 
 impl<'a> KeyAdmin<'a> {
@@ -104,21 +108,20 @@ impl<'a> KeyAdmin<'a> {
         service: Arc<str>,
         store_clock: Option<&'a StoreClock>,
     ) -> Self {
-        Self { store, start, config, service, store_clock, as_of: store_clock.map(StoreClock::now) }
+        Self { store, start, config, service, store_clock, as_of: store_clock.map(StoreClock::now), traffic: None }
     }
 
     /// Reads a request, carries it out, and returns the response's JSON.
     pub async fn answer(&self, request: AdminRequest<'_>) -> Result<Value, ApiProblem> {
         let AdminRequest { method, id, query, body, actor } = request;
-        let (mut query, mut fields) = (QueryParams::parse(query)?, JsonFields::parse(body)?);
+        let mut query = QueryParams::parse(query, method.query())?;
+        let mut fields = JsonFields::parse(body, method.body())?;
         Ok(match method {
             AdminMethod::Audit => {
                 let (limit, id, cursor) = (query.take_limit()?, query.take_text("id")?, query.take_text("cursor")?);
-                query.finish()?;
                 json!(self.list_audit(&id, &cursor, limit).await?)
             }
             AdminMethod::BulkChange => {
-                query.finish()?;
                 let hashes = self.hashes_if(fields.has_hashed_condition()).await?;
                 let (method, keys, expect) =
                     (fields.take_action()?, fields.take_selection(hashes.as_ref())?, fields.take_number("expect")?);
@@ -127,7 +130,6 @@ impl<'a> KeyAdmin<'a> {
                 json!(self.change_keys(keys, decision, expect).await?)
             }
             AdminMethod::Compare | AdminMethod::Explain => {
-                query.finish()?;
                 let (head, body) = fields.take_request()?;
                 fields.finish()?;
                 self.explain(&head, &body, (method == AdminMethod::Compare).then_some(id)).await?
@@ -136,7 +138,6 @@ impl<'a> KeyAdmin<'a> {
                 let hashes = self.hashes_if(query.has_hashed_condition()).await?;
                 let (filter, limit, cursor) =
                     (query.take_filter(hashes.as_ref())?, query.take_limit()?, query.take_text("cursor")?);
-                query.finish()?;
                 json!(self.list_keys(filter, &cursor, limit).await?)
             }
             AdminMethod::Purge
@@ -146,19 +147,12 @@ impl<'a> KeyAdmin<'a> {
             | AdminMethod::Resolve => {
                 // Some clients drop the body of a DELETE.
                 let accept_risk = query.take_flag("accept_risk")?;
-                query.finish()?;
                 let decision = fields.take_decision(method, actor, accept_risk)?;
                 fields.finish()?;
                 json!(self.change_key(id, decision, None).await?)
             }
-            AdminMethod::Show => {
-                query.finish()?;
-                json!(self.show_key(id).await?)
-            }
-            AdminMethod::Stats => {
-                query.finish()?;
-                json!(self.count_keys().await?)
-            }
+            AdminMethod::Show => json!(self.show_key(id).await?),
+            AdminMethod::Stats => json!(self.count_keys().await?),
         })
     }
 

@@ -1,7 +1,7 @@
 //! The operators' listener.
 //!
-//! To add an endpoint: a variant of `Endpoint`, its line in `TABLE`, its arm in `AdminListener::call`. The pages for
-//! browsers have paths of their own, in `page`.
+//! To add an endpoint: a variant of `Endpoint`, its line in `TABLE`, its arm in `AdminListener::call`, and its arm in
+//! `openapi::describe`. The pages for browsers have paths of their own, in `page`.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -17,6 +17,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::{Mutex, MutexGuard};
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -31,6 +33,7 @@ use key_admin::problem::{ApiProblem, ProblemCode};
 use key_admin::{BODY_BYTES_MAX, KeyAdmin, actors};
 use metrics::KeyCountCache;
 use oidc::OidcClient;
+use oncegate_domain::ids::InstanceId;
 use oncegate_engine::instance::Instance;
 use oncegate_http::body::Body;
 use oncegate_http::body::early_response::{can_keep_connection, split_unread};
@@ -42,6 +45,7 @@ use tokens::AdminTokens;
 
 pub use key_admin::explain::render as render_explanation;
 pub use key_admin::{AdminMethod, AdminRequest, answer_on_store, terminal_actor};
+pub use openapi::document as openapi_document;
 
 mod auth;
 mod events;
@@ -49,6 +53,7 @@ mod guesses;
 mod key_admin;
 mod metrics;
 mod oidc;
+mod openapi;
 mod page;
 mod readiness;
 mod services;
@@ -68,6 +73,7 @@ const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"oncegate
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Endpoint {
+    Document,
     Health,
     Drain,
     DrainState,
@@ -81,7 +87,7 @@ enum Endpoint {
 type ApiAnswer = Result<(StatusCode, Value), ApiProblem>;
 
 /// The path, method and access of each endpoint. `GET` answers `HEAD` too. `{id}` is one segment.
-const TABLE: [(&str, Method, Access, Endpoint); 23] = [
+const TABLE: [(&str, Method, Access, Endpoint); 24] = [
     ("/healthz", Method::GET, Access::Anybody, Endpoint::Health),
     ("/readyz", Method::GET, Access::Anybody, Endpoint::Readiness),
     ("/metrics", Method::GET, Access::Anybody, Endpoint::Metrics),
@@ -102,6 +108,8 @@ const TABLE: [(&str, Method, Access, Endpoint); 23] = [
     ("/api/v1/keys/{id}/release", Method::POST, Access::Operators, Keys(AdminMethod::Release)),
     ("/api/v1/keys/{id}/requeue", Method::POST, Access::Operators, Keys(AdminMethod::Requeue)),
     ("/api/v1/keys/{id}/resolve", Method::POST, Access::Operators, Keys(AdminMethod::Resolve)),
+    // Clients are generated before there is a token. It has nothing that the program's source does not have.
+    ("/api/v1/openapi.json", Method::GET, Access::Anybody, Endpoint::Document),
     ("/api/v1/stats", Method::GET, Access::Operators, Keys(AdminMethod::Stats)),
     ("/app/v1/reservations/{id}/complete", Method::POST, Access::Services, Service(ServiceMethod::Complete)),
     ("/app/v1/reservations/{id}/not-executed", Method::POST, Access::Services, Service(ServiceMethod::NotExecuted)),
@@ -129,6 +137,23 @@ const NOT_JOINED: &str = "the store was away when this instance started, and has
 
 /// The name in the response of `/healthz`. Clients check it before they send a token: another program may listen there.
 pub const NAME: &str = "oncegate";
+
+#[derive(Serialize, JsonSchema)]
+struct Health {
+    /// Always `alive`.
+    status: &'static str,
+    /// Always `oncegate`: another program may listen there.
+    name: &'static str,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct DrainState {
+    instance: InstanceId,
+    /// `serving` or `draining`. No state says that it has drained: then the process is gone.
+    state: &'static str,
+    /// The number of attempts that are running.
+    attempts: usize,
+}
 
 /// The operators' listener: the state behind its endpoints and pages.
 pub struct AdminListener {
@@ -214,13 +239,14 @@ impl AdminListener {
             return refuse(&ApiProblem::new(ProblemCode::StoreUnavailable, NOT_JOINED));
         }
         let answer = match endpoint {
-            Endpoint::Health => Ok((StatusCode::OK, json!({ "status": "alive", "name": NAME }))),
+            Endpoint::Document => Ok((StatusCode::OK, openapi::document())),
+            Endpoint::Health => Ok((StatusCode::OK, json!(Health { status: "alive", name: NAME }))),
             Endpoint::Drain => {
                 // As the first signal does. A second request changes nothing.
                 self.leaving.cancel();
-                Ok((StatusCode::ACCEPTED, self.drain_state()))
+                Ok((StatusCode::ACCEPTED, json!(self.drain_state())))
             }
-            Endpoint::DrainState => Ok((StatusCode::OK, self.drain_state())),
+            Endpoint::DrainState => Ok((StatusCode::OK, json!(self.drain_state()))),
             Events(method) => match self.service_of(&request, bound) {
                 Ok(service) => {
                     let actor = actor_of(request.headers(), peer);
@@ -235,19 +261,19 @@ impl AdminListener {
             Endpoint::Metrics => return self.metrics(request.headers()).await,
             Endpoint::Readiness => {
                 let readiness = self.readiness().await;
-                Ok((readiness.status, readiness.document))
+                Ok((readiness.status, json!(readiness)))
             }
             Service(method) => self.answer_service(method, request).await,
         };
         answer.map_or_else(|problem| refuse(&problem), |(status, body)| respond(status, &body))
     }
 
-    /// Returns the instance's id, whether it drains, and how many attempts it is running. No state says that it has
-    /// drained: then the process is gone.
-    fn drain_state(&self) -> Value {
-        let state = if self.leaving.is_cancelled() { "draining" } else { "serving" };
-        let instance = self.instance.instance_lease.id().to_string();
-        json!({ "instance": instance, "state": state, "attempts": self.instance.in_flight.count() })
+    fn drain_state(&self) -> DrainState {
+        DrainState {
+            instance: self.instance.instance_lease.id(),
+            state: if self.leaving.is_cancelled() { "draining" } else { "serving" },
+            attempts: self.instance.in_flight.count(),
+        }
     }
 
     async fn answer_about_keys(
@@ -261,13 +287,9 @@ impl AdminListener {
         let actor = actor_of(&head.headers, peer);
         let body = read_body(body, BODY_BYTES_MAX).await?;
         let (id, query) = (path_id(&head.uri), head.uri.query().unwrap_or_default());
-        let mut answer = self.key_admin(service).answer(AdminRequest { method, id, query, body: &body, actor }).await?;
-        if let (AdminMethod::Stats, Value::Object(stats), Value::Object(instance)) =
-            (method, &mut answer, json!(self.instance_stats(is_bound)))
-        {
-            stats.extend(instance);
-        }
-        Ok((StatusCode::OK, answer))
+        let mut key_admin = self.key_admin(service);
+        key_admin.traffic = (method == AdminMethod::Stats).then(|| self.instance_stats(is_bound));
+        Ok((StatusCode::OK, key_admin.answer(AdminRequest { method, id, query, body: &body, actor }).await?))
     }
 
     /// Returns the service that a request is about: the one that it names, else the only one. A token that is bound to
@@ -329,11 +351,11 @@ impl AdminListener {
         if here.is_empty() {
             let mut paths: Vec<_> = TABLE.iter().map(|(path, ..)| *path).collect();
             paths.dedup();
-            return respond(StatusCode::NOT_FOUND, &json!({ "error": "there is nothing here", "paths": paths }));
+            return refuse(&ApiProblem::new(ProblemCode::NoSuchPath, "there is nothing here").with("paths", paths));
         }
         let allow = here.iter().map(|(_, method, ..)| method.as_str()).collect::<Vec<_>>().join(", ");
-        let problem = json!({ "error": "no such method", "allow": allow });
-        with_allow(respond(StatusCode::METHOD_NOT_ALLOWED, &problem), &allow)
+        let problem = ApiProblem::new(ProblemCode::NoSuchMethod, "the path has no such method").with("allow", &*allow);
+        with_allow(refuse(&problem), &allow)
     }
 }
 
@@ -376,34 +398,27 @@ fn respond(status: StatusCode, body: &Value) -> Response<Body> {
     response
 }
 
-fn refuse(problem: &ApiProblem) -> Response<Body> {
-    respond_problem(problem.status(), &json!(problem))
-}
-
 /// Responds with a problem document (RFC 9457).
-fn respond_problem(status: StatusCode, document: &Value) -> Response<Body> {
-    let mut response = respond(status, document);
+fn refuse(problem: &ApiProblem) -> Response<Body> {
+    let mut response = respond(problem.status(), &json!(problem));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     response
 }
 
 fn deny(denied: AccessDenied) -> Response<Body> {
-    let detail = denied.to_string();
-    let (status, title, name, value) = match denied {
+    let (code, field) = match denied {
         AccessDenied::NoToken | AccessDenied::WrongToken => {
-            (StatusCode::UNAUTHORIZED, "Unauthorized", WWW_AUTHENTICATE, CHALLENGE)
+            (ProblemCode::Unauthorized, Some((WWW_AUTHENTICATE, CHALLENGE)))
         }
         AccessDenied::Slowed(wait) => {
-            let seconds = HeaderValue::from(wait.as_secs() + 1);
-            (StatusCode::TOO_MANY_REQUESTS, "Too many wrong tokens", RETRY_AFTER, seconds)
+            (ProblemCode::TooManyWrongTokens, Some((RETRY_AFTER, HeaderValue::from(wait.as_secs() + 1))))
         }
         AccessDenied::Host | AccessDenied::OneService | AccessDenied::Origin | AccessDenied::ReadOnly => {
-            return respond(StatusCode::FORBIDDEN, &json!({ "error": detail }));
+            (ProblemCode::Forbidden, None)
         }
     };
-    let problem = json!({ "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail });
-    let mut response = respond_problem(status, &problem);
-    response.headers_mut().insert(name, value);
+    let mut response = refuse(&ApiProblem::new(code, denied.to_string()));
+    response.headers_mut().extend(field);
     response
 }
 
@@ -481,10 +496,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_probes_need_no_access_and_all_methods_of_a_path_need_the_same() {
+    fn only_probes_and_the_document_need_no_access_and_all_methods_of_a_path_need_the_same() {
         for (path, _, access, _) in &TABLE {
-            let is_probe = matches!(*path, "/healthz" | "/metrics" | "/readyz");
-            assert_eq!(*access == Access::Anybody, is_probe, "{path}");
+            let is_public = matches!(*path, "/api/v1/openapi.json" | "/healthz" | "/metrics" | "/readyz");
+            assert_eq!(*access == Access::Anybody, is_public, "{path}");
         }
     }
 }

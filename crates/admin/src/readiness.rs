@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::StatusCode;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
 use super::AdminListener;
@@ -23,12 +25,30 @@ const NO_ISSUER_KEYS: &str =
     "issuer: the keys of [jwt] have not been read yet; requests with its tokens to routes that read them are refused";
 
 /// Whether this instance should get new requests.
+#[derive(Serialize, JsonSchema)]
 pub(super) struct Readiness {
-    /// The reasons why it is not ready, or is ready for some routes alone; empty if it is ready for all.
-    pub(super) reasons: Vec<String>,
+    #[serde(skip)]
     pub(super) status: StatusCode,
-    /// The state behind that, for programs.
-    pub(super) document: Value,
+    /// Whether new requests should be sent here.
+    ready: bool,
+    /// `ready`, `bypassing` or `not ready`.
+    #[serde(rename = "status")]
+    name: &'static str,
+    /// Why it is not ready, or is ready for some routes alone. The list is empty if it is ready for all.
+    pub(super) reasons: Vec<String>,
+    /// The routes, while the store is away.
+    without_store: Option<RoutesWithoutStore>,
+    /// The state of the instance's parts.
+    #[serde(flatten)]
+    parts: Map<String, Value>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct RoutesWithoutStore {
+    /// The routes that forward requests unguarded.
+    bypassing: Vec<Arc<str>>,
+    /// The routes that refuse requests.
+    refusing: Vec<Arc<str>>,
 }
 
 /// The store as it answers now.
@@ -74,14 +94,14 @@ impl AdminListener {
         if refuses_some {
             reasons.push(NO_ISSUER_KEYS.to_owned());
         }
-        let names = |routes: &[&Arc<Route>]| routes.iter().map(|route| json!(route.name)).collect::<Vec<_>>();
-        let mut document = self.describe(&store);
-        document["ready"] = (status == StatusCode::OK).into();
-        document["status"] = name.into();
-        document["reasons"] = json!(reasons);
-        document["without_store"] =
-            store.is_away().then(|| json!({ "bypassing": names(&bypassing), "refusing": names(&refusing) })).into();
-        Readiness { reasons, status, document }
+        let names = |routes: &[&Arc<Route>]| routes.iter().map(|route| Arc::clone(&route.name)).collect();
+        let without_store =
+            store.is_away().then(|| RoutesWithoutStore { bypassing: names(&bypassing), refusing: names(&refusing) });
+        let parts = match self.describe(&store) {
+            Value::Object(parts) => parts,
+            _ => Map::new(),
+        };
+        Readiness { status, ready: status == StatusCode::OK, name, reasons, without_store, parts }
     }
 
     async fn check_store(&self) -> StoreCheck {

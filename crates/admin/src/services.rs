@@ -7,8 +7,11 @@ use std::sync::Arc;
 
 use http::header::SET_COOKIE;
 use http::{Request, StatusCode};
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::key_admin::inputs::{Inputs, RECOVERY_POINT, REPORTED_RESPONSE};
 use super::key_admin::params::JsonFields;
 use super::key_admin::problem::{ApiProblem, ProblemCode};
 use super::key_admin::{find_route, route_value};
@@ -33,6 +36,29 @@ pub(super) enum ServiceMethod {
     NotExecuted,
     /// The attempt has durably reached this recovery point.
     RecoveryPoint,
+}
+
+impl ServiceMethod {
+    /// The members of the body.
+    pub(super) const fn body(self) -> Inputs {
+        match self {
+            Self::Complete => &[&REPORTED_RESPONSE],
+            Self::NotExecuted => &[],
+            Self::RecoveryPoint => &[&RECOVERY_POINT],
+        }
+    }
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ReportedState {
+    /// The state of the key after the report.
+    state: StateKind,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ReportedPoint {
+    /// The recovery point.
+    recovery_point: String,
 }
 
 /// The length of a body without a response, at most: it is a name in a JSON object.
@@ -105,7 +131,7 @@ impl AdminListener {
             },
             SettleResult::Fenced(_) => return Err(over()),
         }
-        Ok((StatusCode::OK, json!({ "state": "completed" })))
+        Ok((StatusCode::OK, json!(ReportedState { state: StateKind::Completed })))
     }
 
     /// Whether the attempt has not ended on this instance although its key is unknown or dead in the store: its lease
@@ -121,25 +147,25 @@ impl AdminListener {
     }
 
     async fn end_unexecuted(&self, current: &CurrentReservation<'_>, body: RequestBody) -> ApiAnswer {
-        JsonFields::parse(&read_body(body, REPORT_BYTES_MAX).await?)?.finish()?;
+        JsonFields::parse(&read_body(body, REPORT_BYTES_MAX).await?, ServiceMethod::NotExecuted.body())?;
         if self.is_running_here(current) {
             let detail = "this attempt is still running here, although its lease ran out: answer its request, or report \
                           again once it has ended";
             return Err(ApiProblem::new(ProblemCode::StillRunning, detail));
         }
         let ttl = current.route_value(|route| route.options.ttl);
-        self.report(current, ReportKind::NotExecuted(ttl), json!({ "state": "retryable" })).await
+        self.report(current, ReportKind::NotExecuted(ttl), json!(ReportedState { state: StateKind::Retryable })).await
     }
 
     async fn reach_point(&self, current: &CurrentReservation<'_>, body: RequestBody) -> ApiAnswer {
-        let mut fields = JsonFields::parse(&read_body(body, REPORT_BYTES_MAX).await?)?;
+        let body = read_body(body, REPORT_BYTES_MAX).await?;
+        let mut fields = JsonFields::parse(&body, ServiceMethod::RecoveryPoint.body())?;
         let name = fields.take_text("name")?.ok_or_else(|| ApiProblem::bad("name", "is missing"))?;
-        fields.finish()?;
         let point = RecoveryPoint::parse(&name).ok_or_else(|| {
             let form = format!("is not 1 to {NAME_LENGTH_MAX} letters, digits, `.`, `_`, `:` and `-`");
             ApiProblem::bad("name", form)
         })?;
-        self.report(current, ReportKind::Reached(point), json!({ "recovery_point": name })).await
+        self.report(current, ReportKind::Reached(point), json!(ReportedPoint { recovery_point: name })).await
     }
 
     async fn report(&self, current: &CurrentReservation<'_>, kind: ReportKind, taken: Value) -> ApiAnswer {
@@ -151,7 +177,7 @@ impl AdminListener {
                 self.instance.wait_groups.wake(id);
                 Ok((StatusCode::OK, taken))
             }
-            ReportResult::Noted => Ok((StatusCode::ACCEPTED, json!({ "state": "in_flight" }))),
+            ReportResult::Noted => Ok((StatusCode::ACCEPTED, json!(ReportedState { state: StateKind::InFlight }))),
             ReportResult::Completed => Err(completed_already()),
             ReportResult::Gone => Err(over()),
             ReportResult::Held => Err(ApiProblem::held()),
@@ -169,9 +195,8 @@ impl CurrentReservation<'_> {
         let body_max = self.route_value(|route| route.options.max_response_body);
         // A text takes up to twice its bytes in JSON, unless it is all escapes; base64 takes less.
         let body = read_body(body, 2 * (body_max + FIELDS_BYTES_MAX)).await?;
-        let mut report = JsonFields::parse(&body)?;
+        let mut report = JsonFields::parse(&body, ServiceMethod::Complete.body())?;
         let mut response = report.take_response()?;
-        report.finish()?;
         // As of any stored response.
         fields::prepare_for_client(&mut response.headers);
         let response = match find_route(self.config, &self.key.service, &self.key.route) {

@@ -1,8 +1,10 @@
 //! Times in the API and in logs: RFC 3339, in UTC.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
 /// The last millisecond of the year 9999: RFC 3339 section 5.6 has years of four digits.
@@ -20,6 +22,23 @@ pub fn serialize<S: Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     (*time).into().map(format).serialize(serializer)
+}
+
+/// The schema of a time that [`serialize`] has written.
+pub struct Written;
+
+impl JsonSchema for Written {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Written".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "format": "date-time" })
+    }
 }
 
 /// Formats a time like [`format()`], to the microsecond, without an allocation of its own.

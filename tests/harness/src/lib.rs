@@ -34,6 +34,7 @@ pub mod issuer;
 pub mod kafka;
 pub mod metrics;
 pub mod oidc_issuer;
+pub mod openapi;
 pub mod operations;
 pub mod operator;
 pub mod patroni;
@@ -59,6 +60,12 @@ pub fn program() -> PathBuf {
 /// The folder of the repository.
 pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// The Python that `make test` has installed packages in.
+pub fn python() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    target.join("recipes/bin/python3")
 }
 
 /// A store, a service, and the proxy in front of it.

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use super::client::{Client, Request};
+use super::openapi::check_answer;
 use super::{Answer, Proxy, Store, TEST_TIMEOUT, World, eventually};
 
 /// An operator of one instance.
@@ -23,15 +24,15 @@ impl Operator {
     }
 
     pub async fn get(self, path: &str) -> (u16, Value) {
-        answer(self.request("GET", path)).await
+        answer(("GET", path), self.request("GET", path)).await
     }
 
     pub async fn post(self, path: &str, body: Value) -> (u16, Value) {
-        answer(self.request("POST", path).json(&body.to_string())).await
+        answer(("POST", path), self.request("POST", path).json(&body.to_string())).await
     }
 
     pub async fn delete(self, path: &str) -> (u16, Value) {
-        answer(self.request("DELETE", path)).await
+        answer(("DELETE", path), self.request("DELETE", path)).await
     }
 
     /// The keys that match.
@@ -68,11 +69,12 @@ impl Operator {
     }
 }
 
-async fn answer(request: Request) -> (u16, Value) {
+async fn answer((method, path): (&str, &str), request: Request) -> (u16, Value) {
     let response = request.send().await;
     let body: Value = serde_json::from_slice(&response.body).unwrap();
     let kind = response.field("content-type").unwrap();
     assert_eq!(kind == "application/problem+json", response.status >= 400, "{kind} {body}");
+    check_answer(method, path, response.status, &body);
     (response.status, body)
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::four_eyes::KeyProposal;
@@ -18,31 +19,32 @@ use oncegate_engine::instance::observability::{RepeatingCaller, UnguardedPath};
 use oncegate_engine::instance::same_bodies::SameBodyPair;
 use oncegate_store::admin::{AuditEntry, KeyCounts, KeyEntry, KeysWithoutRoute};
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct KeyList {
     pub keys: Vec<KeyEntry>,
-    /// The place where the listing goes on, valid only in the order of this list; `None` at its end. A list may be
-    /// empty and not the last.
+    /// The `cursor` of the list that follows, for the same conditions; null at the end. A list may be empty and not the
+    /// last.
     #[serde(rename = "next_cursor")]
     pub next: Option<String>,
 }
 
 /// All that operators may know of a key. Bodies and the values of header fields are left out: they belong to the
 /// caller, and an operators' listener must not be a way around the scope that keeps callers' responses apart.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct KeyDetails {
     #[serde(flatten)]
     pub entry: KeyEntry,
-    /// The entry's path, which lists leave out.
+    /// The path of the newest request, without its query and cut where it is long.
     pub path: Option<String>,
-    /// The entry's address, which lists leave out.
+    /// The address that the newest request came from, where its route keeps it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_address: Option<String>,
-    /// Its name at the vendor that its route leads to.
+    /// The key as the vendor of its route gets it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vendor_key: Option<String>,
-    /// The time from which nothing of its newest attempt can be running; `None` where the route is not configured here.
+    /// The time from which nothing of its newest attempt can be running; null where the route is not configured here.
     #[serde(serialize_with = "rfc3339::serialize")]
+    #[schemars(with = "Option<rfc3339::Written>")]
     pub quiet_at: Option<SystemTime>,
     /// Whether nothing of its newest attempt can be running any more, as far as this instance believes the store's
     /// clock.
@@ -54,10 +56,12 @@ pub struct KeyDetails {
     /// The change that a person has proposed and another one may confirm.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proposal: Option<KeyProposal>,
+    /// The point that the service has reported last.
     pub recovery_point: Option<String>,
-    /// `None` where the record is gone, or does not decode.
+    /// Null where the record is gone, or does not decode.
     pub fingerprint: Option<FingerprintSummary>,
     pub response: Option<ResponseSummary>,
+    /// The last attempts and all decisions, the oldest first.
     pub timeline: Vec<TimelineEvent>,
     /// The newest entries of the audit log about this key, the latest first.
     pub audit: Vec<AuditEntry>,
@@ -65,7 +69,7 @@ pub struct KeyDetails {
 
 /// The beginning of a fingerprint. It tells two requests apart, and does not reveal a body to somebody who cannot guess
 /// all of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct FingerprintSummary {
     pub hash: String,
     /// The version of the rules that the fingerprint was made by.
@@ -73,7 +77,7 @@ pub struct FingerprintSummary {
 }
 
 /// A stored response without its values: of fields only the names.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ResponseSummary {
     /// The row does not decode, for this reason.
@@ -88,25 +92,28 @@ pub enum ResponseSummary {
     },
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct AuditLog {
     pub entries: Vec<AuditEntry>,
-    /// The place where the log goes on; `None` at its end.
+    /// The `cursor` of the entries that follow; null at the end.
     #[serde(rename = "next_cursor")]
     pub next: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct KeyStats {
     pub service: Arc<str>,
     #[serde(flatten)]
     pub counts: KeyCounts,
     /// The unsettled keys of routes that are not configured.
     pub without_route: Vec<KeysWithoutRoute>,
+    /// What the instance has seen that answers; none on a store without an instance.
+    #[serde(flatten)]
+    pub traffic: Option<InstanceStats>,
 }
 
-/// The traffic that one instance has seen. An instance adds it to its [`KeyStats`].
-#[derive(Clone, Debug, Serialize)]
+/// The traffic that one instance has seen.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct InstanceStats {
     pub instance: InstanceId,
     /// The callers with most duplicates and mismatches of late, the worst first.
@@ -120,30 +127,33 @@ pub struct InstanceStats {
     pub same_bodies: Vec<SameBodyPair>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct KeyChange {
     pub id: RecordId,
     pub action: &'static str,
+    /// The state before the change.
     pub before: StateKind,
-    /// The state; `none` where the key was forgotten.
+    /// The state after the change; `none` where the key was forgotten.
     pub after: &'static str,
     /// Whether nothing has changed yet, and another person must confirm it.
     #[serde(skip)]
     pub is_proposal: bool,
-    /// The number of living instances that may still remember what was changed; `None` where the change takes nothing
-    /// back.
+    /// The number of living instances that may still remember what was changed. It is left out where the change takes
+    /// nothing back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instances_behind: Option<u64>,
 }
 
 /// A change of several keys: counted, or carried out.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct BulkChange {
     /// `resolve`, `release`, `requeue`, `redact` or `purge`.
     pub action: &'static str,
     /// The answer that each retry gets after it.
     pub retries: String,
+    /// The number of keys that the change is for.
     pub count: u64,
+    /// The number of them in each state.
     pub by_state: BTreeMap<StateKind, u64>,
     /// The first keys that the change is for, as they were before it.
     #[serde(skip)]
@@ -151,11 +161,14 @@ pub struct BulkChange {
     /// The risks of the change, each once.
     #[serde(skip)]
     pub risks: BTreeSet<ActionRisk>,
+    /// The number of keys that were changed.
     pub changed: u64,
     /// The first keys that were changed.
     #[serde(skip)]
     pub changed_keys: Vec<RecordId>,
+    /// Whether the keys were only counted: the request has no `expect`.
     pub dry_run: bool,
+    /// As for one key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instances_behind: Option<u64>,
     /// The first keys that were not changed, each with the reason.
@@ -164,7 +177,7 @@ pub struct BulkChange {
     pub refused_count: u64,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct RefusedKey {
     #[serde(flatten)]
     pub problem: ApiProblem,

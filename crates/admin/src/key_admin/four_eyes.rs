@@ -10,6 +10,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::KeyAdmin;
@@ -26,7 +27,7 @@ use oncegate_store::{ListAuditEntriesParams, StoreError};
 pub const PROPOSAL_AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A proposal that another person may confirm.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct KeyProposal {
     #[serde(skip)]
     pub seq: i64,
@@ -34,9 +35,11 @@ pub struct KeyProposal {
     /// The person, as in the audit log.
     pub actor: String,
     #[serde(serialize_with = "rfc3339::serialize")]
+    #[schemars(with = "rfc3339::Written")]
     pub at: SystemTime,
     /// The time from which it does not count any more.
     #[serde(serialize_with = "rfc3339::serialize")]
+    #[schemars(with = "rfc3339::Written")]
     pub until: SystemTime,
 }
 

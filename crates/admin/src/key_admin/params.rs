@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
+use super::inputs::{CONDITIONS, Input, LIMIT_DEFAULT, LIMIT_MAX};
 use super::problem::ApiProblem;
 use super::request_hashes::RequestHashes;
 pub use json_fields::JsonFields;
@@ -19,10 +20,6 @@ use oncegate_settings as settings;
 use oncegate_store::admin::{Cursor, IdRange, KeyFilter, ListOrder};
 
 mod json_fields;
-
-/// The largest `limit`, and the limit of a request that has none.
-const LIMIT_MAX: u32 = 1_000;
-const LIMIT_DEFAULT: u32 = 100;
 
 const ID_DIGITS_MIN: usize = 8;
 
@@ -52,13 +49,16 @@ impl From<String> for ChosenKey {
 pub struct QueryParams(Vec<(String, Vec<u8>)>);
 
 impl QueryParams {
-    /// Reads a query string without its `?`.
-    pub fn parse(query: &str) -> Result<Self, ApiProblem> {
+    /// Reads a query string without its `?`, which has none but these parameters.
+    pub fn parse(query: &str, inputs: &[&[Input]]) -> Result<Self, ApiProblem> {
         let mut parameters: Vec<(String, Vec<u8>)> = Vec::new();
         for (name, value) in urlencoded::pairs(query.as_bytes()) {
             let name = String::from_utf8_lossy(&name).into_owned();
             if parameters.iter().any(|(known, _)| *known == name) {
                 return Err(ApiProblem::bad(&name, "is given twice"));
+            }
+            if !has_name(inputs, &name) {
+                return Err(ApiProblem::bad(&name, "is not a parameter here"));
             }
             parameters.push((name, value));
         }
@@ -74,7 +74,7 @@ impl QueryParams {
     /// list.
     pub fn take_filter(&mut self, hashes: Option<&RequestHashes>) -> Result<KeyFilter, ApiProblem> {
         let mut filter = KeyFilter::default();
-        for name in CONDITIONS {
+        for Input { name, .. } in CONDITIONS {
             if let Some(value) = self.take(name) {
                 add_condition(&mut filter, name, &value, hashes)?;
             }
@@ -110,10 +110,10 @@ impl QueryParams {
         let at = self.0.iter().position(|(known, _)| known == name)?;
         Some(self.0.swap_remove(at).1).filter(|value| !value.is_empty())
     }
+}
 
-    pub fn finish(&self) -> Result<(), ApiProblem> {
-        self.0.first().map_or(Ok(()), |(name, _)| Err(ApiProblem::bad(name, "is not a parameter here")))
-    }
+fn has_name(inputs: &[&[Input]], name: &str) -> bool {
+    inputs.iter().copied().flatten().any(|input| input.name == name)
 }
 
 /// Adds a condition, as people write it, to a filter. Without `hashes`, it cannot be of a caller or a value.
@@ -166,10 +166,6 @@ pub fn add_condition(
     }
     Ok(())
 }
-
-/// The conditions of a filter; the route before the caller, whose hash depends on it.
-pub const CONDITIONS: [&str; 10] =
-    ["state", "scope", "route", "key", "older_than", "path", "created_from", "created_until", "caller", "where"];
 
 const HASHED_CONDITIONS: [&str; 2] = ["caller", "where"];
 
@@ -281,15 +277,16 @@ mod tests {
     fn a_filter_is_read_alike_from_a_query_and_an_object() {
         let query =
             "state=unknown&scope=0A&route=pay&key=a%20b&older_than=5m&path=/v1&created_from=2026-11-29T12:03&limit=7";
-        let mut params = QueryParams::parse(query).unwrap();
+        let mut params = QueryParams::parse(query, AdminMethod::List.query()).unwrap();
         let filter = params.take_filter(None).unwrap();
         assert_eq!((filter.state, filter.order()), (Some(StateKind::Unknown), ListOrder::Age));
         assert_eq!(filter.key.as_deref(), Some(&b"a b"[..]));
         assert_eq!(filter.older_than, Some(Duration::from_secs(300)));
         assert_eq!(filter.created_from, rfc3339::parse("2026-11-29T12:03:00.000Z"));
-        assert_eq!((params.take_limit(), params.finish()), (Ok(7), Ok(())));
+        assert_eq!(params.take_limit(), Ok(7));
         let object = br#"{"filter":{"state":"unknown","scope":"0A","route":"pay","key":"a b","older_than":"5m","path":"/v1","created_from":"2026-11-29 12:03Z"}}"#;
-        assert_eq!(JsonFields::parse(object).unwrap().take_selection(None), Ok(KeySelection::ByFilter(filter)));
+        let mut fields = JsonFields::parse(object, AdminMethod::BulkChange.body()).unwrap();
+        assert_eq!(fields.take_selection(None), Ok(KeySelection::ByFilter(filter)));
     }
 
     #[test]
@@ -300,7 +297,8 @@ mod tests {
 
     #[test]
     fn a_change_names_its_keys_and_an_empty_filter_is_not_all_of_them() {
-        let select = |body: &str| JsonFields::parse(body.as_bytes()).unwrap().take_selection(None);
+        let inputs = AdminMethod::BulkChange.body();
+        let select = |body: &str| JsonFields::parse(body.as_bytes(), inputs).unwrap().take_selection(None);
         for all in [r#"{"all":true}"#, r#"{"all":true,"filter":{}}"#, r#"{"all":true,"filter":null,"ids":null}"#] {
             assert_eq!(select(all), Ok(KeySelection::ByFilter(KeyFilter::default())), "{all}");
         }
@@ -327,11 +325,12 @@ mod tests {
 
     #[test]
     fn a_problem_names_the_wrong_parameter() {
+        let inputs = [AdminMethod::List.query(), AdminMethod::Purge.query()].concat();
         let read = |query: &str| {
-            let mut params = QueryParams::parse(query)?;
+            let mut params = QueryParams::parse(query, &inputs)?;
             let _: (KeyFilter, u32, bool) =
                 (params.take_filter(None)?, params.take_limit()?, params.take_flag("accept_risk")?);
-            params.finish()
+            Ok(())
         };
         assert_eq!(read("state=&key="), Ok(()));
         for (query, why) in [
@@ -355,7 +354,7 @@ mod tests {
     #[test]
     fn a_problem_names_the_wrong_field() {
         let decide = |body: &str| {
-            let mut fields = JsonFields::parse(body.as_bytes())?;
+            let mut fields = JsonFields::parse(body.as_bytes(), AdminMethod::Resolve.body())?;
             let decision = fields.take_decision(AdminMethod::Resolve, "alice".into(), false)?;
             fields.finish().map(|()| decision)
         };
@@ -389,6 +388,7 @@ mod tests {
             (r#"{"outcome":"completed","status":200,"headers":{"Idempotent-Replayed":"true"}}"#, "`headers` has `idem"),
             (r#"{"outcome":"completed","status":200,"headers":[["a"]]}"#, "`headers` is neither"),
             (r#"{"outcome":"not_executed","status":200}"#, "`status` is not a field here"),
+            (r#"{"outcome":"not_executed","reason":"x"}"#, "`reason` is not a field here"),
             (r#"{"outcome":"not_executed","note":"a\nb"}"#, "`note` is longer"),
             (r#"{"outcome":"not_executed","accept_risk":"yes"}"#, "`accept_risk` is neither"),
         ] {

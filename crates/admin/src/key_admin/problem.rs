@@ -1,12 +1,15 @@
 //! The error of a request about keys: refused because of what it says, or because of the state that the key is in.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
 use http::StatusCode;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
+use super::inputs::{Input, InputKind, object_schema};
 use oncegate_domain::execution_risk::ActionRisk;
 use oncegate_domain::macros::named;
 use oncegate_domain::state::StateKind;
@@ -21,12 +24,15 @@ named! {
         BadRequest => "bad-request",
         DoubtfulResponse => "doubtful-response",
         EmptyBody => "empty-body",
+        Forbidden => "forbidden",
         FourEyes => "four-eyes",
         KeyChanged => "key-changed",
         KeyHeld => "key-held",
         MoreThanExpected => "more-than-expected",
         NoSuchEvents => "no-such-events",
         NoSuchKey => "no-such-key",
+        NoSuchMethod => "no-such-method",
+        NoSuchPath => "no-such-path",
         NoSuchReservation => "no-such-reservation",
         NotQuiet => "not-quiet",
         OtherService => "other-service",
@@ -38,9 +44,45 @@ named! {
         SharedResponse => "shared-response",
         StillRunning => "still-running",
         StoreUnavailable => "store-unavailable",
+        TooManyWrongTokens => "too-many-wrong-tokens",
+        Unauthorized => "unauthorized",
         WrongState => "wrong-state",
     }
 }
+
+impl ProblemCode {
+    pub const fn status(self) -> StatusCode {
+        match self {
+            Self::BadRequest => StatusCode::BAD_REQUEST,
+            Self::Forbidden => StatusCode::FORBIDDEN,
+            Self::NoSuchEvents | Self::NoSuchKey | Self::NoSuchPath | Self::NoSuchReservation => StatusCode::NOT_FOUND,
+            Self::NoSuchMethod => StatusCode::METHOD_NOT_ALLOWED,
+            Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::RequestTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::ReservationOver => StatusCode::GONE,
+            Self::RowCorrupt => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TooManyWrongTokens => StatusCode::TOO_MANY_REQUESTS,
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            // It is about the state of the key, or about the service.
+            _ => StatusCode::CONFLICT,
+        }
+    }
+}
+
+/// The members of a problem beyond those of RFC 9457. A problem has those that its `detail` is about.
+const MEMBERS: [Input; 10] = [
+    Input::new("allow", InputKind::Text, "The methods of the path."),
+    Input::new("changed", InputKind::Number, "The number of keys that were changed before the store failed."),
+    Input::new("count", InputKind::Number, "The number of keys that the change is for."),
+    Input::new("field", InputKind::Text, "The parameter or member of the request that is wrong."),
+    Input::new("id", InputKind::Text, "The id of the key."),
+    Input::new("paths", InputKind::Texts, "All paths of the listener."),
+    Input::new("quiet_in_ms", InputKind::Number, "The time until nothing of the newest attempt can be running."),
+    Input::new("route", InputKind::Text, "The route that this instance does not have."),
+    Input::new("service", InputKind::Text, "The services of this instance."),
+    Input::new("state", InputKind::Text, "The state of the key."),
+];
 
 /// A refused or failed request. The API writes it as a problem document (RFC 9457), the page as text.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -58,24 +100,13 @@ impl ApiProblem {
     }
 
     pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
+        debug_assert!(MEMBERS.iter().any(|member| member.name == name), "`MEMBERS` lacks `{name}`");
         self.members.push((name, value.into()));
         self
     }
 
     pub fn status(&self) -> StatusCode {
-        match self.code {
-            ProblemCode::BadRequest => StatusCode::BAD_REQUEST,
-            ProblemCode::NoSuchEvents | ProblemCode::NoSuchKey | ProblemCode::NoSuchReservation => {
-                StatusCode::NOT_FOUND
-            }
-            ProblemCode::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
-            ProblemCode::RequestTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            ProblemCode::ReservationOver => StatusCode::GONE,
-            ProblemCode::RowCorrupt => StatusCode::INTERNAL_SERVER_ERROR,
-            ProblemCode::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-            // It is about the state of the key.
-            _ => StatusCode::CONFLICT,
-        }
+        self.code.status()
     }
 
     /// The request is wrong: `field` is the parameter or JSON field, `why` completes a sentence about it.
@@ -238,6 +269,26 @@ impl Serialize for ApiProblem {
             document[*name] = value.clone();
         }
         document.serialize(serializer)
+    }
+}
+
+impl JsonSchema for ApiProblem {
+    fn schema_name() -> Cow<'static, str> {
+        "Problem".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let about = [
+            Input::new("type", InputKind::Text, "Always `about:blank`.").required(),
+            Input::new("title", InputKind::Text, "The status in words.").required(),
+            Input::new("status", InputKind::Number, "The status of the response.").required(),
+            Input::new("detail", InputKind::Text, "What is wrong, for people.").required(),
+            Input::new("code", InputKind::Text, "What is wrong, for programs.").required(),
+        ];
+        let mut schema = object_schema(&[&about, &MEMBERS]);
+        schema["description"] = "A refused or failed request (RFC 9457).".into();
+        schema["properties"]["code"]["examples"] = json!(ProblemCode::ALL.map(ProblemCode::name));
+        Schema::try_from(schema).expect("it is an object")
     }
 }
 

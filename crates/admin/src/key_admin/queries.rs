@@ -106,7 +106,7 @@ impl KeyAdmin<'_> {
     pub async fn count_keys(&self) -> Result<KeyStats, ApiProblem> {
         let counts = self.store.count_keys(self.service()).await?;
         let without_route = counts.list_without_route(|name| self.config.is_of_service(name, &self.service));
-        Ok(KeyStats { service: self.service(), counts, without_route })
+        Ok(KeyStats { service: self.service(), counts, without_route, traffic: self.traffic.clone() })
     }
 
     /// Lists the instances of the service, the one that has renewed its lease last before the others.

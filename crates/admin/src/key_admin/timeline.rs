@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use oncegate_domain::execution_risk::FourEyesAction;
@@ -11,7 +12,7 @@ use oncegate_domain::state::StateKind;
 use oncegate_domain::unknown_cause::UnknownCause;
 use oncegate_store::admin::{AuditEntry, KeyEntry};
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum TimelineEvent {
     Attempt(TimelineAttempt),
@@ -19,19 +20,21 @@ pub enum TimelineEvent {
     Decision(AuditEntry),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TimelineAttempt {
     #[serde(rename = "attempt")]
     pub number: u32,
     pub instance: InstanceId,
     #[serde(rename = "at", serialize_with = "rfc3339::serialize")]
+    #[schemars(with = "rfc3339::Written")]
     pub began_at: SystemTime,
-    /// When its outcome was stored; `None` if it is running, or if a decision has changed the key since.
+    /// When its outcome was stored; null if it is running, or if a decision has changed the key since.
     #[serde(serialize_with = "rfc3339::serialize")]
+    #[schemars(with = "Option<rfc3339::Written>")]
     pub ended_at: Option<SystemTime>,
     /// The time from its reservation until then.
     pub duration_ms: Option<u64>,
-    /// The key's state after it; `None` if a decision has changed the key since.
+    /// The key's state after it; null if a decision has changed the key since.
     pub state: Option<StateKind>,
     /// The cause for which its outcome is or was unknown.
     pub cause: Option<UnknownCause>,

@@ -322,6 +322,7 @@ mod tests {
             live: None,
         };
         let stats = KeyStats {
+            traffic: None,
             service: "shop".into(),
             counts: KeyCounts { counts: Vec::new(), sample: CountSample { rows: 0, share: 1.0 } },
             without_route: Vec::new(),

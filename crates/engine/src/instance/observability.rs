@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use http::HeaderName;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::key_mismatches::KeyMismatches;
@@ -66,7 +67,7 @@ pub struct Observability {
 }
 
 /// A caller with many duplicates or mismatches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct RepeatingCaller {
     /// The caller's scope, as the caller's keys have it.
     pub scope: Scope,
@@ -86,7 +87,7 @@ pub enum UnguardedKey<'a> {
 }
 
 /// State-changing requests that were forwarded with nothing to guard them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct UnguardedPath {
     /// The method; `other` for an unusual one.
     pub method: String,

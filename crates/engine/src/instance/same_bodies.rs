@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::boot_time::BootInstant;
@@ -31,7 +32,7 @@ pub struct SameBodies {
 }
 
 /// Two records of one caller for the same request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct SameBodyPair {
     /// The route.
     pub route: Arc<str>,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::SCAN_ROWS_MAX;
@@ -15,7 +16,7 @@ use oncegate_domain::state::StateKind;
 /// Keys in flight, queued, unknown or dead are counted by their indexes, up to [`COUNTED_MAX`] rows of each state. For
 /// the other states the first [`SCAN_ROWS_MAX`] rows in the order of ids are counted: ids are hashes, so these rows are
 /// a fair sample, and the last id gives the sample's share of the table. A table with no more rows is counted exactly.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct KeyCounts {
     pub counts: Vec<KeyCount>,
@@ -23,7 +24,7 @@ pub struct KeyCounts {
 }
 
 /// A sample of the table.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct CountSample {
     /// The number of rows in it, of all services.
     pub rows: u64,
@@ -32,7 +33,7 @@ pub struct CountSample {
 }
 
 /// The number of keys of a route in a state.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct KeyCount {
     pub route: String,
@@ -99,7 +100,7 @@ impl From<RowCounts> for KeyCounts {
 }
 
 /// Keys that wait for something, of a route that is not configured any more.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct KeysWithoutRoute {
     pub route: String,

@@ -11,10 +11,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::{
-    CONDITIONS, HASHED_CONDITIONS, KeySelection, add_condition, build_response, check_note, check_typed_headers,
+    HASHED_CONDITIONS, KeySelection, add_condition, build_response, check_note, check_typed_headers, has_name,
     parse_headers,
 };
 use crate::key_admin::AdminMethod;
+use crate::key_admin::inputs::{CONDITIONS, Input};
 use crate::key_admin::problem::{ApiProblem, ProblemCode};
 use crate::key_admin::request_hashes::RequestHashes;
 use oncegate_domain::response::StoredResponse;
@@ -28,16 +29,21 @@ enum HeaderFields {
     Pairs(Vec<(String, String)>),
 }
 
+const NOT_A_FIELD: &str = "is not a field here";
+
 pub struct JsonFields(Map<String, Value>);
 
 impl JsonFields {
-    /// Reads a body; an empty body is an object without fields.
-    pub fn parse(body: &[u8]) -> Result<Self, ApiProblem> {
+    /// Reads a body, which has none but these members; an empty body is an object without members.
+    pub fn parse(body: &[u8], inputs: &[&[Input]]) -> Result<Self, ApiProblem> {
         if body.trim_ascii().is_empty() {
             return Ok(Self(Map::new()));
         }
         match serde_json::from_slice(body) {
-            Ok(Value::Object(fields)) => Ok(Self(fields)),
+            Ok(Value::Object(fields)) => match fields.keys().find(|name| !has_name(inputs, name)) {
+                Some(name) => Err(ApiProblem::bad(name, NOT_A_FIELD)),
+                None => Ok(Self(fields)),
+            },
             Ok(_) => Err(ApiProblem::bad("body", "is JSON, but not an object")),
             Err(error) => {
                 let at = format!("line {}, column {}", error.line(), error.column());
@@ -89,7 +95,7 @@ impl JsonFields {
     fn take_filter(&mut self, hashes: Option<&RequestHashes>) -> Result<Option<KeyFilter>, ApiProblem> {
         let Some(mut conditions) = self.take::<Map<_, _>>("filter", "is not an object")? else { return Ok(None) };
         let mut filter = KeyFilter::default();
-        for name in CONDITIONS {
+        for Input { name, .. } in CONDITIONS {
             let Some(value) = conditions.remove(name) else { continue };
             let Value::String(text) = value else { return Err(ApiProblem::bad(name, "is not text")) };
             if text.is_empty() {
@@ -191,7 +197,8 @@ impl JsonFields {
         })
     }
 
+    /// Refuses members that are not for what the other ones ask: a response of a request that was not executed.
     pub fn finish(&self) -> Result<(), ApiProblem> {
-        self.0.keys().next().map_or(Ok(()), |name| Err(ApiProblem::bad(name, "is not a field here")))
+        self.0.keys().next().map_or(Ok(()), |name| Err(ApiProblem::bad(name, NOT_A_FIELD)))
     }
 }

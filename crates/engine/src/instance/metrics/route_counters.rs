@@ -7,6 +7,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use oncegate_domain::unknown_cause::UnknownCause;
@@ -41,7 +42,7 @@ impl OpenLabel for Box<str> {
 }
 
 /// A part of a route's scope that the service has renewed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct RenewedPart {
     /// The route.
     pub route: Arc<str>,
