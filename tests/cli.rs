@@ -318,7 +318,7 @@ fn init_lets_only_its_user_read_what_it_writes_with_a_secret_in_it() {
         assert!(!format!("{}{}", written.out, written.err).contains("hunter"), "{store}: {}", written.out);
         assert_eq!(mode(folder.path("oncegate.toml")), if has_password { 0o600 } else { 0o644 }, "{store}");
         assert_eq!(written.out.contains("so only you can read it (0600)"), has_password, "{store}: {}", written.out);
-        assert_eq!(std::path::Path::new(&folder.path("oncegate.secret")).exists(), has_secret, "{store}");
+        assert_eq!(Path::new(&folder.path("oncegate.secret")).exists(), has_secret, "{store}");
         assert_eq!(
             written.out.contains("oncegate.secret has the `secret` (0600)"),
             has_secret,
@@ -396,7 +396,7 @@ fn init_changes_no_file_and_says_which_flag_is_missing_where_nobody_can_be_asked
         let failed = run_in(&folder, &[], &[arguments, &["--output", "other.toml"]].concat());
         assert_eq!((failed.code, failed.err.contains(problem)), (code, true), "{arguments:?}: {}", failed.err);
         assert!(!failed.err.contains("hunter2"), "{}", failed.err);
-        assert!(!std::path::Path::new(&folder.path("other.toml")).exists(), "{arguments:?} leaves nothing");
+        assert!(!Path::new(&folder.path("other.toml")).exists(), "{arguments:?} leaves nothing");
     }
 }
 
