@@ -283,7 +283,8 @@ fn an_editor_finds_the_schema_beside_what_init_writes_and_a_mistake_by_it() {
     if !taplo.exists() {
         return eprintln!("skipped: there is no {}, which scripts/validators installs", taplo.display());
     }
-    let folder = Folder::with(&[]);
+    // That of an earlier version is replaced.
+    let folder = Folder::with(&[("oncegate.schema.json", r#"{"$id":"urn:oncegate:schema:configuration:0.0.1"}"#)]);
     let arguments = ["init", "--upstream", "3000", "--for", "payments,webhooks:slack,egress:stripe"];
     assert_eq!(run_in(&folder, &[], &arguments).code, 0);
     let text = std::fs::read_to_string(folder.path("oncegate.toml")).unwrap();

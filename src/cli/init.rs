@@ -136,11 +136,13 @@ impl Use {
             Self::Orders => (
                 "/v1/orders",
                 "key = { required = true }   # without it, a request without a key passes unguarded\n\
-                     # in_flight = \"wait\"   # behind a proxy or before clients that hedge: docs/clients.md\n",
+                 # A 500 means \"not executed\": the retry runs again. If the service may act and then answer 500, write kind = \"money\".\n\
+                 # in_flight = \"wait\"   # behind a proxy or before clients that hedge: docs/clients.md\n",
             ),
             Self::Uploads => (
                 "/v1/uploads",
-                "max_request_body = \"64MiB\"   # a larger upload is refused; limits.held_bodies bounds all of them\n",
+                "# A 500 means \"not executed\": the retry runs again. If the service may act and then answer 500, write kind = \"money\".\n\
+                 max_request_body = \"64MiB\"   # a larger upload is refused; limits.held_bodies bounds all of them\n",
             ),
             Self::ModelApi => (
                 "/v1/chat/completions",
@@ -474,6 +476,11 @@ fn write_checked(file: &Path, text: &str, secret: Option<&Path>) -> Result<(), C
             written.push(secret.to_owned());
         }
         let schema = file.with_file_name(SCHEMA_FILE);
+        // One of an earlier version is replaced, and a file of somebody else's is not.
+        match fs::read_to_string(&schema) {
+            Ok(found) if found.contains(config::SCHEMA_ID) => drop(fs::remove_file(&schema)),
+            _ => {}
+        }
         if is_absent(&schema) {
             create(&schema, 0o644, &format!("{:#}\n", config::schema()))?;
             written.push(schema);

@@ -13,7 +13,7 @@ pub use key_doc::{KeyDoc, ValueKind};
 pub use load::{admin_listen, admin_token, dialect_refusals, load, service_names};
 pub use problem::{ConfigProblem, ConfigProblems};
 pub use readable_data::{StartExposure, start_exposure};
-pub use schema::schema;
+pub use schema::{SCHEMA_ID, schema};
 
 mod admin;
 mod challenge;

@@ -11,6 +11,9 @@ use super::key_doc::{KeyDoc, ValueKind};
 use oncegate_domain::place::Place;
 use oncegate_settings::{DURATION_UNITS, SIZE_UNITS};
 
+/// The name of the schema, without its version: a URN, because it has no address.
+pub const SCHEMA_ID: &str = "urn:oncegate:schema:configuration";
+
 /// A text with a `${…}`, whatever its value will be.
 const INTERPOLATED: &str = r"\$\{";
 
@@ -19,7 +22,7 @@ pub fn schema() -> Value {
     // At the top nothing is required: flags and variables may give the keys that have no default.
     let mut schema = table(TOP, false);
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
-    schema["$id"] = json!(concat!("urn:oncegate:schema:configuration:", env!("CARGO_PKG_VERSION")));
+    schema["$id"] = json!(format!("{SCHEMA_ID}:{}", env!("CARGO_PKG_VERSION")));
     schema["title"] = json!("oncegate.toml");
     schema["description"] = json!("The configuration of Oncegate, a proxy that makes requests safe to retry.");
     let defaults = schema["properties"]["defaults"].clone();
