@@ -295,10 +295,14 @@ async fn end_tasks(instance: &Instance, background: &TaskTracker, traces: &TaskT
     traces.close();
     background.close();
     let _ = tokio::time::timeout(instance.config.store.timeout, background.wait()).await;
-    if instance.joined.is_cancelled()
-        && let Err(error) = instance.store.release_lease(instance.instance_lease.id()).await
-    {
-        tracing::warn!(%error, "the lease could not be released; it expires by itself");
+    if instance.joined.is_cancelled() {
+        if let Err(error) = instance.store.release_lease(instance.instance_lease.id()).await {
+            tracing::warn!(%error, "the lease could not be released; it expires by itself");
+        }
+        // Last, because nothing waits for it.
+        if let Err(error) = instance.write_weekly_counts().await {
+            tracing::warn!(%error, "the last counts of this week could not be stored");
+        }
     }
     // The exporter has a time limit of its own.
     traces.wait().await;

@@ -75,10 +75,10 @@ $function$;
 
 -- claim_inquiry: claims an unknown key for an inquiry. Counts the inquiry and sets the time of the next before the service is
 -- asked.
-create or replace function oncegate.claim_inquiry_f4f62aac(
+create or replace function oncegate.claim_inquiry_b9c88bfc(
   _id bytea, _token bytea, _as_of bigint, _quiet_after_ms bigint, _pause_first_ms bigint, _pause_cap_ms bigint,
   out done boolean, out id bytea, out token bytea, out scope bytea, out key bytea, out route text, out path bytea,
-  out inquiries integer, out absences integer
+  out inquiries integer, out absences integer, out settled_at bigint
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -100,8 +100,8 @@ begin
      and coalesce(k.inquire_at, k.settled_at) <= due
      -- Before that, the service could answer "not executed" for a request that is still on its way.
      and k.deadline + _quiet_after_ms <= due
-  returning k.id, k.token, k.scope, k.key, k.route, k.path, k.inquiries, k.absences
-    into id, token, scope, key, route, path, inquiries, absences;
+  returning k.id, k.token, k.scope, k.key, k.route, k.path, k.inquiries, k.absences, k.settled_at
+    into id, token, scope, key, route, path, inquiries, absences, settled_at;
   done := found;
 end
 $function$;
@@ -956,6 +956,24 @@ begin
 end
 $function$;
 
+-- add_weekly_counts: adds a batch of an instance's counts to the week that has begun, unless it was added before.
+-- $1 instance, $2 batch, $3 counts
+with added as (
+  insert into oncegate.weekly_batches as b (instance, batch, added_at)
+  values ($1, $2, (floor(date_part('epoch', now()) * 1000::double precision)::bigint))
+      on conflict (instance) do update set batch = excluded.batch, added_at = excluded.added_at
+   where b.batch < excluded.batch
+  returning b.instance
+)
+insert into oncegate.weekly_counts as c (week, service, route, caller, kind, count)
+select -- this_week: the Monday, 00:00 UTC, of the week that has begun. 1 January 1970 was a Thursday.
+((floor(date_part('epoch', now()) * 1000::double precision)::bigint) + 259200000) / 604800000 * 604800000 - 259200000,
+       n.service, n.route, n.caller, n.kind, n.count
+  from added
+ cross join json_to_recordset($3::json) as n (service text, route text, caller text, kind text, count bigint)
+ order by n.service, n.route, n.caller, n.kind -- instances that add at once must not deadlock
+    on conflict (week, service, route, caller, kind) do update set count = c.count + excluded.count;
+
 -- applied_migrations: the migrations that this database has.
 select version, name, sha256, oldest_program from oncegate.migrations order by version;
 
@@ -1079,10 +1097,16 @@ delete from oncegate.events as e
  using json_to_recordset($1::json) as n (seq bigint, at bigint)
  where e.seq = n.seq and e.at = n.at;
 
+-- delete_old_batches: forgets the batches of instances that have added none for 30 days.
+delete from oncegate.weekly_batches where added_at < (floor(date_part('epoch', now()) * 1000::double precision)::bigint) - 2592000000;
+
 -- delete_old_instances: instances whose lease ended a day ago. An expired lease and a missing one mean the same; until
 -- $1 as_of
 -- then the row is for people who look.
 delete from oncegate.instances as i where i.lease_until < least((floor(date_part('epoch', now()) * 1000::double precision)::bigint), $1) - 86400000;
+
+-- delete_old_weeks: deletes the counts of weeks that ended a year ago.
+delete from oncegate.weekly_counts where week < (floor(date_part('epoch', now()) * 1000::double precision)::bigint) - 32054400000;
 
 -- discard_events: deletes dead events of a sink, each with its audit entry: the key's state is what it was.
 -- $1 service, $2 sink, $3 actor, $4 types
@@ -1159,7 +1183,7 @@ select k.parts
    and k.parts is not null;
 
 -- find_reservation: the keys of reservations, with the tokens of their newest attempts.
-select k.id, k.service, k.token, k.route, k.state from oncegate.keys as k where k.id = any ($1);
+select k.id, k.service, k.token, k.route, k.state, k.settled_at from oncegate.keys as k where k.id = any ($1);
 
 -- find_salt: a service's salt, whichever instance drew it, and whether the row is as durable as a commit of our own,
 -- $1 service
@@ -1178,6 +1202,37 @@ select s.value,
 -- process serves it. Each name says its schema: the session still has the path that the database's owner has set.
 select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false) as search_path
  where pg_catalog.pg_backend_pid() operator(pg_catalog.=) $1;
+
+-- fold_callers: adds the callers of each week and route past those with the highest counts to the others.
+-- $1 limit
+with ranked as (
+  select c.week, c.service, c.route, c.caller,
+         row_number() over (partition by c.week, c.service, c.route order by sum(c.count) desc, c.caller) as place
+    from oncegate.weekly_counts as c
+   where c.week > (floor(date_part('epoch', now()) * 1000::double precision)::bigint) - 1209600000
+     and length(c.caller) = 16
+   group by c.week, c.service, c.route, c.caller
+),
+folded as (
+  delete from oncegate.weekly_counts as c
+   using ranked as r
+   where r.place > $1
+     and c.week = r.week and c.service = r.service and c.route = r.route and c.caller = r.caller
+  returning c.week, c.service, c.route, c.kind, c.count
+)
+insert into oncegate.weekly_counts as c (week, service, route, caller, kind, count)
+select f.week, f.service, f.route, 'others', f.kind, cast(sum(f.count) as bigint)
+  from folded as f
+ group by f.week, f.service, f.route, f.kind
+ order by f.week, f.service, f.route, f.kind
+    on conflict (week, service, route, caller, kind) do update set count = c.count + excluded.count;
+
+-- forget_caller: takes a caller's name from its counts.
+-- $1 replacement, $2 service, $3 caller
+update oncegate.weekly_counts
+   set caller = $1
+ where service = $2
+   and caller = $3;
 
 -- functions_there: which of these functions the schema has.
 select distinct p.proname::text as name
@@ -1225,6 +1280,19 @@ select a.seq, a.at, a.actor, a.action, a.id, a.before, a.after, a.note
    and ($3 is null or a.seq < $3)
  order by a.seq desc
  limit $4;
+
+-- list_callers_of_week: the counts of a service's week by route, caller and kind. Without a week, of the one that has
+-- $1 week, $2 service
+-- begun.
+select c.route, c.caller, c.kind, c.count
+  from oncegate.weekly_counts as c
+ where c.week = coalesce(
+         $1,
+         -- this_week: the Monday, 00:00 UTC, of the week that has begun. 1 January 1970 was a Thursday.
+         ((floor(date_part('epoch', now()) * 1000::double precision)::bigint) + 259200000) / 604800000 * 604800000 - 259200000)
+   and c.service = $2
+ order by c.route, c.caller, c.kind
+ limit 10000;
 
 -- list_in_flight: keys in flight under an instance's name, which the instance compares with its running attempts.
 -- $1 instance, $2 older_than_ms
@@ -1439,6 +1507,16 @@ select k.id, k.token, k.scope, k.key, k.route, k.path, k.state, k.status,
  where k.id > $3
  order by k.id
  limit $4;
+
+-- list_weeks: the counts of a service's last 13 weeks by route and kind, the latest first.
+-- $1 service
+select c.week, c.route, c.kind, cast(sum(c.count) as bigint) as count
+  from oncegate.weekly_counts as c
+ where c.week > (floor(date_part('epoch', now()) * 1000::double precision)::bigint) - 7862400000
+   and c.service = $1
+ group by c.week, c.route, c.kind
+ order by c.week desc, c.route, c.kind
+ limit 10000;
 
 -- moment: the store's time. Asks for a lock on nothing, which a server that takes no writes refuses (25006): it would
 -- show old records.

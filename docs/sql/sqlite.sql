@@ -1,6 +1,15 @@
 -- SQLite: the statements, and the triggers of events, as they are sent.
 -- Made by `make docs-write` from crates/store/src. The schema is in migrations.
 
+-- add_weekly_counts: adds counts to the week that has begun.
+insert into weekly_counts as c (week, service, route, caller, kind, count)
+select -- this_week: the Monday, 00:00 UTC, of the week that has begun. 1 January 1970 was a Thursday.
+(:now + 259200000) / 604800000 * 604800000 - 259200000,
+       n.value ->> 'service', n.value ->> 'route', n.value ->> 'caller', n.value ->> 'kind', n.value ->> 'count'
+  from json_each(:counts) as n
+ where true
+    on conflict (week, service, route, caller, kind) do update set count = c.count + excluded.count;
+
 -- applied_migrations: the migrations that this file has.
 select version, name, sha256, oldest_program from migrations order by version;
 
@@ -107,7 +116,7 @@ update keys
             and coalesce(inquire_at, settled_at) <= :as_of
           order by coalesce(inquire_at, settled_at)
           limit :limit)
-returning id, token, scope, key, route, path, inquiries, absences;
+returning id, token, scope, key, route, path, inquiries, absences, settled_at;
 
 -- count_events: counts the waiting and the dead events of a sink, up to 10,000 of each, with the oldest that waits, and
 -- why one of them waits and the newest is dead.
@@ -185,6 +194,24 @@ delete from outbox
  where id in (select id
                 from (select id, settled_at from keys where expires_at <= :as_of order by expires_at limit :limit)
                where settled_at >= :settled_since);
+
+-- delete_folded_callers: deletes the callers that fold_callers has added to the others.
+delete from weekly_counts
+ where (week, service, route, caller) in (
+         select week, service, route, caller
+           from (select week, service, route, caller,
+                        row_number() over (partition by week, service, route order by sum(count) desc, caller) as place
+                   from weekly_counts
+                  where week > :now - 1209600000
+                    and length(caller) = 16
+                  group by week, service, route, caller)
+          where place > :limit);
+
+-- delete_old_batches: forgets the batches of instances that have added none for 30 days.
+delete from weekly_batches where added_at < :now - 2592000000;
+
+-- delete_old_weeks: deletes the counts of weeks that ended a year ago.
+delete from weekly_counts where week < :now - 32054400000;
 
 -- delete_request: deletes the request of a key that needs it no more, or that is gone.
 delete from outbox
@@ -297,10 +324,25 @@ select k.parts
    and k.parts is not null;
 
 -- find_reservation: the key of a reservation, with the token of its newest attempt.
-select token, service, route, state from keys where id = :id;
+select token, service, route, state, settled_at from keys where id = :id;
 
 -- find_salt: a service's salt, whichever instance drew it.
 select s.value from salts as s where s.service = :service;
+
+-- fold_callers: adds the callers of each week and route past those with the highest counts to the others.
+insert into weekly_counts as c (week, service, route, caller, kind, count)
+select f.week, f.service, f.route, 'others', f.kind, sum(f.count)
+  from weekly_counts as f
+  join (select week, service, route, caller,
+               row_number() over (partition by week, service, route order by sum(count) desc, caller) as place
+          from weekly_counts
+         where week > :now - 1209600000
+           and length(caller) = 16
+         group by week, service, route, caller) as r
+    on f.week = r.week and f.service = r.service and f.route = r.route and f.caller = r.caller
+ where r.place > :limit
+ group by f.week, f.service, f.route, f.kind
+    on conflict (week, service, route, caller, kind) do update set count = c.count + excluded.count;
 
 -- forget: ends an attempt that the service has refused to its caller, and deletes the key. What is left, settle ends.
 delete from keys as k
@@ -320,6 +362,12 @@ delete from keys as k
    and k.accepted_at is null
    and k.attempt = 1
    and k.recovery_point is null;
+
+-- forget_caller: takes a caller's name from its counts.
+update weekly_counts
+   set caller = :replacement
+ where service = :service
+   and caller = :caller;
 
 -- forget_event_routes: forgets which routes of a service tell anybody about their keys.
 delete from event_routes where service = :service;
@@ -357,6 +405,18 @@ select a.seq, a.at, a.actor, a.action, a.id, a.before, a.after, a.note
    and (:before is null or a.seq < :before)
  order by a.seq desc
  limit :limit;
+
+-- list_callers_of_week: the counts of a service's week by route, caller and kind. Without a week, of the one that has
+-- begun.
+select c.route, c.caller, c.kind, c.count
+  from weekly_counts as c
+ where c.week = coalesce(
+         :week,
+         -- this_week: the Monday, 00:00 UTC, of the week that has begun. 1 January 1970 was a Thursday.
+         (:now + 259200000) / 604800000 * 604800000 - 259200000)
+   and c.service = :service
+ order by c.route, c.caller, c.kind
+ limit 10000;
 
 -- list_due_deliveries: a route's deliveries that are due, with the reason where one is not tried again. A key that was
 -- not accepted is repeated while its window is open.
@@ -602,6 +662,15 @@ select k.id, k.token, k.scope, k.key, k.route, k.path, k.state, k.status,
  order by k.id
  limit :limit;
 
+-- list_weeks: the counts of a service's last 13 weeks by route and kind, the latest first.
+select c.week, c.route, c.kind, cast(sum(c.count) as bigint) as count
+  from weekly_counts as c
+ where c.week > :now - 7862400000
+   and c.service = :service
+ group by c.week, c.route, c.kind
+ order by c.week desc, c.route, c.kind
+ limit 10000;
+
 -- mark_interrupted_unknown: at opening, this process alone has the file, so no attempt in flight is running any more.
 update keys
    set state = 'unknown', settled_at = :now, cause = 'crashed'
@@ -611,6 +680,12 @@ returning id, route, attempt, instance;
 -- move_live_keys: lets a key, and its caller's other keys with the same holder, count for another holder.
 update keys set holder = :holder
  where holder = (select holder from keys where id = :id) and scope = :scope and holder <> :holder;
+
+-- note_weekly_batch: notes a batch of an instance's counts, unless it was added before.
+insert into weekly_batches as b (instance, batch, added_at)
+values (:instance, :batch, :now)
+    on conflict (instance) do update set batch = excluded.batch, added_at = excluded.added_at
+ where b.batch < excluded.batch;
 
 -- postpone_event: lets an event be tried again later, or makes it dead where there is no later. A later claim stays.
 update events set due_at = :now + :retry_ms, note = :note where seq = :seq and at = :at and tries = :tries;

@@ -309,6 +309,30 @@ create index events_dead on oncegate.events (service, sink, seq) where due_at is
 -- For the order of each key, and for its purge.
 create index events_of_a_key on oncegate.events (id, sink, seq);
 
+-- For the owner of an API. No decision rests on it.
+create table oncegate.weekly_counts (
+  week     bigint not null,
+  service  text not null,
+  route    text not null,
+  caller   text not null,
+  kind     text not null,
+  count    bigint not null,
+  constraint weekly_counts_pkey primary key (week, service, route, caller, kind)
+);
+comment on table oncegate.weekly_counts is
+  'What Oncegate has answered without an execution, and what nothing guards: added up by all instances, and kept for 53 weeks.';
+comment on column oncegate.weekly_counts.week is 'Its Monday, 00:00 UTC.';
+comment on column oncegate.weekly_counts.route is 'Empty where no route matches.';
+comment on column oncegate.weekly_counts.caller is
+  'The first 16 digits of a scope; `none` where nobody is named, `others` past the first 100 of a route, `erased-` and a number.';
+
+create table oncegate.weekly_batches (
+  instance  bigint primary key,
+  batch     bigint not null,
+  added_at  bigint not null
+);
+comment on table oncegate.weekly_batches is 'The last batch of counts that each instance has added, so that none is added twice.';
+
 -- The audit log can be appended to and not changed: a stolen password of the serving role must not be enough to hide a
 -- decision. The owner of the table can drop the triggers; give the serving role the rights that it needs, and not the
 -- table.

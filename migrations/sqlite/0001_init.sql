@@ -234,6 +234,29 @@ create index events_dead on events (service, sink, seq) where due_at is null;
 -- For the order of each key, and for its purge.
 create index events_of_a_key on events (id, sink, seq);
 
+-- For the owner of an API: what Oncegate has answered without an execution, and what nothing guards. Added up by all
+-- instances, and kept for 53 weeks. No decision rests on it.
+create table weekly_counts (
+  -- Its Monday, 00:00 UTC.
+  week     integer not null,
+  service  text not null,
+  -- Empty where no route matches.
+  route    text not null,
+  -- The first 16 digits of a scope; `none` where nobody is named, `others` past the first 100 of a route, `erased-` and
+  -- a number.
+  caller   text not null,
+  kind     text not null,
+  count    integer not null,
+  primary key (week, service, route, caller, kind)
+) strict, without rowid;
+
+-- The last batch of counts that each instance has added, so that none is added twice.
+create table weekly_batches (
+  instance  integer primary key,
+  batch     integer not null,
+  added_at  integer not null
+) strict;
+
 -- The audit log can be appended to and not changed. Programs that can write the file can drop the triggers.
 create trigger audit_is_not_updated before update on audit
 begin

@@ -37,6 +37,7 @@ use oncegate_engine::tasks::orphans::OrphanedAttempts;
 use oncegate_engine::tasks::reaper::Reaper;
 use oncegate_engine::tasks::reconciler::Reconciler;
 use oncegate_engine::tasks::sweeper::Sweeper;
+use oncegate_engine::tasks::weekly_counts::WeeklyCounter;
 use oncegate_http::body::body_budget::BodyBudget;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
 use oncegate_machine::fill_random;
@@ -176,6 +177,7 @@ pub fn start_tasks(
     background.spawn(tasks::run(DeferredReports(Arc::clone(instance)), store.sweep_every, stop.clone()));
     background.spawn(tasks::run(OrphanedAttempts::new(Arc::clone(instance)), store.sweep_every, stop.clone()));
     background.spawn(tasks::run(Reaper(Arc::clone(instance)), store.reap_every, stop.clone()));
+    background.spawn(tasks::run(WeeklyCounter::new(Arc::clone(instance)), tasks::weekly_counts::PERIOD, stop.clone()));
     let reconciler = Reconciler::new(Arc::clone(instance), live.clone());
     let first = reconciler.period();
     background.spawn(tasks::run(reconciler, first, stop.clone()));

@@ -5,5 +5,6 @@ use harness::metrics::{Metrics, scrape};
 mod canary;
 mod logs;
 mod metrics;
+mod saved;
 mod stats;
 mod traces;

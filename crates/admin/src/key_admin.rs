@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use dto::InstanceStats;
+use oncegate_engine::instance::Instance;
 use oncegate_engine::instance::store_clock::StoreClock;
 use oncegate_settings::{Config, Route, StartConfig};
 use oncegate_store::Store;
@@ -63,6 +64,8 @@ pub enum AdminMethod {
     Requeue,
     /// Says how an unknown outcome ended.
     Resolve,
+    /// Counts what was answered without an execution, by week and caller.
+    Saved,
     /// Shows all about a key.
     Show,
     /// Counts keys by route and state.
@@ -91,6 +94,8 @@ pub struct KeyAdmin<'a> {
     start: &'a StartConfig,
     config: Arc<Config>,
     service: Arc<str>,
+    /// `None` where no instance runs.
+    instance: Option<&'a Instance>,
     /// `None` where no instance has watched the store's clock: then the operator vouches for it that an attempt is
     /// over, and no TTL counts as ended.
     store_clock: Option<&'a StoreClock>,
@@ -106,9 +111,11 @@ impl<'a> KeyAdmin<'a> {
         start: &'a StartConfig,
         config: Arc<Config>,
         service: Arc<str>,
-        store_clock: Option<&'a StoreClock>,
+        instance: Option<&'a Instance>,
     ) -> Self {
-        Self { store, start, config, service, store_clock, as_of: store_clock.map(StoreClock::now), traffic: None }
+        let store_clock = instance.map(|instance| &*instance.store_clock);
+        let as_of = store_clock.map(StoreClock::now);
+        Self { store, start, config, service, instance, store_clock, as_of, traffic: None }
     }
 
     /// Reads a request, carries it out, and returns the response's JSON.
@@ -151,6 +158,7 @@ impl<'a> KeyAdmin<'a> {
                 fields.finish()?;
                 json!(self.change_key(id, decision, None).await?)
             }
+            AdminMethod::Saved => json!(self.show_saved(&query.take_text("week")?).await?),
             AdminMethod::Show => json!(self.show_key(id).await?),
             AdminMethod::Stats => json!(self.count_keys().await?),
         })

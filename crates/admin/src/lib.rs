@@ -87,7 +87,7 @@ enum Endpoint {
 type ApiAnswer = Result<(StatusCode, Value), ApiProblem>;
 
 /// The path, method and access of each endpoint. `GET` answers `HEAD` too. `{id}` is one segment.
-const TABLE: [(&str, Method, Access, Endpoint); 24] = [
+const TABLE: [(&str, Method, Access, Endpoint); 25] = [
     ("/healthz", Method::GET, Access::Anybody, Endpoint::Health),
     ("/readyz", Method::GET, Access::Anybody, Endpoint::Readiness),
     ("/metrics", Method::GET, Access::Anybody, Endpoint::Metrics),
@@ -110,6 +110,7 @@ const TABLE: [(&str, Method, Access, Endpoint); 24] = [
     ("/api/v1/keys/{id}/resolve", Method::POST, Access::Operators, Keys(AdminMethod::Resolve)),
     // Clients are generated before there is a token. It has nothing that the program's source does not have.
     ("/api/v1/openapi.json", Method::GET, Access::Anybody, Endpoint::Document),
+    ("/api/v1/saved", Method::GET, Access::Operators, Keys(AdminMethod::Saved)),
     ("/api/v1/stats", Method::GET, Access::Operators, Keys(AdminMethod::Stats)),
     ("/app/v1/reservations/{id}/complete", Method::POST, Access::Services, Service(ServiceMethod::Complete)),
     ("/app/v1/reservations/{id}/not-executed", Method::POST, Access::Services, Service(ServiceMethod::NotExecuted)),
@@ -220,8 +221,8 @@ impl AdminListener {
     }
 
     fn key_admin(&self, service: &Arc<str>) -> KeyAdmin<'_> {
-        let Instance { store, store_clock, config, .. } = &*self.instance;
-        KeyAdmin::new(store, config, Arc::clone(&self.config.borrow()), Arc::clone(service), Some(store_clock))
+        let Instance { store, config, .. } = &*self.instance;
+        KeyAdmin::new(store, config, Arc::clone(&self.config.borrow()), Arc::clone(service), Some(&*self.instance))
     }
 
     async fn call(

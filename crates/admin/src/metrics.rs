@@ -27,9 +27,6 @@ const COUNT_MAX: Duration = Duration::from_secs(1);
 /// is away, nor should it be about the state an hour ago.
 const COUNT_KEPT: Duration = Duration::from_secs(5 * 60);
 
-/// The number of callers that one response lists; more are remembered.
-const CALLERS_MAX: usize = 100;
-
 /// The times of the last count of the keys and of the last try. The counts themselves are in the metrics.
 #[derive(Default)]
 pub(super) struct KeyCountCache {
@@ -95,12 +92,11 @@ impl AdminListener {
         let observability = &self.instance.observability;
         let instance = self.instance.instance_lease.id();
         if is_bound {
-            let (callers, unguarded, renewed, same_bodies) = Default::default();
-            return InstanceStats { instance, callers, unguarded, renewed, same_bodies };
+            let (unguarded, renewed, same_bodies) = Default::default();
+            return InstanceStats { instance, unguarded, renewed, same_bodies };
         }
         InstanceStats {
             instance,
-            callers: observability.callers(CALLERS_MAX),
             unguarded: observability.unguarded(usize::MAX),
             renewed: observability.metrics.scope_renewals.list(),
             same_bodies: observability.same_bodies.pairs(),

@@ -12,7 +12,7 @@ use super::Endpoint::{Events, Keys, Service};
 use super::auth::{Access, Role};
 use super::events::{DiscardedEvents, EventMethod, EventSinkList, RequeuedEvents};
 use super::key_admin::AdminMethod;
-use super::key_admin::dto::{AuditLog, BulkChange, KeyChange, KeyDetails, KeyList, KeyStats};
+use super::key_admin::dto::{AuditLog, BulkChange, KeyChange, KeyDetails, KeyList, KeyStats, Saved};
 use super::key_admin::inputs::{Input, Inputs, closed, object_schema};
 use super::key_admin::problem::{ApiProblem, ProblemCode as Code};
 use super::readiness::Readiness;
@@ -75,6 +75,7 @@ fn describe(endpoint: Endpoint) -> Description {
             of::<KeyChange>,
             &[Code::DoubtfulResponse, Code::EmptyBody],
         ),
+        Keys(AdminMethod::Saved) => ("getSaved", "Counts what was answered without an execution", of::<Saved>, &[]),
         Keys(AdminMethod::Show) => ("getKey", "Shows a key", of::<KeyDetails>, &[]),
         Keys(AdminMethod::Stats) => ("getStats", "Counts keys by route and state", of::<KeyStats>, &[]),
         Service(ServiceMethod::Complete) => {

@@ -50,6 +50,7 @@ mod oidc_pages;
 mod outcome_chart;
 mod pending_sign_ins;
 mod runbooks;
+mod saved_pages;
 mod selection;
 mod sessions;
 mod sign_in_pages;
@@ -90,6 +91,7 @@ enum PagePath<'a> {
     RequeueEvents,
     Routes,
     Runbook(&'static str),
+    Saved,
     Service(&'a str),
     SignIn,
     SignOut,
@@ -114,6 +116,7 @@ impl<'a> PagePath<'a> {
             ["page.css"] => Self::Style,
             ["routes"] => Self::Routes,
             ["runbooks", name] => Self::Runbook(runbooks::find(name)?),
+            ["saved"] => Self::Saved,
             // The letters of a name: it becomes a cookie.
             ["services", name] if name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte)) => {
                 Self::Service(name)
@@ -351,6 +354,7 @@ impl Visit<'_> {
             (PagePath::RequeueEvents, Some(form)) => self.requeue_events(form).await,
             (PagePath::Routes, _) => Ok(self.show_routes().await),
             (PagePath::Runbook(text), _) => Ok(self.show_runbook(text).await),
+            (PagePath::Saved, _) => self.show_saved().await,
             (PagePath::Overview, _)
             // The others were answered before, or are forms.
             | (PagePath::Find | PagePath::RequeueEvents | PagePath::Service(_) | PagePath::SignIn | PagePath::SignOut, _)

@@ -118,6 +118,7 @@ impl AdminListener {
         match store.settle(Settlement::from_service(id, token, outcome)).await? {
             SettleResult::Done { .. } => {
                 tracing::info!(record = %id, before = current.key.state.name(), "the service has completed this key");
+                self.count_resolved(current);
                 // The attempt may still be running here. New and waiting duplicates get the response all the same.
                 if let Ok(Some(record)) = store.find(id).await {
                     self.instance.remember(&record, epoch);
@@ -154,7 +155,21 @@ impl AdminListener {
             return Err(ApiProblem::new(ProblemCode::StillRunning, detail));
         }
         let ttl = current.route_value(|route| route.options.ttl);
-        self.report(current, ReportKind::NotExecuted(ttl), json!(ReportedState { state: StateKind::Retryable })).await
+        let answer = self
+            .report(current, ReportKind::NotExecuted(ttl), json!(ReportedState { state: StateKind::Retryable }))
+            .await;
+        if matches!(answer, Ok((StatusCode::OK, _))) {
+            self.count_resolved(current);
+        }
+        answer
+    }
+
+    /// Counts that the service has resolved the outcome, if that was unknown.
+    fn count_resolved(&self, current: &CurrentReservation<'_>) {
+        let ReservedKey { service, route, state, settled_at } = &current.key;
+        if let (StateKind::Dead | StateKind::Unknown, Some(since)) = (state, settled_at) {
+            self.instance.count_resolved((service, route), *since);
+        }
     }
 
     async fn reach_point(&self, current: &CurrentReservation<'_>, body: RequestBody) -> ApiAnswer {

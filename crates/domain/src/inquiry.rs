@@ -1,7 +1,7 @@
 //! Reconciliation: the question to the service about one attempt, the service's answer, and the verdict on it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
@@ -44,6 +44,8 @@ pub struct Inquiry {
     pub number: u32,
     /// The number of 404 responses in a row up to now.
     pub absences: u32,
+    /// When the key became unknown.
+    pub unknown_since: SystemTime,
 }
 
 /// The service's answer.
@@ -180,7 +182,7 @@ mod tests {
             route: "pay".into(),
             path: None,
         };
-        Inquiry { subject, number, absences }
+        Inquiry { subject, number, absences, unknown_since: SystemTime::UNIX_EPOCH }
     }
 
     #[test]

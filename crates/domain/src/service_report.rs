@@ -1,7 +1,7 @@
 //! Reports of a service on its own attempts, beside its responses.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use http::HeaderName;
@@ -40,6 +40,8 @@ pub struct ReservedKey {
     pub service: Arc<str>,
     pub route: String,
     pub state: StateKind,
+    /// When the state began; `None` while the attempt is in flight.
+    pub settled_at: Option<SystemTime>,
 }
 
 #[derive(Clone, Debug)]

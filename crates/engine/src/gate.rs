@@ -24,6 +24,7 @@ use tokio::time::Instant;
 
 use crate::instance::metrics::MethodLabel;
 use crate::instance::observability::UnguardedKey;
+use crate::instance::weekly_counts::WeeklyKind;
 use admit::Admission;
 use admit::observed::Observation;
 use observe::Observer;
@@ -186,6 +187,9 @@ impl Gate {
             let field = live.key_field(passing.request.headers()).map(UnguardedKey::In);
             let key = field.or(passing.misspelled_key.as_ref().map(UnguardedKey::Misspelled));
             self.instance.observability.count_unguarded(method, passing.request.uri().path(), key);
+            if key.is_none() {
+                passing.weekly.count(passing.caller.as_ref(), WeeklyKind::Unkeyed);
+            }
         }
     }
 

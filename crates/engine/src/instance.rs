@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -57,6 +57,7 @@ pub mod same_bodies;
 pub mod store_clock;
 pub mod token_verifier;
 pub mod wait_groups;
+pub mod weekly_counts;
 
 /// The state of this process: one value, shared by the gates of all workers, the tasks and the admin listener.
 pub struct Instance {
@@ -205,6 +206,17 @@ impl Instance {
     /// The time from a reservation of the route until its attempt is quiet.
     pub fn quiet_time(&self, route: &Route) -> Duration {
         quiet_time(&self.config.store, route)
+    }
+
+    /// Counts an unknown outcome that this instance has had resolved.
+    pub fn count_resolved(&self, service_route: (&str, &str), unknown_since: SystemTime) {
+        let unknown_for = self.store_clock.now().duration_since(unknown_since).unwrap_or_default();
+        self.observability.metrics.count_resolved(service_route, unknown_for);
+    }
+
+    /// Adds to the store what was counted since the last time, see [`weekly_counts`].
+    pub async fn write_weekly_counts(&self) -> Result<(), StoreError> {
+        self.observability.metrics.weekly.write(&self.store, self.instance_lease.id()).await
     }
 
     /// Notes that a delivery's attempt was not sent. The store learns it before the next pick-up.

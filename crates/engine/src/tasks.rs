@@ -21,6 +21,7 @@ pub mod orphans;
 pub mod reaper;
 pub mod reconciler;
 pub mod sweeper;
+pub mod weekly_counts;
 
 /// A periodic task.
 pub trait Task: Send + 'static {

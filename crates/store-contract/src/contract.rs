@@ -16,6 +16,7 @@ mod service_reports;
 mod settlements;
 mod takeovers;
 mod upkeep;
+mod weekly_counts;
 
 use crate::store_fixture::StoreFixture;
 
@@ -84,6 +85,11 @@ macro_rules! sentences {
                 a_salt_is_replaced_only_where_it_is_the_expected_one,
                 the_salt_does_not_change,
                 the_routes_that_were_read_are_replaced_and_no_others,
+            }
+            weekly_counts {
+                the_counts_of_all_instances_are_added_and_no_batch_twice,
+                callers_past_the_limit_are_counted_together_and_old_weeks_are_deleted,
+                the_counts_of_a_forgotten_caller_name_nobody,
             }
             losses {
                 a_record_that_a_standby_may_lack_answers_no_look_up,

@@ -289,6 +289,9 @@ pub struct Target {
     /// The token that the key gets if the decision withdraws its response: the attempt cannot end a second time.
     pub new_token: Token,
     pub state: StateKind,
+    /// The route and when the state began, for counts.
+    pub route: Arc<str>,
+    pub settled_at: Option<SystemTime>,
     pub is_by_hand: bool,
     pub risk: Option<ActionRisk>,
     pub ttl: Duration,
@@ -386,6 +389,8 @@ mod tests {
             token: Token::from_random([1; 16]),
             new_token: Token::from_random([2; 16]),
             state: StateKind::Unknown,
+            route: "pay".into(),
+            settled_at: None,
             is_by_hand: true,
             risk: Some(ActionRisk::AttemptRunning),
             ttl: Duration::from_secs(1),

@@ -15,6 +15,7 @@
 //! the keys with one value reads all of them.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::admin::{AuditEntry, DecisionResults, InstanceEntry, KeyCounts, KeyPage};
 use super::breaker::CallKind::{Always, Begins, Direct, Unjudged};
@@ -278,6 +279,40 @@ impl Store {
         // first.
         let spec = CallSpec::new(Direct, Upkeep, InDoubt, Ordinary, Full, NO_BODY);
         self.call(spec, params, |pg, p| pg.replace_salt(p), |db, p| db.replace_salt(p))
+    }
+
+    // The counts of each week, for the owner of an API. Nothing else rests on them.
+
+    /// Adds a batch of an instance's counts to the week that has begun. The same batch again adds nothing.
+    pub fn add_weekly_counts(&self, params: AddWeeklyCountsParams) -> StoreFuture<'_, ()> {
+        let spec = CallSpec::new(Direct, Upkeep, AnyFailure, Ordinary, Full, NO_BODY);
+        self.call(spec, params, |pg, p| pg.add_weekly_counts(p), |db, p| db.add_weekly_counts(p))
+    }
+
+    /// Deletes the counts of weeks that ended a year ago. Of the callers of a route in this week and the last one, it
+    /// keeps the `limit` with the highest counts, and adds the counts of all others together.
+    pub fn tend_weekly_counts(&self, limit: u32) -> StoreFuture<'_, ()> {
+        let spec = CallSpec::new(Direct, Upkeep, AnyFailure, Ordinary, Full, NO_BODY);
+        self.call(spec, limit, |pg, p| pg.tend_weekly_counts(p), |db, p| db.tend_weekly_counts(p))
+    }
+
+    /// Takes a caller's name from the counts of all weeks.
+    pub fn forget_caller(&self, params: ForgetCallerParams) -> StoreFuture<'_, ()> {
+        let spec = CallSpec::new(Direct, Upkeep, AnyFailure, Ordinary, Full, NO_BODY);
+        self.call(spec, params, |pg, p| pg.forget_caller(p), |db, p| db.forget_caller(p))
+    }
+
+    /// Lists the counts of the service's last 13 weeks, the latest first.
+    pub fn list_weeks(&self, service: &str) -> StoreFuture<'_, Vec<WeekCount>> {
+        let spec = CallSpec::new(Direct, AdminReads, InDoubt, Ordinary, Bounded, NO_BODY);
+        self.rows(spec, &shared::LIST_WEEKS, columns! { service: service.to_owned() })
+    }
+
+    /// Lists the counts of the service's callers in the week that begins then; without one, in the week that has begun.
+    pub fn list_callers_of_week(&self, service: &str, week: Option<SystemTime>) -> StoreFuture<'_, Vec<CallerCount>> {
+        let spec = CallSpec::new(Direct, AdminReads, InDoubt, Ordinary, Bounded, NO_BODY);
+        let columns = columns! { service: service.to_owned(), week: week };
+        self.rows(spec, &shared::LIST_CALLERS_OF_WEEK, columns)
     }
 
     // Events about settled keys.

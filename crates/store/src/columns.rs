@@ -12,7 +12,7 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use super::admin::{ListOrder, OperatorAction, SCAN_ROWS_MAX, Target};
 use super::row::{millis, since_1970_ms};
 use super::{ExpectedRecord, LeaseRenewal, ListSettledKeysParams};
-use crate::{ApplyOperatorDecisionParams, ListKeysParams};
+use crate::{AddWeeklyCountsParams, ApplyOperatorDecisionParams, ForgetCallerParams, ListKeysParams};
 use oncegate_domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, Settlement};
 use oncegate_domain::delivery::EnqueueRequest;
 use oncegate_domain::fingerprint::Fingerprint;
@@ -243,6 +243,15 @@ pub fn lease_renewal(renewal: &LeaseRenewal) -> Columns<'_> {
         purges_seen: renewal.purges_seen.map(|seen| i64::try_from(seen).unwrap_or(i64::MAX)),
         hold_ttls_until: renewal.hold_ttls_until,
     }
+}
+
+pub fn weekly_counts(params: &AddWeeklyCountsParams) -> Columns<'_> {
+    let counts = serde_json::json!(params.counts).to_string();
+    columns! { instance: params.instance, batch: params.batch, counts: counts }
+}
+
+pub fn forgotten_caller(params: &ForgetCallerParams) -> Columns<'_> {
+    columns! { service: &*params.service, caller: &*params.caller, replacement: &*params.replacement }
 }
 
 pub fn settled_keys(params: &ListSettledKeysParams) -> Columns<'_> {

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use serde::Serialize;
+
 use super::admin::{Cursor, KeyFilter, OperatorDecision, Target};
 use super::events::{EventHandle, EventRoute, PostponedEvent};
 use oncegate_domain::attempt::ReserveRequest;
@@ -109,6 +111,18 @@ params! {
         from: Option<i64>,
         finds: String,
     }
+    AddWeeklyCountsParams for add_weekly_counts {
+        instance: InstanceId,
+        /// The number of the batch among the instance's, from 1.
+        batch: i64,
+        counts: Vec<WeeklyCount>,
+    }
+    ForgetCallerParams for forget_caller {
+        service: Arc<str>,
+        caller: String,
+        /// A name that nobody has.
+        replacement: String,
+    }
     StoreRouteRetentionParams for store_route_retention {
         service: Arc<str>,
         /// One entry for each name of a route.
@@ -183,6 +197,18 @@ params! {
         service: Arc<str>,
         limit: u32,
     }
+}
+
+/// A count of requests, or of keys, since an instance's last batch.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct WeeklyCount {
+    pub service: Arc<str>,
+    /// Empty where no route matches.
+    pub route: Arc<str>,
+    pub caller: String,
+    pub kind: &'static str,
+    pub count: u64,
 }
 
 /// The records that [`Store::reap`](super::Store::reap) may take for past their TTL, as far as its caller believes the

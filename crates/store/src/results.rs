@@ -2,11 +2,15 @@
 
 use std::time::SystemTime;
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::row::{FromRow, RowReader, from_row};
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
 use oncegate_domain::part_bits::PartBits;
 use oncegate_domain::record::Record;
 use oncegate_domain::response::CorruptRow;
+use oncegate_domain::rfc3339;
 
 /// The result of a look at all servers of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +80,27 @@ from_row! {
         pub deleted: u64,
         /// The records that are still remembered and lost their response.
         pub responses_dropped: u64,
+    }
+
+    /// A count of one week, over all callers.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+    pub struct WeekCount {
+        /// Its Monday, 00:00 UTC.
+        #[serde(serialize_with = "rfc3339::serialize")]
+        #[schemars(with = "rfc3339::Written")]
+        pub week: SystemTime,
+        pub route: String,
+        pub kind: String,
+        pub count: u64,
+    }
+
+    /// A caller's count of one week.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+    pub struct CallerCount {
+        pub route: String,
+        pub caller: String,
+        pub kind: String,
+        pub count: u64,
     }
 
     /// The requests of a service's routes, and the way in which they find their keys.

@@ -212,7 +212,8 @@ pub fn inquiry_subject(row: &impl RowReader) -> Result<InquirySubject, CorruptRo
 
 /// Reads an inquiry that was claimed.
 pub fn inquiry(row: &impl RowReader) -> Result<Inquiry, CorruptRow> {
-    Ok(Inquiry { subject: inquiry_subject(row)?, number: row.read("inquiries")?, absences: row.read("absences")? })
+    let (subject, number) = (inquiry_subject(row)?, row.read("inquiries")?);
+    Ok(Inquiry { subject, number, absences: row.read("absences")?, unknown_since: row.read("settled_at")? })
 }
 
 /// Adds a row to the page, if the key fits and is of one of the routes. `read` is the number of rows so far, with it.
@@ -246,7 +247,8 @@ pub(super) fn read_reserved_key(
     Ok(match newest.is_same(token) {
         true => {
             let service = Arc::clone(service);
-            Some(ReservedKey { service, route: row.read("route")?, state: row.read("state")? })
+            let (route, state) = (row.read("route")?, row.read("state")?);
+            Some(ReservedKey { service, route, state, settled_at: row.read("settled_at")? })
         }
         false => None,
     })

@@ -27,6 +27,7 @@ const PARTS: &[(&str, &str)] = parts![
     "restored",
     "settled",
     "taken_over",
+    "this_week",
 ];
 
 /// The earlier attempts of a key with its newest one.
@@ -179,8 +180,12 @@ pub(super) mod shared {
         COUNT_SETTLED_KEYS = "count_settled_keys";
         COUNT_UNSETTLED_KEYS = "count_unsettled_keys";
         CURRENT_ROW = "current_row";
+        DELETE_OLD_BATCHES = "delete_old_batches";
+        DELETE_OLD_WEEKS = "delete_old_weeks";
         FIND_PARTS = "find_parts";
+        FORGET_CALLER = "forget_caller";
         LIST_AUDIT_ENTRIES = "list_audit_entries";
+        LIST_CALLERS_OF_WEEK = "list_callers_of_week";
         LIST_IN_FLIGHT = "list_in_flight";
         LIST_INSTANCES = "list_instances";
         LIST_KEYS = "list_keys";
@@ -189,6 +194,7 @@ pub(super) mod shared {
         LIST_KEYS_IN_FLIGHT = "list_keys_in_flight";
         LIST_ROUTE_IDENTITIES = "list_route_identities";
         LIST_SETTLED_KEYS = "list_settled_keys";
+        LIST_WEEKS = "list_weeks";
         POSTPONE_EVENT = "postpone_event";
         PURGE_COUNT = "purge_count";
         REMEMBER_ROUTE_IDENTITIES = "remember_route_identities";

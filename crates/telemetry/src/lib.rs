@@ -9,6 +9,7 @@ pub mod log_limiter;
 mod log_writer;
 pub mod logs;
 pub mod metrics;
+pub mod per_thread;
 pub mod process;
 pub mod terminal;
 pub mod top_k;

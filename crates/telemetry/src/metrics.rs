@@ -230,6 +230,11 @@ impl<M: Clone + Default> PerRoute<M> {
         self.0.write().entry(route.clone()).or_default().clone()
     }
 
+    /// Returns the values of all routes that were asked for.
+    pub fn list(&self) -> Vec<(ServiceRoute, M)> {
+        self.0.read().iter().map(|(route, value)| (route.clone(), value.clone())).collect()
+    }
+
     /// Returns the service of a route of this name, if one was asked for.
     pub fn service_of(&self, route: &str) -> Option<Arc<str>> {
         let routes = self.0.read();
@@ -276,12 +281,32 @@ const BOUNDS_US: [u64; 15] = [
     10_000_000, 30_000_000, 60_000_000,
 ];
 
-/// A histogram of durations. An observation is two additions without a lock; a scrape in between may see one and not
-/// the other. One of a recorded trace is the exemplar of its bucket, unless another one becomes that at the same time.
+/// The bounds of a histogram of what people and reconcilers wait for: from a second to a week.
+const LONG_BOUNDS_US: [u64; BOUNDS_US.len()] = [
+    1_000_000,
+    10_000_000,
+    30_000_000,
+    60_000_000,
+    300_000_000,
+    900_000_000,
+    1_800_000_000,
+    3_600_000_000,
+    10_800_000_000,
+    21_600_000_000,
+    43_200_000_000,
+    86_400_000_000,
+    172_800_000_000,
+    345_600_000_000,
+    604_800_000_000,
+];
+
+/// A histogram of durations, up to a minute or, where it is `LONG`, up to a week. An observation is two additions
+/// without a lock; a scrape in between may see one and not the other. One of a recorded trace is the exemplar of its
+/// bucket, unless another one becomes that at the same time.
 #[derive(Clone, Debug, Default)]
 // prometheus-client's own is behind a mutex that all workers would meet at.
 // See docs/decisions/0030-choose-dependencies.md.
-pub struct Histogram(Arc<HistogramBuckets>);
+pub struct Histogram<const LONG: bool = false>(Arc<HistogramBuckets>);
 
 #[derive(Debug, Default)]
 struct HistogramBuckets {
@@ -300,10 +325,12 @@ struct Exemplar {
     at: f64,
 }
 
-impl Histogram {
+impl<const LONG: bool> Histogram<LONG> {
+    const BOUNDS: [u64; BOUNDS_US.len()] = if LONG { LONG_BOUNDS_US } else { BOUNDS_US };
+
     pub fn observe(&self, took: Duration, trace: Option<TraceId>) {
         let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let bucket = BOUNDS_US.partition_point(|bound| *bound < took_us);
+        let bucket = Self::BOUNDS.partition_point(|bound| *bound < took_us);
         self.0.counts[bucket].fetch_add(1, Ordering::Relaxed);
         self.0.sum_us.fetch_add(took_us, Ordering::Relaxed);
         if let Some(trace) = trace
@@ -320,13 +347,13 @@ impl Histogram {
     }
 }
 
-impl TypedMetric for Histogram {
+impl<const LONG: bool> TypedMetric for Histogram<LONG> {
     const TYPE: MetricType = MetricType::Histogram;
 }
 
-impl EncodeMetric for Histogram {
+impl<const LONG: bool> EncodeMetric for Histogram<LONG> {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        let bounds = BOUNDS_US.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
+        let bounds = Self::BOUNDS.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
         let buckets: Vec<_> = bounds.zip(self.0.counts.iter().map(|count| count.load(Ordering::Relaxed))).collect();
         let count = buckets.iter().map(|(_, count)| count).sum();
         let sum = self.0.sum_us.load(Ordering::Relaxed) as f64 / 1e6;
@@ -414,7 +441,7 @@ mod tests {
 
     #[test]
     fn a_duration_equal_to_a_bound_is_within_its_bucket() {
-        let histogram = Histogram::default();
+        let histogram: Histogram = Histogram::default();
         for millis in [0, 1, 60_000, 60_001] {
             histogram.observe(Duration::from_millis(millis), None);
         }
@@ -423,7 +450,7 @@ mod tests {
             assert!(written.contains(&format!("{line}\n")), "{line}: {written}");
         }
         assert!(written.contains("it_bucket{le=\"+Inf\"} 4\n"));
-        assert!(BOUNDS_US.is_sorted());
+        assert!(BOUNDS_US.is_sorted() && LONG_BOUNDS_US.is_sorted());
     }
 
     #[test]

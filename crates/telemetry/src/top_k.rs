@@ -4,35 +4,19 @@ use std::array::from_fn;
 use std::borrow::Borrow;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
-use tokio::time::Instant;
-
-/// The number of tables. Threads with different tables do not wait for one another: eight is more than most machines
-/// have workers, and few enough to add up.
-const TABLES: usize = 8;
+use super::per_thread::PerThread;
 
 /// The most frequent of an unbounded number of keys (Metwally, Agrawal, El Abbadi: "Space-Saving", 2005).
 ///
 /// Each thread counts in a table of its own, as long as there are enough tables. A new key in a full table replaces the
 /// rarest one and takes over its count. So a count is never too low; its greatest possible excess is kept beside it. A
-/// key with more than one in `places` of all occurrences is always in the table. With a half-life, counts are halved
-/// that often, so that old occurrences are forgotten.
+/// key with more than one in `places` of all occurrences is always in the table.
 #[derive(Debug)]
 pub struct TopK<K, const KINDS: usize> {
     /// The number of keys in each table.
     places: usize,
-    half_life: Option<Duration>,
-    tables: [Mutex<TopKTable<K, KINDS>>; TABLES],
-}
-
-#[derive(Debug)]
-struct TopKTable<K, const KINDS: usize> {
-    counts: HashMap<K, TopKCount<KINDS>>,
-    /// The time of the last halving.
-    since: Instant,
+    tables: PerThread<HashMap<K, TopKCount<KINDS>>>,
 }
 
 /// The count of one key.
@@ -58,25 +42,10 @@ impl<const KINDS: usize> TopKCount<KINDS> {
     }
 }
 
-/// Returns the number of this thread's table.
-fn own_table() -> usize {
-    static THREADS: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static OWN: usize = THREADS.fetch_add(1, Ordering::Relaxed) % TABLES;
-    }
-    OWN.with(|own| *own)
-}
-
 impl<K: Clone + Eq + Hash + Ord, const KINDS: usize> TopK<K, KINDS> {
     /// Creates a counter with room for `places` keys in each table. Keys are never dropped while there is room.
     pub fn new(places: usize) -> Self {
-        let table = |_| Mutex::new(TopKTable { counts: HashMap::new(), since: Instant::now() });
-        Self { places, half_life: None, tables: from_fn(table) }
-    }
-
-    /// Creates a counter whose counts are halved every `half_life`.
-    pub fn with_half_life(places: usize, half_life: Duration) -> Self {
-        Self { half_life: Some(half_life), ..Self::new(places) }
+        Self { places, tables: PerThread::default() }
     }
 
     /// Counts one occurrence of `key`, of this kind.
@@ -85,63 +54,42 @@ impl<K: Clone + Eq + Hash + Ord, const KINDS: usize> TopK<K, KINDS> {
         K: Borrow<Q>,
         Q: Eq + Hash + ToOwned<Owned = K> + ?Sized,
     {
-        let mut table = self.table(own_table());
-        if let Some(count) = table.counts.get_mut(key) {
+        let mut table = self.tables.own();
+        if let Some(count) = table.get_mut(key) {
             count.counts[kind] += 1;
             return;
         }
         let mut count = TopKCount::NONE;
         count.counts[kind] = 1;
-        if table.counts.len() >= self.places {
+        if table.len() >= self.places {
             // A scan of the few keys takes some microseconds, and only new keys need it.
-            let rarest = table.counts.iter().min_by_key(|(_, count)| count.total());
+            let rarest = table.iter().min_by_key(|(_, count)| count.total());
             if let Some((rarest, total)) = rarest.map(|(key, count)| (key.clone(), count.total())) {
-                table.counts.remove(rarest.borrow());
+                table.remove(rarest.borrow());
                 count.excess_max = total;
             }
         }
-        table.counts.insert(key.to_owned(), count);
+        table.insert(key.to_owned(), count);
     }
 
     /// Returns the `limit` most frequent keys, the most frequent first; equally frequent ones in the order of the keys.
     pub fn top(&self, limit: usize) -> Vec<(K, TopKCount<KINDS>)> {
-        let tables: [_; TABLES] = from_fn(|number| self.table(number).counts.clone());
+        let tables: Vec<_> = self.tables.each().map(|table| table.clone()).collect();
         // A key that is missing in a full table may have been there, as often as the table's rarest.
-        let missed = tables.each_ref().map(|counts| match counts.values().map(TopKCount::total).min() {
+        let missed = |counts: &HashMap<K, _>| match counts.values().map(TopKCount::total).min() {
             Some(rarest) if counts.len() >= self.places => TopKCount { excess_max: rarest, ..TopKCount::NONE },
             _ => TopKCount::NONE,
-        });
+        };
+        let missed: Vec<_> = tables.iter().map(missed).collect();
         let keys: BTreeSet<&K> = tables.iter().flat_map(HashMap::keys).collect();
         let sum = |key: &K| {
-            let counts = tables.iter().zip(missed).map(|(counts, missed)| *counts.get(key).unwrap_or(&missed));
+            let counts = tables.iter().zip(&missed).map(|(counts, missed)| *counts.get(key).unwrap_or(missed));
             counts.fold(TopKCount::NONE, TopKCount::add)
         };
         let mut all: Vec<_> = keys.into_iter().map(|key| (key.clone(), sum(key))).collect();
         all.sort_by(|(one, a), (other, b)| b.total().cmp(&a.total()).then_with(|| one.cmp(other)));
         all.truncate(limit);
         all
-    }
-
-    fn table(&self, number: usize) -> MutexGuard<'_, TopKTable<K, KINDS>> {
-        let mut table = self.tables[number].lock();
-        self.halve_counts(&mut table);
-        table
-    }
-
-    fn halve_counts(&self, table: &mut TopKTable<K, KINDS>) {
-        let Some(half_life) = self.half_life else { return };
-        let halvings = table.since.elapsed().as_nanos() / half_life.as_nanos().max(1);
-        if halvings == 0 {
-            return;
-        }
-        table.since = Instant::now();
-        let shift = u32::try_from(halvings).unwrap_or(u32::MAX);
-        let halved = |count: u64| count.checked_shr(shift).unwrap_or(0);
-        table.counts.retain(|_, count| {
-            count.counts = count.counts.map(halved);
-            count.excess_max = halved(count.excess_max);
-            count.counts.iter().any(|count| *count > 0)
-        });
     }
 }
 
@@ -196,16 +144,5 @@ mod tests {
             let (_, count) = top.iter().find(|(other, _)| *other == key).unwrap();
             assert!(count.counts[0] <= often && often <= count.total(), "{key}: {count:?}");
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn old_counts_are_halved_and_forgotten() {
-        let counter = TopK::<u32, 1>::with_half_life(10, Duration::from_secs(60));
-        (0..4).for_each(|_| counter.count(&1, 0));
-        counter.count(&2, 0);
-        tokio::time::advance(Duration::from_secs(61)).await;
-        assert_eq!(counter.top(9), [(1, TopKCount { counts: [2], excess_max: 0 })]);
-        tokio::time::advance(Duration::from_secs(600)).await;
-        assert!(keys(&counter).is_empty());
     }
 }

@@ -81,6 +81,7 @@ async fn each_page_is_accessible_on_phone_and_desktop_in_light_and_dark() {
         ("routes", "/routes".to_owned()),
         ("messages", "/messages".to_owned()),
         ("instances", "/instances".to_owned()),
+        ("saved", "/saved".to_owned()),
         ("gone", "/keys/abcdefab".to_owned()),
         ("trouble", "/keys?state=lost".to_owned()),
     ] {
@@ -128,6 +129,14 @@ async fn write_the_pictures_of_the_documents() {
         write_picture(&browser, &home, if dark { "dark" } else { "light" }).await;
     }
     browser.set_screen(Screen { width: 1000, dark: false }).await;
+    for (caller, keyed, unkeyed) in [("Bearer shop", 9, 0), ("Bearer cron", 4, 2), ("Bearer app", 2, 7)] {
+        for _ in 0..keyed {
+            world.pay("order-7").field("Authorization", caller).send().await;
+        }
+        for _ in 0..unkeyed {
+            world.post("/pay").field("Authorization", caller).body("x").send().await;
+        }
+    }
     let operator = Operator::of(&world.proxy);
     let (lost, given_up) = (operator.id("order-1003").await, operator.id("order-1001").await);
     let result = format!("done=not-executed&changed=1&refused=1&key={lost}&key={given_up}.key-changed");
@@ -140,6 +149,7 @@ async fn write_the_pictures_of_the_documents() {
         ("audit", "/audit".to_owned()),
         ("routes", "/routes".to_owned()),
         ("instances", "/instances".to_owned()),
+        ("saved", "/saved".to_owned()),
     ] {
         write_picture(&browser, &format!("{home}{path}"), name).await;
     }

@@ -44,7 +44,7 @@ async fn an_operator_of_one_service_sees_its_keys_alone_and_that_of_the_gate_cho
         };
         ids.push(eventually(TEST_TIMEOUT, found).await);
     }
-    let all = ["/", "/keys?state=unknown", "/audit", "/messages", "/routes", "/instances"];
+    let all = ["/", "/keys?state=unknown", "/audit", "/messages", "/routes", "/instances", "/saved"];
     let own = sign_in(&proxy, OF_A).await;
     let stays = own.get("/services/b").await;
     assert_eq!((stays.status, stays.field("location")), (303, Some("/")));
@@ -76,6 +76,8 @@ async fn an_operator_of_one_service_sees_its_keys_alone_and_that_of_the_gate_cho
     let gate = with_cookie(gate, chosen.field("set-cookie").unwrap());
     let page = gate.page("/keys?state=unknown").await;
     assert!(page.contains("key-of-b") && !page.contains("key-of-a"), "{page}");
+    let saved = gate.page("/saved").await;
+    assert!(saved.contains("pay-b") && saved.contains("The oldest"), "{saved}");
     let decided = gate.submit(&format!("/keys/{}/purge", ids[1]), &[("name", "alice"), ("accept_risk", "true")]).await;
     assert_eq!(decided.status, 303, "{}", decided.html());
     assert!(!gate.page("/keys?state=unknown").await.contains("key-of-b"));

@@ -266,7 +266,9 @@ async fn inquiries_are_counted_by_their_result() {
     Operator::of(&world.proxy).id_when("k-2", "dead").await;
     becomes(&world, "oncegate_jobs_dead", 1.0).await;
     becomes(&world, "oncegate_keys{state=\"dead\"}", 1.0).await;
-    assert_eq!(Metrics::of(&world.proxy).await.get(&result("resolved")), 1.0);
+    let metrics = Metrics::of(&world.proxy).await;
+    assert_eq!(metrics.get(&result("resolved")), 1.0);
+    assert_eq!(metrics.get("oncegate_unknown_resolved_seconds_count"), 1.0, "a key that was given up is not resolved");
 }
 
 #[tokio::test]
@@ -283,6 +285,9 @@ async fn a_store_outage_shows_in_the_error_and_breaker_metrics() {
     eventually(TEST_TIMEOUT, is_open).await;
     let metrics = Metrics::of(&world.proxy).await;
     assert!(metrics.get("oncegate_store_errors_total{op=\"reserve\"}") >= 5.0);
+    let failed = |route: &str| format!("oncegate_failed_total{{route=\"{route}\"}}");
+    assert_eq!(metrics.get(&failed("pay")), metrics.get(&requests("rejected")), "each of them got 503");
+    assert_eq!(metrics.get(&failed("bypassed")), 0.0);
     assert_eq!(metrics.get("oncegate_keys{state=\"completed\"}"), 1.0, "the last count is still shown");
     assert_eq!(world.post("/bypassed").key("k-1").body("x").send().await.oncegate_status(), Some("bypassed"));
     let bypassed = "oncegate_requests_total{route=\"bypassed\",status=\"bypassed\"}";

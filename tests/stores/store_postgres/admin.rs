@@ -40,6 +40,8 @@ async fn target(store: &Arc<Store>, reserve_request: &ReserveRequest) -> Target 
         token: entry.token,
         new_token: Token::from_random([9; 16]),
         state: entry.state,
+        route: entry.route.as_str().into(),
+        settled_at: entry.settled_at,
         is_by_hand: entry.is_by_hand,
         risk: None,
         ttl: DAY,

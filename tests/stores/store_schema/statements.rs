@@ -35,9 +35,8 @@ pub(super) fn parameter_type(name: &str) -> Type {
         | "people_path" | "scope" | "scope_high" | "scope_low" | "to" => Type::BYTEA,
         "path_length" => Type::INT4,
         "body" | "encrypted" | "keeps_stored" | "redelivered" => Type::BOOL,
-        "actor" | "events" | "finds" | "note" | "route" | "sink" | "types" | "routes" | "service" | "state" => {
-            Type::TEXT
-        }
+        "actor" | "caller" | "counts" | "events" | "finds" | "replacement" | "note" | "route" | "sink" | "types"
+        | "routes" | "service" | "state" => Type::TEXT,
         _ => Type::INT8,
     }
 }

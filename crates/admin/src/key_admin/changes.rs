@@ -17,7 +17,7 @@ use oncegate_engine::instance::quiet_time;
 use oncegate_store::admin::{
     DECISIONS_MAX, DecisionResult, DecisionResults, KeyEntry, KeyFilter, OperatorAction, OperatorDecision, Target,
 };
-use oncegate_store::{ApplyOperatorDecisionParams, ListKeysParams, StoreError};
+use oncegate_store::{ApplyOperatorDecisionParams, ForgetCallerParams, ListKeysParams, StoreError};
 
 /// The number of keys that one request changes, at most: some minutes of work for the store.
 const KEYS_MAX: usize = 100_000;
@@ -88,6 +88,8 @@ impl KeyAdmin<'_> {
             token: entry.token,
             new_token: fresh_token(),
             state: entry.state,
+            route: entry.route.as_str().into(),
+            settled_at: entry.settled_at,
             is_by_hand: entry.is_by_hand,
             risk,
             ttl: route_value(&self.config, (&self.service, &entry.route), |route| route.options.ttl),
@@ -170,6 +172,7 @@ impl KeyAdmin<'_> {
         self.refuse_bulk_change(&decision.change)?;
         check_response(&decision)?;
         let action = decision.change.action();
+        let erased = erased_caller(&keys, &decision.change);
         let decision = Arc::new(decision);
         let retries = retries_after(&decision.change);
         let mut change = BulkChange { action, retries, dry_run: expect.is_none(), ..BulkChange::default() };
@@ -198,6 +201,9 @@ impl KeyAdmin<'_> {
                 let keys = quantity(change.count, "key", "keys");
                 let detail = format!("{keys} match, more than the {expected} that were expected; nothing was changed");
                 return Err(ApiProblem::new(ProblemCode::MoreThanExpected, detail).with("count", change.count));
+            }
+            if let Some(caller) = erased {
+                self.forget_caller(caller).await?;
             }
             let purges = self.change_targets(&decision, &targets, &mut change).await?;
             let after: BTreeSet<_> =
@@ -241,8 +247,28 @@ impl KeyAdmin<'_> {
         decision: &Arc<OperatorDecision>,
         targets: Vec<Target>,
     ) -> Result<DecisionResults, StoreError> {
+        let resolves = matches!(decision.change, OperatorAction::Complete(_) | OperatorAction::NotExecuted);
+        let was_unknown = |target: &Target| resolves && matches!(target.state, StateKind::Dead | StateKind::Unknown);
+        let since =
+            |target: &Target| Some((Arc::clone(&target.route), target.settled_at.filter(|_| was_unknown(target))?));
+        let since: Vec<_> = targets.iter().map(since).collect();
         let (service, decision, as_of) = (self.service(), Arc::clone(decision), self.as_of);
-        self.store.apply_operator_decision(ApplyOperatorDecisionParams { service, decision, targets, as_of }).await
+        let params = ApplyOperatorDecisionParams { service, decision, targets, as_of };
+        let decided = self.store.apply_operator_decision(params).await?;
+        for (verdict, since) in decided.verdicts.iter().zip(since) {
+            if let (DecisionResult::Done, Some((route, since)), Some(instance)) = (verdict, since, self.instance) {
+                instance.count_resolved((&self.service, &route), since);
+            }
+        }
+        Ok(decided)
+    }
+
+    /// Takes a caller's name from the weekly counts.
+    async fn forget_caller(&self, caller: String) -> Result<(), ApiProblem> {
+        // What this instance has counted and not written has it too.
+        self.write_weekly_counts().await?;
+        let replacement = format!("erased-{}", hex(&fresh_token().as_bytes()[..8]));
+        Ok(self.store.forget_caller(ForgetCallerParams { service: self.service(), caller, replacement }).await?)
     }
 
     async fn find_targets_by_id(
@@ -344,6 +370,23 @@ impl KeyAdmin<'_> {
         let behind = self.store.wait_until_forgotten(self.service(), purges, self.start.store.lease.expiry).await?;
         Ok(Some(behind))
     }
+}
+
+/// The caller that a redaction by a filter erases, as the weekly counts have it; `None` where the filter has the
+/// beginning of a hash alone.
+fn erased_caller(keys: &KeySelection, change: &OperatorAction) -> Option<String> {
+    match keys {
+        KeySelection::ByFilter(KeyFilter { scope: Some(scope), .. })
+            if matches!(change, OperatorAction::Redact) && scope.low == scope.high =>
+        {
+            Some(hex(&scope.low[..8]))
+        }
+        KeySelection::ByFilter(_) | KeySelection::ByIds(_) => None,
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl BulkChange {

@@ -15,9 +15,10 @@ use oncegate_domain::ids::{InstanceId, RecordId};
 use oncegate_domain::rfc3339;
 use oncegate_domain::state::StateKind;
 use oncegate_engine::instance::metrics::RenewedPart;
-use oncegate_engine::instance::observability::{RepeatingCaller, UnguardedPath};
+use oncegate_engine::instance::observability::UnguardedPath;
 use oncegate_engine::instance::same_bodies::SameBodyPair;
 use oncegate_store::admin::{AuditEntry, KeyCounts, KeyEntry, KeysWithoutRoute};
+use oncegate_store::{CallerCount, WeekCount};
 
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct KeyList {
@@ -112,12 +113,17 @@ pub struct KeyStats {
     pub traffic: Option<InstanceStats>,
 }
 
+/// What was answered without an execution, and what nothing guards: by week and route, and by the callers of one week.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Saved {
+    pub weeks: Vec<WeekCount>,
+    pub callers: Vec<CallerCount>,
+}
+
 /// The traffic that one instance has seen.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct InstanceStats {
     pub instance: InstanceId,
-    /// The callers with most duplicates and mismatches of late, the worst first.
-    pub callers: Vec<RepeatingCaller>,
     /// State-changing requests that no route guards, the most frequent first.
     pub unguarded: Vec<UnguardedPath>,
     /// The parts of scopes that services have renewed.

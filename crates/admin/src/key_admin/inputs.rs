@@ -54,6 +54,7 @@ pub const CONDITIONS: [Input; 10] = [
 const LIMIT: Input = Input::new("limit", Limit, "The most entries of the answer.");
 const CURSOR: Input = Input::new("cursor", Text, "The `next_cursor` of an answer to the same conditions.");
 const ID: Input = Input::new("id", Text, "The key: its id, or the first 8 digits or more.");
+const WEEK: Input = Input::new("week", Text, "The Monday of the callers' week, such as `2026-11-23`; else this week.");
 const ACCEPT_RISK: Input = Input::new("accept_risk", Flag, "Accepts that a retry may be executed.");
 const NOTE: Input = Input::new("note", Text, "The reason, for the audit log: one line.");
 
@@ -95,6 +96,7 @@ impl AdminMethod {
         match self {
             Self::Audit => &[&[ID, LIMIT, CURSOR]],
             Self::List => &[&CONDITIONS, &[LIMIT, CURSOR]],
+            Self::Saved => &[&[WEEK]],
             // Some clients drop the body of a DELETE.
             Self::Purge | Self::Redact | Self::Release | Self::Requeue | Self::Resolve => &[&[ACCEPT_RISK]],
             Self::BulkChange | Self::Compare | Self::Explain | Self::Show | Self::Stats => &[],
@@ -108,7 +110,7 @@ impl AdminMethod {
             Self::Purge | Self::Redact | Self::Release | Self::Requeue => &[&[ACCEPT_RISK, NOTE]],
             Self::Resolve => &[&RESOLUTION, &RESPONSE, &[ACCEPT_RISK, NOTE]],
             Self::BulkChange => &[&SELECTION, &[OUTCOME, REPLACE], &RESPONSE, &[ACCEPT_RISK, NOTE]],
-            Self::Audit | Self::List | Self::Show | Self::Stats => &[],
+            Self::Audit | Self::List | Self::Saved | Self::Show | Self::Stats => &[],
         }
     }
 }

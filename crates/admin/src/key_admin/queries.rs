@@ -5,13 +5,14 @@ use std::time::Duration;
 use http::HeaderMap;
 use tokio::time::Instant;
 
-use super::dto::{AuditLog, FingerprintSummary, KeyDetails, KeyList, KeyStats, ResponseSummary};
+use super::dto::{AuditLog, FingerprintSummary, KeyDetails, KeyList, KeyStats, ResponseSummary, Saved};
 use super::params;
 use super::problem::ApiProblem;
 use super::timeline::timeline;
 use super::{KeyAdmin, find_route};
 use oncegate_domain::execution_risk::{ActionKind, ActionRisk};
 use oncegate_domain::record::Record;
+use oncegate_domain::rfc3339;
 use oncegate_domain::state::KeyState;
 use oncegate_store::admin::{InstanceEntry, KeyEntry, KeyFilter};
 use oncegate_store::{ListAuditEntriesParams, ListInstancesParams, ListKeysParams, StoreError};
@@ -107,6 +108,25 @@ impl KeyAdmin<'_> {
         let counts = self.store.count_keys(self.service()).await?;
         let without_route = counts.list_without_route(|name| self.config.is_of_service(name, &self.service));
         Ok(KeyStats { service: self.service(), counts, without_route, traffic: self.traffic.clone() })
+    }
+
+    /// Returns the counts of the last weeks, and those of the callers of the week that begins on that Monday, or of the
+    /// one that has begun where `week` is empty. What this instance has counted is among them.
+    pub async fn show_saved(&self, week: &str) -> Result<Saved, ApiProblem> {
+        let not_a_day = || ApiProblem::bad("week", "is not a day, such as 2026-11-23");
+        let week = (!week.is_empty()).then(|| rfc3339::parse_written(week).ok_or_else(not_a_day)).transpose()?;
+        self.write_weekly_counts().await?;
+        let (weeks, callers) =
+            (self.store.list_weeks(&self.service), self.store.list_callers_of_week(&self.service, week));
+        let (weeks, callers) = tokio::try_join!(weeks, callers)?;
+        Ok(Saved { weeks, callers })
+    }
+
+    pub(super) async fn write_weekly_counts(&self) -> Result<(), ApiProblem> {
+        match self.instance {
+            Some(instance) => Ok(instance.write_weekly_counts().await?),
+            None => Ok(()),
+        }
     }
 
     /// Lists the instances of the service, the one that has renewed its lease last before the others.

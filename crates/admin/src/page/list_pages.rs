@@ -297,14 +297,12 @@ mod tests {
     use super::*;
     use crate::auth::Role;
     use oncegate_domain::ids::{InstanceId, RecordId};
-    use oncegate_domain::scope::Scope;
     use oncegate_engine::instance::metrics::RenewedPart;
-    use oncegate_engine::instance::observability::{RepeatingCaller, UnguardedPath};
+    use oncegate_engine::instance::observability::UnguardedPath;
     use oncegate_engine::instance::same_bodies::SameBodyPair;
     use oncegate_store::admin::{CountSample, KeyCounts};
 
     fn render_overview(
-        callers: Vec<RepeatingCaller>,
         unguarded: Vec<UnguardedPath>,
         renewed: Vec<RenewedPart>,
         same_bodies: Vec<SameBodyPair>,
@@ -327,7 +325,7 @@ mod tests {
             counts: KeyCounts { counts: Vec::new(), sample: CountSample { rows: 0, share: 1.0 } },
             without_route: Vec::new(),
         };
-        let seen = InstanceStats { instance: InstanceId::from_random(1), callers, unguarded, renewed, same_bodies };
+        let seen = InstanceStats { instance: InstanceId::from_random(1), unguarded, renewed, same_bodies };
         OverviewPage {
             frame,
             trouble: None,
@@ -342,13 +340,12 @@ mod tests {
     }
 
     #[test]
-    fn unguarded_requests_and_repeating_callers_are_shown_where_there_are_some() {
-        let page = render_overview(Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    fn unguarded_requests_are_shown_where_there_are_some() {
+        let page = render_overview(Vec::new(), Vec::new(), Vec::new());
         assert!(
             !page.contains("Coverage") && page.contains("Not ready") && page.contains("store: &#60;away&#62;"),
             "{page}"
         );
-        let scope = Scope::from_stored(&[0xab; 32]).unwrap();
         let path = UnguardedPath {
             method: "DELETE".into(),
             path: "/v1/<b>".into(),
@@ -357,32 +354,19 @@ mod tests {
             at_most_more: 0,
         };
         let keyless = UnguardedPath { path: "/v2".into(), with_key: 0, ..path.clone() };
-        let page = render_overview(
-            vec![RepeatingCaller { scope, duplicates: 3, mismatches: 2 }],
-            vec![path, keyless],
-            Vec::new(),
-            Vec::new(),
-        );
-        for words in [
-            "Coverage",
-            "DELETE /v1/&#60;b&#62;",
-            "7 requests",
-            "2 with a key",
-            "abababababab…",
-            "3 duplicates, 2 mismatches",
-        ] {
+        let page = render_overview(vec![path, keyless], Vec::new(), Vec::new());
+        for words in ["Coverage", "DELETE /v1/&#60;b&#62;", "7 requests", "2 with a key"] {
             assert!(page.contains(words), "{words}: {page}");
         }
-        assert!(page.contains(&format!("/keys?scope={scope}")), "{page}");
         assert_eq!(page.matches("with a key</strong>").count(), 1, "{page}");
         let renewed = RenewedPart { route: "pay".into(), part: "cookie:s<id>".into(), responses: 1 };
-        let page = render_overview(Vec::new(), Vec::new(), vec![renewed], Vec::new());
+        let page = render_overview(Vec::new(), vec![renewed], Vec::new());
         for words in ["Coverage", "pay cookie:s&#60;id&#62;", "1 response<"] {
             assert!(page.contains(words), "{words}: {page}");
         }
         let record = |byte| RecordId::from_stored(&[byte; 32]).unwrap();
         let pair = SameBodyPair { route: "pay".into(), first: record(0xab), second: record(0xcd) };
-        let page = render_overview(Vec::new(), Vec::new(), Vec::new(), vec![pair]);
+        let page = render_overview(Vec::new(), Vec::new(), vec![pair]);
         for words in ["Coverage", "Equal requests under different keys", "/keys/abab", "/keys/cdcd", "two orders"] {
             assert!(page.contains(words), "{words}: {page}");
         }

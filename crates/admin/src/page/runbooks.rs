@@ -13,6 +13,7 @@ runbooks![
     "consumer",
     "dead-keys",
     "down",
+    "error-budget",
     "events",
     "issuer",
     "key-misuse",

@@ -84,9 +84,10 @@ impl RoutedRequest<'_> {
     /// The request with a body, as it streams to its service.
     fn pass(self: Box<Self>, body: Body) -> Box<PassThroughRequest> {
         let Self { head, origin, client, live, active, service, .. } = *self;
-        let upstream = active.map_or(&service.pass_through, |active| &active.upstream);
+        let of_service = (&service.pass_through, &service.weekly);
+        let parts = active.map_or(of_service, |active| (&active.upstream, &active.metrics.weekly));
         let route = active.map(|active| &active.route);
-        Box::new(PassThroughRequest::new((head, body), &origin, upstream, client, live, route))
+        Box::new(PassThroughRequest::new((head, body), &origin, parts, client, live, route))
     }
 }
 
@@ -167,8 +168,10 @@ impl Gate {
         match arrived.inspect_err(|_| echo_valid_key(&places, &active.route, context))? {
             ArrivedRequest::Unkeyed { body, only_reads } => {
                 context.unguard();
+                // A provisional salt names nobody in the store.
+                let caller = if is_provisional { None } else { incoming.name_caller() };
                 let body = body.map_or_else(|| Body::Streaming(reader.into_unread()), Body::whole).counted_in(share);
-                Ok(Admission::Unguarded(Box::new(PassThroughRequest { only_reads, ..*routed.pass(body) })))
+                Ok(Admission::Unguarded(Box::new(PassThroughRequest { only_reads, caller, ..*routed.pass(body) })))
             }
             ArrivedRequest::Batch(parts) => {
                 let RoutedRequest { head, origin, .. } = *routed;

@@ -13,6 +13,8 @@ use hyper_util::rt::TokioIo;
 
 use super::egress;
 use super::state::LiveConfig;
+use crate::instance::weekly_counts::RouteCounts;
+use oncegate_domain::scope::Scope;
 use oncegate_http::body::pooled::PooledBody;
 use oncegate_http::body::request_body::RequestBodyError;
 use oncegate_http::body::{Body, ConnectionGuard};
@@ -37,6 +39,10 @@ pub struct PassThroughRequest {
     pub takes_trace: bool,
     /// Whether it changes nothing, whatever its method says.
     pub only_reads: bool,
+    /// The counts of its route, or of requests without one.
+    pub weekly: Arc<RouteCounts>,
+    /// The caller, as far as the head names one and a route says how.
+    pub caller: Option<Scope>,
     /// A field with a value that would be a field for keys if it had `-` for `_`, as the client sent it.
     pub misspelled_key: Option<HeaderName>,
     pub upstream: UpstreamClient,
@@ -49,7 +55,7 @@ impl PassThroughRequest {
     pub(super) fn new(
         (mut head, mut body): (request::Parts, Body),
         origin: &RequestOrigin,
-        upstream: &UpstreamClient,
+        (upstream, weekly): (&UpstreamClient, &Arc<RouteCounts>),
         client: &ClientConnection,
         live: &LiveConfig,
         route: Option<&Arc<Route>>,
@@ -91,8 +97,19 @@ impl PassThroughRequest {
         if takes_hints {
             client.early_hints.collect(&mut request);
         }
-        let (upstream, tie) = (upstream.clone(), client.ties.attach());
-        Self { request, trailers, upgrade, takes_trace, only_reads: false, misspelled_key, upstream, tie }
+        let (upstream, weekly, tie) = (upstream.clone(), Arc::clone(weekly), client.ties.attach());
+        Self {
+            request,
+            trailers,
+            upgrade,
+            takes_trace,
+            only_reads: false,
+            weekly,
+            caller: None,
+            misspelled_key,
+            upstream,
+            tie,
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use crate::instance::latency::{LatencyEwma, RouteLatencies};
 use crate::instance::metrics::{Metrics, RouteMetrics};
 use crate::instance::replay_permissions::ReplayPermissions;
 use crate::instance::token_verifier::TokenVerifier;
+use crate::instance::weekly_counts::RouteCounts;
 use http::Method;
 use oncegate_domain::normal_path::{RequestPath, path_behind_authority};
 use oncegate_domain::route_table::{METHODS, RouteMatch, RouteTable, Spelling};
@@ -45,9 +46,17 @@ pub struct ServiceRouter {
     /// The routes to vendors, for what no route guards: nobody else may get what is meant for a vendor, such as a
     /// credential.
     pub(super) beside: RouteTable<ActiveRoute>,
+    /// The counts of requests that no route matches.
+    pub(super) weekly: Arc<RouteCounts>,
 }
 
 impl ServiceRouter {
+    fn new(service: &Arc<Service>, pass_through: UpstreamClient, metrics: &Metrics) -> Self {
+        let (table, foretold, beside) = Default::default();
+        let weekly = metrics.weekly.of(&(Arc::clone(&service.name), "".into()));
+        Self { service: Arc::clone(service), pass_through, table, foretold, beside, weekly }
+    }
+
     pub(super) fn is_named(&self, name: &str) -> bool {
         *self.service.name == *name
     }
@@ -86,8 +95,7 @@ impl Router {
             let Service { upstream, tls, connect_timeout, upstream_idle_timeout, .. } = &**service;
             let pass_through = pool(upstream, tls, *connect_timeout, *upstream_idle_timeout);
             hosts.extend(service.hosts.iter().map(|host| (host.clone(), services.len())));
-            let (table, foretold, beside) = <(RouteTable<_>, RouteTable<_>, RouteTable<_>)>::default();
-            services.push(ServiceRouter { service: Arc::clone(service), pass_through, table, foretold, beside });
+            services.push(ServiceRouter::new(service, pass_through, metrics));
         }
         for route in &config.routes {
             let (connect, idle) = (route.options.connect_timeout, route.options.upstream_idle_timeout);

@@ -92,11 +92,8 @@ pub(super) async fn persist(
 /// Counts an outcome that is unknown, once for each attempt.
 fn count_unknown(instance: &Instance, settlement: &Settlement) {
     if let (AttemptOutcome::Unknown(cause), Some(lease)) = (&settlement.outcome, settlement.lease_to_restore()) {
-        instance
-            .observability
-            .metrics
-            .unknown
-            .count((&lease.reserve_request.service, &lease.reserve_request.route), cause.without_bytes());
+        let ReserveRequest { service, route, .. } = &*lease.reserve_request;
+        instance.observability.metrics.count_unknown((service, route), *cause);
     }
 }
 

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use http::Method;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -15,6 +16,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use super::consumer_states::{ConsumerCollector, ConsumerStates};
 use super::event_states::{EventCollector, EventStates};
 use super::recent_outcomes::RecentOutcomes;
+use super::weekly_counts::{RouteCounts, WeeklyCounts, WeeklyKind};
 use oncegate_cache::shared::SharedCacheMetrics;
 use oncegate_domain::decision::{AcceptedProgress, KeyAnswer, KeyRefusal};
 use oncegate_domain::state::StateKind;
@@ -50,6 +52,8 @@ macro_rules! metrics {
             pub build: BuildInfo,
             /// The requests of the last hour, which no scrape has.
             recent: PerRoute<Arc<RecentOutcomes>>,
+            /// The counts of this week, which the store adds up.
+            pub weekly: WeeklyCounts,
             /// The consumers, as they are now.
             pub consumers: Arc<ConsumerStates>,
             /// The publishers of events, as they are now.
@@ -77,6 +81,8 @@ metrics! {
         "Responses to guarded requests, by Oncegate-Status";
     reservations: ByRoute<ReservationResult> => "reservations" in by_service,
         "Results of reservations of keyed requests";
+    failed: RouteCounters => "failed" in by_service,
+        "Requests that were refused because of Oncegate itself or its store";
     rate_limited: RouteCounters => "rate_limited" in by_service,
         "Requests that were refused because of their route's limits on new keys";
     same_body: RouteCounters => "same_body" in by_service,
@@ -92,8 +98,10 @@ metrics! {
         "Jumps of the store's clock against this machine's, which the tasks wait after";
     pub in_flight: Gauge => "in_flight",
         "Attempts that this instance runs, or whose outcome it has still to store";
-    pub unknown: UnknownKeys => "unknown" in by_service,
+    unknown: UnknownKeys => "unknown" in by_service,
         "Keys that this instance made unknown, by cause";
+    unknown_resolved: Histogram<true> => "unknown_resolved_seconds",
+        "Time from an unknown outcome to its resolution, where this instance has had that";
     pub zombies: Counter => "zombie_keys",
         "Keys that this instance made unknown because their attempt's lease ran out";
     pub reaped: Counter => "keys_reaped",
@@ -149,10 +157,14 @@ pub struct RouteMetrics {
     pub recent: Arc<RecentOutcomes>,
     /// Results of reservations.
     pub reservations: Counters<ReservationResult>,
+    /// Requests that were refused because of Oncegate itself or its store.
+    pub failed: Counter,
     /// Requests that were refused because of the route's limits on new keys.
     pub rate_limited: Counter,
     /// New keys for a request that the same caller has sent under another key of late.
     pub same_body: Counter,
+    /// The counts of this week.
+    pub weekly: Arc<RouteCounts>,
 }
 
 impl Metrics {
@@ -194,23 +206,39 @@ impl Metrics {
         let path = route.path.to_string().into();
         let route = &route.full_name();
         let (requests, reservations) = (self.requests.of(route), self.reservations.of(route));
-        let (recent, rate_limited) = (self.recent.of(route), self.rate_limited.of(route));
-        let same_body = self.same_body.of(route);
+        let (recent, failed, rate_limited) =
+            (self.recent.of(route), self.failed.of(route), self.rate_limited.of(route));
+        let (same_body, weekly) = (self.same_body.of(route), self.weekly.of(route));
         Arc::new(RouteMetrics {
             name: Arc::clone(&route.1),
             path,
             requests,
             recent,
             reservations,
+            failed,
             rate_limited,
             same_body,
+            weekly,
         })
     }
 
-    /// Counts a key of another process, or of an earlier one, that became unknown.
-    pub fn count_unknown(&self, route: &str, cause: UnknownCause, top: &str) {
+    /// Counts a key that became unknown.
+    pub fn count_unknown(&self, (service, route): (&str, &str), cause: UnknownCause) {
+        self.unknown.count((service, route), cause.without_bytes());
+        self.weekly.of(&(service.into(), route.into())).count(None, WeeklyKind::MadeUnknown);
+    }
+
+    /// Counts a key of another process, or of an earlier one, that became unknown. `top` is the service of a route that
+    /// is not known here.
+    pub fn count_found_unknown(&self, route: &str, cause: UnknownCause, top: &str) {
         let service = self.recent.service_of(route);
-        self.unknown.count((service.as_deref().unwrap_or(top), route), cause);
+        self.count_unknown((service.as_deref().unwrap_or(top), route), cause);
+    }
+
+    /// Counts an unknown outcome that was resolved after this time.
+    pub fn count_resolved(&self, (service, route): (&str, &str), unknown_for: Duration) {
+        self.unknown_resolved.observe(unknown_for, None);
+        self.weekly.of(&(service.into(), route.into())).count_resolved(unknown_for);
     }
 
     /// All metrics in the format of a scrape.
@@ -264,6 +292,21 @@ label!(
         Unknown => "unknown",
     }
 );
+
+impl ReservationResult {
+    /// The kind that the result is counted as in its week; `None` where it began an attempt.
+    pub fn weekly_kind(self, is_observed: bool) -> Option<WeeklyKind> {
+        Some(match self {
+            Self::Created | Self::FailedRetry | Self::Redelivery => return None,
+            Self::KeyReused => WeeklyKind::KeyReused,
+            _ if is_observed => WeeklyKind::Observed,
+            Self::Expired => WeeklyKind::Expired,
+            Self::InFlight => WeeklyKind::InFlight,
+            Self::Replay => WeeklyKind::Replay,
+            Self::Unknown => WeeklyKind::Unknown,
+        })
+    }
+}
 
 impl From<&KeyAnswer> for ReservationResult {
     fn from(answer: &KeyAnswer) -> Self {
@@ -424,7 +467,7 @@ mod tests {
 
     #[test]
     fn the_answers_of_a_record_are_counted_by_what_became_of_its_attempt() {
-        let wait = std::time::Duration::from_secs(1);
+        let wait = Duration::from_secs(1);
         let accepted = |progress| KeyAnswer::Accepted(progress);
         for (answer, counted) in [
             (accepted(AcceptedProgress::Pending(wait)), ReservationResult::InFlight),

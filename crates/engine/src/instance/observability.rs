@@ -1,4 +1,4 @@
-//! Metrics, traces, and counts of repeating callers, unguarded paths and unguarded keys.
+//! Metrics, traces, and counts of unguarded paths and unguarded keys.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -10,18 +10,13 @@ use serde::Serialize;
 use super::key_mismatches::KeyMismatches;
 use super::metrics::{MethodLabel, Metrics, ReservationResult, RouteMetrics};
 use super::same_bodies::{SameBodies, SameBodyPair};
+use super::weekly_counts::WeeklyKind;
 use oncegate_domain::fingerprint::Recipe;
 use oncegate_domain::scope::Scope;
 use oncegate_telemetry::log_limiter::LogLimiter;
 use oncegate_telemetry::metrics::Label;
 use oncegate_telemetry::top_k::{TopK, TopKCount};
 use oncegate_telemetry::traces::Tracer;
-
-/// The number of callers that are counted apart. A new one replaces the rarest.
-const CALLERS_MAX: usize = 1_000;
-
-/// The half-life of a caller's counts.
-const HALF_LIFE: Duration = Duration::from_secs(10 * 60);
 
 /// The number of pairs of method and path that are counted apart, and that are logged within [`LINE_EVERY`].
 const PATHS_MAX: usize = 200;
@@ -38,10 +33,6 @@ const LOST_SECRET_LINE_EVERY: Duration = Duration::from_secs(60 * 60);
 const SEGMENTS_MAX: usize = 8;
 const SEGMENT_MAX: usize = 40;
 
-/// The indexes of a caller's two counts.
-const DUPLICATES: usize = 0;
-const MISMATCHES: usize = 1;
-
 /// The indexes of an unguarded path's two counts.
 const WITHOUT_KEY: usize = 0;
 const WITH_KEY: usize = 1;
@@ -54,7 +45,6 @@ pub struct Observability {
     pub tracer: Option<Tracer>,
     /// The database of the store, by its name in OpenTelemetry.
     pub(super) database: &'static str,
-    callers: TopK<[u8; 32], 2>,
     /// Keyed by method and path with a space between.
     unguarded: TopK<String, 2>,
     unguarded_key_lines: LogLimiter,
@@ -64,17 +54,6 @@ pub struct Observability {
     /// The requests of late with the key of another one.
     pub key_mismatches: KeyMismatches,
     same_body_lines: LogLimiter,
-}
-
-/// A caller with many duplicates or mismatches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct RepeatingCaller {
-    /// The caller's scope, as the caller's keys have it.
-    pub scope: Scope,
-    /// Recent requests whose key had been used for the same request.
-    pub duplicates: u64,
-    /// Recent requests whose key had been used for another request.
-    pub mismatches: u64,
 }
 
 /// The field in which a request carries a key that nothing reads.
@@ -104,7 +83,7 @@ pub struct UnguardedPath {
 impl Observability {
     /// Everything at zero.
     pub fn new(metrics: Metrics, tracer: Option<Tracer>, database: &'static str) -> Self {
-        let (callers, unguarded) = (TopK::with_half_life(CALLERS_MAX, HALF_LIFE), TopK::new(PATHS_MAX));
+        let unguarded = TopK::new(PATHS_MAX);
         let unguarded_key_lines = LogLimiter::new(PATHS_MAX, LINE_EVERY);
         let lost_secret_lines = LogLimiter::new(LOST_SECRETS_MAX, LOST_SECRET_LINE_EVERY);
         let (same_bodies, same_body_lines) = (SameBodies::default(), LogLimiter::new(PATHS_MAX, LINE_EVERY));
@@ -112,7 +91,6 @@ impl Observability {
             metrics,
             tracer,
             database,
-            callers,
             unguarded,
             unguarded_key_lines,
             lost_secret_lines,
@@ -123,15 +101,15 @@ impl Observability {
     }
 
     /// Counts the result of a keyed request's reservation, for the route and for the caller.
-    pub fn count_reservation(&self, route: &RouteMetrics, scope: &Scope, result: ReservationResult) {
+    pub fn count_reservation(
+        &self,
+        route: &RouteMetrics,
+        (scope, kind): (&Scope, Option<WeeklyKind>),
+        result: ReservationResult,
+    ) {
         route.reservations.count(result);
-        match result {
-            ReservationResult::Created | ReservationResult::FailedRetry | ReservationResult::Redelivery => {}
-            ReservationResult::KeyReused => self.callers.count(scope.as_bytes(), MISMATCHES),
-            ReservationResult::Expired
-            | ReservationResult::InFlight
-            | ReservationResult::Replay
-            | ReservationResult::Unknown => self.callers.count(scope.as_bytes(), DUPLICATES),
+        if let Some(kind) = kind {
+            route.weekly.count(Some(scope), kind);
         }
     }
 
@@ -182,15 +160,6 @@ impl Observability {
                 "requests cannot be compared with the first ones of their keys, and get 409 outcome-unknown: the secret of the \
                  fingerprints is not configured any more. Put the earlier `secret` back, into `previous_secrets`");
         }
-    }
-
-    /// The callers with the most recent duplicates and mismatches, in descending order.
-    pub fn callers(&self, at_most: usize) -> Vec<RepeatingCaller> {
-        let caller = |(scope, TopKCount { counts: [duplicates, mismatches], .. }): ([u8; 32], _)| {
-            let scope = Scope::from_stored(&scope)?;
-            Some(RepeatingCaller { scope, duplicates, mismatches })
-        };
-        self.callers.top(at_most).into_iter().filter_map(caller).collect()
     }
 
     /// The most frequent unguarded state-changing paths.

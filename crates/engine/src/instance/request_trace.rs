@@ -90,6 +90,8 @@ pub struct TraceState {
     pub oncegate_status: Option<OncegateStatus>,
     /// The slug of the problem for which the request was refused.
     refusal: Option<&'static str>,
+    /// Whether Oncegate or its store was the cause.
+    has_failed: bool,
     /// The parts in which the request differs from the one that its key belongs to.
     differs: Option<Arc<str>>,
     /// The attempt's number.
@@ -204,6 +206,7 @@ impl RequestTrace {
     pub fn note_refusal(&self, refusal: &Refusal) {
         let mut state = self.state.lock();
         state.refusal = Some(refusal.slug());
+        state.has_failed = refusal.is_own_failure();
         state.differs = Some(refusal.differs()).filter(|names| !names.is_empty()).map(|names| names.join(", ").into());
     }
 
@@ -280,6 +283,7 @@ impl Drop for RequestTrace {
         let total = state.answered.map_or_else(|| self.began.elapsed(), |(_, total)| total);
         if let (Some(route), Some(oncegate_status)) = (state.guarding_route(), state.oncegate_status) {
             route.requests.count(oncegate_status);
+            route.failed.inc_by(u64::from(state.has_failed));
             route.recent.count(oncegate_status, BootInstant::now());
             self.observability.metrics.request_duration.observe(total, self.recorded_id());
         }

@@ -45,7 +45,7 @@ impl OrphanedAttempts {
             }
             SettleResult::Done { .. } => {
                 let Instance { observability, config, .. } = &*self.instance;
-                observability.metrics.count_unknown(&route, UnknownCause::Store, &config.service);
+                observability.metrics.count_found_unknown(&route, UnknownCause::Store, &config.service);
                 tracing::warn!(record = %id, route, "the store had lost the outcome of this attempt; the key is unknown");
             }
             SettleResult::Fenced(_) => {}

@@ -165,6 +165,7 @@ async fn reconcile_key(instance: Arc<Instance>, reconciled: Arc<ReconciledRoute>
         Ok(true) => {
             if matches!(verdict, InquiryVerdict::Completed { .. } | InquiryVerdict::Retryable { .. }) {
                 results.count(ReconcileResult::Resolved);
+                instance.count_resolved((&reconciled.route.service.name, route), inquiry.unknown_since);
             }
             instance.wait_groups.wake(record);
             log_verdict(&verdict, &inquiry, route, &note);

@@ -27,7 +27,7 @@ impl Task for Sweeper {
         let swept = store.sweep(params).await?;
         observability.metrics.zombies.inc_by(swept.len() as u64);
         for key in &swept {
-            observability.metrics.count_unknown(&key.route, UnknownCause::Crashed, &config.service);
+            observability.metrics.count_found_unknown(&key.route, UnknownCause::Crashed, &config.service);
             if !key.is_logged {
                 tracing::warn!(record = %key.id, route = key.route, attempt = key.attempt, instance = %key.instance,
                     "the attempt's lease or its own deadline has run out; its outcome is unknown");

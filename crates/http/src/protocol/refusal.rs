@@ -205,6 +205,18 @@ impl Refusal {
         self.row().action == ClientAction::SameKey
     }
 
+    /// Whether Oncegate or its store is the cause, and neither the request nor the service.
+    pub fn is_own_failure(&self) -> bool {
+        matches!(
+            self,
+            Self::Draining
+                | Self::IssuerUnavailable
+                | Self::Overloaded(_)
+                | Self::ResponseCorrupt
+                | Self::StoreUnavailable
+        )
+    }
+
     /// Adds the fields that the answer has, whatever the form of its document.
     pub fn add_fields(&self, headers: &mut HeaderMap) {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

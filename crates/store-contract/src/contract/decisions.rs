@@ -58,6 +58,8 @@ pub(super) fn target(entry: &KeyEntry) -> Target {
         token: entry.token,
         new_token: token(),
         state: entry.state,
+        route: entry.route.as_str().into(),
+        settled_at: entry.settled_at,
         is_by_hand: entry.is_by_hand,
         // As the judge finds it where the attempt may still be running.
         risk: matches!(entry.state, StateKind::Dead | StateKind::Unknown).then_some(ActionRisk::AttemptRunning),

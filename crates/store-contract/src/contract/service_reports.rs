@@ -130,11 +130,16 @@ pub async fn a_reservation_finds_its_key_only_for_its_service_and_its_newest_att
     let first = new_reserve_request("k");
     let find = async |service: &str, token: Token| {
         let handle = ReservationHandle { id: first.id, token };
-        world.store().find_reservation(FindReservationParams { services: vec![service.into()], handle }).await.unwrap()
+        let params = FindReservationParams { services: vec![service.into()], handle };
+        let found = world.store().find_reservation(params).await.unwrap();
+        found.map(|ReservedKey { service, route, state, settled_at }| {
+            assert_eq!(settled_at.is_some(), state == StateKind::Unknown, "{state:?}");
+            (service, route, state)
+        })
     };
     assert_eq!(find("shop", first.token).await, None, "there is no such key");
     world.reserve(&first).await;
-    let reserved = |state| Some(ReservedKey { service: "shop".into(), route: "pay".to_owned(), state });
+    let reserved = |state| Some(("shop".into(), "pay".to_owned(), state));
     assert_eq!(find("shop", first.token).await, reserved(StateKind::InFlight));
     assert_eq!((find("other", first.token).await, find("shop", token()).await), (None, None));
     world.settle(settlement(&first, UNKNOWN)).await;

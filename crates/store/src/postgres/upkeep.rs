@@ -17,20 +17,23 @@ use crate::columns::{self, columns};
 use crate::row::{FromRow, RowReader, add_to_page, inquiry, millis, since_1970_ms};
 use crate::statement::{shared, statements};
 use crate::{
-    ClaimInquiriesParams, LeaseRenewal, ListInFlightParams, ListSettledKeysParams, ReapParams, ReapedRows,
-    RememberRouteIdentitiesParams, RenewResult, ReplaceSaltParams, ReservedAttempt, SweepParams, SweptKey,
+    AddWeeklyCountsParams, ClaimInquiriesParams, ForgetCallerParams, LeaseRenewal, ListInFlightParams,
+    ListSettledKeysParams, ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult, ReplaceSaltParams,
+    ReservedAttempt, SweepParams, SweptKey,
 };
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
 use oncegate_domain::inquiry::{Inquiry, InquiryFinding, SettledKeyPage};
 use oncegate_domain::response::CorruptRow;
 
 statements! { "sql/":
+    ADD_WEEKLY_COUNTS = "add_weekly_counts";
     CRASHED_KEYS = "crashed_keys";
     DELETE_OLD_INSTANCES = "delete_old_instances";
     // A statement that upkeep repeats has an index of its own. See docs/decisions/0014-index-what-upkeep-asks.md.
     DUE_INQUIRIES = "due_inquiries";
     EXPIRED_KEYS = "expired_keys";
     FIND_SALT = "find_salt";
+    FOLD_CALLERS = "fold_callers";
     INSERT_SALT = "insert_salt";
     RELEASE_LEASE = "release_lease";
     REPLACE_SALT = "replace_salt";
@@ -137,6 +140,21 @@ impl PgTry<'_> {
         let columns = columns! { service: &**service, generation: *from, finds: finds.as_str() };
         let rows = self.write(&shared::REMEMBER_ROUTE_IDENTITIES, columns).await?;
         Ok(rows.first().map(|row| row.read("generation")).transpose()?)
+    }
+
+    pub async fn add_weekly_counts(self, params: Arc<AddWeeklyCountsParams>) -> PgResult<()> {
+        self.write(&ADD_WEEKLY_COUNTS, columns::weekly_counts(&params)).await.map(drop)
+    }
+
+    pub async fn tend_weekly_counts(self, limit: Arc<u32>) -> PgResult<()> {
+        for statement in [&shared::DELETE_OLD_WEEKS, &shared::DELETE_OLD_BATCHES, &FOLD_CALLERS] {
+            self.write(statement, columns! { limit: i64::from(*limit) }).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn forget_caller(self, params: Arc<ForgetCallerParams>) -> PgResult<()> {
+        self.write(&shared::FORGET_CALLER, columns::forgotten_caller(&params)).await.map(drop)
     }
 
     pub async fn claim_inquiries(self, params: Arc<ClaimInquiriesParams>) -> PgResult<Vec<Inquiry>> {

@@ -10,9 +10,10 @@ use crate::row::add_to_page;
 use crate::row::{FoundRecord, FromRow, RowReader, fresh, inquiry, millis};
 use crate::statement::shared;
 use crate::{
-    ClaimInquiriesParams, CountLiveKeysParams, ExtendDeadlineParams, LeaseRenewal, ListInFlightParams,
-    ListSettledKeysParams, MoveLiveKeysParams, ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult,
-    ReplaceSaltParams, ReservedAttempt, SettleResult, SweepParams, SweptKey, TakeOverParams,
+    AddWeeklyCountsParams, ClaimInquiriesParams, CountLiveKeysParams, ExtendDeadlineParams, ForgetCallerParams,
+    LeaseRenewal, ListInFlightParams, ListSettledKeysParams, MoveLiveKeysParams, ReapParams, ReapedRows,
+    RememberRouteIdentitiesParams, RenewResult, ReplaceSaltParams, ReservedAttempt, SettleResult, SweepParams,
+    SweptKey, TakeOverParams,
 };
 use oncegate_domain::attempt::{ReserveRequest, ReserveResult, Settlement};
 use oncegate_domain::ids::{InstanceId, RecordId};
@@ -150,6 +151,29 @@ impl SqliteTransaction<'_> {
             responses_dropped: self.execute(sql!("expire_responses"), &columns)? as u64,
             deleted: self.execute(sql!("reap"), &columns)? as u64,
         })
+    }
+
+    pub fn add_weekly_counts(&self, params: AddWeeklyCountsParams) -> SqliteResult<()> {
+        let columns = columns::weekly_counts(&params);
+        self.in_savepoint(|| match self.execute(sql!("note_weekly_batch"), &columns)? {
+            0 => Ok(()),
+            _ => self.execute(sql!("add_weekly_counts"), &columns).map(drop),
+        })
+    }
+
+    pub fn tend_weekly_counts(&self, limit: u32) -> SqliteResult<()> {
+        let (columns, folding) =
+            (columns! { limit: i64::from(limit) }, [sql!("fold_callers"), sql!("delete_folded_callers")]);
+        self.in_savepoint(|| {
+            for statement in [&shared::DELETE_OLD_WEEKS, &shared::DELETE_OLD_BATCHES].into_iter().chain(folding) {
+                self.execute(statement, &columns)?;
+            }
+            Ok(())
+        })
+    }
+
+    pub fn forget_caller(&self, params: ForgetCallerParams) -> SqliteResult<()> {
+        self.execute(&shared::FORGET_CALLER, &columns::forgotten_caller(&params)).map(drop)
     }
 
     /// Route by route, until there are as many as wanted.

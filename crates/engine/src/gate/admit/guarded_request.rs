@@ -22,6 +22,7 @@ use crate::instance::metrics::ReservationResult;
 use crate::instance::observability::Observability;
 use crate::instance::request_trace::MessageBroker;
 use crate::instance::store_clock::StoreClock;
+use crate::instance::weekly_counts::WeeklyKind;
 use oncegate_domain::attempt::ReserveRequest;
 use oncegate_domain::decision::{DecisionRules, RequestComparison};
 use oncegate_domain::differing_parts::DifferingParts;
@@ -314,7 +315,11 @@ impl GuardedRequest {
 
     /// Counts the result of this request's reservation.
     pub(in crate::gate) fn count(&self, result: ReservationResult, instance: &Instance) {
-        instance.observability.count_reservation(&self.active.metrics, &self.reserve_request.scope, result);
+        let (route, scope) = (&self.active.metrics, &self.reserve_request.scope);
+        // A consumer tries a message again and again while it waits: that is no retry of a client.
+        let is_held = |kind| self.can_wait_for_store && matches!(kind, WeeklyKind::InFlight | WeeklyKind::Unknown);
+        let kind = result.weekly_kind(self.is_observed()).filter(|kind| !is_held(*kind));
+        instance.observability.count_reservation(route, (scope, kind), result);
     }
 
     /// The context of a request that no client waits for.

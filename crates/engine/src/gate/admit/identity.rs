@@ -7,10 +7,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::Request;
 
+use super::caller_token::CallerToken;
 use super::fingerprinting::{Fingerprinting, LARGE_BODY};
 use super::incoming::Incoming;
 use super::key_location::{self, FoundKey};
 use super::{body_operation, scope};
+use crate::instance::metrics::MethodLabel;
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::key::Key;
 use oncegate_domain::normal_path::RequestPath;
@@ -114,6 +116,15 @@ impl Incoming<'_> {
     pub(in crate::gate) fn read_scope_places(&self, body: Option<&Bytes>) -> Vec<PlaceValue> {
         let (reader, body) = (self.place_reader(), body.map(|body| &body[..]).unwrap_or_default());
         self.scope.places().map(|place| key_location::read_place(place, &reader, body)).collect()
+    }
+
+    /// The scope of a request without a key, for counts alone: `None` where its head names no caller. No token is
+    /// verified for it.
+    pub(super) fn name_caller(&self) -> Option<Scope> {
+        if self.scope.parts.is_empty() || !MethodLabel::from_method(&self.head.method).changes_state() {
+            return None;
+        }
+        self.compute_scope(&CallerToken::Absent, self.read_scope_places(None)).ok()
     }
 
     async fn read_on_thread(&self, body: &Bytes, thread: &Fingerprinting) -> Result<IdentityValues, Refusal> {

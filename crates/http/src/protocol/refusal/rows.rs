@@ -429,7 +429,7 @@ impl Refusal {
             executed: "Nothing of this request was forwarded, and the store has no record of its key. Retries of known \
                        keys are answered as before.",
             client: "Send the same request with the same key again, after `Retry-After`.",
-            operator: "`oncegate_rate_limited_total` counts by route. `/api/v1/stats` lists the callers, as hashes, \
+            operator: "`oncegate_rate_limited_total` counts by route. `/api/v1/saved` lists the callers, as hashes, \
                        that repeat most.",
         },
         Self::Unguarded => RefusalRow {

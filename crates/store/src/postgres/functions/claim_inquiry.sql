@@ -3,7 +3,7 @@
 create function oncegate.claim_inquiry(
   _id bytea, _token bytea, _as_of bigint, _quiet_after_ms bigint, _pause_first_ms bigint, _pause_cap_ms bigint,
   out done boolean, out id bytea, out token bytea, out scope bytea, out key bytea, out route text, out path bytea,
-  out inquiries integer, out absences integer
+  out inquiries integer, out absences integer, out settled_at bigint
 )
 declare
   moment constant bigint := oncegate.begin_write('20ms');
@@ -21,7 +21,7 @@ begin
      and coalesce(k.inquire_at, k.settled_at) <= due
      -- Before that, the service could answer "not executed" for a request that is still on its way.
      and k.deadline + _quiet_after_ms <= due
-  returning k.id, k.token, k.scope, k.key, k.route, k.path, k.inquiries, k.absences
-    into id, token, scope, key, route, path, inquiries, absences;
+  returning k.id, k.token, k.scope, k.key, k.route, k.path, k.inquiries, k.absences, k.settled_at
+    into id, token, scope, key, route, path, inquiries, absences, settled_at;
   done := found;
 end

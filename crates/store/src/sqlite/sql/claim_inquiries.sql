@@ -17,4 +17,4 @@ update keys
             and coalesce(inquire_at, settled_at) <= :as_of
           order by coalesce(inquire_at, settled_at)
           limit :limit)
-returning id, token, scope, key, route, path, inquiries, absences
+returning id, token, scope, key, route, path, inquiries, absences, settled_at
