@@ -6,23 +6,28 @@ Copy this file beside your top conftest.py, and write there:
 
 - `oncegate_url` is the URL of an Oncegate before the service of your own fixture `service_url`.
 - `start_oncegate(upstream)` starts one before a service that the test has started, and returns its URL. It may be called again.
-- `oncegate_config` is the configuration file: oncegate.toml in pytest's rootdir. Override it for another one.
+- `oncegate_routes` are the files of routes, which your oncegate.toml includes too: routes.toml in pytest's rootdir. Override it for others.
 
 The program is that of ONCEGATE_BINARY, else `oncegate` on the path. Each Oncegate has a free port and an empty embedded store,
 and ends with its test. pytest shows its log if the test fails.
 """
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import time
+import tomllib
 
 import pytest
 
 # A start takes a tenth of a second; a busy machine may need more. At its end Oncegate waits for requests that still run.
 START_SECONDS_MAX = 30
 END_SECONDS_MAX = 10
+
+# Tables that reach systems of production.
+PRODUCTION = ["cache", "consumers", "events", "services", "telemetry"]
 
 # The line of the log, as JSON or as text.
 READY = re.compile(r'\bready\b.*?\blisten"?[=:]"?([^\s",]+)')
@@ -45,19 +50,34 @@ def _wait_until_ready(process, log):
     return pytest.fail(f"Oncegate {problem}; its log:\n{log.read_text()}", pytrace=False)
 
 
-@pytest.fixture
-def oncegate_config(pytestconfig):
-    return pytestconfig.rootpath / "oncegate.toml"
+def _configuration(routes):
+    for file in routes:
+        try:
+            has = tomllib.loads(file.read_text(encoding="utf-8"))
+        except (OSError, tomllib.TOMLDecodeError):
+            # Oncegate says what is wrong.
+            continue
+        for table in PRODUCTION:
+            if table in has:
+                pytest.fail(f"{file} has {table}: tests would reach what it names; move it to oncegate.toml", pytrace=False)
+    return f"include = {json.dumps([str(file) for file in routes])}"
 
 
 @pytest.fixture
-def start_oncegate(request, tmp_path_factory, oncegate_config):
+def oncegate_routes(pytestconfig):
+    return [pytestconfig.rootpath / "routes.toml"]
+
+
+@pytest.fixture
+def start_oncegate(request, tmp_path_factory, oncegate_routes):
     started = []
 
     def start(upstream):
         folder = tmp_path_factory.mktemp("oncegate")
         log = folder / "oncegate.log"
-        command = [_program(), "run", "--config", oncegate_config, "--upstream", upstream]
+        config = folder / "oncegate.toml"
+        config.write_text(_configuration(oncegate_routes), encoding="utf-8")
+        command = [_program(), "run", "--config", config, "--upstream", upstream]
         command += ["--store", f"sqlite:{folder}/oncegate.db", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
         # The level of the line that says that it is ready.
         environment = os.environ | {"ONCEGATE_LOG": "info"}

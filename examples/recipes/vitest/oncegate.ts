@@ -7,16 +7,17 @@
  *
  * - `oncegateUrl` is the URL of an Oncegate before `serviceUrl`.
  * - `startOncegate(upstream)` starts one before a service that the test has started, and gives its URL. It may be called again.
- * - `oncegateConfig` is the configuration file: oncegate.toml in the working directory. Extend it for another one.
+ * - `oncegateRoutes` are the files of routes, which your oncegate.toml includes too: routes.toml in the working directory. Extend it for
+ *   others.
  *
  * The program is that of ONCEGATE_BINARY, else `oncegate` on the PATH. Each Oncegate has a free port and an empty embedded store,
  * and ends with its test. The log of a failed test's is printed.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { closeSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs'
+import { closeSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { join, resolve } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
 import { test as base } from 'vitest'
 
@@ -25,8 +26,19 @@ import { test as base } from 'vitest'
 const START_MS_MAX = 30_000
 const END_MS_MAX = 10_000
 
+// Tables that reach systems of production; a route has no key of such a name.
+const PRODUCTION = /^[\s[]*(cache|consumers|events|services|telemetry)\s*[\].=]/m
+
 // The line of the log, as JSON or as text.
 const READY = /\bready\b.*?\blisten"?[=:]"?([^\s",]+)/
+
+function configuration(routes: string[]) {
+  for (const file of routes) {
+    const found = PRODUCTION.exec(readFileSync(file, 'utf8'))
+    if (found) throw new Error(`${file} has ${found[1]}: tests would reach what it names; move it to oncegate.toml`)
+  }
+  return `include = ${JSON.stringify(routes.map((file) => resolve(file)))}`
+}
 
 class Oncegate {
   readonly #folder = mkdtempSync(join(tmpdir(), 'oncegate-'))
@@ -34,7 +46,9 @@ class Oncegate {
   readonly #process: ChildProcess
   #startError?: Error
 
-  constructor(upstream: string, config: string) {
+  constructor(upstream: string, routes: string[]) {
+    const config = join(this.#folder, 'oncegate.toml')
+    writeFileSync(config, configuration(routes))
     const log = openSync(join(this.#folder, 'oncegate.log'), 'w')
     const store = `sqlite:${join(this.#folder, 'oncegate.db')}`
     const options = ['--config', config, '--upstream', upstream, '--store', store, '--listen', '127.0.0.1:0', '--admin', '127.0.0.1:0']
@@ -81,7 +95,7 @@ class Oncegate {
 
 interface Fixtures {
   serviceUrl: string
-  oncegateConfig: string
+  oncegateRoutes: string[]
   startOncegate: (upstream: string) => Promise<string>
   oncegateUrl: string
 }
@@ -90,11 +104,12 @@ export const test = base.extend<Fixtures>({
   serviceUrl: async ({}, _use) => {
     throw new Error('extend the test with `serviceUrl`, the URL of your service')
   },
-  oncegateConfig: 'oncegate.toml',
-  startOncegate: async ({ oncegateConfig, task }, use) => {
+  // With options, as vitest takes an array for a value and its options.
+  oncegateRoutes: [['routes.toml'], { auto: false }],
+  startOncegate: async ({ oncegateRoutes, task }, use) => {
     const started: Oncegate[] = []
     await use((upstream) => {
-      const oncegate = new Oncegate(upstream, oncegateConfig)
+      const oncegate = new Oncegate(upstream, oncegateRoutes)
       started.push(oncegate)
       return oncegate.url()
     })
