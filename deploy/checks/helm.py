@@ -44,6 +44,7 @@ POD_VALUES = {
     "containerPorts": {"http": 9080, "admin": 9081},
     "drain": {"delaySeconds": 10, "timeoutSeconds": 90, "spareSeconds": 20},
     "extraEnv": [{"name": "SSL_CERT_FILE", "value": "/ca/ca.pem"}],
+    "extraEnvFrom": [{"secretRef": {"name": "webhooks"}}],
     "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
     "extraVolumeMounts": [{"name": "ca", "mountPath": "/ca"}],
     "imagePullSecrets": [{"name": "registry"}],
@@ -80,7 +81,7 @@ RIGHT = {
             "tables": '[cache]\nmemory = "32MiB"\n\n[[routes]]\nname = "pay"\npath = "/pay"\nunknown_statuses = ["5xx"]\n',
         },
         "serviceAccount": {"annotations": {"a": "b"}},
-        "service": {"type": "LoadBalancer", "port": 443, "annotations": {"a": "b"}},
+        "service": {"type": "LoadBalancer", "port": 443, "annotations": {"a": "b"}, "loadBalancerSourceRanges": ["198.51.100.0/24"]},
         "autoscaling": {"enabled": True, "minReplicas": 3, "maxReplicas": 6, "targetCPUUtilizationPercentage": 80},
         "podDisruptionBudget": {"maxUnavailable": 2},
         "ingress": {
@@ -182,16 +183,26 @@ WRONG = [
     ({**LEAST, "podDisruptionBudget": {"minAvailable": 0, "maxUnavailable": 1}}, "podDisruptionBudget:"),
     ({**LEAST, "podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}}, "serviceMonitor:", "twice"),
     ({**LEAST, "containerPorts": {"http": 8081}}, "containerPorts:"),
+    ({**LEAST, "terminationGracePeriodSeconds": 90}, "terminationGracePeriodSeconds:", "drain.spareSeconds"),
     ({**LEAST, "podLabels": {"app.kubernetes.io/name": "x"}}, "podLabels:"),
     ({**LEAST, "commonLabels": {"app.kubernetes.io/instance": "x"}}, "commonLabels:"),
     ({**LEAST, "tls": {"secretName": "a"}, "config": {"tables": '[tls]\nclient = "optional"'}}, "tls.secretName: `tls` is also in the TOML"),
+    ({**LEAST, "service": {"loadBalancerSourceRanges": ["198.51.100.0/24"]}}, "service.loadBalancerSourceRanges:", "service.type"),
     # A sidecar runs in the pods of another chart.
     *[({**SIDECAR, name: {"enabled": True}}, f"{name}: a sidecar") for name in ("autoscaling", "persistence", "ingress", "httpRoute")],
     *[
         ({**SIDECAR, name: RIGHT["all"][name]}, f"{name}: a sidecar")
         for name in (
             *("podAnnotations", "podLabels", "nodeSelector", "tolerations", "affinity"),
-            *("priorityClassName", "initContainers", "extraContainers"),
+            *("priorityClassName", "initContainers", "extraContainers", "imagePullSecrets"),
+        )
+    ],
+    *[
+        ({**SIDECAR, name: {key: RIGHT[way][name][key]}}, f"{name}.{key}: a sidecar")
+        for way, name, key in (
+            *(("own-secret", "serviceAccount", "name"), ("all", "serviceAccount", "annotations"), ("all", "service", "annotations")),
+            *(("all", "service", "loadBalancerSourceRanges"), ("own-secret", "podDisruptionBudget", "minAvailable")),
+            ("all", "podDisruptionBudget", "maxUnavailable"),
         )
     ],
 ]
@@ -330,6 +341,21 @@ def check_tables(chart):
         check_refused(chart, {**LEAST, "config": config}, *parts)
 
 
+def check_notes(chart):
+    """The notes say what is missing: an image in a registry, and the addresses of a proxy before Oncegate."""
+    behind = {**LEAST, "httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}]}}
+    for values, *missing in [
+        (LEAST, "image.repository"),
+        (behind, "image.repository", "trusted_proxies"),
+        ({**behind, "config": {"top": 'trusted_proxies = ["10.20.0.0/24"]'}}, "image.repository"),
+        (RIGHT["own-secret"],),
+        (SIDECAR, "image.repository"),
+    ]:
+        with helm.Chart.load(str(chart)) as loaded:
+            notes = loaded.render(values, name="pay", namespace="payments")["oncegate/templates/NOTES.txt"]
+        assert [part for part in ("image.repository", "trusted_proxies") if part in notes] == sorted(missing), (values, notes)
+
+
 def check_open_ports(chart):
     """A sidecar's policy closes the port that Oncegate guards and the admin port, and no other."""
     elsewhere = {"name": "a", "host": "a.example", "upstream": "http://payments:8080"}
@@ -383,6 +409,7 @@ def main():
     check_hooks(everything)
     check_tables(chart)
     check_open_ports(chart)
+    check_notes(chart)
 
     check_selectors(everything)
     check_usual_names(chart, output)

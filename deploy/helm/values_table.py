@@ -13,8 +13,8 @@ import yaml
 
 CHART = pathlib.Path(__file__).parent / "oncegate"
 HEADING = "## Values\n"
-# A parent chart's, and no values of this one.
-PARENTS = {"global", "enabled"}
+# A parent chart's, and one that is refused: no values of this one.
+OTHERS = {"global", "enabled", "terminationGracePeriodSeconds"}
 
 
 def schema_leaves(schema, definitions, path=()):
@@ -23,7 +23,7 @@ def schema_leaves(schema, definitions, path=()):
         value = definitions["monitor"] if value.get("$ref") == "#/definitions/monitor" else value
         if "properties" in value:
             yield from schema_leaves(value, definitions, (*path, key))
-        elif path or key not in PARENTS:
+        elif path or key not in OTHERS:
             yield (*path, key)
 
 

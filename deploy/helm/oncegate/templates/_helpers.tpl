@@ -158,7 +158,7 @@ ports:
     containerPort: {{ .Values.containerPorts.http }}
   - name: admin
     containerPort: {{ .Values.containerPorts.admin }}
-{{- range $field, $value := dict "env" .Values.extraEnv "startupProbe" .Values.startupProbe "readinessProbe" .Values.readinessProbe "livenessProbe" .Values.livenessProbe "securityContext" .Values.securityContext "resources" .Values.resources }}
+{{- range $field, $value := dict "env" .Values.extraEnv "envFrom" .Values.extraEnvFrom "startupProbe" .Values.startupProbe "readinessProbe" .Values.readinessProbe "livenessProbe" .Values.livenessProbe "securityContext" .Values.securityContext "resources" .Values.resources }}
 {{- with $value }}
 {{ $field }}:
   {{- toYaml . | nindent 2 }}

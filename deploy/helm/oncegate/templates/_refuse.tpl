@@ -12,12 +12,25 @@
 {{- fail (printf "%s: a sidecar runs in the pods of another chart: write it there" .) }}
 {{- end }}
 {{- end }}
+{{- if and $v.imagePullSecrets (not $v.migrate.enabled) }}
+{{- fail "imagePullSecrets: a sidecar runs in the pods of another chart: write it there" }}
+{{- end }}
+{{- range $name, $keys := dict "serviceAccount" (list "name" "annotations") "service" (list "annotations" "loadBalancerSourceRanges") "podDisruptionBudget" (list "minAvailable" "maxUnavailable") }}
+{{- range $keys }}
+{{- if index $v $name . | empty | not }}
+{{- fail (printf "%s.%s: a sidecar has none: it is for mode gateway" $name .) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- range list "commonLabels" "podLabels" }}
 {{- if keys (index $v .) | has "app.kubernetes.io/name" | or (keys (index $v .) | has "app.kubernetes.io/instance") }}
 {{- fail (printf "%s: app.kubernetes.io/name and app.kubernetes.io/instance are the chart's: pods are selected by them" .) }}
 {{- end }}
+{{- end }}
+{{- if $v.terminationGracePeriodSeconds }}
+{{- fail "terminationGracePeriodSeconds: it is the sum of drain.delaySeconds, drain.timeoutSeconds and drain.spareSeconds: set those" }}
 {{- end }}
 {{- if eq (int $v.containerPorts.http) (int $v.containerPorts.admin) }}
 {{- fail "containerPorts: http and admin are one port" }}
@@ -65,6 +78,9 @@
 {{- end }}
 {{- if and $v.ingress.enabled (not $v.ingress.hosts) }}
 {{- fail "ingress: set ingress.hosts" }}
+{{- end }}
+{{- if and $v.service.loadBalancerSourceRanges (ne $v.service.type "LoadBalancer") }}
+{{- fail "service.loadBalancerSourceRanges: set service.type to LoadBalancer" }}
 {{- end }}
 {{- if and $v.httpRoute.enabled (not $v.httpRoute.parentRefs) }}
 {{- fail "httpRoute: set httpRoute.parentRefs to its Gateway" }}
