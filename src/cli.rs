@@ -2,7 +2,9 @@
 
 use std::error::Error;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{BufRead, ErrorKind, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -179,6 +181,13 @@ impl ConfigFile {
 /// look at: reading it is an error.
 fn is_absent(path: &Path) -> bool {
     path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
+/// Writes a file that is not there yet.
+fn create(file: &Path, mode: u32, text: &str) -> Result<(), CommandError> {
+    let created = File::options().write(true).create_new(true).mode(mode).open(file);
+    let written = created.and_then(|mut created| created.write_all(text.as_bytes()));
+    written.map_err(|error| failed(format!("{}: {error}", file.display())))
 }
 
 /// The failure of a command: its exit code and its message.

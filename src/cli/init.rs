@@ -4,10 +4,9 @@
 //! the terminal. The configuration's own reader checks the file.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::{IsTerminal, Write, stdin, stdout};
+use std::fs;
+use std::io::{IsTerminal, stdin, stdout};
 use std::num::NonZeroU16;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf, absolute};
 
 use base64::Engine;
@@ -16,7 +15,7 @@ use clap::{Args, ValueEnum};
 use data_encoding::HEXLOWER;
 use http::Method;
 
-use super::{CommandError, failed, is_absent, openapi, print};
+use super::{CommandError, create, failed, is_absent, openapi, print};
 use oncegate_config::{self as config, Overrides, ProcessEnvironment};
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::quantity::quantity;
@@ -477,9 +476,8 @@ fn write_checked(file: &Path, text: &str, secret: Option<&Path>) -> Result<(), C
         }
         let schema = file.with_file_name(SCHEMA_FILE);
         // One of an earlier version is replaced, and a file of somebody else's is not.
-        match fs::read_to_string(&schema) {
-            Ok(found) if found.contains(config::SCHEMA_ID) => drop(fs::remove_file(&schema)),
-            _ => {}
+        if fs::read_to_string(&schema).is_ok_and(|found| found.contains(config::SCHEMA_ID)) {
+            drop(fs::remove_file(&schema));
         }
         if is_absent(&schema) {
             create(&schema, 0o644, &format!("{:#}\n", config::schema()))?;
@@ -496,11 +494,4 @@ fn write_checked(file: &Path, text: &str, secret: Option<&Path>) -> Result<(), C
         written.iter().for_each(|file| drop(fs::remove_file(file)));
     }
     result
-}
-
-/// Writes a file that is not there yet.
-pub(super) fn create(file: &Path, mode: u32, text: &str) -> Result<(), CommandError> {
-    let created = File::options().write(true).create_new(true).mode(mode).open(file);
-    let written = created.and_then(|mut created| created.write_all(text.as_bytes()));
-    written.map_err(|error| failed(format!("{}: {error}", file.display())))
 }

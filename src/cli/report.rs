@@ -16,7 +16,7 @@ use http::Method;
 use serde_json::Value;
 
 use super::client::{self, Connected, InstanceArguments};
-use super::{CommandError, block_on, failed, init, load_without_secrets, load_without_service, print, require_file};
+use super::{CommandError, block_on, create, failed, load_without_secrets, load_without_service, print, require_file};
 use oncegate_config as config;
 use oncegate_domain::rfc3339;
 use oncegate_settings::{Config, LoadedConfig};
@@ -62,7 +62,7 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), CommandError> {
         Ok(parts.concat())
     })?;
     match output {
-        Some(output) => init::create(output, 0o600, &text),
+        Some(output) => create(output, 0o600, &text),
         None => print(&text),
     }
 }
