@@ -513,11 +513,12 @@ async fn a_recorded_traces_id_is_the_exemplar_of_its_durations_in_openmetrics() 
                    for family in read(sys.stdin.read()):\n    \
                        for sample in family.samples:\n        \
                            if sample.exemplar: print(sample.name, sample.exemplar.labels['trace_id'])\n";
-    let has_library = Command::new("python3").args(["-c", "import prometheus_client"]).stderr(Stdio::null()).status();
+    let has_library =
+        Command::new("/usr/bin/python3").args(["-c", "import prometheus_client"]).stderr(Stdio::null()).status();
     if !has_library.is_ok_and(|status| status.success()) {
         return harness::skip("python3-prometheus-client is not installed");
     }
-    let mut python = Command::new("python3");
+    let mut python = Command::new("/usr/bin/python3");
     python.args(["-c", program]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut reader = python.spawn().unwrap();
     reader.stdin.take().unwrap().write_all(modern.as_bytes()).unwrap();
