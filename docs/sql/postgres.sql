@@ -1203,20 +1203,24 @@ select s.value,
 select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false) as search_path
  where pg_catalog.pg_backend_pid() operator(pg_catalog.=) $1;
 
--- fold_callers: adds the callers of each week and route past those with the highest counts to the others.
--- $1 limit
+-- fold_callers: adds the callers of a route and week past those with the highest counts to the others.
+-- $1 service, $2 route, $3 limit
 with ranked as (
   select c.week, c.service, c.route, c.caller,
          row_number() over (partition by c.week, c.service, c.route order by sum(c.count) desc, c.caller) as place
     from oncegate.weekly_counts as c
-   where c.week > (floor(date_part('epoch', now()) * 1000::double precision)::bigint) - 1209600000
+   where c.week in (-- this_week: the Monday, 00:00 UTC, of the week that has begun. 1 January 1970 was a Thursday.
+   ((floor(date_part('epoch', now()) * 1000::double precision)::bigint) + 259200000) / 604800000 * 604800000 - 259200000, -- this_week: the Monday, 00:00 UTC, of the week that has begun. 1 January 1970 was a Thursday.
+   ((floor(date_part('epoch', now()) * 1000::double precision)::bigint) + 259200000) / 604800000 * 604800000 - 259200000 - 604800000)
+     and c.service = $1
+     and c.route = $2
      and length(c.caller) = 16
    group by c.week, c.service, c.route, c.caller
 ),
 folded as (
   delete from oncegate.weekly_counts as c
    using ranked as r
-   where r.place > $1
+   where r.place > $3
      and c.week = r.week and c.service = r.service and c.route = r.route and c.caller = r.caller
   returning c.week, c.service, c.route, c.kind, c.count
 )
@@ -1281,9 +1285,9 @@ select a.seq, a.at, a.actor, a.action, a.id, a.before, a.after, a.note
  order by a.seq desc
  limit $4;
 
--- list_callers_of_week: the counts of a service's week by route, caller and kind. Without a week, of the one that has
+-- list_callers_of_week: the counts of a service's week by route, caller and kind, the highest first. Without a week, of
 -- $1 week, $2 service
--- begun.
+-- the one that has begun.
 select c.route, c.caller, c.kind, c.count
   from oncegate.weekly_counts as c
  where c.week = coalesce(
@@ -1291,7 +1295,7 @@ select c.route, c.caller, c.kind, c.count
          -- this_week: the Monday, 00:00 UTC, of the week that has begun. 1 January 1970 was a Thursday.
          ((floor(date_part('epoch', now()) * 1000::double precision)::bigint) + 259200000) / 604800000 * 604800000 - 259200000)
    and c.service = $2
- order by c.route, c.caller, c.kind
+ order by c.count desc, c.route, c.caller, c.kind
  limit 10000;
 
 -- list_in_flight: keys in flight under an instance's name, which the instance compares with its running attempts.

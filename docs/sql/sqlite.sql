@@ -202,7 +202,11 @@ delete from weekly_counts
            from (select week, service, route, caller,
                         row_number() over (partition by week, service, route order by sum(count) desc, caller) as place
                    from weekly_counts
-                  where week > :now - 1209600000
+                  where week in (-- this_week: the Monday, 00:00 UTC, of the week that has begun. 1 January 1970 was a Thursday.
+                  (:now + 259200000) / 604800000 * 604800000 - 259200000, -- this_week: the Monday, 00:00 UTC, of the week that has begun. 1 January 1970 was a Thursday.
+                  (:now + 259200000) / 604800000 * 604800000 - 259200000 - 604800000)
+                    and service = :service
+                    and route = :route
                     and length(caller) = 16
                   group by week, service, route, caller)
           where place > :limit);
@@ -329,14 +333,18 @@ select token, service, route, state, settled_at from keys where id = :id;
 -- find_salt: a service's salt, whichever instance drew it.
 select s.value from salts as s where s.service = :service;
 
--- fold_callers: adds the callers of each week and route past those with the highest counts to the others.
+-- fold_callers: adds the callers of a route and week past those with the highest counts to the others.
 insert into weekly_counts as c (week, service, route, caller, kind, count)
 select f.week, f.service, f.route, 'others', f.kind, sum(f.count)
   from weekly_counts as f
   join (select week, service, route, caller,
                row_number() over (partition by week, service, route order by sum(count) desc, caller) as place
           from weekly_counts
-         where week > :now - 1209600000
+         where week in (-- this_week: the Monday, 00:00 UTC, of the week that has begun. 1 January 1970 was a Thursday.
+         (:now + 259200000) / 604800000 * 604800000 - 259200000, -- this_week: the Monday, 00:00 UTC, of the week that has begun. 1 January 1970 was a Thursday.
+         (:now + 259200000) / 604800000 * 604800000 - 259200000 - 604800000)
+           and service = :service
+           and route = :route
            and length(caller) = 16
          group by week, service, route, caller) as r
     on f.week = r.week and f.service = r.service and f.route = r.route and f.caller = r.caller
@@ -406,8 +414,8 @@ select a.seq, a.at, a.actor, a.action, a.id, a.before, a.after, a.note
  order by a.seq desc
  limit :limit;
 
--- list_callers_of_week: the counts of a service's week by route, caller and kind. Without a week, of the one that has
--- begun.
+-- list_callers_of_week: the counts of a service's week by route, caller and kind, the highest first. Without a week, of
+-- the one that has begun.
 select c.route, c.caller, c.kind, c.count
   from weekly_counts as c
  where c.week = coalesce(
@@ -415,7 +423,7 @@ select c.route, c.caller, c.kind, c.count
          -- this_week: the Monday, 00:00 UTC, of the week that has begun. 1 January 1970 was a Thursday.
          (:now + 259200000) / 604800000 * 604800000 - 259200000)
    and c.service = :service
- order by c.route, c.caller, c.kind
+ order by c.count desc, c.route, c.caller, c.kind
  limit 10000;
 
 -- list_due_deliveries: a route's deliveries that are due, with the reason where one is not tried again. A key that was

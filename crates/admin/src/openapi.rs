@@ -2,6 +2,7 @@
 //! their requests are read by.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use http::{Method, StatusCode};
 use schemars::generate::SchemaSettings;
@@ -205,8 +206,13 @@ fn render(path: &str, method: &Method, access: Access, endpoint: Endpoint, gener
     operation
 }
 
-/// Returns the document (OpenAPI 3.1).
+/// Returns the document (OpenAPI 3.1). It is made once: whoever asks needs no token.
 pub fn document() -> Value {
+    static DOCUMENT: LazyLock<Value> = LazyLock::new(make_document);
+    DOCUMENT.clone()
+}
+
+fn make_document() -> Value {
     let settings = SchemaSettings::draft2020_12().for_serialize();
     let settings = settings.with(|settings| settings.definitions_path = "/components/schemas".into());
     let mut generator = settings.into_generator();

@@ -98,12 +98,12 @@ fn secrets(secrets: &Secrets) -> String {
     }
 }
 
-/// The collector without its path and the values of its fields, which may be secrets.
+/// The collector without its path and the values of its fields and of the resource, which may be secrets.
 fn describe_collector(collector: &OtlpCollector) -> String {
     let OtlpCollector { fields, resource, sampler, .. } = collector;
     let (ratio, of) = (sampler.bound as f64 / 2_f64.powi(64), if sampler.follows_caller { "new" } else { "all" });
-    let fields = fields.keys().map(|name| format!(", field {name}"));
-    let more: String = fields.chain(resource.iter().map(|(name, value)| format!(", {name}={value}"))).collect();
+    let resource = resource.iter().map(|(name, _)| format!(", attribute {}", name.escape_default()));
+    let more: String = fields.keys().map(|name| format!(", field {name}")).chain(resource).collect();
     format!("to {collector:?} by {}, ratio {ratio} of {of} traces{more}", collector.protocol())
 }
 

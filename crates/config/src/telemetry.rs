@@ -22,9 +22,13 @@ options! {
 }
 
 /// The collector by OpenTelemetry's own variables, which win over the file. One for traces wins over one for all
-/// signals. Without a collector none of the others is read: they may be there for other programs.
+/// signals. Without a collector none of the others is read: they may be there for other programs. The fields may be
+/// credentials of the variables' endpoint, and never go to that of the file.
 pub(super) fn read_collector(reader: &ConfigReader<'_>, written: Option<OtlpCollector>) -> Option<OtlpCollector> {
     if reader.variable("OTEL_SDK_DISABLED", |text| Ok(text.eq_ignore_ascii_case("true"))) == Some(true) {
+        return None;
+    }
+    if reader.variable("OTEL_TRACES_EXPORTER", |text| Ok(text == "none")) == Some(true) {
         return None;
     }
     let is_grpc = || {
@@ -34,8 +38,12 @@ pub(super) fn read_collector(reader: &ConfigReader<'_>, written: Option<OtlpColl
     let endpoint =
         |name, appended| reader.variable(name, |text| OtlpCollector::parse_endpoint(text, is_grpc(), appended));
     let found = endpoint("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "");
-    let mut collector = found.or_else(|| endpoint("OTEL_EXPORTER_OTLP_ENDPOINT", "v1/traces")).or(written)?;
-    let fields = ["OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"];
+    let found = found.or_else(|| endpoint("OTEL_EXPORTER_OTLP_ENDPOINT", "v1/traces"));
+    let fields: &[&str] = match &found {
+        Some(_) => &["OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"],
+        None => &[],
+    };
+    let mut collector = found.or(written)?;
     collector.fields = fields.iter().find_map(|name| reader.variable(name, parse_fields)).unwrap_or_default();
     collector.resource = reader.variable("OTEL_RESOURCE_ATTRIBUTES", parse_pairs).unwrap_or_default();
     if let Some(name) = reader.variable("OTEL_SERVICE_NAME", |name| Ok(name.into())) {

@@ -219,6 +219,11 @@ impl Instance {
         self.observability.metrics.weekly.write(&self.store, self.instance_lease.id()).await
     }
 
+    /// Keeps the counts in the store few, see [`weekly_counts`].
+    pub async fn tend_weekly_counts(&self) -> Result<(), StoreError> {
+        self.observability.metrics.weekly.tend(&self.store).await
+    }
+
     /// Notes that a delivery's attempt was not sent. The store learns it before the next pick-up.
     pub fn note_unsent_delivery(&self, id: RecordId, token: Token) {
         self.unsent_deliveries.lock().push((id, token));

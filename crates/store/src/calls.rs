@@ -285,15 +285,15 @@ impl Store {
 
     /// Adds a batch of an instance's counts to the week that has begun. The same batch again adds nothing.
     pub fn add_weekly_counts(&self, params: AddWeeklyCountsParams) -> StoreFuture<'_, ()> {
-        let spec = CallSpec::new(Direct, Upkeep, AnyFailure, Ordinary, Full, NO_BODY);
+        let spec = CallSpec::new(Direct, Upkeep, Never, Ordinary, Full, NO_BODY);
         self.call(spec, params, |pg, p| pg.add_weekly_counts(p), |db, p| db.add_weekly_counts(p))
     }
 
     /// Deletes the counts of weeks that ended a year ago. Of the callers of a route in this week and the last one, it
-    /// keeps the `limit` with the highest counts, and adds the counts of all others together.
-    pub fn tend_weekly_counts(&self, limit: u32) -> StoreFuture<'_, ()> {
-        let spec = CallSpec::new(Direct, Upkeep, AnyFailure, Ordinary, Full, NO_BODY);
-        self.call(spec, limit, |pg, p| pg.tend_weekly_counts(p), |db, p| db.tend_weekly_counts(p))
+    /// keeps those with the highest counts, and adds the counts of all others together.
+    pub fn tend_weekly_counts(&self, params: TendWeeklyCountsParams) -> StoreFuture<'_, ()> {
+        let spec = CallSpec::new(Direct, Upkeep, Never, Ordinary, Full, NO_BODY);
+        self.call(spec, params, |pg, p| pg.tend_weekly_counts(p), |db, p| db.tend_weekly_counts(p))
     }
 
     /// Takes a caller's name from the counts of all weeks.

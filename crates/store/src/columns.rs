@@ -12,7 +12,9 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use super::admin::{ListOrder, OperatorAction, SCAN_ROWS_MAX, Target};
 use super::row::{millis, since_1970_ms};
 use super::{ExpectedRecord, LeaseRenewal, ListSettledKeysParams};
-use crate::{AddWeeklyCountsParams, ApplyOperatorDecisionParams, ForgetCallerParams, ListKeysParams};
+use crate::{
+    AddWeeklyCountsParams, ApplyOperatorDecisionParams, ForgetCallerParams, ListKeysParams, TendWeeklyCountsParams,
+};
 use oncegate_domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, Settlement};
 use oncegate_domain::delivery::EnqueueRequest;
 use oncegate_domain::fingerprint::Fingerprint;
@@ -248,6 +250,10 @@ pub fn lease_renewal(renewal: &LeaseRenewal) -> Columns<'_> {
 pub fn weekly_counts(params: &AddWeeklyCountsParams) -> Columns<'_> {
     let counts = serde_json::json!(params.counts).to_string();
     columns! { instance: params.instance, batch: params.batch, counts: counts }
+}
+
+pub fn tended_counts(params: &TendWeeklyCountsParams) -> Columns<'_> {
+    columns! { service: &*params.service, route: &*params.route, limit: params.callers_max as i64 }
 }
 
 pub fn forgotten_caller(params: &ForgetCallerParams) -> Columns<'_> {

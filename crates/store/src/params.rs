@@ -117,6 +117,12 @@ params! {
         batch: i64,
         counts: Vec<WeeklyCount>,
     }
+    TendWeeklyCountsParams for tend_weekly_counts {
+        service: Arc<str>,
+        route: Arc<str>,
+        /// The callers that are kept apart.
+        callers_max: usize,
+    }
     ForgetCallerParams for forget_caller {
         service: Arc<str>,
         caller: String,

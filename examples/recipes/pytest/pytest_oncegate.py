@@ -80,7 +80,7 @@ def start_oncegate(request, tmp_path_factory, oncegate_routes):
         command = [_program(), "run", "--config", config, "--upstream", upstream]
         command += ["--store", f"sqlite:{folder}/oncegate.db", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
         # The level of the line that says that it is ready.
-        environment = os.environ | {"ONCEGATE_LOG": "info"}
+        environment = os.environ | {"ONCEGATE_LOG": "info", "OTEL_SDK_DISABLED": "true"}
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
         started.append((process, log))

@@ -53,7 +53,7 @@ class Oncegate {
     const store = `sqlite:${join(this.#folder, 'oncegate.db')}`
     const options = ['--config', config, '--upstream', upstream, '--store', store, '--listen', '127.0.0.1:0', '--admin', '127.0.0.1:0']
     // The level of the line that says that it is ready.
-    const env = { ...process.env, ONCEGATE_LOG: 'info' }
+    const env = { ...process.env, ONCEGATE_LOG: 'info', OTEL_SDK_DISABLED: 'true' }
     this.#process = spawn(this.#program, ['run', ...options], { stdio: ['ignore', log, log], env })
     this.#process.on('error', (error) => (this.#startError = error))
     closeSync(log)

@@ -1,6 +1,6 @@
 //! Requests that change nothing. Each fails where the store does.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
 use tokio::time::Instant;
@@ -113,8 +113,8 @@ impl KeyAdmin<'_> {
     /// Returns the counts of the last weeks, and those of the callers of the week that begins on that Monday, or of the
     /// one that has begun where `week` is empty. What this instance has counted is among them.
     pub async fn show_saved(&self, week: &str) -> Result<Saved, ApiProblem> {
-        let not_a_day = || ApiProblem::bad("week", "is not a day, such as 2026-11-23");
-        let week = (!week.is_empty()).then(|| rfc3339::parse_written(week).ok_or_else(not_a_day)).transpose()?;
+        let not_a_monday = || ApiProblem::bad("week", "is not a Monday, such as 2026-11-23");
+        let week = (!week.is_empty()).then(|| parse_monday(week).ok_or_else(not_a_monday)).transpose()?;
         self.write_weekly_counts().await?;
         let (weeks, callers) =
             (self.store.list_weeks(&self.service), self.store.list_callers_of_week(&self.service, week));
@@ -166,4 +166,11 @@ fn summarize_response(record: Record) -> Option<ResponseSummary> {
         body_kept: response.body.is_some(),
         body_bytes: response.body.as_ref().map(bytes::Bytes::len),
     })
+}
+
+/// The beginning of a Monday in UTC. 1 January 1970 was a Thursday.
+fn parse_monday(text: &str) -> Option<SystemTime> {
+    let at = rfc3339::parse_written(text)?;
+    let seconds = at.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs();
+    (seconds % 86_400 == 0 && (seconds / 86_400) % 7 == 4).then_some(at)
 }

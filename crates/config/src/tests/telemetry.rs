@@ -56,6 +56,9 @@ fn nothing_is_exported_without_an_endpoint_or_with_the_sdk_disabled() {
     // For other programs.
     assert_eq!(collector(&[(PROTOCOL, "http/json"), (HEADERS, "?"), (RESOURCE, "?")], ""), None);
     assert_eq!(collector(&[(ENDPOINT, "")], ""), None);
+    assert_eq!(collector(&[("OTEL_TRACES_EXPORTER", "none")], file), None);
+    let of_file = collector(&[(HEADERS, "api-key=of-another-endpoint")], file).unwrap();
+    assert!(of_file.fields.is_empty(), "a credential of another collector");
     for (disabled, is_exported) in [("true", false), ("TRUE", false), ("false", true), ("1", true)] {
         let disabled = ("OTEL_SDK_DISABLED", disabled);
         assert_eq!(collector(&[disabled], file).is_some(), is_exported, "{disabled:?}");
@@ -144,12 +147,12 @@ fn the_report_says_what_is_in_force_and_conceals_the_values_of_fields() {
     let variables = [
         (ENDPOINT, "http://c:4318/hunter2"),
         (HEADERS, "api-key=hunter2,x-tenant=hunter2"),
-        (RESOURCE, "team=pay"),
+        (RESOURCE, "team%0A=hunter2"),
         ("OTEL_SERVICE_NAME", "gate"),
         ("OTEL_TRACES_SAMPLER", "traceidratio"),
         ("OTEL_TRACES_SAMPLER_ARG", "0.07"),
     ];
     let expected = "to http://c:4318/… by http/protobuf, ratio 0.07 of all traces, field api-key, field x-tenant, \
-                    team=pay, service.name=gate";
+                    attribute team\\n, attribute service.name";
     assert_eq!(described(&variables, file).as_deref(), Some(expected));
 }

@@ -5,7 +5,8 @@
 //! its end. A crash loses what it has counted since. A batch has a number, so that one whose answer was lost is not
 //! added twice. The week is that of the store's clock when the batch is added.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::mem::take;
 use std::sync::Arc;
@@ -16,13 +17,21 @@ use tokio::sync::Mutex;
 use oncegate_domain::ids::InstanceId;
 use oncegate_domain::named;
 use oncegate_domain::scope::Scope;
-use oncegate_store::{AddWeeklyCountsParams, Store, StoreError, WeeklyCount};
+use oncegate_store::{AddWeeklyCountsParams, Store, StoreError, TendWeeklyCountsParams, WeeklyCount};
 use oncegate_telemetry::metrics::{PerRoute, ServiceRoute};
 use oncegate_telemetry::per_thread::PerThread;
 
 /// The pairs of a caller and a kind that a thread counts apart for a route until the next batch. A caller with many
 /// requests is among the first of each minute, and eight threads fill a batch with 100 KiB at most.
 const PAIRS_MAX: usize = 100;
+
+/// The callers of a route and week that are counted apart: more than anybody looks through, and few enough that a year
+/// of a route takes some megabytes. An instance names as many from one tending to the next, so that callers who make up
+/// credentials cost the store no more than this.
+const CALLERS_MAX: usize = 100;
+
+/// The most counts that are added at once: SQLite has one writer, and other jobs wait for it meanwhile.
+const BATCH_MAX: usize = 1_000;
 
 named! {
     /// The kind of what is counted.
@@ -78,7 +87,11 @@ impl fmt::Display for CountedCaller {
 
 /// What was counted for one route since the last batch.
 #[derive(Debug, Default)]
-pub struct RouteCounts(PerThread<HashMap<(CountedCaller, WeeklyKind), u64>>);
+pub struct RouteCounts {
+    counts: PerThread<HashMap<(CountedCaller, WeeklyKind), u64>>,
+    /// The callers that were named since the last tending.
+    named: parking_lot::Mutex<HashSet<u64>>,
+}
 
 impl RouteCounts {
     /// Counts one.
@@ -95,22 +108,41 @@ impl RouteCounts {
     }
 
     fn add(&self, caller: CountedCaller, kind: WeeklyKind, number: u64) {
-        let mut counts = self.0.own();
+        let mut counts = self.counts.own();
         let is_counted = counts.len() < PAIRS_MAX || counts.contains_key(&(caller, kind));
         *counts.entry((if is_counted { caller } else { CountedCaller::Others }, kind)).or_default() += number;
     }
+
+    /// Takes what all threads have counted. Where there are too many callers, those with the highest counts are named.
+    fn take(&self) -> HashMap<(CountedCaller, WeeklyKind), u64> {
+        let mut counts = Vec::new();
+        self.counts.each().for_each(|mut own| counts.extend(take(&mut *own)));
+        counts.sort_unstable_by_key(|(_, count)| Reverse(*count));
+        let (mut named, mut sums) = (self.named.lock(), HashMap::new());
+        for ((caller, kind), count) in counts {
+            let is_named = match caller {
+                CountedCaller::Scope(digits) => {
+                    named.contains(&digits) || named.len() < CALLERS_MAX && named.insert(digits)
+                }
+                CountedCaller::Nobody | CountedCaller::Others => true,
+            };
+            *sums.entry((if is_named { caller } else { CountedCaller::Others }, kind)).or_default() += count;
+        }
+        sums
+    }
 }
 
-/// What was counted since the last batch, and the batch that the store has not acknowledged.
+/// What was counted since the last batch, and what the store has not acknowledged.
 #[derive(Debug, Default)]
 pub struct WeeklyCounts {
     routes: PerRoute<Arc<RouteCounts>>,
-    batch: Mutex<CountedBatch>,
+    waiting: Mutex<WaitingCounts>,
 }
 
+/// What the store has not acknowledged, behind the number of batches that it has.
 #[derive(Debug, Default)]
-struct CountedBatch {
-    number: i64,
+struct WaitingCounts {
+    added: i64,
     counts: Vec<WeeklyCount>,
 }
 
@@ -125,18 +157,31 @@ impl WeeklyCounts {
     /// # Errors
     /// The store's. The next call adds the same batch again.
     pub async fn write(&self, store: &Store, instance: InstanceId) -> Result<(), StoreError> {
-        let mut batch = self.batch.lock().await;
-        // The second one is of what was counted since the first has failed.
+        let mut waiting = self.waiting.lock().await;
+        // The second time, what was counted since the store has failed.
         for _ in 0..2 {
-            if batch.counts.is_empty() {
-                *batch = CountedBatch { number: batch.number + 1, counts: self.take() };
+            if waiting.counts.is_empty() {
+                waiting.counts = self.take();
             }
-            if batch.counts.is_empty() {
-                break;
+            while !waiting.counts.is_empty() {
+                let counts: Vec<_> = waiting.counts.iter().take(BATCH_MAX).cloned().collect();
+                let (batch, added) = (waiting.added + 1, counts.len());
+                store.add_weekly_counts(AddWeeklyCountsParams { instance, batch, counts }).await?;
+                waiting.added = batch;
+                waiting.counts.drain(..added);
             }
-            let (batch_number, counts) = (batch.number, batch.counts.clone());
-            store.add_weekly_counts(AddWeeklyCountsParams { instance, batch: batch_number, counts }).await?;
-            batch.counts.clear();
+        }
+        Ok(())
+    }
+
+    /// Keeps the counts of each route in the store few, one route after another.
+    ///
+    /// # Errors
+    /// The store's. The routes that are left wait for the next tending.
+    pub async fn tend(&self, store: &Store) -> Result<(), StoreError> {
+        for ((service, route), counts) in self.routes.list() {
+            counts.named.lock().clear();
+            store.tend_weekly_counts(TendWeeklyCountsParams { service, route, callers_max: CALLERS_MAX }).await?;
         }
         Ok(())
     }
@@ -144,16 +189,14 @@ impl WeeklyCounts {
     fn take(&self) -> Vec<WeeklyCount> {
         let mut taken = Vec::new();
         for ((service, route), counts) in self.routes.list() {
-            let mut sums = HashMap::<_, u64>::new();
-            for mut counts in counts.0.each() {
-                take(&mut *counts).into_iter().for_each(|(pair, count)| *sums.entry(pair).or_default() += count);
-            }
-            taken.extend(sums.into_iter().filter(|(_, count)| *count > 0).map(|((caller, kind), count)| WeeklyCount {
-                service: Arc::clone(&service),
-                route: Arc::clone(&route),
-                caller: caller.to_string(),
-                kind: kind.name(),
-                count,
+            taken.extend(counts.take().into_iter().filter(|(_, count)| *count > 0).map(|((caller, kind), count)| {
+                WeeklyCount {
+                    service: Arc::clone(&service),
+                    route: Arc::clone(&route),
+                    caller: caller.to_string(),
+                    kind: kind.name(),
+                    count,
+                }
             }));
         }
         taken
@@ -186,5 +229,24 @@ mod tests {
         assert_eq!(of("others", "replay"), 1_000 - (PAIRS_MAX as u64 - 1));
         assert_eq!(taken.iter().map(|count| count.count).sum::<u64>(), 2_000);
         assert!(weekly.take().is_empty(), "what was taken is not there any more");
+    }
+
+    #[test]
+    fn an_instance_names_no_more_callers_than_are_kept_and_those_with_the_highest_counts() {
+        let weekly = WeeklyCounts::default();
+        let counts = weekly.of(&("shop".into(), "pay".into()));
+        let count = |numbers: std::ops::Range<u32>, times| {
+            for number in numbers {
+                let scope = Scope::from_stored(&[&number.to_be_bytes()[..], &[0; 28]].concat()).unwrap();
+                (0..times).for_each(|_| counts.count(Some(&scope), WeeklyKind::Replay));
+            }
+            weekly.take().into_iter().map(|count| (count.caller, count.count)).collect::<HashMap<_, _>>()
+        };
+        assert_eq!(count(0..60, 1).len(), 60);
+        let (later, others) = (count(1_000..1_090, 2), "others");
+        assert_eq!((later.len(), later[others]), (41, 100), "40 more have a name");
+        assert_eq!(count(0..60, 1).len(), 60, "who has a name keeps it");
+        counts.named.lock().clear();
+        assert_eq!(count(1_000..1_090, 1).len(), 90);
     }
 }

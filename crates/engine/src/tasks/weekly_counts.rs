@@ -13,10 +13,6 @@ pub const PERIOD: Duration = Duration::from_secs(60);
 /// The passes from one tending to the next: an hour.
 const TENDED_EVERY: u32 = 60;
 
-/// The callers of a route and week that are counted apart: more than anybody looks through, and few enough that a year
-/// of a route takes some megabytes.
-const CALLERS_MAX: u32 = 100;
-
 /// The task. The requests that are counted wait for nothing.
 pub struct WeeklyCounter {
     instance: Arc<Instance>,
@@ -37,7 +33,7 @@ impl Task for WeeklyCounter {
     async fn run_once(&mut self) -> Result<PassResult, StoreError> {
         self.instance.write_weekly_counts().await?;
         if self.left == 0 {
-            self.instance.store.tend_weekly_counts(CALLERS_MAX).await?;
+            self.instance.tend_weekly_counts().await?;
             self.left = TENDED_EVERY;
         }
         self.left -= 1;

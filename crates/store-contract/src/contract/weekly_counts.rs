@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::join_all;
 use oncegate_domain::ids::InstanceId;
-use oncegate_store::{AddWeeklyCountsParams, ForgetCallerParams, WeeklyCount};
+use oncegate_store::{AddWeeklyCountsParams, ForgetCallerParams, TendWeeklyCountsParams, WeeklyCount};
 
 use crate::store_fixture::StoreFixture;
 
@@ -19,10 +19,19 @@ async fn add(world: &StoreFixture, instance: i64, batch: i64, counts: Vec<Weekly
     world.store().add_weekly_counts(AddWeeklyCountsParams { instance, batch, counts }).await.unwrap();
 }
 
+async fn tend(world: &StoreFixture, route: &str) {
+    let params = TendWeeklyCountsParams { service: "shop".into(), route: route.into(), callers_max: 3 };
+    world.store().tend_weekly_counts(params).await.unwrap();
+}
+
 /// The counts of this week's callers on the route `pay`.
 async fn callers(world: &StoreFixture) -> Vec<(String, u64)> {
     let listed = world.store().list_callers_of_week("shop", None).await.unwrap();
-    listed.into_iter().filter(|it| it.route == "pay").map(|it| (it.caller, it.count)).collect()
+    assert!(listed.is_sorted_by(|one, next| one.count >= next.count), "the highest first: {listed:?}");
+    let of_pay = listed.into_iter().filter(|it| it.route == "pay").map(|it| (it.caller, it.count));
+    let mut callers: Vec<_> = of_pay.collect();
+    callers.sort();
+    callers
 }
 
 pub async fn the_counts_of_all_instances_are_added_and_no_batch_twice(world: StoreFixture) {
@@ -52,8 +61,10 @@ pub async fn callers_past_the_limit_are_counted_together_and_old_weeks_are_delet
                   select week - 32659200000, service, route, caller, kind, count from weekly_counts where route = 'refund'";
     world.execute_sql(insert).await.unwrap();
     assert_eq!(world.rows_of("weekly_counts").await, 12);
+    tend(&world, "refund").await;
+    assert_eq!(callers(&world).await.len(), 10, "another route's are left");
     for _ in 0..2 {
-        world.store().tend_weekly_counts(3).await.unwrap();
+        tend(&world, "pay").await;
         let named = |caller: &str, count| (caller.to_owned(), count);
         let highest = [7_u64, 8, 9].map(|number| (format!("{number:016x}"), number));
         let expected = [&highest[..], &[named("none", 100), named("others", 1 + 2 + 3 + 4 + 5 + 6)]].concat();
@@ -62,7 +73,7 @@ pub async fn callers_past_the_limit_are_counted_together_and_old_weeks_are_delet
     assert_eq!(world.rows_of("weekly_counts").await, 6);
     // Who is one of the others may come to the front.
     add(&world, 1, 2, vec![count("pay", "0000000000000001", 50)]).await;
-    world.store().tend_weekly_counts(3).await.unwrap();
+    tend(&world, "pay").await;
     let found = callers(&world).await;
     assert!(found.contains(&("0000000000000001".into(), 50)) && found.contains(&("others".into(), 28)), "{found:?}");
 }

@@ -8,7 +8,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Error, Row};
 
 use super::Postgres;
-use super::client::{PgClient, in_transaction};
+use super::client::{BEGIN_WRITE, PgClient, in_transaction};
 use super::connect::{PgConnection, PgPool};
 use super::failure::{PgFailure, PgResult};
 use super::functions::Function;
@@ -87,6 +87,14 @@ impl<'a> PgTry<'a> {
     /// Runs a statement that writes and is no function, see [`PgClient::write`].
     pub(super) async fn write(self, statement: &Statement, columns: Columns<'_>) -> PgResult<Vec<Row>> {
         self.on_connection(async |client| client.write(statement, &columns).await).await
+    }
+
+    /// [`Self::write`] for what may wait for the next pass: the server ends it after a second, so that a table that is
+    /// locked does not keep the only connection of its kind.
+    pub(super) async fn write_briefly(self, statement: &Statement, columns: Columns<'_>) -> PgResult<Vec<Row>> {
+        let begin = format!("{BEGIN_WRITE}; set local statement_timeout = '1s'");
+        let write = async |client: &PgClient| in_transaction(client, &begin, client.run(statement, &columns)).await;
+        self.on_connection(write).await
     }
 
     /// Calls a function for each of many items. Returns those for which it has changed something, with their rows; a

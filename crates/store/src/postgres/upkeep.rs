@@ -19,7 +19,7 @@ use crate::statement::{shared, statements};
 use crate::{
     AddWeeklyCountsParams, ClaimInquiriesParams, ForgetCallerParams, LeaseRenewal, ListInFlightParams,
     ListSettledKeysParams, ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult, ReplaceSaltParams,
-    ReservedAttempt, SweepParams, SweptKey,
+    ReservedAttempt, SweepParams, SweptKey, TendWeeklyCountsParams,
 };
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
 use oncegate_domain::inquiry::{Inquiry, InquiryFinding, SettledKeyPage};
@@ -143,12 +143,12 @@ impl PgTry<'_> {
     }
 
     pub async fn add_weekly_counts(self, params: Arc<AddWeeklyCountsParams>) -> PgResult<()> {
-        self.write(&ADD_WEEKLY_COUNTS, columns::weekly_counts(&params)).await.map(drop)
+        self.write_briefly(&ADD_WEEKLY_COUNTS, columns::weekly_counts(&params)).await.map(drop)
     }
 
-    pub async fn tend_weekly_counts(self, limit: Arc<u32>) -> PgResult<()> {
+    pub async fn tend_weekly_counts(self, params: Arc<TendWeeklyCountsParams>) -> PgResult<()> {
         for statement in [&shared::DELETE_OLD_WEEKS, &shared::DELETE_OLD_BATCHES, &FOLD_CALLERS] {
-            self.write(statement, columns! { limit: i64::from(*limit) }).await?;
+            self.write_briefly(statement, columns::tended_counts(&params)).await?;
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use crate::{
     AddWeeklyCountsParams, ClaimInquiriesParams, CountLiveKeysParams, ExtendDeadlineParams, ForgetCallerParams,
     LeaseRenewal, ListInFlightParams, ListSettledKeysParams, MoveLiveKeysParams, ReapParams, ReapedRows,
     RememberRouteIdentitiesParams, RenewResult, ReplaceSaltParams, ReservedAttempt, SettleResult, SweepParams,
-    SweptKey, TakeOverParams,
+    SweptKey, TakeOverParams, TendWeeklyCountsParams,
 };
 use oncegate_domain::attempt::{ReserveRequest, ReserveResult, Settlement};
 use oncegate_domain::ids::{InstanceId, RecordId};
@@ -161,9 +161,9 @@ impl SqliteTransaction<'_> {
         })
     }
 
-    pub fn tend_weekly_counts(&self, limit: u32) -> SqliteResult<()> {
+    pub fn tend_weekly_counts(&self, params: TendWeeklyCountsParams) -> SqliteResult<()> {
         let (columns, folding) =
-            (columns! { limit: i64::from(limit) }, [sql!("fold_callers"), sql!("delete_folded_callers")]);
+            (columns::tended_counts(&params), [sql!("fold_callers"), sql!("delete_folded_callers")]);
         self.in_savepoint(|| {
             for statement in [&shared::DELETE_OLD_WEEKS, &shared::DELETE_OLD_BATCHES].into_iter().chain(folding) {
                 self.execute(statement, &columns)?;

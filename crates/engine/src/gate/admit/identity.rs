@@ -20,7 +20,7 @@ use oncegate_domain::place::{Place, PlaceValue, RequestPlaces};
 use oncegate_domain::scope::{Salt, Scope};
 use oncegate_domain::space::SpaceHash;
 use oncegate_http::protocol::refusal::Refusal;
-use oncegate_settings::{Route, ScopeRule};
+use oncegate_settings::{Route, ScopePart, ScopeRule, ScopeSource};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RequestIdentity {
@@ -118,10 +118,18 @@ impl Incoming<'_> {
         self.scope.places().map(|place| key_location::read_place(place, &reader, body)).collect()
     }
 
-    /// The scope of a request without a key, for counts alone: `None` where its head names no caller. No token is
-    /// verified for it.
+    /// The scope of a request without a key, for counts alone: `None` where its head does not name the caller that a
+    /// key would have. No token is verified for it, and no body is read.
     pub(super) fn name_caller(&self) -> Option<Scope> {
-        if self.scope.parts.is_empty() || !MethodLabel::from_method(&self.head.method).changes_state() {
+        let is_elsewhere = |part: &ScopePart| match &part.source {
+            ScopeSource::Jwt { .. } => true,
+            ScopeSource::Place(place) => place.is_in_body(),
+            ScopeSource::Authorization | ScopeSource::ClientCertificate => false,
+        };
+        if self.scope.parts.is_empty()
+            || self.scope.parts.iter().any(is_elsewhere)
+            || !MethodLabel::from_method(&self.head.method).changes_state()
+        {
             return None;
         }
         self.compute_scope(&CallerToken::Absent, self.read_scope_places(None)).ok()

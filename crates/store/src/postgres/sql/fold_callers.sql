@@ -1,9 +1,11 @@
--- fold_callers: adds the callers of each week and route past those with the highest counts to the others.
+-- fold_callers: adds the callers of a route and week past those with the highest counts to the others.
 with ranked as (
   select c.week, c.service, c.route, c.caller,
          row_number() over (partition by c.week, c.service, c.route order by sum(c.count) desc, c.caller) as place
     from oncegate.weekly_counts as c
-   where c.week > :now - 1209600000
+   where c.week in ({this_week}, {this_week} - 604800000)
+     and c.service = :service
+     and c.route = :route
      and length(c.caller) = 16
    group by c.week, c.service, c.route, c.caller
 ),
