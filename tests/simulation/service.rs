@@ -16,8 +16,9 @@ use hyper::body::{Frame, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use crate::history::{Attempt, Effect, ScopedKey, ServiceCall};
 use crate::hosts::elapsed;
@@ -44,7 +45,8 @@ struct ServiceState {
     random: Mutex<SeededRandom>,
     /// Per mille of the requests with each kind of misbehaviour.
     faults: usize,
-    is_reliable: watch::Sender<bool>,
+    /// Wakes the waiting requests in their order; a `watch` would draw one.
+    reliable: CancellationToken,
 }
 
 /// An event about a key, as it was received.
@@ -80,7 +82,7 @@ impl Service {
             known: Mutex::default(),
             random: Mutex::new(random),
             faults,
-            is_reliable: watch::Sender::new(false),
+            reliable: CancellationToken::new(),
         }));
         let (mut accepted, state) = (network.listen(Place::Service), Arc::clone(&service.0));
         let task = async move {
@@ -102,7 +104,7 @@ impl Service {
 
     /// From now on the service works correctly and at once, also for requests that already wait.
     pub fn stop_misbehaving(&self) {
-        self.0.is_reliable.send_replace(true);
+        self.0.reliable.cancel();
     }
 
     pub fn calls(&self) -> Vec<ServiceCall> {
@@ -158,14 +160,12 @@ async fn answer(state: Arc<ServiceState>, request: Request<Incoming>) -> Result<
 impl ServiceState {
     /// Waits so long, or until the service is reliable.
     async fn wait(&self, milliseconds: u64) {
-        let mut is_reliable = self.is_reliable.subscribe();
-        let limit = Duration::from_millis(milliseconds);
-        drop(timeout(limit, is_reliable.wait_for(|is_reliable| *is_reliable)).await);
+        drop(timeout(Duration::from_millis(milliseconds), self.reliable.cancelled()).await);
     }
 
     fn choose_behavior(&self) -> Behavior {
         let (mut random, faults) = (self.random.lock().unwrap(), self.faults);
-        if *self.is_reliable.borrow() {
+        if self.reliable.is_cancelled() {
             return Behavior::Executes(0, 0);
         }
         let mut time = |limit| random.next_u64() % limit;
@@ -223,7 +223,7 @@ impl ServiceState {
     fn stream(self: Arc<Self>, id: u64, call: usize) -> ServiceResponse {
         let (pieces, received) = mpsc::unbounded_channel();
         let (mut random, mut lines_left) = (self.random.lock().unwrap().split(), usize::MAX);
-        if random.chance(3 * self.faults) && !*self.is_reliable.borrow() {
+        if random.chance(3 * self.faults) && !self.reliable.is_cancelled() {
             lines_left = random.below(STREAM_LINES);
         }
         tokio::spawn(async move {
