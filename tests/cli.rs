@@ -270,7 +270,7 @@ fn init_writes_a_valid_file_for_each_use_each_caller_and_each_store() {
     }
 }
 
-/// What taplo, the library of editors for TOML, says of a file by the schema that the file itself names.
+/// The problems that taplo, the library of editors for TOML, finds by the schema that the file itself names.
 fn lint(taplo: &Path, folder: &Folder, text: &str) -> Option<String> {
     std::fs::write(folder.path("oncegate.toml"), text).unwrap();
     let linted = Command::new(taplo).args(["lint", "oncegate.toml"]).current_dir(folder.0.path()).output().unwrap();

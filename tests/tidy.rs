@@ -20,8 +20,8 @@ const GATE: &str = "crates/engine/src";
 
 /// The most lines of each part, and the most words of the documents of each folder, as `scripts/house` counts them.
 const BUDGETS: &[(&str, &str, usize)] = &[
-    ("apart", "total", 8_262),
-    ("apart", "crates/store-contract", 5_668),
+    ("apart", "total", 8_271),
+    ("apart", "crates/store-contract", 5_677),
     ("apart", "crates/framing-guard", 1_450),
     ("apart", "crates/canonical-json", 1_200),
     ("production", "total", 77_454),

@@ -1285,9 +1285,9 @@ select a.seq, a.at, a.actor, a.action, a.id, a.before, a.after, a.note
  order by a.seq desc
  limit $4;
 
--- list_callers_of_week: the counts of a service's week by route, caller and kind, the highest first. Without a week, of
+-- list_callers_of_week: the counts of a service's week by route, caller and kind, the callers with most of them first.
 -- $1 week, $2 service
--- the one that has begun.
+-- Without a week, of the one that has begun.
 select c.route, c.caller, c.kind, c.count
   from oncegate.weekly_counts as c
  where c.week = coalesce(
@@ -1295,7 +1295,7 @@ select c.route, c.caller, c.kind, c.count
          -- this_week: the Monday, 00:00 UTC, of the week that has begun. 1 January 1970 was a Thursday.
          ((floor(date_part('epoch', now()) * 1000::double precision)::bigint) + 259200000) / 604800000 * 604800000 - 259200000)
    and c.service = $2
- order by c.count desc, c.route, c.caller, c.kind
+ order by sum(c.count) over (partition by c.route, c.caller) desc, c.route, c.caller, c.kind
  limit 10000;
 
 -- list_in_flight: keys in flight under an instance's name, which the instance compares with its running attempts.

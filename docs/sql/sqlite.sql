@@ -414,8 +414,8 @@ select a.seq, a.at, a.actor, a.action, a.id, a.before, a.after, a.note
  order by a.seq desc
  limit :limit;
 
--- list_callers_of_week: the counts of a service's week by route, caller and kind, the highest first. Without a week, of
--- the one that has begun.
+-- list_callers_of_week: the counts of a service's week by route, caller and kind, the callers with most of them first.
+-- Without a week, of the one that has begun.
 select c.route, c.caller, c.kind, c.count
   from weekly_counts as c
  where c.week = coalesce(
@@ -423,7 +423,7 @@ select c.route, c.caller, c.kind, c.count
          -- this_week: the Monday, 00:00 UTC, of the week that has begun. 1 January 1970 was a Thursday.
          (:now + 259200000) / 604800000 * 604800000 - 259200000)
    and c.service = :service
- order by c.count desc, c.route, c.caller, c.kind
+ order by sum(c.count) over (partition by c.route, c.caller) desc, c.route, c.caller, c.kind
  limit 10000;
 
 -- list_due_deliveries: a route's deliveries that are due, with the reason where one is not tried again. A key that was

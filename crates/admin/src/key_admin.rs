@@ -101,7 +101,7 @@ pub struct KeyAdmin<'a> {
     store_clock: Option<&'a StoreClock>,
     /// The store's time at the request's beginning, before any attempt was found quiet.
     as_of: Option<SystemTime>,
-    /// What the instance has seen, for its counts of keys.
+    /// The traffic that the instance has seen, for its counts of keys.
     pub traffic: Option<InstanceStats>,
 }
 

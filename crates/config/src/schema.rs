@@ -101,7 +101,7 @@ fn pattern(key: &KeyDoc, begin: &str) -> String {
     format!("^({empty}{begin})|{INTERPOLATED}")
 }
 
-/// How a place begins, or one of the words, which may be optional (`?`).
+/// The pattern of a place, or of one of the words, which may be optional (`?`).
 fn places(words: &[&str]) -> String {
     let kinds = Place::WORDS.iter().map(|kind| format!("{kind}:."));
     let words = words.iter().map(|word| if word.ends_with(':') { format!("{word}.") } else { format!(r"{word}\??$") });

@@ -54,7 +54,7 @@ pub(super) fn read(section: &Section<'_>, proofs: Option<&ProofSources>) -> Opti
     Some(ScopeRule { parts, is_default })
 }
 
-/// What a part may be beside a place; `jwt:` takes the name of a claim.
+/// The parts that are no place; `jwt:` takes the name of a claim.
 pub(super) const WORDS: [&str; 4] = ["authorization", "client-cert", "jwt:", "none"];
 
 const CHANGES: &str = "names a value that differs with each try or each token: a retry would be another caller, and would be \

@@ -89,6 +89,7 @@ macro_rules! sentences {
             weekly_counts {
                 the_counts_of_all_instances_are_added_and_no_batch_twice,
                 callers_past_the_limit_are_counted_together_and_old_weeks_are_deleted,
+                the_callers_of_a_week_come_by_their_sums_each_with_all_its_kinds,
                 the_counts_of_a_forgotten_caller_name_nobody,
             }
             losses {

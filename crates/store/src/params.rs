@@ -115,7 +115,7 @@ params! {
         instance: InstanceId,
         /// The number of the batch among the instance's, from 1.
         batch: i64,
-        counts: Vec<WeeklyCount>,
+        counts: Vec<AddedCount>,
     }
     TendWeeklyCountsParams for tend_weekly_counts {
         service: Arc<str>,
@@ -208,7 +208,7 @@ params! {
 /// A count of requests, or of keys, since an instance's last batch.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
-pub struct WeeklyCount {
+pub struct AddedCount {
     pub service: Arc<str>,
     /// Empty where no route matches.
     pub route: Arc<str>,

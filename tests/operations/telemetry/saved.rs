@@ -1,4 +1,4 @@
-//! What Oncegate saved, by week, route and caller: `GET /api/v1/saved`.
+//! The counts of a week, by route and caller: `GET /api/v1/saved`.
 
 use std::collections::BTreeMap;
 

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use data_encoding::HEXLOWER;
+
 use super::dto::{BulkChange, KeyChange, RefusedKey};
 use super::params::{ChosenKey, KeySelection};
 use super::problem::{ApiProblem, ProblemCode};
@@ -267,7 +269,7 @@ impl KeyAdmin<'_> {
     async fn forget_caller(&self, caller: String) -> Result<(), ApiProblem> {
         // What this instance has counted and not written has it too.
         self.write_weekly_counts().await?;
-        let replacement = format!("erased-{}", hex(&fresh_token().as_bytes()[..8]));
+        let replacement = format!("erased-{}", HEXLOWER.encode(&fresh_token().as_bytes()[..8]));
         Ok(self.store.forget_caller(ForgetCallerParams { service: self.service(), caller, replacement }).await?)
     }
 
@@ -379,14 +381,10 @@ fn erased_caller(keys: &KeySelection, change: &OperatorAction) -> Option<String>
         KeySelection::ByFilter(KeyFilter { scope: Some(scope), .. })
             if matches!(change, OperatorAction::Redact) && scope.low == scope.high =>
         {
-            Some(hex(&scope.low[..8]))
+            Some(HEXLOWER.encode(&scope.low[..8]))
         }
         KeySelection::ByFilter(_) | KeySelection::ByIds(_) => None,
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl BulkChange {

@@ -108,12 +108,13 @@ pub struct KeyStats {
     pub counts: KeyCounts,
     /// The unsettled keys of routes that are not configured.
     pub without_route: Vec<KeysWithoutRoute>,
-    /// What the instance has seen that answers; none on a store without an instance.
+    /// The traffic of the instance that answers; none on a store without an instance.
     #[serde(flatten)]
     pub traffic: Option<InstanceStats>,
 }
 
-/// What was answered without an execution, and what nothing guards: by week and route, and by the callers of one week.
+/// Requests that were answered without an execution, and those that nothing guards: by week and route, and by the
+/// callers of one week.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Saved {
     pub weeks: Vec<WeekCount>,

@@ -83,7 +83,7 @@ const SELECTION: [Input; 5] = [
     Input::new("expect", Number, "The most keys that are changed. Without it, they are only counted."),
 ];
 
-/// What a service reports of its attempt.
+/// The report of a service about its attempt.
 pub const RECOVERY_POINT: [Input; 1] = [Input::new("name", Text, "The recovery point.").required()];
 
 impl AdminMethod {

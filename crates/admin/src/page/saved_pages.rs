@@ -60,7 +60,7 @@ impl CountRow {
         WeeklyKind::STOPPED.into_iter().map(|kind| self.count(kind)).sum()
     }
 
-    /// What a client did.
+    /// All that is counted of requests, without the unknown outcomes.
     fn by_client(&self) -> u64 {
         let others = [WeeklyKind::Observed, WeeklyKind::KeyReused, WeeklyKind::Unkeyed];
         self.stopped() + others.into_iter().map(|kind| self.count(kind)).sum::<u64>()

@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use oncegate_domain::ids::InstanceId;
 use oncegate_domain::named;
 use oncegate_domain::scope::Scope;
-use oncegate_store::{AddWeeklyCountsParams, Store, StoreError, TendWeeklyCountsParams, WeeklyCount};
+use oncegate_store::{AddWeeklyCountsParams, AddedCount, Store, StoreError, TendWeeklyCountsParams};
 use oncegate_telemetry::metrics::{PerRoute, ServiceRoute};
 use oncegate_telemetry::per_thread::PerThread;
 
@@ -85,7 +85,7 @@ impl fmt::Display for CountedCaller {
     }
 }
 
-/// What was counted for one route since the last batch.
+/// The counts of one route since the last batch.
 #[derive(Debug, Default)]
 pub struct RouteCounts {
     counts: PerThread<HashMap<(CountedCaller, WeeklyKind), u64>>,
@@ -132,18 +132,18 @@ impl RouteCounts {
     }
 }
 
-/// What was counted since the last batch, and what the store has not acknowledged.
+/// The counts of all routes since the last batch, and those that the store has not acknowledged.
 #[derive(Debug, Default)]
 pub struct WeeklyCounts {
     routes: PerRoute<Arc<RouteCounts>>,
     waiting: Mutex<WaitingCounts>,
 }
 
-/// What the store has not acknowledged, behind the number of batches that it has.
+/// The counts that the store has not acknowledged, after so many batches that it has.
 #[derive(Debug, Default)]
 struct WaitingCounts {
     added: i64,
-    counts: Vec<WeeklyCount>,
+    counts: Vec<AddedCount>,
 }
 
 impl WeeklyCounts {
@@ -186,11 +186,11 @@ impl WeeklyCounts {
         Ok(())
     }
 
-    fn take(&self) -> Vec<WeeklyCount> {
+    fn take(&self) -> Vec<AddedCount> {
         let mut taken = Vec::new();
         for ((service, route), counts) in self.routes.list() {
             taken.extend(counts.take().into_iter().filter(|(_, count)| *count > 0).map(|((caller, kind), count)| {
-                WeeklyCount {
+                AddedCount {
                     service: Arc::clone(&service),
                     route: Arc::clone(&route),
                     caller: caller.to_string(),

@@ -4,17 +4,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::join_all;
 use oncegate_domain::ids::InstanceId;
-use oncegate_store::{AddWeeklyCountsParams, ForgetCallerParams, TendWeeklyCountsParams, WeeklyCount};
+use oncegate_store::{AddWeeklyCountsParams, AddedCount, ForgetCallerParams, TendWeeklyCountsParams};
 
 use crate::store_fixture::StoreFixture;
 
 const DAY_MS: u128 = 86_400_000;
 
-fn count(route: &str, caller: &str, count: u64) -> WeeklyCount {
-    WeeklyCount { service: "shop".into(), route: route.into(), caller: caller.into(), kind: "replay", count }
+fn count(route: &str, caller: &str, count: u64) -> AddedCount {
+    AddedCount { service: "shop".into(), route: route.into(), caller: caller.into(), kind: "replay", count }
 }
 
-async fn add(world: &StoreFixture, instance: i64, batch: i64, counts: Vec<WeeklyCount>) {
+async fn add(world: &StoreFixture, instance: i64, batch: i64, counts: Vec<AddedCount>) {
     let instance = InstanceId::from_stored(instance);
     world.store().add_weekly_counts(AddWeeklyCountsParams { instance, batch, counts }).await.unwrap();
 }
@@ -27,7 +27,6 @@ async fn tend(world: &StoreFixture, route: &str) {
 /// The counts of this week's callers on the route `pay`.
 async fn callers(world: &StoreFixture) -> Vec<(String, u64)> {
     let listed = world.store().list_callers_of_week("shop", None).await.unwrap();
-    assert!(listed.is_sorted_by(|one, next| one.count >= next.count), "the highest first: {listed:?}");
     let of_pay = listed.into_iter().filter(|it| it.route == "pay").map(|it| (it.caller, it.count));
     let mut callers: Vec<_> = of_pay.collect();
     callers.sort();
@@ -76,6 +75,15 @@ pub async fn callers_past_the_limit_are_counted_together_and_old_weeks_are_delet
     tend(&world, "pay").await;
     let found = callers(&world).await;
     assert!(found.contains(&("0000000000000001".into(), 50)) && found.contains(&("others".into(), 28)), "{found:?}");
+}
+
+pub async fn the_callers_of_a_week_come_by_their_sums_each_with_all_its_kinds(world: StoreFixture) {
+    let [busy, quiet] = ["00000000000000aa", "00000000000000bb"];
+    let in_flight = AddedCount { kind: "in_flight", ..count("pay", busy, 1) };
+    add(&world, 1, 1, vec![count("pay", quiet, 5), count("pay", busy, 9), in_flight]).await;
+    let listed = world.store().list_callers_of_week("shop", None).await.unwrap();
+    let listed: Vec<_> = listed.iter().map(|it| (&*it.caller, &*it.kind, it.count)).collect();
+    assert_eq!(listed, [(busy, "in_flight", 1), (busy, "replay", 9), (quiet, "replay", 5)]);
 }
 
 pub async fn the_counts_of_a_forgotten_caller_name_nobody(world: StoreFixture) {
