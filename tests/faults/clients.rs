@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use data_encoding::HEXLOWER;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -266,14 +266,23 @@ impl ClientPool {
         let id = self.number.fetch_add(1, Ordering::Relaxed);
         let (proxy, address) = self.choose_proxy(random);
         let RememberedKey { name, route, .. } = known.clone();
-        let request = Client { address }.post(route.path()).key(&name.key).field("Authorization", &name.caller);
+        let bare = || Client { address }.post(route.path());
+        let keyed = || bare().key(&name.key).field("Authorization", &name.caller).body(body.clone());
         let request = match route {
-            TargetRoute::Preferred => request.field("Prefer", "respond-async"),
+            TargetRoute::Preferred => keyed().field("Prefer", "respond-async"),
             // The fields and the type of the key's message.
-            TargetRoute::Messages => request.field(TENANT, &name.caller).field("Content-Type", "application/json"),
-            _ => request,
+            TargetRoute::Messages => keyed().field(TENANT, &name.caller).field("Content-Type", "application/json"),
+            TargetRoute::Placed => {
+                let body = json!({ "op": id.to_string(), "caller": name.caller, "key": name.key, "body": body });
+                bare().anonymous().json(&body.to_string())
+            }
+            TargetRoute::Refreshed => {
+                let form = format!("refresh_token={}.{}&body={body}", name.caller, name.key);
+                bare().anonymous().field("Content-Type", "application/x-www-form-urlencoded").body(form)
+            }
+            _ => keyed(),
         };
-        let request = request.field("X-Op", &id.to_string()).field("TE", "trailers").body(body.clone());
+        let request = request.field("X-Op", &id.to_string()).field("TE", "trailers");
         let invoked = self.begun.elapsed();
         let mut answer = timeout(limit, request.try_send()).await.ok().and_then(Result::ok).map(answer);
         let returned = self.begun.elapsed();
@@ -309,7 +318,7 @@ impl ClientPool {
         let (proxy, address) = self.choose_proxy(random);
         let first = self.number.fetch_add(requests.len() as u64, Ordering::Relaxed);
         let requests: Vec<_> = (first..).zip(requests).collect();
-        let element = |(id, (name, body)): &(u64, (ScopedKey, String))| serde_json::json!({ "op": id.to_string(), "key": name.key, "body": body });
+        let element = |(id, (name, body)): &(u64, (ScopedKey, String))| json!({ "op": id.to_string(), "key": name.key, "body": body });
         let batch = Value::from_iter(requests.iter().map(element)).to_string();
         let request =
             Client { address }.post(known.route.path()).field("Authorization", &known.name.caller).json(&batch);

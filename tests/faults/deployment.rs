@@ -12,6 +12,7 @@ use tokio::time::sleep;
 
 use crate::checker::Policy;
 use crate::history::{Attempt, TargetRoute};
+use crate::vendor_orders;
 use harness::citus::CitusCluster;
 use harness::operator::Operator;
 use harness::patroni::{PatroniCluster, Replication, STEP_MAX};
@@ -87,6 +88,7 @@ impl Deployment {
         policy: Policy,
         routes: &[TargetRoute],
         queue: Option<&MessageQueue>,
+        vendor: Option<SocketAddr>,
         service: SocketAddr,
     ) -> Self {
         let cluster =
@@ -110,7 +112,7 @@ impl Deployment {
         let mut slots = Vec::new();
         for number in 0..proxies {
             let url = all_hosts.clone().filter(|_| number + 1 < proxies).unwrap_or_else(|| store.url());
-            slots.push(ProxySlot::take(&url, on, policy, routes, queue, service).await);
+            slots.push(ProxySlot::take(&url, on, policy, routes, queue, vendor, service).await);
         }
         let mut addresses = Vec::new();
         for slot in &slots {
@@ -125,7 +127,22 @@ impl Deployment {
     pub async fn kill(&self, slot: usize) {
         let mut proxy = self.slots[slot].proxy.lock().await;
         proxy.kill9().await;
-        self.unknown.lock().await.add(&proxy);
+        self.follow(slot, &mut proxy).await;
+    }
+
+    /// Has a proxy hand over. Where its successor misses the store, the next one is started as after a kill.
+    pub async fn hand_over(&self, slot: usize) {
+        let mut proxy = self.slots[slot].proxy.lock().await;
+        proxy.hand_over().await;
+        if !proxy.is_alive() {
+            assert_eq!(proxy.ended().await, Some(69), "only its store can keep a successor from starting");
+            self.follow(slot, &mut proxy).await;
+        }
+    }
+
+    /// Starts the proxy that follows one that has ended.
+    async fn follow(&self, slot: usize, proxy: &mut Proxy) {
+        self.unknown.lock().await.add(proxy);
         *proxy = loop {
             match self.slots[slot].setup.try_start().await {
                 Ok(next) => break next,
@@ -148,7 +165,7 @@ impl Deployment {
 
     /// Whether the outcome of the key is known to be unknown. A busy store may leave the question without an answer.
     pub async fn is_unknown(&self, key: &str) -> bool {
-        let operator = Operator::of(&*self.slots[0].proxy.lock().await);
+        let operator = Operator::of(&*self.slots[0].proxy.lock().await).of_service("default");
         let (status, page) = operator.get(&format!("/api/v1/keys?key={key}&state=unknown")).await;
         status == 200 && page["keys"].as_array().is_some_and(|keys| !keys.is_empty())
     }
@@ -182,6 +199,7 @@ impl ProxySlot {
         policy: Policy,
         routes: &[TargetRoute],
         queue: Option<&MessageQueue>,
+        vendor: Option<SocketAddr>,
         service: SocketAddr,
     ) -> Self {
         let to_service = Relay::to(service).await;
@@ -216,6 +234,14 @@ impl ProxySlot {
         let url = format!("http://{}/events", to_service.address);
         let events = format!("name = \"bus\"\nroutes = {names:?}\nurl = {url:?}");
         let setup = routes.iter().fold(setup.top(SECRET), |setup, target| setup.route(&route_lines(*target)));
+        let setup = match vendor {
+            Some(vendor) => setup.service(&vendor_orders::service_lines(vendor)).route(vendor_orders::ROUTE_LINES),
+            None => setup,
+        };
+        let setup = match routes.contains(&TargetRoute::Refreshed) {
+            true => setup.store("encrypt = true"),
+            false => setup,
+        };
         // A cluster distributes its keys, and can then have no events.
         let setup = match on {
             StoreKind::Citus => setup.store("distribute = true\nmax_connections = 24"),
@@ -259,7 +285,7 @@ impl MessageQueue {
 /// The lines of a route's configuration.
 fn route_lines(target: TargetRoute) -> String {
     let delivery = match target {
-        TargetRoute::Pay | TargetRoute::Messages => "sync",
+        TargetRoute::Pay | TargetRoute::Messages | TargetRoute::Placed | TargetRoute::Refreshed => "sync",
         TargetRoute::Later | TargetRoute::Batched => "async",
         TargetRoute::Preferred => "prefer",
     };
@@ -275,6 +301,12 @@ fn route_lines(target: TargetRoute) -> String {
         TargetRoute::Batched => {
             "split = \"json:/*\"\nkey = { from = \"json:/0/key\" }\nfingerprint = { exclude = [\"json:/*/op\"] }"
         }
+        TargetRoute::Placed => {
+            "key = { from = \"json:/key\" }\nscope = [\"json:/caller\"]\nfingerprint = { exclude = [\"json:/op\"] }"
+        }
+        // Only what would let the service see a token again, as the rules of these runs do not: the preset's time and its
+        // `on_unknown`.
+        TargetRoute::Refreshed => "kind = \"token\"\nttl = \"24h\"\non_unknown = \"hold\"",
         TargetRoute::Pay | TargetRoute::Later | TargetRoute::Preferred => "",
     };
     format!("name = \"{name}\"\npath = \"{path}\"\nmethods = [\"POST\"]\ndelivery = \"{delivery}\"\n{retry}\n{more}")

@@ -20,6 +20,8 @@ use harness::{Store, eventually};
 pub enum Fault {
     /// `kill -9` of a proxy; the next one is started at once.
     Kill,
+    /// A proxy hands over to its successor under load.
+    HandOver,
     /// A proxy is stopped until its lease has expired, and then continued.
     Pause,
     /// PostgreSQL is killed as by a power cut, and started again.
@@ -85,6 +87,7 @@ impl Fault {
         let slot = &deployment.slots[number];
         match self {
             Self::Kill => deployment.kill(number).await,
+            Self::HandOver => deployment.hand_over(number).await,
             Self::Pause => {
                 let proxy = slot.proxy.lock().await;
                 proxy.signal(Signal::STOP);

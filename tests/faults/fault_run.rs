@@ -21,6 +21,8 @@ use crate::seeded_random::SeededRandom;
 use crate::service::Service;
 use crate::torture_results::{self, table};
 use crate::torture_row;
+use crate::vendor_orders::VendorOrders;
+use harness::operator::Operator;
 
 /// The name of the count of connections that faults of the links have struck.
 pub const CONNECTION_FAULTS: &str = "connection faults";
@@ -61,6 +63,8 @@ pub struct FaultPlan {
     pub faults: Vec<(Fault, Quota)>,
     /// Whether messages are published beside the requests, where RabbitMQ is installed.
     pub with_messages: bool,
+    /// Whether orders are paid at a vendor beside the requests.
+    pub with_orders: bool,
     /// The minimum number of connections struck.
     pub connection_faults: Quota,
     /// The minimum number of requests under faults.
@@ -120,6 +124,7 @@ impl FaultPlan {
             routes: vec![TargetRoute::Pay],
             faults: Vec::new(),
             with_messages: false,
+            with_orders: false,
             connection_faults: Quota::default(),
             operations: Quota::default(),
             concurrent_faults: 1,
@@ -146,6 +151,10 @@ impl FaultPlan {
     /// Publishes messages beside the requests, if the run is long.
     pub fn messages_if_long(self) -> Self {
         Self { with_messages: self.duration >= LONG, ..self }
+    }
+
+    pub fn orders(self) -> Self {
+        Self { with_orders: true, ..self }
     }
 
     pub fn concurrent_faults(self, concurrent_faults: usize) -> Self {
@@ -176,13 +185,21 @@ impl FaultPlan {
         let (mut random, begun) = (SeededRandom::new(seed), Instant::now());
         let service = Service::start(random.split(), begun).await;
         let queue = if self.with_messages { MessageQueue::create().await } else { None };
-        let deployment =
-            Deployment::start(self.on, self.proxies, self.policy, &self.routes, queue.as_ref(), service.address).await;
-        let deployment = Arc::new(deployment);
+        let mut orders = match self.with_orders {
+            true => Some(VendorOrders::start(None, &mut random).await),
+            false => None,
+        };
+        let (queue_of, vendor) = (queue.as_ref(), orders.as_ref().map(VendorOrders::address));
+        let started =
+            Deployment::start(self.on, self.proxies, self.policy, &self.routes, queue_of, vendor, service.address);
+        let deployment = Arc::new(started.await);
         let clients_pool = ClientPool::new(Arc::clone(&deployment.addresses), &self.routes, begun);
         let mut clients = clients_pool.start(self.clients, &mut random);
         if let Some(MessageQueue { queue, .. }) = &queue {
             clients_pool.publish(Arc::clone(queue), random.split(), &mut clients);
+        }
+        if let Some(orders) = &mut orders {
+            orders.pay_beside(&deployment.addresses, &mut random);
         }
         let load_begun = Instant::now();
         let injections = self.inject(&deployment, begun, &mut random).await;
@@ -198,6 +215,10 @@ impl FaultPlan {
         clients_pool.repeat_every_key(&mut random).await;
         let mut ops = clients_pool.take_ops();
         note_states_of_batches(&mut ops, &service, &deployment).await;
+        if let Some(orders) = orders {
+            let operator = Operator::of(&*deployment.slots[0].proxy.lock().await).of_service("vendor");
+            orders.end(operator).await;
+        }
         let unknown = deployment.close().await;
         let states = deployment.store.states().await;
         let of_events = match self.on {

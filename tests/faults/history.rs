@@ -22,6 +22,10 @@ pub enum TargetRoute {
     Preferred,
     /// `split`: a request has several keys, and each of them is delivered alone.
     Batched,
+    /// The key and the caller are in the body.
+    Placed,
+    /// `kind = "token"`: the key is a secret in a form, and its caller is in it.
+    Refreshed,
     /// A queue of RabbitMQ leads to it.
     Messages,
 }
@@ -184,13 +188,15 @@ impl TargetRoute {
             Self::Later => "/later",
             Self::Preferred => "/preferred",
             Self::Batched => "/batched",
+            Self::Placed => "/placed",
+            Self::Refreshed => "/refreshed",
             Self::Messages => "/messages",
         }
     }
 
     /// Whether an accepted request is executed by another one than the client's.
     pub fn is_asynchronous(self) -> bool {
-        self != Self::Pay
+        !matches!(self, Self::Pay | Self::Placed | Self::Refreshed)
     }
 }
 

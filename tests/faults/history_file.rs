@@ -127,7 +127,7 @@ fn line(time: Duration, process: Value, kind: &str, f: &str, value: Value) -> Va
 
 fn f(route: TargetRoute) -> &'static str {
     match route {
-        TargetRoute::Pay => "pay",
+        TargetRoute::Pay | TargetRoute::Placed | TargetRoute::Refreshed => "pay",
         TargetRoute::Later | TargetRoute::Preferred => "enqueue",
         TargetRoute::Batched => "batch",
         TargetRoute::Messages => "publish",

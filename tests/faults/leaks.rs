@@ -34,7 +34,7 @@ async fn broken_connections_leak_no_files_and_no_sessions() {
     let (mut random, begun) = (SeededRandom::new(7), Instant::now());
     let service = Service::start(random.split(), begun).await;
     let deployment =
-        Deployment::start(StoreKind::Postgres, 1, Policy::Hold, &[TargetRoute::Pay], None, service.address).await;
+        Deployment::start(StoreKind::Postgres, 1, Policy::Hold, &[TargetRoute::Pay], None, None, service.address).await;
     load(&deployment, begun, &mut random, &[]).await;
     let before = at_rest(&deployment).await;
     let faults = [Fault::CutStore, Fault::SilenceStore, Fault::CutService, Fault::SilenceService];

@@ -124,13 +124,14 @@ async fn all_faults_combined_on_citus_execute_nothing_twice_and_lose_nothing() {
 }
 
 /// Each as often as it is chosen.
-const ROUTES: [TargetRoute; 6] = [
-    TargetRoute::Pay,
+const ROUTES: [TargetRoute; 7] = [
     TargetRoute::Pay,
     TargetRoute::Pay,
     TargetRoute::Later,
     TargetRoute::Preferred,
     TargetRoute::Batched,
+    TargetRoute::Placed,
+    TargetRoute::Refreshed,
 ];
 
 /// The plan with the faults that every store has, so many kills in ten minutes, and the quotas of a long run.
@@ -138,9 +139,11 @@ fn torture(plan: FaultPlan, kills: usize) -> FaultPlan {
     plan.seconds_from("ONCEGATE_TORTURE_SECONDS")
         .routes(&ROUTES)
         .messages_if_long()
+        .orders()
         .concurrent_faults(2)
         .with_quota(Fault::Kill, Quota::per_ten_minutes(kills))
         .with_quota(Fault::Pause, Quota::per_ten_minutes(20))
+        .with_quota(Fault::HandOver, Quota::per_ten_minutes(20))
         .with_quota(Fault::CutService, Quota::per_ten_minutes(20))
         .with_quota(Fault::SilenceService, Quota::per_ten_minutes(20))
         .connection_faults(Quota::per_ten_minutes(600))

@@ -1,6 +1,7 @@
 //! The service behind the proxies: it writes each effect to the disk before it answers, and fails as real services do:
 //! it is slow, refuses, closes the connection, and answers too late.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -169,28 +170,39 @@ struct Received {
 }
 
 impl Received {
-    /// The request, and its body for the log. A batch has its keys in the body, and arrives as one of one.
+    /// The request, and its body for the log. Where the body has the key, it may also have the caller and the number.
     fn new(head: &Head, body: &[u8], at: Duration) -> (Self, String) {
-        let batch = head.start.starts_with("POST /batched ").then(|| serde_json::from_slice(body).unwrap());
-        let element = |name: &str| match batch.as_ref() {
-            Some(serde_json::Value::Array(elements)) => {
-                assert_eq!(elements.len(), 1);
-                Some(elements[0][name].as_str().unwrap().to_owned())
-            }
-            _ => None,
-        };
+        let placed = placed(head, body);
         let field = |name| head.all(name).next().unwrap_or_else(|| panic!("{name} is missing: {head:?}")).to_owned();
-        let key = element("key").unwrap_or_else(|| field("idempotency-key"));
-        let name = ScopedKey { caller: field("authorization"), key };
+        let value = |name, of_field| placed.get(name).cloned().unwrap_or_else(|| field(of_field));
+        let name = ScopedKey { caller: value("caller", "authorization"), key: value("key", "idempotency-key") };
         let record = field("oncegate-reservation")[..64].to_owned();
         let attempt = Attempt { record, number: field("oncegate-attempt").parse().unwrap() };
-        let op = element("op").unwrap_or_else(|| field("x-op")).parse().unwrap();
-        (Self { op, name, attempt, at }, element("body").unwrap_or_else(|| wire::text(body)))
+        let op = value("op", "x-op").parse().unwrap();
+        (Self { op, name, attempt, at }, placed.get("body").cloned().unwrap_or_else(|| wire::text(body)))
     }
 
     fn ended(&self, ended: Duration, was_refused: bool) -> ServiceCall {
         let Self { op, name, attempt, at } = self;
         ServiceCall { op: *op, name: name.clone(), attempt: attempt.clone(), began: *at, ended, was_refused }
+    }
+}
+
+/// What the body says of the request, by names. A batch arrives as one of one.
+fn placed(head: &Head, body: &[u8]) -> BTreeMap<String, String> {
+    match head.start.split(' ').nth(1).unwrap() {
+        "/batched" => {
+            let [element] = serde_json::from_slice(body).unwrap();
+            element
+        }
+        "/placed" => serde_json::from_slice(body).unwrap(),
+        "/refreshed" => {
+            let form = wire::text(body);
+            let (token, body) = form.strip_prefix("refresh_token=").unwrap().split_once("&body=").unwrap();
+            let (caller, key) = token.split_once('.').unwrap();
+            [("caller", caller), ("key", key), ("body", body)].map(|(name, text)| (name.to_owned(), text.to_owned())).into()
+        }
+        _ => BTreeMap::new(),
     }
 }
 

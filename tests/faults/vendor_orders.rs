@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
@@ -19,12 +20,26 @@ use harness::vendor::{VendorDouble, VendorFault, VendorRules};
 use harness::{Proxy, Setup, Store, route};
 
 const WORKERS: usize = 24;
+/// Beside the clients of other routes, so many workers pay, with pauses of up to so many milliseconds.
+const WORKERS_BESIDE: usize = 6;
+const PAUSE_BESIDE: u64 = 400;
 /// The orders of an ordinary run; `ONCEGATE_ORDERS` has another number.
 const ORDERS: usize = 250;
+/// More requests than any run sends: after these, the vendor does not fail.
+const FAULTS: usize = 1_000_000;
 /// Longer than the faults' last effects take to end, for each thousand orders.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const STRIPE: VendorRules = VendorRules { field: "idempotency-key", window: Duration::from_secs(86_400) };
+
+/// The host of the vendor, where the proxies have other services too.
+const HOST: &str = "vendor.test";
+pub const ROUTE_LINES: &str = "name = \"orders\"\npath = \"/orders\"\nservice = \"vendor\"\nvendor = \"stripe\"\n\
+    retry = { base = \"100ms\", cap = \"1s\" }";
+
+pub fn service_lines(vendor: SocketAddr) -> String {
+    format!("name = \"vendor\"\nhost = \"{HOST}\"\nupstream = \"http://{vendor}\"")
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn orders_at_a_vendor_with_keys_are_charged_once_and_none_stays_unknown() {
@@ -37,11 +52,93 @@ async fn orders_at_a_vendor_without_keys_are_charged_once_and_its_search_ends_wh
     run("vendor = \"none\"\nupstream_timeout = \"2s\"", reconcile).await;
 }
 
+/// A vendor, and the workers that pay orders there.
+pub struct VendorOrders {
+    vendor: VendorDouble,
+    orders: Arc<Orders>,
+    workers: JoinSet<()>,
+}
+
 /// The orders that are not paid yet, and the charges of those that are.
-#[derive(Default)]
 struct Orders {
+    /// The number of orders, and how many of them there will be.
+    made: AtomicUsize,
+    wanted: AtomicUsize,
     open: Mutex<VecDeque<String>>,
     paid: Mutex<BTreeMap<String, String>>,
+}
+
+impl Orders {
+    /// An order to pay: an open one, or another one.
+    fn take(&self) -> Option<String> {
+        let opened = self.open.lock().unwrap().pop_front();
+        let number = || {
+            let wanted = self.wanted.load(Ordering::Relaxed);
+            self.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |made| (made < wanted).then_some(made + 1))
+        };
+        opened.or_else(|| number().ok().map(|number| format!("o-{number}")))
+    }
+}
+
+impl VendorOrders {
+    /// So many orders; without a number, until they are [ended](Self::end).
+    pub async fn start(wanted: Option<usize>, random: &mut SeededRandom) -> Self {
+        let vendor = VendorDouble::start(STRIPE).await;
+        vendor.then((0..FAULTS).map(|_| draw_fault(random)));
+        let wanted = AtomicUsize::new(wanted.unwrap_or(usize::MAX));
+        let orders = Orders { made: AtomicUsize::new(0), wanted, open: Mutex::default(), paid: Mutex::default() };
+        Self { vendor, orders: Arc::new(orders), workers: JoinSet::new() }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.vendor.address
+    }
+
+    /// Has some workers pay through these proxies, beside other clients.
+    pub fn pay_beside(&mut self, addresses: &Arc<RwLock<Vec<SocketAddr>>>, random: &mut SeededRandom) {
+        self.pay(WORKERS_BESIDE, PAUSE_BESIDE, addresses, random);
+    }
+
+    fn pay(&mut self, workers: usize, pause: u64, addresses: &Arc<RwLock<Vec<SocketAddr>>>, random: &mut SeededRandom) {
+        for _ in 0..workers {
+            let (orders, addresses) = (Arc::clone(&self.orders), Arc::clone(addresses));
+            self.workers.spawn(work(orders, addresses, pause, random.split()));
+        }
+    }
+
+    /// Waits until each order is paid, and returns their number. Panics if one is not, is charged twice or unknown, or
+    /// has another's charge.
+    pub async fn end(mut self, operator: Operator) -> usize {
+        let count = self.orders.made.load(Ordering::Relaxed);
+        self.orders.wanted.store(count, Ordering::Relaxed);
+        let ended = timeout(patience(count), async { while self.workers.join_next().await.is_some() {} });
+        let all_paid = ended.await.is_ok();
+        let count = self.orders.made.load(Ordering::Relaxed);
+        let unknown = operator.keys("state=unknown&route=orders").await;
+        let (charges, requests) = (self.vendor.charges(), self.vendor.heads().len());
+        eprintln!("{count} orders, {requests} requests at the vendor, {} charges", charges.len());
+        let mut times = BTreeMap::<String, usize>::new();
+        for charge in &charges {
+            let order: Value = serde_json::from_str(charge).unwrap();
+            *times.entry(order["order"].as_str().unwrap().to_owned()).or_default() += 1;
+        }
+        let repeated: Vec<_> = times.iter().filter(|(_, times)| **times > 1).collect();
+        assert!(repeated.is_empty(), "charged twice: {repeated:?}");
+        assert!(all_paid, "still open: {:?}, unknown: {unknown:?}", self.orders.open.lock().unwrap());
+        assert!(unknown.is_empty(), "{unknown:?}");
+        let paid = self.orders.paid.lock().unwrap();
+        assert_eq!((paid.len(), charges.len()), (count, count));
+        for (order, id) in paid.iter() {
+            let number: usize = id.strip_prefix("ch_").unwrap().parse().unwrap();
+            assert!(charges[number - 1].contains(&format!("\"{order}\"")), "{order} got another's answer: {id}");
+        }
+        assert!(requests > count, "nothing went wrong");
+        count
+    }
+}
+
+fn patience(orders: usize) -> Duration {
+    PATIENCE * u32::try_from(orders / 1_000 + 2).unwrap()
 }
 
 async fn run(lines: &str, reconcile: &str) {
@@ -49,26 +146,20 @@ async fn run(lines: &str, reconcile: &str) {
     eprintln!("seed {seed:#x}");
     let mut random = SeededRandom::new(seed);
     let count = std::env::var("ONCEGATE_ORDERS").map_or(ORDERS, |count| count.parse().unwrap());
-    let vendor = VendorDouble::start(STRIPE).await;
-    vendor.then((0..10 * count).map(|_| draw_fault(&mut random)));
+    let mut orders = VendorOrders::start(Some(count), &mut random).await;
     let cluster = block_in_place(|| Cluster::start("-c max_connections=60"));
     let store = Store::Postgres(cluster.empty_database().await);
-    let lines = format!("{lines}\n{reconcile}").replace("ADDRESS", &vendor.address.to_string());
-    let setup = Proxy::on(&store.url()).upstream(vendor.address).short_leases();
+    let lines = format!("{lines}\n{reconcile}").replace("ADDRESS", &orders.address().to_string());
+    let setup = Proxy::on(&store.url()).upstream(orders.address()).short_leases();
     let setup =
-        setup.top("secret = \"a secret of some length\"").store("timeout = \"500ms\"").route(&route("pay", &lines));
+        setup.top("secret = \"a secret of some length\"").store("timeout = \"500ms\"").route(&route("orders", &lines));
     let mut proxies = [setup.start().await, setup.start().await];
-    let addresses = Arc::new(RwLock::new(proxies.each_ref().map(|proxy| proxy.listen)));
-    let orders = Arc::new(Orders::default());
-    orders.open.lock().unwrap().extend((0..count).map(|number| format!("o-{number}")));
-    let mut workers = JoinSet::new();
-    for _ in 0..WORKERS {
-        workers.spawn(work(Arc::clone(&orders), Arc::clone(&addresses), random.split()));
-    }
+    let addresses = Arc::new(RwLock::new(proxies.iter().map(|proxy| proxy.listen).collect()));
+    orders.pay(WORKERS, 0, &addresses, &mut random);
     let begun = Instant::now();
     let (mut kills, mut restarts) = (0, 0);
     // Most orders are paid under faults, the last ones without.
-    while orders.paid.lock().unwrap().len() * 10 < count * 8 {
+    while orders.orders.paid.lock().unwrap().len() * 10 < count * 8 {
         sleep(random.millis(300, 900)).await;
         if random.chance(200) {
             block_in_place(|| cluster.crash());
@@ -82,36 +173,11 @@ async fn run(lines: &str, reconcile: &str) {
             addresses.write().unwrap()[number] = proxies[number].listen;
             kills += 1;
         }
-        assert!(begun.elapsed() < PATIENCE * u32::try_from(count / 1_000 + 2).unwrap(), "it does not go on");
+        assert!(begun.elapsed() < patience(count), "it does not go on");
     }
-    let ended = timeout(PATIENCE * u32::try_from(count / 1_000 + 1).unwrap(), async {
-        while workers.join_next().await.is_some() {}
-    });
-    let all_paid = ended.await.is_ok();
-    let unknown = Operator::of(&proxies[0]).keys("state=unknown").await;
-    let (charges, requests) = (vendor.charges(), vendor.heads().len());
-    eprintln!(
-        "{count} orders, {requests} requests at the vendor, {} charges, {kills} kills of proxies, {restarts} crashes of \
-         PostgreSQL, {:.0?}",
-        charges.len(),
-        begun.elapsed()
-    );
-    let mut times = BTreeMap::<String, usize>::new();
-    for charge in &charges {
-        let order: Value = serde_json::from_str(charge).unwrap();
-        *times.entry(order["order"].as_str().unwrap().to_owned()).or_default() += 1;
-    }
-    let repeated: Vec<_> = times.iter().filter(|(_, times)| **times > 1).collect();
-    assert!(repeated.is_empty(), "charged twice: {repeated:?}");
-    assert!(all_paid, "still open: {:?}, unknown: {unknown:?}", orders.open.lock().unwrap());
-    assert!(unknown.is_empty(), "{unknown:?}");
-    let paid = orders.paid.lock().unwrap();
-    assert_eq!((paid.len(), charges.len()), (count, count));
-    for (order, id) in paid.iter() {
-        let number: usize = id.strip_prefix("ch_").unwrap().parse().unwrap();
-        assert!(charges[number - 1].contains(&format!("\"{order}\"")), "{order} got another's answer: {id}");
-    }
-    assert!(kills > 0 && requests > count, "nothing went wrong");
+    let paid = orders.end(Operator::of(&proxies[0])).await;
+    eprintln!("{kills} kills of proxies, {restarts} crashes of PostgreSQL, {:.0?}", begun.elapsed());
+    assert!(kills > 0 && paid == count);
 }
 
 fn draw_fault(random: &mut SeededRandom) -> VendorFault {
@@ -136,20 +202,24 @@ async fn restart(setup: &Setup) -> Proxy {
 }
 
 /// A worker pays order after order. It may die in between: then another one takes the order up again, with its key.
-async fn work(orders: Arc<Orders>, addresses: Arc<RwLock<[SocketAddr; 2]>>, mut random: SeededRandom) {
-    loop {
-        let order = orders.open.lock().unwrap().pop_front();
-        let Some(order) = order else { return };
+async fn work(
+    orders: Arc<Orders>,
+    addresses: Arc<RwLock<Vec<SocketAddr>>>,
+    pause: u64,
+    mut random: SeededRandom,
+) {
+    while let Some(order) = orders.take() {
         let limit = if random.chance(150) { random.millis(20, 400) } else { Duration::from_secs(5) };
-        let address = addresses.read().unwrap()[random.below(2)];
+        let address = *random.one_of(&addresses.read().unwrap());
         let body = format!("{{\"order\":\"{order}\",\"amount\":10}}");
-        let request = Client { address }.post("/pay").key(&order).json(&body);
+        let request = Client { address }.post("/orders").host(HOST).key(&order).json(&body);
         let answer = timeout(limit, request.try_send()).await.ok().and_then(Result::ok);
         // A search has its own status.
         match answer.filter(|answer| [200, 201].contains(&answer.status)) {
             Some(answer) => {
                 let charge: Value = serde_json::from_slice(&answer.body).unwrap();
                 orders.paid.lock().unwrap().insert(order, charge["id"].as_str().unwrap().to_owned());
+                sleep(random.millis(0, pause)).await;
             }
             None => {
                 orders.open.lock().unwrap().push_back(order);

@@ -11,16 +11,25 @@ use super::{Answer, Proxy, Store, TEST_TIMEOUT, World, eventually};
 
 /// An operator of one instance.
 #[derive(Clone, Copy)]
-pub struct Operator(pub std::net::SocketAddr);
+pub struct Operator {
+    address: std::net::SocketAddr,
+    /// The service that it means, where the instance has several.
+    service: Option<&'static str>,
+}
 
 impl Operator {
     pub fn of(proxy: &Proxy) -> Self {
-        Self(proxy.admin)
+        Self { address: proxy.admin, service: None }
+    }
+
+    pub fn of_service(self, service: &'static str) -> Self {
+        Self { service: Some(service), ..self }
     }
 
     pub fn request(self, method: &str, path: &str) -> Request {
-        let request = Client { address: self.0 }.request(method, path).host(&self.0.to_string());
-        request.anonymous().field("X-Oncegate-Actor", "alice")
+        let request = Client { address: self.address }.request(method, path).host(&self.address.to_string());
+        let request = request.anonymous().field("X-Oncegate-Actor", "alice");
+        self.service.iter().fold(request, |request, service| request.field("X-Oncegate-Service", service))
     }
 
     pub async fn get(self, path: &str) -> (u16, Value) {

@@ -134,6 +134,21 @@ impl Proxy {
         assert!(waited.is_ok(), "{words:?} is not logged {times} times");
     }
 
+    /// Has it hand over to its successor, and waits until that is ready, the hand-over is refused, or it has ended.
+    pub async fn hand_over(&self) {
+        let mut stderr = self.process.stderr.subscribe();
+        let mut seen = stderr.borrow_and_update().len();
+        self.signal(Signal::USR2);
+        let mut is_over = |lines: &Vec<String>| {
+            let new = &lines[std::mem::replace(&mut seen, lines.len())..];
+            new.iter().any(|line| ["ready", "the hand-over is refused"].iter().any(|words| message(line, words).is_some()))
+        };
+        tokio::select! {
+            _ = stderr.wait_for(|lines| is_over(lines)) => {}
+            _ = self.process.ended() => {}
+        }
+    }
+
     /// The configuration file, which it also reloads.
     pub fn file(&self) -> PathBuf {
         self.process.file()
