@@ -21,7 +21,9 @@ pub async fn find_breaches(received: &[KeyEvent], store: &Store) -> Vec<String> 
     let waiting: Vec<KeyEvent> =
         waiting.into_iter().map(|(record, sequence, state)| KeyEvent { record, sequence, state }).collect();
     last.extend(waiting.iter().map(|event| (&*event.record, event)));
-    let keys = store.hex_rows("id, created_at, state", "keys where state in ('completed', 'dead', 'unknown') and route <> 'orders'").await;
+    let keys = store
+        .hex_rows("id, created_at, state", "keys where state in ('completed', 'dead', 'unknown') and route <> 'orders'")
+        .await;
     for (record, _, state) in &keys {
         let told = last.get(&**record).map(|event| &*event.state);
         if told != Some(state) {

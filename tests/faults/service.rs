@@ -200,7 +200,9 @@ fn placed(head: &Head, body: &[u8]) -> BTreeMap<String, String> {
             let form = wire::text(body);
             let (token, body) = form.strip_prefix("refresh_token=").unwrap().split_once("&body=").unwrap();
             let (caller, key) = token.split_once('.').unwrap();
-            [("caller", caller), ("key", key), ("body", body)].map(|(name, text)| (name.to_owned(), text.to_owned())).into()
+            [("caller", caller), ("key", key), ("body", body)]
+                .map(|(name, text)| (name.to_owned(), text.to_owned()))
+                .into()
         }
         _ => BTreeMap::new(),
     }

@@ -202,12 +202,7 @@ async fn restart(setup: &Setup) -> Proxy {
 }
 
 /// A worker pays order after order. It may die in between: then another one takes the order up again, with its key.
-async fn work(
-    orders: Arc<Orders>,
-    addresses: Arc<RwLock<Vec<SocketAddr>>>,
-    pause: u64,
-    mut random: SeededRandom,
-) {
+async fn work(orders: Arc<Orders>, addresses: Arc<RwLock<Vec<SocketAddr>>>, pause: u64, mut random: SeededRandom) {
     while let Some(order) = orders.take() {
         let limit = if random.chance(150) { random.millis(20, 400) } else { Duration::from_secs(5) };
         let address = *random.one_of(&addresses.read().unwrap());

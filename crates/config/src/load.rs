@@ -46,7 +46,8 @@ pub fn load(
         let readable = file_access::warnings(file, &table, &config.live.store_url, environment);
         let readable = readable.into_iter().map(|text| (Lint::ReadableFile, text));
         let authorities = reader.read_authorities().and_then(warn_of_no_authorities);
-        let outside = readable.chain(authorities.map(|text| (Lint::NoAuthorities, text)));
+        let ignored = reader.ignored().into_iter().map(|text| (Lint::OtelVariable, text));
+        let outside = readable.chain(authorities.map(|text| (Lint::NoAuthorities, text))).chain(ignored);
         config.live.warnings = warnings::collect(config, outside);
         policy::check_warnings(&reader.top(&table), &config.live.warnings);
     }

@@ -9,10 +9,11 @@ use super::reader::Section;
 use super::route_options::{parse_name, read_lints};
 use super::scope::parse_name_of_part;
 use super::services::ServiceTable;
-use super::warnings::released_success;
+use super::warnings::{released_failure, released_success};
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::path_samples::sample_paths;
+use oncegate_domain::response_policy::{OnUnknown, ResponseVerdict};
 use oncegate_domain::route_table::{RouteMatch, RouteTable, Spelling};
 use oncegate_settings::{Route, RouteKind, RouteMode, Word, parse_duration, show_duration, words};
 
@@ -166,7 +167,16 @@ fn hole(route: &Route, is_money: bool) -> Option<(&'static str, &'static str)> {
         return Some(("operations", "guards some operations alone"));
     }
     if released_success(route).is_some() {
-        return Some(("release_statuses", "has a retry executed again after a success"));
+        let by_body = options.outcome.iter().any(|rule| rule.verdict == ResponseVerdict::Release);
+        let option = if by_body { "outcome" } else { "release_statuses" };
+        return Some((option, "has a retry executed again after a success"));
+    }
+    // The service decides about a token that is used again.
+    if options.on_unknown == OnUnknown::Retry || (is_money && options.on_unknown == OnUnknown::RetryWhenQuiet) {
+        return Some(("on_unknown", "has executed again what may have been executed"));
+    }
+    if is_money && released_failure(route).is_some() {
+        return Some(("release_statuses", "has a retry executed again after a failure that may come after the charge"));
     }
     (is_money && !options.key.required).then_some(("key", "lets requests without a key pass"))
 }
@@ -184,7 +194,7 @@ impl Policy {
         }
         for part in &self.forbidden_scopes {
             let has = match &**part {
-                "none" => route.scope.parts.is_empty(),
+                "none" => !route.scope.keeps_callers_apart() && route.signature.is_none(),
                 part => route.scope.parts.iter().any(|own| *own.name == *part),
             };
             if has {

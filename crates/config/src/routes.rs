@@ -263,7 +263,7 @@ fn read_route<'a>(
     let upstream = service.map(|service| &service.upstream);
     let scope = scope::read(section, Some(&context.proofs));
     let challenge = challenge::read(section, scope.as_ref());
-    let sender_signature = webhook::read(section);
+    let sender_signature = webhook::read(section, options.ttl + options.remember.unwrap_or_default());
     let path_form = match &signature.path {
         Some(path) if options.spelling == Spelling::Same => PathForm::lenient(path),
         _ => PathForm::Normal,

@@ -57,6 +57,8 @@ words! {
         JwtSharedSecret = "jwt-shared-secret",
         /// No certificate can be verified.
         NoAuthorities = "no-authorities",
+        /// A variable of OpenTelemetry has a value that is not known here.
+        OtelVariable = "otel-variable",
         /// A body that the route allows never finds room.
         BodyWithoutRoom = "body-without-room",
         /// Any caller who knows a key gets its response.
@@ -242,8 +244,14 @@ fn find_in_route(config: &LoadedConfig, route: &Route, found: &mut Vec<LintFindi
         |place: &Place| matches!(place, Place::Header(name, Some(_)) if route.recipe.reads_field(name.as_str()));
     let has_proof = options.key.places().any(is_payment);
     let is_token = options.kind == RouteKind::Token;
-    if route.scope.parts.is_empty() && !has_proof && !is_token && route.signature.is_none() {
-        let text = "scope is `none`: any caller who knows a key gets its stored response";
+    if !route.scope.keeps_callers_apart() && !has_proof && !is_token && route.signature.is_none() {
+        let text = match route.scope.parts.is_empty() {
+            true => "scope is `none`: any caller who knows a key gets its stored response",
+            false => {
+                "scope has only what stands in the path, the query or the body, which proves nothing: any caller who knows \
+                 that and a key gets its stored response"
+            }
+        };
         found.push((Lint::ScopeNone, text.into()));
     }
     let is_confused = route.reconcile.as_ref().is_some_and(|reconcile| reconcile.lookup.confuses_callers());
@@ -293,7 +301,7 @@ fn find_in_money(route: &Route, found: &mut Vec<LintFinding>) {
     if let Some(released) = released_success(route) {
         let text = format!(
             "kind is `money`, and after a {released}, by which the service says that it has charged, a retry is executed again: \
-             take it, or its class, out of release_statuses"
+             take it, or its class, out of release_statuses, and out of outcome a rule that releases it"
         );
         found.push((Lint::Money2xx, text));
     }
@@ -334,22 +342,31 @@ fn is_released(route: &Route, status: ServiceStatus) -> bool {
     route.statuses.verdict_on(status, false) == ResponseVerdict::Release
 }
 
-/// A success after which a retry is executed again.
+/// A success after which a retry is executed again, by its status or by a rule about its body. Those of a dialect are the
+/// convention of its API.
 pub(super) fn released_success(route: &Route) -> Option<ServiceStatus> {
     let successes = (200..300).filter_map(|code| StatusCode::from_u16(code).ok()).map(ServiceStatus::Http);
-    successes.chain([ServiceStatus::Grpc(GrpcStatus::Ok)]).find(|status| is_released(route, *status))
+    let by_status = successes.chain([ServiceStatus::Grpc(GrpcStatus::Ok)]).find(|status| is_released(route, *status));
+    let by_body = || {
+        let releases = route.options.outcome.iter().any(|rule| rule.verdict == ResponseVerdict::Release);
+        (releases && !is_convention(route, "outcome")).then_some(ServiceStatus::Http(StatusCode::OK))
+    };
+    by_status.or_else(by_body)
+}
+
+/// Whether an option of the route is that of its dialect.
+fn is_convention(route: &Route, option: &str) -> bool {
+    route.origins.find(&[option]).iter().any(|(origin, _)| *origin == ValueOrigin::Preset("dialect"))
 }
 
 /// A failure that may come after the work. A code that the route lists by itself is a decision about its service, if it
 /// can come before the work. A dialect's own list is the convention of its API.
-fn released_failure(route: &Route) -> Option<ServiceStatus> {
+pub(super) fn released_failure(route: &Route) -> Option<ServiceStatus> {
     let is_meant = |status: StatusCode| route.statuses.names(status) && !AFTER_THE_WORK.contains(&status.as_u16());
     let http = (500..600).filter_map(|code| StatusCode::from_u16(code).ok()).filter(|status| !is_meant(*status));
     let calls = GrpcStatus::ALL.into_iter().filter(|status| default_verdict(*status) == ResponseVerdict::Unknown);
     let mut failures = http.map(ServiceStatus::Http).chain(calls.map(ServiceStatus::Grpc));
-    let origins = route.origins.find(&["release_statuses"]);
-    let is_convention = origins.iter().any(|(origin, _)| *origin == ValueOrigin::Preset("dialect"));
-    failures.find(|status| !is_convention && is_released(route, *status))
+    failures.find(|status| is_released(route, *status)).filter(|_| !is_convention(route, "release_statuses"))
 }
 
 /// The paths of a route that are refused because a lenient service may take them for another route's.

@@ -10,7 +10,7 @@ use toml::de::DeTable;
 
 use super::options::options;
 use super::reader::{Section, Text};
-use oncegate_settings::{RouteKind, WebhookSender, Word};
+use oncegate_settings::{RouteKind, WebhookSender, Word, show_duration};
 use oncegate_trust::webhook::{SignatureRule, SignatureScheme, SigningKey};
 
 /// One row for each sender.
@@ -46,8 +46,9 @@ pub(super) fn preset(sender: WebhookSender) -> Option<&'static DeTable<'static>>
     PRESETS.get_ref().get(sender.word())?.get_ref().get("route")?.get_ref().as_table()
 }
 
-/// Reads how the requests of a route are signed; `None` where nothing is verified here, or where there is a problem.
-pub(super) fn read(section: &Section<'_>) -> Option<Arc<SignatureRule>> {
+/// Reads how the requests of a route are signed, whose keys are kept for so long; `None` where nothing is verified here, or
+/// where there is a problem.
+pub(super) fn read(section: &Section<'_>, kept: Duration) -> Option<Arc<SignatureRule>> {
     let (kind, sender) = (section.choice::<RouteKind>("kind"), section.choice::<WebhookSender>("sender"));
     match (kind, sender) {
         (RouteKind::Webhook, WebhookSender::None) => section.need("sender", true, "whose webhooks are they?")?,
@@ -69,6 +70,13 @@ pub(super) fn read(section: &Section<'_>) -> Option<Arc<SignatureRule>> {
     };
     if scheme.signs_url() {
         table.need("url", url.is_none(), "the sender signs its URL")?;
+    }
+    if tolerance > kept {
+        let kept = show_duration(kept);
+        table.problem(
+            "tolerance",
+            format!("is longer than the {kept} for which a key is kept: a delivery could be sent again after that"),
+        );
     }
     table.need("secrets", written.is_empty(), "without it, anybody could make up events")?;
     let read_key = |text: Text| -> Option<SigningKey> {

@@ -8,8 +8,8 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use super::setting_texts::{describe_scope, key, reconciled, rule, statuses, upstream_tls};
 use super::{
     CorsPolicy, DeliveryMode, Dialect, ForwardKey, InFlightPolicy, KeyRule, KeySpace, OnClientGone, ReconcileConfig,
-    RefusalForms, ReplayPolicy, RouteKind, RouteMode, SameBodyPolicy, ScopeRule, Service, StoreDownPolicy, StreamMode,
-    UpstreamTarget, UpstreamTlsConfig, ValueOrigin, ValueOrigins, Vendor, VendorRule, WebhookSender, Word,
+    RefusalForms, ReplayPolicy, RouteKind, RouteMode, SameBodyPolicy, ScopePart, ScopeRule, Service, StoreDownPolicy,
+    StreamMode, UpstreamTarget, UpstreamTlsConfig, ValueOrigin, ValueOrigins, Vendor, VendorRule, WebhookSender, Word,
     show_duration, show_size,
 };
 use oncegate_domain::batch::BatchPlace;
@@ -185,9 +185,12 @@ impl Route {
         AHEAD_MAX.min(self.options.ttl / 2)
     }
 
-    /// Whether the callers are one to the vendor: it sees the credential of the route, and not theirs.
+    /// Whether several callers may be one to the vendor: it sees the credential of the route and not theirs, or they
+    /// are told apart by something that is no part of the vendor's own accounts.
     pub fn shares_credential(&self) -> bool {
-        !self.scope.parts.is_empty() && !self.options.set_headers.is_empty()
+        let is_theirs = self.options.set_headers.is_empty() && self.upstream_tls.certificate.is_none();
+        let has_own = is_theirs && self.scope.parts.iter().all(ScopePart::is_credential);
+        !self.scope.parts.is_empty() && !has_own
     }
 
     /// The key of a record as its vendor gets it; `None` where the route leads to none, or that reads none in a field.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::HeaderName;
 
+use oncegate_domain::acting_for;
 use oncegate_domain::place::Place;
 
 /// The parts of a request that tell callers apart.
@@ -30,6 +31,13 @@ impl ScopeRule {
     /// Whether a part is in the body.
     pub fn reads_body(&self) -> bool {
         self.places().any(Place::is_in_body)
+    }
+
+    /// Whether a caller has to show something that others do not have: a proof, a cookie, or a field, which counts from
+    /// trusted proxies alone. What stands in the path, the query or the body is known to many.
+    pub fn keeps_callers_apart(&self) -> bool {
+        let is_secret = |place: &Place| matches!(place, Place::Cookie(_) | Place::Header(..));
+        self.parts.iter().any(|part| part.source.is_proof()) || self.places().any(is_secret)
     }
 
     /// The parts that are places, in their order.
@@ -59,6 +67,17 @@ pub struct ScopePart {
     pub optional: bool,
     /// The part as it is written, without `?`, a field's name in lower case. It is part of the scope's hash.
     pub name: Box<str>,
+}
+
+impl ScopePart {
+    /// Whether the service itself tells callers apart by it: their credential, or the account that they act for.
+    pub fn is_credential(&self) -> bool {
+        match &self.source {
+            ScopeSource::Authorization => true,
+            ScopeSource::Place(Place::Header(name, None)) => name == "x-api-key" || acting_for::is_acting_for(name),
+            ScopeSource::Place(_) | ScopeSource::ClientCertificate | ScopeSource::Jwt { .. } => false,
+        }
+    }
 }
 
 /// The source of a part of the scope: a place of the request, or a proof of who sends it.

@@ -141,7 +141,8 @@ impl Proxy {
         self.signal(Signal::USR2);
         let mut is_over = |lines: &Vec<String>| {
             let new = &lines[std::mem::replace(&mut seen, lines.len())..];
-            new.iter().any(|line| ["ready", "the hand-over is refused"].iter().any(|words| message(line, words).is_some()))
+            new.iter()
+                .any(|line| ["ready", "the hand-over is refused"].iter().any(|words| message(line, words).is_some()))
         };
         tokio::select! {
             _ = stderr.wait_for(|lines| is_over(lines)) => {}

@@ -81,6 +81,20 @@ async fn a_route_refuses_an_equal_request_until_its_client_confirms_it(store: St
     assert_eq!(world.upstream.calls(), 3);
 }
 
+#[tokio::test]
+async fn an_equal_request_leads_to_no_response_where_the_key_is_the_only_secret() {
+    for scope in ["none", "json:/who"] {
+        let lines = format!("same_body = \"refuse\"\nscope = [\"{scope}\"]");
+        let world = World::guarding(Store::sqlite(), &lines).await;
+        let pay = |key: &str| world.post("/pay").key(key).json(r#"{"who":"ann"}"#);
+        is(pay("k-1"), "executed").await;
+        let refusal = pay("k-2").send().await;
+        let first = record(&refusal);
+        assert_eq!(refusal.field("link"), None, "{scope}");
+        is(pay("k-2").field("Oncegate-Confirm", &first), "executed").await;
+    }
+}
+
 on_both_stores!(only_a_request_that_may_have_been_executed_is_one_that_another_equals);
 async fn only_a_request_that_may_have_been_executed_is_one_that_another_equals(store: Store) {
     let lines = "same_body = \"refuse\"\nupstream_timeout = \"300ms\"\nconnect_timeout = \"100ms\"";

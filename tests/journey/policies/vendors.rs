@@ -184,6 +184,68 @@ async fn callers_of_one_credential_share_no_key_at_the_vendor_and_hold_no_secret
     }
 }
 
+on_both_stores!(a_vendor_gets_the_key_of_the_route_and_not_the_one_that_an_sdk_has_drawn);
+async fn a_vendor_gets_the_key_of_the_route_and_not_the_one_that_an_sdk_has_drawn(store: Store) {
+    let vendor = VendorDouble::start(STRIPE).await;
+    let lines = "vendor = \"stripe\"\nkey = { from = \"json:/order\" }\nscope = [\"none\"]\nallow = [\"scope-none\"]";
+    let world = calling(store, &vendor, lines).await;
+    let operator = Operator::of(&world.proxy);
+    for drawn in ["drawn-1", "drawn-2"] {
+        let order = || world.post("/pay").field("Idempotency-Key", drawn).json(r#"{"order":"o-1"}"#);
+        vendor.then([VendorFault::LosesAnswer]);
+        assert_eq!(order().send().await.oncegate_status(), Some("executed"));
+        // The record is lost, as in a failover.
+        let id = operator.id("o-1").await;
+        assert_eq!(operator.get(&format!("/api/v1/keys/{id}")).await.1["vendor_key"], "o-1");
+        assert_eq!(operator.delete(&format!("/api/v1/keys/{id}?accept_risk=true")).await.0, 200);
+    }
+    let heads = vendor.heads();
+    let keys: Vec<_> = heads.iter().map(|head| head.all("idempotency-key").collect::<Vec<_>>().join(",")).collect();
+    assert_eq!((keys, vendor.charges().len()), (vec!["o-1".to_owned(); 4], 1));
+}
+
+#[tokio::test]
+async fn callers_that_the_vendor_does_not_tell_apart_share_no_key_there() {
+    for (scope, is_one) in [
+        ("\"authorization\"", true),
+        ("\"authorization\", \"header:stripe-account\"", true),
+        ("\"authorization\", \"header:x-region\"", false),
+        ("\"authorization\", \"json:/region\"", false),
+    ] {
+        let vendor = VendorDouble::start(STRIPE).await;
+        let lines = format!("vendor = \"stripe\"\nscope = [{scope}]");
+        let world = calling(Store::sqlite(), &vendor, &lines).await;
+        let request = world.pay("k-1").field("Stripe-Account", "a").field("X-Region", "eu").json(r#"{"region":"eu"}"#);
+        assert_eq!(request.send().await.oncegate_status(), Some("executed"));
+        let key = vendor.heads()[0].all("idempotency-key").next().unwrap().to_owned();
+        assert_eq!(key == "k-1", is_one, "{scope}: {key}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_of_another_site_spends_no_credential_of_a_route() {
+    let vendor = VendorDouble::start(STRIPE).await;
+    let lines = "vendor = \"stripe\"\nset_headers = { Authorization = \"Bearer sk_test_hunter2\" }\n\
+                 cors = { origins = [\"https://ours.test\"] }";
+    let world = calling(Store::sqlite(), &vendor, lines).await;
+    for (method, name, value, passes) in [
+        ("POST", "Origin", "https://theirs.test", false),
+        ("POST", "Origin", "null", false),
+        ("POST", "Sec-Fetch-Site", "cross-site", false),
+        ("GET", "Sec-Fetch-Site", "same-site", false),
+        ("DELETE", "Origin", "https://theirs.test", false),
+        ("POST", "Origin", "https://ours.test", true),
+        ("GET", "Sec-Fetch-Site", "none", true),
+        ("POST", "User-Agent", "Stripe/v1", true),
+    ] {
+        let before = vendor.heads().len();
+        let request = world.proxy.client().request(method, "/pay").key(&format!("{method} {name} {value}")).json("{}");
+        let answer = request.field(name, value).send().await;
+        let reached = vendor.heads().len() - before;
+        assert_eq!((answer.status == 403, reached), (!passes, usize::from(passes)), "{method} {name}: {value}");
+    }
+}
+
 #[tokio::test]
 async fn nothing_is_sent_to_a_private_address_that_a_vendors_name_leads_to() {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned();

@@ -55,6 +55,11 @@ async fn a_webhook_is_verified_before_it_is_kept_replayed_or_answered(store: Sto
     let metrics = Metrics::of(&world.proxy).await;
     let count = |fault: &str| metrics.get(&format!("oncegate_signatures_refused_total{{fault=\"{fault}\"}}"));
     assert_eq!((count("wrong"), count("missing")), (1.0, 2.0));
+    // What no route takes changes nothing on the path of a verified sender either.
+    for method in ["PUT", "PATCH", "DELETE"] {
+        let forged = world.proxy.client().request(method, "/pay").anonymous().json("{}").send().await;
+        assert_eq!(forged.outcome(), (403, "unguarded".to_owned()), "{method}");
+    }
     assert_eq!((world.upstream.calls(), Operator::of(&world.proxy).keys("").await.len()), (0, 0), "nothing is stored");
     // What the service refuses, or leads elsewhere, the sender delivers again.
     for status in [404, 302] {

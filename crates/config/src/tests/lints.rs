@@ -12,10 +12,11 @@ fn names(text: &str) -> Vec<String> {
 }
 
 /// The lines of a route beside the kind, each with the warning about it.
-const DANGEROUS: [(&str, &str, &str); 16] = [
+const DANGEROUS: [(&str, &str, &str); 20] = [
     ("trusted_proxies = ['0.0.0.0/0']", "", "any-proxy"),
     ("", "kind = 'money'\nrelease_statuses = ['2xx']", "money-2xx"),
     ("", "kind = 'money'\nrelease_statuses = ['201']", "money-2xx"),
+    ("", "kind = 'money'\noutcome = [{ pointer = '/error', is = 'release' }]", "money-2xx"),
     ("", "kind = 'money'\nrelease_statuses = ['5xx']", "money-5xx"),
     ("", "kind = 'money'\nkey = { required = false }", "money-keyless"),
     ("", "kind = 'money'\nstore_down = 'bypass'", "money-bypass"),
@@ -29,6 +30,9 @@ const DANGEROUS: [(&str, &str, &str); 16] = [
     ("", "upstream_idle_timeout = '5m'", "long-idle"),
     ("store.url = 'memory:'", "", "memory-store"),
     ("", "scope = ['none']", "scope-none"),
+    ("", "scope = ['json:/user']", "scope-none"),
+    ("", "scope = ['query:user', 'form:account?']", "scope-none"),
+    ("", "scope = ['xml:/user']", "scope-none"),
 ];
 
 #[test]

@@ -135,6 +135,24 @@ fn a_team_that_weakens_the_policy_is_refused_by_file_line_and_rule() {
             "scope = ['none']",
             "teams/b.toml:12:9: routes[1].scope: has `none`, which `policy.forbidden_scopes` (f:7) forbids",
         ),
+        ("scope = ['json:/user']", "routes[1].scope: has `none`, which `policy.forbidden_scopes` (f:7) forbids"),
+        (
+            "outcome = [{ pointer = '/error', is = 'release' }]",
+            "routes[1].outcome: has a retry executed again after a success, and `policy.guarded` (f:4) has all of \
+             `POST /v1/{*rest}` guarded",
+        ),
+        (
+            "on_unknown = 'retry'",
+            "routes[1].on_unknown: has executed again what may have been executed, and `policy.guarded`",
+        ),
+        (
+            "on_unknown = 'retry-when-quiet'",
+            "routes[1].on_unknown: has executed again what may have been executed, and `policy.money`",
+        ),
+        (
+            "release_statuses = ['504']",
+            "routes[1].release_statuses: has a retry executed again after a failure that may come",
+        ),
         (
             "allow = ['money-5xx']",
             "teams/b.toml:12:9: routes[1].allow: has `money-5xx`, which `policy.not_allowed` (f:6) forbids",

@@ -22,6 +22,13 @@ fn collector(variables: &[(&str, &str)], file: &str) -> Option<OtlpCollector> {
     load_with(variables, file).start.telemetry.otlp
 }
 
+/// The warnings about these variables.
+fn ignored(variables: &[(&str, &str)]) -> Vec<String> {
+    let mut warnings = load_with(variables, "").live.warnings;
+    warnings.retain(|warning| warning.ends_with("[otel-variable]"));
+    warnings
+}
+
 #[test]
 fn an_endpoint_has_the_path_that_the_specification_gives_it() {
     for (variables, expected) in [
@@ -93,7 +100,7 @@ fn fields_and_attributes_are_decoded() {
 }
 
 #[test]
-fn a_wrong_variable_is_named_and_its_value_is_not_shown() {
+fn a_wrong_variable_is_ignored_with_a_warning_that_does_not_show_its_value() {
     let wrong = "sEcReT";
     for (variable, value, message) in [
         (ENDPOINT, "sEcReT:4318", "is no URL: write `http://collector:4317`"),
@@ -115,20 +122,23 @@ fn a_wrong_variable_is_named_and_its_value_is_not_shown() {
     ] {
         let variables = [(variable, value), COLLECTOR];
         let variables = if matches!(variable, ENDPOINT | TRACES_ENDPOINT) { &variables[..1] } else { &variables[..] };
-        let problems = problems_in(environment(variables), UPSTREAM);
-        let begins = format!("{variable}: {message}");
-        assert!(problems.len() == 1 && problems[0].starts_with(&begins), "{value}\n  {begins}\n  {problems:#?}");
-        assert!(!problems[0].contains(wrong), "{problems:?}");
+        let warnings = ignored(variables);
+        let begins = format!("{variable} is ignored: it {message}");
+        assert!(warnings.len() == 1 && warnings[0].starts_with(&begins), "{value}\n  {begins}\n  {warnings:#?}");
+        assert!(!warnings[0].contains(wrong), "{warnings:?}");
     }
-    let grpc = environment(&[(ENDPOINT, "http://c/sEcReT"), (PROTOCOL, "grpc")]);
     assert_eq!(
-        problems_in(grpc, UPSTREAM),
-        ["OTEL_EXPORTER_OTLP_ENDPOINT: has a path, and OTLP over gRPC has none: leave it out"]
+        ignored(&[(ENDPOINT, "http://c/sEcReT"), (PROTOCOL, "grpc")]),
+        [format!("{ENDPOINT} is ignored: it has a path, and OTLP over gRPC has none: leave it out [otel-variable]")]
     );
+    // The file's collector is asked then, without the fields that were for another one.
+    let beside = [(ENDPOINT, "unix:/c"), (HEADERS, "api-key=sEcReT")];
+    let of_file = collector(&beside, "[telemetry]\notlp = 'http://file:4318/v1/traces'").unwrap();
+    assert!(of_file.fields.is_empty());
     for ratio in ["sEcReT", "1.1", "-0.1", "NaN"] {
         let variables = [COLLECTOR, ("OTEL_TRACES_SAMPLER", "traceidratio"), ("OTEL_TRACES_SAMPLER_ARG", ratio)];
-        let problems = problems_in(environment(&variables), UPSTREAM);
-        assert_eq!(problems, ["OTEL_TRACES_SAMPLER_ARG: is no ratio: write a number from 0 to 1"], "{ratio}");
+        let warning = "OTEL_TRACES_SAMPLER_ARG is ignored: it is no ratio: write a number from 0 to 1 [otel-variable]";
+        assert_eq!(ignored(&variables), [warning], "{ratio}");
     }
 }
 

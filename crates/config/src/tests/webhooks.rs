@@ -105,6 +105,10 @@ fn a_webhook_needs_its_sender_and_what_the_sender_signs_with() {
             "is not the begin of a URL",
         ),
         ("kind = 'webhook'\nsender = 'slack'\nsignature = { secrets = ['s'] }", "delivery: needs a `secret`"),
+        (
+            "kind = 'webhook'\nsender = 'stripe'\nsignature = { secrets = ['s'], tolerance = '30d' }",
+            "tolerance: is longer than the ",
+        ),
         ("kind = 'webhook'\nsender = 'pubsub'", "`jwt:email` needs the issuer"),
         (
             "kind = 'webhook'\nsender = 'pubsub'\n[jwt]\nissuer = 'https://a'\naudience = 'b'",

@@ -124,10 +124,15 @@ impl Gate {
         if let Some(active) = active {
             context.note_route(&active.route, &active.metrics, &head.headers);
         }
-        let way = active.or_else(|| match service.beside.find(&head.method, path) {
+        let beside = || match service.beside.find(&head.method, path) {
             RouteMatch::Ambiguous(active) | RouteMatch::Route(active) => Some(active),
             RouteMatch::NoRoute => None,
-        });
+        };
+        let way = active.or_else(beside);
+        if let Some(way) = way {
+            rules::check_page(&head, &way.route)?;
+            rules::check_signed_path(&head, active.is_some(), &way.route)?;
+        }
         let routed = Box::new(RoutedRequest { head, path, origin, client, live, active: way, service });
         match active.map(|active| (active, active.route.options.mode)) {
             None | Some((_, RouteMode::Off)) => {

@@ -14,9 +14,12 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub(super) fn set_key_field(headers: &mut HeaderMap, route: &Route, (key, id): (&Key, RecordId)) {
     if route.vendor.is_some() {
         let own = route.vendor_key(key.as_bytes(), &id);
-        // As it was spelt, where the caller wrote it there.
-        let is_kept =
-            own.as_ref().is_some_and(|(field, value)| headers.contains_key(*field) && value == key.as_bytes());
+        // As it was spelt, where the route reads it there. Elsewhere an SDK may have put a key of its own into that field,
+        // which differs with each call.
+        let is_read = |field: &HeaderName| route.options.key.headers().any(|name| name == field);
+        let is_kept = own
+            .as_ref()
+            .is_some_and(|(field, value)| is_read(field) && headers.contains_key(*field) && value == key.as_bytes());
         let field = own.as_ref().map(|(field, _)| *field);
         remove_key_fields(headers, &route.options.key, |name| is_kept && Some(name) == field);
         if let (Some((field, value)), false) = (own, is_kept) {

@@ -120,7 +120,7 @@ impl Router {
             let own = own.expect("a route's service is one of the file");
             own.table.insert(methods, path, route.guarded_spelling(), &active);
             own.foretold.insert(methods, path, route.foretold_spelling(), &active);
-            if route.vendor.is_some() {
+            if route.vendor.is_some() || route.signature.is_some() {
                 own.beside.insert(&METHODS, path, Spelling::Pass, &active);
             }
             names.extend(route.names().map(|name| (Arc::clone(name), active.clone())));

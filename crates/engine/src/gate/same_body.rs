@@ -55,8 +55,10 @@ impl GuardedRequest {
                 }
                 self.report_same_body(instance, first);
                 let salt = self.active.salt.current().salt;
-                let operation = OperationId::derive(first, &self.reserve_request.scope, salt);
-                Err(Refusal::DuplicateSuspected(Some(Box::new(operation))))
+                // Where the key is the only secret, an equal request is no proof that the first one is the caller's own.
+                let link = route.scope.keeps_callers_apart();
+                let operation = link.then(|| OperationId::derive(first, &self.reserve_request.scope, salt));
+                Err(Refusal::DuplicateSuspected(Some(Box::new((first, operation)))))
             }
         }
     }

@@ -13,6 +13,7 @@ use super::fields;
 use super::status::OncegateStatus;
 use oncegate_domain::decision::KeyRefusal;
 pub use oncegate_domain::differing_parts::DifferingParts;
+use oncegate_domain::ids::RecordId;
 use oncegate_domain::key::KeyError;
 use oncegate_domain::macros::named;
 use oncegate_domain::operation::OperationId;
@@ -33,8 +34,9 @@ pub enum Refusal {
     /// The request violates HTTP, or is ambiguous about its end or its target.
     BadRequest(StatusCode, &'static str),
     Draining,
-    /// The caller has sent an equal request under another key, whose operation this is.
-    DuplicateSuspected(Option<Box<OperationId>>),
+    /// The caller has sent an equal request under another key: its record, and its operation if it is surely the
+    /// caller's own.
+    DuplicateSuspected(Option<Box<(RecordId, Option<OperationId>)>>),
     InFlight(RetryAfter),
     /// The keys of the issuer of callers' tokens have not been read yet.
     IssuerUnavailable,
@@ -231,10 +233,13 @@ impl Refusal {
             // A 401 names a scheme (RFC 9110 section 11.6.1). None is registered for webhooks.
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Signature"));
         }
-        if let Self::DuplicateSuspected(Some(operation)) = self {
-            headers.insert(fields::DUPLICATE_OF, visible(&operation.record));
-            // An equal request is no part of a series: no relation that is registered says more.
-            headers.insert(LINK, visible(&format!("<{OPERATIONS}{operation}>; rel=\"related\"")));
+        if let Self::DuplicateSuspected(Some(earlier)) = self {
+            let (record, operation) = &**earlier;
+            headers.insert(fields::DUPLICATE_OF, visible(record));
+            if let Some(operation) = operation {
+                // An equal request is no part of a series: no relation that is registered says more.
+                headers.insert(LINK, visible(&format!("<{OPERATIONS}{operation}>; rel=\"related\"")));
+            }
         }
         if let Self::ScopeMissing(_, Some(challenge)) = self {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::clone(challenge));

@@ -41,8 +41,7 @@ pub(super) fn find(
     let (mut found, mut unreadable, mut is_readable) = (None, None, false);
     for place in rule.from.iter().filter(|place| body.is_some() || !place.is_in_body()) {
         match read(rule, place, reader, body.unwrap_or_default(), salt) {
-            // A composite may lack its part in the head.
-            Ok(None) => is_readable |= place.is_in_body() && place.parts.len() == 1,
+            Ok(None) => is_readable |= place.is_in_body() && is_of_its_format(place, reader.headers),
             Ok(Some(key)) => {
                 let key = key?;
                 match &found {
@@ -67,6 +66,15 @@ pub(super) fn find(
         // It may be in another format that the route names too.
         Some(reason) if must_be_readable && !is_readable => Err(Refusal::KeyInvalid(reason)),
         _ => Ok(found),
+    }
+}
+
+/// Whether a body in which this place has no value is of its format, and not of another one that the route names. A
+/// composite may lack its part in the head. Where no `Content-Type` says so, any body passes for a form.
+fn is_of_its_format(place: &KeyPlace, headers: &HeaderMap) -> bool {
+    match &place.parts[..] {
+        [Place::Form(..)] => headers.contains_key(CONTENT_TYPE),
+        parts => parts.len() == 1,
     }
 }
 

@@ -10,7 +10,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use http::header::DATE;
+use http::header::{DATE, ORIGIN};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, StatusCode, request};
 
@@ -29,6 +29,12 @@ const NOMINATED_FIELD: Refusal = Refusal::BadRequest(
     "The Connection field names a field that must not disappear on the way.",
 );
 
+const FOREIGN_PAGE: Refusal = Refusal::BadRequest(
+    StatusCode::FORBIDDEN,
+    "A page of a browser sends this request, and the route sets a credential that pages do not have. It was not executed. The operator can \
+     name the page's origin in `cors`.",
+);
+
 /// Checks a request that no route guards. The service needs the fields that name the caller all the same.
 pub(super) fn check_unguarded(head: &request::Parts, is_on_route: bool, config: &Config) -> Result<(), Refusal> {
     if fields::connection_lists_any(&head.headers, &[]) {
@@ -36,6 +42,29 @@ pub(super) fn check_unguarded(head: &request::Parts, is_on_route: bool, config: 
     }
     let may_pass = is_on_route || !config.refuses_unguarded || !MethodLabel::from_method(&head.method).changes_state();
     if may_pass { Ok(()) } else { Err(Refusal::Unguarded) }
+}
+
+/// Checks that no page of another site spends the credential that a route sets: a browser on this machine or in its
+/// network sends such a page's request as it sends any other.
+pub(super) fn check_page(head: &request::Parts, route: &Route) -> Result<(), Refusal> {
+    if route.options.set_headers.is_empty() {
+        return Ok(());
+    }
+    // Programs send neither field (Fetch Metadata Request Headers, section 2.4).
+    let site = head.headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    let is_other_site = site.is_some_and(|site| !matches!(site, b"same-origin" | b"none"));
+    let origin = head.headers.get(ORIGIN).map(HeaderValue::as_bytes);
+    match origin {
+        Some(origin) if route.cors.allows(origin) => Ok(()),
+        None if !is_other_site => Ok(()),
+        _ => Err(FOREIGN_PAGE),
+    }
+}
+
+/// Checks that nothing else changes state on the path of signed requests: the service counts on a verified sender there.
+pub(super) fn check_signed_path(head: &request::Parts, is_on_route: bool, route: &Route) -> Result<(), Refusal> {
+    let is_forged = !is_on_route && route.signature.is_some() && MethodLabel::from_method(&head.method).changes_state();
+    if is_forged { Err(Refusal::Unguarded) } else { Ok(()) }
 }
 
 /// Checks the head of a request on a route that guards it.

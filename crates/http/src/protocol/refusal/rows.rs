@@ -105,14 +105,15 @@ impl Refusal {
                        sending requests to an instance whose `/readyz` already fails: raise `drain_delay` above the \
                        time that the load balancer takes to notice.",
         },
-        Self::DuplicateSuspected(operation) => RefusalRow {
+        Self::DuplicateSuspected(earlier) => RefusalRow {
             status: 409, slug: "duplicate-suspected", action: Fix, retry_after: None,
             grpc: GrpcStatus::FailedPrecondition, oncegate_status: OncegateStatus::Rejected,
             title: "An equal request was sent under another key",
-            detail: match operation {
+            detail: match earlier.as_deref() {
                 None => DUPLICATE_SUSPECTED.into(),
-                Some(operation) => format!("{DUPLICATE_SUSPECTED} The earlier request is {}; `Link` leads to its outcome.",
-                                           operation.record).into(),
+                Some((record, None)) => format!("{DUPLICATE_SUSPECTED} The earlier request is {record}.").into(),
+                Some((record, Some(_))) => format!("{DUPLICATE_SUSPECTED} The earlier request is {record}; `Link` leads to its \
+                                                    outcome.").into(),
             },
             means: "The same caller has sent the same request a short while ago, under another key. That is what a client does which \
                     makes a new key for each retry.",
