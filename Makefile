@@ -83,7 +83,7 @@ mutants: ## Runs the mutants of FILES against the unit tests and TESTS, words of
 	@# cargo-mutants reads the patterns, and not the shell.
 	set -f && mutants/run $(FILES) -- $(TESTS)
 
-attacks: ## Slow, large and unfinished requests at a production build beside an honest client: three minutes, then a table; ATTACKS=large-h2 for one row
+attacks: ## Slow, large and unfinished requests at a production build beside an honest client: four minutes, then a table; ATTACKS=large-h2 for one row
 	scripts/need nginx nghttp2-client nghttp2-server
 	cargo build --locked --profile production
 	tests/attacks/run
