@@ -409,19 +409,13 @@ fn count_existing_tests(text: &str) -> usize {
 #[test]
 fn every_seeded_bug_is_in_the_table_with_tests_that_exist() {
     let read = |name: &str| fs::read_to_string(root().join(name)).unwrap();
-    let (table, bugs, model) = (
-        read("tests/long-runs/seeded-bugs.md"),
-        read("mutants/seeded_bugs.toml"),
-        read("crates/model/tests/model/breaches.rs"),
-    );
+    let (table, bugs) = (read("tests/long-runs/seeded-bugs.md"), read("mutants/seeded_bugs.toml"));
     let bugs: BTreeSet<_> = bugs.lines().filter_map(|line| line.strip_prefix("[[")?.strip_suffix("]]")).collect();
-    let row = Regex::new(r"(?m)^\| `([A-Z]\w+)` \| (M?) ?\|.*$").unwrap();
+    let row = Regex::new(r"(?m)^\| `([A-Z]\w+)` \|.*$").unwrap();
     let rows: Vec<_> = row.captures_iter(&table).collect();
     assert_eq!(rows.iter().map(|row| row.get(1).unwrap().as_str()).collect::<BTreeSet<_>>(), bugs);
     for row in rows {
         assert!(count_existing_tests(&row[0]) > 0, "no test: {}", &row[0]);
-        let is_in_model = model.contains(&format!("\n    {},\n", &row[1]));
-        assert_eq!(&row[2] == "M", is_in_model, "the model and the table differ: {}", &row[0]);
     }
 }
 
