@@ -1,5 +1,6 @@
 //! Reads and checks the file, and all of its tables but the routes and the consumers.
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -41,12 +42,13 @@ pub fn load(
     let source = SourceTexts::read(file, environment)?;
     let table = source.parse()?;
     let reader = source.reader(overrides, environment);
-    let mut config = read_config(&reader, &table);
+    let ignored = RefCell::default();
+    let mut config = read_config(&reader, &table, &ignored);
     if let Some(config) = &mut config {
         let readable = file_access::warnings(file, &table, &config.live.store_url, environment);
         let readable = readable.into_iter().map(|text| (Lint::ReadableFile, text));
         let authorities = reader.read_authorities().and_then(warn_of_no_authorities);
-        let ignored = reader.ignored().into_iter().map(|text| (Lint::OtelVariable, text));
+        let ignored = ignored.take().into_iter().map(|text| (Lint::OtelVariable, text));
         let outside = readable.chain(authorities.map(|text| (Lint::NoAuthorities, text))).chain(ignored);
         config.live.warnings = warnings::collect(config, outside);
         policy::check_warnings(&reader.top(&table), &config.live.warnings);
@@ -143,10 +145,14 @@ fn store_location(top: &Section<'_>) -> Option<StoreLocation> {
     store::parse_location(&section, &section.text("url")?).ok()
 }
 
-fn read_config<'a>(reader: &'a ConfigReader<'a>, table: &'a DeTable<'a>) -> Option<LoadedConfig> {
+fn read_config<'a>(
+    reader: &'a ConfigReader<'a>,
+    table: &'a DeTable<'a>,
+    ignored: &RefCell<Vec<String>>,
+) -> Option<LoadedConfig> {
     let top = reader.top(table);
     let mut options = TopOptions::read(&top);
-    options.telemetry.otlp = telemetry::read_collector(reader, options.telemetry.otlp);
+    options.telemetry.otlp = telemetry::read_collector(reader.environment(), options.telemetry.otlp, ignored);
     check_included_names(&top);
     let admin_section = top.table("admin");
     let (admin_listener, admin) = admin::read(&admin_section, &top, store_location(&top).as_ref());

@@ -9,11 +9,11 @@ use super::reader::Section;
 use super::route_options::{parse_name, read_lints};
 use super::scope::parse_name_of_part;
 use super::services::ServiceTable;
-use super::warnings::{released_failure, released_success};
+use super::warnings::{released_failure, released_success, releases_any_value};
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::path_samples::sample_paths;
-use oncegate_domain::response_policy::{OnUnknown, ResponseVerdict};
+use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::route_table::{RouteMatch, RouteTable, Spelling};
 use oncegate_settings::{Route, RouteKind, RouteMode, Word, parse_duration, show_duration, words};
 
@@ -167,8 +167,7 @@ fn hole(route: &Route, is_money: bool) -> Option<(&'static str, &'static str)> {
         return Some(("operations", "guards some operations alone"));
     }
     if released_success(route).is_some() {
-        let by_body = options.outcome.iter().any(|rule| rule.verdict == ResponseVerdict::Release);
-        let option = if by_body { "outcome" } else { "release_statuses" };
+        let option = if releases_any_value(route) { "outcome" } else { "release_statuses" };
         return Some((option, "has a retry executed again after a success"));
     }
     // The service decides about a token that is used again.

@@ -44,7 +44,6 @@ pub(super) struct ConfigReader<'a> {
     unreadable: RefCell<BTreeSet<String>>,
     files: RefCell<SourceFiles>,
     authorities: OnceCell<Authorities>,
-    ignored: RefCell<Vec<String>>,
 }
 
 /// The place of a table in words, and its options.
@@ -136,8 +135,8 @@ impl<'a> ConfigReader<'a> {
     ) -> Self {
         let (problems, unreadable, files) =
             (RefCell::default(), RefCell::default(), RefCell::new(texts.included.clone()));
-        let (authorities, ignored) = (OnceCell::new(), RefCell::default());
-        Self { texts, tables, environment, external, flag_defaults, problems, unreadable, files, authorities, ignored }
+        let authorities = OnceCell::new();
+        Self { texts, tables, environment, external, flag_defaults, problems, unreadable, files, authorities }
     }
 
     /// The file's top table. Checks that all keys, at any depth, are known.
@@ -172,19 +171,6 @@ impl<'a> ConfigReader<'a> {
     pub fn show(&self, position: &SourcePosition) -> String {
         let (line, _) = self.texts.line_and_column(position.offset);
         format!("{}:{line}", self.texts.name_at(position.offset).unwrap_or_default())
-    }
-
-    /// The value of a variable that is no option's; `None` where it is unset, empty or wrong. A wrong one is for another
-    /// program, and no reason not to start. No warning shows it.
-    pub fn variable<T>(&self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
-        let value = self.environment.variable(name).filter(|value| !value.is_empty())?;
-        let ignore = |message| self.ignored.borrow_mut().push(format!("{name} is ignored: it {message}"));
-        parse(&value).map_err(ignore).ok()
-    }
-
-    /// The variables that were ignored, each with its reason.
-    pub fn ignored(&self) -> Vec<String> {
-        self.ignored.borrow().clone()
     }
 
     /// The authorities of the system, read when they are needed first.

@@ -1,12 +1,14 @@
 //! Reads and checks `[telemetry]`.
 
+use std::cell::RefCell;
+
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::environment::Environment;
 use super::options::options;
-use super::reader::ConfigReader;
 use super::value_parsers::is_of_connection;
 use oncegate_settings::{LogFormat, OtlpCollector, TelemetryConfig, TraceSampler, Word, parse_pairs};
 
@@ -23,8 +25,14 @@ options! {
 
 /// The collector by OpenTelemetry's own variables, which win over the file. One for traces wins over one for all
 /// signals. Without a collector none of the others is read: they may be there for other programs. The fields may be
-/// credentials of the variables' endpoint, and never go to that of the file.
-pub(super) fn read_collector(reader: &ConfigReader<'_>, written: Option<OtlpCollector>) -> Option<OtlpCollector> {
+/// credentials of the variables' endpoint, and never go to that of the file. A variable with a wrong value is for
+/// another program: it is noted in `ignored`, without its value, and counts as unset.
+pub(super) fn read_collector(
+    environment: &dyn Environment,
+    written: Option<OtlpCollector>,
+    ignored: &RefCell<Vec<String>>,
+) -> Option<OtlpCollector> {
+    let reader = Variables { environment, ignored };
     if reader.variable("OTEL_SDK_DISABLED", |text| Ok(text.eq_ignore_ascii_case("true"))) == Some(true) {
         return None;
     }
@@ -53,6 +61,20 @@ pub(super) fn read_collector(reader: &ConfigReader<'_>, written: Option<OtlpColl
     let ratio = || reader.variable("OTEL_TRACES_SAMPLER_ARG", parse_ratio).unwrap_or(1.0);
     let sampler = reader.variable("OTEL_TRACES_SAMPLER", |name| TraceSampler::parse(name, ratio()));
     Some(OtlpCollector { sampler: sampler.unwrap_or_default(), ..collector })
+}
+
+struct Variables<'a> {
+    environment: &'a dyn Environment,
+    ignored: &'a RefCell<Vec<String>>,
+}
+
+impl Variables<'_> {
+    /// `None` where the variable is unset, empty or wrong.
+    fn variable<T>(&self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
+        let value = self.environment.variable(name).filter(|value| !value.is_empty())?;
+        let ignore = |message| self.ignored.borrow_mut().push(format!("{name} is ignored: it {message}"));
+        parse(&value).map_err(ignore).ok()
+    }
 }
 
 fn parse_protocol(text: &str) -> Result<bool, String> {

@@ -301,7 +301,7 @@ fn find_in_money(route: &Route, found: &mut Vec<LintFinding>) {
     if let Some(released) = released_success(route) {
         let text = format!(
             "kind is `money`, and after a {released}, by which the service says that it has charged, a retry is executed again: \
-             take it, or its class, out of release_statuses, and out of outcome a rule that releases it"
+             take it, or its class, out of release_statuses; write `equals` in a rule of outcome that releases it"
         );
         found.push((Lint::Money2xx, text));
     }
@@ -342,16 +342,21 @@ fn is_released(route: &Route, status: ServiceStatus) -> bool {
     route.statuses.verdict_on(status, false) == ResponseVerdict::Release
 }
 
-/// A success after which a retry is executed again, by its status or by a rule about its body. Those of a dialect are the
-/// convention of its API.
+/// A success after which a retry is executed again, by its status or by a rule about its body. Those of a dialect are
+/// the convention of its API.
 pub(super) fn released_success(route: &Route) -> Option<ServiceStatus> {
     let successes = (200..300).filter_map(|code| StatusCode::from_u16(code).ok()).map(ServiceStatus::Http);
     let by_status = successes.chain([ServiceStatus::Grpc(GrpcStatus::Ok)]).find(|status| is_released(route, *status));
     let by_body = || {
-        let releases = route.options.outcome.iter().any(|rule| rule.verdict == ResponseVerdict::Release);
-        (releases && !is_convention(route, "outcome")).then_some(ServiceStatus::Http(StatusCode::OK))
+        (releases_any_value(route) && !is_convention(route, "outcome")).then_some(ServiceStatus::Http(StatusCode::OK))
     };
     by_status.or_else(by_body)
+}
+
+/// Whether a rule about bodies releases a response for a member that it has, whatever its value. One that names the
+/// value is a decision about its service.
+pub(super) fn releases_any_value(route: &Route) -> bool {
+    route.options.outcome.iter().any(|rule| rule.verdict == ResponseVerdict::Release && rule.equals.is_none())
 }
 
 /// Whether an option of the route is that of its dialect.

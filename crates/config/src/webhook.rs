@@ -46,8 +46,8 @@ pub(super) fn preset(sender: WebhookSender) -> Option<&'static DeTable<'static>>
     PRESETS.get_ref().get(sender.word())?.get_ref().get("route")?.get_ref().as_table()
 }
 
-/// Reads how the requests of a route are signed, whose keys are kept for so long; `None` where nothing is verified here, or
-/// where there is a problem.
+/// Reads how the requests of a route are signed, whose keys are kept for so long; `None` where nothing is verified
+/// here, or where there is a problem.
 pub(super) fn read(section: &Section<'_>, kept: Duration) -> Option<Arc<SignatureRule>> {
     let (kind, sender) = (section.choice::<RouteKind>("kind"), section.choice::<WebhookSender>("sender"));
     match (kind, sender) {

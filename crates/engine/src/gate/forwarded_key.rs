@@ -14,8 +14,8 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub(super) fn set_key_field(headers: &mut HeaderMap, route: &Route, (key, id): (&Key, RecordId)) {
     if route.vendor.is_some() {
         let own = route.vendor_key(key.as_bytes(), &id);
-        // As it was spelt, where the route reads it there. Elsewhere an SDK may have put a key of its own into that field,
-        // which differs with each call.
+        // As it was spelt, where the route reads it there. Elsewhere an SDK may have put a key of its own there, which
+        // differs with each call.
         let is_read = |field: &HeaderName| route.options.key.headers().any(|name| name == field);
         let is_kept = own
             .as_ref()

@@ -55,7 +55,7 @@ impl GuardedRequest {
                 }
                 self.report_same_body(instance, first);
                 let salt = self.active.salt.current().salt;
-                // Where the key is the only secret, an equal request is no proof that the first one is the caller's own.
+                // Where the key is the only secret, an equal request does not prove that the first one is the caller's.
                 let link = route.scope.keeps_callers_apart();
                 let operation = link.then(|| OperationId::derive(first, &self.reserve_request.scope, salt));
                 Err(Refusal::DuplicateSuspected(Some(Box::new((first, operation)))))

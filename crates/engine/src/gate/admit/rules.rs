@@ -61,7 +61,8 @@ pub(super) fn check_page(head: &request::Parts, route: &Route) -> Result<(), Ref
     }
 }
 
-/// Checks that nothing else changes state on the path of signed requests: the service counts on a verified sender there.
+/// Checks that nothing else changes state on the path of signed requests: the service counts on a verified sender
+/// there.
 pub(super) fn check_signed_path(head: &request::Parts, is_on_route: bool, route: &Route) -> Result<(), Refusal> {
     let is_forged = !is_on_route && route.signature.is_some() && MethodLabel::from_method(&head.method).changes_state();
     if is_forged { Err(Refusal::Unguarded) } else { Ok(()) }
