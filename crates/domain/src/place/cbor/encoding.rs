@@ -44,6 +44,16 @@ struct CborHead {
 
 const INDEFINITE: u8 = 31;
 
+/// The most bytes of a head.
+const HEAD_MAX: usize = 9;
+
+/// Where a member of a map is in the output.
+struct CborMember {
+    start: u32,
+    key_end: u32,
+    end: u32,
+}
+
 impl CborHead {
     /// Returns what follows, too.
     fn read(input: &[u8]) -> Option<(Self, &[u8])> {
@@ -122,42 +132,43 @@ impl DeterministicEncoder<'_> {
             write_head(&mut self.output, head.major, head.argument);
         }
         let content = self.output.len();
-        let mut count = 0;
-        // For each member of a map, the ends of its key and of its value.
-        let mut members = Vec::new();
+        let (mut count, mut members) = (0, Vec::new());
         while if is_indefinite { !self.take_break() } else { count < head.argument } {
+            let start = self.offset()?;
             self.item(depth)?;
             if head.major == MAP {
-                let key_end = self.output.len();
+                let key_end = self.offset()?;
                 self.item(depth)?;
-                members.push((key_end, self.output.len()));
+                members.push(CborMember { start, key_end, end: self.offset()? });
             }
             count += 1;
         }
-        self.sort_members(content, &members)?;
-        if is_indefinite { self.insert_head(start, head.major, count) } else { Some(()) }
-    }
-
-    /// Sorts the members of a map by their keys. `None` if two are the same.
-    fn sort_members(&mut self, content: usize, ends: &[(usize, usize)]) -> Option<()> {
-        let starts = std::iter::once(content).chain(ends.iter().map(|(_, end)| *end));
-        let mut members: Vec<_> = starts.zip(ends).map(|(start, (key_end, end))| (start, *key_end, *end)).collect();
-        let key = |member: &(usize, usize, usize)| &self.output[member.0..member.1];
+        let key = |member: &CborMember| &self.output[member.start as usize..member.key_end as usize];
         if members.is_sorted_by(|left, right| key(left) < key(right)) {
-            return Some(());
+            return if is_indefinite { self.insert_head(start, head.major, count) } else { Some(()) };
         }
-        members.sort_by(|left, right| key(left).cmp(key(right)));
+        members.sort_unstable_by(|left, right| key(left).cmp(key(right)));
         if members.windows(2).any(|pair| key(&pair[0]) == key(&pair[1])) {
             return None;
         }
-        let sorted = members.iter().flat_map(|member| &self.output[member.0..member.2]).copied().collect::<Vec<_>>();
-        self.output.truncate(content);
+        let mut sorted = Vec::with_capacity(self.output.len() - content + HEAD_MAX);
+        write_head(&mut sorted, head.major, count);
+        for member in &members {
+            sorted.extend_from_slice(&self.output[member.start as usize..member.end as usize]);
+        }
+        self.output.truncate(start);
         self.output.extend_from_slice(&sorted);
         Some(())
     }
 
+    /// The end of the output. A body is shorter than 4 GiB: a map may have a member for each two bytes of it, and a
+    /// [`CborMember`] is in memory for each.
+    fn offset(&self) -> Option<u32> {
+        self.output.len().try_into().ok()
+    }
+
     fn insert_head(&mut self, start: usize, major: u8, argument: u64) -> Option<()> {
-        let mut head = Vec::with_capacity(9);
+        let mut head = Vec::with_capacity(HEAD_MAX);
         write_head(&mut head, major, argument);
         self.output.splice(start..start, head);
         Some(())
